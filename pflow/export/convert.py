@@ -1,24 +1,34 @@
-"""Conversion of a graph to an ONNX file."""
+"""Conversion of a graph to an ONNX file, and what ONNX Runtime computes of it beside what torch computes."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx
+import onnxruntime
 import torch
+from torch import Tensor
 
+from pflow.errors import ConfigError
 from pflow.export.attention_scan import expand_attention
-from pflow.export.graphs import Graph
-from pflow.export.loop import Loop, in_loop
+from pflow.export.graphs import INITIAL, LAST, NEXT, ROW, STOP, Graph, Loop, TensorSpec
 from pflow.export.operators import translations
 
-__all__ = ["OPSET", "to_onnx"]
+__all__ = ["OPSET", "check_graphs", "to_onnx"]
 
 OPSET = 18
 """Version of ONNX's operators: the oldest that has the smallest of scattered values."""
+
+TOLERANCE = 1e-3
+"""Largest difference of a number, relative to the largest of its output: fifty times that of the shipped models."""
+
+MAX_STEPS = 8
+"""Most steps of a loop that are compared."""
 
 _EXPECTED = (
     (r"Converting a tensor to a Python \w+ might cause the trace to be incorrect", Warning),
@@ -38,10 +48,42 @@ def to_onnx(graph: Graph | Loop, path: Path, *, metadata: dict[str, str]) -> Non
     and takes ten times as long in 2.13. Tracing turns sizes that Python reads into constants, of which torch warns.
     Here those are numbers of features and heads; tests run the files with other lengths than the example's.
     """
-    model = _traced(graph, path) if isinstance(graph, Graph) else in_loop(_traced(graph.step, path), graph, onnx)
+    model = _traced(graph, path) if isinstance(graph, Graph) else _in_loop(_traced(graph.step, path), graph)
     onnx.helper.set_model_props(model, metadata)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
+
+
+@torch.no_grad()
+def check_graphs(graphs: Mapping[str, Graph | Loop], files: Mapping[str, Path]) -> None:
+    """Run each graph in ONNX Runtime and in torch, on its example; a ConfigError names the output that differs."""
+    values: dict[str, Tensor] = {}
+    for name, graph in graphs.items():
+        if isinstance(graph, Loop):
+            values |= {"limit": values["limit"].clamp(max=MAX_STEPS)}
+            given = {spec.name: values[spec.name] for spec in graph.inputs}
+            expected = graph.run(given)
+        else:
+            given = dict(zip((spec.name for spec in graph.inputs), graph.example, strict=True))
+            expected = dict(zip((spec.name for spec in graph.outputs), graph.module(*graph.example), strict=True))
+        values |= expected
+        session = onnxruntime.InferenceSession(files[name].read_bytes(), providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        read = {node.name for node in session.get_inputs()}
+        found = session.run(names, {key: value.numpy() for key, value in given.items() if key in read})
+        for output, ours in zip(names, found, strict=True):
+            _compare(ours, expected[output].numpy(), f"{files[name].name}: output '{output}'")
+
+
+def _compare(found: npt.NDArray[Any], expected: npt.NDArray[Any], what: str) -> None:
+    largest = 0.0  # of what is exact
+    if expected.dtype.kind == "f":
+        largest = np.abs(expected[np.isfinite(expected)]).max(initial=TOLERANCE)
+    try:
+        np.testing.assert_allclose(found, expected, rtol=0.0, atol=TOLERANCE * largest)
+    except AssertionError as error:
+        text = " ".join(str(error).split())
+        raise ConfigError(f"{what} differs in ONNX Runtime from torch: {text}") from error
 
 
 def _traced(graph: Graph, path: Path) -> Any:
@@ -68,6 +110,48 @@ def _traced(graph: Graph, path: Path) -> Any:
         element = value.type.tensor_type.elem_type
         value.CopyFrom(onnx.helper.make_tensor_value_info(spec.name, element, spec.shape))
     return model
+
+
+def _in_loop(model: Any, loop: Loop) -> Any:
+    """The operator Loop around a step that was traced: one call of ONNX Runtime for all particles of an event."""
+    make, step = onnx.helper, model.graph
+    carried = [value for value in step.input if value.name.startswith(LAST)]
+    names = [value.name.removeprefix(LAST) for value in carried]
+    outputs = {value.name: value for value in step.output}
+    rows = [name for name in outputs if name.startswith(ROW)]
+    int64, boolean = onnx.TensorProto.INT64, onnx.TensorProto.BOOL
+    scalars = [make.make_tensor_value_info(name, kind, []) for name, kind in (("n_before", int64), ("go", boolean))]
+    stopped = make.make_tensor_value_info("stopped", boolean, [1])
+    body = make.make_graph(
+        [*step.node, make.make_node("Not", [STOP], ["goes_on"]), make.make_node("Squeeze", ["goes_on"], ["go_on"])],
+        "step",
+        [*scalars, *carried, stopped],
+        [
+            make.make_tensor_value_info("go_on", boolean, []),
+            *(outputs[NEXT + name] for name in names),
+            outputs[STOP],
+            *(outputs[row] for row in rows),
+        ],
+        initializer=step.initializer,
+    )
+    constants = [make.make_tensor(name, int64, [1], [value]) for name, value in (("zero", 0), ("one", 1), ("last", -1))]
+    constants.append(make.make_tensor("not_stopped", boolean, [1], [False]))
+    made = [make.make_node("Add", ["limit", "one"], ["trips"])]
+    given = ["trips", "", *(INITIAL + name for name in names), "not_stopped"]
+    final = [*(f"final_{name}" for name in names), "ended", *(f"all_{row}" for row in rows)]
+    made += [make.make_node("Loop", given, final, body=body), make.make_node("Not", ["ended"], ["truncated"])]
+    for row in rows:  # [n + 1, 1, ...]
+        made.append(make.make_node("Slice", [f"all_{row}", "zero", "last", "zero"], [f"kept_{row}"]))
+        made.append(make.make_node("Squeeze", [f"kept_{row}", "one"], [row.removeprefix(ROW)]))
+
+    def info(specs: tuple[TensorSpec, ...]) -> list[Any]:
+        return [
+            make.make_tensor_value_info(spec.name, make.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)), spec.shape)
+            for spec in specs
+        ]
+
+    graph = make.make_graph(made, "decoder", info(loop.inputs), info(loop.outputs), initializer=constants)
+    return make.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
 def _count_axes_from_front(model: Any) -> None:

@@ -12,10 +12,8 @@ from typing import Any
 from pflow.checkpoint.format import EXPORT_FILES, EXPORT_FORMAT, GRAPHS, TOKENS, Header
 from pflow.checkpoint.load import TrainedModel
 from pflow.errors import ConfigError
-from pflow.export.check import check_graphs
-from pflow.export.convert import OPSET, to_onnx
-from pflow.export.graphs import Export, Graph
-from pflow.export.loop import Loop
+from pflow.export.convert import OPSET, check_graphs, to_onnx
+from pflow.export.graphs import Export, Graph, Loop
 from pflow.io.atomic import check_folder, replacing_folder
 from pflow.model.api import describe
 from pflow.version import VERSION

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from pflow.export.loop import Loop
+__all__ = ["Export", "Graph", "Loop", "TensorSpec", "specs"]
 
-__all__ = ["Export", "Graph", "TensorSpec", "specs"]
+LAST, NEXT, ROW, INITIAL, STOP = "last_", "next_", "row_", "initial_", "stop"
+"""Beginnings of names, and the name of the output that ends the loop."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +39,52 @@ class Graph:
     example: tuple[Tensor, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Loop:
+    """A graph that repeats a step until it says stop, at most ``limit`` times; the last step's row is dropped."""
+
+    step: Graph
+    """Its outputs are ``stop`` (bool [1]), for each input ``last_NAME`` the value ``next_NAME`` that the next step
+    reads, and rows ``row_NAME`` [1, ...]. Its other inputs are the same for all steps."""
+    axis: str
+    """Name of the axis that counts rows."""
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Those of the step, with ``initial_NAME`` in place of ``last_NAME``, and ``limit``, int64 [1]."""
+        renamed = (
+            dataclasses.replace(spec, name=INITIAL + spec.name.removeprefix(LAST))
+            if spec.name.startswith(LAST)
+            else spec
+            for spec in self.step.inputs
+        )
+        return (*renamed, TensorSpec("limit", "int64", (1,)))
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """``truncated``, bool [1]: whether `limit` ended the loop; and the rows of all steps, [n, ...]."""
+        rows = (
+            TensorSpec(spec.name.removeprefix(ROW), spec.dtype, (self.axis, *spec.shape[1:]))
+            for spec in self.step.outputs
+            if spec.name.startswith(ROW)
+        )
+        return (TensorSpec("truncated", "bool", (1,)), *rows)
+
+    def run(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the graph computes of its inputs, in torch."""
+        state = {LAST + name.removeprefix(INITIAL): value for name, value in values.items()}
+        rows: list[dict[str, Tensor]] = []
+        stopped = False
+        while not stopped and len(rows) <= int(values["limit"]):
+            inputs = [state.get(spec.name, values.get(spec.name)) for spec in self.step.inputs]
+            outputs = dict(zip((spec.name for spec in self.step.outputs), self.step.module(*inputs), strict=True))
+            rows.append({name.removeprefix(ROW): value for name, value in outputs.items() if name.startswith(ROW)})
+            state = {name.replace(NEXT, LAST, 1): value for name, value in outputs.items() if name.startswith(NEXT)}
+            stopped = bool(outputs[STOP])
+        joined = {name: torch.cat([row[name] for row in rows])[: len(rows) - 1] for name in rows[0]}
+        return {"truncated": torch.tensor([not stopped]), **joined}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

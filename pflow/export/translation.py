@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from pflow.checkpoint.load import TrainedModel
 from pflow.config import to_plain
 from pflow.data.batch import Batch, TokenSet
-from pflow.export.graphs import Export, Graph, specs
-from pflow.export.loop import Loop
+from pflow.export.graphs import Export, Graph, Loop, specs
 from pflow.model.common.cache import KeyValue, Past
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from pflow.errors import ConfigError
-from pflow.export import check, operators
-from pflow.export.check import check_graphs
-from pflow.export.convert import to_onnx
+from pflow.export import convert, operators
+from pflow.export.convert import check_graphs, to_onnx
 from pflow.export.folder import export_model
 from pflow.export.graphs import Graph, TensorSpec
 
@@ -31,7 +30,7 @@ def test_a_wrong_translation_is_an_error(tmp_path, monkeypatch):
 
 
 def test_nothing_is_written_if_the_graphs_disagree(make_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "TOLERANCE", -1.0)
+    monkeypatch.setattr(convert, "TOLERANCE", -1.0)
     with pytest.raises(ConfigError, match="differs in ONNX Runtime"):
         export_model(make_model(), tmp_path / "model")
     assert not list(tmp_path.iterdir())

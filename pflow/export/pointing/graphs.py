@@ -13,8 +13,7 @@ from torch import Tensor
 
 from pflow.checkpoint.format import EXPORT_FORMAT
 from pflow.checkpoint.load import TrainedModel
-from pflow.export.graphs import Export, Graph, TensorSpec, specs
-from pflow.export.loop import Loop
+from pflow.export.graphs import Export, Graph, Loop, TensorSpec, specs
 from pflow.export.pointing.encoder import EncoderGraph
 from pflow.export.pointing.refinement import RefinementGraph
 from pflow.export.pointing.step import DecoderStepGraph

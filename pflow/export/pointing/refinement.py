@@ -13,9 +13,9 @@ from pflow.event.links import MIN_HIT_FRACTION
 from pflow.export.pointing.encoder import SOURCE, source_of
 from pflow.export.pointing.step import ROWS, UNREFINED, UNREFINED_ROWS
 from pflow.model.pointing.config import PointingDecodingConfig
+from pflow.model.pointing.generate import refine
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import PairList
-from pflow.model.pointing.refined_particles import refine
 from pflow.model.pointing.refiner import DecodedParticles
 from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.physics.pdg import CLASSES, charges, class_index, masses

@@ -1,6 +1,7 @@
 """The pointing model: each decoded particle points at the hits and tracks that it is made of.
 
-Interface: `reconstructor`, with the options of `config`. The whole way from a batch to its particles: `generate`.
+Interface: `reconstructor`, with the options of `config`. The whole way from a batch to its particles: `generate`, which
+also decides what refined particles are and which of them are kept.
 
 First stage: `encoder`; `decoder` (where the next particle starts, and whether there is one), `assignment` (its hits and
 tracks) and `head` (what it is). `step` joins them to the one decoder step, which decodes, trains and is exported.

@@ -1,11 +1,17 @@
-"""From a batch to particles: encode, decode, refine. Letters: B batch, T particles, M items (hits, then tracks)."""
+"""From a batch to particles: encode, decode, refine, and decide what they are and which of them are kept.
+
+Letters: B batch, T particles, S source tokens (hits or cells, then tracks), M items (hits, then tracks), V PDG codes.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from pflow.data.batch import Batch
 from pflow.model.api import GeneratedParticles
@@ -13,10 +19,11 @@ from pflow.model.common.cache import Compaction, KVCache
 from pflow.model.common.decode import DecodedSequence, decode
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.geometry import EncodedSource, gather
+from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import PairList
-from pflow.model.pointing.refined_particles import refine
-from pflow.model.pointing.refiner import DecodedParticles
+from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
+from pflow.model.pointing.shower_directions import with_front_direction
 from pflow.model.pointing.step import Pointed, State, candidates, emit, point
 
 CACHED_FRACTIONS = 2**20
@@ -105,6 +112,61 @@ class BatchDecoder:
         return candidates(self.tables, self.state, self.pointed).view(len(self.pointed.seed), 1, self.tables.n_items)
 
 
+class RefinedParticles(NamedTuple):
+    """Refined particles."""
+
+    particles: Particles  # with expected energies
+    pdg: Tensor  # int64 [B, T], index into the vocabulary
+    charge: Tensor  # int64 [B, T], the same
+    assignment: RefinedAssignment
+    is_particle: Tensor  # bool [B, T], True = kept
+
+
+def refine(
+    network: PointingNetwork, decoded: DecodedParticles, source: EncodedSource, decoding: PointingDecodingConfig
+) -> RefinedParticles:
+    """Reassign the hits of decoded particles, choose identities, and decide which particles are kept.
+
+    An energy that no track measures is the expected one: the predicted energy times the existence probability, as in
+    the loss ``visible_energy``. A shower that is decoded in pieces, each with the energy of the whole, would count
+    twice. The thresholds are those of `decoding` from ``existence_threshold`` on.
+    """
+    assert network.refiner is not None
+    head, seed, log_odds = network.head, decoded.seed, decoding.electron_log_odds
+    refined = network.refiner(decoded, source, existence_threshold=decoding.existence_threshold)
+    particles, proxies = network.predict_refined(refined, seed, source, electron_log_odds=log_odds)
+    pdg = head.with_electron_log_odds(particles.pdg, log_odds).argmax(-1)
+    charge = head.choose_charge(particles, pdg)
+    is_photon, by_track = head.is_photon(pdg), particles.by_track
+
+    predicted = particles.log_energy
+    expected = predicted + functional.logsigmoid(refined.existence_logit).masked_fill(by_track, 0.0)
+    if decoding.energy_cut == "expected":
+        too_small = expected < network.min_log_energy
+    else:
+        too_small = predicted < network.min_log_energy
+        expected = expected.clamp(min=network.min_log_energy)
+    is_particle = refined.kept & ~too_small  # NaN is kept: the caller must see it
+    if decoding.min_trackless_energy:
+        is_charged = head.get_buffer("charged")[pdg]
+        is_particle = is_particle & ~(is_charged & ~by_track & (expected < math.log(decoding.min_trackless_energy)))
+    if decoding.min_photon_existence:
+        smallest_logit = math.log(decoding.min_photon_existence / (1.0 - decoding.min_photon_existence))
+        is_particle = is_particle & ~(is_photon & (refined.existence_logit < smallest_logit))
+
+    direction = particles.direction
+    if decoding.min_direction_change:
+        change = (direction - decoded.direction).square().sum(-1)  # rad^2, as the angle is small
+        unchanged = ~by_track & (change < decoding.min_direction_change**2)
+        direction = torch.where(unchanged[..., None], decoded.direction.to(direction.dtype), direction)
+    if decoding.photon_depth:
+        flat, depth = direction.flatten(0, 1), decoding.photon_depth
+        joined = with_front_direction(flat, is_photon.flatten(), proxies.showers, refined.pairs, depth=depth)
+        direction = joined.view(direction.shape)
+    particles = particles._replace(log_energy=expected, direction=direction)
+    return RefinedParticles(particles, pdg, charge, refined, is_particle)
+
+
 def _refined_in_parts(
     network: PointingNetwork, source: EncodedSource, decoded: DecodedParticles, decoding: PointingDecodingConfig
 ) -> dict[str, Tensor]:
@@ -155,3 +217,39 @@ def _without_gaps(
         for name, column in values.items()
     }
     return GeneratedParticles(**packed, mask=mask, truncated=truncated)
+
+
+@torch.inference_mode()
+def explain(network: PointingNetwork, batch: Batch, decoding: PointingDecodingConfig) -> dict[str, Tensor]:
+    """Seeds, probabilities and assignment of each decoder step of a batch of one event without padding.
+
+    ``probability.seed`` [T + 1, S + 1]: that the next particle starts at a token, and in the last column that there is
+    none; ``seed`` int64 [T]; ``probability.pdg`` [T, V]; ``assignment`` [T, M], the fraction of each hit and track, and
+    with a refiner ``refined_assignment`` [T', M] of the particles that it keeps; ``energy`` [T], log10(E / GeV)
+    normalised; ``direction`` [T, 3].
+    """
+    logits: list[Tensor] = []
+
+    def record(module: nn.Module, args: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        logits.append(torch.cat(output[1:], dim=1))
+
+    source = network.encode(batch)
+    handle = network.decoder.register_forward_hook(record)
+    try:
+        decoded = decode_first_stage(network, source.copy(), decoding)
+    finally:
+        handle.remove()
+    columns = decoded.columns
+    found = {
+        "probability.seed": torch.cat(logits).softmax(-1),
+        "seed": columns["seed"][0],
+        "probability.pdg": columns["pdg_logits"][0].softmax(-1),
+        "assignment": columns["hit_fraction"][0],
+        "energy": network.energy_scale.normalised(columns["log_energy"][0]).float(),
+        "direction": columns["direction"][0],
+    }
+    if network.refiner is not None:
+        refined = finish(network, batch, source, decoded, decoding)
+        parts = [part[0] for part in (refined.hit_fraction, refined.track_fraction) if part is not None]
+        found["refined_assignment"] = torch.cat(parts, dim=-1)
+    return found

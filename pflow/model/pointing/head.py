@@ -16,8 +16,8 @@ from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import N_CHARGE, PreviousParticles
 from pflow.model.pointing.geometry import ItemPlaces, Tables, TokenFrames, TokenTracks
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.proxies import Proxies, make_proxies, n_proxy_features
 from pflow.model.pointing.shower_directions import ConversionDirectionCorrection
+from pflow.model.pointing.showers import Proxies, make_proxies, n_proxy_features
 
 LN10 = math.log(10.0)
 

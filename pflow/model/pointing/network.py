@@ -25,8 +25,8 @@ from pflow.model.pointing.decoder import ParticleDecoder
 from pflow.model.pointing.encoder import SourceEncoder
 from pflow.model.pointing.geometry import EncodedSource, Tables, make_tokens_and_items
 from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles
-from pflow.model.pointing.proxies import Proxies
 from pflow.model.pointing.refiner import RefinedAssignment, Refiner
+from pflow.model.pointing.showers import Proxies
 
 FIRST_STAGE = ("encoder", "decoder", "assignment", "head")
 """Modules of the first stage; a refinement is trained on its output."""

@@ -22,8 +22,7 @@ from pflow.model.pointing.config import (
     PointingNetworkConfig,
     PointingTrainingConfig,
 )
-from pflow.model.pointing.explain import explain
-from pflow.model.pointing.generate import generate
+from pflow.model.pointing.generate import explain, generate
 from pflow.model.pointing.geometry import ITEM_FEATURES, EncodedSource
 from pflow.model.pointing.head import n_features
 from pflow.model.pointing.loss import PointingLoss
@@ -100,7 +99,7 @@ class PointingReconstructor(Reconstructor):
         return generate(self.network, batch, self._decoding(decoding))
 
     def explain(self, batch: Batch) -> dict[str, Tensor]:
-        """Seeds, probabilities and assignment of each step; see `pflow.model.pointing.explain`."""
+        """Seeds, probabilities and assignment of each step; see `pflow.model.pointing.generate`."""
         return explain(self.network, batch, self._decoding(None))
 
     def _teacher_forcing(self, source: EncodedSource, target: Target) -> TeacherForcing:

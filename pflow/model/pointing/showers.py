@@ -1,4 +1,7 @@
-"""Hits of showers with their weights. Letters: N particles, P pairs of a particle and an item, R subdetectors."""
+"""Showers of particles, and proxies (HGPflow's word): energy and direction by hits and tracks.
+
+Letters: N particles, P pairs of a particle and an item, R subdetectors.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from pflow.model.common.directions import tangent_basis
 from pflow.model.pointing.geometry import ItemSums
-from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.pairs import Pairs, lengths
 
 LOG_WEIGHT = 4.0
 """Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
@@ -65,3 +70,101 @@ class Showers(NamedTuple):
         centre, norm, linear, by_subdetector = torch.split(weighted, [3, 1, 3, int(weighted.shape[1]) - 7], dim=1)
         linear = linear / presence.clamp(min=1e-9)
         return cls(position, fraction, weight, energy, sums, presence, centre, norm, linear, by_subdetector)
+
+
+EPS_ENERGY = 1e-3
+"""Added to energies before a logarithm, GeV."""
+
+TRACK_MOMENTUM, TRACK_MOMENTUM_WIDTH = 0.075, 0.05
+"""Momentum of tracks, GeV, from which `Proxies.track_direction` is theirs. Over the width below it, it turns there from
+`Proxies.direction`."""
+
+ANGLE_UNIT = 0.03
+"""Unit of the angles between the directions, rad."""
+
+CORE_RADIUS, CORE_RADIUS_WIDTH = 16.5, 3.0
+"""Distance from the shower's axis from which hits are not in its core; their weight falls from 1 to 0 over the width
+before it, mm."""
+
+PROXY_FEATURES = (
+    *("log_energy", "log_track_energy", "log_ratio", "log_n_hits", "n_tracks", "charge", "log_width", "core"),
+    *("log_spread", "abs_z", "z_squared", "concentration", "theta_off", "phi_off", "track_off"),
+)
+"""Columns of `Proxies.features` before those by subdetector. Width and spread are the shower's extent across and along
+its axis, `core` is the fraction of its energy near the axis, `concentration` the sum of the squares of the hits'
+fractions. z is the cosine of the axis' polar angle. The last three are angles from the axis: two components of that to
+the linear barycentre, and that to the tracks' direction."""
+
+
+def n_proxy_features(n_subdetectors: int) -> int:
+    """Number of features that `make_proxies` computes."""
+    return len(PROXY_FEATURES) + 2 * n_subdetectors
+
+
+class Proxies(NamedTuple):
+    """Proxies of particles; hits and tracks count by the fraction that is the particle's.
+
+    `direction` is that to the log-weighted barycentre of the hits; without hits, along the tracks' momentum or towards
+    the seed. `linear_direction` is to the barycentre weighted by energy: the field separates the electrons of a
+    converted photon by angles proportional to 1 / E, and their energy-weighted mean is the photon's direction.
+    `track_direction` is of the tracks' momentum; without tracks, as `direction`.
+    """
+
+    energy: Tensor  # float [N, 1], sum of the energies of the hits, GeV
+    track_momentum: Tensor  # float [N, 3], sum of the momenta of the tracks, GeV
+    direction: Tensor  # float [N, 3], unit vector, as the next two
+    linear_direction: Tensor
+    track_direction: Tensor
+    features: Tensor  # float [N, F], of energies, directions and the shape of the shower, of order 1
+    showers: Showers
+
+
+def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_unit: Tensor) -> Proxies:
+    """Compute the proxies in the precision of `hit_fraction`, [P], the particle's fraction of the pair's item.
+
+    In single precision the distances from the axis and the angles between the directions, small differences of large
+    numbers, have errors of 10^-3: evaluation computes them in double precision. `item_sums` [B * M, F] are columns of
+    `ItemSums`, `seed_unit` [N, 3] unit vectors of the seeds.
+    """
+    showers = Showers.of(hit_fraction, pairs, item_sums)
+    position, fraction, presence = showers.position, showers.fraction, showers.presence
+    energies, n_hits, momenta, of_tracks = torch.split(showers.sums, [2, 1, 3, 2], dim=1)  # as of `ItemSums`
+    energy, track_energy = torch.split(energies, 1, dim=1)
+
+    along_tracks = functional.normalize(momenta + 1e-6 * seed_unit, dim=1)
+    centre, linear = (functional.normalize(one, dim=1) for one in (showers.centre, showers.linear_centre))
+    direction = _between(along_tracks, centre, presence)
+    linear = _between(direction, linear, presence)
+    by_tracks = _between(direction, along_tracks, ramp_up(track_energy, TRACK_MOMENTUM, width=TRACK_MOMENTUM_WIDTH))
+    theta, phi = tangent_basis(direction)
+
+    mean_along = (showers.linear_centre * direction).sum(1, keepdim=True)
+    axis, mean = torch.split(pairs.particle_rows(torch.cat([direction, mean_along], dim=1)), [3, 1])
+    along = (position * axis).sum(0, keepdim=True)
+    across = lengths(position - along * axis)  # mm
+    core = ramp_down(across, CORE_RADIUS, width=CORE_RADIUS_WIDTH)
+    shape = pairs.sums(fraction * torch.cat([across, core, (along - mean).square(), fraction]))
+    width, in_core, spread, concentration = torch.split(shape, 1, dim=1)
+    z, off = direction[:, 2:], linear - direction
+    theta_off, phi_off = ((off * axis).sum(1, keepdim=True) for axis in (theta, phi))
+    track_off = ((by_tracks - direction).square().sum(1, keepdim=True) + 1e-8).sqrt()
+    features = [  # in the order of `PROXY_FEATURES`
+        (energies + EPS_ENERGY).log() / 2.0,
+        ((energy + 0.05) / (track_energy + 0.05)).log(),
+        torch.log1p(n_hits) / 2.0,
+        of_tracks,
+        torch.log1p(width / 10.0),
+        in_core,
+        torch.log1p(spread.clamp(min=0.0).sqrt() / 50.0),
+        z.abs(),
+        z.square(),
+        concentration,
+        torch.cat([theta_off, phi_off.abs(), track_off], dim=1) / ANGLE_UNIT,
+        showers.by_subdetector,
+    ]
+    return Proxies(energy, momenta, direction, linear, by_tracks, torch.cat(features, dim=1), showers)
+
+
+def _between(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
+    """Unit vectors [N, 3]: `a` where the weight float [N, 1] of `b` is 0, `b` where it is 1."""
+    return functional.normalize(a + weight * (b - a), dim=1)

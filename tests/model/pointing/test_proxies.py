@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from pflow.model.pointing.pairs import PairList, PairsOfOne
-from pflow.model.pointing.proxies import make_proxies, n_proxy_features
+from pflow.model.pointing.showers import make_proxies, n_proxy_features
 
 SHARES = {0: 1.0, 1: 1.0, 2: 0.5, 3: 0.25}
 """Of three hits and a track."""

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from pflow.model.pointing.generate import decode_first_stage
-from pflow.model.pointing.refined_particles import refine as refined_particles
+from pflow.model.pointing.generate import refine as refined_particles
 from pflow.model.pointing.refiner import (
     EPS_FRACTION,
     FAR_WEIGHT_WIDTH,

@@ -7,7 +7,6 @@ import torch
 from torch.nn.functional import normalize
 
 from pflow.model.pointing.pairs import PairList
-from pflow.model.pointing.proxies import make_proxies
 from pflow.model.pointing.refiner import PairwiseMessages
 from pflow.model.pointing.shower_directions import (
     CORE_ANGLE,
@@ -18,7 +17,7 @@ from pflow.model.pointing.shower_directions import (
     shower_slopes,
     with_front_direction,
 )
-from pflow.model.pointing.showers import LOG_WEIGHT, Showers, ramp_down
+from pflow.model.pointing.showers import LOG_WEIGHT, Showers, make_proxies, ramp_down
 
 R = 1900.0
 """Where showers begin, mm from the vertex."""
