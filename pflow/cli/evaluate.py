@@ -59,14 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-oracle", action="store_true", help="leave out the oracle (perfect pattern recognition), which takes time"
     )
     parser.add_argument(
-        "--classes",
-        type=lambda text: text.split(","),
-        default=[],
-        metavar="NAME,...",
-        help="particle classes that get figures of their own against energy and angle, e.g. photon,neutral_hadron; "
-        "the table then shows only these",
-    )
-    parser.add_argument(
         "--paper", action="store_true", help="add the first paper's numbers, of pairs by rank in energy, to the tables"
     )
     add_file_options(parser, detector="detector of the truth files (built-in name or YAML file)")
@@ -94,14 +86,12 @@ def run(args: argparse.Namespace) -> int:
     from rich.progress import Progress
 
     from pflow.data.files import matching
-    from pflow.errors import check_choice
+    from pflow.io.atomic import check_output, make_folder
     from pflow.metrics.evaluate import evaluate, provenance_of
     from pflow.metrics.evaluation import EvaluationSettings
     from pflow.metrics.report import table
-    from pflow.physics.pdg import CLASSES
+    from pflow.plots.style import MARK
 
-    for name in args.classes:
-        check_choice(name, CLASSES, "particle class")
     settings = EvaluationSettings(
         rule=args.rule,
         e_min=args.min_energy,
@@ -111,7 +101,9 @@ def run(args: argparse.Namespace) -> int:
         matching=_matching(args.match, args.cut),
     )
     truth, reco = matching(args.truth), matching(args.reco)
-    folder = _prepare_folder(args.output, force=args.force)
+    folder = make_folder(args.output)
+    check_output(folder / "metrics.json", replace=METRICS_MARK, force=args.force)
+    check_output(folder / "report.html", replace=MARK, force=args.force)
     compare = _compared(args.compare)
     with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
         task = progress.add_task("evaluating", total=None)
@@ -139,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
         "provenance": {name: provenance_of(paths[0]) for name, paths in files.items()},
     }
     if not args.quiet:
-        Console().print(table(result, args.classes or CLASSES, paper=args.paper))
+        Console().print(table(result, paper=args.paper))
     n_plots = _write(result, inputs, folder, args)
     if not args.quiet:
         plots = f", report.html and {n_plots} plots" if n_plots else ""
@@ -176,16 +168,6 @@ def _compared(options: Sequence[str]) -> dict[str, list[str]]:
     return files
 
 
-def _prepare_folder(path: str, *, force: bool) -> Path:
-    from pflow.io.atomic import check_output, make_folder
-    from pflow.plots.style import MARK
-
-    folder = make_folder(path)
-    check_output(folder / "metrics.json", replace=METRICS_MARK, force=force)
-    check_output(folder / "report.html", replace=MARK, force=force)
-    return folder
-
-
 def _write(result: EvaluationResult, inputs: dict[str, Any], folder: Path, args: argparse.Namespace) -> int:
     """Write the plots and report.html, then metrics.json; return the number of plots."""
     import json
@@ -201,7 +183,7 @@ def _write(result: EvaluationResult, inputs: dict[str, Any], folder: Path, args:
         from pflow.plots.style import MARK, rendered
 
         images = {}
-        for name, figure in figures(result, args.classes).items():
+        for name, figure in figures(result).items():
             images[name] = rendered(figure, "png")
             for suffix, data in (("png", images[name]), ("pdf", rendered(figure, "pdf"))):
                 with replacing(folder / f"{name}.{suffix}", replace=MARK, force=force) as partial:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
@@ -114,11 +114,11 @@ class Row:
     numbers: tuple[Number, ...]
 
 
-def rows(result: EvaluationResult, classes: Sequence[str] = CLASSES, *, paper: bool = False) -> list[Row]:
+def rows(result: EvaluationResult, *, paper: bool = False) -> list[Row]:
     """Rows with a number for any algorithm, all particles, then by class; `paper`: also pairs by rank in energy."""
     flat = [dict(leaves(tree)) for tree in result.algorithms.values()]
     wanted = [("", key, label) for key, label in TABLE_ROWS.items() if paper or not key.startswith("energy_rank.")]
-    for name in classes:
+    for name in CLASSES:
         if any(tree[f"class.{name}.{n}"] for tree in flat for n in ("n_truth", "n_reco")):
             title = name.replace("_", " ")
             wanted += [(name, f"class.{name}.{key}", f"{title}: {label}") for key, label in CLASS_ROWS.items()]
@@ -131,14 +131,14 @@ def rows(result: EvaluationResult, classes: Sequence[str] = CLASSES, *, paper: b
     return found
 
 
-def table(result: EvaluationResult, classes: Sequence[str] = CLASSES, *, paper: bool = False) -> Table:
+def table(result: EvaluationResult, *, paper: bool = False) -> Table:
     """The table for a terminal: a row for each metric, a column for each algorithm."""
     table = Table(title=summary(result), title_justify="left", caption=method(result), caption_justify="left")
     table.add_column("metric", no_wrap=True)
     for name in result.algorithms:
         table.add_column(Text(result.titles.get(name, name)), justify="right")
     section = ""
-    for row in rows(result, classes, paper=paper):
+    for row in rows(result, paper=paper):
         if row.section != section:
             section = row.section
             table.add_section()

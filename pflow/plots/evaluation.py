@@ -52,8 +52,8 @@ WORDS = {
 def caption(name: str) -> str:
     """The name of a figure in words.
 
-    >>> caption("q68_deg_vs_energy_photon")
-    '68% quantile of the angle against energy, photon'
+    >>> caption("q68_deg_vs_energy_by_class")
+    '68% quantile of the angle against energy, by class'
     """
     metric, _, axis = name.partition("_vs_")
     quantity, _, group = axis.partition("_")
@@ -62,21 +62,18 @@ def caption(name: str) -> str:
     return words + (f", {group.replace('_', ' ')}" if group else "")
 
 
-def figures(result: EvaluationResult, classes: Sequence[str] = ()) -> dict[str, Figure]:
+def figures(result: EvaluationResult) -> dict[str, Figure]:
     """Figures of a result by the name of their file; a metric without values has none."""
     trees = {result.titles.get(name, name): tree for name, tree in result.algorithms.items()}
     text = f"{result.n_events - result.n_bad_input} events, truth rule '{result.settings.rule}'"
     if result.n_truth_tracks:
         text += ", tracks from Monte Carlo particles"
     drawn: dict[str, Figure] = {}
-    for axis, group, (metric, label, options) in itertools.product((ENERGY, THETA), ("all", *classes), BINNED):
-        series = _binned(trees, axis, group, metric)
+    for axis, (metric, label, options) in itertools.product((ENERGY, THETA), BINNED):
+        series = _binned(trees, axis, "all", metric)
         if _any_value(series):
             shown = _reconstructed(axis) if metric == "fake_rate" else axis
-            suffix, of = ("", "") if group == "all" else (f"_{group}", f"{group.replace('_', ' ')}, ")
-            drawn[f"{metric}_vs_{axis.name}{suffix}"] = plot_binned(
-                shown, series, label=label, text=of + text, **options
-            )
+            drawn[f"{metric}_vs_{axis.name}"] = plot_binned(shown, series, label=label, text=text, **options)
     for metric, label, options in BINNED:
         by_class = {group: _binned(trees, ENERGY, group, metric) for group in CLASSES}
         if any(map(_any_value, by_class.values())):
@@ -155,20 +152,11 @@ def _digits(number: Number) -> str:
     return f"{number.value:.3g}" if np.isfinite(number.value) else "-"
 
 
-def plot_binned(
-    axis: Axis,
-    series: Mapping[str, Series],
-    *,
-    label: str,
-    text: str = "",
-    limits: tuple[float | None, float | None] = (None, None),
-    reference: float | None = None,
-    log: bool = False,
-) -> Figure:
+def plot_binned(axis: Axis, series: Mapping[str, Series], *, label: str, text: str = "", **options: Any) -> Figure:
     """Points with 68.3% intervals against a binned quantity, by algorithm; a thin line at the height of `reference`."""
     with styled():
         figure, axes = new_figure()
-        _fill(axes, axis, series, limits=limits, reference=reference, log=log)
+        _fill(axes, axis, series, **options)
         axes.set_ylabel(label)
         _legend(figure, axes)
         title(axes, text)

@@ -98,29 +98,24 @@ class EventScene:
 
 
 def make_scene(
-    events: Events,
-    index: int = 0,
+    event: Events,
     *,
     reconstruction: Reconstruction | None = None,
     colour_by: str | None = None,
     rule: str = "stable",
     max_colours: int = 40,
 ) -> EventScene:
-    """Arrange event number `index` for drawing; truth, tracks and hits may each be absent.
+    """Arrange one event, e.g. ``events[3]``, for drawing; truth, tracks and hits may each be absent.
 
     The particles of `reconstruction` are shown beside the file's reference, or this takes their place. `colour_by` is
     one of `COLOUR_BY`: the true particle with the largest weight of the hit; the reconstructed one or, if the algorithm
     assigns no hits, the nearest in angle seen from the origin (charged ones where their helix meets the calorimeter);
     the energy; the subdetector; by default the first that the event has. `rule` selects the true particles; the
-    `max_colours` particles of most energy have a colour of their own. IndexError: no such event; ConfigError: an
-    unknown choice, a reconstruction of other events, no particles to colour by; InputError: links missing or wrong.
+    `max_colours` particles of most energy have a colour of their own. ConfigError: an unknown choice, several events,
+    no particles to colour by; InputError: links missing or wrong.
     """
-    event = events[index]
-    if reconstruction is not None:
-        if len(reconstruction) != len(events):
-            raise ConfigError(f"{len(reconstruction)} reconstructed events for {len(events)} events")
-        at = index % len(events)
-        reconstruction = reconstruction[at : at + 1]
+    if len(event) != 1 or (reconstruction is not None and len(reconstruction) != 1):
+        raise ConfigError(f"expected one event and its reconstruction, e.g. events[3], found {len(event)} events")
     targets = select_targets(event, rule=rule) if event.has_truth else None
     true = _true_particles(event, targets)
     reconstructed = _reconstructed_particles(event, reconstruction)

@@ -13,7 +13,7 @@ from pflow.checkpoint.load import PREFIX, Checkpoint, check_weights, load_weight
 from pflow.config import to_plain
 from pflow.errors import ConfigError, InputError
 from pflow.model.api import Reconstructor, describe
-from pflow.model.common.layers import DecoderLayer, EncoderLayer
+from pflow.model.common.layers import TransformerLayer
 from pflow.physics.detector import Detector
 from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
@@ -170,7 +170,7 @@ def _new_parts(reconstructor: nn.Module, weights: Mapping[str, Tensor]) -> dict[
             continue
         part = missing.removeprefix(PREFIX)
         layer = reconstructor.get_submodule(part)
-        identity = isinstance(layer, (EncoderLayer, DecoderLayer)) and layer.attention_residual.pre
+        identity = isinstance(layer, TransformerLayer) and layer.attention_residual.pre
         if identity or not _is_item(part):
             new.setdefault(part, {})[name] = value
     return new

@@ -90,7 +90,7 @@ def evaluate(*arguments) -> int:
 def written(truth_file, reco_file, tmp_path_factory):
     """The folder of a whole evaluation: numbers, report, and some of the figures."""
     out = tmp_path_factory.mktemp("whole") / "deep" / "er"
-    options = ["--detector", "ild_g4", "--classes", "photon", "-q"]
+    options = ["--detector", "ild_g4", "-q"]
 
     def some(*arguments):
         return {name: figure for name, figure in figures(*arguments).items() if name in SHOWN}
@@ -237,7 +237,6 @@ def test_truth_file_without_truth(truth_file, reco_file, tmp_path, capsys):
         (["--collection", "PFlo"], "PFlow"),
         (["--cut", "three"], "--cut: expected a number above 0 or 'none', found 'three'"),
         (["--cut", "0"], "--cut: expected a number above 0 or 'none', found '0'"),
-        (["--classes", "photons"], "no particle class 'photons'"),
         (["--compare", "Twice"], "--compare: expected NAME=FILE"),
         (["--compare", "=x.root"], "--compare: expected NAME=FILE"),
         (["--compare", "PFlow=x.root"], "compare: the name 'PFlow' is taken"),
@@ -263,7 +262,7 @@ def test_another_reconstruction_is_evaluated_beside_the_first(truth_file, reco_f
 
 
 def test_oracle_plots_and_table_can_be_left_out(truth_file, reco_file, tmp_path, capsys):
-    out, options = tmp_path / "out", ["--no-plots", "--no-oracle", "--classes", "photon"]
+    out, options = tmp_path / "out", ["--no-plots", "--no-oracle"]
     assert evaluate(reco_file, "--truth", truth_file, "-o", out, *options) == 0
     shown = capsys.readouterr().out
     assert "exact count" in shown

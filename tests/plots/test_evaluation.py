@@ -40,12 +40,6 @@ def test_every_metric_with_values_has_a_figure(result):
     assert rendered(frames["angle"], "png").startswith(b"\x89PNG")
 
 
-def test_classes_have_binned_figures_of_their_own(result):
-    drawn = figures(result, ["photon", "muon"])
-    assert drawn["efficiency_vs_energy_photon"].axes[0].get_title(loc="left").startswith("photon, ")
-    assert not [name for name in drawn if name.endswith("_muon")]
-
-
 AXIS = Axis(name="energy", label="True energy", unit="GeV", edges=np.array([1.0, 10.0, 100.0]), log=True)
 FLAT = Axis(name="theta", label="Polar angle", unit="", edges=np.array([0.0, 1.0, 2.0]))
 

@@ -124,44 +124,32 @@ def stack(layers: Iterable[_Layer]) -> Sequence[_Layer]:
     return cast("Sequence[_Layer]", nn.ModuleList(layers))
 
 
-class EncoderLayer(nn.Module):
-    """Self-attention and a feed-forward network (Vaswani et al. 2017)."""
-
-    def __init__(self, attention: nn.Module, *, width: int, feedforward: int, style: LayerStyle) -> None:
-        super().__init__()
-        self.attention: Any = attention
-        self.feedforward = _feedforward(width, feedforward, style)
-        self.attention_residual = Residual(width=width, style=style)
-        self.feedforward_residual = Residual(width=width, style=style)
-
-    def forward(self, x: Tensor, **context: Any) -> Tensor:
-        """Apply to x, float [B, N, W]; `context` is passed to the self-attention."""
-        x = self.attention_residual(x, lambda y: self.attention(y, **context))
-        return self.feedforward_residual(x, self.feedforward)  # type: ignore[no-any-return]
-
-    def begin_as_identity(self) -> None:
-        """Let the layer, with norms before its sub-layers, pass on what it gets until it is trained."""
-        _silence(self.attention.out, self.feedforward[-1])
-
-
-class DecoderLayer(nn.Module):
-    """An encoder layer with attention to a memory before the feed-forward network (Vaswani et al. 2017)."""
+class TransformerLayer(nn.Module):
+    """Self-attention, attention to a memory where it is given, and a feed-forward network (Vaswani et al. 2017)."""
 
     def __init__(
-        self, attention: nn.Module, memory_attention: nn.Module, *, width: int, feedforward: int, style: LayerStyle
+        self,
+        attention: nn.Module,
+        memory_attention: nn.Module | None = None,
+        *,
+        width: int,
+        feedforward: int,
+        style: LayerStyle,
     ) -> None:
         super().__init__()
         self.attention: Any = attention
         self.memory_attention: Any = memory_attention
-        self.feedforward = _feedforward(width, feedforward, style)
+        self.feedforward = FullyConnected(
+            (width, feedforward, width), activation=style.activation, dropout=style.hidden_dropout
+        )
         self.attention_residual = Residual(width=width, style=style)
-        self.memory_residual = Residual(width=width, style=style)
+        self.memory_residual = None if memory_attention is None else Residual(width=width, style=style)
         self.feedforward_residual = Residual(width=width, style=style)
 
     def forward(
         self,
         x: Tensor,
-        memory: Any,
+        memory: Any = None,
         *,
         memory_mask: Tensor | None = None,
         lengths: Sequence[int] | None = None,
@@ -173,18 +161,23 @@ class DecoderLayer(nn.Module):
         the `lengths` of packed events, and `context` goes to the self-attention.
         """
         x = self.attention_residual(x, lambda y: self.attention(y, lengths=lengths, **context))
-        x = self.memory_residual(x, lambda y: self.memory_attention(y, memory, mask=memory_mask, lengths=lengths))
+        if self.memory_residual is not None:
+            x = self.memory_residual(x, lambda y: self.memory_attention(y, memory, mask=memory_mask, lengths=lengths))
         return self.feedforward_residual(x, self.feedforward)  # type: ignore[no-any-return]
 
+    @torch.no_grad()
     def begin_as_identity(self) -> None:
-        """As of `EncoderLayer`."""
-        _silence(self.attention.out, self.memory_attention.out, self.feedforward[-1])
+        """Let the layer, with norms before its sub-layers, pass on what it gets until it is trained."""
+        attentions = [part for part in (self.attention, self.memory_attention) if part is not None]
+        for linear in (*(part.out for part in attentions), self.feedforward[-1]):
+            for parameter in linear.parameters():
+                parameter.zero_()
 
 
 class Encoder(nn.Module):
     """A stack of layers without causal mask, called with ``mask`` or ``lengths``; no token has a position."""
 
-    def __init__(self, layers: Iterable[EncoderLayer | DecoderLayer], *, width: int, style: LayerStyle) -> None:
+    def __init__(self, layers: Iterable[TransformerLayer], *, width: int, style: LayerStyle) -> None:
         super().__init__()
         self.layers = stack(layers)
         self.norm = final_norm(width=width, style=style)
@@ -214,15 +207,3 @@ class Encoder(nn.Module):
             x = layer(x, **context)
         x = self.norm(x)
         return x if packing is None else packing.unpack(x)
-
-
-@torch.no_grad()
-def _silence(*last: nn.Module) -> None:
-    """Let sub-layers, whose last linear maps these are, add nothing."""
-    for linear in last:
-        for parameter in linear.parameters():
-            parameter.zero_()
-
-
-def _feedforward(width: int, hidden: int, style: LayerStyle) -> FullyConnected:
-    return FullyConnected((width, hidden, width), activation=style.activation, dropout=style.hidden_dropout)

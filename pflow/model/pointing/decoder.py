@@ -12,7 +12,7 @@ from torch.nn import functional
 from pflow.model.api import ModelInputs
 from pflow.model.common.attention import SelfAttention, split_heads
 from pflow.model.common.cache import Cache, Compaction, KeyValue
-from pflow.model.common.layers import DecoderLayer, FullyConnected, LayerStyle, final_norm, gelu, stack
+from pflow.model.common.layers import FullyConnected, LayerStyle, TransformerLayer, final_norm, gelu, stack
 from pflow.model.pointing.attention import Coverage, CoverageAttention
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import Tables, TokenTracks
@@ -53,7 +53,7 @@ class CoverageDecoder(nn.Module):
         super().__init__()
         style = LayerStyle(hidden_dropout=config.dropout, norm="pre", activation="gelu")
         self.layers = stack(
-            DecoderLayer(
+            TransformerLayer(
                 SelfAttention(width=config.width, heads=config.heads),
                 CoverageAttention(width=config.width, heads=config.heads),
                 width=config.width,
@@ -164,10 +164,6 @@ class ParticleDecoder(nn.Module):
         weight = torch.cat([last.weight, self.embed_seed.weight, self.embed_pooled.weight], dim=1)  # type: ignore[list-item]
         inputs = torch.cat([hidden, tables.states.index_select(0, particles.seed), particles.pooled], dim=1)
         return functional.linear(inputs, weight, last.bias)  # type: ignore[arg-type]
-
-    def first(self, batch: int) -> Tensor:
-        """The embedded beginning of the sequence, float [B, 1, W]."""
-        return self.bos.expand(batch, 1, -1)
 
     def project(self, states: Tensor) -> Memory:
         """Of encoder states float [B, S, W]."""

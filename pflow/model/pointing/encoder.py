@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pflow.data.batch import Batch
 from pflow.model.api import ModelInputs
-from pflow.model.common.layers import Encoder, EncoderLayer, FullyConnected, LayerStyle
+from pflow.model.common.layers import Encoder, FullyConnected, LayerStyle, TransformerLayer
 from pflow.model.pointing.attention import DirectionalSelfAttention
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import Tokens
@@ -27,7 +27,7 @@ class SourceEncoder(nn.Module):
             self.embed_track = FullyConnected((inputs.track_features, width, width), activation="gelu")
         self.stack = Encoder(
             (
-                EncoderLayer(
+                TransformerLayer(
                     DirectionalSelfAttention(width=width, heads=config.heads),
                     width=width,
                     feedforward=config.feedforward,

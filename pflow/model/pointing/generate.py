@@ -116,8 +116,7 @@ class RefinedParticles(NamedTuple):
     """Refined particles."""
 
     particles: Particles  # with expected energies
-    pdg: Tensor  # int64 [B, T], index into the vocabulary
-    charge: Tensor  # int64 [B, T], the same
+    charge: Tensor  # int64 [B, T], index into the vocabulary
     assignment: RefinedAssignment
     is_particle: Tensor  # bool [B, T], True = kept
 
@@ -135,9 +134,7 @@ def refine(
     head, seed, log_odds = network.head, decoded.seed, decoding.electron_log_odds
     refined = network.refiner(decoded, source, existence_threshold=decoding.existence_threshold)
     particles, proxies = network.predict_refined(refined, seed, source, electron_log_odds=log_odds)
-    pdg = head.with_electron_log_odds(particles.pdg, log_odds).argmax(-1)
-    charge = head.choose_charge(particles, pdg)
-    is_photon, by_track = head.is_photon(pdg), particles.by_track
+    is_photon, by_track = head.is_photon(particles.identity), particles.by_track
 
     predicted = particles.log_energy
     expected = predicted + functional.logsigmoid(refined.existence_logit).masked_fill(by_track, 0.0)
@@ -148,7 +145,7 @@ def refine(
         expected = expected.clamp(min=network.min_log_energy)
     is_particle = refined.kept & ~too_small  # NaN is kept: the caller must see it
     if decoding.min_trackless_energy:
-        is_charged = head.get_buffer("charged")[pdg]
+        is_charged = head.get_buffer("charged")[particles.identity]
         is_particle = is_particle & ~(is_charged & ~by_track & (expected < math.log(decoding.min_trackless_energy)))
     if decoding.min_photon_existence:
         smallest_logit = math.log(decoding.min_photon_existence / (1.0 - decoding.min_photon_existence))
@@ -164,7 +161,7 @@ def refine(
         joined = with_front_direction(flat, is_photon.flatten(), proxies.showers, refined.pairs, depth=depth)
         direction = joined.view(direction.shape)
     particles = particles._replace(log_energy=expected, direction=direction)
-    return RefinedParticles(particles, pdg, charge, refined, is_particle)
+    return RefinedParticles(particles, head.choose_charge(particles), refined, is_particle)
 
 
 def _refined_in_parts(
@@ -183,9 +180,9 @@ def _refined(
     network: PointingNetwork, source: EncodedSource, decoded: DecodedParticles, decoding: PointingDecodingConfig
 ) -> dict[str, Tensor]:
     """Columns of the refined particles."""
-    particles, pdg, charge, assignment, is_particle = refine(network, decoded, source, decoding)
+    particles, charge, assignment, is_particle = refine(network, decoded, source, decoding)
     hit_fraction = assignment.pairs.dense(assignment.log_fraction.exp())
-    return {"is_particle": is_particle, "hit_fraction": hit_fraction, **particles.columns(pdg, charge)}
+    return {"is_particle": is_particle, "hit_fraction": hit_fraction, **particles.columns(charge)}
 
 
 def _without_gaps(

@@ -53,6 +53,7 @@ class Particles(NamedTuple):
     """Predicted particles; in evaluation energies and directions are double."""
 
     pdg: Tensor  # float [N, V], logits
+    identity: Tensor  # int64 [N], the known or the most probable code, whose charge and mass it has
     charge: Tensor  # float [N, 3], logits
     log_energy: Tensor  # float [N], ln(E / GeV)
     direction: Tensor  # float [N, 3], unit vector
@@ -67,12 +68,10 @@ class Particles(NamedTuple):
         """The same as [B, T, ...]."""
         return Particles(*(values.view(*shape, *values.shape[1:]) for values in self))
 
-    def as_previous(
-        self, seed: Tensor, *, pdg: Tensor | None = None, charge: Tensor | None = None
-    ) -> PreviousParticles:
-        """As input of the decoder, with energies and directions detached; identities: the most probable by default."""
+    def as_previous(self, seed: Tensor, *, charge: Tensor | None = None) -> PreviousParticles:
+        """As input of the decoder, with energies and directions detached; without a charge, of the most probable."""
         return PreviousParticles(
-            pdg=self.pdg.argmax(-1) if pdg is None else pdg,
+            pdg=self.pdg.argmax(-1) if charge is None else self.identity,
             charge=self.charge.argmax(-1) if charge is None else charge,
             log_energy=self.log_energy.detach().to(self.pooled.dtype),
             direction=self.direction.detach().to(self.pooled.dtype),
@@ -81,11 +80,11 @@ class Particles(NamedTuple):
             pooled=self.pooled,
         )
 
-    def columns(self, pdg: Tensor, charge: Tensor) -> dict[str, Tensor]:
-        """What is decoded of the particles by name; `pdg`, `charge` int64 [N] are the chosen identities."""
+    def columns(self, charge: Tensor) -> dict[str, Tensor]:
+        """What is decoded of the particles by name; `charge`, int64 [N], is the chosen one."""
         return {
             "charge": charge,
-            "pdg": pdg,
+            "pdg": self.identity,
             "log_energy": self.log_energy,
             "direction": self.direction,
             "pdg_logits": self.pdg,
@@ -150,12 +149,12 @@ class ParticleHead(nn.Module):
         described = gelu(described)
         pdg_logits, charge_logits = torch.split(self.identity(described), [self.n_pdg, N_CHARGE], dim=1)
         corrections = self.correct(described).to(precise.dtype)
-        chosen = pdg
-        if chosen is None:
-            chosen = self.with_electron_log_odds(pdg_logits, electron_log_odds).argmax(-1)
+        if pdg is None:
+            is_electron = self.get_buffer("charged") & (self.get_buffer("masses") < MAX_ELECTRON_MASS)
+            pdg = (pdg_logits + electron_log_odds * is_electron if electron_log_odds else pdg_logits).argmax(-1)
 
         track = TokenTracks.of(tables.token_tracks.index_select(0, seed))
-        charged = self.get_buffer("charged")[chosen][:, None]
+        charged = self.get_buffer("charged")[pdg][:, None]
         by_track = charged & (track.momentum > 0)
         energy, trust, angles, energy_log_sigma, direction_log_sigma, direction_trust = torch.split(
             corrections, [1, 1, 2, 1, 1, 2], dim=1
@@ -165,10 +164,11 @@ class ParticleHead(nn.Module):
         direction = _corrected_direction(proxies, direction_trust, angles, direction_log_sigma)
         if direction_correction is not None:
             direction = direction_correction(features, direction, proxies.showers, pairs)
-        mass = self.get_buffer("masses")[chosen][:, None]
+        mass = self.get_buffer("masses")[pdg][:, None]
         track_energy = torch.sqrt(track.momentum.square() + mass.square()).clamp(min=1e-6)
         particles = Particles(
             pdg=pdg_logits,
+            identity=pdg,
             charge=charge_logits,
             log_energy=torch.where(by_track, track_energy.log(), log_energy).squeeze(1),
             direction=torch.where(by_track, track.unit, direction),
@@ -185,16 +185,9 @@ class ParticleHead(nn.Module):
         """Which identities, int64 [...], are neutral without mass, bool [...]."""
         return (~self.get_buffer("charged") & (self.get_buffer("masses") == 0.0))[pdg]
 
-    def with_electron_log_odds(self, logits: Tensor, log_odds: float) -> Tensor:
-        """Logits float [..., V] of |PDG| codes, `log_odds` added to those of electrons."""
-        if not log_odds:
-            return logits
-        electron = self.get_buffer("charged") & (self.get_buffer("masses") < MAX_ELECTRON_MASS)
-        return logits + log_odds * electron
-
-    def choose_charge(self, particles: Particles, pdg: Tensor) -> Tensor:
+    def choose_charge(self, particles: Particles) -> Tensor:
         """Charge index int64 [N] that fits the identity: neutral, the charge of the track, or the most probable."""
-        charged = self.get_buffer("charged")[pdg]
+        charged = self.get_buffer("charged")[particles.identity]
         track = 1 + particles.track_charge.long()
         most_probable = torch.where(particles.charge[..., 2] > particles.charge[..., 0], 2, 0)
         return torch.where(charged, torch.where(particles.by_track, track, most_probable), 1)

@@ -19,11 +19,11 @@ from torch.nn import functional
 from pflow.data.batch import Batch, TokenSet
 from pflow.model.api import ModelInputs
 from pflow.model.common.initialise import initialise
-from pflow.model.pointing.assignment import Assignment, ParticleAssignment
+from pflow.model.pointing.assignment import ParticleAssignment
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import ParticleDecoder
 from pflow.model.pointing.encoder import SourceEncoder
-from pflow.model.pointing.geometry import EncodedSource, Tables, make_tokens_and_items
+from pflow.model.pointing.geometry import EncodedSource, make_tokens_and_items
 from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles
 from pflow.model.pointing.refiner import RefinedAssignment, Refiner
 from pflow.model.pointing.showers import Proxies
@@ -57,13 +57,6 @@ class PointingNetwork(nn.Module):
         tokens, items = make_tokens_and_items(batch, n_subdetectors=self.n_subdetectors)
         states = self.encoder(batch, tokens)
         return EncodedSource(tokens, items, states, self.assignment.pair_logits.items(states, items))
-
-    def predict(
-        self, assignment: Assignment, seed: Tensor, tables: Tables, *, pdg: Tensor | None = None
-    ) -> tuple[Particles, Proxies]:
-        """Particles of an assignment, whose fractions are detached, and their proxies; `pdg` as for the head."""
-        fraction = assignment.hit_fraction.detach()
-        return self.head(assignment.query, seed, fraction, assignment.pairs, tables, pdg=pdg)  # type: ignore[no-any-return]
 
     def predict_refined(
         self,

@@ -133,8 +133,7 @@ def emit(
     batch, seed = len(pointed.seed), _in_tables(pointed.seed, tables)
     unassigned = pairs.of_items(state.unassigned)
     assignment, particles = particles_of(network, tables, pointed.states, seed, unassigned, pairs)
-    pdg = particles.pdg.argmax(-1)
-    charge = network.head.choose_charge(particles, pdg)
+    charge = network.head.choose_charge(particles)
     fraction = taken = assignment.hit_fraction
     if decoding.require_all_tracks:  # the seed's track is the particle's in any case
         own = pairs.item == pairs.of_particles(tables.token_item.index_select(0, seed))
@@ -147,7 +146,7 @@ def emit(
     min_deposit = MIN_DEPOSIT_FRACTION * math.exp(network.min_log_energy)  # GeV
     counts = is_large & ((particles.deposit >= min_deposit) | has_track)
     following = State(
-        embedded=network.decoder.embed(particles.as_previous(seed, pdg=pdg, charge=charge), tables),
+        embedded=network.decoder.embed(particles.as_previous(seed, charge=charge), tables),
         unassigned=state.unassigned.scatter(0, pairs.item, unassigned - taken),
         assigned_energy=state.assigned_energy.scatter_add(0, token, deposit),
         empty_steps=torch.where(counts, 0, state.empty_steps + 1),
@@ -158,7 +157,7 @@ def emit(
         "embedded": following.embedded,
         "query": assignment.query,
         "hit_fraction": torch.zeros_like(state.unassigned).scatter(0, pairs.item, fraction).view(batch, tables.n_items),
-        **particles.columns(pdg, charge),
+        **particles.columns(charge),
     }
     return following, row
 
@@ -178,7 +177,7 @@ def particles_of(
     and identities int64 [N] where they are known.
     """
     assignment = network.assignment(states, seed, tables, unassigned, pairs)
-    particles, _ = network.predict(assignment, seed, tables, pdg=pdg)
+    particles, _ = network.head(assignment.query, seed, assignment.hit_fraction.detach(), pairs, tables, pdg=pdg)
     return assignment, particles
 
 

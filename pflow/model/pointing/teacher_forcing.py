@@ -108,7 +108,7 @@ def _run(
     """One pass; assigned float [B, T + 1, M] before each position, weight float [B, T, S] of seeds."""
     decoder, (batch, steps) = network.decoder, target.mask.shape
     embedded = decoder.embed(previous, tables).view(batch, steps, len(decoder.bos))
-    x = torch.cat([decoder.first(batch), embedded], dim=1)
+    x = torch.cat([decoder.bos.expand(batch, 1, -1), embedded], dim=1)
     states, logits, eos_logit = decoder(x, tables, source.on_tokens(assigned).flatten())
     seed = _choose_seeds(logits[:, :-1].detach(), weight, source, random=network.training)
     unassigned = 1.0 - assigned[:, :-1]

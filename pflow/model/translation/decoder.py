@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pflow.model.common.cache import Cache, KeyValue
 from pflow.model.common.layers import FullyConnected, Residual, final_norm, stack
 from pflow.model.translation.config import TranslationNetworkConfig
-from pflow.model.translation.encoder import decoder_layer
+from pflow.model.translation.encoder import standard_layer
 
 
 class MultiProjectionLayer(nn.Module):
@@ -21,7 +21,7 @@ class MultiProjectionLayer(nn.Module):
         super().__init__()
         width, style = config.decoder_width, config.style
         self.projections = nn.Linear(width, width)  # the n maps W -> W / n, fused
-        self.branches = stack(decoder_layer(config) for _ in range(config.n_projections or 0))
+        self.branches = stack(standard_layer(config) for _ in range(config.n_projections or 0))
         self.feedforward = FullyConnected(
             (width, 2 * width, width), activation=style.activation, dropout=style.hidden_dropout
         )
@@ -31,7 +31,7 @@ class MultiProjectionLayer(nn.Module):
     def forward(
         self, x: Tensor, memory: Sequence[KeyValue], *, cache: Sequence[Cache | None], **context: Any
     ) -> Tensor:
-        """As `DecoderLayer.forward`, with a memory and a cache for each projection."""
+        """As `TransformerLayer.forward`, with a memory and a cache for each projection."""
 
         def apply_branches(y: Tensor) -> Tensor:
             parts = self.projections(y).chunk(len(self.branches), dim=-1)  # [B, T, W] -> n of [B, T, W / n]
@@ -54,7 +54,7 @@ class Decoder(nn.Module):
     def __init__(self, config: TranslationNetworkConfig) -> None:
         super().__init__()
         self.n_projections = config.n_projections
-        make_layer = decoder_layer if config.n_projections is None else MultiProjectionLayer
+        make_layer = standard_layer if config.n_projections is None else MultiProjectionLayer
         self.layers = stack(make_layer(config) for _ in range(config.decoder_layers))
         self.norm = final_norm(width=config.decoder_width, style=config.style)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pflow.data.batch import Batch, TokenSet
 from pflow.model.common.attention import CrossAttention, SelfAttention
-from pflow.model.common.layers import DecoderLayer, Encoder, EncoderLayer
+from pflow.model.common.layers import Encoder, TransformerLayer
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.embed import SourceEmbedder
 
@@ -26,72 +26,57 @@ class Memory(NamedTuple):
 
 
 def make_encoder(config: TranslationNetworkConfig) -> Encoder:
-    """A stack of standard encoder layers; of decoder layers without causal mask where hits attend to tracks."""
-
-    def layer() -> EncoderLayer | DecoderLayer:
-        if config.source == "cross":
-            return decoder_layer(config)
-        attention = SelfAttention(width=config.width, heads=config.heads)
-        return EncoderLayer(attention, width=config.width, feedforward=config.feedforward, style=config.style)
-
-    return Encoder((layer() for _ in range(config.encoder_layers)), width=config.width, style=config.style)
+    """A stack of standard layers, which attend to the tracks, too, where the source is ``cross``."""
+    layers = (standard_layer(config, memory=config.source == "cross") for _ in range(config.encoder_layers))
+    return Encoder(layers, width=config.width, style=config.style)
 
 
-def decoder_layer(config: TranslationNetworkConfig) -> DecoderLayer:
-    """A standard decoder layer of tokens and a memory of the encoder's width."""
-    return DecoderLayer(
+def standard_layer(config: TranslationNetworkConfig, *, memory: bool = True) -> TransformerLayer:
+    """A layer of tokens, with attention to a `memory` of the encoder's width if it has one."""
+    return TransformerLayer(
         SelfAttention(width=config.width, heads=config.heads),
-        CrossAttention(width=config.width, heads=config.heads),
+        CrossAttention(width=config.width, heads=config.heads) if memory else None,
         width=config.width,
         feedforward=config.feedforward,
         style=config.style,
     )
 
 
-class TokenSetSource(nn.Module):
-    """One sequence of hits, with bos and eos, and of the types `others` by their names in `Batch`."""
+class Source(nn.Module):
+    """Hits, with bos and eos, in one sequence with the types `others` by their names in `Batch`.
 
-    def __init__(self, *, hits: SourceEmbedder, others: Mapping[str, SourceEmbedder], encoder: Encoder) -> None:
+    With `tracks` hits attend to each other and to the tracks.
+    """
+
+    def __init__(
+        self,
+        *,
+        hits: SourceEmbedder,
+        tracks: SourceEmbedder | None,
+        others: Mapping[str, SourceEmbedder],
+        encoder: Encoder,
+    ) -> None:
         super().__init__()
-        self.hits = hits
+        self.hits, self.tracks = hits, tracks
         self.others = nn.ModuleDict(dict(others))
         self.encoder = encoder
 
     @property
     def embedders(self) -> dict[str, SourceEmbedder]:
         """The embedder of each type that is read."""
-        return {"hits": self.hits, **{name: cast("SourceEmbedder", part) for name, part in self.others.items()}}
+        tracks = {} if self.tracks is None else {"tracks": self.tracks}
+        return {"hits": self.hits, **tracks, **cast("dict[str, SourceEmbedder]", dict(self.others.items()))}
 
     def forward(self, batch: Batch) -> Memory:
-        """Encode all source tokens of `batch`; ValueError if it lacks a type that is read."""
-        parts = [embed(_required(getattr(batch, name), name)) for name, embed in self.embedders.items()]
-        x = torch.cat([tokens for tokens, _ in parts], dim=1)
+        """Encode the tokens of `batch`; ValueError if it lacks a type that is read."""
+        parts = {name: embed(_required(getattr(batch, name), name)) for name, embed in self.embedders.items()}
+        memory, memory_mask = parts.pop("tracks") if self.tracks is not None else (None, None)
+        x = torch.cat([tokens for tokens, _ in parts.values()], dim=1)
         mask = None
-        if any(mask is not None for _, mask in parts):
-            whole = [torch.ones_like(tokens[..., 0], dtype=torch.bool) if m is None else m for tokens, m in parts]
+        if any(mask is not None for _, mask in parts.values()):
+            whole = [torch.ones_like(x[..., 0], dtype=torch.bool) if m is None else m for x, m in parts.values()]
             mask = torch.cat(whole, dim=1)
-        return Memory(self.encoder(x, mask=mask), mask)
-
-
-class CrossSource(nn.Module):
-    """Hits attend to each other and to the embedded tracks."""
-
-    def __init__(self, *, hits: SourceEmbedder, tracks: SourceEmbedder, encoder: Encoder) -> None:
-        super().__init__()
-        self.hits = hits
-        self.tracks = tracks
-        self.encoder = encoder
-
-    @property
-    def embedders(self) -> dict[str, SourceEmbedder]:
-        """The embedder of each type that is read."""
-        return {"hits": self.hits, "tracks": self.tracks}
-
-    def forward(self, batch: Batch) -> Memory:
-        """Encode the hits of `batch` with attention to its tracks; ValueError if it has none."""
-        hits, mask = self.hits(batch.hits)
-        tracks, track_mask = self.tracks(_required(batch.tracks, "tracks"))
-        return Memory(self.encoder(hits, mask=mask, memory=tracks, memory_mask=track_mask), mask)
+        return Memory(self.encoder(x, mask=mask, memory=memory, memory_mask=memory_mask), mask)
 
 
 def _required(tokens: TokenSet | None, name: str) -> TokenSet:

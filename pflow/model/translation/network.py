@@ -19,7 +19,7 @@ from pflow.model.common.layers import FullyConnected
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.decoder import Decoder
 from pflow.model.translation.embed import SourceEmbedder, TargetEmbedder, TargetTokens
-from pflow.model.translation.encoder import CrossSource, Memory, TokenSetSource, make_encoder
+from pflow.model.translation.encoder import Memory, Source, make_encoder
 from pflow.model.translation.special import SPECIAL
 
 
@@ -61,18 +61,14 @@ class TranslationNetwork(nn.Module):
         def embed(features: int, *, framed: bool = True) -> SourceEmbedder:
             return SourceEmbedder(features=features, special=self.special, config=config, framed=framed)
 
-        self.source: TokenSetSource | CrossSource
-        if config.source == "cross":
-            self.source = CrossSource(
-                hits=embed(inputs.hit_features), tracks=embed(inputs.track_features), encoder=make_encoder(config)
-            )
-        else:
-            others = {"tracks": inputs.track_features, "tracker_hits": inputs.tracker_hit_features}
-            self.source = TokenSetSource(
-                hits=embed(inputs.hit_features),
-                others={name: embed(features, framed=False) for name, features in others.items() if features},
-                encoder=make_encoder(config),
-            )
+        others = {"tracks": inputs.track_features, "tracker_hits": inputs.tracker_hit_features}
+        cross = config.source == "cross"
+        self.source = Source(
+            hits=embed(inputs.hit_features),
+            tracks=embed(others.pop("tracks")) if cross else None,
+            others={name: embed(features, framed=False) for name, features in others.items() if features},
+            encoder=make_encoder(config),
+        )
         self.target = TargetEmbedder(n_charge=inputs.n_charge, n_pdg=inputs.n_pdg, special=self.special, config=config)
         self.decoder = Decoder(config)
         offset = self.special.offset

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pflow.model.common.attention import CrossAttention, SelfAttention
-from pflow.model.common.layers import DecoderLayer, EncoderLayer, LayerStyle
+from pflow.model.common.layers import LayerStyle, TransformerLayer
 from pflow.model.translation import TranslationNetworkConfig
 from pflow.model.translation.decoder import Decoder
 
@@ -44,7 +44,7 @@ def test_encoder_layer_is_torchs(norm, activation):
         ).train()
         randomise(theirs)
         style = LayerStyle(norm=norm, activation=activation)
-        ours = EncoderLayer(SelfAttention(width=W, heads=H), width=W, feedforward=FF, style=style)
+        ours = TransformerLayer(SelfAttention(width=W, heads=H), width=W, feedforward=FF, style=style)
         copy_attention(theirs.self_attn, ours.attention)
         ours.feedforward[0].load_state_dict(theirs.linear1.state_dict())
         ours.feedforward[-1].load_state_dict(theirs.linear2.state_dict())
@@ -62,7 +62,7 @@ def test_decoder_layer_is_torchs(norm):
         theirs = torch.nn.TransformerDecoderLayer(W, H, FF, 0.0, batch_first=True, norm_first=norm == "pre")
         randomise(theirs)
         attentions = SelfAttention(width=W, heads=H), CrossAttention(width=W, heads=H)
-        ours = DecoderLayer(*attentions, width=W, feedforward=FF, style=LayerStyle(norm=norm))
+        ours = TransformerLayer(*attentions, width=W, feedforward=FF, style=LayerStyle(norm=norm))
         copy_attention(theirs.self_attn, ours.attention)
         copy_cross(theirs.multihead_attn, ours.memory_attention)
         ours.feedforward[0].load_state_dict(theirs.linear1.state_dict())

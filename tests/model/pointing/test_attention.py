@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from pflow.model.common import layers
-from pflow.model.common.layers import Encoder, EncoderLayer, LayerStyle
+from pflow.model.common.layers import Encoder, LayerStyle, TransformerLayer
 from pflow.model.pointing.attention import DirectionalSelfAttention
 from pflow.model.pointing.nearby import Directions
 
@@ -71,7 +71,7 @@ def test_under_autocast_directions_are_not_rounded(attention, inputs):
 def test_the_encoder_gives_the_same_packed_and_padded(inputs, monkeypatch):
     torch.manual_seed(0)
     style = LayerStyle(norm="pre", activation="gelu")
-    layer = EncoderLayer(DirectionalSelfAttention(width=W, heads=H), width=W, feedforward=16, style=style)
+    layer = TransformerLayer(DirectionalSelfAttention(width=W, heads=H), width=W, feedforward=16, style=style)
     encoder, (x, unit) = Encoder([layer], width=W, style=style), inputs
     packed = encoder(x, mask=MASK, unit=unit)
     monkeypatch.setattr(layers.Packing, "of", lambda mask: None)

@@ -30,10 +30,10 @@ def one_particle(model, batch, seed, pdg=None):
         source = network.encode(batch)
         tables, seed = source.tables(), torch.tensor([seed])
         pairs = PairList.where(selected(source.tokens.unit[:, seed], tables, torch.ones(1, 1, 1)))
-        states, *_ = network.decoder(network.decoder.first(1), tables, torch.zeros_like(tables.token_energy))
+        states, *_ = network.decoder(network.decoder.bos.view(1, 1, -1), tables, torch.zeros_like(tables.token_energy))
         assignment = network.assignment(states[:, 0], seed, tables, torch.ones(len(pairs.item)), pairs)
-        assignment = assignment._replace(hit_fraction=torch.ones(len(pairs.item)))
-        return network.predict(assignment, seed, tables, pdg=None if pdg is None else torch.tensor([pdg]))
+        everything, known = torch.ones(len(pairs.item)), None if pdg is None else torch.tensor([pdg])
+        return network.head(assignment.query, seed, everything, pairs, tables, pdg=known)
 
 
 def shuffled(event, *, seed):

@@ -219,7 +219,7 @@ def test_the_predicted_energy_may_decide(run, stage):
 def test_soft_charged_particles_without_a_track_are_dropped(run, stage):
     head = stage[0].network.head
     before = run()
-    trackless = head.charged[before.pdg] & ~before.particles.by_track & before.is_particle
+    trackless = head.charged[before.particles.identity] & ~before.particles.by_track & before.is_particle
     limit = 1.01 * float(before.particles.log_energy[trackless].exp().min())
     found = run(min_trackless_energy=limit)
     dropped = trackless & (before.particles.log_energy < math.log(limit))
@@ -230,7 +230,7 @@ def test_soft_charged_particles_without_a_track_are_dropped(run, stage):
 def test_improbable_photons_are_dropped(run, stage):
     head = stage[0].network.head
     before = run()
-    photon = head.is_photon(before.pdg) & before.is_particle
+    photon = head.is_photon(before.particles.identity) & before.is_particle
     probability = before.assignment.existence_logit.sigmoid()
     limit = float(probability[photon].sort().values[1:3].mean())
     found = run(min_photon_existence=limit)
@@ -243,8 +243,8 @@ def test_electrons_are_chosen_by_log_odds(run, stage):
     """The identity decides whether a track gives the energy, with which mass, and the charge."""
     electron = 3
     before, found = run(), run(electron_log_odds=50.0)
-    assert (before.pdg != electron).any()
-    assert (found.pdg == electron).all()
+    assert (before.particles.identity != electron).any()
+    assert (found.particles.identity == electron).all()
     torch.testing.assert_close(found.particles.pdg, before.particles.pdg)
     at_tracks = stage[2].tokens.is_track.gather(1, stage[1].seed)
     assert torch.equal(found.particles.by_track, at_tracks)
@@ -256,7 +256,7 @@ def test_photons_alone_get_directions_of_their_fronts(run, stage):
     before, found = run(), run(photon_depth=12.0)
     moved = (found.particles.direction != before.particles.direction).any(-1)
     assert moved.any()
-    assert not (moved & ~model.network.head.is_photon(before.pdg)).any()
+    assert not (moved & ~model.network.head.is_photon(before.particles.identity)).any()
 
 
 def test_small_changes_of_direction_are_not_made(run, stage):

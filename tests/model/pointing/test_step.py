@@ -19,7 +19,7 @@ def uncached(network, batch, *, max_particles):
     source = network.encode(batch)
     tables = source.tables()
     nothing = torch.zeros(1, 1, source.items.mask.shape[1])
-    assigned, x, found = [nothing], network.decoder.first(1), []
+    assigned, x, found = [nothing], network.decoder.bos.view(1, 1, -1), []
     while len(found) < max_particles:
         on_tokens = source.on_tokens(torch.cat(assigned, dim=1))
         states, logits, eos_logit = network.decoder(x, tables, on_tokens.flatten())
@@ -29,9 +29,9 @@ def uncached(network, batch, *, max_particles):
         pairs = PairList.where(selected(source.tokens.unit[:, seed], tables, unassigned))
         assignment, particles = particles_of(network, tables, states[:, -1], seed, pairs.values(unassigned), pairs)
         fraction, pdg = pairs.dense(assignment.hit_fraction), particles.pdg.argmax(-1)
-        charge = network.head.choose_charge(particles, pdg)
+        charge = network.head.choose_charge(particles)
         assigned.append((assigned[-1] + fraction).clamp(max=1.0))
-        previous = particles.as_previous(seed, pdg=pdg, charge=charge)
+        previous = particles.as_previous(seed, charge=charge)
         x = torch.cat([x, network.decoder.embed(previous, tables)[None]], dim=1)
         found.append((particles.log_energy[0], pdg[0], particles.direction[0], fraction[0, 0]))
     return found
