@@ -9,12 +9,15 @@ from pflow.errors import ConfigError, check_choice
 from pflow.event.merge_hits import Merge
 from pflow.event.truth import RULES, STABLE_STATUS
 from pflow.tokens.features import feature_transforms
-from pflow.tokens.order import ORDERS
 
-__all__ = ["HIT_FEATURES", "PARTS", "TokenConfig"]
+__all__ = ["HIT_FEATURES", "ORDERS", "PARTS", "TokenConfig"]
 
 HIT_FEATURES = ("log_energy", "x", "y", "z")
 """The first paper's features of a hit, with the energy as a logarithm."""
+
+ORDERS = ("energy", "tracks_first")
+"""``energy``: decreasing energy. ``tracks_first``: charged particles that have a track, then all others, each by
+decreasing energy."""
 
 PARTS = ("hits", "tracks", "tracker_hits")
 """Parts of the events that source tokens are made of."""
@@ -25,7 +28,7 @@ class TokenConfig:
     """Which tokens and targets are made from an event; ConfigError for an option that cannot be.
 
     `rule`, `e_min` [GeV], `stable_status` and `invisible` are as of `pflow.event.truth.select_targets`, `order` is one
-    of `pflow.tokens.order.ORDERS`, features are names of `pflow.tokens.features.FEATURES`. Without track features the
+    of `ORDERS`, features are names of `pflow.tokens.features.FEATURES`. Without track features the
     source has no tracks, and a track does not make a particle a target; without tracker hit features it has no tracker
     hits. Hits with at most `hit_energy_min`, GeV, are dropped, the others summed into the cells of `merge` (or plain
     data for it), one token each; None: one token for each hit. With `coarse` the PDG vocabulary has one code for each

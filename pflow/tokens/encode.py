@@ -19,13 +19,12 @@ from pflow.event.targets import Targets
 from pflow.event.truth import select_targets
 from pflow.tokens.config import PARTS, TokenConfig
 from pflow.tokens.features import FEATURES, feature_columns
-from pflow.tokens.order import sort_targets
 from pflow.tokens.readout import make_readout
 from pflow.tokens.scale import Normaliser
 from pflow.tokens.tokens import Tokens
 from pflow.tokens.vocab import PdgVocabulary, charge_index
 
-__all__ = ["encode", "kept_hits", "select_hits", "target_particles", "unknown_pdg_message"]
+__all__ = ["encode", "kept_hits", "select_hits", "sort_targets", "target_particles", "unknown_pdg_message"]
 
 MOMENTUM = ("px", "py", "pz")
 
@@ -137,6 +136,25 @@ def _targets(events: Events, config: TokenConfig) -> Targets:
     names = ("rule", "e_min", "stable_status", "invisible")
     options = {name: getattr(config, name) for name in names}
     return sort_targets(select_targets(events, use_tracks=bool(config.track_features), **options), config.order)
+
+
+def sort_targets(targets: Targets, order: str) -> Targets:
+    """The same targets in one of `pflow.tokens.config.ORDERS`.
+
+    Ties by energy (decreasing), |PDG|, charge and momentum, not by the file.
+    """
+    energy, charge = (targets.column(field).astype(np.float64) for field in ("energy", "charge"))
+    keys = [jagged.event_index(targets.counts), -energy]
+    if order == "tracks_first":
+        keys[0] = 2 * keys[0] + ~((charge != 0) & (targets.column("n_tracks") > 0))
+    sorting = np.argsort(keys[1])  # of equal energies in any order, below by the other keys
+    sorting = sorting[np.argsort(keys[0][sorting], kind="stable")]
+    if np.all([key[sorting[1:]] == key[sorting[:-1]] for key in keys], axis=0).any():
+        pdg = np.abs(targets.column("pdg").astype(np.float64))
+        keys += [pdg, charge, *(targets.column(axis) for axis in ("px", "py", "pz"))]
+        sorting = np.lexsort(keys[::-1])  # the last key is the first that counts
+    added = {name: values[sorting] for name, values in targets.added.items()}
+    return dataclasses.replace(targets, chosen=targets.chosen[sorting], added=added)
 
 
 def _event_of(index: Any, offsets: npt.NDArray[np.int64]) -> Any:

@@ -8,7 +8,8 @@ from pflow.event import jagged
 from pflow.event.build import make_truth
 from pflow.event.links import Links
 from pflow.event.targets import Targets
-from pflow.tokens.order import ORDERS, sort_targets
+from pflow.tokens.config import ORDERS
+from pflow.tokens.encode import sort_targets
 
 
 def targets(pdg, px, *, py=None, pz=None, charge=None, n_tracks=None) -> Targets:

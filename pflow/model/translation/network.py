@@ -17,9 +17,8 @@ from pflow.model.common.directions import unit_vector
 from pflow.model.common.initialise import initialise
 from pflow.model.common.layers import FullyConnected
 from pflow.model.translation.config import TranslationNetworkConfig
-from pflow.model.translation.decoder import Decoder
 from pflow.model.translation.embed import SourceEmbedder, TargetEmbedder, TargetTokens
-from pflow.model.translation.encoder import Memory, Source, make_encoder
+from pflow.model.translation.layers import Decoder, Memory, Source, make_encoder
 from pflow.model.translation.special import SPECIAL
 
 

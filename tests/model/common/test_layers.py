@@ -8,7 +8,7 @@ import torch
 from pflow.model.common.attention import CrossAttention, SelfAttention
 from pflow.model.common.layers import LayerStyle, TransformerLayer
 from pflow.model.translation import TranslationNetworkConfig
-from pflow.model.translation.decoder import Decoder
+from pflow.model.translation.layers import Decoder
 
 W, H, FF = 8, 2, 12
 

@@ -9,7 +9,7 @@ import torch
 
 from pflow.model.common.layers import Packing
 from pflow.model.translation import TranslationNetworkConfig
-from pflow.model.translation.encoder import make_encoder
+from pflow.model.translation.layers import make_encoder
 
 W, H = 8, 2
 CONFIG = TranslationNetworkConfig(width=W, heads=H, feedforward=16, encoder_layers=2)
