@@ -11,7 +11,7 @@ if [ "${1:-}" = --lowest ]; then
     shift
     source scripts/environment.sh test lowest
     # Old libraries call what new ones, which they take without a limit, have renamed.
-    exec pytest --numprocesses=auto --dist=loadfile -m "not slow" --ignore=tests/notebooks \
+    exec pytest --numprocesses=auto --dist=worksteal -m "not slow" --ignore=tests/notebooks \
         -W ignore::DeprecationWarning -W ignore::FutureWarning "$@"
 fi
 source scripts/environment.sh test,docs
@@ -24,4 +24,4 @@ mypy
 echo "== documents, as a site"
 python scripts/docs.py --quick
 echo "== pytest"
-pytest --numprocesses=auto --dist=loadfile "$@"
+pytest --numprocesses=auto --dist=worksteal "$@"

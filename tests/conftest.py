@@ -1,10 +1,10 @@
 """Fixtures that every test may use."""
 
-from __future__ import annotations
-
+import functools
 import json
 import os
 import resource
+import shutil
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -84,13 +84,21 @@ def sample_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
-def exported_general(tmp_path_factory) -> Path:
-    """Folder of the exported model of hits and tracks that comes with pflow; not to be changed."""
-    from pflow.export.folder import export_model
+def exported(tmp_path_factory) -> Callable[[str], Path]:
+    """Folder of a shipped model's graphs, those in the cache; not to be changed."""
+    from pflow.inference.onnx import graphs_of
 
-    folder = tmp_path_factory.mktemp("exported") / "ild-g4-general"
-    export_model(load_model("ild-g4-general"), folder)
-    return folder
+    @functools.cache
+    def exported(name: str) -> Path:
+        return Path(shutil.copytree(graphs_of(load_model(name)).folder, tmp_path_factory.mktemp("exported") / name))
+
+    return exported
+
+
+@pytest.fixture(scope="session")
+def exported_general(exported) -> Path:
+    """Folder of the exported model of hits and tracks that comes with pflow; not to be changed."""
+    return exported("ild-g4-general")
 
 
 def _photons(energy: list[float], direction: list[list[float]], counts: list[int]) -> ParticleTable:
@@ -279,7 +287,15 @@ TINY = (
 
 
 @pytest.fixture(scope="session")
-def tiny() -> tuple[str, ...]:
+def no_figures() -> Iterator[None]:
+    """Fits draw nothing, which is half of their time here; `test_end_to_end.py` looks for the figures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pflow.cli.fit.rendered", lambda figure, kind: b"")
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny(no_figures) -> tuple[str, ...]:
     return TINY
 
 
@@ -290,20 +306,11 @@ def small(sample_dir: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory, small) -> Path:
+def run(tmp_path_factory, small, tiny) -> Path:
     """Folder of a finished fit: two epochs of five steps."""
-    folder = tmp_path_factory.mktemp("fit") / "run"
     from pflow.cli.fit import main
 
-    code = main(
-        [
-            "fit",
-            *TINY,
-            f"--data.train={small['val']}",
-            f"--data.val={small['val']}",
-            "--trainer.max_epochs=2",
-            f"--output={folder}",
-        ]
-    )
-    assert code == 0
+    folder = tmp_path_factory.mktemp("fit") / "run"
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}"]
+    assert main(["fit", *tiny, *data, "--trainer.max_epochs=2", f"--output={folder}"]) == 0
     return folder

@@ -1,7 +1,5 @@
 """What a user can hand to `pflow reconstruct` by mistake: a clear error, or a counted warning; never half an output."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal
@@ -151,19 +149,6 @@ def test_a_bad_file_is_one_error_that_says_where_and_leaves_nothing(reconstruct,
             assert all(part in said for part in ("given.root", *expected)), said
             assert "Traceback" not in said
             assert not list(output.parent.iterdir())
-
-
-@pytest.mark.parametrize("kind", ["whole", "empty", "with an event without hits"])
-def test_an_entry_comes_out_for_each_that_goes_in(reconstruct, good, tmp_path, kind):
-    hole = good.emptied(np.arange(N_EVENTS) == BAD)
-    events = {"whole": good, "empty": good[:0]}.get(kind, hole)
-    write_events(tmp_path / "good.root", events)
-    code, _, output = reconstruct(tmp_path / "good.root")
-    assert code == 0
-    got = read_reco(output)
-    assert len(got) == len(events)
-    assert not (got.flags & Flag.BAD_INPUT).any()
-    assert kind != "with an event without hits" or len(got.particles[BAD]) == 0
 
 
 class TestTraining:

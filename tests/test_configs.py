@@ -1,7 +1,5 @@
 """The configurations and recipes that come with pflow: what they compose to, and that each of them trains."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
@@ -21,6 +19,8 @@ from pflow.config import config_dir, to_plain
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 from pflow.train.recipe import load_recipe
+
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 TRACKS = ["log_p", "nx", "ny", "nz", "charge", "calo_x", "calo_y", "calo_z"]
 NETWORK = "model.reconstructor.init_args.network"
@@ -117,14 +117,6 @@ def two_steps(recipe, stage, variant, folder, sample, *more):
     assert main(["fit", *arguments]) == 0
     (checkpoint,) = folder.rglob("best.ckpt")
     return checkpoint
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_figures():
-    """Fits draw nothing, which is half of their time here; `test_end_to_end.py` looks for the figures."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pflow.cli.fit.rendered", lambda figure, kind: b"")
-        yield
 
 
 @pytest.fixture(scope="module")

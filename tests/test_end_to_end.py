@@ -1,16 +1,16 @@
 """The whole way through the command line, as a user goes it: fit, reconstruct, evaluate on a tiny file."""
 
-from __future__ import annotations
-
 import json
 import socket
 import sys
+from unittest.mock import patch
 
 import pytest
 
 import pflow.model
 from pflow.checkpoint.load import load_model
 from pflow.cli.main import main
+from pflow.plots.style import rendered
 
 
 @pytest.fixture(scope="module")
@@ -20,11 +20,11 @@ def no_network():
     def refused(*arguments, **_):
         raise AssertionError(f"a connection was asked for: {arguments}")
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as offline:
         for name in ("connect", "connect_ex"):
-            patch.setattr(socket.socket, name, refused)
+            offline.setattr(socket.socket, name, refused)
         for name in ("create_connection", "getaddrinfo", "gethostbyname"):
-            patch.setattr(socket, name, refused)
+            offline.setattr(socket, name, refused)
         yield
 
 
@@ -33,7 +33,8 @@ def folder(tmp_path_factory, no_network, tiny, small):
     """What `pflow fit`, `reconstruct`, `evaluate` and `display` leave behind; none opens a connection."""
     folder = tmp_path_factory.mktemp("end_to_end")
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}", "--trainer.max_epochs=1"]
-    assert main(["fit", *tiny, *data, f"--output={folder / 'run'}"]) == 0
+    with patch("pflow.cli.fit.rendered", rendered):
+        assert main(["fit", *tiny, *data, f"--output={folder / 'run'}"]) == 0
     reco = str(folder / "reco.root")
     assert main(["reconstruct", small["val"], "--checkpoint", str(folder / "run" / "best.ckpt"), "-o", reco, "-q"]) == 0
     assert main(["evaluate", reco, "--truth", small["val"], "-o", str(folder / "evaluation"), "--no-plots"]) == 0

@@ -1,7 +1,5 @@
 """The examples in docstrings run, in a folder with the samples, and every public name has one."""
 
-from __future__ import annotations
-
 import doctest
 import inspect
 import shutil

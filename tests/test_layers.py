@@ -1,7 +1,5 @@
 """Imports go downwards only, and each heavy library stays where it belongs."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

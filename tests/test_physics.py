@@ -4,8 +4,6 @@ The reference is written by `python scripts/results.py physics-reference`. The t
 tokens, decoding or metrics changes what is found; that it would is tested too.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """What README says a user can do works in a folder outside the checkout, and prints what README shows."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The wheel works outside the checkout: detectors, layouts, training set-ups and trained weights travel in it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -45,31 +43,26 @@ def installed(checkout, tmp_path_factory):
     return folder / "site"
 
 
-def run(installed, *arguments):
-    environment = {**os.environ, "PYTHONPATH": str(installed)}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=installed.parent, env=environment, capture_output=True, text=True, check=True
-    )
-    return done.stdout
-
-
-def test_detectors_layouts_and_models_travel_in_it(installed, sample_dir):
+def test_detectors_layouts_models_and_set_ups_travel_in_it(installed, sample_dir):
     code = f"""
 import pflow, pflow.config
+from pflow.cli.main import main
 print(pflow.__file__)
 print(*pflow.config.builtin_names("detector"))
 print(*[name for name in pflow.shipped_models() if pflow.load_model(name).path == name])
 print(len(pflow.read_events({str(sample_dir / "gamma1_val_small.root")!r}, entry_stop=2)))
+main(["fit", "--print_config"])
 """
-    file, detectors, models, events = run(installed, "-c", code).splitlines()
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=installed.parent, env=environment, capture_output=True, text=True, check=True
+    )
+    file, detectors, models, events, *configuration = done.stdout.splitlines()
     assert file.startswith(str(installed))
     assert detectors.split() == ["cld", "clic", "ild", "ild_g4"]
     assert models.split() == sorted([*shipped_models(), "toy"])
     assert events == "2"
-
-
-def test_training_starts_from_the_built_in_configuration(installed):
-    assert "seed_everything: 1" in run(installed, "-m", "pflow", "fit", "--print_config")
+    assert "seed_everything: 1" in configuration
 
 
 def test_typing_information_and_the_cpp_library_travel_in_it(installed):

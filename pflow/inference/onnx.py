@@ -49,7 +49,7 @@ class Graphs:
     """Sessions, of one thread each, of the graphs that `pflow export` wrote to a folder; InputError: a damaged one."""
 
     def __init__(self, folder: str | Path) -> None:
-        self._folder, file = Path(folder), Path(folder) / TOKENS
+        self.folder, file = Path(folder), Path(folder) / TOKENS
         with reading("expected what `pflow export` wrote", file=file):
             text = json.loads(file.read_text(encoding="utf-8"))
             digests = {name: str(text["sha256"][path]) for name, path in GRAPHS.items() if name in text}
@@ -60,7 +60,7 @@ class Graphs:
         options.enable_mem_pattern = False  # it would keep one for each number of hits, tracks and particles ever seen
         self._sessions: dict[str, Any] = {}
         for name, digest in digests.items():
-            content = read_checked(self._folder / GRAPHS[name], digest, stated_in=TOKENS)
+            content = read_checked(self.folder / GRAPHS[name], digest, stated_in=TOKENS)
             with self._running(name):
                 self._sessions[name] = onnxruntime.InferenceSession(
                     content, options, providers=["CPUExecutionProvider"]
@@ -107,7 +107,7 @@ class Graphs:
 
     def _running(self, graph: str) -> AbstractContextManager[None]:
         """Name the file where the runtime, which has exceptions of its own, cannot load or run a graph."""
-        return reading("not a graph that onnxruntime runs", file=self._folder / GRAPHS[graph])
+        return reading("not a graph that onnxruntime runs", file=self.folder / GRAPHS[graph])
 
 
 _ready: WeakKeyDictionary[TrainedModel, tuple[Any, Graphs]] = WeakKeyDictionary()
@@ -141,7 +141,10 @@ def _cached(model: TrainedModel) -> Graphs:
     folder = cache / _fingerprint(model)
     if folder.is_dir():
         with suppress(InputError):  # damaged: made anew
-            return Graphs(folder)
+            graphs = Graphs(folder)
+            with suppress(OSError):
+                os.utime(folder)  # the last that is removed
+            return graphs
     place: Path | None = cache
     try:
         shutil.rmtree(folder, ignore_errors=True)

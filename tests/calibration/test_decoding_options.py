@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from pflow.calibration.decoding_options import Calibrated, best, decoding_grid

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
@@ -97,11 +95,6 @@ def test_a_loaded_model_is_the_same_model(save, model):
     check_loaded(load_model(save()), model)
 
 
-def test_other_weights_than_those_of_the_model_are_left_aside(save, model):
-    weights = model.reconstructor.state_dict(prefix=PREFIX)
-    assert load_model(save(state_dict={**weights, "other.weight": torch.zeros(())})).digest
-
-
 def test_weights_of_another_size_are_an_error_that_names_the_file(save_header, header):
     init_args = {**header.model["init_args"], "network": {**header.model["init_args"]["network"], "width": 16}}
     with pytest.raises(InputError, match=r"model\.ckpt, 'state_dict': its weights do not fit.*size mismatch"):
@@ -114,12 +107,6 @@ def test_missing_weights_are_an_error_that_names_them(save, model):
     del weights[gone]
     with pytest.raises(InputError, match=rf"Missing key.*{gone.removeprefix(PREFIX)}"):
         load_model(save(state_dict=weights))
-
-
-@pytest.mark.parametrize("network", [{"width": 30, "heads": 4}, {"breadth": 3}, {"special": "none"}])
-def test_a_configuration_that_makes_no_network_is_an_error(save_header, header, network):
-    with pytest.raises(InputError, match=r"'model': its configuration makes no network"):
-        load_model(save_header(model={**header.model, "init_args": {"network": network}}))
 
 
 @pytest.fixture

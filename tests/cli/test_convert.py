@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import argparse
 
 import awkward as ak
 import pytest
-import uproot
 
 from pflow.cli import convert
 from pflow.errors import ConfigError, InputError
@@ -61,19 +58,6 @@ def test_the_detector_can_be_chosen(tmp_path, sample_dir, capsys):
 def test_an_unknown_ending(tmp_path, sample_dir):
     with pytest.raises(ConfigError, match=r"cannot write .*: expected a ROOT file"):
         run(sample_dir / "multi_test_small.root", tmp_path / "new.h5")
-
-
-def test_a_damaged_input_leaves_no_output(tmp_path, sample_dir):
-    content = bytearray((sample_dir / "multi_test_small.root").read_bytes())
-    with uproot.open(sample_dir / "multi_test_small.root") as file:
-        branch = file["events"]["calo_hit.x"]
-        seek, size = int(branch.member("fBasketSeek")[0]), int(branch.compressed_bytes)
-    content[seek + 120 : seek + size - 8] = b"\xff" * (size - 128)
-    path = tmp_path / "in.root"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=r"calo_hit\.x"):
-        run(path, tmp_path / "new.root")
-    assert [found.name for found in tmp_path.iterdir()] == ["in.root"]
 
 
 def test_bad_entries_can_be_left_empty(tmp_path):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import argparse
 
 import numpy as np
@@ -71,16 +69,6 @@ def test_reconstructed_particles_are_shown(sample, reco, tmp_path):
     path = tmp_path / "event.html"
     run(sample, "--entry", 1, "--reco", reco, "--colour", "reco", "-o", path)
     assert "nearest PFlow particle in angle" in path.read_text()
-
-
-def test_links_of_the_reconstruction_colour_the_hits(sample, tmp_path):
-    one, reco, page = [[1.0]], tmp_path / "linked.root", tmp_path / "event.html"
-    particles = make_particles(pdg=[[22]], charge=[[0.0]], energy=one, px=one, py=[[0.0]], pz=[[0.0]])
-    links, flags = make_links(source=[[0]], particle=[[0]]), np.zeros(1, dtype=np.uint32)
-    with RecoWriter(reco, provenance={}) as writer:
-        writer.extend(Reconstruction(particles=particles, event=np.array([0]), flags=flags, hit_links=links))
-    run(sample, "--reco", reco, "--colour", "reco", "-o", page)
-    assert "<p>hits coloured by the PFlow particle with the largest weight" in page.read_text()
 
 
 def test_hits_of_an_edm4hep_file_are_coloured_by_the_particles_in_it(data_dir, tmp_path):

@@ -1,7 +1,5 @@
 """`pflow evaluate`: from files to table, metrics.json and plots; what cannot work says why and leaves nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from unittest.mock import patch
@@ -295,13 +293,3 @@ def test_matching_by_hits(truth_file, linked_file, tmp_path, step):
     matching = content["settings"]["matching"]
     assert (matching["cost"], matching["cut"], matching["algorithms_matched_otherwise"]) == ("hits", 0.75, {})
     assert "at least 0.25" in matching["definition"]
-
-
-def test_matching_by_hits_beside_a_reconstruction_without_them(truth_file, linked_file, reco_file, tmp_path, capsys):
-    options = ["--match", "hits", "--compare", f"Bare={reco_file}", "--compare", f"Same={linked_file}", "--no-plots"]
-    assert evaluate(linked_file, "--truth", truth_file, "-o", tmp_path, *options) == 0
-    content = metrics(tmp_path)
-    assert list(content["settings"]["matching"]["algorithms_matched_otherwise"]) == ["Bare"]
-    assert content["compare"]["Bare"]["energy"]["response_median"] == pytest.approx(1.0)
-    assert content["compare"]["Same"]["energy"]["response_median"] == pytest.approx(0.5)
-    assert "Bare assigns no hits" in " ".join(capsys.readouterr().out.split())

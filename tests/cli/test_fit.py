@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import dataclasses
 import os
@@ -25,16 +23,10 @@ from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.train.module import ParticleFlow
 from pflow.train.recipe import load_recipe
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 NETWORK = "--model.reconstructor.network"
 POINTING = "pflow.model.pointing.PointingReconstructor"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_figures():
-    """Fits draw nothing, which is half of their time here; `test_end_to_end.py` looks for the figures."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pflow.cli.fit.rendered", lambda figure, kind: b"")
-        yield
 
 
 def rows(folder, version: int = 0) -> list[dict[str, str]]:
@@ -204,7 +196,8 @@ def test_null_takes_back_the_model_to_begin_with(run, tmp_path, where, capsys):
     assert (found["start_from"], network(found)["width"]) == (None, PointingNetworkConfig().width)
 
 
-SHORT = ("--trainer.max_epochs=1", "--trainer.limit_train_batches=2", "--trainer.enable_progress_bar=false")
+LIMITS = [f"--trainer.limit_{split}_batches=2" for split in ("train", "val")]
+SHORT = ("--trainer.max_epochs=1", *LIMITS, "--trainer.enable_progress_bar=false")
 
 
 @pytest.fixture(scope="module")
@@ -296,22 +289,6 @@ def test_continuing_without_the_average_is_an_error(averaged):
     config = ["--config", str(averaged / "config.yaml"), "--ema.decay=null", f"--output={averaged}"]
     with pytest.raises(ConfigError, match=r"continue with --ema\.decay 0\.9"):
         main(["fit", *config, f"--checkpoint={averaged / 'last.ckpt'}"])
-
-
-def model_file(path, **options) -> str:
-    """A configuration with options of the network; returns the option that names it."""
-    path.write_text(
-        yaml.safe_dump({"model": {"reconstructor": {"class_path": POINTING, "init_args": {"network": options}}}})
-    )
-    return f"--config={path}"
-
-
-def test_stacked_files_change_only_what_they_name(tmp_path, capsys):
-    config = [model_file(tmp_path / "a.yaml", width=16, heads=2), model_file(tmp_path / "b.yaml", width=32)]
-    assert main(["fit", *config, "--model.weight-decay=0.25", "--print_config"]) == 0
-    printed = yaml.safe_load(capsys.readouterr().out)
-    assert (network(printed)["width"], network(printed)["heads"]) == (32, 2)
-    assert printed["model"]["weight_decay"] == 0.25
 
 
 def test_the_help_shows_dashes_and_the_short_name_of_the_output(tmp_path, capsys):

@@ -1,7 +1,5 @@
 """Padded tensors: shapes that belong together, masks that say where padding is."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

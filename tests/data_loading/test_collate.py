@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence

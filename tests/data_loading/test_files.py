@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +17,6 @@ from pflow.data.files import (
 from pflow.errors import ConfigError, InputError
 from pflow.event.skipped import BadEntriesWarning
 from pflow.io.events_root import write_events
-from pflow.io.reader import EventFile
 
 
 def test_patterns_are_expanded_in_sorted_order_and_nothing_is_taken_twice(train_files):
@@ -92,21 +89,6 @@ def test_files_that_cannot_be_used_are_left_out_where_errors_are_skipped(train_f
         survey(bad, FileOptions(on_error="skip"), 16)
 
 
-def test_a_chunk_that_cannot_be_read_is_left_out_where_errors_are_skipped(train_files, monkeypatch):
-    def decode(file, start, stop, truth):
-        if start == 16 < stop:
-            raise InputError("damaged", file=file.path)
-        return real(file, start, stop, truth)
-
-    real = EventFile._decode
-    monkeypatch.setattr(EventFile, "_decode", decode)
-    chunks = survey(train_files[:1], FileOptions(), 16)[0]
-    with pytest.raises(InputError, match="damaged"):
-        list(read_chunks(chunks, FileOptions()))
-    with pytest.warns(BadEntriesWarning, match="entries 16 to 31 were left out"):
-        assert [len(events) for events in read_chunks(chunks, FileOptions(on_error="skip"))] == [16, 0, 8]
-
-
 def test_few_files_are_open_at_a_time_and_each_is_opened_once(make_photons, tmp_path):
     opened = []
 
@@ -123,12 +105,6 @@ def test_few_files_are_open_at_a_time_and_each_is_opened_once(make_photons, tmp_
     numbers = [int(events.event[0]) for events in read_chunks(chunks, Options())]
     assert numbers == [2, 12, 22, 0, 10, 20, 1, 11, 21]
     assert opened == paths
-
-
-def test_an_empty_file_is_an_error_that_names_it(tmp_path, make_photons):
-    write_events(tmp_path / "empty.root", make_photons(2)[:0])
-    with pytest.raises(InputError, match=r"empty\.root"):
-        survey([str(tmp_path / "empty.root")], FileOptions(), 16)[0]
 
 
 def test_patterns_and_paths_may_name_a_file_twice(tmp_path):

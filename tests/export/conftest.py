@@ -1,7 +1,5 @@
 """What the tests of exports use."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.cpp import compile_library, compile_program
@@ -20,13 +18,13 @@ MAX_PARTICLES = 6
 @pytest.fixture(scope="session")
 def library(tmp_path_factory):
     """The C++ library, compiled; skip modules of tests where `missing_for_cpp`."""
-    return compile_library(tmp_path_factory.mktemp("cpp"), flags="-O1")
+    return compile_library(tmp_path_factory.mktemp("cpp"), flags="-O0")
 
 
 @pytest.fixture(scope="session")
 def program(library):
     """The example program."""
-    return compile_program(library, flags="-O1")
+    return compile_program(library, flags="-O0")
 
 
 @pytest.fixture(scope="session")

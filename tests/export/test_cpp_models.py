@@ -1,7 +1,5 @@
 """The C++ library with the shipped models, against Python, particle by particle; and where it could break."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 from pathlib import Path
@@ -15,7 +13,6 @@ from benchmarks.engines import compare, particles_of
 from benchmarks.timing import joined
 from pflow.checkpoint.load import load_model
 from pflow.event.events import concatenate
-from pflow.export.folder import export_model
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 
@@ -41,20 +38,6 @@ REAL = {
     "cld-general": ["cld_g4/zh_test.root", "edm4hep/cld_rec.edm4hep.root", "edm4hep/cld_zuds100_sim.edm4hep.root"],
 }
 """Files by the model that reads them."""
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory, exported_general):
-    """Folder of a shipped model, exported once."""
-    folders = {"ild-g4-general": exported_general}
-
-    def exported(name):
-        if name not in folders:
-            folders[name] = tmp_path_factory.mktemp("exported") / name
-            export_model(load_model(name), folders[name])
-        return folders[name]
-
-    return exported
 
 
 @pytest.fixture
@@ -98,7 +81,7 @@ def test_events_of_few_hits_or_tracks(edge_cases, from_cpp):
 
 
 def test_threads_share_a_model(library, exported_general):
-    program = compile_program(library, HERE / "cpp" / "threads.cpp", flags="-O1")
+    program = compile_program(library, HERE / "cpp" / "threads.cpp", flags="-O0")
     done = subprocess.run([str(program), str(exported_general)], check=True, capture_output=True, text=True)
     particles, different = map(int, done.stdout.split())
     assert particles >= 40
@@ -113,30 +96,29 @@ def test_too_many_hits_are_an_error(program, exported_general, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_event_of_40_000_hits(data_dir, program, exported_general, tmp_path):
-    events = joined(read_events(data_dir / "g4" / "zqq_test.root", entry_stop=40), 40_000)
+def test_an_event_of_20_000_hits(data_dir, program, exported_general, tmp_path):
+    events = joined(read_events(data_dir / "g4" / "zqq_test.root", entry_stop=20), 20_000)
     text = write_events(events, tmp_path / "events.txt")
     _, event, last = run_program(program, exported_general, text, max_hits=100_000)
     energy = np.array([particle["energy"] for particle in event["particles"]])
     assert not event["truncated"]
-    assert len(energy) > 300
+    assert len(energy) > 150
     assert energy.sum() == pytest.approx(ak.sum(events.hits.energy), rel=0.5)
-    assert last["peak_memory_kb"] < 2e6  # 1.5e6 measured; what the tests' own process holds does not count
+    assert last["peak_memory_kb"] < 2e6  # what the tests' own process holds does not count
 
 
 @pytest.mark.slow
 def test_no_access_outside_of_memory_and_no_leak(edge_cases, sample_dir, exported_general, tmp_path):
-    flags = "-O1 -g -fsanitize=address -fno-omit-frame-pointer"
+    flags = "-O0 -g -fsanitize=address -fno-omit-frame-pointer"
     try:
         program = compile_program(compile_library(tmp_path, flags=flags), flags=flags)
     except subprocess.CalledProcessError:
         pytest.skip("the compiler has no AddressSanitizer")
-    few = read_events(sample_dir / "zqq_test_small.root", entry_stop=2)
-    for number, events in enumerate((edge_cases, few)):
-        text = write_events(events, tmp_path / f"{number}.txt")
-        done = subprocess.run([program, exported_general, text], capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        assert len(done.stdout.splitlines()) == len(events) + 2
+    events = concatenate([edge_cases, read_events(sample_dir / "zqq_test_small.root", entry_stop=1).without_truth()])
+    text = write_events(events, tmp_path / "events.txt")
+    done = subprocess.run([program, exported_general, text], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert len(done.stdout.splitlines()) == len(events) + 2
 
 
 @pytest.mark.slow
@@ -146,7 +128,7 @@ def test_particles_of_real_samples_are_those_of_python(data_dir, from_cpp):
         model = load_model(name)
         for path in paths:
             made = "_sim" in path
-            events = read_events(data_dir / path, entry_stop=3, truth=made, truth_tracks=made)
+            events = read_events(data_dir / path, entry_stop=2, truth=made, truth_tracks=made)
             expected = particles_of(reconstruct(events, model, batch_size=1, device="cpu"))
             n_particles += assert_same(from_cpp(events, name), expected, allowed=0.01)
-    assert n_particles > 300
+    assert n_particles > 200

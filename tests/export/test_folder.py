@@ -1,7 +1,5 @@
 """An exported translation network, run as its folder says, without pflow; what stands in the folder."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

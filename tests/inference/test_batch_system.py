@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -101,19 +99,6 @@ def test_a_job_that_is_refused_is_an_error_of_one_line(slurm):
     with pytest.raises(ConfigError) as caught:
         slurm_system(jobs=2).start()
     assert str(caught.value) == "batch system slurm: a job was refused: sbatch: error: no nope; sbatch: error: failed"
-
-
-def test_a_job_that_is_refused_later_is_tried_again(slurm):
-    with slurm_system(jobs=1).start() as jobs:
-        working = (slurm / "sbatch").read_text()
-        jobs.cluster.workers.clear()
-        (slurm / "sbatch").write_text("#!/bin/sh\nexit 1\n")
-        with pytest.raises(ConfigError, match="a job was refused: RuntimeError: Command exited"):
-            jobs.replace_ended()
-        assert str(jobs) == "jobs (none) of slurm"
-        (slurm / "sbatch").write_text(working)
-        jobs.replace_ended()
-        assert len(jobs.cluster.workers) == 1
 
 
 def test_a_batch_system_that_is_not_there(slurm, monkeypatch):

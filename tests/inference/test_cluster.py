@@ -1,20 +1,15 @@
-from __future__ import annotations
-
-import dataclasses
 import os
 import re
 import signal
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from pflow.data.files import Chunk, FileOptions
+from pflow.data.files import Chunk
 from pflow.errors import ConfigError, InputError
-from pflow.inference.cluster import _outcome, _Watch, _worker
+from pflow.inference.cluster import _outcome, _Watch
 from pflow.inference.files import Job, reconstruct_files
-from pflow.inference.worker import Settings
 from pflow.io.particles_root import read_reco
 
 distributed = pytest.importorskip("distributed", reason="dask is not installed (pflow[cluster])")
@@ -97,18 +92,6 @@ def watch():
     return _Watch(SimpleNamespace(nthreads=dict), "mine", None)
 
 
-def test_a_cluster_without_processes_is_told(monkeypatch):
-    monkeypatch.setattr("pflow.inference.cluster.LOOK_EVERY", 0.2)
-    with (
-        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        threading.Timer(1.0, cluster.scale, [1]).start()
-        with pytest.warns(UserWarning, match="'mine' has had no process for 0 s: waiting for processes") as told:
-            assert _Watch(client, "mine", None).result(client.submit(int, "7")) == 7
-    assert len(told) == 1
-
-
 def test_jobs_that_ended_are_replaced_at_each_look(monkeypatch):
     """A batch system that fails for a while is no error: other jobs go on."""
     monkeypatch.setattr("pflow.inference.cluster.LOOK_EVERY", 0.0)
@@ -135,15 +118,6 @@ def test_a_chunk_that_ends_every_process_is_the_error_of_its_file(watch):
     )
     *_, error = _outcome(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 8, 12), killed, watch)
     assert re.search(r"in\.root, entry 8: entries 8 to 11 ended several processes", str(error))
-
-
-def test_a_process_keeps_its_worker_from_chunk_to_chunk(checkpoint):
-    """With options that hold a mapping, as those of files that were opened before."""
-    options = {"max_particles": None, "max_hits": 10, "batch_size": 1, "device": "cpu", "engine": "torch"}
-    one, same = (Settings(reading=FileOptions(known={"a.root": FileOptions()}), **options) for _ in range(2))
-    worker = _worker(str(checkpoint), one)
-    assert _worker(str(checkpoint), same) is worker
-    assert _worker(str(checkpoint), dataclasses.replace(one, batch_size=2)) is not worker
 
 
 def test_a_scheduler_that_ends_is_said(watch):

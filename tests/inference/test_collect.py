@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import weakref
 
 import awkward as ak

@@ -1,7 +1,5 @@
 """One output for each of many inputs: what is there is kept, what cannot be used is left out."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

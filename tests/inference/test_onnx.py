@@ -1,7 +1,5 @@
 """ONNX Runtime finds what torch finds; graphs are made once; what is damaged is refused or made anew."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

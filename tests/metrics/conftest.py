@@ -1,7 +1,5 @@
 """Particles by hand: one list of (pdg, energy, theta in degrees, phi in degrees) an event."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import awkward as ak

@@ -1,7 +1,5 @@
 """Evaluation of files and of what is in memory, and how chunks of different lengths come together."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import awkward as ak

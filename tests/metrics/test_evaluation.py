@@ -1,7 +1,5 @@
 """Evaluation of events: algorithms, flags, alignment, chunks."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import awkward as ak
@@ -252,11 +250,6 @@ def test_algorithms_without_hits_are_matched_otherwise_and_named(make_records):
     assert same(result.algorithms["reference"], by_energy)
     assert same(result.algorithms["Bare"], by_energy)
     assert same(result.algorithms["Linked"], result.algorithms["PFlow"])
-
-
-def test_reconstruction_without_hits_cannot_be_matched_by_them(make_records):
-    with pytest.raises(InputError, match="'PFlow' has no links from hits"):
-        evaluate(events_of(TRUTH), answer(make_records(RECO)), settings=BY_HITS)
 
 
 def test_links_to_hits_that_are_not_there_name_file_and_entry(make_records):

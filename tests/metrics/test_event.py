@@ -1,7 +1,5 @@
 """Numbers of particles, visible energy and mass, and pairs by rank in energy."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

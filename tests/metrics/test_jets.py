@@ -1,7 +1,5 @@
 """Jets of hand-made events; fastjet is optional."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

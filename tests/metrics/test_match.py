@@ -1,7 +1,5 @@
 """Assignment: costs by hand, the best pairing, the cut, ties, duplicates, empty sides."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Matching by shared hits, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

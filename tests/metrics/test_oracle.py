@@ -1,7 +1,5 @@
 """Perfect pattern recognition on hand-made events: what is measured by tracks, what by hits, and what is dropped."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

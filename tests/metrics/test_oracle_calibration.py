@@ -1,7 +1,5 @@
 """Calibration of showers: applied by hand, fitted to what was put in, read back."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -6,8 +6,6 @@ Event 2: photon 40 GeV | found twice: 40 GeV and 40 GeV (one of them is a fake).
 Event 3: nothing | nothing.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

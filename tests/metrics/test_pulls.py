@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 
 from pflow.event.build import make_particles

@@ -1,7 +1,5 @@
 """metrics.json and the table."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Intervals, distributions and weighted fractions by hand, against other implementations, and in chunks."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Flat columns of particles."""
 
-from __future__ import annotations
-
 import awkward as ak
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Small events and small networks."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

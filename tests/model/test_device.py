@@ -5,8 +5,6 @@ driver. As on a GPU, an operation on it and on a CPU tensor fails, unless that i
 is given a tensor is made on the CPU.
 """
 
-from __future__ import annotations
-
 import contextlib
 import traceback
 from collections.abc import Iterator
@@ -49,7 +47,7 @@ class Elsewhere(Tensor):
     inner: Tensor
 
     @staticmethod
-    def __new__(cls, inner: Tensor) -> Elsewhere:
+    def __new__(cls, inner: Tensor) -> "Elsewhere":
         tensor: Elsewhere = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
             inner.size(),

@@ -1,7 +1,5 @@
 """The notebooks run from top to bottom, and hold no outputs in git."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Formulas give the same from arrays of NumPy and tensors of torch."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

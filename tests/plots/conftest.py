@@ -1,7 +1,5 @@
 """Events made by hand for the displays, and a browser for pages."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

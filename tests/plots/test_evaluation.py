@@ -1,7 +1,5 @@
 """All figures of an evaluation, and the kinds of figures."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

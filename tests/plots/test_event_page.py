@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import re
 
@@ -104,11 +102,3 @@ def test_a_browser_shows_an_event_without_anything(empty_event, open_in_browser)
     report = open_in_browser(event_page(make_scene(empty_event)))
     assert report["seen"] == []
     assert report["traces"] == 1
-
-
-def test_the_browser_reports_errors_and_loading(event, open_in_browser):
-    page = event_page(make_scene(event))
-    broken = page.replace("</main>", '</main><script>fetch("http://example.org/"); console.error("bad")</script>')
-    seen = open_in_browser(broken)["seen"]
-    assert any("console.error: bad" in line for line in seen)
-    assert any("example.org" in line for line in seen)

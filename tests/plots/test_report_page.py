@@ -1,7 +1,5 @@
 """The report is one file that needs nothing else, holds the numbers, and shows every name as text."""
 
-from __future__ import annotations
-
 import dataclasses
 from html.parser import HTMLParser
 

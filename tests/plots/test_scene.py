@@ -1,7 +1,5 @@
 """What an event display shows, and its shapes."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import awkward as ak

@@ -1,7 +1,5 @@
 """A short form of the attack: some cases of every kind, and what the attack itself must notice."""
 
-from __future__ import annotations
-
 import os
 import signal
 
@@ -14,26 +12,14 @@ from attacks.kinds import KINDS, NEEDS
 from attacks.mutate import altered, damaged
 from pflow.errors import InputError
 
-CASES = 15
-"""Of each kind; `scripts/attack.py` tries thousands."""
-
-
-@pytest.fixture(scope="module")
-def originals(tmp_path_factory):
-    return attack.write_originals(tmp_path_factory.mktemp("attack"))
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_case_ends_in_success_or_in_an_error_of_pflow(kind, originals, tmp_path, monkeypatch, capfd):
-    if kind in NEEDS and not (originals / NEEDS[kind]).exists():
-        pytest.skip(f"no {NEEDS[kind]}: it needs onnxruntime, or a file in $PFLOW_DATA")
-    monkeypatch.setattr(attack, "write_originals", lambda _: originals)
-    failures = tmp_path / "failures"
-    code = attack.main(["--seed", "7", "--cases", str(CASES), "--only", kind, "--keep", str(failures)])
+def test_every_case_ends_in_success_or_in_an_error_of_pflow(tmp_path, capfd):
+    """Four of each kind; `scripts/attack.py` tries thousands."""
+    code = attack.main(["--seed", "7", "--cases", str(4 * len(KINDS)), "--keep", str(tmp_path / "failures")])
     shown = capfd.readouterr().out
     assert code == 0, shown
-    assert shown.splitlines()[-1].split()[-6:-5] == [str(CASES)]
+    assert all(kind in shown for kind in KINDS.keys() - NEEDS.keys())
 
 
 def refused():

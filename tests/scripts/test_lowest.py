@@ -1,7 +1,5 @@
 """The lowest versions of the dependencies, as constraints."""
 
-from __future__ import annotations
-
 import lowest
 
 

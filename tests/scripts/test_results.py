@@ -1,7 +1,5 @@
 """Results as rows of results.csv, the tables in the documents that are made of them, and the commands that measure."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Events made by hand: two photons, a pion with a track, and an event without hits."""
 
-from __future__ import annotations
-
 import pytest
 
 from pflow.event.build import make_hits, make_links, make_tracker_hits, make_tracks, make_truth

@@ -1,7 +1,5 @@
 """A callback for the tests of training on several devices, loaded by name in the processes of a fit."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import signal
 import subprocess
 from datetime import timedelta
@@ -179,9 +177,8 @@ BY_TOKENS = ("--data.max_tokens=9000", "--trainer.max_epochs=2", "--trainer.max_
 
 
 @pytest.fixture
-def interrupted(small, tiny, monkeypatch):
+def interrupted(small, tiny):
     """Runs a fit that gets a signal with one of its batches, by its number; returns the exit code and the batches."""
-    monkeypatch.setattr("pflow.cli.fit.rendered", lambda figure, kind: b"")
     data = [f"--data.train={small['val']}", f"--data.val={small['test']}", "--trainer.limit_val_batches=2"]
 
     def fit(*options: str, during: int | None = None, number: int = signal.SIGTERM) -> tuple[int, str]:

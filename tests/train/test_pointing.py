@@ -1,7 +1,5 @@
 """The pointing network through the command line: fit, reconstruct, evaluate by shared hits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import awkward as ak
@@ -27,6 +25,8 @@ DATA = (
     "--data.merge={ecal_mm: 40, hcal_mm: 180, layers: 10}",
     "--data.batch_size=5",
 )
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 QUIET = ("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false")
 
 
@@ -48,7 +48,7 @@ def checkpoint(sample, tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def reco(checkpoint, sample, tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("reco") / "reco.root"
-    assert main(["reconstruct", sample, "--checkpoint", checkpoint, "-o", str(path), "-q"]) == 0
+    assert main(["reconstruct", sample, "--checkpoint", checkpoint, "-o", str(path), "-q", "--engine=torch"]) == 0
     return str(path)
 
 

@@ -1,7 +1,5 @@
 """Checkpoints and logs of a run, also where they cannot be written."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Trainings that begin with a model of another detector."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 
@@ -17,6 +15,8 @@ from pflow.tokens.config import TokenConfig
 from pflow.tokens.features import feature_matrix
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.train.transfer import nearest_subdetectors, transfer_subdetectors, transfer_tokeniser
+
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 HITS = ("log_energy", "nx", "x", "y", "z", "log_r", "layer")
 
@@ -104,7 +104,8 @@ def test_what_was_learned_on_one_detector_serves_on_another(begun, sample_dir, t
     """Before any training on it: more than nine in ten particles of CLD are found, as by Pandora."""
     reco, report = str(tmp_path / "reco.root"), tmp_path / "report"
     sample = str(sample_dir / "cld_multi_test_small.root")
-    assert main(["reconstruct", sample, "--layout", "cld_g4", "--checkpoint", str(begun), "-o", reco, "-q"]) == 0
+    words = ["reconstruct", sample, "--layout", "cld_g4", "--checkpoint", str(begun), "-o", reco, "-q"]
+    assert main([*words, "--engine=torch"]) == 0
     options = ["--layout", "cld_g4", "--output", str(report), "--no-plots", "--no-oracle", "-q"]
     assert main(["evaluate", reco, "--truth", sample, *options]) == 0
     found = json.loads((report / "metrics.json").read_text())

@@ -3,8 +3,6 @@
 Needs ROOT, else skipped: pip install root==0.1a12 (Python 3.11).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess
@@ -41,30 +39,10 @@ SUPPORT = """
 #include <cstdio>
 #include <map>
 #include <string>
-#include <tuple>
 #include <vector>
 #include <ROOT/RNTupleReader.hxx>
 using Bytes = std::string;
-using Words = std::vector<std::string>;
 template <class T> void put(Bytes& to, const T& value) { to.append(reinterpret_cast<const char*>(&value), sizeof(T)); }
-namespace podio::root_utils { struct CollectionWriteInfo { std::uint32_t collectionID{}; std::string dataType;
-  bool isSubset{}; std::uint32_t schemaVersion{}; std::string name; std::string storageType; }; }
-
-void metadata(std::map<std::string, Bytes>& dump, const std::string& file) {
-  auto reader = ROOT::RNTupleReader::Open("podio_metadata", file);
-  auto version = reader->GetView<std::vector<std::uint16_t>>("PodioBuildVersion");
-  for (auto number : version(0)) put(dump["version"], number);
-  auto models = reader->GetView<std::vector<std::tuple<std::string, std::string>>>("EDMDefinitions");
-  for (const auto& [name, text] : models(0)) dump["model:" + name] = text;
-  auto view = reader->GetView<std::vector<podio::root_utils::CollectionWriteInfo>>("events___CollectionTypeInfo");
-  for (const auto& info : view(0)) dump["info:" + info.name] = std::to_string(info.collectionID) + " " + info.dataType;
-}
-
-template <class T> void parameters(ROOT::RNTupleReader& reader, const std::string& kind) {
-  auto keys = reader.GetView<Words>("GP" + kind + "Keys");
-  auto values = reader.GetView<std::vector<std::vector<T>>>("GP" + kind + "Values");
-  if (keys(0).size() != values(0).size()) throw std::runtime_error("keys and values of " + kind + " differ");
-}
 """
 
 
@@ -82,14 +60,12 @@ def program(model: DataModel, fields: dict[str, str]) -> str:
             f'  {{ auto view = reader->GetView<std::vector<{cpp_type}>>("{field}");\n'
             f"    for (auto i : reader->GetEntryRange()) for (const auto& object : view(i)) {{ {puts} }} }}"
         )
-    kinds = {"Int": "int", "Float": "float", "Double": "double", "String": "std::string"}
-    reads += [f'  parameters<{cpp_type}>(*reader, "{kind}");' for kind, cpp_type in kinds.items()]
     return "\n".join(
         [
             SUPPORT,
             *structs,
             "void run(const std::string& file, const std::string& output) {",
-            "  std::map<std::string, Bytes> dump; metadata(dump, file);",
+            "  std::map<std::string, Bytes> dump;",
             '  auto reader = ROOT::RNTupleReader::Open("events", file);',
             *reads,
             '  auto stream = std::fopen(output.c_str(), "wb");',
@@ -123,11 +99,10 @@ def _parse(data: bytes) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("name", ["cld_rec", "cld_sim"])
-def test_root_reads_every_member_as_uproot_does(data_dir, tmp_path, perfect, name):
+def test_root_reads_every_member_as_uproot_does(data_dir, tmp_path, perfect):
     """Of the event's collections and ours, bit by bit; `test_writer` compares with the input."""
-    path, out = data_dir / "edm4hep" / f"{name}.edm4hep.root", tmp_path / "out.root"
-    with open_events(path, detector="cld", truth_tracks="sim" in name) as file:
+    out = tmp_path / "out.root"
+    with open_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root") as file:
         with Edm4hepRecoWriter(out, file, provenance={}, mc_links=True) as writer:
             writer.extend(perfect(file.read()))
         definitions = file.reader.file.definitions()
@@ -146,8 +121,4 @@ def test_root_reads_every_member_as_uproot_does(data_dir, tmp_path, perfect, nam
             assert dump.get(f"{field}.{member}", b"") == np.asarray(ak.to_numpy(values)).tobytes(), f"{field}.{member}"
         n_objects += len(values)
     assert n_objects > 10_000
-    assert np.frombuffer(dump["version"], np.uint16).tolist() == [1, 7, 0]
-    assert dump["model:edm4hep"].decode() == definitions["edm4hep"]
-    infos = {f"info:{info.name}": f"{info.id} {info.data_type}" for info in written.infos()}
-    assert {key: text.decode() for key, text in dump.items() if key.startswith("info:")} == infos
     written.close()

@@ -1,7 +1,5 @@
 """Attention against its formula, and masks that hide what they shall."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

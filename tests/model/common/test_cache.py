@@ -1,7 +1,5 @@
 """Keys and values kept between steps, and rows that leave."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Layers against torch's own, which are built of the same blocks in another way."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Packed events: the same numbers as padded ones, and none of the padding."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Small events with a readout, showers and tracks of particles far apart, and small networks that read them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

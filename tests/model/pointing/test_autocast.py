@@ -1,7 +1,5 @@
 """Mixed precision, as `--trainer.precision bf16-mixed` and `16-mixed` have it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A network that is shown two events over and over decodes them."""
 
-from __future__ import annotations
-
 import torch
 
 STEPS = 70

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import math
 from random import Random
@@ -61,15 +59,6 @@ def test_the_order_of_hits_tokens_and_tracks_does_not_matter(model, events, coll
     assert_same(one, two)
     torch.testing.assert_close(two.hit_fraction, one.hit_fraction[..., hits], rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(two.track_fraction, one.track_fraction[..., tracks], rtol=1e-3, atol=1e-4)
-
-
-def test_padding_does_not_matter(model, events, batch, collate):
-    one, two = model.decode(batch), model.decode(collate(events, extra=3))
-    assert_same(one, two)
-    for name in ("hit_fraction", "track_fraction"):
-        kept = getattr(two, name)[..., :-3]
-        torch.testing.assert_close(kept, getattr(one, name), rtol=1e-3, atol=1e-4)
-        assert not getattr(two, name)[..., -3:].any()
 
 
 @pytest.mark.parametrize("i", range(4))

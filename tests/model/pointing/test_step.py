@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -62,17 +60,6 @@ def test_an_event_that_does_not_end_is_flagged(model, batch):
     assert cut.truncated.tolist() == (n == n.max()).tolist()
     assert cut.mask.sum(1).tolist() == n.clamp(max=int(n.max()) - 1).tolist()
     assert not model.decode(batch, max_particles=int(n.max())).truncated.any()
-
-
-@pytest.mark.parametrize("order", [(1, 2, 0, 3), (3, 2, 1, 0), (2, 1, 3, 0)])
-def test_events_that_are_finished_leave_without_changing_others(model, events, batch, collate, order):
-    """Whichever event ends first, the first, the last or one between."""
-    one = model.decode(batch, max_particles=8)
-    other = model.decode(collate([events[i] for i in order]), max_particles=8)
-    assert torch.equal(other.mask, one.mask[list(order)])
-    assert torch.equal(other.pdg, one.pdg[list(order)])
-    torch.testing.assert_close(other.energy, one.energy[list(order)], rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(other.hit_fraction, one.hit_fraction[list(order)], rtol=1e-3, atol=1e-4)
 
 
 def test_what_has_less_energy_than_any_target_is_no_particle(make_model, batch):

@@ -1,7 +1,5 @@
 """Embedders and heads: their shapes, and what they do with special tokens."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -13,12 +11,6 @@ def explained(request, make_model, make_batch):
     batch = make_batch([7])
     particles = model.generate(batch, decoding=DecodingConfig(max_particles=3))
     return model, particles, explain(model.network, batch, particles)
-
-
-def test_the_steps_are_those_of_decoding(explained):
-    _, particles, found = explained
-    torch.testing.assert_close(found["energy"][:-1], particles.energy[0])
-    torch.testing.assert_close(found["direction"][:-1], particles.direction[0])
 
 
 def test_probabilities_sum_to_one_in_each_step(explained):

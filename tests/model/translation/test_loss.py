@@ -1,7 +1,5 @@
 """Losses against values computed by hand, and what they must not see."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

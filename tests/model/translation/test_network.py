@@ -1,7 +1,5 @@
 """Every network: shapes, what padding and order must not change, training, saving, options."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

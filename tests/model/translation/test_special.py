@@ -1,7 +1,5 @@
 """Special tokens, each against sequences decoded by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
