@@ -1,5 +1,6 @@
 """Fixtures that every test may use."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -19,8 +20,10 @@ from uproot.reading import ReadOnlyFile
 
 from pflow.checkpoint.format import KEY, Header
 from pflow.checkpoint.load import PREFIX, TrainedModel, load_model
-from pflow.event.build import make_hits, make_links, make_tracks, make_truth
+from pflow.event import jagged
+from pflow.event.build import make_hits, make_links, make_particles, make_tracks, make_truth
 from pflow.event.events import Events
+from pflow.event.particles import Reconstruction
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.metrics.table import ParticleTable
@@ -116,6 +119,19 @@ def _photons(energy: list[float], direction: list[list[float]], counts: list[int
 def photons() -> Callable[..., ParticleTable]:
     """Makes a table of photons: their energies, GeV, unit vectors, and the number of them in each event."""
     return _photons
+
+
+@pytest.fixture(scope="session")
+def make_reco() -> Callable[..., Reconstruction]:
+    """Makes a reconstruction: in each event of these numbers a photon of 1 GeV along x."""
+
+    def make(numbers: Sequence[int], **links: ak.Array) -> Reconstruction:
+        one = np.ones((len(numbers), 1))
+        photons = make_particles(pdg=22 * one, charge=0 * one, energy=one, px=one, py=0 * one, pz=0 * one)
+        flags = np.zeros(len(numbers), dtype=np.uint32)
+        return Reconstruction(particles=photons, event=np.array(numbers, dtype=np.int64), flags=flags, **links)
+
+    return make
 
 
 @pytest.fixture(scope="session")
@@ -254,6 +270,54 @@ def val_file(tmp_path_factory) -> str:
     path: Path = tmp_path_factory.mktemp("val") / "val.root"
     write_events(path, photon_events(10, 1000, energy=1000.0))
     return str(path)
+
+
+@pytest.fixture(scope="session")
+def assert_same() -> Callable[..., None]:
+    """Checks that events hold the same in all parts, NaN equal to NaN, to tolerances, the relative by column too."""
+
+    def check(one: Events, other: Events, *, rtol: Mapping[str, float] | float = 0.0, atol: float = 0.0) -> None:
+        assert [name for name, _ in one.parts()] == [name for name, _ in other.parts()]
+        for (name, part), (_, theirs) in zip(one.parts(), other.parts(), strict=True):
+            assert jagged.count(part).tolist() == jagged.count(theirs).tolist(), name
+            expected = jagged.columns(theirs)
+            for column, values in jagged.columns(part).items():
+                relative = rtol.get(column, 0.0) if isinstance(rtol, Mapping) else rtol
+                assert values.dtype == expected[column].dtype, f"{name}.{column}"
+                np.testing.assert_allclose(
+                    values, expected[column], rtol=relative, atol=atol, err_msg=f"{name}.{column}"
+                )
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def same_reco() -> Callable[[Reconstruction, Reconstruction], bool]:
+    """Whether all numbers and types of two reconstructions are equal."""
+
+    def same(one: Reconstruction, other: Reconstruction) -> bool:
+        names = ("particles", "hit_links", "track_links")
+        pairs = [(getattr(one, name), getattr(other, name)) for name in names]
+        return (one.event.tolist(), one.flags.tolist()) == (other.event.tolist(), other.flags.tolist()) and all(
+            a is b is None or (a.type.content == b.type.content and a.to_list() == b.to_list()) for a, b in pairs
+        )
+
+    return same
+
+
+@pytest.fixture(scope="session")
+def spoil() -> Callable[..., Events]:
+    """Replaces a number, as ``hits.energy``, of the first object of an entry or of all its objects."""
+
+    def spoil(events: Events, entry: int, field: str, value: float, *, of_all: bool = False) -> Events:
+        part, _, name = field.partition(".")
+        records = getattr(events, part)
+        start, stop = jagged.offsets(jagged.count(records))[entry : entry + 2]
+        values = jagged.columns(records)[name].copy()
+        values[start : stop if of_all else start + 1] = value
+        return dataclasses.replace(events, **{part: jagged.replaced(records, {name: values})})
+
+    return spoil
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """What a user can hand to `pflow reconstruct` by mistake: a clear error, or a counted warning; never half an output."""
 
-import dataclasses
 import os
 import signal
 from signal import SIGINT, SIGTERM
@@ -56,21 +55,6 @@ def reconstruct(tmp_path, checkpoint, capsys):
     return run
 
 
-def spoilt(field: str, value: float):
-    """Writes the events with one number of the first hit of entry BAD replaced."""
-
-    def write(path, good):
-        hits = good.hits
-        part = hits.position if field in "xyz" else hits
-        numbers = ak.to_numpy(ak.flatten(part[field])).copy()
-        numbers[int(ak.sum(ak.num(hits)[:BAD]))] = value
-        changed = ak.with_field(part, ak.unflatten(numbers, ak.num(hits)), field)
-        hits = ak.with_field(hits, changed, "position") if field in "xyz" else changed
-        write_events(path, dataclasses.replace(good, hits=hits))
-
-    return write
-
-
 def half_a_file(path, good):
     write_events(path, good)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -120,9 +104,9 @@ FILES = {
 """What is written, what must be said of it, and the entries that can be skipped; None: the file is of no use."""
 
 
-@pytest.mark.parametrize("field", ["energy", "x"])
-def test_a_bad_hit_costs_neither_the_file_nor_its_event(reconstruct, good, tmp_path, field):
-    spoilt(field, np.nan)(tmp_path / "given.root", good)
+@pytest.mark.parametrize("field", ["energy", "position.x"])
+def test_a_bad_hit_costs_neither_the_file_nor_its_event(reconstruct, good, spoil, tmp_path, field):
+    write_events(tmp_path / "given.root", spoil(good, BAD, f"hits.{field}", np.nan))
     code, said, output = reconstruct(tmp_path / "given.root")
     got = read_reco(output)
     assert code == 0
@@ -160,12 +144,8 @@ class TestTraining:
         code = main(["fit", *data, *short, f"--output={tmp_path / 'run'}"])
         return code, capsys.readouterr().err
 
-    def test_links_that_point_outside(self, good, sample_dir, tmp_path, capsys):
-        links = good.hit_links
-        flat = ak.to_numpy(ak.flatten(links.particle)).copy()
-        flat[int(ak.sum(ak.num(links)[:BAD]))] = 99
-        broken = ak.with_field(links, ak.unflatten(flat, ak.num(links)), "particle")
-        write_events(tmp_path / "links.root", dataclasses.replace(good, hit_links=broken))
+    def test_links_that_point_outside(self, good, sample_dir, spoil, tmp_path, capsys):
+        write_events(tmp_path / "links.root", spoil(good, BAD, "hit_links.particle", 99))
         code, said = self.fit(tmp_path / "links.root", sample_dir, tmp_path, capsys)
         assert code == 1
         assert f"links.root, entry {BAD}, 'hit_links.particle'" in said
@@ -217,16 +197,13 @@ def test_a_run_beside_a_configuration_of_the_same_name_is_refused(tiny, small, t
     assert (tmp_path / "config.yaml").read_text() == "precious: 1"
 
 
-def test_a_reconstruction_with_numbers_that_are_not_finite_is_not_evaluated(reconstruct, good, tmp_path, capsys):
+def test_a_reconstruction_with_numbers_that_are_not_finite_is_not_evaluated(reconstruct, good, spoil, tmp_path, capsys):
     write_events(tmp_path / "good.root", good)
     _, _, output = reconstruct(tmp_path / "good.root")
     reco = read_reco(output)
     entry = int(np.flatnonzero(ak.num(reco.particles))[0])
-    energy = ak.to_numpy(ak.flatten(reco.particles.energy)).copy()
-    energy[0] = np.nan
-    particles = ak.with_field(reco.particles, ak.unflatten(energy, ak.num(reco.particles)), "energy")
     with RecoWriter(tmp_path / "nan.root", provenance={}) as writer:
-        writer.extend(dataclasses.replace(reco, particles=particles))
+        writer.extend(spoil(reco, entry, "particles.energy", np.nan))
     evaluate = ["evaluate", str(tmp_path / "nan.root"), "--truth", str(tmp_path / "good.root"), "-q", "--no-plots"]
     assert main([*evaluate, "-o", str(tmp_path / "evaluation")]) == 1
     assert f"nan.root, entry {entry}, 'PFlow.energy': expected finite numbers" in capsys.readouterr().err

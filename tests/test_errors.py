@@ -2,16 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pflow.errors import (
-    ConfigError,
-    InputError,
-    PflowError,
-    check_choice,
-    check_fields,
-    first_line,
-    nearest,
-    reading,
-)
+from pflow.errors import ConfigError, InputError, PflowError, check_choice, check_fields, first_line, nearest, reading
 
 
 def test_the_nearest_names_come_first_whatever_their_case():

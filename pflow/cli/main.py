@@ -117,11 +117,11 @@ def _run(verb: str, arguments: list[str]) -> int:
         if verb in LIGHTNING:
             code = int(import_module("pflow.cli.fit").main([verb, *arguments]))
         else:
-            code = _run_parsed(verb, arguments)
+            code = run_parsed(verb, arguments)
     return code or (3 if skipped else 0)
 
 
-def _run_parsed(verb: str, arguments: list[str]) -> int:
+def run_parsed(verb: str, arguments: list[str]) -> int:
     """Run a verb whose options argparse reads."""
     command = import_module(f"pflow.cli.{verb}")
     parser = argparse.ArgumentParser(prog=f"pflow {verb}", description=command.__doc__, allow_abbrev=False)

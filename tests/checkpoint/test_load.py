@@ -4,7 +4,6 @@ import json
 import os
 import zipfile
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -229,25 +228,6 @@ def test_a_weight_that_is_no_finite_number_is_an_error_that_names_it(save, folde
     replace_weights(folder, safetensors.torch.save(weights))
     with pytest.raises(InputError, match=rf"model\.safetensors, '{spoilt}': {n} of .* not finite"):
         load_model(folder)
-
-
-def test_a_flipped_bit_is_an_error_or_changes_nothing(save):
-    path = save()
-    expected = read_checkpoint(path).state_dict
-    content = path.read_bytes()
-    generator = np.random.default_rng(3)
-    refused = 0
-    for place in generator.integers(len(content), size=60):
-        damaged = bytearray(content)
-        damaged[place] ^= 1 << int(generator.integers(8))
-        path.write_bytes(damaged)
-        try:
-            found = read_checkpoint(path).state_dict
-        except InputError:
-            refused += 1
-        else:  # in the padding between the archive's parts
-            assert all(torch.equal(found[name], value) for name, value in expected.items())
-    assert refused > 10
 
 
 def test_a_compressed_archive_is_refused_before_it_is_unpacked(save, tmp_path):

@@ -1,4 +1,3 @@
-import argparse
 import dataclasses
 import shutil
 
@@ -7,7 +6,7 @@ import numpy as np
 import pytest
 
 from pflow.checkpoint.load import load_model
-from pflow.cli import calibrate
+from pflow.cli.main import run_parsed
 from pflow.errors import ConfigError, InputError
 from pflow.event.skipped import BadEntriesWarning
 from pflow.inference.events import reconstruct
@@ -20,9 +19,7 @@ from pflow.tokens.tokeniser import Tokeniser
 
 
 def run(*words: object) -> int:
-    parser = argparse.ArgumentParser()
-    calibrate.add_arguments(parser)
-    return calibrate.run(parser.parse_args([str(word) for word in words]))
+    return run_parsed("calibrate", [str(word) for word in words])
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +114,9 @@ def test_files_of_another_detector_are_refused_unless_it_is_named(sample_dir, tm
     assert run(file, *options, "--detector", "cld") == 0
 
 
-def test_entries_that_cannot_be_used_are_left_out(sample_dir, tmp_path):
+def test_entries_that_cannot_be_used_are_left_out(sample_dir, spoil, tmp_path):
     events = read_events(sample_dir / "gamma1_val_small.root", entry_stop=20)
-    energy = ak.where(ak.local_index(events.hits.energy, axis=0) == 3, -1.0, events.hits.energy)
-    bad = dataclasses.replace(events, hits=ak.with_field(events.hits, energy, "energy"))
-    write_events(tmp_path / "bad.root", bad)
+    write_events(tmp_path / "bad.root", spoil(events, 3, "hits.energy", -1.0, of_all=True))
     words = [tmp_path / "bad.root", "--checkpoint", "ild-g4-photon", "-o", tmp_path / "out"]
     with pytest.raises(InputError, match=r"bad\.root, entry 3"):
         run(*words)

@@ -1,9 +1,7 @@
-import argparse
-
 import awkward as ak
 import pytest
 
-from pflow.cli import convert
+from pflow.cli.main import run_parsed
 from pflow.errors import ConfigError, InputError
 from pflow.event.build import make_hits
 from pflow.event.events import Events, Flag
@@ -20,9 +18,7 @@ def flat(path, **options) -> FlatReader:
 
 
 def run(*words: object) -> int:
-    parser = argparse.ArgumentParser()
-    convert.add_arguments(parser)
-    return convert.run(parser.parse_args([str(word) for word in words]))
+    return run_parsed("convert", [str(word) for word in words])
 
 
 def test_from_hdf5_to_root(tmp_path, data_dir):

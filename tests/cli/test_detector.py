@@ -1,18 +1,13 @@
-import argparse
-
 import pytest
 
-from pflow.cli import detector
-from pflow.cli.main import main
+from pflow.cli.main import main, run_parsed
 from pflow.errors import ConfigError, InputError
 from pflow.io.open import open_events
 from pflow.physics.detector import load_detector
 
 
-def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    detector.add_arguments(parser)
-    return detector.run(parser.parse_args(arguments))
+def run(*words: object) -> int:
+    return run_parsed("detector", [str(word) for word in words])
 
 
 def test_the_drafted_file_is_taken_by_inspect(data_dir, tmp_path, capsys):

@@ -1,21 +1,15 @@
-import argparse
-
-import numpy as np
 import pytest
 
-from pflow.cli import display
+from pflow.cli.main import run_parsed
 from pflow.errors import ConfigError, InputError
-from pflow.event.build import make_links, make_particles
-from pflow.event.particles import Reconstruction
+from pflow.event.build import make_links
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events
 from pflow.io.particles_root import RecoWriter
 
 
-def run(*arguments):
-    parser = argparse.ArgumentParser()
-    display.add_arguments(parser)
-    return display.run(parser.parse_args([str(argument) for argument in arguments]))
+def run(*words: object) -> int:
+    return run_parsed("display", [str(word) for word in words])
 
 
 @pytest.fixture
@@ -24,15 +18,11 @@ def sample(sample_dir):
 
 
 @pytest.fixture
-def reco(tmp_path):
+def reco(make_reco, tmp_path):
     """A reconstruction of three events, numbers 0, 1 and 7, of one photon each."""
-    ones = [[1.0]] * 3
-    particles = make_particles(pdg=[[22]] * 3, charge=[[0.0]] * 3, energy=ones, px=ones, py=[[0.0]] * 3, pz=[[0.0]] * 3)
     path = tmp_path / "reco.root"
     with RecoWriter(path, provenance={}) as writer:
-        writer.extend(
-            Reconstruction(particles=particles, event=np.array([0, 1, 7]), flags=np.zeros(3, dtype=np.uint32))
-        )
+        writer.extend(make_reco([0, 1, 7]))
     return path
 
 
@@ -71,21 +61,11 @@ def test_reconstructed_particles_are_shown(sample, reco, tmp_path):
     assert "nearest PFlow particle in angle" in path.read_text()
 
 
-def test_hits_of_an_edm4hep_file_are_coloured_by_the_particles_in_it(data_dir, tmp_path):
+def test_hits_of_an_edm4hep_file_are_coloured_by_the_particles_in_it(data_dir, make_reco, tmp_path):
     """Input and output are one file: key4hep's event with our particles beside its own."""
     both = tmp_path / "both.root"
     with open_events(data_dir / "edm4hep" / "cld_sim.edm4hep.root", detector="cld") as file:
-        events = file.read()
-        made = Reconstruction(
-            particles=make_particles(
-                **{name: [[1.0]] for name in ("energy", "px")},
-                **{name: [[0.0]] for name in ("py", "pz", "charge")},
-                pdg=[[22]],
-            ),
-            event=events.event,
-            flags=events.flags,
-            hit_links=make_links(source=[[0, 1]], particle=[[0, 0]]),
-        )
+        made = make_reco(file.read().event, hit_links=make_links(source=[[0, 1]], particle=[[0, 0]]))
         with Edm4hepRecoWriter(both, file, provenance={}) as writer:
             writer.extend(made)
     run(both, "--detector", "cld", "--reco", both, "--colour", "reco", "-o", tmp_path / "event.png")

@@ -1,18 +1,15 @@
-import argparse
 import json
 import socket
 
 import pytest
 
 from pflow.checkpoint.load import load_model
-from pflow.cli import export
+from pflow.cli.main import run_parsed
 from pflow.errors import ConfigError, InputError
 
 
 def run(*words: object) -> int:
-    parser = argparse.ArgumentParser()
-    export.add_arguments(parser)
-    return export.run(parser.parse_args([str(word) for word in words]))
+    return run_parsed("export", [str(word) for word in words])
 
 
 @pytest.fixture(scope="module")

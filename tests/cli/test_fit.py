@@ -1,5 +1,4 @@
 import csv
-import dataclasses
 import os
 import re
 import shutil
@@ -393,12 +392,10 @@ def test_a_checkpoint_with_code_is_refused_in_every_verb(run, small, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def with_a_bad_event(make_photons, tmp_path_factory) -> str:
-    """A file of 12 events, of which one has a hit without energy."""
-    events = make_photons(12)
+def with_a_bad_event(make_photons, spoil, tmp_path_factory) -> str:
+    """A file of 12 events, of which one has no hit that can be used."""
     path = str(tmp_path_factory.mktemp("bad") / "bad.root")
-    energy = [[float("nan")] * len(hits) if number == 5 else hits.energy for number, hits in enumerate(events.hits)]
-    write_events(path, dataclasses.replace(events, hits=ak.with_field(events.hits, ak.Array(energy), "energy")))
+    write_events(path, spoil(make_photons(12), 5, "hits.energy", np.nan, of_all=True))
     return path
 
 

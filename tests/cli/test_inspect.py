@@ -1,4 +1,3 @@
-import argparse
 import dataclasses
 import json
 import shlex
@@ -9,17 +8,15 @@ import pytest
 
 from pflow.checkpoint.load import load_model
 from pflow.cli import inspect
-from pflow.cli.main import main
+from pflow.cli.main import main, run_parsed
 from pflow.event.truth import select_targets
 from pflow.io.events_root import write_events
 from pflow.io.inspect import inspect_file
 from pflow.io.open import read_events
 
 
-def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    inspect.add_arguments(parser)
-    return inspect.run(parser.parse_args(arguments))
+def run(*words: object) -> int:
+    return run_parsed("inspect", [str(word) for word in words])
 
 
 @pytest.fixture(scope="module")

@@ -1,22 +1,18 @@
 """`pflow overlay`: joined events hold what their parts hold."""
 
-import argparse
-
 import awkward as ak
 import numpy as np
 import pytest
-import uproot
 
-from pflow.cli import overlay
+from pflow.cli.main import run_parsed
 from pflow.errors import ConfigError, InputError
 from pflow.event.skipped import BadEntriesWarning
+from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 
 
 def run(*words: object) -> int:
-    parser = argparse.ArgumentParser()
-    overlay.add_arguments(parser)
-    return overlay.run(parser.parse_args([str(word) for word in words]))
+    return run_parsed("overlay", [str(word) for word in words])
 
 
 @pytest.fixture
@@ -66,15 +62,10 @@ def test_files_that_do_not_belong_together(sample_dir, out):
     assert not out.exists()
 
 
-def test_events_joined_with_a_bad_entry_are_left_without_content(sample_dir, tmp_path, out):
+def test_events_joined_with_a_bad_entry_are_left_without_content(sample_dir, spoil, tmp_path, out):
     bad = tmp_path / "bad.root"
-    with uproot.open(sample_dir / "multi_test_small.root") as file:
-        columns = {name: branch.array(entry_stop=4) for name, branch in file["events"].items() if name[0] != "n"}
-    energy = ak.to_list(columns["calo_hit.energy"])
-    energy[2] = [-1.0] * len(energy[2])
-    columns["calo_hit.energy"] = ak.values_astype(ak.Array(energy), np.float32)
-    with uproot.recreate(bad) as file:
-        file.mktree("events", {name: array.type.content for name, array in columns.items()}).extend(columns)
+    events = read_events(sample_dir / "multi_test_small.root", entry_stop=4)
+    write_events(bad, spoil(events, 2, "hits.energy", -1.0, of_all=True))
     with pytest.raises(InputError, match=r"bad\.root, entry 2"):
         run(bad, sample_dir / "gamma1_val_small.root", "-o", out)
     with pytest.warns(BadEntriesWarning, match="1 of 4 entries"):

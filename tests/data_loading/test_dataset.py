@@ -3,7 +3,6 @@ import weakref
 from collections import Counter
 
 import awkward as ak
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -172,12 +171,11 @@ def test_options_that_cannot_work_are_errors(dataset, more, message):
         dataset(**more)
 
 
-def test_events_without_what_the_model_reads_are_refused_or_skipped(make_photons, tmp_path):
+def test_events_without_what_the_model_reads_are_refused_or_skipped(make_photons, spoil, tmp_path):
     """One event whose layer is unknown, and a model that reads layers."""
     events = make_photons(12)
-    layers = [[0 if number != 5 else -1] * len(hits) for number, hits in enumerate(events.hits)]
-    layers = ak.values_astype(ak.Array(layers), np.int32)
-    write_events(tmp_path / "a.root", dataclasses.replace(events, hits=ak.with_field(events.hits, layers, "layer")))
+    known = dataclasses.replace(events, hits=ak.with_field(events.hits, 0 * events.hits.subdetector, "layer"))
+    write_events(tmp_path / "a.root", spoil(known, 5, "hits.layer", -1))
     recipe = TokenConfig(hit_features=("log_energy", "layer"))
     strict, skipping = FileOptions(), FileOptions(on_error="skip")
     chunks = survey([str(tmp_path / "a.root")], strict, 8)[0]

@@ -4,16 +4,7 @@ import numpy as np
 import pytest
 import uproot
 
-from pflow.data.files import (
-    Chunk,
-    FileOptions,
-    expand,
-    first_entries,
-    matching,
-    read_chunks,
-    spread_sample,
-    survey,
-)
+from pflow.data.files import Chunk, FileOptions, expand, first_entries, matching, read_chunks, spread_sample, survey
 from pflow.errors import ConfigError, InputError
 from pflow.event.skipped import BadEntriesWarning
 from pflow.io.events_root import write_events

@@ -44,26 +44,6 @@ def phi(events) -> np.ndarray:
     return np.random.default_rng(1).uniform(-10.0, 10.0, len(events))
 
 
-def columns(part: ak.Array) -> dict[str, np.ndarray]:
-    """Every number of a part by its dotted name, flat."""
-    flat = ak.flatten(part, axis=1)
-    found = {}
-    for field in ak.fields(flat):
-        keys = ak.fields(flat[field])
-        found |= {f"{field}.{key}": ak.to_numpy(flat[field][key]) for key in keys}
-        if not keys:
-            found[field] = ak.to_numpy(flat[field])
-    return found
-
-
-def assert_same(one: Events, other: Events, *, rtol: float = 0.0, atol: float = 0.0) -> None:
-    for name, part in one.parts():
-        theirs = columns(getattr(other, name))
-        for field, values in columns(part).items():
-            np.testing.assert_allclose(values, theirs[field], rtol=rtol, atol=atol, err_msg=f"{name}.{field}")
-            assert values.dtype == theirs[field].dtype, f"{name}.{field}"
-
-
 def momenta(events: Events) -> np.ndarray:
     return jagged.vectors(events.truth.momentum)
 
@@ -74,7 +54,7 @@ def momenta(events: Events) -> np.ndarray:
 def test_all_that_is_a_vector_turns_by_the_same_angle(events, phi):
     turned = rotate(events, phi)
     for part in ("hits", "tracks", "truth"):
-        before, after = columns(getattr(events, part)), columns(getattr(turned, part))
+        before, after = jagged.columns(getattr(events, part)), jagged.columns(getattr(turned, part))
         angle = np.repeat(phi, jagged.count(getattr(events, part)))
         for field in (field for field in SCHEMA[part] if field.axes):
             x, y, z = field.quantities.values()
@@ -102,11 +82,11 @@ def test_unknown_numbers_stay_unknown():
 # Reflection
 
 
-def test_twice_reflected_is_exactly_the_same(events):
+def test_twice_reflected_is_exactly_the_same(events, assert_same):
     assert_same(reflect(reflect(events)), events)
 
 
-def test_only_the_chosen_events_are_reflected(events):
+def test_only_the_chosen_events_are_reflected(events, assert_same):
     which = np.arange(len(events)) % 2 == 0
     changed = reflect(events, which)
     assert_same(changed[~which], events[~which])
@@ -114,7 +94,7 @@ def test_only_the_chosen_events_are_reflected(events):
 
 
 def test_what_changes_sign_and_what_does_not(events):
-    before, after = columns(events.tracks), columns(reflect(events).tracks)
+    before, after = jagged.columns(events.tracks), jagged.columns(reflect(events).tracks)
     turned_over = {"momentum.pz", "calo_position.z", "calo_momentum.pz", "z0", "tan_lambda"}
     for field, values in before.items():
         np.testing.assert_array_equal(after[field], -values if field in turned_over else values, err_msg=field)
@@ -134,7 +114,7 @@ def track_of(p: np.ndarray, charge: float) -> Events:
 
 
 @pytest.mark.parametrize("charge", [-1.0, 1.0])
-def test_a_reflected_track_is_the_helix_of_the_reflected_momentum(charge):
+def test_a_reflected_track_is_the_helix_of_the_reflected_momentum(charge, assert_same):
     """The charge, and the sign of the curvature, are those before."""
     p = np.array([1.2, -2.0, 0.8])
     reflected = reflect(track_of(p, charge))
@@ -186,7 +166,7 @@ EVERYTHING = Augmentation(rotate=True, reflect=True, overlay=Overlay(frequencies
     [EVERYTHING, dataclasses.replace(EVERYTHING, overlay=Overlay(cone=0.5))],
     ids=["everything", "cone"],
 )
-def test_augmented_events_are_sound_and_the_same_for_the_same_seed(events, options):
+def test_augmented_events_are_sound_and_the_same_for_the_same_seed(events, options, assert_same):
     one = augment(events, options, np.random.default_rng(5)).validate()
     assert one.event.tolist() == events.event.tolist()
     assert_same(augment(events, options, np.random.default_rng(5)), one)
@@ -229,7 +209,7 @@ def test_groups_are_no_larger_than_the_chunk(make_photons):
     assert ak.num(joined_at_random(make_photons(1), PAIRS, seed=1).truth).tolist() == [1]
 
 
-def test_large_events_stay_as_they_are_and_small_ones_are_joined(make_photons):
+def test_large_events_stay_as_they_are_and_small_ones_are_joined(make_photons, assert_same):
     """Event i has i % 7 + 2 hits; those of more than five stay alone."""
     events = make_photons(35)
     options = Overlay(frequencies=[0, 1], max_hits=5)

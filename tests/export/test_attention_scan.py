@@ -1,6 +1,7 @@
 """The attention of one event gives the same in torch and as the Scan of an ONNX model."""
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -9,9 +10,6 @@ from pflow.export.convert import to_onnx
 from pflow.export.graphs import Graph, TensorSpec
 from pflow.model.pointing.attention import DirectionalSelfAttention
 from pflow.model.pointing.nearby import Directions
-
-pytest.importorskip("onnx")
-runtime = pytest.importorskip("onnxruntime")
 
 WIDTH, HEADS = 32, 4  # strengths of 3 (sees all), 30, 300, 3000 (in double precision)
 
@@ -43,7 +41,7 @@ def session(tmp_path_factory):
     traced = Attention()
     traced.attention.attend_nearby = attend_by_scan
     to_onnx(Graph(module=traced, example=tensors(7), inputs=(x, unit), outputs=(attended,)), path, metadata={})
-    return runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize("n_tokens", [1, 2, 127, 128, 129, 1000])

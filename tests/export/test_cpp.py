@@ -3,21 +3,13 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
-from benchmarks.cpp import (
-    RUNTIME,
-    SOURCES,
-    compile_program,
-    include_folder,
-    missing_for_cpp,
-    run_program,
-)
+from benchmarks.cpp import RUNTIME, SOURCES, compile_program, include_folder, missing_for_cpp, run_program
 from pflow.physics.kinematics import momentum_from_track
 
 HERE = Path(__file__).resolve().parent
-
-onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 
 if missing := missing_for_cpp():
     pytest.skip(missing, allow_module_level=True)

@@ -16,8 +16,6 @@ from pflow.event.events import concatenate
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 
-pytest.importorskip("onnx", reason="onnx is not installed")
-
 if missing := missing_for_cpp():
     pytest.skip(missing, allow_module_level=True)
 

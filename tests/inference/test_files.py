@@ -130,18 +130,9 @@ def test_options_are_checked(bare, model, tmp_path, options, message):
         run([bare], model, tmp_path / "reco.root", **options)
 
 
-def broken(path, events):
-    """The events, of which entry 4 has NaN energies alone."""
-    energy = ak.to_numpy(ak.flatten(events.hits.energy)).copy()
-    counts = ak.num(events.hits)
-    energy[int(ak.sum(counts[:4])) : int(ak.sum(counts[:5]))] = np.nan
-    hits = ak.with_field(events.hits, ak.unflatten(energy, counts), "energy")
-    write_events(path, dataclasses.replace(events, hits=hits))
-    return path
-
-
-def test_a_bad_entry_stops_everything_or_is_skipped(model, events, tmp_path):
-    bad = broken(tmp_path / "bad.root", events)
+def test_a_bad_entry_stops_everything_or_is_skipped(model, events, spoil, tmp_path):
+    bad = tmp_path / "bad.root"
+    write_events(bad, spoil(events, 4, "hits.energy", np.nan, of_all=True))
     with pytest.raises(InputError, match=r"bad\.root, entry 4, 'hits\.energy'"):
         run([bad], model, tmp_path / "reco.root", chunk_size=2)
     assert [path.name for path in tmp_path.iterdir()] == ["bad.root"]

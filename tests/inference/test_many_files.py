@@ -51,14 +51,13 @@ def outputs(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_each_input_has_its_output(inputs, run, tmp_path):
+def test_each_input_has_its_output(inputs, run, tmp_path, same_reco):
     summary = run(inputs, chunk_size=2)
     assert outputs(tmp_path / "reco") == ["run0.reco.root", "run1.reco.root", "run2.reco.root"]
     assert (summary.n_events, len(summary.written)) == (N_FILES * N_EVENTS, N_FILES)
     run([inputs[1]], output=tmp_path / "alone.root", output_dir=None, chunk_size=2)
     alone, together = (read_reco(tmp_path / name) for name in ("alone.root", "reco/run1.reco.root"))
-    assert together.event.tolist() == alone.event.tolist()
-    assert together.particles.tolist() == alone.particles.tolist()
+    assert same_reco(together, alone)
 
 
 def test_a_second_run_leaves_what_is_there_and_makes_the_rest(inputs, run, tmp_path):
@@ -80,7 +79,7 @@ def test_a_truncated_output_is_made_anew(inputs, run, tmp_path):
     assert len(read_reco(path)) == N_EVENTS
 
 
-def test_a_run_that_is_killed_goes_on_where_it_was(inputs, run, tmp_path):
+def test_a_run_that_is_killed_goes_on_where_it_was(inputs, run, tmp_path, same_reco):
     """In the middle of the second file: the first is kept, and in the end all is as without it."""
     run(inputs, chunk_size=1)
     (tmp_path / "reco").rename(tmp_path / "undisturbed")
@@ -103,8 +102,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(inputs, run, tmp_path):
     assert outputs(tmp_path / "reco") == outputs(tmp_path / "undisturbed")
     for name in outputs(tmp_path / "undisturbed"):
         one, two = (read_reco(tmp_path / folder / name) for folder in ("undisturbed", "reco"))
-        assert one.event.tolist() == two.event.tolist()
-        assert one.particles.tolist() == two.particles.tolist()
+        assert same_reco(one, two)
 
 
 def test_an_output_with_other_settings_is_refused_and_replaced_by_force(inputs, run, tmp_path):

@@ -52,24 +52,28 @@ def kept(path: Path) -> list[Path]:
     return sorted((path.parent / "cache").rglob("*.safetensors"))
 
 
-def same(one: Events, two: Events) -> bool:
-    assert [name for name, _ in one.parts()] == [name for name, _ in two.parts()]
-    for (_, part), (_, other) in zip(one.parts(), two.parts(), strict=True):
-        assert part.type == other.type
-        assert ak.array_equal(part, other, equal_nan=True, check_parameters=True)
-    for name in ("entry", "event", "flags"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
-    fields = ("path", "detector", "absent", "reference_name")
-    return all(getattr(one, name) == getattr(two, name) for name in fields)
+@pytest.fixture
+def assert_all_same(assert_same):
+    """Checks lists of events, and what belongs to them."""
+
+    def check(first: list[Events], second: list[Events]) -> None:
+        for one, two in zip(first, second, strict=True):
+            assert_same(one, two)
+            for name in ("entry", "event", "flags"):
+                np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+            for name in ("path", "detector", "absent", "reference_name"):
+                assert getattr(one, name) == getattr(two, name)
+
+    return check
 
 
 @pytest.mark.parametrize("name", ["edm4hep/cld_zuds100_sim.edm4hep.root", "g4/single_val.root", "legacy/gamma1_30.h5"])
-def test_events_come_back(data_dir, tmp_path, n_read, name):
+def test_events_come_back(data_dir, tmp_path, n_read, name, assert_all_same):
     path = Path(shutil.copy(data_dir / name, tmp_path))
     chunks, options = survey([str(path)], FileOptions(cache=str(tmp_path / "cache")), 10)
     first, second = (list(read_chunks(chunks[:3], options)) for _ in range(2))
     assert len(n_read) == len(first) == len(second)
-    assert all(map(same, first, second))
+    assert_all_same(first, second)
     assert all(events.truth.momentum.pt is not None for events in second)
 
 
@@ -101,16 +105,16 @@ def test_nothing_stale_is_used(path, n_read, monkeypatch):
 
 
 @pytest.mark.parametrize("keep", [0.5, 1.0])
-def test_what_is_damaged_is_read_and_written_again(path, n_read, keep):
+def test_what_is_damaged_is_read_and_written_again(path, n_read, keep, assert_all_same):
     before = read(path)
     for one in kept(path):
         content = one.read_bytes()
         size = int(keep * len(content))
         one.write_bytes(content[:size] if keep != 1.0 else bytes(len(content)))
     n_read.clear()
-    assert all(map(same, read(path), before))
+    assert_all_same(read(path), before)
     assert len(n_read) == 3
-    assert all(map(same, read(path), before))
+    assert_all_same(read(path), before)
     assert len(n_read) == 3
 
 

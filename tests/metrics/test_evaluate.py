@@ -1,15 +1,10 @@
 """Evaluation of files and of what is in memory, and how chunks of different lengths come together."""
 
-import dataclasses
-
-import awkward as ak
 import numpy as np
 import pytest
 
 import pflow
 from pflow.errors import InputError
-from pflow.event import jagged
-from pflow.event.build import make_particles
 from pflow.event.particles import Reconstruction
 from pflow.event.skipped import BadEntriesWarning
 from pflow.event.truth import select_targets
@@ -81,11 +76,9 @@ def test_what_was_made_with_truth_tracks_is_evaluated_with_them(data_dir, tmp_pa
     assert pflow.evaluate(tmp_path / "reco.root", path, oracle=False).n_truth_tracks == 1
 
 
-def test_an_event_whose_truth_makes_no_sense_is_skipped_alone(sample, pandora):
+def test_an_event_whose_truth_makes_no_sense_is_skipped_alone(sample, pandora, spoil):
     events = pflow.read_events(sample)
-    parent = jagged.flat(events.truth.parent).copy()
-    parent[0] = 0
-    looped = dataclasses.replace(events, truth=jagged.replaced(events.truth, {"parent": parent}))
+    looped = spoil(events, 0, "truth.parent", 0)
     with pytest.raises(InputError, match="own ancestor"):
         pflow.evaluate(pandora, looped)
     with pytest.warns(BadEntriesWarning, match="1 of 25 entries cannot be used"):
@@ -96,14 +89,9 @@ def test_an_event_whose_truth_makes_no_sense_is_skipped_alone(sample, pandora):
     assert document(found)["oracle"] == wanted["oracle"]
 
 
-def test_a_bad_particle_of_the_reference_costs_the_reference_alone(sample, pandora, tmp_path):
+def test_a_bad_particle_of_the_reference_costs_the_reference_alone(sample, pandora, spoil, tmp_path):
     events = pflow.read_events(sample)
-    energy = jagged.flat(events.reference.energy).copy()
-    energy[0] = np.nan
-    write_events(
-        tmp_path / "bad.root",
-        dataclasses.replace(events, reference=jagged.replaced(events.reference, {"energy": energy})),
-    )
+    write_events(tmp_path / "bad.root", spoil(events, 0, "reference.energy", np.nan))
     with pytest.warns(UserWarning, match="left out"):
         found = document(pflow.evaluate(pandora, pflow.read_events(tmp_path / "bad.root"), oracle=False))
     wanted = document(pflow.evaluate(pandora, events, oracle=False))
@@ -111,26 +99,18 @@ def test_a_bad_particle_of_the_reference_costs_the_reference_alone(sample, pando
     assert found["reference"]["n_reco"] == wanted["reference"]["n_reco"] - 1
 
 
-def reconstruction(numbers) -> Reconstruction:
-    """Photons of 1 GeV along x."""
-    ones = ak.unflatten(np.ones(len(numbers)), np.ones(len(numbers), np.int64))
-    return Reconstruction(
-        particles=make_particles(pdg=22 * ones, charge=0 * ones, energy=ones, px=ones, py=0 * ones, pz=0 * ones),
-        event=np.asarray(numbers, dtype=np.int64),
-        flags=np.zeros(len(numbers), np.uint32),
-    )
+@pytest.fixture
+def chunks(make_reco):
+    """Makes consecutive chunks of these lengths; event numbers count from 0."""
 
+    def make(lengths):
+        return (make_reco(range(stop - n, stop)) for n, stop in zip(lengths, np.cumsum(lengths), strict=True))
 
-def chunks(lengths):
-    """Consecutive chunks of these lengths; event numbers count from 0."""
-    start = 0
-    for n in lengths:
-        yield reconstruction(range(start, start + n))
-        start += n
+    return make
 
 
 @pytest.mark.parametrize("sizes", [([5], [5]), ([2, 3], [5]), ([5], [1, 4]), ([2, 2, 1], [3, 2]), ([0, 5], [5, 0])])
-def test_chunks_of_other_lengths_are_paired_entry_by_entry(sizes):
+def test_chunks_of_other_lengths_are_paired_entry_by_entry(sizes, chunks):
     seen = []
     found = {"a": chunks(sizes[1]), "b": chunks([3, 2])}
     for left, right in zip_chunks(chunks(sizes[0]), found, files={"a": "x", "b": "y"}):
@@ -139,13 +119,13 @@ def test_chunks_of_other_lengths_are_paired_entry_by_entry(sizes):
     assert seen == list(range(5))
 
 
-def test_the_file_that_ends_early_is_named():
+def test_the_file_that_ends_early_is_named(chunks):
     answers = {"a": chunks([5]), "b": chunks([3])}
     with pytest.raises(InputError, match="y, entry 3: ends here"):
         list(zip_chunks(chunks([2, 3]), answers, files={"a": "x", "b": "y"}))
 
 
-def test_something_against_nothing_is_refused():
+def test_something_against_nothing_is_refused(chunks):
     assert list(zip_chunks(iter([]), {"a": iter([])}, files={"a": "x"})) == []
     with pytest.raises(InputError, match="x, entry 0: has more events"):
         list(zip_chunks(iter([]), {"a": chunks([1])}, files={"a": "x"}))

@@ -1,4 +1,4 @@
-"""Jets of hand-made events; fastjet is optional."""
+"""Jets of hand-made events."""
 
 import math
 
@@ -11,11 +11,6 @@ from pflow.metrics.jets import ALGORITHMS, JetMetrics, find_jets
 
 # Two back-to-back pairs of photons, each pair 2 degrees wide
 DIJET = [(22, 20.0, 90, -1), (22, 20.0, 90, 1), (22, 25.0, 90, 179), (22, 15.0, 90, 181)]
-
-
-@pytest.fixture(autouse=True)
-def _fastjet():
-    pytest.importorskip("fastjet")
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

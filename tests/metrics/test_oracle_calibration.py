@@ -7,11 +7,7 @@ import pytest
 
 from pflow.config import from_plain, to_plain
 from pflow.errors import ConfigError
-from pflow.metrics.oracle_calibration import (
-    KINDS,
-    ShowerCalibration,
-    load_calibration,
-)
+from pflow.metrics.oracle_calibration import KINDS, ShowerCalibration, load_calibration
 from pflow.physics.detector import load_detector
 
 DETECTOR = load_detector("ild_g4")

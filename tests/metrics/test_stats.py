@@ -8,16 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pflow.metrics.stats import (
-    LEVEL,
-    Axis,
-    Distribution,
-    WeightedFraction,
-    clopper_pearson,
-    fraction,
-    leaves,
-    merged,
-)
+from pflow.metrics.stats import LEVEL, Axis, Distribution, WeightedFraction, clopper_pearson, fraction, leaves, merged
 
 WIDTHS = ("resolution_68", "resolution_iqr", "rms90")
 

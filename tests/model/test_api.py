@@ -3,12 +3,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from pflow.model.api import (
-    ModelInputs,
-    build_reconstructor,
-    describe,
-    reconstructor_class,
-)
+from pflow.model.api import ModelInputs, build_reconstructor, describe, reconstructor_class
 from pflow.model.pointing import PointingReconstructor
 from pflow.model.translation import TranslationReconstructor
 

@@ -161,7 +161,7 @@ def without_autocast() -> Iterator[None]:
         yield
 
 
-POINTING = ("cld-general", "ild-g4-general", "ild-g4-photon")
+POINTING = ("cld-general", "ild-g4-photon")
 """The shipped models whose operations can be followed: translation makes tensors where no operation is seen."""
 
 
@@ -169,7 +169,6 @@ POINTING = ("cld-general", "ild-g4-general", "ild-g4-photon")
 def events(sample_dir):
     return {
         "cld-general": read_events(sample_dir / "cld_multi_test_small.root", entry_stop=2),
-        "ild-g4-general": read_events(sample_dir / "multi_test_small.root", entry_stop=2),
         "ild-g4-photon": read_events(sample_dir / "gammasep_test_small.root", entry_stop=2),
     }
 

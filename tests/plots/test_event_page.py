@@ -2,7 +2,6 @@ import dataclasses
 import re
 
 import numpy as np
-import pytest
 
 from pflow.io.open import read_events
 from pflow.plots.event_page import STRONGEST, event_page, interactive_figure
@@ -87,9 +86,8 @@ def test_names_from_files_are_text(event, reconstruction):
     assert "<script>alert" not in page
 
 
-@pytest.mark.parametrize("colour_by", ["truth", "energy"])
-def test_a_browser_shows_the_page_without_errors(sample_dir, open_in_browser, colour_by):
-    scene = make_scene(read_events(sample_dir / "zqq_test_small.root", entry_stop=1), colour_by=colour_by)
+def test_a_browser_shows_the_page_without_errors(sample_dir, open_in_browser):
+    scene = make_scene(read_events(sample_dir / "zqq_test_small.root", entry_stop=1))
     report = open_in_browser(event_page(scene))
     assert report["seen"] == report["resources"] == []
     assert report["canvases"] > 0

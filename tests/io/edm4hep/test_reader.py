@@ -19,12 +19,9 @@ def test_collections_are_joined_in_the_order_of_the_detector(read, content):
 
 
 @pytest.mark.parametrize("layout", ["rec", "old", "rntuple"])
-def test_every_layout_gives_the_same_events(read, content, layout):
+def test_every_layout_gives_the_same_events(read, content, layout, assert_same):
     new, other = read(content), read(content, layout)
-    assert [name for name, _ in new.parts()] == [name for name, _ in other.parts()]
-    for (name, part), (_, same) in zip(new.parts(), other.parts(), strict=True):
-        for field in part.fields:
-            assert ak.array_equal(part[field], same[field], equal_nan=True), (name, field)
+    assert_same(new, other)
     np.testing.assert_array_equal(new.event, other.event)
 
 

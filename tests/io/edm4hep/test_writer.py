@@ -50,32 +50,18 @@ def reconstruct(toy, perfect, tmp_path) -> Callable[..., tuple[Path, Reconstruct
     return run
 
 
-def same(a: Reconstruction, b: Reconstruction) -> bool:
-    links = [
-        getattr(a, name) is getattr(b, name) or getattr(a, name).to_list() == getattr(b, name).to_list()
-        for name in ("hit_links", "track_links")
-    ]
-    return (
-        all(links)
-        and a.particles.type.content == b.particles.type.content
-        and a.particles.to_list() == b.particles.to_list()
-        and a.event.tolist() == b.event.tolist()
-        and a.flags.tolist() == b.flags.tolist()
-    )
-
-
 def objects(file: Any, name: str) -> list[Any]:
     return file["events"][name].array().to_list()
 
 
 @pytest.mark.parametrize(("chunk", "options"), [(1, {}), (2, {"mc_links": True, "name": "Mine"})])
-def test_what_is_written_comes_back(source, reconstruct, options, chunk):
+def test_what_is_written_comes_back(source, reconstruct, options, chunk, same_reco):
     out, made, _ = reconstruct(source, chunk=chunk, **options)
-    assert same(read_reco(out, name=options.get("name", "PFlow")), made)
+    assert same_reco(read_reco(out, name=options.get("name", "PFlow")), made)
     assert read_provenance(out) == {"who": "me", "flagged": {"MAX_PARTICLES": 1}}
 
 
-def test_optional_parts_stay_absent(source, reconstruct):
+def test_optional_parts_stay_absent(source, reconstruct, same_reco):
     def bare(made: Reconstruction) -> Reconstruction:
         fields = [field for field in made.particles.fields if field not in ("scores", "covariance")]
         return dataclasses.replace(
@@ -84,7 +70,7 @@ def test_optional_parts_stay_absent(source, reconstruct):
 
     out, made, _ = reconstruct(source, change=bare)
     found = read_reco(out)
-    assert same(found, made)
+    assert same_reco(found, made)
     assert found.hit_links is None
     with pytest.raises(InputError, match="which hits the particles are made of"):
         read_reco(out, links="required")
@@ -179,11 +165,11 @@ def test_the_inputs_collections_are_kept_as_they_are(source, reconstruct, toy):
     assert "weight" in other["events"]["GPFloatKeys"].array()[0].to_list()
 
 
-def test_where_the_input_cannot_be_copied_its_hits_and_tracks_are_written(write, content, reconstruct):
+def test_where_the_input_cannot_be_copied_its_hits_and_tracks_are_written(write, content, reconstruct, same_reco):
     path = write(content, "rntuple")
     with pytest.warns(UserWarning, match="does not say the types.*hits and tracks that were used instead"):
         out, made, events = reconstruct(path)
-    assert same(read_reco(out), made)
+    assert same_reco(read_reco(out), made)
     file = uproot.open(out)
     names = ("EventHeader", "PFlow", "PFlowCaloHits", "PFlowClusters", "PFlowHitWeights", "PFlowParticleID")
     rows = file["podio_metadata"]["events___CollectionTypeInfo"].array()[0].to_list()
@@ -195,9 +181,9 @@ def test_where_the_input_cannot_be_copied_its_hits_and_tracks_are_written(write,
         reconstruct(path, mc_links=True)
 
 
-def test_hits_and_tracks_of_another_schema_are_written_as_collections(reconstruct, sample_dir):
+def test_hits_and_tracks_of_another_schema_are_written_as_collections(reconstruct, sample_dir, same_reco):
     out, made, events = reconstruct(sample_dir / "multi_test_small.root", detector=None, stop=3)
-    assert same(read_reco(out), made)
+    assert same_reco(read_reco(out), made)
     written = uproot.open(out)
     hits, tracks = (written["events"][name].array() for name in ("PFlowCaloHits", "PFlowTracks"))
     assert hits.energy.to_list() == events.hits.energy.to_list()
@@ -215,10 +201,10 @@ def test_hits_and_tracks_of_another_schema_are_written_as_collections(reconstruc
     assert set(ak.flatten(ids).to_list()) == {collection_id("PFlowCaloHits")}
 
 
-def test_simulated_hits_are_digitised_and_linked(data_dir, reconstruct):
+def test_simulated_hits_are_digitised_and_linked(data_dir, reconstruct, same_reco):
     path = data_dir / "edm4hep" / "cld_sim.edm4hep.root"
     out, made, events = reconstruct(path, detector="cld")
-    assert same(read_reco(out), made)
+    assert same_reco(read_reco(out), made)
     written, original = uproot.open(out)["events"], uproot.open(path)["events"]
     ours = written["PFlowCaloHits"].array()[0]
     assert ours.energy.to_list() == events.hits.energy[0].to_list()

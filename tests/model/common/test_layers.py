@@ -1,22 +1,24 @@
-"""Layers against torch's own, which are built of the same blocks in another way."""
+"""Layers against torch's own, which are built of the same blocks in another way; packed events against padded ones."""
+
+import dataclasses
 
 import pytest
 import torch
+from torch.nn import functional
 
 from pflow.model.common.attention import CrossAttention, SelfAttention
-from pflow.model.common.layers import LayerStyle, TransformerLayer
+from pflow.model.common.layers import LayerStyle, Packing, TransformerLayer, gelu
 from pflow.model.translation import TranslationNetworkConfig
-from pflow.model.translation.layers import Decoder
+from pflow.model.translation.layers import Decoder, make_encoder
 
 W, H, FF = 8, 2, 12
 
 
 def copy_attention(source, self_attention):
     """Weights of torch's multi-head attention into ours; both fuse query, key and value in this order."""
-    if self_attention is not None:
-        self_attention.query_key_value.weight.copy_(source.in_proj_weight)
-        self_attention.query_key_value.bias.copy_(source.in_proj_bias)
-        self_attention.out.load_state_dict(source.out_proj.state_dict())
+    self_attention.query_key_value.weight.copy_(source.in_proj_weight)
+    self_attention.query_key_value.bias.copy_(source.in_proj_bias)
+    self_attention.out.load_state_dict(source.out_proj.state_dict())
 
 
 def copy_cross(source, attention):
@@ -102,3 +104,68 @@ def test_multi_projection_layer_is_its_description():
         assert first.out_features == 2 * 3 * W
         expected = layer.feedforward_residual.norm(joined + second(first(joined).relu()))
         torch.testing.assert_close(decoder(x, decoder.project(memory)), expected)
+
+
+@pytest.mark.parametrize("shape", [(8,), (0, 8), (1, 8), (5, 8), (3, 1, 8), (1, 4, 8), (2, 3, 8)])
+def test_it_is_torchs_gelu_and_so_is_its_gradient(shape):
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    found, expected = gelu(x), functional.gelu(x)
+    torch.testing.assert_close(found, expected)
+    assert found.is_contiguous()
+    weight = torch.linspace(-1.0, 2.0, x.numel()).view(shape)
+    gradients = (torch.autograd.grad((y * weight).sum(), x) for y in (found, expected))
+    torch.testing.assert_close(*gradients)
+
+
+CONFIG = TranslationNetworkConfig(width=W, heads=H, feedforward=16, encoder_layers=2)
+MASK = torch.tensor([[True, False, True, True], [True, False, False, False], [False, True, True, False]])
+
+
+@pytest.fixture
+def x():
+    return torch.randn(3, 4, W, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def unpacked(monkeypatch):
+    """Switch packing off, as on a GPU."""
+
+    def switch_off():
+        monkeypatch.setattr(Packing, "of", staticmethod(lambda mask: None))
+
+    return switch_off
+
+
+def test_nothing_is_packed_without_padding_or_off_the_cpu():
+    assert Packing.of(None) is None
+    assert Packing.of(MASK.to("meta")) is None
+
+
+@pytest.mark.parametrize("other_mask", [None, torch.tensor([[True, True], [True, False], [False, True]])])
+def test_cross_encoder_is_the_same_packed_and_padded(other_mask, x, unpacked):
+    encoder = make_encoder(dataclasses.replace(CONFIG, source="cross"))
+    memory = torch.randn(3, 2, W, generator=torch.Generator().manual_seed(1))
+    packed = encoder(x, mask=MASK, memory=memory, memory_mask=other_mask)
+    unpacked()
+    torch.testing.assert_close(packed[MASK], encoder(x, mask=MASK, memory=memory, memory_mask=other_mask)[MASK])
+
+
+def test_encoder_and_its_gradients_are_the_same_packed_and_padded(x, unpacked):
+    encoder = make_encoder(CONFIG)
+    encoded, gradients = [], []
+    for _ in range(2):
+        leaf = x.clone().requires_grad_()
+        encoded.append(encoder(leaf, mask=MASK)[MASK])
+        encoded[-1].square().sum().backward()
+        gradients.append(leaf.grad)
+        unpacked()
+    torch.testing.assert_close(*encoded)
+    torch.testing.assert_close(*gradients)
+
+
+def test_an_event_without_any_token_packs(x):
+    mask = torch.tensor([[False] * 4, [True] * 4, [False] * 4])
+    encoder = make_encoder(CONFIG)
+    encoded = encoder(x, mask=mask)
+    assert encoded.isfinite().all()
+    torch.testing.assert_close(encoded[1:2], encoder(x[1:2]))
