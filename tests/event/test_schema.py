@@ -1,7 +1,5 @@
 """Every field of a hit and a track survives whatever is done with events; a new row of the schema is enough."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Truth rules on hand-made decays: every expected ancestor is worked out by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import awkward as ak

@@ -1,7 +1,5 @@
 """A small detector, and files of podio's layouts written with uproot."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is implausible in a file or leads nowhere is said, once, with numbers; `pflow inspect` lists the same."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 

@@ -1,7 +1,5 @@
 """Files of detectors that nobody has built."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

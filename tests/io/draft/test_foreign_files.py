@@ -1,7 +1,5 @@
 """Files whose collections have other names, types and members than those of the detectors that come with pflow."""
 
-from __future__ import annotations
-
 import awkward as ak
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """A small file as podio writes it, and a reconstruction of its events."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

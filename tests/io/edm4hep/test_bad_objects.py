@@ -1,7 +1,5 @@
 """One bad object never costs the event, in files and in what is made of them."""
 
-from __future__ import annotations
-
 import awkward as ak
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Damaged EDM4hep files: an `InputError` says which file and what is wrong, and bad entries can be skipped."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import uproot

@@ -1,7 +1,5 @@
 """The same forty events from an EDM4hep RNTuple and from a flat TTree."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import awkward as ak

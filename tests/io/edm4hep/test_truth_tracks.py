@@ -1,7 +1,5 @@
 """Tracks made from Monte Carlo particles for EDM4hep files without tracks; what they are is tested in tests/event."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import awkward as ak

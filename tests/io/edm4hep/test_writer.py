@@ -1,7 +1,5 @@
 """Reconstructions as EDM4hep: what is written, and that it comes back as it was."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
