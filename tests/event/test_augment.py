@@ -5,7 +5,6 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.augment import Augmentation, Overlay, augment, random_phi, reflect, rotate
 from pflow.event.build import make_hits, make_tracks
@@ -257,18 +256,3 @@ def test_in_a_cone_of_a_polygonal_detector_the_others_turn_by_its_symmetry(make_
     assert np.abs(turns - np.round(turns)).max() < 1e-4
     assert len(set(np.round(turns).astype(int) % 12)) == 12
     assert len(set(partner.tolist())) > 50
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"frequencies": [2, -1]}, "frequencies must be"),
-        ({"frequencies": [0.0]}, "frequencies must be"),
-        ({"cone": 4.0}, "cone must be"),
-        ({"max_hits": -1}, "max_hits must be"),
-        ({"ecal_tolerance": 0.0}, "ecal_tolerance must be"),
-    ],
-)
-def test_options_that_cannot_work_are_errors(options, message):
-    with pytest.raises(ConfigError, match=message):
-        Overlay(**options)

@@ -6,7 +6,6 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.disturb import Disturbance, disturb
 from pflow.event.events import Events
@@ -136,12 +135,3 @@ def test_only_the_stated_share_of_events(events):
     found = disturbed(events, probability=0.5, dead_cells=0.5)
     whole = jagged.count(found.hits) == jagged.count(events.hits)
     assert 0 < whole.sum() < len(events)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"dead_cells": 1.5}, {"energy_scale": -0.1}, {"hadron_ecal_scale": (1.2, 1.0)}, {"noise_hits": float("nan")}],
-)
-def test_values_out_of_range(options):
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        Disturbance(**options)

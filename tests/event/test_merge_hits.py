@@ -4,7 +4,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.errors import ConfigError, InputError
+from pflow.errors import InputError
 from pflow.event.build import make_hits
 from pflow.event.events import Events
 from pflow.event.merge_hits import Merge, merge_hits
@@ -171,16 +171,3 @@ def test_far_numbers_of_cells_do_not_overflow():
 def test_a_hit_that_is_nowhere_is_an_error_that_names_it():
     with pytest.raises(InputError, match=r"hand\.root, entry 5, 'hits\.position\.y'.*found nan"):
         merge_hits(one_event(energy=[1.0, 1.0], x=[1.0, 1.0], y=[1.0, np.nan], z=[1.0, 1.0]), COARSE)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"ecal_mm": 0.0}, "ecal_mm must be a length"),
-        ({"hcal_mm": float("inf")}, "hcal_mm must be a length"),
-        ({"layers": 1.5}, "layers must be a whole number"),
-    ],
-)
-def test_cells_that_cannot_be_are_errors(options, message):
-    with pytest.raises(ConfigError, match=message):
-        Merge(**{"ecal_mm": 10.0, "hcal_mm": 60.0, **options})

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.build import make_hits
 from pflow.event.links import Links
@@ -74,12 +73,6 @@ def test_hits_without_energy_are_no_overlap():
     i, _, found = overlap(sets({0: 1}), sets({0: 1}), np.zeros(1))
     assert len(i) == 1
     assert found.tolist() == [0]
-
-
-@pytest.mark.parametrize("overlap", [0.0, 1.5])
-def test_impossible_overlap_is_refused(overlap):
-    with pytest.raises(ConfigError, match="above 0 and at most 1"):
-        HitMatching(min_overlap=overlap)
 
 
 def test_truth_matches_itself_on_a_real_event(data_dir):

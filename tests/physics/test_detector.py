@@ -5,7 +5,7 @@ import yaml
 
 from pflow.config import builtin_names, from_plain, to_plain
 from pflow.errors import ConfigError
-from pflow.physics.detector import Calorimeter, Detector, load_detector
+from pflow.physics.detector import Detector, load_detector
 
 BUILTIN = builtin_names("detector")
 
@@ -97,14 +97,6 @@ def test_a_calorimeter_that_cannot_be_is_refused(plain, change, message):
     plain["calorimeters"][1] |= change
     with pytest.raises(ConfigError, match=message):
         from_plain(Detector, plain, "detector")
-
-
-@pytest.mark.parametrize(
-    "settings", [{"sim_time_window": (10.0, -1.0)}, {"sim_time_window": (1.0,)}, {"sim_deep_scale": (20.0,)}]
-)
-def test_a_digitisation_that_makes_no_sense_is_refused(settings):
-    with pytest.raises(ConfigError, match=f"calorimeter 'x': {next(iter(settings))}"):
-        Calorimeter(name="x", kind="ecal", region="barrel", **settings)
 
 
 @pytest.mark.parametrize(

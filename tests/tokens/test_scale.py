@@ -58,18 +58,3 @@ def test_the_logarithm_of_zero_is_that_of_the_floor():
 def test_fitting_on_unknown_values_is_an_error_that_names_the_feature():
     with pytest.raises(ConfigError, match="normalisation of x"):
         moments().update([[1.0, np.nan]])
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"transforms": ("log",)}, "nearest matches: log10"),
-        ({"mean": (np.nan,)}, "deviations above 0"),
-        ({"std": (0.0,)}, "deviations above 0"),
-        ({"std": (-1.0,)}, "deviations above 0"),
-    ],
-)
-def test_a_normaliser_that_cannot_be_inverted_is_refused(change, message):
-    fields = {"names": ("x",), "transforms": ("identity",), "mean": (0.0,), "std": (1.0,)}
-    with pytest.raises(ConfigError, match=message):
-        Normaliser(**(fields | change))

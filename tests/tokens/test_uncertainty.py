@@ -1,7 +1,5 @@
 import numpy as np
-import pytest
 
-from pflow.errors import ConfigError
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
 
@@ -38,17 +36,3 @@ def test_charged_particles_without_a_track_have_curves_of_their_own():
     np.testing.assert_allclose(energy, [0.2, 0.4, 0.2, 0.1])  # without a curve of its own: that of the class
     energy, _ = calibration.apply(sigma, sigma, classes)
     np.testing.assert_allclose(energy, [0.2, 0.2, 0.2, 0.1])
-
-
-@pytest.mark.parametrize("name", ["photn", "tau"])
-def test_an_unknown_class_is_refused(name):
-    with pytest.raises(ConfigError, match=f"no uncertainty curve '{name}'"):
-        UncertaintyCalibration(energy={name: DOUBLED})
-
-
-@pytest.mark.parametrize(
-    "points", [((0.0, 0.0), (0.0, 0.0)), ((0.0,), (0.0, 1.0)), ((), ()), ((0.0,), (float("nan"),))]
-)
-def test_points_that_make_no_curve_are_refused(points):
-    with pytest.raises(ConfigError, match="expected increasing log_sigma"):
-        Curve(*points)

@@ -59,20 +59,6 @@ def test_a_coarse_vocabulary_holds_the_five_classes_and_knows_every_code():
 
 
 @pytest.mark.parametrize(
-    ("codes", "counts", "message"),
-    [
-        ((), (), "at least one"),
-        ((22, 11), (1, 1), "increasing"),
-        ((-22, 1), (1, 1), "increasing"),
-        ((22,), (), "with a count each"),
-    ],
-)
-def test_codes_that_make_no_vocabulary_are_an_error(codes, counts, message):
-    with pytest.raises(ConfigError, match=message):
-        PdgVocabulary(codes=codes, counts=counts)
-
-
-@pytest.mark.parametrize(
     ("absolute", "predicted", "pdg", "charge"),
     [
         *((11, -1, 11, -1), (11, 1, -11, 1), (211, 1, 211, 1), (211, -1, -211, -1), (2212, -1, -2212, -1)),

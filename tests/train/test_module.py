@@ -21,21 +21,6 @@ from pflow.train.module import ParticleFlow, next_particle_errors, warmup_cosine
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lr": 0.0}, "expected lr > 0"),
-        ({"weight_decay": -1.0}, "weight_decay"),
-        ({"warmup": 1.0}, "warmup"),
-        ({"final_lr": 2.0}, "final_lr"),
-        ({"schedule": "linear"}, "no schedule 'linear'"),
-    ],
-)
-def test_options_that_cannot_work_are_errors(options, message):
-    with pytest.raises(ConfigError, match=message):
-        ParticleFlow(**options)
-
-
 @pytest.mark.filterwarnings(
     "ignore:.*does not have many workers:UserWarning",
     "ignore:.*is smaller than the logging interval:UserWarning",

@@ -1,0 +1,76 @@
+"""Options of configurations that cannot work are errors that name them."""
+
+import math
+from functools import partial
+
+import pytest
+
+from pflow.errors import ConfigError
+from pflow.event.augment import Overlay
+from pflow.event.disturb import Disturbance
+from pflow.event.merge_hits import Merge
+from pflow.metrics.match import Matching
+from pflow.metrics.match_hits import HitMatching
+from pflow.physics.detector import Calorimeter
+from pflow.tokens.config import TokenConfig
+from pflow.tokens.scale import Normaliser
+from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
+from pflow.tokens.vocab import PdgVocabulary
+from pflow.train.module import ParticleFlow
+
+CELLS = partial(Merge, ecal_mm=10.0, hcal_mm=60.0)
+CALORIMETER = partial(Calorimeter, name="x", kind="ecal", region="barrel")
+SCALE = partial(Normaliser, names=("x",), transforms=("identity",), mean=(0.0,), std=(1.0,))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (Overlay, {"frequencies": [2, -1]}, "frequencies must be"),
+        (Overlay, {"frequencies": [0.0]}, "frequencies must be"),
+        (Overlay, {"cone": 4.0}, "cone must be"),
+        (Overlay, {"max_hits": -1}, "max_hits must be"),
+        (Overlay, {"ecal_tolerance": 0.0}, "ecal_tolerance must be"),
+        (Disturbance, {"dead_cells": 1.5}, "dead_cells"),
+        (Disturbance, {"energy_scale": -0.1}, "energy_scale"),
+        (Disturbance, {"hadron_ecal_scale": (1.2, 1.0)}, "hadron_ecal_scale"),
+        (Disturbance, {"noise_hits": math.nan}, "noise_hits"),
+        (CELLS, {"ecal_mm": 0.0}, "ecal_mm must be a length"),
+        (CELLS, {"hcal_mm": math.inf}, "hcal_mm must be a length"),
+        (CELLS, {"layers": 1.5}, "layers must be a whole number"),
+        (Matching, {"cost": "best"}, "no matching cost 'best'"),
+        *((Matching, {"cut": cut}, "the cut .* must be") for cut in (0.0, -1.0, math.inf, math.nan)),
+        *((HitMatching, {"min_overlap": overlap}, "above 0 and at most 1") for overlap in (0.0, 1.5)),
+        (CALORIMETER, {"sim_time_window": (10.0, -1.0)}, "calorimeter 'x': sim_time_window"),
+        (CALORIMETER, {"sim_time_window": (1.0,)}, "calorimeter 'x': sim_time_window"),
+        (CALORIMETER, {"sim_deep_scale": (20.0,)}, "calorimeter 'x': sim_deep_scale"),
+        (TokenConfig, {"rule": "stabel"}, "nearest matches: stable"),
+        (TokenConfig, {"order": "enrgy"}, "nearest matches: energy"),
+        (TokenConfig, {"hit_features": ("enrgy",)}, "nearest matches: energy"),
+        (TokenConfig, {"hit_features": ()}, "at least one feature"),
+        (TokenConfig, {"e_min": -1.0}, "e_min must be"),
+        (TokenConfig, {"hit_energy_min": math.nan}, "hit_energy_min must be"),
+        (TokenConfig, {"merge": {"ecal_mm": 10.0}}, "hcal_mm"),
+        (TokenConfig, {"merge": {"ecal": 10.0}}, "merge: unknown field 'ecal' .*ecal_mm"),
+        (TokenConfig, {"merge": 10.0}, "merge: expected a mapping"),
+        (SCALE, {"transforms": ("log",)}, "nearest matches: log10"),
+        (SCALE, {"mean": (math.nan,)}, "deviations above 0"),
+        *((SCALE, {"std": (std,)}, "deviations above 0") for std in (0.0, -1.0)),
+        (UncertaintyCalibration, {"energy": {"photn": Curve((0.0,), (0.0,))}}, "no uncertainty curve 'photn'"),
+        (Curve, {"log_sigma": (0.0, 0.0), "log_factor": (0.0, 0.0)}, "expected increasing log_sigma"),
+        (Curve, {"log_sigma": (0.0,), "log_factor": (0.0, 1.0)}, "expected increasing log_sigma"),
+        (Curve, {"log_sigma": (), "log_factor": ()}, "expected increasing log_sigma"),
+        (PdgVocabulary, {"codes": (), "counts": ()}, "at least one"),
+        (PdgVocabulary, {"codes": (22, 11), "counts": (1, 1)}, "increasing"),
+        (PdgVocabulary, {"codes": (-22, 1), "counts": (1, 1)}, "increasing"),
+        (PdgVocabulary, {"codes": (22,), "counts": ()}, "with a count each"),
+        (ParticleFlow, {"lr": 0.0}, "expected lr > 0"),
+        (ParticleFlow, {"weight_decay": -1.0}, "weight_decay"),
+        (ParticleFlow, {"warmup": 1.0}, "warmup"),
+        (ParticleFlow, {"final_lr": 2.0}, "final_lr"),
+        (ParticleFlow, {"schedule": "linear"}, "no schedule 'linear'"),
+    ],
+)
+def test_options_that_cannot_work_are_errors_that_name_them(kind, options, message):
+    with pytest.raises(ConfigError, match=message):
+        kind(**options)
