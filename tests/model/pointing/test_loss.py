@@ -40,6 +40,7 @@ def one_particle(
         pairs=PairList.where(torch.ones(1, 1, 1, dtype=torch.bool)),
         particles=Particles(
             pdg=torch.tensor([[[1.0, 0.0, 0.0, 0.0]]]),
+            identity=torch.tensor([[0]]),
             charge=torch.tensor([[[0.0, 2.0, 0.0]]]),
             log_energy=torch.tensor([[log_energy]]),
             direction=torch.tensor([[direction]]),
