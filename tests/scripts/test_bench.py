@@ -19,9 +19,7 @@ def test_every_benchmark_is_tried():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
-def test_runs(name, sample_dir, model, save_model, tmp_path, capfd):
+def test_runs(name, sample_dir, capfd):
     file, *options = OPTIONS[name]
-    if name == "latency":  # a model that is exported at once
-        options += ["--checkpoint", str(save_model(model, tmp_path / "small.ckpt"))]
     bench.main([name, str(sample_dir / file), *options])
     assert capfd.readouterr().out.strip()
