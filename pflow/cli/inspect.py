@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="list the targets and the dropped particles of each event, as `pflow evaluate` chooses them",
     )
-    add_options(parser, "rule", "min-energy", "ignore-tracks")
+    add_options(parser, "rule", "min-energy", "ignore-tracks", "stable-status", "invisible")
     parser.add_argument(
         "--entries", type=at_least(0), default=10, metavar="N", help="events that --targets lists (default: 10)"
     )
@@ -57,11 +57,12 @@ def run(args: argparse.Namespace) -> int:
     if made is not None and made["kind"] != "reconstruction":
         print(json.dumps(_finite(made), indent=2, allow_nan=False)) if args.json else _print_provenance(made)
         return 0
-    content = inspect_file(args.file, **file_options(args))
+    chosen = {"rule": args.rule, "stable_status": args.stable_status, "invisible": tuple(map(abs, args.invisible))}
+    content = inspect_file(args.file, targets=chosen, **file_options(args))
     truth = None
     if args.targets:
-        settings = {"rule": args.rule, "e_min": args.min_energy, "use_tracks": not args.ignore_tracks}
-        truth = inspect_truth(args.file, **settings, entries=args.entries, **file_options(args))
+        settings = {**chosen, "e_min": args.min_energy, "use_tracks": not args.ignore_tracks}
+        truth = inspect_truth(args.file, targets=settings, entries=args.entries, **file_options(args))
     if args.json:
         found = dataclasses.asdict(content) | ({} if made is None else {"provenance": made})
         if truth is not None:

@@ -6,7 +6,6 @@ A solenoid's field along z is an axial vector: reflection in z leaves it, and th
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -141,10 +140,9 @@ def _random_groups(events: Events, options: Overlay, generator: np.random.Genera
         members, sizes = _any_others(sizes, generator)
         phi = random_phi(events.detector, members.size, generator).reshape(members.shape)
     else:
-        nearby, n_steps = _others_nearby, events.detector.phi_symmetry
-        if n_steps is not None:
-            nearby = functools.partial(_others_nearby_by_steps, n_steps=n_steps)
-        members, sizes, phi = nearby(*_axes(events.hits, is_small), sizes, options.cone, generator)
+        theta, azimuth = _axes(events.hits, is_small)
+        n_steps = events.detector.phi_symmetry
+        members, sizes, phi = _others_nearby(theta, azimuth, sizes, options.cone, generator, n_steps)
     phi[:, 0] = 0.0
     taken = np.arange(members.shape[1]) < sizes[:, np.newaxis]
     all_sizes = np.ones(len(events), dtype=np.int64)
@@ -190,56 +188,35 @@ def _any_others(sizes: Index, generator: np.random.Generator) -> tuple[Index, In
 
 
 def _others_nearby(
-    theta: Angles, azimuth: Angles, sizes: Index, cone: float, generator: np.random.Generator
+    theta: Angles, azimuth: Angles, sizes: Index, cone: float, generator: np.random.Generator, n_steps: int | None
 ) -> tuple[Index, Index, Angles]:
-    """Members and sizes like `_any_others`, of similar polar angle, and rotations that bring them near the first."""
+    """Members and sizes like `_any_others`, and rotations, of `n_steps` or any, that bring them near the first."""
     n = len(sizes)
-    order = np.argsort(theta, kind="stable")  # unknown ones, NaN, last
-    rank = np.argsort(order, kind="stable")
-    known = np.isfinite(theta)
-    low = np.searchsorted(theta[order[: known.sum()]], theta - cone)
-    high = np.searchsorted(theta[order[: known.sum()]], theta + cone, side="right")
-    others = np.where(known, high - low - 1, 0)
-    sizes = np.minimum(sizes, others + 1)
-    keys = generator.random((n, others.max(initial=0)))
-    keys[np.arange(keys.shape[1]) >= others[:, np.newaxis]] = np.inf
-    drawn = low[:, np.newaxis] + _smallest(keys, sizes.max() - 1)
-    drawn += drawn >= rank[:, np.newaxis]
-    members = np.concatenate([np.arange(n)[:, np.newaxis], order[np.minimum(drawn, n - 1)]], axis=1)
-
-    own, theirs = theta[:, np.newaxis], theta[members]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        cos = (np.cos(cone) - np.cos(own) * np.cos(theirs)) / (np.sin(own) * np.sin(theirs))
-    widest = np.arccos(np.clip(np.nan_to_num(cos, nan=-1.0), -1.0, 1.0))
-    phi = azimuth[:, np.newaxis] + widest * generator.uniform(-1.0, 1.0, members.shape) - azimuth[members]
-    return members, sizes, phi
-
-
-def _smallest(keys: npt.NDArray[np.float64], n: int) -> Index:
-    """Columns of the `n` smallest numbers of each row, in their order; of all where there are fewer."""
-    if n < keys.shape[1]:
-        lowest = np.argpartition(keys, n, axis=1)[:, :n]
-        return np.take_along_axis(lowest, np.argsort(np.take_along_axis(keys, lowest, axis=1), axis=1), axis=1)
-    return np.argsort(keys, axis=1)[:, :n]
-
-
-def _others_nearby_by_steps(
-    theta: Angles, azimuth: Angles, sizes: Index, cone: float, generator: np.random.Generator, n_steps: int
-) -> tuple[Index, Index, Angles]:
-    """As `_others_nearby`, of events that a rotation by a multiple of 2 pi / `n_steps` brings near the first."""
-    n = len(sizes)
-    steps = np.arange(n_steps) * (2 * np.pi / n_steps)
-    difference = azimuth[:, np.newaxis, np.newaxis] - azimuth[:, np.newaxis] - steps  # [first, other, step]
-    along, across = np.outer(np.cos(theta), np.cos(theta)), np.outer(np.sin(theta), np.sin(theta))
-    near = along[:, :, np.newaxis] + across[:, :, np.newaxis] * np.cos(difference) > np.cos(cone)  # False with NaN
-    near[np.arange(n), np.arange(n)] = False
-    step = np.where(near, generator.random(near.shape), -1.0).argmax(axis=-1)  # one of those that bring it near
-    others = near.any(axis=-1)
-    sizes = np.minimum(sizes, others.sum(axis=1) + 1)
-    keys = np.where(others, generator.random((n, n)), np.inf)
-    drawn = _smallest(keys, sizes.max() - 1)
+    near, phi = _rotations(theta, azimuth, cone, generator, n_steps)
+    np.fill_diagonal(near, False)
+    sizes = np.minimum(sizes, near.sum(axis=1) + 1)
+    drawn = np.where(near, generator.random((n, n)), np.inf).argsort(axis=1)[:, : sizes.max() - 1]
     members = np.concatenate([np.arange(n)[:, np.newaxis], drawn], axis=1)
-    return members, sizes, steps[np.take_along_axis(step, members, axis=1)]
+    return members, sizes, np.take_along_axis(phi, members, axis=1)
+
+
+def _rotations(
+    theta: Angles, azimuth: Angles, cone: float, generator: np.random.Generator, n_steps: int | None
+) -> tuple[npt.NDArray[np.bool_], Angles]:
+    """Which events a rotation brings within `cone` of each one, bool [one, other], and by which angle, at random."""
+    along = np.outer(np.cos(theta), np.cos(theta))  # NaN, and near nothing, where an axis is unknown
+    across = np.outer(np.sin(theta), np.sin(theta))
+    difference = azimuth[:, np.newaxis] - azimuth
+    if n_steps is None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            cos = (np.cos(cone) - along) / across
+        widest = np.arccos(np.clip(np.nan_to_num(cos, nan=-1.0), -1.0, 1.0))
+        return along + across > np.cos(cone), difference + widest * generator.uniform(-1.0, 1.0, along.shape)
+    steps = np.arange(n_steps) * (2 * np.pi / n_steps)
+    turned = np.cos(difference[:, :, np.newaxis] - steps)  # [one, other, step]
+    near = along[:, :, np.newaxis] + across[:, :, np.newaxis] * turned > np.cos(cone)
+    step = np.where(near, generator.random(near.shape), -1.0).argmax(axis=-1)  # one of those that bring it near
+    return near.any(axis=-1), steps[step]
 
 
 def _axes(hits: ak.Array, which: npt.NDArray[np.bool_]) -> tuple[Angles, Angles]:

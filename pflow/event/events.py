@@ -50,6 +50,8 @@ class Flag(enum.IntFlag):
     """Tracks without a finite momentum were left out."""
     UNUSABLE_REFERENCE = 128
     """Particles of the other algorithm with impossible numbers were left out."""
+    UNUSABLE_TRUTH = 256
+    """True particles with impossible numbers lost their energy, or links that lead nowhere were left out."""
 
 
 def count_flags(flags: npt.NDArray[np.uint32]) -> dict[str, int]:
@@ -193,16 +195,24 @@ class Events(EventLists):
         entry = None if index is None else int(self.entry[index])
         return InputError(message, file=self.path or None, entry=entry, field=field)
 
+    def error_of(self, found: Violation) -> InputError:
+        """What to raise of a violation."""
+        return self.error(found.message, index=found.index, field=found.field)
+
     def without_truth(self) -> Events:
         """The same events without `TRUTH_PARTS`."""
         parts: Any = dict.fromkeys(TRUTH_PARTS)
         return dataclasses.replace(self, **parts)
 
-    def violations(self) -> list[Violation]:
-        """All that is wrong with the content, in the order of the events."""
+    def sizes(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Number of objects of each part, and of calorimeters, that indices can point to, int64 [event]."""
         sizes = dict.fromkeys(PARTS, np.zeros(len(self), dtype=np.int64))
         sizes |= {name: jagged.count(part) for name, part in self.parts()}
-        sizes["calorimeters"] = np.full(len(self), len(self.detector.calorimeters))
+        return sizes | {"calorimeters": np.full(len(self), len(self.detector.calorimeters))}
+
+    def violations(self) -> list[Violation]:
+        """All that is wrong with the content, in the order of the events."""
+        sizes = self.sizes()
         found = [violation for name, part in self.parts() for violation in validate_part(name, part, sizes)]
         return sorted(found, key=lambda violation: violation.index)
 

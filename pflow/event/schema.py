@@ -18,8 +18,10 @@ from pflow.physics.pdg import CLASSES
 
 __all__ = ["LINKED", "PARTS", "SCHEMA", "Field", "fields_of", "quantities_of"]
 
-MAX_ENERGY = 1e7
-"""Largest energy or momentum, GeV: a thousand times any collider's, and small enough to compute with."""
+MAX_ENERGY = 1e5
+"""Largest energy or momentum that is measured, GeV: ten times any collider's; a track of more is all but straight."""
+MAX_TRUE_ENERGY = 1e7
+"""Largest energy or momentum of a true particle, GeV, whose generator may have written MeV."""
 MAX_LENGTH = 1e7
 """Largest coordinate, mm: larger than any cavern."""
 
@@ -67,7 +69,8 @@ def _momentum(
     name: str, dtype: str = "float32", *, prefix: str = "", inline: bool = False, required: bool = False
 ) -> Field:
     """A momentum, GeV."""
-    return _number(name, "GeV", dtype, most=MAX_ENERGY, axes=PXYZ, prefix=prefix, inline=inline, required=required)
+    most = MAX_TRUE_ENERGY if dtype == "float64" else MAX_ENERGY
+    return _number(name, "GeV", dtype, most=most, axes=PXYZ, prefix=prefix, inline=inline, required=required)
 
 
 def _number(name: str, unit: str, dtype: str = "float32", *, most: float = math.inf, **options: object) -> Field:
@@ -127,8 +130,8 @@ SCHEMA: Mapping[str, tuple[Field, ...]] = {
     "truth": (
         _index("pdg"),
         _number("charge", "e", "float64", most=1000, required=True),
-        _number("mass", "GeV", "float64", most=MAX_ENERGY, required=True),
-        _number("energy", "GeV", "float64", most=MAX_ENERGY, required=True, derived=True),
+        _number("mass", "GeV", "float64", most=MAX_TRUE_ENERGY, required=True),
+        _number("energy", "GeV", "float64", most=MAX_TRUE_ENERGY, required=True, derived=True),
         _momentum("momentum", "float64", inline=True, required=True),
         _position("vertex", "float64", prefix="v"),
         _index("status", default=1),  # 1: stable in the generator

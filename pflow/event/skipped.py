@@ -18,15 +18,27 @@ from pflow.event.links import Links
 from pflow.event.schema import LINKED
 from pflow.event.validate import unusable_objects
 
-__all__ = ["BadEntriesWarning", "LeftOutWarning", "leave_out", "refused_message", "without_refused"]
+__all__ = [
+    "BadEntriesWarning",
+    "ImplausibleWarning",
+    "LeftOutWarning",
+    "leave_out",
+    "refused_message",
+    "without_refused",
+]
 
 LEFT_OUT = {
     "hits": Flag.UNUSABLE_HITS,
     "tracker_hits": Flag.UNUSABLE_HITS,
     "tracks": Flag.UNUSABLE_TRACKS,
+    "truth": Flag.UNUSABLE_TRUTH,
+    **dict.fromkeys(LINKED, Flag.UNUSABLE_TRUTH),
     "reference": Flag.UNUSABLE_REFERENCE,
 }
 """Parts of which single objects are left out, and the flag of events that lack some."""
+
+IN_PLACE = {"hits": ("energy", "time", "position"), "truth": ("charge", "mass", "energy", "px", "py", "pz")}
+"""Parts whose objects keep their place, as others count them, and the numbers that are then 0."""
 
 T = TypeVar("T")
 
@@ -36,27 +48,45 @@ class BadEntriesWarning(UserWarning):
 
 
 class LeftOutWarning(UserWarning):
-    """Single hits, tracks or particles of the other algorithm that cannot be used were left out, and events flagged."""
+    """Single objects that cannot be used were left out, and their events flagged."""
+
+
+class ImplausibleWarning(UserWarning):
+    """Something in a file that is probably wrong, and would give wrong physics without a word."""
 
 
 def leave_out(events: Events) -> tuple[Events, dict[str, npt.NDArray[np.bool_]]]:
     """The events without single objects that have impossible numbers, flagged; and which of each part are left out.
 
-    A calorimeter hit keeps its place, with energy 0 at the origin, as links and outputs count hits; others are removed
-    with their links. An event with more than half of its hits bad is left for `Events.validate` to refuse.
+    Calorimeter hits (with energy 0 at the origin) and true particles (with energy 0) keep their place, as links and
+    outputs count them, and a parent that is not there is none; others are removed with their links. An event with more
+    than half of its hits, true particles or links bad is left for `Events.validate` to refuse.
     """
-    masks = {name: unusable_objects(name, part) for name, part in events.parts() if name in LEFT_OUT}
-    masks = {name: mask for name, mask in masks.items() if mask.any()}
+    masks = {}
     changed: dict[str, Any] = {}
     flags = events.flags.copy()
-    for name, mask in masks.items():
-        part = getattr(events, name)
+    for name, flag in LEFT_OUT.items():
+        part = getattr(events, name) if name not in changed else changed[name]
+        if part is None:
+            continue
         columns, counts = jagged.columns(part), jagged.count(part)
         event = jagged.event_index(counts)
+        if name == "truth":
+            lost = (columns["parent"] < -1) | (columns["parent"] >= counts[event])
+            columns["parent"] = np.where(lost, -1, columns["parent"])
+            if lost.any():
+                flags[event[lost]] |= np.uint32(flag)
+                part = changed[name] = jagged.records(columns, counts)
+        sizes = events.sizes() if name in LINKED else {}
+        mask = unusable_objects(name, part, sizes)
+        if not mask.any():
+            continue
         n_kept = np.bincount(event[~mask], minlength=len(counts))
-        if name == "hits":
+        if name in IN_PLACE or name in LINKED:
             mask &= (2 * n_kept >= counts)[event]
-            numbers = ("energy", "time", "position.x", "position.y", "position.z")
+            n_kept = np.bincount(event[~mask], minlength=len(counts))
+        if name in IN_PLACE:
+            numbers = (column for column in columns if column.partition(".")[0] in IN_PLACE[name])
             changed[name] = jagged.replaced(part, {key: np.where(mask, 0, columns[key]) for key in numbers})
         else:
             changed[name] = jagged.records({key: values[~mask] for key, values in columns.items()}, n_kept)
@@ -64,8 +94,9 @@ def leave_out(events: Events) -> tuple[Events, dict[str, npt.NDArray[np.bool_]]]
             for link, source in LINKED.items():
                 if source == name and (links := getattr(events, link)) is not None:
                     changed[link] = _renumbered(Links.of(links), number, counts)
-        flags[event[mask]] |= np.uint32(LEFT_OUT[name])
-    return (dataclasses.replace(events, flags=flags, **changed) if masks else events), masks
+        masks[name] = mask
+        flags[event[mask]] |= np.uint32(flag)
+    return (dataclasses.replace(events, flags=flags, **changed) if changed else events), masks
 
 
 def _renumbered(links: Links, number: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> ak.Array:

@@ -25,6 +25,7 @@ a real detector, and belong to no target.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,10 +37,11 @@ from pflow.errors import check_choice
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.links import Links, largest_weight
+from pflow.event.skipped import ImplausibleWarning
 from pflow.event.targets import Targets
 from pflow.physics.pdg import is_invisible
 
-__all__ = ["RULES", "STABLE_STATUS", "assigned_ancestors", "select_targets"]
+__all__ = ["RULES", "STABLE_STATUS", "assigned_ancestors", "select_targets", "unknown_status"]
 
 RULES = ("calo", "stable", "entering")
 """Names of the truth rules."""
@@ -108,6 +110,8 @@ def select_targets(
             field="truth" if truth is None else "hit_links",
         )
     ancestry = _Ancestry(events, truth)
+    if rule == "stable" and (problem := unknown_status(ancestry.status, stable_status)):
+        warnings.warn(f"{events.path}: {problem}", ImplausibleWarning, stacklevel=2)
     assigned, final = _assign(ancestry, events, rule, stable_status)
     n_hits = jagged.count(events.hits)
     hits = Links.of(hit_links).summed(assigned, n_hits, ancestry.counts)
@@ -151,6 +155,18 @@ def select_targets(
         list_dropped=functools.partial(
             _dropped, truth, ancestry, candidate & ~target, e_min, unseen, hit_energy, needed
         ),
+    )
+
+
+def unknown_status(codes: npt.NDArray[np.integer[Any]], stable_status: Sequence[int]) -> str:
+    """What is wrong where particles, of these status codes, are there and none is stable; "" if nothing."""
+    if not len(codes) or np.isin(codes, stable_status).any():
+        return ""
+    of_generator = codes[codes != 0] if codes.any() else codes  # 0: made by the simulation
+    different, counts = np.unique(of_generator, return_counts=True)
+    return (
+        f"no particle has status {', '.join(map(str, stable_status))}, as targets of the rule 'stable' have; most have "
+        f"{different[counts.argmax()]} (--stable-status)"
     )
 
 

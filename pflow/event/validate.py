@@ -43,13 +43,13 @@ def validate_part(
     return found
 
 
-def unusable_objects(part: str, records: ak.Array) -> npt.NDArray[np.bool_]:
-    """Whether each object of a part has impossible numbers, bool [N]; where indices point to is not looked at."""
+def unusable_objects(part: str, records: ak.Array, sizes: Mapping[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.bool_]:
+    """Whether each object of a part has impossible numbers, bool [N]; `sizes` as of `validate_part`."""
     columns, counts = jagged.columns(records), jagged.count(records)
     unusable = np.zeros(int(counts.sum()), dtype=np.bool_)
     for column, field in fields_of(part).items():
-        if column in columns and not field.width and not field.points_to:
-            for is_bad, _ in _checks(field, columns[column], counts, {}):
+        if column in columns and not field.width:
+            for is_bad, _ in _checks(field, columns[column], counts, sizes):
                 unusable |= is_bad(columns[column])
     return unusable
 

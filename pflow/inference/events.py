@@ -17,8 +17,9 @@ from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
+from pflow.event.links import Links
 from pflow.event.particles import Reconstruction
-from pflow.event.skipped import BadEntriesWarning, refused_message, without_refused
+from pflow.event.skipped import BadEntriesWarning, LeftOutWarning, leave_out, refused_message, without_refused
 from pflow.export.folder import CannotExportError
 from pflow.inference.engine import BATCH_SIZE, Engine, TorchEngine, pick_device
 from pflow.inference.onnx import OnnxEngine, OnnxTokenEngine, graphs_of
@@ -76,9 +77,9 @@ def reconstruct(
     device
         ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
     on_error
-        ``raise``, or ``skip``: warn, and leave an empty entry. It is flagged ``BAD_INPUT`` for impossible hits or
-        tracks, a missing value that the model reads or more than `max_hits` hits, ``NOT_FINITE`` for numbers that are
-        not finite.
+        ``raise``, or ``skip``: warn, and leave an empty entry. It is flagged ``BAD_INPUT`` where most hits are
+        impossible, a value that the model reads is missing or there are more than `max_hits` hits, ``NOT_FINITE`` for
+        numbers that are not finite. Single impossible hits and tracks are left out in either case, with a warning.
 
     Returns
     -------
@@ -103,7 +104,17 @@ def reconstruct(
     ready = pick_engine(
         model, engine, device=device, decoding=decoding, max_particles=max_particles, batch_size=batch_size
     )
-    return reconstruct_valid(usable_events(events, max_hits, on_error), ready, on_error)
+    kept, left_out = leave_out(events.without_truth())
+    if left_out:
+        error = events.error_of(events.without_truth().violations()[0])
+        warnings.warn(f"hits or tracks cannot be used and are left out; the first: {error}", LeftOutWarning, 2)
+    reconstruction = reconstruct_valid(usable_events(kept, max_hits, on_error), ready, on_error)
+    if "tracks" in left_out and reconstruction.track_links is not None:  # the caller's events have all of them
+        index = jagged.local_index(jagged.count(events.tracks))[~left_out["tracks"]]
+        links = Links.of(reconstruction.track_links)
+        links = dataclasses.replace(links, source=index[links.flat_source(jagged.count(kept.tracks))])
+        reconstruction = dataclasses.replace(reconstruction, track_links=links.records())
+    return reconstruction
 
 
 def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> Reconstruction:
@@ -150,7 +161,7 @@ def pick_engine(
 def usable_events(events: Events, max_hits: int, on_error: str, *, valid: bool = False) -> Events:
     """The events whose hits and tracks are possible (known to be, if `valid`) and not too many; others are empty."""
     errors = {
-        violation.index: events.error(violation.message, index=violation.index, field=violation.field)
+        violation.index: events.error_of(violation)
         for violation in ([] if valid else reversed(events.without_truth().violations()))
     }
     n_hits = jagged.count(events.hits)

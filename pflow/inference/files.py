@@ -21,14 +21,13 @@ from pflow.data.files import Chunk, FileOptions, matching
 from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event.events import Flag
 from pflow.event.particles import Reconstruction
-from pflow.event.skipped import BadEntriesWarning
+from pflow.event.skipped import BadEntriesWarning, ImplausibleWarning
 from pflow.inference.cluster import run_on_cluster
 from pflow.inference.engine import BATCH_SIZE, pick_device
 from pflow.inference.events import MAX_HITS, pick_engine
 from pflow.inference.provenance import describe_input, is_finished, provenance
 from pflow.inference.worker import ChunkResult, Settings, Worker
 from pflow.io.atomic import check_output, make_folder
-from pflow.io.checks import ImplausibleWarning
 from pflow.io.detect import geometry_fits
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.particles_root import FORMATS, NOTE, RecoWriter

@@ -66,7 +66,9 @@ class CachedFile:
         events = _load(path, self._detector) if truth else None
         if events is None:
             events = self._opened.read(start, stop, truth=truth, on_error=on_error)
-            if truth and not np.any(events.flags & (Flag.BAD_INPUT | Flag.UNUSABLE_HITS | Flag.UNUSABLE_TRACKS)):
+            if truth and not np.any(
+                events.flags & (Flag.BAD_INPUT | Flag.UNUSABLE_HITS | Flag.UNUSABLE_TRACKS | Flag.UNUSABLE_TRUTH)
+            ):
                 _store(path, events, self._cache)
         return events
 

@@ -17,8 +17,8 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
-from pflow.io.flat import FlatReader, missing_branches
-from pflow.io.layout import load_layout
+from pflow.io.flat import FlatReader
+from pflow.io.layout import REQUIRED, load_layout
 from pflow.io.particles_root import NOTE
 from pflow.io.reader import Reader
 from pflow.io.root import Columns, is_rntuple, open_tree
@@ -118,7 +118,8 @@ def sniff(directory: Any, path: str) -> str:
     if any(columns.has(name, *HIT_MEMBERS) or columns.has(name, *PARTICLE_MEMBERS) for name in columns.collections):
         return edm4hep
     keys = list(tree.keys(recursive=True))
-    missing = missing_branches(keys)
+    hits = load_layout(DEFAULT_LAYOUT).parts["hits"]
+    missing = [hits[name].branch for name in REQUIRED["hits"][0] if hits[name].branch not in keys]
     if not missing:
         return "flat"
     if NOTE in directory:

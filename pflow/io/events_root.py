@@ -69,13 +69,12 @@ def _alike(first: Events, rest: Iterable[Events], path: str | Path) -> Iterable[
     yield first
     names = [name for name, _ in first.parts()]
     for chunk in rest:
-        if chunk.detector != first.detector:
-            raise ConfigError(
-                f"cannot write {path}: events of detectors '{first.detector.name}' and '{chunk.detector.name}'"
-            )
         found = [name for name, _ in chunk.parts()]
-        if found != names:
-            raise ConfigError(f"cannot write {path}: chunks with {', '.join(names)} and with {', '.join(found)}")
+        if (chunk.detector, found) != (first.detector, names):
+            raise ConfigError(
+                f"cannot write {path}: chunks with {', '.join(names)} of detector '{first.detector.name}', and with "
+                f"{', '.join(found)} of '{chunk.detector.name}'"
+            )
         yield chunk
 
 

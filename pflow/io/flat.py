@@ -16,24 +16,16 @@ from pflow.event.build import make_hits, make_links, make_particles, make_tracke
 from pflow.event.events import TRUTH_PARTS, Events, Flag
 from pflow.event.links import Links
 from pflow.event.schema import LINKED
-from pflow.io.layout import REQUIRED, Branch, Layout, load_layout
+from pflow.io.layout import Branch, Layout, load_layout
 from pflow.io.root import open_tree, read_branch, read_note
 from pflow.physics import pdg
 from pflow.physics.detector import Detector, load_detector
 
-__all__ = ["NOTE", "FlatReader", "missing_branches"]
+__all__ = ["NOTE", "FlatReader"]
 
 NOTE = "pflow_flat"
 """Key of the note in pflow's own flat files: detector, codes of the calorimeters, name of the reference,
 whether its tracks were made from Monte Carlo particles."""
-
-
-def missing_branches(keys: Iterable[str], layout: str | Path | Layout = "g4") -> list[str]:
-    """Branches that the hits of a layout need and that are not among `keys`."""
-    layout = load_layout(layout)
-    known = set(keys)
-    needed = (layout.parts["hits"][name].branch for name in REQUIRED["hits"][0])
-    return [branch for branch in needed if branch not in known]
 
 
 class FlatReader:

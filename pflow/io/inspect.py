@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -99,16 +99,19 @@ class FileContent:
     tables: tuple[Table, ...] = ()  # of a ROOT file that holds no events
 
 
-def inspect_file(path: str | Path, *, max_entries: int = 1000, **options: Any) -> FileContent:
+def inspect_file(
+    path: str | Path, *, max_entries: int = 1000, targets: Mapping[str, Any] | None = None, **options: Any
+) -> FileContent:
     """Summarise the first `max_entries` entries of a file; `options` as of `pflow.io.open.open_events`.
 
+    `targets`: how they are chosen for the checks, options of `pflow.event.truth.select_targets`.
     Entries that cannot be used count as empty. A podio file that no built-in detector fits is summarised by its
     collections, a ROOT file whose events cannot be read by its trees. Errors in opening it are raised.
     """
     try:
         try:
             with open_events(path, **options) as file:
-                return _by_events(file, min(file.num_entries, max_entries))
+                return _by_events(file, min(file.num_entries, max_entries), targets or {})
         except NoDetectorError as error:
             sim = options.get("schema") == "edm4hep-sim"
             return _by_collections(path, error.summary, sim=sim, max_entries=max_entries)
@@ -121,46 +124,40 @@ def inspect_file(path: str | Path, *, max_entries: int = 1000, **options: Any) -
 
 
 def inspect_truth(
-    path: str | Path,
-    *,
-    rule: str = "stable",
-    e_min: float = 0.1,
-    use_tracks: bool = True,
-    entries: int = 10,
-    **options: Any,
+    path: str | Path, *, targets: Mapping[str, Any] | None = None, entries: int = 10, **options: Any
 ) -> list[dict[str, Any]]:
-    """Targets and dropped particles of the first `entries` events under a rule of `pflow.event.truth.select_targets`.
+    """Targets, by options of `pflow.event.truth.select_targets`, and dropped particles of the first `entries` events.
 
     By event: lists ``targets`` and ``dropped`` with ``index``, ``pdg``, ``energy`` (GeV) and, if dropped, ``reason``,
     and their summed energies; nothing of entries that cannot be used. `options` as of `pflow.io.open.open_events`.
     """
     with open_events(path, **options) as file:
         events, *_ = file.read_all(0, entries)
-    selected = select_targets(events, rule=rule, e_min=e_min, use_tracks=use_tracks)
+    selected = select_targets(events, **(targets or {}))
     fields = ["index", "pdg", "energy"]
     found = []
-    for number, (targets, dropped) in enumerate(zip(selected.particles, selected.dropped, strict=True)):
+    for number, (chosen, dropped) in enumerate(zip(selected.particles, selected.dropped, strict=True)):
         found.append(
             {
                 "entry": int(events.entry[number]),
                 "event": int(events.event[number]),
-                "targets": [{**own, "reason": ""} for own in targets[fields].to_list()],
+                "targets": [{**own, "reason": ""} for own in chosen[fields].to_list()],
                 "dropped": dropped[[*fields, "reason"]].to_list(),
-                "target_energy": float(ak.sum(targets.energy)),
+                "target_energy": float(ak.sum(chosen.energy)),
                 "dropped_energy": float(ak.sum(dropped.energy)),
             }
         )
     return found
 
 
-def _by_events(file: EventFile, stop: int) -> FileContent:
+def _by_events(file: EventFile, stop: int, targets: Mapping[str, Any]) -> FileContent:
     """A file that is read as a detector; counts are over the first `stop` entries."""
     collections = collection_contents(file.reader.file, stop) if isinstance(file.reader, Edm4hepReader) else ()
     missing = []
     try:
-        sums = _sum_up(file, stop, truth=True)
+        sums = _sum_up(file, stop, targets)
     except InputError as error:  # raised again if it is not the truth that cannot be read
-        sums = _sum_up(file, stop, truth=False)
+        sums = _sum_up(file, stop, targets, truth=False)
         missing.append(MissingPart(name="truth", needed_for=LEARNING, reason=str(error)))
     kinds = {own.name: own.kind for own in file.detector.calorimeters}
     parts = tuple(
@@ -222,17 +219,17 @@ class _Sums:
     checks: list[Check] = dataclasses.field(default_factory=list)
 
 
-def _sum_up(file: EventFile, stop: int, *, truth: bool) -> _Sums:
+def _sum_up(file: EventFile, stop: int, targets: Mapping[str, Any], *, truth: bool = True) -> _Sums:
     sums = _Sums(template=file.read_all(file.num_entries, truth=truth)[0])
     for start, end in file.ranges(CHUNK_SIZE):
         if start >= stop:
             break
         events, found, left_out = file.read_all(start, min(end, stop), truth=truth)
-        sums.bad |= {entry.entry: str(entry.error) for entry in found}
-        sums.left_out += [str(entry.error) for entry in left_out]
+        sums.bad |= {error.entry: str(error) for error in found if error.entry is not None}
+        sums.left_out += map(str, left_out)
         if start == 0:
             with suppress(InputError):  # truth that cannot be used, which is listed as missing
-                sums.checks = check_events(events[:CHECKED])
+                sums.checks = check_events(events[:CHECKED], **targets)
         energies = {} if events.reference is None else {"reference": float(ak.sum(events.reference.energy))}
         sums.counts.update({name: int(jagged.count(part).sum()) for name, part in events.parts() if name != "hits"})
         subdetector, layer = jagged.flat(events.hits.subdetector), jagged.flat(events.hits.layer)

@@ -14,11 +14,11 @@ from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.flat import FlatReader
 from pflow.io.layout import Layout
-from pflow.io.reader import BadEntry, EventFile, OnError, Reader
+from pflow.io.reader import EventFile, OnError, Reader
 from pflow.io.root import open_root
 from pflow.physics.detector import Detector, load_detector
 
-__all__ = ["BadEntriesWarning", "BadEntry", "EventFile", "iterate_events", "open_events", "read_events"]
+__all__ = ["BadEntriesWarning", "EventFile", "iterate_events", "open_events", "read_events"]
 
 FilePath = str | PathLike[str]
 

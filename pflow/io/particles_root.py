@@ -24,7 +24,7 @@ branch                        type    meaning
 ``flags``                     uint32  bits of `pflow.event.events.Flag`: 1 input unusable, 2 stopped at the
                                       maximum of particles, 4 an unknown code was mapped to its class, 8 tracks
                                       from Monte Carlo particles, 16 the model's numbers were not finite, 32, 64
-                                      and 128 some hits, tracks or reference particles were left out
+                                      and 128 some hits, tracks or reference particles were left out (256: truth)
 ============================= ======= ==================================================================
 
 An optional part has all of its branches or none. Hits are counted as `pflow.read_events` returns them: through the
@@ -44,7 +44,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import awkward as ak
 import numpy as np
@@ -63,7 +63,8 @@ from pflow.io.root import open_root, open_tree, read_branch, read_note, read_ran
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["FORMATS", "NOTE", "RecoWriter", "count_entries", "iterate_reco", "read_provenance", "read_reco"]
+__all__ = ["FORMATS", "NOTE", "OutputWriter", "RecoWriter"]
+__all__ += ["count_entries", "iterate_reco", "read_provenance", "read_reco"]
 
 TREE = "events"
 NOTE = "pflow_provenance"  # key of the provenance; every output of a reconstruction holds it
@@ -98,16 +99,85 @@ LINK_MEMBERS = {
 NO_HIT_LINKS = "holds no links that say which hits the particles are made of"
 
 
-class RecoWriter:
+class OutputWriter:
+    """Writes a reconstruction chunk by chunk; a context manager. The file appears at its place only when whole.
+
+    A kind of output says how its file begins (`_begin`), what a chunk adds (`_append`) and how it ends (`_end`).
+    Parameters and errors as of `RecoWriter`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        provenance: Mapping[str, Any],
+        name: str = "PFlow",
+        inputs: Iterable[str | Path] = (),
+        force: bool = False,
+    ) -> None:
+        if not name.isidentifier():
+            raise ConfigError(f"'{name}' cannot name a collection: expected letters, digits and underscores")
+        try:
+            json.dumps(provenance)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"provenance cannot be stored as JSON: {error}") from error
+        self._checks: Any = {"inputs": tuple(inputs), "replace": NOTE.encode(), "force": force}
+        self._path = check_output(path, **self._checks)
+        self._name = name
+        self._provenance = provenance
+        self._optional: frozenset[str] | None = None  # parts that the first chunk with particles has
+        self._flagged: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            partial = stack.enter_context(replacing(self._path, **self._checks))
+            self._file = stack.enter_context(uproot.recreate(partial, compression=uproot.ZSTD(5)))
+            self._begin()
+            stack.push(self._finish)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def extend(self, reconstruction: Reconstruction) -> None:
+        """Append consecutive events; chunks with particles that differ in their optional parts are a `ValueError`."""
+        self._flagged.update(count_flags(reconstruction.flags))
+        if jagged.count(reconstruction.particles).any():
+            optional = reconstruction.optional_parts
+            if self._optional not in (None, optional):
+                found = [", ".join(sorted(own or ())) or "particles alone" for own in (optional, self._optional)]
+                raise ValueError("chunks of one reconstruction differ: one has {}, one before {}".format(*found))
+            self._optional = optional
+        self._append(reconstruction)
+
+    def _begin(self) -> None: ...
+
+    def _append(self, reconstruction: Reconstruction) -> None:
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        raise NotImplementedError
+
+    def _finish(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is None:
+            self._end()
+            flagged = {"flagged": self._flagged} if self._flagged else {}
+            write_note(self._file, NOTE, {**self._provenance, **flagged})
+
+
+class RecoWriter(OutputWriter):
     """Writes a reconstruction chunk by chunk; a context manager. The file appears at its place only when whole.
 
     Parameters
     ----------
+    format
+        ``ttree`` or ``rntuple``.
     provenance
         Where the particles come from; plain data, as JSON can hold. ``flagged``, the number of events with each flag,
         is added where there are any.
-    format, name
-        ``ttree`` or ``rntuple``; name of the collection of particles, the prefix of its branches.
+    name
+        Name of the collection of particles, the prefix of its branches.
     inputs, force
         As of `pflow.io.atomic.check_output`; without `force`, only an earlier output of a reconstruction is replaced.
 
@@ -126,71 +196,22 @@ class RecoWriter:
     <Reconstruction: 2 events by PFlow, 5 particles, ...>
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        provenance: Mapping[str, Any],
-        format: Literal["ttree", "rntuple"] = "ttree",
-        name: str = "PFlow",
-        inputs: Iterable[str | Path] = (),
-        force: bool = False,
-    ) -> None:
+    def __init__(self, path: str | Path, *, format: Literal["ttree", "rntuple"] = "ttree", **options: Any) -> None:
         check_choice(format, FORMATS, "output format")
-        if not name.isidentifier():
-            raise ConfigError(f"'{name}' cannot name a collection: expected letters, digits and underscores")
-        try:
-            json.dumps(provenance)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"provenance cannot be stored as JSON: {error}") from error
-        self._checks: Any = {"inputs": tuple(inputs), "replace": NOTE.encode(), "force": force}
-        self._path = check_output(path, **self._checks)
-        self._provenance = provenance
+        super().__init__(path, **options)
         self._format = format
-        self._name = name
-        self._pending: list[Reconstruction] = []
-        self._optional: frozenset[str] | None = None
+        self._pending: list[Reconstruction] = []  # until there are enough events for a basket
         self._table: Any = None
-        self._flagged: Counter[str] = Counter()
 
-    def __enter__(self) -> RecoWriter:
-        with ExitStack() as stack:
-            partial = stack.enter_context(replacing(self._path, **self._checks))
-            self._file = stack.enter_context(uproot.recreate(partial, compression=uproot.ZSTD(5)))
-            stack.push(self._finish)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
-
-    def extend(self, reconstruction: Reconstruction) -> None:
-        """Append consecutive events. They are kept until there are enough for a basket.
-
-        The first chunk with particles decides which optional branches the file has; one that differs is a `ValueError`.
-        """
-        if not len(reconstruction):
-            return
-        self._flagged.update(count_flags(reconstruction.flags))
-        if ak.any(ak.num(reconstruction.particles, axis=1)):
-            optional = reconstruction.optional_parts
-            if self._optional is not None and optional != self._optional:
-                raise ValueError(
-                    f"chunks of one reconstruction differ: one has {', '.join(sorted(optional)) or 'particles alone'}, "
-                    f"one before {', '.join(sorted(self._optional or ())) or 'particles alone'}"
-                )
-            self._optional = optional
+    def _append(self, reconstruction: Reconstruction) -> None:
         self._pending.append(reconstruction)
         if self._optional is not None and sum(len(chunk) for chunk in self._pending) >= BASKET:
             self._flush(self._optional)
 
-    def _finish(self, error_type: type[BaseException] | None, *_: object) -> None:
-        if error_type is not None:
-            return
+    def _end(self) -> None:
         if self._optional is None:
             self._optional = frozenset().union(*(chunk.optional_parts for chunk in self._pending))
         self._flush(self._optional)
-        write_note(self._file, NOTE, {**self._provenance, **({"flagged": self._flagged} if self._flagged else {})})
 
     def _flush(self, optional: frozenset[str]) -> None:
         empty = _without_particles(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint32), optional)

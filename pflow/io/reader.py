@@ -8,20 +8,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal, Protocol, runtime_checkable
 
-import awkward as ak
 import numpy as np
 
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.events import Events, concatenate
-from pflow.event.skipped import BadEntriesWarning, LeftOutWarning, leave_out, refused_message
-from pflow.event.validate import Violation
-from pflow.io.checks import ImplausibleWarning, check_units
+from pflow.event.skipped import BadEntriesWarning, ImplausibleWarning, LeftOutWarning, leave_out, refused_message
+from pflow.io.checks import check_scales
 from pflow.io.remote import with_retries
 from pflow.io.root import read_ranges
 from pflow.physics.detector import Detector
 
-__all__ = ["BadEntry", "EventFile", "OnError", "Reader"]
+__all__ = ["EventFile", "OnError", "Reader"]
 
 OnError = Literal["raise", "skip"]
 
@@ -54,14 +52,6 @@ class Reader(Protocol):
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         ...
-
-
-@dataclasses.dataclass(frozen=True)
-class BadEntry:
-    """An entry of the tree, from 0, that cannot be used, and the first thing that is wrong with it."""
-
-    entry: int
-    error: InputError
 
 
 class EventFile:
@@ -155,15 +145,15 @@ class EventFile:
             raise ConfigError(f"on_error is '{on_error}', expected 'raise' or 'skip'")
         events, bad, left_out = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
         if bad:
-            message = refused_message([found.error for found in bad], len(events))
+            message = refused_message(bad, len(events))
             warnings.warn(message, BadEntriesWarning, stacklevel=3)
         if left_out:
-            n_entries = len({found.entry for found in left_out})
-            message = f"{n_entries} of {len(events)} entries have hits or tracks that cannot be used and were left out"
-            warnings.warn(f"{message}; the first: {left_out[0].error}", LeftOutWarning, stacklevel=3)
+            n_entries = len({error.entry for error in left_out})
+            message = f"{n_entries} of {len(events)} entries have objects that cannot be used and were left out"
+            warnings.warn(f"{message}; the first: {left_out[0]}", LeftOutWarning, stacklevel=3)
         notes = dict(self.reader.notes)
-        if "units" not in self._noted and len(jagged.flat_records(events.hits)):
-            notes["units"] = "; ".join(check.text for check in check_units(events[:CHECKED]) if not check.good)
+        if "scales" not in self._noted and len(jagged.flat_records(events.hits)):
+            notes["scales"] = "; ".join(check.text for check in check_scales(events[:CHECKED]) if not check.good)
         new = [text for about, text in notes.items() if text and about not in self._noted]
         self._noted |= notes.keys()
         if new:
@@ -172,13 +162,13 @@ class EventFile:
 
     def read_all(
         self, start: int = 0, stop: int | None = None, *, truth: bool = True, strict: bool = False
-    ) -> tuple[Events, list[BadEntry], list[BadEntry]]:
-        """As `read`; and entries that cannot be used (`strict`: raise the first) or of which objects were left out."""
+    ) -> tuple[Events, list[InputError], list[InputError]]:
+        """As `read`; and why entries cannot be used (`strict`: raise the first) or objects of them were left out."""
         if start < 0:
             raise ConfigError(f"entries are counted from 0, found start {start}")
         stop = self.num_entries if stop is None else min(max(stop, 0), self.num_entries)
         start = min(start, stop)
-        bad: dict[int, BadEntry] = {}
+        bad: dict[int, InputError] = {}
         try:
             events = self._decode(start, stop, truth)
         except InputError as error:
@@ -189,33 +179,29 @@ class EventFile:
         if violations:
             events, _ = leave_out(events)
             remaining = events.violations()
-            left_out = [_bad_entry(events, found) for found in violations if found not in remaining]
+            left_out = [events.error_of(found) for found in violations if found not in remaining]
             if strict and remaining:
                 events.validate()
             for found in remaining:
-                bad.setdefault(int(events.entry[found.index]), _bad_entry(events, found))
+                bad.setdefault(int(events.entry[found.index]), events.error_of(found))
         return events.emptied(np.isin(events.entry, list(bad))), [bad[entry] for entry in sorted(bad)], left_out
 
     def _decode(self, start: int, stop: int, truth: bool) -> Events:
         """Read without validating."""
         return with_retries(self.path, lambda: self.reader.read(start, stop, truth=truth), again=self._connect_again)
 
-    def _decode_one(self, entry: int, truth: bool, bad: dict[int, BadEntry]) -> Events:
+    def _decode_one(self, entry: int, truth: bool, bad: dict[int, InputError]) -> Events:
         """One entry; without content, and noted as bad, where it cannot be decoded."""
         try:
             return self._decode(entry, entry + 1, truth)
         except InputError as error:
             if error.entry is None:
                 raise
-            bad[entry] = BadEntry(entry, error)
+            bad[entry] = error
         template = self._decode(self.num_entries, self.num_entries, truth)  # touches no bytes
-        parts = {name: ak.unflatten(ak.flatten(part, axis=1), [0]) for name, part in template.parts()}
-        numbers: dict[str, Any] = {
-            "entry": np.array([entry]),
-            "event": np.array([entry]),
-            "flags": np.zeros(1, np.uint32),
-        }
-        return dataclasses.replace(template, **numbers, **parts)
+        parts: Any = {name: jagged.concatenate([part, 1]) for name, part in template.parts()}
+        number = np.array([entry])
+        return dataclasses.replace(template, entry=number, event=number, flags=np.zeros(1, np.uint32), **parts)
 
     def _connect_again(self) -> None:
         """Open the file anew; an `InputError` if there is another one in its place."""
@@ -226,8 +212,3 @@ class EventFile:
             reader.close()
             raise InputError("was replaced while it was read", file=self.path)
         self.reader = reader
-
-
-def _bad_entry(events: Events, found: Violation) -> BadEntry:
-    error = events.error(found.message, index=found.index, field=found.field)
-    return BadEntry(int(events.entry[found.index]), error)

@@ -174,7 +174,7 @@ class TestValidate:
             (truth_of(mass=BAD), "truth.mass", "expected a finite number"),
             (truth_of(parent=INDEX * 2), "truth.parent", "-1 or the index of a particle, found 2 at index 1"),
             (make_particles(pdg=INDEX, charge=ONE, energy=-ONE, **MOMENTUM), "reference.energy", "at least 0 GeV"),
-            (hits_of(energy=1e8 * ONE), "hits.energy", r"at most 1e\+07 GeV, found 100000000"),
+            (hits_of(energy=1e8 * ONE), "hits.energy", "at most 100000 GeV, found 100000000"),
             (hits_of(x=-1e8 * ONE), "hits.position.x", r"at most 1e\+07 mm, found -100000000"),
             (hits_of(layer=70000 + INDEX), "hits.layer", "at most 65535, found 70000"),
             (truth_of(px=1e8 * ONE), "truth.energy", r"at most 1e\+07 GeV"),

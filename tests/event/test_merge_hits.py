@@ -4,7 +4,6 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.errors import InputError
 from pflow.event.build import make_hits
 from pflow.event.events import Events
 from pflow.event.merge_hits import Merge, merge_hits
@@ -166,8 +165,3 @@ def test_far_numbers_of_cells_do_not_overflow():
     twice = dataclasses.replace(events, hits=ak.concatenate([events.hits, events.hits], axis=1))
     merged = merge_hits(twice, Merge(ecal_mm=1e-6, hcal_mm=1e-6))
     assert merged.hits.energy.tolist() == [[2.0] * 200]
-
-
-def test_a_hit_that_is_nowhere_is_an_error_that_names_it():
-    with pytest.raises(InputError, match=r"hand\.root, entry 5, 'hits\.position\.y'.*found nan"):
-        merge_hits(one_event(energy=[1.0, 1.0], x=[1.0, 1.0], y=[1.0, np.nan], z=[1.0, 1.0]), COARSE)

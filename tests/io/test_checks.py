@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import uproot
 
-from pflow.io.checks import ImplausibleWarning, check_events
+from pflow.event.skipped import ImplausibleWarning
+from pflow.io.checks import check_events
 from pflow.io.events_root import write_events
 from pflow.io.inspect import inspect_file
 from pflow.io.open import open_events, read_events
@@ -22,7 +23,7 @@ def problems(events, **options) -> list[str]:
 
 def test_nothing_is_wrong_with_real_events(cld_rec, cld_sim):
     assert problems(cld_rec) == problems(cld_sim) == []
-    assert {check.name for check in check_events(cld_rec)} == {"units", "response", "field", "targets"}
+    assert {check.name for check in check_events(cld_rec)} == {"units", "response", "field", "charges", "targets"}
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,8 @@ def test_nothing_is_wrong_with_real_events(cld_rec, cld_sim):
         ("hits", "energy", 0.025, {"units", "response", "targets"}),
         ("hits", "energy", 2.0, {"response"}),
         ("tracks", "momentum", 1.75, {"field"}),
+        ("tracks", "charge", -1, {"charges"}),
+        ("reference", "energy", 1000.0, {"units"}),
         ("truth", "status", 2001, {"status"}),
     ],
 )

@@ -135,7 +135,10 @@ def test_chunks_that_make_no_file(tmp_path):
     for chunks, message in (
         ([], "no events were given"),
         ([events, hits], r"chunks with hits, tracks, .* and with hits"),
-        ([hits, dataclasses.replace(hits, detector=load_detector("clic"))], "detectors 'cld' and 'clic'"),
+        (
+            [hits, dataclasses.replace(hits, detector=load_detector("clic"))],
+            "of detector 'cld', and with hits of 'clic'",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             write_events(tmp_path / "out.root", chunks)

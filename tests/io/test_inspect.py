@@ -75,7 +75,7 @@ def test_cld_truth_adds_up_to_what_the_generator_gave(data_dir):
 
 def test_a_bad_entry_has_no_truth(write, content, toy):
     content["A2.energy"][1] = [float("nan")]
-    _, bad = inspect_truth(write(content), detector=toy, rule="calo")
+    _, bad = inspect_truth(write(content), detector=toy, targets={"rule": "calo"})
     assert (bad["targets"], bad["dropped"]) == ([], [])
 
 

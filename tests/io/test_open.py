@@ -47,7 +47,7 @@ def test_options_that_cannot_be_are_refused(write, four, toy, options, message):
 
 
 def test_bad_truth_is_named(write, four, toy):
-    four["MCParticles.mass"][2] = [float("nan"), *four["MCParticles.mass"][2][1:]]
+    four["MCParticles.mass"][2] = [float("nan")] * len(four["MCParticles.mass"][2])
     path = write(four)
     with pytest.raises(InputError) as caught:
         read_events(path, detector=toy)

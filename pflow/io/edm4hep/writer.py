@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import awkward as ak
 import numpy as np
-import uproot
 
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
-from pflow.event.events import Flag, count_flags
+from pflow.event.events import Flag
 from pflow.event.particles import Reconstruction
 from pflow.event.skipped import leave_out
-from pflow.io.atomic import check_output, replacing
 from pflow.io.edm4hep.data_model import EDM4HEP, CollectionInfo, DataModel, collection_id
 from pflow.io.edm4hep.frames import Filled, FrameWriter, InputCopy, Parameters
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.reco import RecoNames, hit_frames, reco_frames, track_frames
+from pflow.io.particles_root import OutputWriter
 from pflow.io.reader import EventFile
-from pflow.io.root import entries_at_once, write_note
+from pflow.io.root import entries_at_once
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["NOTE", "Edm4hepRecoWriter"]
-
-NOTE = "pflow_provenance"  # key of the provenance
+__all__ = ["Edm4hepRecoWriter"]
 
 HEADER = "EventHeader"
 
@@ -38,7 +33,7 @@ CLUSTER_SIZE = 32
 """Events that are written at a time, at least: with the input's collections they are some megabytes each."""
 
 
-class Edm4hepRecoWriter:
+class Edm4hepRecoWriter(OutputWriter):
     """Writes the reconstruction of one file, chunk by chunk; a context manager. It appears at its place when whole.
 
     The output holds the collections of `pflow.io.edm4hep.reco` and those of the input `file`, which must stay open;
@@ -52,18 +47,13 @@ class Edm4hepRecoWriter:
         path: str | Path,
         file: EventFile,
         *,
-        provenance: Mapping[str, Any],
         mc_links: bool = False,
         name: str = "PFlow",
         inputs: Iterable[str | Path] = (),
-        force: bool = False,
+        **options: Any,
     ) -> None:
-        if not name.isidentifier():
-            raise ConfigError(f"'{name}' cannot name a collection: expected letters, digits and underscores")
-        self._checks: Any = {"inputs": (file.path, *inputs), "replace": NOTE.encode(), "force": force}
-        self._path = check_output(path, **self._checks)
-        self._file = file
-        self._provenance = provenance
+        super().__init__(path, name=name, inputs=(file.path, *inputs), **options)
+        self._input = file
         self._names = names = RecoNames(name)
         self._reader = reader = file.reader if isinstance(file.reader, Edm4hepReader) else None
         self._copy = _copy_of(reader)
@@ -105,35 +95,18 @@ class Edm4hepRecoWriter:
             self._collections += [(self._copy.model, collection) for collection in copied.values()]
             self._definitions |= self._copy.definitions
         self._entry = 0
-        self._optional: frozenset[str] | None = None
-        self._flagged: Counter[str] = Counter()
 
     @property
     def _own_tracks(self) -> bool:
         """Whether tracks are written as a collection of our own: those of the input cannot be referred to."""
-        return self._track_id is None and (self._copy is None or self._file.truth_tracks)
+        return self._track_id is None and (self._copy is None or self._input.truth_tracks)
 
-    def __enter__(self) -> Edm4hepRecoWriter:
-        with ExitStack() as stack:
-            partial = stack.enter_context(replacing(self._path, **self._checks))
-            self._output = stack.enter_context(uproot.recreate(partial, compression=uproot.ZSTD(5)))
-            self._frames = FrameWriter(self._output, collections=self._collections, definitions=self._definitions)
-            stack.push(self._finish)
-            self._stack = stack.pop_all()
-        return self
+    def _begin(self) -> None:
+        self._frames = FrameWriter(self._file, collections=self._collections, definitions=self._definitions)
 
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
-
-    def extend(self, reconstruction: Reconstruction) -> None:
+    def _append(self, reconstruction: Reconstruction) -> None:
         """Append the particles of the next entries of the input, of which only those flagged may be damaged."""
-        self._flagged.update(count_flags(reconstruction.flags))
-        if ak.any(ak.num(reconstruction.particles, axis=1)):
-            optional = reconstruction.optional_parts
-            if self._optional is not None and optional != self._optional:
-                raise ValueError("chunks of one reconstruction differ in what they hold of links, scores, covariances")
-            self._optional = optional
-        tree = self._file.reader.tree
+        tree = self._input.reader.tree
         step = CLUSTER_SIZE if tree is None else max(CLUSTER_SIZE, entries_at_once(tree) // 4)
         for start in range(0, len(reconstruction), step):
             chosen = reconstruction[start : start + step]
@@ -175,7 +148,7 @@ class Edm4hepRecoWriter:
         """Our collections, offsets [event, collection] of the hits of each of the input's, and its unused tracks."""
         names = self._names
         if self._reader is None:
-            events, origins = self._file.reader.read(start, stop, truth=self._mc_links), None
+            events, origins = self._input.reader.read(start, stop, truth=self._mc_links), None
         else:
             events, origins = self._reader.read_with_origins(start, stop, truth=self._mc_links)
         skipped = (reconstruction.flags & Flag.BAD_INPUT) > 0
@@ -207,9 +180,7 @@ class Edm4hepRecoWriter:
             offsets = (np.cumsum(origins.counts, axis=0) - origins.counts).T
         return frames, offsets, unused
 
-    def _finish(self, error_type: type[BaseException] | None, *_: object) -> None:
-        if error_type is not None:
-            return
+    def _end(self) -> None:
         names = self._names
         categories = {} if self._copy is None else self._copy.categories()
         metadata = categories.pop("metadata", [])
@@ -224,15 +195,13 @@ class Edm4hepRecoWriter:
                 **{f"{name}__CellIDEncoding": [encoding] for name, encoding in encodings.items()},
                 f"{names.particle_id}__AlgoName": [names.particles],
                 f"{names.particle_id}__ParameterNames": list(CLASSES),
-                f"{names.clusters}__SubdetectorNames": [one.name for one in self._file.detector.calorimeters],
+                f"{names.clusters}__SubdetectorNames": [one.name for one in self._input.detector.calorimeters],
                 f"{names.particles}__HitCollections": list(self._hit_collections),
                 f"{names.particles}__Parts": sorted(self._optional or ()),
             },
         }
         merged = _merged(metadata[0] if metadata else {}, own)
         self._frames.finish({"metadata": [merged, *metadata[1:]], **categories})
-        flagged = {"flagged": self._flagged} if self._flagged else {}
-        write_note(self._output, NOTE, {**self._provenance, **flagged})
 
 
 def _copy_of(reader: Edm4hepReader | None) -> InputCopy | None:

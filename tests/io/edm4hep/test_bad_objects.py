@@ -6,6 +6,7 @@ import pytest
 
 from pflow.event.events import Flag
 from pflow.event.skipped import BadEntriesWarning, LeftOutWarning
+from pflow.event.truth import select_targets
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events, read_events
 from pflow.io.particles_root import read_reco
@@ -26,6 +27,28 @@ def test_a_bad_hit_keeps_its_place_without_energy(write, content, toy, member, v
     assert events.hits.energy.to_list() == expected
     assert events.hits[0, left_out].position.to_list() == {"x": 0.0, "y": 0.0, "z": 0.0}
     assert events.hit_links.to_list() == good.hit_links.to_list()
+
+
+@pytest.mark.parametrize(
+    ("member", "place", "value"),
+    [
+        ("MCParticles.momentum.x", 2, np.nan),
+        ("MCParticles.mass", 0, np.inf),
+        ("_MCParticles_parents.index", 0, 99),
+        ("_HitLinks_to.index", 2, 99),
+        ("_HitLinks_from.index", 2, 99),
+        ("HitLinks.weight", 2, -1.0),
+    ],
+)
+def test_bad_truth_does_not_cost_the_event(write, content, toy, member, place, value):
+    good = read_events(write(content), detector=toy)
+    content[member][0][place] = value
+    with pytest.warns(LeftOutWarning, match=r"1 of 2 entries .* left out; the first: .*entry 0, '(truth|hit_links)"):
+        events = read_events(write(content, name="bad.root"), detector=toy)
+    assert events.flags.tolist() == [int(Flag.UNUSABLE_TRUTH), 0]
+    assert events.hits.energy.to_list() == good.hits.energy.to_list()
+    assert ak.num(events.truth).to_list() == [3, 1]
+    assert ak.num(select_targets(events, rule="calo").particles).to_list() == [2 - ("momentum" in member), 1]
 
 
 def test_an_event_of_mostly_bad_hits_is_refused(write, content, toy):
