@@ -42,25 +42,7 @@ _EXPORTS = {
     "shipped_models": "pflow.config",
 }
 
-__all__ = [
-    "Detector",
-    "Events",
-    "RecoWriter",
-    "Reconstruction",
-    "__version__",
-    "evaluate",
-    "explain",
-    "iterate_events",
-    "load_detector",
-    "load_model",
-    "make_particles",
-    "open_events",
-    "read_events",
-    "read_reco",
-    "reconstruct",
-    "select_targets",
-    "shipped_models",
-]
+__all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:

@@ -55,8 +55,9 @@ def text_facts(facts: Iterable[tuple[str, str]]) -> str:
     width = max(_width(), indent + 20)
     lines = []
     for label, text in facts:
-        begin = {"initial_indent": f"{label:<{indent}}", "subsequent_indent": " " * indent}
-        lines.append(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False, **begin) or label)
+        wrapped = textwrap.wrap(text, width - indent, break_long_words=False, break_on_hyphens=False) or [""]
+        begins = (f"{label:<{indent}}", *(" " * indent for _ in wrapped[1:]))
+        lines += [f"{begin}{line}".rstrip() for begin, line in zip(begins, wrapped, strict=True)]
     return "\n".join(lines)
 
 

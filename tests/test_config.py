@@ -45,8 +45,6 @@ def test_an_equal_value_comes_back(value):
         ({"inner": {}}, r"it: inner: field 'size' is missing"),
         ({"inner": 3}, r"it: inner: expected a mapping, found int"),
         ({"inner": {"size": "1"}}, r"it: inner: 'size' must be a number, found '1'"),
-        ({"inner": {"size": 10**400}}, r"'size' must be a number up to 1.8e308"),
-        ({"numbers": [1, 10**200]}, r"'numbers\[1\]' must be a whole number up to 9223372036854775807"),
         ({"inner": {"size": 1.0, "name": 2}}, r"'name' must be text"),
         ({"parts": [1]}, r"'parts' must be a mapping"),
         ({"several": [{"size": 1}, {}]}, r"it: several\[1\]: field 'size' is missing"),

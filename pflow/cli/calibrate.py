@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import TYPE_CHECKING
 
 from pflow.cli.options import add_file_options, add_option, add_options, file_options
-
-if TYPE_CHECKING:
-    from pflow.tokens.uncertainty import UncertaintyCalibration
 
 __all__ = ["add_arguments", "run"]
 
@@ -96,20 +92,9 @@ def run(args: argparse.Namespace) -> int:
             f"{trial.class_right_mean:.4f} in the mean over the classes"
         )
     chosen = best(trials, args.choose_by)
-    _print_curves(chosen.uncertainty)
     written = write_weights(
         args.checkpoint, args.output, calibration=chosen.uncertainty, decoding=chosen.decoding, force=args.force
     )
     for path in written:
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0
-
-
-def _print_curves(calibration: UncertaintyCalibration) -> None:
-    import numpy as np
-
-    for quantity, curves in (("ln E", calibration.energy), ("the direction (rad)", calibration.direction)):
-        for name, curve in curves.items():
-            before, after = np.exp(curve.log_sigma), np.exp(np.add(curve.log_sigma, curve.log_factor))
-            points = (f"{sigma:.3g} -> {calibrated:.3g}" for sigma, calibrated in zip(before, after, strict=True))
-            print(f"sigma of {quantity}, {name.replace('_', ' ')}: {', '.join(points)}")

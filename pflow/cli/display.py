@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 MAX_COLOURS = {".png": 12, ".pdf": 12, ".html": 40}
-"""Formats, and by default how many particles have a colour of their own in them."""
+"""Formats, and how many particles, by energy, have a colour of their own in them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,12 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="draw the steps of this model's decoder instead, in a .png or .pdf: what each takes, and which hits count",
     )
     add_option(parser, "rule", help="truth rule: which true particles are drawn (default: stable)")
-    parser.add_argument(
-        "--max-colours",
-        type=at_least(0),
-        metavar="N",
-        help="particles with a colour of their own, by energy (default: 12 in a figure, 40 in a page)",
-    )
     add_file_options(parser, detector="detector of the file (built-in name or YAML file)")
     add_option(parser, "force")
 
@@ -78,48 +71,34 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"cannot write {path}: expected a name that ends in {', '.join(formats)}")
         check_output(path, inputs=inputs, replace=MARK, force=args.force)
     event = _read_event(args)
-    draw = _steps(args, event) if args.explain else _scene(args, event)
     for path in outputs:
         with replacing(path, inputs=inputs, replace=MARK, force=args.force) as partial:
-            partial.write_bytes(draw(path.suffix.lower()))
+            partial.write_bytes(_picture(args, event, path.suffix.lower()))
         print(f"wrote {path}")
     return 0
 
 
-def _scene(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
-    """What makes the content of a file of a format."""
-    from pflow.plots.scene import make_scene
-
-    reconstruction = _read_reco(args, event) if args.reco else None
-
-    def draw(suffix: str) -> bytes:
-        scene = make_scene(
-            event,
-            reconstruction=reconstruction,
-            colour_by=args.colour,
-            rule=args.rule,
-            max_colours=MAX_COLOURS[suffix] if args.max_colours is None else args.max_colours,
-        )
-        if suffix == ".html":
-            from pflow.plots.event_page import event_page
-
-            return event_page(scene).encode()
-        from pflow.plots.display import plot_event
-        from pflow.plots.style import rendered
-
-        return rendered(plot_event(scene), suffix.removeprefix("."))
-
-    return draw
-
-
-def _steps(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
-    from pflow.checkpoint.load import load_model
-    from pflow.inference.explain import explain
+def _picture(args: argparse.Namespace, event: Events, suffix: str) -> bytes:
+    """The content of a file of a format."""
+    from pflow.plots.display import plot_event
+    from pflow.plots.event_page import event_page
     from pflow.plots.explain import plot_steps
+    from pflow.plots.scene import make_scene
     from pflow.plots.style import rendered
 
-    explanation = explain(load_model(args.explain), event)
-    return lambda suffix: rendered(plot_steps(explanation.steps(8)), suffix.removeprefix("."))
+    if args.explain:
+        from pflow.checkpoint.load import load_model
+        from pflow.inference.explain import explain
+
+        return rendered(plot_steps(explain(load_model(args.explain), event).steps(8)), suffix.removeprefix("."))
+    scene = make_scene(
+        event,
+        reconstruction=_read_reco(args, event) if args.reco else None,
+        colour_by=args.colour,
+        rule=args.rule,
+        max_colours=MAX_COLOURS[suffix],
+    )
+    return event_page(scene).encode() if suffix == ".html" else rendered(plot_event(scene), suffix.removeprefix("."))
 
 
 def _read_event(args: argparse.Namespace) -> Events:
@@ -143,11 +122,5 @@ def _read_reco(args: argparse.Namespace, event: Events) -> Reconstruction:
     reconstruction = read_reco(args.reco, name=args.collection, entry_start=entry, entry_stop=entry + 1)
     if not len(reconstruction):
         raise InputError("there is no such entry", file=args.reco, entry=entry)
-    if reconstruction.event[0] != event.event[0]:
-        raise InputError(
-            f"is event number {reconstruction.event[0]}, but the input's entry {event.entry[0]} is event number "
-            f"{event.event[0]}: made from another file?",
-            file=args.reco,
-            entry=entry,
-        )
+    reconstruction.check_events(event)
     return reconstruction

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import pkgutil
 import re
@@ -260,6 +261,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             first = "" if self.spec.tokeniser else f"; first scales and vocabulary, from up to {n:,} training events"
             print(f"checkpoints, logs and configuration: {self.folder}{first}", flush=True)
         with disk_errors(self.folder):
+            for logger in self.trainer.loggers:
+                logger.log_hyperparams({group: self.config[group].as_dict() for group in ("model", "data", "trainer")})
             # No code from files.
             self.trainer.fit(self.model, self.datamodule, ckpt_path=self.config["checkpoint"], weights_only=True)
         release_ranks(self.trainer)  # they do not draw
@@ -274,26 +277,6 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             print(f"best model: {best}")
 
 
-class _Named(argparse.Action):
-    """Notes what an option names; null takes back what was said before."""
-
-    def __call__(self, parser: Any, found: argparse.Namespace, value: Any, option: str | None = None) -> None:
-        setattr(found, self.dest, None if value == "null" else value)
-
-
-class _NamedInFile(argparse.Action):
-    """Notes what a configuration names in the same way."""
-
-    def __call__(self, parser: Any, found: argparse.Namespace, value: Any, option: str | None = None) -> None:
-        content: Any = load_yaml(_config_file(value))
-        for name, keys in MODEL.items():
-            inner = content
-            for key in keys:
-                inner = inner.get(key, "") if isinstance(inner, Mapping) else inner
-            if inner != "":
-                setattr(found, name, inner)
-
-
 def _config_file(name: str) -> Path:
     """A configuration by its path; also outside of a checkout by its name or, as there, ``configs/NAME.yaml``."""
     builtin = config_dir() / f"{Path(name).stem}.yaml"
@@ -303,13 +286,27 @@ def _config_file(name: str) -> Path:
 
 def _model_given(options: Sequence[str]) -> dict[str, str | None]:
     """What the options and configurations say of the model, before the parse: the last one counts."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, argument_default=None)
-    parser.add_argument("-c", "--config", action=_NamedInFile)
-    for name, keys in MODEL.items():
-        parser.add_argument(f"--{'.'.join(keys)}", dest=name, action=_Named)
-    parser.add_argument("--model.reconstructor", dest="class_path", action=_Named)
-    found = vars(parser.parse_known_args(options)[0])
-    return {name: found[name] for name in MODEL}
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    places = {"-c": "config", "--config": "config", "--model.reconstructor": "class_path"}
+    places |= {f"--{'.'.join(keys)}": name for name, keys in MODEL.items()}
+    for option, name in places.items():
+        parser.add_argument(option, dest="given", action="append", type=functools.partial(_labelled, name))
+    found: dict[str, str | None] = dict.fromkeys(MODEL)
+    for name, value in parser.parse_known_args(options)[0].given or ():
+        if name != "config":
+            found[name] = None if value == "null" else value  # null takes back what was said before
+            continue
+        for option, keys in MODEL.items():
+            inner: Any = load_yaml(_config_file(value))
+            for key in keys:
+                inner = inner.get(key, "") if isinstance(inner, Mapping) else inner
+            if inner != "":
+                found[option] = inner
+    return found
+
+
+def _labelled(name: str, value: str) -> tuple[str, str]:
+    return name, value
 
 
 def _several_devices(trainer: Any) -> bool:

@@ -51,26 +51,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what the file holds."""
+    from pflow.inference.files import fitting_models
     from pflow.io.inspect import inspect_file, inspect_truth
+    from pflow.physics.detector import load_detector
 
     made = _provenance(args.file)
     if made is not None and made["kind"] != "reconstruction":
-        print(json.dumps(_finite(made), indent=2, allow_nan=False)) if args.json else _print_provenance(made)
+        _print_json(made) if args.json else _print_provenance(made)
         return 0
     chosen = {"rule": args.rule, "stable_status": args.stable_status, "invisible": tuple(map(abs, args.invisible))}
     content = inspect_file(args.file, targets=chosen, **file_options(args))
+    models = fitting_models(load_detector(args.detector or content.detector)) if content.detector else []
     truth = None
     if args.targets:
         settings = {**chosen, "e_min": args.min_energy, "use_tracks": not args.ignore_tracks}
         truth = inspect_truth(args.file, targets=settings, entries=args.entries, **file_options(args))
     if args.json:
-        found = dataclasses.asdict(content) | ({} if made is None else {"provenance": made})
+        found = dataclasses.asdict(content) | {"models": models} | ({} if made is None else {"provenance": made})
         if truth is not None:
             settings["e_min_gev"] = settings.pop("e_min")
             found["truth"] = {**settings, "events": truth}
-        print(json.dumps(_finite(found), indent=2, allow_nan=False))
+        _print_json(found)
         return 0
-    _print_content(content)
+    _print_content(content, models)
     if made is not None:
         print()
         _print_provenance(made)
@@ -79,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_content(content: FileContent) -> None:
-    print(text_facts(_facts(content)))
+def _print_content(content: FileContent, models: Sequence[str]) -> None:
+    print(text_facts(_facts(content, models)))
     title = f"means over the first {content.entries_read:,} of {content.num_entries:,} entries"
     title = title if content.entries_read < content.num_entries else "means over all entries"
     if content.parts:
@@ -92,7 +95,7 @@ def _print_content(content: FileContent) -> None:
         print(f"\n{table.name}: {table.type}, {table.num_entries:,} entries\n{text_table(('type', 'branch'), columns)}")
 
 
-def _facts(content: FileContent) -> Iterator[tuple[str, str]]:
+def _facts(content: FileContent, models: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield "file", content.path
     if content.schema:
         yield "schema", content.schema
@@ -102,6 +105,7 @@ def _facts(content: FileContent) -> Iterator[tuple[str, str]]:
     for number, fit in enumerate(content.detectors):
         yield "" if number else "detectors", f"{fit.name}: {'fits' if fit.fits else f'no: {fit.reason}'}"
     if content.detector:
+        yield "models", ", ".join(models) or "none comes with pflow for this detector; pflow fit --start-from makes one"
         yield "truth", "particles and links from hits to them" if content.has_truth else "none"
         if content.truth_tracks:
             yield "tracks", "made from Monte Carlo particles"
@@ -157,11 +161,7 @@ def _print_collections(content: FileContent, title: str) -> None:
 
 def _remarks(own: Collection) -> Iterator[str]:
     """Ends of links, and what is special about a collection."""
-    starts: dict[str, list[str]] = {}
-    for link in own.links:
-        start, _, end = link.partition(" -> ")
-        starts.setdefault(end, []).append(start)
-    yield from (f"  {start} -> {end}" for end, names in starts.items() for start in names)
+    yield from (f"  {link}" for link in own.links)
     if own.subset:
         yield "  refers to others"
     if own.unreadable:
@@ -225,8 +225,6 @@ def _print_provenance(made: Mapping[str, Any]) -> None:
 
 
 def _of_reconstruction(made: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    from pflow.inference.provenance import changed_decoding
-
     packages = [f"{name} {version}" for name, version in made.get("versions", {}).items()]
     yield "made by", ", ".join([f"pflow {made.get('pflow_version')}", *packages])
     if "machine" in made:
@@ -236,8 +234,6 @@ def _of_reconstruction(made: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         size = "" if one.get("bytes") is None else f", {one['bytes']} bytes"
         yield "input", f"{one['path']}: {one['entries']} entries, {one['schema']}{size}, UUID {one['uuid']}"
     yield "options", _listed(made.get("options", {}))
-    if changed := changed_decoding(made):
-        yield "decoding", f"not the model's own: {_listed(changed)}"
     if "flagged" in made:
         yield "flagged", _listed(made["flagged"])
 
@@ -255,12 +251,6 @@ def _number(energy: float | None) -> str:
     return "" if energy is None else f"{energy:.3f}"
 
 
-def _finite(value: Any) -> Any:
-    """The same plain data with numbers that JSON cannot hold as null."""
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
-        return None
-    return value
+def _print_json(found: Mapping[str, Any]) -> None:
+    """Numbers that JSON cannot hold are null."""
+    print(json.dumps(json.loads(json.dumps(found), parse_constant=lambda _: None), indent=2))

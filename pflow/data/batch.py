@@ -7,10 +7,9 @@ event and no further; padded positions hold zeros.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,10 +49,6 @@ class TokenSet(_Tensors):
     full: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.features.ndim != 3 or self.mask.shape != self.features.shape[:2]:
-            raise ValueError(
-                f"features {list(self.features.shape)} and mask {list(self.mask.shape)} are not [B, N, F] and [B, N]"
-            )
         if self.full is None:
             object.__setattr__(self, "full", self.mask.device.type == "cpu" and bool(self.mask.all()))
 
@@ -87,16 +82,6 @@ class Readout(_Tensors):
     track_direction: Tensor
     track_mask: Tensor
 
-    def __post_init__(self) -> None:
-        hits, tracks = self.mask.shape, self.track_mask.shape
-        expected = {
-            **dict.fromkeys(("energy", "subdetector", "layer", "token"), hits),
-            "position": (*hits, 3),
-            "track_charge": tracks,
-            **dict.fromkeys(("track_momentum", "track_position", "track_direction"), (*tracks, 3)),
-        }
-        _check_shapes(self, expected)
-
 
 @dataclasses.dataclass(frozen=True)
 class Target(_Tensors):
@@ -119,16 +104,6 @@ class Target(_Tensors):
     hit_fraction: Tensor | None = None
     track_fraction: Tensor | None = None
 
-    def __post_init__(self) -> None:
-        shape = self.mask.shape
-        _check_shapes(self, {"charge": shape, "pdg": shape, "energy": shape, "direction": (*shape, 3)})
-        for name in ("hit_fraction", "track_fraction"):
-            value = getattr(self, name)
-            if value is not None and value.shape[:2] != shape:
-                raise ValueError(f"{name}: shape {list(value.shape)} where {[*shape, '...']} is needed")
-        if self.mask.device.type == "cpu" and np.diff(self.mask.numpy().view(np.int8), axis=1).max(initial=0) > 0:
-            raise ValueError("mask: the real particles of an event come first, its padding behind")
-
 
 @dataclasses.dataclass(frozen=True)
 class Batch(_Tensors):
@@ -142,10 +117,3 @@ class Batch(_Tensors):
 
     def __len__(self) -> int:
         return int(self.hits.mask.shape[0])
-
-
-def _check_shapes(holder: Readout | Target, expected: Mapping[str, Sequence[int]]) -> None:
-    for name, wanted in expected.items():
-        found = getattr(holder, name).shape
-        if tuple(found) != tuple(wanted):
-            raise ValueError(f"{name}: shape {list(found)} where {list(wanted)} is needed")

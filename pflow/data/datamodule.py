@@ -17,7 +17,7 @@ import torch
 from torch import distributed
 
 from pflow.data.dataset import EventDataset, LabelledBatch
-from pflow.data.files import Chunk, FileOptions, expand, first_entries, read_chunks, spread_sample, survey
+from pflow.data.files import Chunk, FileOptions, matching, read_chunks, spread_sample, survey
 from pflow.data.loader import StepLoader, StopRequest
 from pflow.data.parallel import in_order
 from pflow.errors import ConfigError, PflowError, nearest
@@ -96,8 +96,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         Processes that read and encode, for each device; 0: the training process does it itself.
     seed
         Of the shuffling and the augmentation.
-    max_train_events
-        Events that training reads: the first ones of its files, in their order; none: all.
     tokeniser_events
         Events that the tokeniser (normalisation and vocabulary) is fitted on, in short runs spread evenly over all
         training files, which `num_workers` read; all, where there are no more.
@@ -139,7 +137,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         buffer: int = 1024,
         num_workers: int = 0,
         seed: int = 1,
-        max_train_events: int | None = None,
         tokeniser_events: int = 20_000,
         repeat: dict[str, int] | None = None,
         augment: Augmentation | None = None,
@@ -168,7 +165,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.buffer = buffer
         self.num_workers = num_workers
         self.seed = seed
-        self.max_train_events = max_train_events
         self.tokeniser_events = tokeniser_events
         self.repeat = dict(repeat or {})
         self.augmentation = augment
@@ -177,7 +173,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """Makes the tokeniser of a model of another detector that of the training files; None: it stays."""
         self._chunks: dict[str, list[Chunk]] = {}
         self._train: StepLoader | None = None
-        self._left_out: list[str] = []
         self._datasets: list[EventDataset] = []
         self._resumed = (-1, 0)  # the epoch that a resumed training begins in, and the batches that it has seen of it
         self._group: Any = None  # the ranks, where there are several
@@ -211,11 +206,11 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         if self.options.cache is not None and not check_cache(self.options.cache):
             self.options = dataclasses.replace(self.options, cache=None)
         for name in splits:
-            paths = expand(self.paths[name], name)
+            given = self.paths[name]
+            if not given:
+                raise ConfigError(f"no {name} files are given: set data.{name}")
+            paths = list(dict.fromkeys(matching([given] if isinstance(given, str) else given)))
             chunks[name], self.options = survey(paths, self.options, self.chunk_size, num_workers=self.num_workers)
-            self._left_out += [path for path in paths if path not in self.options.known]
-        if "train" in chunks and self.max_train_events is not None:
-            chunks["train"] = first_entries(chunks["train"], self.max_train_events)
         if self.tokeniser is None:
             if stage != "fit":
                 raise ConfigError(f"'{stage!s}' needs a trained model: give its checkpoint with --checkpoint")
@@ -301,9 +296,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         anywhere = torch.tensor(int(refused))
         if self._group is not None:
             distributed.all_reduce(anywhere, distributed.ReduceOp.MAX, group=self._group)
-        if self._left_out:
-            names = "".join(f"\n  {path}" for path in self._left_out)
-            warnings.warn(f"files that cannot be used were left out:{names}", BadEntriesWarning, stacklevel=2)
         if bool(anywhere) and (self.num_workers or not refused):
             where = "data.num_workers processes" if refused else "other devices"
             message = f"entries that cannot be used were left empty, see the warnings of the {where}"

@@ -112,8 +112,9 @@ class EventDataset(IterableDataset[LabelledBatch]):
     def __post_init__(self) -> None:
         if not self.chunks:
             raise ConfigError("a dataset needs at least one chunk of a file")
-        if self.batch_size < 1:
-            raise ConfigError(f"batch size must be at least 1, found {self.batch_size}")
+        for name, limit in (("batch_size", self.batch_size), ("max_tokens", self.max_tokens)):
+            if limit is not None and limit < 1:
+                raise ConfigError(f"{name} must be at least 1, found {limit}")
         if self.shuffle and self.buffer < self.batch_size:
             raise ConfigError(f"a shuffle buffer of {self.buffer} events cannot fill a batch of {self.batch_size}")
         self._refused = torch.zeros(1, dtype=torch.bool)

@@ -16,7 +16,7 @@ import numpy as np
 from pflow.data.parallel import in_order
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
-from pflow.event.skipped import BadEntriesWarning
+from pflow.event.skipped import BadEntriesWarning, leave_out_files
 from pflow.io.cache import CachedFile
 from pflow.io.layout import Layout
 from pflow.io.open import EventFile, open_events
@@ -26,8 +26,6 @@ __all__ = [
     "Chunk",
     "FileOptions",
     "OpenFiles",
-    "expand",
-    "first_entries",
     "matching",
     "read_chunks",
     "spread_sample",
@@ -145,14 +143,6 @@ class OpenFiles(Generic[File]):
             self.release(path)
 
 
-def expand(paths: str | Iterable[str] | None, what: str) -> list[str]:
-    """Paths and glob patterns to the files they name: patterns in sorted order, nothing twice; one at least."""
-    given = [paths] if isinstance(paths, str) else list(paths or ())
-    if not given:
-        raise ConfigError(f"no {what} files are given: set data.{what}")
-    return list(dict.fromkeys(matching(given)))
-
-
 def matching(paths: Iterable[str | Path]) -> list[str]:
     """The files that paths and glob patterns name, those of a pattern in sorted order; one at least of each pattern."""
     found: list[str] = []
@@ -179,11 +169,7 @@ def survey(
             errors.append(one)
         else:
             found[path] = one
-    if errors and not found:
-        raise errors[0]
-    if errors:
-        names = "".join(f"\n  {error}" for error in errors)
-        warnings.warn(f"{len(errors)} of {len(paths)} files were left out:{names}", BadEntriesWarning, stacklevel=2)
+    leave_out_files(errors, len(paths))
     known, last = dict(options.known), options
     for path, (_, detected) in found.items():  # files that are alike share one description
         known[path] = last = last if last == detected else detected
@@ -209,18 +195,6 @@ def spread_sample(chunks: Sequence[Chunk], n: int) -> list[Chunk]:
             sample.append(Chunk(chunk.path, chunk.start + begin - first, chunk.start + stop - first))
             begin = stop
     return sample
-
-
-def first_entries(chunks: Iterable[Chunk], n: int) -> list[Chunk]:
-    """The chunks of the first `n` entries."""
-    if n < 1:
-        raise ConfigError(f"at least 1 event must be read, found {n}")
-    kept: list[Chunk] = []
-    for chunk in chunks:
-        left = n - sum(map(len, kept))
-        if left > 0:
-            kept.append(dataclasses.replace(chunk, stop=min(chunk.stop, chunk.start + left)))
-    return kept
 
 
 def read_chunks(chunks: Iterable[Chunk], options: FileOptions, *, truth: bool = True) -> Iterator[Events]:

@@ -84,6 +84,17 @@ class Reconstruction(EventLists):
         """Name and array of the particles and of the links that are there."""
         return ((name, part) for name in ("particles", *LINKS) if (part := getattr(self, name)) is not None)
 
+    def check_events(self, events: Events) -> None:
+        """Raise `InputError` unless these are the events that it was made from."""
+        if len(events) != len(self):
+            raise events.error(f"{len(events)} events here, reconstruction '{self.name}' has {len(self)}")
+        for index in np.flatnonzero(events.event != self.event)[:1]:
+            raise events.error(
+                f"is event number {events.event[index]}, in reconstruction '{self.name}' {self.event[index]}: not made "
+                "from this file, or not in its order",
+                index=int(index),
+            )
+
     def check_links(self, name: str, events: Events) -> None:
         """Raise `InputError` if links, ``hit_links`` or ``track_links``, cannot be of these very events."""
         sources = getattr(events, LINKED[name])

@@ -11,7 +11,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import InputError
+from pflow.errors import InputError, PflowError
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.links import Links
@@ -23,6 +23,7 @@ __all__ = [
     "ImplausibleWarning",
     "LeftOutWarning",
     "leave_out",
+    "leave_out_files",
     "refused_message",
     "without_refused",
 ]
@@ -104,6 +105,16 @@ def _renumbered(links: Links, number: npt.NDArray[np.int64], counts: npt.NDArray
     inside = (links.source >= 0) & (links.source < np.repeat(counts, links.counts))
     source = np.where(inside, number[np.where(inside, links.flat_source(counts), 0)], links.source)
     return links.take(~inside | (source >= 0), source=source).records()
+
+
+def leave_out_files(errors: Sequence[PflowError], n_files: int) -> None:
+    """Warn of the files that cannot be used; raise the first error if none can."""
+    if not errors:
+        return
+    if len(errors) == n_files:
+        raise errors[0]
+    texts = "".join(f"\n  {error}" for error in errors)
+    warnings.warn(f"{len(errors)} of {n_files} files were left out:{texts}", BadEntriesWarning, stacklevel=3)
 
 
 def refused_message(errors: Sequence[InputError], n_events: int) -> str:

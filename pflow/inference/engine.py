@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 
 from pflow.checkpoint.load import TrainedModel
 from pflow.data.batch import Batch
+from pflow.data.buckets import cut
 from pflow.data.collate import Padder
 from pflow.errors import ConfigError, first_line
 from pflow.event import jagged
@@ -66,8 +66,10 @@ class TokenEngine(Engine):
         """The generated particles of all events."""
         collector = ParticleCollector(len(encoded), linked=self.model.reconstructor.needs_readout)
         padder = Padder([encoded])
-        for rows in self._batches(encoded.n_source):
-            collector.add(rows, self.generate(padder.batch(rows)))
+        longest_first = np.argsort(-encoded.n_source, kind="stable")
+        order = longest_first[encoded.n_source[longest_first] > 0]
+        for part in cut(encoded.n_source[order], self.batch_size, MAX_BATCH_TOKENS):
+            collector.add(order[part], self.generate(padder.batch(order[part])))
         return collector
 
     def run(self, encoded: Tokens, events: Events) -> tuple[Reconstruction, npt.NDArray[np.bool_]]:
@@ -90,15 +92,6 @@ class TokenEngine(Engine):
             )
         reconstruction = dataclasses.replace(reconstruction, **links)
         return reconstruction, ~particles.finite() | ~reconstruction.finite()
-
-    def _batches(self, length: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-        """Indices of the events that have source tokens, in batches of similar length, the longest first."""
-        order = np.argsort(-length, kind="stable")
-        order = order[length[order] > 0]
-        while len(order):
-            size = min(self.batch_size, max(1, MAX_BATCH_TOKENS // int(length[order[0]])))
-            yield order[:size]
-            order = order[size:]
 
 
 class TorchEngine(TokenEngine):

@@ -21,7 +21,7 @@ from pflow.data.files import Chunk, FileOptions, matching
 from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event.events import Flag
 from pflow.event.particles import Reconstruction
-from pflow.event.skipped import BadEntriesWarning, ImplausibleWarning
+from pflow.event.skipped import ImplausibleWarning, leave_out_files
 from pflow.inference.cluster import run_on_cluster
 from pflow.inference.engine import BATCH_SIZE, pick_device
 from pflow.inference.events import MAX_HITS, pick_engine
@@ -34,7 +34,7 @@ from pflow.io.particles_root import FORMATS, NOTE, RecoWriter
 from pflow.io.reader import EventFile
 from pflow.physics.detector import Detector
 
-__all__ = ["Summary", "output_paths", "reconstruct_files", "shipped_model"]
+__all__ = ["Summary", "fitting_models", "output_paths", "reconstruct_files", "shipped_model"]
 
 SUFFIXES = (".root", ".h5", ".hdf5", ".edm4hep")
 """Endings of event files that the name of an output does not repeat."""
@@ -129,31 +129,9 @@ def reconstruct_files(
 ) -> Summary:
     """Reconstruct files into one ROOT file, or into one each.
 
-    Outputs appear only when they are complete. Options are those of `pflow reconstruct`; not named below: as of
-    `pflow.open_events` and `pflow.reconstruct`.
-
-    Parameters
-    ----------
-    inputs, checkpoint
-        Event files of any schema, or patterns of their names; a model, or the argument of `load_model`, by default the
-        one that comes with pflow for the first input's detector.
-    output, output_dir, format
-        One file of all entries, or a folder for one output for each input, named as `output_paths` says, where those
-        that are whole, from the same input, model and settings are left as they are. ``edm4hep``: collections as podio
-        writes them, of one input each, with `mc_links` also links to the Monte Carlo particles.
-    detector
-        Read the files as this detector, in place of the model's, which refuses ECAL hits elsewhere.
-    on_error
-        ``raise``, or ``skip``: warn and leave an empty, flagged entry; with `output_dir` also leave out bad files.
-    chunk_size
-        Entries read and reconstructed at once; up to twice as many where the baskets of a file then end.
-    cluster
-        ``local:N`` for N processes on this machine, a YAML file of a batch system, or the address of a dask scheduler
-        (`pflow.inference.cluster`), whose processes each use `device`. Default: this process.
-    force
-        Replace any file; without it, only an earlier output of a reconstruction, in `output_dir` one that is not whole.
-    on_progress
-        Called with the number of entries done and of all; the latter is an estimate until all inputs are opened.
+    Outputs appear only when they are complete. Options are those of `pflow reconstruct`, whose help explains them;
+    `detector` to `truth_tracks` are as of `pflow.open_events`, `cluster` as of `pflow.inference.cluster`. `on_progress`
+    is called with the number of entries done and of all, which is an estimate until all inputs are opened.
 
     Raises
     ------
@@ -220,11 +198,7 @@ def reconstruct_files(
                         raise
                 finally:
                     plan.close(job)
-    if summary.failed:
-        if not summary.written and not summary.finished_before:
-            raise summary.failed[0]
-        errors = "".join(f"\n  {error}" for error in summary.failed)
-        warnings.warn(f"{len(summary.failed)} of {len(jobs)} files were left out:{errors}", BadEntriesWarning, 2)
+    leave_out_files(summary.failed, len(jobs))
     summary.seconds = time.perf_counter() - begin
     return summary
 
@@ -392,23 +366,25 @@ def _model_for(jobs: Sequence[Job], reading: FileOptions, *, skip: bool) -> tupl
     raise ConfigError("no input files are given")
 
 
-def shipped_model(file: EventFile) -> str:
-    """The model that comes with pflow for an open file's detector and reads most kinds of input; InputError if none."""
+def fitting_models(detector: Detector) -> list[str]:
+    """The models that come with pflow for a detector; that which reads most kinds of input is the first."""
     tokenisers = {name: read_header(name).tokeniser for name in shipped_models()}
-    fitting = {
-        name: sum(map(bool, (tokeniser.config.track_features, tokeniser.config.tracker_hit_features)))
-        for name, tokeniser in tokenisers.items()
-        if not tokeniser.other_geometry(file.detector)
-    }
+    fitting = [name for name, tokeniser in tokenisers.items() if not tokeniser.other_geometry(detector)]
+    return sorted(fitting, key=lambda name: not tokenisers[name].config.track_features)
+
+
+def shipped_model(file: EventFile) -> str:
+    """The model that comes with pflow for an open file's detector; InputError if there is none."""
+    fitting = fitting_models(file.detector)
     if not fitting:
-        known = ", ".join(f"{name} ({tokeniser.detector.name})" for name, tokeniser in tokenisers.items())
+        known = ", ".join(f"{name} ({read_header(name).tokeniser.detector.name})" for name in shipped_models())
         raise InputError(
             f"no model comes with pflow for detector '{file.detector.name}', those are {known}: name one with "
             "--checkpoint, or train one (pflow fit --start-from)",
             file=file.path,
             field="detector",
         )
-    return max(fitting, key=lambda name: fitting[name])
+    return fitting[0]
 
 
 def _check_geometry(file: EventFile, trained_on: Detector) -> None:

@@ -67,10 +67,6 @@ class Graphs:
                 )
         self._inputs = {name: [one.name for one in run.get_inputs()] for name, run in self._sessions.items()}
         self._outputs = {name: [one.name for one in run.get_outputs()] for name, run in self._sessions.items()}
-        unknown = [name for name in self.known if name not in self.inputs]
-        if unknown or not 0.0 <= self._energy_above < np.inf:
-            what = f"inputs {unknown}, which the encoder lacks" if unknown else f"energy_above {self._energy_above} GeV"
-            raise InputError(f"not of these graphs: {what}", file=file, field="run")
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -145,22 +141,17 @@ def _cached(model: TrainedModel) -> Graphs:
             with suppress(OSError):
                 os.utime(folder)  # the last that is removed
             return graphs
-    place: Path | None = cache
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)
-        others = sorted((path for path in cache.iterdir() if path.is_dir()), key=os.path.getmtime)
-        for old in others[: -MAX_KEPT + 1]:
+        for old in sorted(filter(Path.is_dir, cache.iterdir()), key=os.path.getmtime)[: -MAX_KEPT + 1]:
             shutil.rmtree(old, ignore_errors=True)
-        if not os.access(cache, os.W_OK | os.X_OK):
-            place = None
-    except OSError:
-        place = None
+    place = cache if os.access(cache, os.W_OK | os.X_OK) else None
     with tempfile.TemporaryDirectory(dir=place, prefix="new-", ignore_cleanup_errors=True) as partial:
         made = Path(partial) / "graphs"
         export_model(model, made)
         graphs = Graphs(made)
         if place is not None:
+            shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):  # another process was faster
                 os.rename(made, folder)
     return graphs

@@ -19,7 +19,7 @@ from pflow.io.reader import EventFile
 from pflow.physics.detector import Detector
 from pflow.version import VERSION, versions
 
-__all__ = ["changed_decoding", "command", "describe_input", "is_finished", "provenance"]
+__all__ = ["command", "describe_input", "is_finished", "provenance"]
 
 PACKAGES = ("torch", "numpy", "awkward", "uproot")
 """Packages whose version can change a number of the output."""
@@ -83,15 +83,9 @@ def provenance(
         "options": {
             "detector": detector,
             "read_as": None if own else _named(reading.detector),
-            "schema": reading.schema,
             "layout": None if reading.layout is None else str(reading.layout),
-            "truth_tracks": reading.truth_tracks,
-            "on_error": reading.on_error,
-            "max_particles": settings.max_particles,
-            "max_hits": settings.max_hits,
-            "batch_size": settings.batch_size,
-            "device": settings.device,
-            "engine": settings.engine,
+            **{name: getattr(reading, name) for name in ("schema", "truth_tracks", "on_error")},
+            **{name: value for name, value in vars(settings).items() if name != "reading"},
             **options,
         },
         "decoding": model.decoding,
@@ -108,13 +102,6 @@ def command(made: Mapping[str, Any], output: str) -> list[str]:
         if options.get(name) is not None:
             words += [f"--{'detector' if name == 'read_as' else name.replace('_', '-')}", str(options[name])]
     return words + [f"--{name.replace('_', '-')}" for name in SWITCHES if options.get(name)]
-
-
-def changed_decoding(made: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of the decoding that are not those of the model's header, which `command` cannot set."""
-    model = made.get("configuration", {}).get("model", {})
-    own = model.get("init_args", {}).get("decoding", {})
-    return {name: value for name, value in made.get("decoding", {}).items() if name in own and own[name] != value}
 
 
 def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> bool:

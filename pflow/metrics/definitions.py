@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from fnmatch import fnmatchcase
 
 from pflow.errors import ConfigError
 
-__all__ = ["DEFINITIONS", "Definition", "definition_of"]
+__all__ = ["DEFINITIONS", "definition_of", "unit_of"]
 
-
-@dataclasses.dataclass(frozen=True)
-class Definition:
-    """Keys (a pattern in which * stands for a name), unit ("1" for none) and meaning."""
-
-    keys: str
-    unit: str
-    text: str
-
-
-_TEXTS = {
+DEFINITIONS = {
     "count.exact_fraction": "events with as many reconstructed particles as targets / events",
     "count.one_vs_two_accuracy": "correct events (one particle for one, more for two) / events of one or two photons",
     "count.one_vs_two_accuracy_above_30_mrad": "the same, without the pairs of photons closer than 30 mrad",
@@ -69,14 +58,17 @@ _TEXTS = {
     "binned.*.*.median_deg": "as class.*.median_deg, in bins of the true quantity",
     "binned.*.*.q68_deg": "as class.*.q68_deg, in bins of the true quantity",
 }
-
-DEFINITIONS = tuple(Definition(keys, "deg" if keys.endswith("deg") else "1", text) for keys, text in _TEXTS.items())
-"""In the order of the results."""
+"""Meaning of keys (patterns in which * stands for a name), in the order of the results."""
 
 
-def definition_of(key: str) -> Definition:
+def definition_of(key: str) -> str:
     """The definition of a dotted key, e.g. ``class.photon.efficiency``."""
-    for definition in DEFINITIONS:
-        if definition.keys.count(".") == key.count(".") and fnmatchcase(key, definition.keys):
-            return definition
+    for keys, text in DEFINITIONS.items():
+        if keys.count(".") == key.count(".") and fnmatchcase(key, keys):
+            return text
     raise ConfigError(f"no metric '{key}'")
+
+
+def unit_of(key: str) -> str:
+    """The unit of a key or pattern, "1" for none."""
+    return "deg" if key.endswith("deg") else "1"

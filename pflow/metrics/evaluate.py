@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction, concatenate
-from pflow.event.skipped import BadEntriesWarning
+from pflow.event.skipped import leave_out_files
 from pflow.io.open import iterate_events
 from pflow.io.particles_root import iterate_reco, read_provenance
 from pflow.io.root import file_uuid
@@ -101,15 +101,14 @@ def evaluate(
         raise TypeError("files of events need files of reconstructions")
     for paths in files.values():
         check_order(paths, truth_files)
-    if _with_truth_tracks(files[name]):
+    if any(one.get("truth_tracks") for path in files[name] for one in _inputs(path) or ()):
         options["truth_tracks"] = True
+    by_hits = isinstance(total.settings.matching, HitMatching)
     parts = _parts(files, truth_files)
     failed: list[InputError] = []
     for done, (part_files, part) in enumerate(parts):
-        # One for each part: of a file that fails in the middle no event counts.
-        evaluation = Evaluation(name=name, settings=total.settings, oracle=oracle)
+        before = copy.deepcopy(total) if on_error == "skip" else total
         chunks = iterate_events(part, **options, chunk_size=chunk_size, on_error=on_error)
-        by_hits = isinstance(total.settings.matching, HitMatching)
         recos = {}
         for key, listed in part_files.items():
             links: Any = ("required" if key == name else "if there") if by_hits else "left out"
@@ -118,21 +117,16 @@ def evaluate(
         try:
             for events, found in zip_chunks(chunks, recos, files={k: ", ".join(v) for k, v in part_files.items()}):
                 renamed = {key: dataclasses.replace(one, name=key) for key, one in found.items()}
-                evaluation.update(events, renamed, on_error=on_error)
-                progress(total.n_events + evaluation.n_events, done, len(parts))
+                total.update(events, renamed, on_error=on_error)
+                progress(total.counts["n_events"], done, len(parts))
         except InputError as error:
             if on_error == "raise":
                 raise
             failed.append(error)
-        else:
-            total.merge(evaluation)
-        progress(total.n_events, done + 1, len(parts))
-    if failed and len(failed) == len(parts):
-        raise failed[0]
-    if failed:
-        errors = "".join(f"\n  {error}" for error in failed)
-        warnings.warn(f"{len(failed)} of {len(parts)} files were left out:{errors}", BadEntriesWarning, stacklevel=2)
-    if not total.n_events:
+            total = before  # of a file that fails in the middle no event counts
+        progress(total.counts["n_events"], done + 1, len(parts))
+    leave_out_files(failed, len(parts))
+    if not total.counts["n_events"]:
         raise InputError("no events to evaluate", file=files[name][0])
     return total.result()
 
@@ -162,11 +156,6 @@ def _inputs(path: FilePath) -> list[dict[str, Any]] | None:
     """What an output of pflow says of the files that it was made from; None: it does not say, or is none."""
     inputs = (provenance_of(path) or {}).get("inputs")
     return inputs if isinstance(inputs, list) else None
-
-
-def _with_truth_tracks(reco: Sequence[str]) -> bool:
-    """Whether a reconstruction was made with tracks from Monte Carlo particles: its truth then needs the same ones."""
-    return any(one.get("truth_tracks") for path in reco for one in _inputs(path) or ())
 
 
 def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:

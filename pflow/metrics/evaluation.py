@@ -23,7 +23,7 @@ from pflow.metrics.match_hits import HitMatching, match_by_hits
 from pflow.metrics.oracle import ORACLE, perfect_reconstruction
 from pflow.metrics.oracle_calibration import load_calibration
 from pflow.metrics.particles import ParticleMetrics
-from pflow.metrics.stats import Tree, merged
+from pflow.metrics.stats import Tree
 from pflow.metrics.table import ParticleTable
 
 __all__ = [
@@ -128,7 +128,7 @@ class EvaluationResult:
 
 
 class Evaluation:
-    """Accumulates chunks of events; evaluations of different events merge to the result of one pass.
+    """Accumulates chunks of events.
 
     `oracle` adds the algorithm ``oracle``, perfect pattern recognition; with the `name` ``oracle`` it is the one under
     evaluation. Memory grows by about 40 bytes for each matched particle and algorithm, as quantiles are exact.
@@ -143,10 +143,7 @@ class Evaluation:
         check_choice(self.settings.rule, RULES, "truth rule")
         if not self.settings.e_min >= 0:
             raise ConfigError(f"e_min must be at least 0 GeV, found {self.settings.e_min}")
-        self.n_events = 0
-        self.n_bad_input = 0
-        self.n_max_particles = 0
-        self.n_truth_tracks = 0
+        self.counts = dict.fromkeys(("n_events", "n_bad_input", "n_max_particles", "n_truth_tracks"), 0)
         self.algorithms: dict[str, AlgorithmMetrics] = {}
         self.titles: dict[str, str] = {}
         self.calibrations: dict[str, str] = {}
@@ -167,22 +164,23 @@ class Evaluation:
         if self.name not in reconstructions and not (self.oracle and self.name == ORACLE):
             raise ValueError(f"expected the reconstruction '{self.name}', found {', '.join(reconstructions) or 'none'}")
         good = (events.flags & Flag.BAD_INPUT) == 0
-        for algorithm, reconstruction in reconstructions.items():
-            _check_same_events(events, algorithm, reconstruction)
+        for reconstruction in reconstructions.values():
+            reconstruction.check_events(events)
             good &= (reconstruction.flags & Flag.BAD_INPUT) == 0
-        self.n_events += len(events)
-        self.n_bad_input += int(np.sum(~good))
+        self.counts["n_events"] += len(events)
+        self.counts["n_bad_input"] += int(np.sum(~good))
         flags = np.bitwise_or.reduce([events.flags, *(found.flags for found in reconstructions.values())])
-        self.n_truth_tracks += int(np.sum((flags & Flag.TRUTH_TRACKS) != 0))
+        self.counts["n_truth_tracks"] += int(np.sum((flags & Flag.TRUTH_TRACKS) != 0))
         if self.name in reconstructions:
-            self.n_max_particles += int(np.sum((reconstructions[self.name].flags & Flag.MAX_PARTICLES) != 0))
+            stopped = (reconstructions[self.name].flags & Flag.MAX_PARTICLES) != 0
+            self.counts["n_max_particles"] += int(np.sum(stopped))
 
         events, settings = events[good], self.settings
         found = {algorithm: reconstruction[good] for algorithm, reconstruction in reconstructions.items()}
         targets, events = without_refused(events, settings.targets, on_error)
         good = (events.flags & Flag.BAD_INPUT) == 0
         if not good.all():  # without targets: their truth makes no sense
-            self.n_bad_input += int(np.sum(~good))
+            self.counts["n_bad_input"] += int(np.sum(~good))
             events, found = events[good], {algorithm: one[good] for algorithm, one in found.items()}
             targets = settings.targets(events)
         if self.oracle:
@@ -233,29 +231,12 @@ class Evaluation:
         true = Links.of(targets.hit_links)
         return match_by_hits(true, Links.of(links), events.hits, truth.counts, reco.counts, rule)
 
-    def merge(self, other: Evaluation) -> None:
-        """Add the counts of another evaluation of other events with the same settings."""
-        for algorithm, definition in other.matched_by.items():
-            if self.matched_by.setdefault(algorithm, definition) != definition:
-                raise ValueError(f"cannot merge evaluations in which '{algorithm}' was matched in different ways")
-        self.n_events += other.n_events
-        self.n_bad_input += other.n_bad_input
-        self.n_max_particles += other.n_max_particles
-        self.n_truth_tracks += other.n_truth_tracks
-        for name, metrics in other.algorithms.items():
-            self.algorithms[name] = merged(self.algorithms[name], metrics) if name in self.algorithms else metrics
-        self.titles.update(other.titles)
-        self.calibrations.update(other.calibrations)
-
     def result(self) -> EvaluationResult:
         """The numbers so far."""
         default = self.settings.matching.definition
         return EvaluationResult(
             settings=self.settings,
-            n_events=self.n_events,
-            n_bad_input=self.n_bad_input,
-            n_max_particles=self.n_max_particles,
-            n_truth_tracks=self.n_truth_tracks,
+            **self.counts,
             name=self.name,
             algorithms={algorithm: metrics.result() for algorithm, metrics in self.algorithms.items()},
             titles=_distinct(self.titles),
@@ -278,18 +259,3 @@ def _distinct(titles: Mapping[str, str]) -> dict[str, str]:
     """Titles by algorithm; algorithms of one title have their names added."""
     counts = Counter(titles.values())
     return {name: title if counts[title] == 1 else f"{title} ({name})" for name, title in titles.items()}
-
-
-def _check_same_events(events: Events, algorithm: str, reconstruction: Reconstruction) -> None:
-    if len(events) != len(reconstruction):
-        raise events.error(
-            f"the truth has {len(events)} events here, reconstruction '{algorithm}' has {len(reconstruction)}"
-        )
-    differs = np.flatnonzero(events.event != reconstruction.event)
-    if len(differs):
-        first = int(differs[0])
-        raise events.error(
-            f"event number {events.event[first]} in the truth, {reconstruction.event[first]} in reconstruction "
-            f"'{algorithm}': not made from this file, or not in its order",
-            index=first,
-        )

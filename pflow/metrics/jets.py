@@ -16,7 +16,7 @@ import numpy as np
 from pflow.errors import check_choice, missing_package
 from pflow.metrics.match import Matching, match
 from pflow.metrics.particles import RESPONSE_EDGES
-from pflow.metrics.stats import Distribution, Floats, Ints, Tree, fraction
+from pflow.metrics.stats import Distribution, Tree, fraction
 from pflow.metrics.table import ParticleTable
 
 __all__ = ["ALGORITHMS", "JetMetrics", "available", "find_jets"]
@@ -52,7 +52,14 @@ def find_jets(particles: ParticleTable, algorithm: str) -> ParticleTable:
         counts[enough] = ak.to_numpy(ak.num(jets, axis=1))
         flat = ak.flatten(jets, axis=1)
         four_momenta = np.stack([ak.to_numpy(flat[name]) for name in ("E", "px", "py", "pz")], axis=1)
-    return _table(counts, four_momenta)
+    nothing = np.zeros(len(four_momenta))
+    return ParticleTable(
+        counts=counts,
+        pdg=nothing.astype(np.int64),
+        charge=nothing,
+        energy=four_momenta[:, 0],
+        momentum=four_momenta[:, 1:],
+    )
 
 
 def _cluster(inputs: ak.Array, algorithm: str) -> ak.Array:
@@ -70,17 +77,6 @@ def _cluster(inputs: ak.Array, algorithm: str) -> ak.Array:
     radius = {"genkt_r04": 0.4, "genkt_r07": 0.7}[algorithm]
     definition = fastjet.JetDefinition(fastjet.ee_genkt_algorithm, radius, -1.0)
     return fastjet.ClusterSequence(inputs, definition).inclusive_jets()
-
-
-def _table(counts: Ints, four_momenta: Floats) -> ParticleTable:
-    n = len(four_momenta)
-    return ParticleTable(
-        counts=counts,
-        pdg=np.zeros(n, dtype=np.int64),
-        charge=np.zeros(n),
-        energy=four_momenta[:, 0],
-        momentum=four_momenta[:, 1:],
-    )
 
 
 class JetMetrics:

@@ -35,10 +35,8 @@ def angle(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats
 
 def pt_delta_r(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
     """Cost sqrt((dpt / pt_true)^2 + dR^2), infinite for charged with neutral; Glow (arXiv:2508.20092), HGPflow."""
-    relative = (reco.pt[j] - truth.pt[i]) / truth.pt[i]
-    d_eta = truth.pseudorapidity[i] - reco.pseudorapidity[j]
-    d_phi = (truth.phi[i] - reco.phi[j] + np.pi) % (2 * np.pi) - np.pi
-    cost = np.sqrt(relative**2 + d_eta**2 + d_phi**2)
+    true, found = truth.vectors[i], reco.vectors[j]
+    cost = np.hypot((found.pt - true.pt) / true.pt, true.deltaR(found))
     return np.where((truth.charge[i] != 0) == (reco.charge[j] != 0), cost, np.inf)
 
 

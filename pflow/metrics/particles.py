@@ -12,7 +12,6 @@ from pflow.metrics.stats import (
     Axis,
     Distribution,
     Floats,
-    Histogram,
     Ints,
     Number,
     Series,
@@ -36,7 +35,6 @@ ENERGY = Axis(
 )
 THETA = Axis(name="theta", label="True polar angle", unit="deg", edges=np.linspace(0, 180, 13))
 
-DEGREES = float(np.degrees(1))
 RESPONSE_EDGES = np.linspace(0.5, 1.5, 101)
 ANGLE_EDGES_DEG = np.logspace(-4, 2, 91)
 
@@ -85,7 +83,7 @@ class ParticleMetrics:
 
         self.pairs["class"].append(truth.classes[i].astype(np.int8))
         self.pairs["response"].append(reco.energy[j] / truth.energy[i])
-        self.pairs["angle"].append(angle_between(truth.momentum[i], reco.momentum[j]))
+        self.pairs["angle"].append(np.degrees(angle_between(truth.momentum[i], reco.momentum[j])))
         for k, axis in enumerate(self.axes):
             shape = (n, len(axis) + 1)
             true_bin, reco_bin = axis.index(_coordinate(truth, k)), axis.index(_coordinate(reco, k))
@@ -120,7 +118,7 @@ class ParticleMetrics:
                 "mean_rel_error": error.mean(),
                 **_response_numbers(response),
             },
-            "angle": {"mean_deg": angle.mean() * DEGREES, **_angle_numbers(angle)},
+            "angle": {"mean_deg": angle.mean(), **_angle_numbers(angle)},
             "charge": {"accuracy": fraction(self.n_charge, n_matched)},
             "pdg": {"accuracy": fraction(self.n_pdg, n_matched), "class_accuracy": fraction(same_class, n_matched)},
             "class": classes,
@@ -134,7 +132,7 @@ class ParticleMetrics:
             "binned": binned,
             "histograms": {
                 "response": response.histogram(RESPONSE_EDGES),
-                "angle_deg": _scaled(angle.histogram(ANGLE_EDGES_DEG / DEGREES), DEGREES),
+                "angle_deg": angle.histogram(ANGLE_EDGES_DEG),
             },
         }
 
@@ -170,8 +168,8 @@ class ParticleMetrics:
             "fake_rate": fractions(n["fake"], n["reco"]),
             "response_median": Series.of(d.median() for d in response),
             "resolution_68": Series.of(d.resolution_68() for d in response),
-            "median_deg": Series.of(d.median() * DEGREES for d in angle),
-            "q68_deg": Series.of(d.quantile(0.68) * DEGREES for d in angle),
+            "median_deg": Series.of(d.median() for d in angle),
+            "q68_deg": Series.of(d.quantile(0.68) for d in angle),
         }
 
 
@@ -200,10 +198,4 @@ def _response_numbers(response: Distribution) -> dict[str, Number]:
 
 
 def _angle_numbers(angle: Distribution) -> dict[str, Number]:
-    return {"median_deg": angle.median() * DEGREES, "q68_deg": angle.quantile(0.68) * DEGREES}
-
-
-def _scaled(histogram: Histogram, factor: float) -> Histogram:
-    return Histogram(
-        edges=histogram.edges * factor, counts=histogram.counts, below=histogram.below, above=histogram.above
-    )
+    return {"median_deg": angle.median(), "q68_deg": angle.quantile(0.68)}

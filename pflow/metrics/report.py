@@ -7,10 +7,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from rich.table import Table
 from rich.text import Text
 
-from pflow.metrics.definitions import DEFINITIONS, definition_of
+from pflow.metrics.definitions import DEFINITIONS, unit_of
 from pflow.metrics.evaluation import ORACLE, REFERENCE, EvaluationResult
 from pflow.metrics.stats import Histogram, Number, Series, leaves
 from pflow.physics.pdg import CLASSES
@@ -91,7 +93,7 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
             "interval": "68.3%; Clopper-Pearson for fractions, ranks for quantiles, standard error for means",
         },
         "oracle_calibration": result.calibrations,
-        "definitions": {d.keys: {"unit": d.unit, "definition": d.text} for d in DEFINITIONS},
+        "definitions": {key: {"unit": unit_of(key), "definition": text} for key, text in DEFINITIONS.items()},
         "titles": result.titles,
         "n_events_read": result.n_events,
         "n_bad_input": result.n_bad_input,
@@ -126,7 +128,7 @@ def rows(result: EvaluationResult, *, paper: bool = False) -> list[Row]:
     for section, key, label in wanted:
         numbers = tuple(tree.get(key, Number.undefined()) for tree in flat)
         if any(not math.isnan(number.value) for number in numbers):
-            unit = definition_of(key).unit
+            unit = unit_of(key)
             found.append(Row(section, key, label if unit == "1" else f"{label} [{unit}]", numbers))
     return found
 
@@ -197,14 +199,9 @@ def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:
     for name, content in tree.items():
         if isinstance(content, Mapping):
             plain[name] = _plain(content)
-        elif isinstance(content, Number):
+        elif isinstance(content, Number | Series):
             plain[name] = _finite(content.value)
-            plain[f"{name}_interval"] = [_finite(content.low), _finite(content.high)]
-        elif isinstance(content, Series):
-            plain[name] = [_finite(x) for x in content.value]
-            plain[f"{name}_interval"] = [
-                [_finite(low), _finite(high)] for low, high in zip(content.low, content.high, strict=True)
-            ]
+            plain[f"{name}_interval"] = _finite(np.stack([content.low, content.high], axis=-1))
         elif isinstance(content, Histogram):
             plain[name] = {
                 "edges": content.edges.tolist(),
@@ -217,5 +214,8 @@ def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+def _finite(values: npt.ArrayLike) -> Any:
+    """Numbers as plain data, with None for NaN."""
+    found = np.asarray(values, dtype=np.object_)
+    found[~np.isfinite(values)] = None
+    return found.tolist()

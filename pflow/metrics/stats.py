@@ -12,7 +12,6 @@ Annals of Statistics 16 (1988) 619). With fewer than three values the interval i
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +36,6 @@ __all__ = [
     "fraction",
     "fractions",
     "leaves",
-    "merged",
 ]
 
 LEVEL = 0.683
@@ -268,8 +266,7 @@ class Distribution:
         return Histogram(edges=wanted, counts=counts, below=float(below), above=float(above))
 
     def _quantiles(self, *q: float) -> list[float]:
-        ranks = (self.count - 1) * np.clip(q, 0.0, 1.0)
-        found: list[float] = np.interp(ranks, np.arange(self.count), self.values).tolist()
+        found: list[float] = np.quantile(self.values, np.clip(q, 0.0, 1.0)).tolist()
         return found
 
     def _narrowest(self, content: float) -> tuple[int, int, float]:
@@ -282,21 +279,6 @@ class Distribution:
 
     def _number(self, value: float, low: float, high: float) -> Number:
         return Number(value, low, high) if self.count >= 3 else Number(value, math.nan, math.nan)
-
-
-def merged(mine: Any, theirs: Any) -> Any:
-    """Two accumulators in one: numbers, arrays and `Counter` added, lists joined, the rest part by part; both stay."""
-    if mine is None or isinstance(mine, Axis):
-        return mine
-    if type(mine) is dict:
-        return {key: merged(part, theirs[key]) for key, part in mine.items()}
-    if isinstance(mine, tuple):
-        return tuple(map(merged, mine, theirs))
-    if hasattr(mine, "__add__"):
-        return mine + theirs
-    total = copy.copy(mine)
-    vars(total).update({name: merged(part, vars(theirs)[name]) for name, part in vars(mine).items()})
-    return total
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

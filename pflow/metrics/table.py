@@ -9,6 +9,7 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
+import vector
 
 from pflow.errors import InputError
 from pflow.event import jagged
@@ -96,22 +97,13 @@ class ParticleTable:
     @cached_property
     def theta(self) -> Floats:
         """float64 [N]: polar angle of the momentum, rad."""
-        return np.arctan2(self.pt, self.momentum[:, 2])
+        return np.arctan2(np.hypot(self.momentum[:, 0], self.momentum[:, 1]), self.momentum[:, 2])
 
     @cached_property
-    def pt(self) -> Floats:
-        """float64 [N]: transverse momentum, GeV."""
-        return np.hypot(self.momentum[:, 0], self.momentum[:, 1])
-
-    @cached_property
-    def phi(self) -> Floats:
-        """float64 [N]: azimuth of the momentum, rad."""
-        return np.arctan2(self.momentum[:, 1], self.momentum[:, 0])
-
-    @cached_property
-    def pseudorapidity(self) -> Floats:
-        """float64 [N]; infinite or NaN without transverse momentum."""
-        return np.arcsinh(self.momentum[:, 2] / self.pt)
+    def vectors(self) -> vector.MomentumNumpy4D:
+        """Four-momenta [N], GeV."""
+        px, py, pz = self.momentum.T
+        return vector.array({"px": px, "py": py, "pz": pz, "E": self.energy})
 
     def sum_by_event(self, values: Floats) -> Floats:
         """float64 [event]: sum over each event's particles, in their order."""

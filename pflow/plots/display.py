@@ -47,10 +47,14 @@ def plot_event(scene: EventScene) -> Figure:
     radius = 1.05 * max(np.hypot(*scene.position[:, :2].T).max(initial=0.0), 1.3 * reach)
     z = 1.05 * max(np.abs(scene.position[:, 2]).max(initial=0.0), 1.3 * detector.ecal_inner_z)
     circles, bars = outline_points(detector)
-    known = [detector.ecal_inner_radius, detector.ecal_outer_radius, detector.hcal_inner_radius]
-    rings = [circles[2] * (r / detector.ecal_inner_radius) for r in known if r]
-    profiles = [_profile(r, half) for r, half in zip(known, _half_lengths(scene), strict=True) if r]
     half = detector.ecal_inner_z
+    barrels = [
+        (detector.ecal_inner_radius, half),
+        (detector.ecal_outer_radius, half),
+        (detector.hcal_inner_radius, detector.hcal_inner_z or half),
+    ]
+    rings = [circles[2] * (r / detector.ecal_inner_radius) for r, _ in barrels if r]
+    profiles = [np.array([[0, 0, -end], [r, 0, -end], [r, 0, end], [0, 0, end]]) for r, end in barrels if r]
     norm = _energy_norm(scene)
     with styled():
         figure = Figure(figsize=(17.0, 8.6), layout="constrained")
@@ -87,17 +91,6 @@ def plot_event(scene: EventScene) -> Figure:
             figure.legend(handles=handles, loc="outside right upper", fontsize=10, frameon=False)
         figure.suptitle(_plain(f"{scene.title}\n{scene.note}"), fontsize=12)
         return figure
-
-
-def _half_lengths(scene: EventScene) -> tuple[float, float, float]:
-    """Half lengths of the inner and outer ECAL and of the HCAL barrel, mm; where unknown that of the ECAL."""
-    detector = scene.detector
-    return detector.ecal_inner_z, detector.ecal_inner_z, detector.hcal_inner_z or detector.ecal_inner_z
-
-
-def _profile(radius: float, half: float) -> Points:
-    """A cylinder in z-r as a line: endcap, barrel, endcap."""
-    return np.array([[0, 0, -half], [radius, 0, -half], [radius, 0, half], [0, 0, half]])
 
 
 def _in_barrel(scene: EventScene) -> bool:

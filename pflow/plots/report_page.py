@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from pflow.metrics.definitions import DEFINITIONS, definition_of
+from pflow.metrics.definitions import DEFINITIONS, definition_of, unit_of
 from pflow.metrics.evaluation import EvaluationResult
 from pflow.metrics.report import method, number_text, rows, summary
 from pflow.plots.evaluation import caption
@@ -29,6 +29,7 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: 
 tbody tr:hover { background: #f3f6fa; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(360px, 1fr)); gap: 1em; }
 figure { margin: 0; } figure img { width: 100%; } figcaption { font-size: .85em; color: #555; text-align: center; }
+.wide { grid-column: 1 / -1; }
 pre { background: #f6f6f6; padding: 1em; overflow-x: auto; font-size: .85em; }
 .note { color: #555; } summary { margin-top: 1.5em; font-weight: bold; cursor: pointer; }
 """.strip()
@@ -43,6 +44,7 @@ def report_page(
     truth = [Path(path).name for path in inputs.get("truth", [])]
     samples = ", ".join(truth[:3]) + (f" and {len(truth) - 3} more" if len(truth) > 3 else "")
     title = f"pflow evaluation: {result.titles.get(result.name, result.name)}" + (f" on {samples}" if truth else "")
+    definitions = ((key, unit_of(key), text) for key, text in DEFINITIONS.items())
     parts = [
         "<!doctype html>",
         f'<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="{MARK.decode()}">',
@@ -57,7 +59,7 @@ def report_page(
         *(_figure(name, png) for name, png in images.items()),
         "</div>",
         "<details><summary>Definitions</summary>",
-        html_table(("key in metrics.json", "unit", "definition"), ((d.keys, d.unit, d.text) for d in DEFINITIONS)),
+        html_table(("key in metrics.json", "unit", "definition"), definitions),
         "</details><details><summary>Provenance in full</summary>",
         f"<pre>{escape(json.dumps(origin, indent=2))}</pre></details>",
         "</body></html>",
@@ -91,7 +93,7 @@ def _results(result: EvaluationResult, paper: bool) -> str:
         cells = "".join(f'<td class="number">{escape(number_text(number))}</td>' for number in row.numbers)
         style = ' class="section"' if row.section != section else ""
         section = row.section
-        meaning = escape(f"{row.key}: {definition_of(row.key).text}")
+        meaning = escape(f"{row.key}: {definition_of(row.key)}")
         body.append(f'<tr{style}><td title="{meaning}">{escape(row.label)}</td>{cells}</tr>')
     return f"<table><thead><tr><th>metric</th>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
@@ -99,4 +101,6 @@ def _results(result: EvaluationResult, paper: bool) -> str:
 def _figure(name: str, png: bytes) -> str:
     data = base64.b64encode(png).decode("ascii")
     text = escape(caption(name))
-    return f'<figure><img alt="{text}" src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>'
+    style = ' class="wide"' if name.endswith("_by_class") else ""
+    image = f'<img alt="{text}" src="data:image/png;base64,{data}">'
+    return f"<figure{style}>{image}<figcaption>{text}</figcaption></figure>"

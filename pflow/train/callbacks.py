@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,9 @@ COLUMNS = {
 class EpochLine(pl.Callback):  # type: ignore[misc]
     """Prints the size of the model, then a line after each epoch, which stays when the progress bar moves on."""
 
+    def __init__(self) -> None:
+        self._begin = 0.0, 0  # seconds, and steps that were done before
+
     def on_fit_start(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
         """Print the numbers of parameters and events, and the device."""
         size = sum(parameter.numel() for parameter in pl_module.parameters())
@@ -38,11 +43,17 @@ class EpochLine(pl.Callback):  # type: ignore[misc]
             f"on {pl_module.device}",
             flush=True,
         )
+        self._begin = time.monotonic(), trainer.global_step
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
-        """Print losses, mean relative energy error and mean angle of the epoch."""
+        """Print losses, mean relative energy error and mean angle of the epoch, and the time to the end of the fit."""
         metrics = trainer.callback_metrics
         figures = [text.format(float(metrics[key])) for key, text in COLUMNS.items() if key in metrics]
+        begin, before = self._begin
+        done, left = trainer.global_step - before, trainer.estimated_stepping_batches - trainer.global_step
+        if done and left > 0:
+            to_go = timedelta(seconds=round((time.monotonic() - begin) / done * left))
+            figures.append(f"at most {to_go} to go")
         pl_module.print(f"epoch {trainer.current_epoch + 1}: {', '.join(figures)}", flush=True)
 
 
@@ -102,7 +113,11 @@ class Freeze(pl.Callback):  # type: ignore[misc]
 
 
 class ProgressBar(RichProgressBar):  # type: ignore[misc]
-    """Lightning's progress bar without the number of the log."""
+    """Lightning's progress bar with epochs from 1, and without the number of the log."""
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        n_epochs = self.trainer.max_epochs or 0
+        return f"Epoch {current_epoch + 1}" + (f" of {n_epochs}" if n_epochs > 0 else "")
 
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
         """Figures beside the bar: the loss of the step."""

@@ -171,7 +171,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self._log("train", losses, len(labelled.batch) if labelled.weight else 0)
         if before is not None:
             # On the host: Lightning asks for what is beside the progress bar in each step, and would wait for a GPU.
-            self.log("loss", before, prog_bar=True, logger=False)
+            self.log("loss", before, prog_bar=True)
         return losses["total"] * labelled.weight
 
     def check_losses(self) -> Tensor | None:

@@ -81,7 +81,7 @@ def test_an_entry_of_joined_inputs_is_found_by_its_own_number(sample, reco, tmp_
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--entry", 2, "--reco", "{reco}"], r"reco\.root, entry 2: is event number 7, but the input's entry 2"),
+        (["--entry", 2, "--reco", "{reco}"], r"entry 2: is event number 2, in reconstruction 'PFlow' 7"),
         (["--entry", 3, "--reco", "{reco}", "--reco-entry", 3], r"reco\.root, entry 3: there is no such entry"),
         (["--entry", 25], r"multi_test_small\.root, entry 25: there is no such entry; .* has 25"),
     ],

@@ -20,7 +20,7 @@ from pflow.io.particles_root import RecoWriter
 from pflow.plots.evaluation import figures
 
 N_EVENTS = 5
-SHOWN = ("response", "efficiency_vs_energy_photon", "efficiency_vs_energy_muon")
+SHOWN = ("response", "efficiency_vs_energy_by_class")
 """Figures that are drawn here; `tests/plots` draws all of them."""
 
 
@@ -108,7 +108,7 @@ def test_metrics_are_written(written):
 
 def test_figures_and_report_are_written(written):
     names = sorted(path.stem for path in written.glob("*.png"))
-    assert names == ["efficiency_vs_energy_photon", "response"]
+    assert names == ["efficiency_vs_energy_by_class", "response"]
     assert sorted(path.stem for path in written.glob("*.pdf")) == names
     assert (written / "response.png").read_bytes().startswith(b"\x89PNG")
     assert (written / "response.pdf").read_bytes().startswith(b"%PDF")
@@ -208,7 +208,7 @@ def test_a_file_of_a_list_that_cannot_be_used_can_be_left_out(lists, tmp_path, c
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ([10, 11, 12, 99, 14], "entry 3: event number 13 in the truth, 99 in reconstruction"),
+        ([10, 11, 12, 99, 14], "entry 3: is event number 13, in reconstruction 'PFlow' 99"),
         ([10, 11, 12], "reco.root, entry 3: ends here"),
         ([10, 11, 12, 13, 14, 15], "reco.root, entry 5: has more events"),
     ],

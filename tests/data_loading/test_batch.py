@@ -1,7 +1,5 @@
 """Padded tensors: shapes that belong together, masks that say where padding is."""
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -27,19 +25,6 @@ def test_a_token_set_knows_whether_it_has_padding_and_keeps_that_on_another_devi
     assert tokens(3, 3).to("meta").full
     assert not tokens(2, 1).full
     assert tokens(3, 3, device="meta").full is False  # first seen there, the mask is not waited for
-
-
-@pytest.mark.parametrize(
-    ("part", "changes", "message"),
-    [
-        ("hits", {"mask": torch.ones(2, 4, dtype=torch.bool)}, "features"),
-        ("target", {"direction": torch.zeros(2, 2)}, "direction"),
-        ("target", {"mask": torch.tensor([[False, True], [True, False]])}, "mask"),
-    ],
-)
-def test_values_of_another_shape_and_padding_in_front_of_a_particle_are_refused(batch, part, changes, message):
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(getattr(batch, part), **changes)
 
 
 def test_a_batch_moves_with_the_parts_that_it_has(batch):

@@ -1,10 +1,7 @@
-import itertools
-
 import numpy as np
 import pytest
 
-from pflow.data.buckets import BATCH_COST, bucket, cut
-from pflow.errors import ConfigError
+from pflow.data.buckets import bucket, cut
 
 
 def lists(batches):
@@ -24,12 +21,6 @@ def test_an_event_beyond_the_budget_gets_a_batch_of_its_own():
     assert lists(cut([1, 100, 1], 10, max_tokens=9)) == [[0], [1], [2]]
 
 
-@pytest.mark.parametrize(("batch_size", "max_tokens", "name"), [(0, None, "batch size"), (4, 0, "max_tokens")])
-def test_limits_below_one_are_errors(batch_size, max_tokens, name):
-    with pytest.raises(ConfigError, match=name):
-        cut([1, 2], batch_size, max_tokens)
-
-
 @pytest.fixture
 def lengths() -> np.ndarray:
     return np.random.default_rng(1).integers(1, 1000, 256)
@@ -42,18 +33,6 @@ def test_buckets_pad_far_less_than_random_batches(lengths):
     generator = np.random.default_rng(2)
     assert padded(bucket(lengths, 16, None, generator)) < 0.1
     assert padded(np.array_split(generator.permutation(256), 16)) > 0.5
-
-
-def test_batches_of_a_budget_have_the_fewest_tokens():
-    """Against all ways to cut seven lengths."""
-    sizes, budget = np.array([1, 2, 2, 5, 9, 9, 30]), 30
-    ways = []
-    for places in itertools.product([False, True], repeat=len(sizes) - 1):
-        parts = np.split(sizes, np.flatnonzero(places) + 1)
-        if all(len(part) <= 4 and len(part) * part[-1] <= budget for part in parts):
-            ways.append(sum(len(part) * part[-1] + BATCH_COST * budget for part in parts))
-    found = bucket(sizes, 4, budget, np.random.default_rng(1))
-    assert sum(len(part) * sizes[part].max() + BATCH_COST * budget for part in found) == pytest.approx(min(ways))
 
 
 @pytest.mark.parametrize("max_tokens", [None, 5000])

@@ -58,11 +58,13 @@ def test_a_file_can_be_read_more_than_once_in_a_pass(data, train_files):
     assert sorted(set(seen)) == list(range(70))
 
 
-def test_training_reads_as_many_events_as_it_is_told(data):
-    data.max_train_events = 21
+def test_files_are_taken_once_and_none_is_an_error_that_names_the_option(data, train_files):
+    data.paths["train"] = [train_files[1], *train_files]
     data.setup("fit")
-    seen = np.concatenate([batch.event for batch in data.train_dataloader()]).tolist()
-    assert (sorted(seen), data.tokeniser.n_events) == (list(range(21)), 21)
+    assert data.n_events("train") == 70
+    data.paths["val"] = []
+    with pytest.raises(ConfigError, match=r"set data\.val"):
+        data.setup("validate")
 
 
 @pytest.mark.parametrize(("repeat", "message"), [({"zqq*": 3}, r"'zqq\*'"), ({"*": 0}, "0 times")])
@@ -146,8 +148,6 @@ def test_training_goes_on_without_what_cannot_be_read_and_says_so(train_files, v
         seen = [number for batch in data.train_dataloader() for number in batch.event.tolist()]
     assert sorted(seen) == [*range(16), *range(32, 70)]
     assert data._datasets[0].refused
-    with pytest.warns(BadEntriesWarning, match=r"files that cannot be used were left out:\n.*bad\.root"):
-        data.teardown("fit")
 
 
 def test_what_another_rank_skipped_is_known_on_this_one(data, monkeypatch):

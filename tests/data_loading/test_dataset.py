@@ -164,7 +164,11 @@ def test_codes_not_in_the_vocabulary_are_counted_in_one_warning(chunks, tokenise
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [({"batch_size": 0}, "batch size"), ({"shuffle": True, "buffer": 4}, "buffer of 4 events")],
+    [
+        ({"batch_size": 0}, "batch_size"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"shuffle": True, "buffer": 4}, "buffer of 4 events"),
+    ],
 )
 def test_options_that_cannot_work_are_errors(dataset, more, message):
     with pytest.raises(ConfigError, match=message):

@@ -4,27 +4,20 @@ import numpy as np
 import pytest
 import uproot
 
-from pflow.data.files import Chunk, FileOptions, expand, first_entries, matching, read_chunks, spread_sample, survey
+from pflow.data.files import Chunk, FileOptions, matching, read_chunks, spread_sample, survey
 from pflow.errors import ConfigError, InputError
 from pflow.event.skipped import BadEntriesWarning
 from pflow.io.events_root import write_events
 
 
-def test_patterns_are_expanded_in_sorted_order_and_nothing_is_taken_twice(train_files):
+def test_patterns_are_expanded_in_sorted_order(train_files):
     folder = train_files[0].removesuffix("a.root")
-    assert expand([train_files[1], f"{folder}*.root"], "train") == [train_files[1], train_files[0]]
-    assert expand(train_files[0], "train") == [train_files[0]]
+    assert matching([f"{folder}*.root"]) == train_files
 
 
 def test_a_pattern_that_matches_nothing_is_an_error_that_names_it(tmp_path):
     with pytest.raises(InputError, match=r"none\*\.root: no file matches"):
-        expand(str(tmp_path / "none*.root"), "train")
-
-
-@pytest.mark.parametrize("paths", [None, []])
-def test_no_paths_are_an_error_that_names_the_option(paths):
-    with pytest.raises(ConfigError, match=r"set data\.val"):
-        expand(paths, "val")
+        matching([tmp_path / "none*.root"])
 
 
 def test_chunks_cover_each_file_and_never_span_two(train_files):
@@ -32,14 +25,6 @@ def test_chunks_cover_each_file_and_never_span_two(train_files):
     a, b = train_files
     assert chunks == [Chunk(a, 0, 16), Chunk(a, 16, 32), Chunk(a, 32, 40), Chunk(b, 0, 30)]
     assert sum(len(chunk) for chunk in chunks) == 70
-
-
-def test_first_entries_end_within_a_chunk():
-    chunks = [Chunk("a", 0, 16), Chunk("a", 16, 20), Chunk("b", 0, 16)]
-    assert first_entries(chunks, 17) == [Chunk("a", 0, 16), Chunk("a", 16, 17)]
-    assert first_entries(chunks, 100) == chunks
-    with pytest.raises(ConfigError, match="found 0"):
-        first_entries(chunks, 0)
 
 
 def test_a_sample_is_spread_over_all_files_and_small_ones_are_taken_whole():

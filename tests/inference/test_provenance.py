@@ -6,7 +6,7 @@ import uproot
 
 from pflow.cli.main import main
 from pflow.config import config_dir
-from pflow.inference.provenance import changed_decoding, command
+from pflow.inference.provenance import command
 from pflow.io.particles_root import read_provenance
 
 
@@ -39,23 +39,12 @@ def test_an_output_is_repeated_from_its_provenance_bit_for_bit(options, sample_d
     assert made["machine"].keys() == {"processor", "instructions", "threads", "gpu"}
     assert made["inputs"][0]["bytes"] == os.path.getsize(source)
     assert made["inputs"][0]["uuid"]
-    assert changed_decoding(made) == {}
     chosen = {name: made["options"][name] for name in ("max_particles", "batch_size", "chunk_size", "format")}
     if options:
         assert chosen == {"max_particles": 3, "batch_size": 2, "chunk_size": 5, "format": "rntuple"}
         assert made["options"]["read_as"].endswith("ild_g4.yaml")
     else:
         assert made["options"]["read_as"] is None
-
-
-def test_changed_thresholds_are_told_from_the_models_own():
-    own = {"eos_threshold": 0.9, "max_particles": 8}
-    made = {
-        "decoding": {**own, "eos_threshold": 0.5},
-        "configuration": {"model": {"init_args": {"decoding": own}}},
-    }
-    assert changed_decoding(made) == {"eos_threshold": 0.5}
-    assert changed_decoding({}) == {}
 
 
 def test_the_command_of_an_earlier_versions_file_holds_what_that_kept():

@@ -2,13 +2,12 @@
 
 import dataclasses
 import math
-from collections import Counter
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from pflow.metrics.stats import LEVEL, Axis, Distribution, WeightedFraction, clopper_pearson, fraction, leaves, merged
+from pflow.metrics.stats import LEVEL, Axis, Distribution, WeightedFraction, clopper_pearson, fraction, leaves
 
 WIDTHS = ("resolution_68", "resolution_iqr", "rms90")
 
@@ -106,14 +105,11 @@ def test_intervals_cover_the_truth_in_about_two_of_three_experiments(name):
     assert 0.55 < np.mean([number.low <= truth <= number.high for number in numbers]) < 0.80
 
 
-def test_chunks_and_merging_do_not_change_a_bit():
+def test_chunks_do_not_change_a_bit():
     values = responses(10_000)
     whole, parts = Distribution(values), Distribution()
-    for k, part in enumerate(np.array_split(np.roll(values, 17), 23)):
-        if k % 2:
-            parts.add(part)
-        else:
-            parts = merged(parts, Distribution(part))
+    for part in np.array_split(np.roll(values, 17), 23):
+        parts.add(part)
         assert parts.median().value  # sorted in between
     assert parts.count == whole.count
     for name in ("mean", "median", "resolution_68_over_median", *WIDTHS):
@@ -138,23 +134,6 @@ def axis(*edges) -> Axis:
 
 def test_upper_edge_of_the_last_bin_is_inside():
     assert axis(1.0, 10.0, 30.0).index(np.array([0.5, 1.0, 10.0, 30.0, 30.1])).tolist() == [2, 0, 1, 1, 2]
-
-
-def test_merging_adds_every_kind_of_part():
-    @dataclasses.dataclass
-    class Counts:
-        number: int
-        array: np.ndarray
-        counter: Counter
-        parts: dict
-        bins: tuple
-        optional: None = None
-
-    one = Counts(1, np.array([1, 2]), Counter("ab"), {"x": [1]}, (axis(0.0, 1.0),))
-    total = merged(one, Counts(2, np.array([3, 4]), Counter("b"), {"x": [2]}, (axis(0.0, 1.0),)))
-    assert (total.number, total.array.tolist(), total.parts) == (3, [4, 6], {"x": [1, 2]})
-    assert total.counter == {"a": 1, "b": 2}
-    assert (one.number, one.array.tolist()) == (1, [1, 2])
 
 
 def test_leaves_have_dotted_keys():

@@ -9,7 +9,6 @@ import pytest
 from pflow.errors import ConfigError, InputError
 from pflow.event.build import make_hits, make_links, make_particles
 from pflow.event.events import Events, concatenate
-from pflow.event.particles import concatenate as join
 from pflow.io.open import read_events
 from pflow.plots.scene import COLOUR_BY, arrow_points, make_scene
 
@@ -129,8 +128,7 @@ def test_a_particle_without_momentum_has_no_arrow(event):
 
 
 def test_every_entry_of_the_cld_file_can_be_drawn(data_dir):
-    events = read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
-    scene = make_scene(events)
+    scene = make_scene(read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root")[0])
     assert len(scene.position) == 5015
     assert {lines.kind: len(lines) for lines in scene.lines}["reco"] == 64
 
@@ -138,7 +136,6 @@ def test_every_entry_of_the_cld_file_can_be_drawn(data_dir):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"index": 1}, IndexError, "event 1 of 1"),
         ({"colour_by": "thruth"}, ConfigError, "nearest matches: truth"),
         ({"colour_by": "reco"}, ConfigError, "no reconstructed particles"),
         ({"rule": "all"}, ConfigError, "no truth rule"),
@@ -154,8 +151,8 @@ def test_colours_by_truth_need_truth(event):
         make_scene(without_truth(event), colour_by="truth")
 
 
-def test_a_reconstruction_of_other_events_is_refused(event, reconstruction):
-    with pytest.raises(ConfigError, match="1 reconstructed events for 2 events"):
+def test_several_events_are_refused(event, reconstruction):
+    with pytest.raises(ConfigError, match="expected one event and its reconstruction"):
         make_scene(concatenate([event, event]), reconstruction=reconstruction)
 
 
@@ -174,12 +171,6 @@ def test_hits_and_tracks_by_the_reconstructed_particle_with_the_largest_weight(e
     assert contents(scene) == {"pi+ 5.1 GeV": [0, 1, 5], "no reconstructed particle": [2, 3, 4]}
     assert scene.note == "hits coloured by the PFlow particle with the largest weight"
     assert scene.lines[0].colours == (scene.groups[0].colour,)
-
-
-def test_links_are_those_of_the_event_that_is_drawn(event, linked):
-    other = dataclasses.replace(linked, hit_links=linked.hit_links[:, :1])
-    scene = make_scene(concatenate([event, event]), 1, reconstruction=join([linked, other]), colour_by="reco")
-    assert contents(scene) == {"pi+ 5.1 GeV": [0], "no reconstructed particle": [1, 2, 3, 4, 5]}
 
 
 @pytest.mark.parametrize(("energy", "units"), [(1.0, 1.0), (10.0, 1.5), (0.1, 0.5), (1e5, 2.5), (0.0, 0.2)])
