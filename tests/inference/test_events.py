@@ -9,7 +9,7 @@ import torch
 import pflow
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, Flag
-from pflow.event.skipped import BadEntriesWarning
+from pflow.event.skipped import BadEntriesWarning, LeftOutWarning
 from pflow.inference.engine import pick_device
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
@@ -89,27 +89,35 @@ def test_too_many_hits_are_refused_with_file_and_entry_or_skipped_with_a_count(m
 ENTRY = 4
 """Entry that is spoilt: it has hits and tracks."""
 
-IMPOSSIBLE = [
-    ("hits.subdetector", 9),
-    ("hits.energy", -1.0),
-    ("hits.energy", 3e38),
-    ("hits.position.z", np.inf),
-    ("tracks.momentum.px", np.nan),
-    ("tracks.calo_position.x", 1e30),
-]
 
-
-@pytest.mark.parametrize(("field", "value"), IMPOSSIBLE)
-def test_impossible_numbers_in_memory_are_refused_or_skipped_with_a_flag(model, events, spoil, field, value):
+def test_an_impossible_event_in_memory_is_refused_or_skipped_with_a_flag(model, events, spoil):
     events = events[ENTRY - 1 : ENTRY + 2]
-    bad = spoil(events, 1, field, value)
-    with pytest.raises(InputError, match=rf"entry {ENTRY}, '{field}': expected"):
+    bad = spoil(events, 1, "hits.subdetector", 9)
+    with pytest.raises(InputError, match=rf"entry {ENTRY}, 'hits.subdetector': expected"):
         reconstruct(bad, model)
     with pytest.warns(BadEntriesWarning, match="1 of 3 entries cannot be used"):
         got = reconstruct(bad, model, on_error="skip")
     assert np.flatnonzero(got.flags & Flag.BAD_INPUT).tolist() == [1]
     assert ak.num(got.particles)[1] == 0
     np.testing.assert_allclose(numbers(got, 2), numbers(reconstruct(events, model), 2), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("hits.energy", -1.0),
+        ("hits.energy", 3e38),
+        ("hits.position.z", np.inf),
+        ("tracks.momentum.px", np.nan),
+        ("tracks.calo_position.x", 1e30),
+    ],
+)
+def test_impossible_objects_in_memory_are_left_out_as_those_of_files(model, events, spoil, field, value):
+    bad = spoil(events[ENTRY - 1 : ENTRY + 2], 1, field, value)
+    with pytest.warns(LeftOutWarning, match=rf"entry {ENTRY}, '{field}': expected"):
+        got = reconstruct(bad, model)
+    flag = Flag.UNUSABLE_TRACKS if "tracks" in field else Flag.UNUSABLE_HITS
+    assert (got.flags & (flag | Flag.BAD_INPUT)).tolist() == [0, int(flag), 0]
 
 
 def test_impossible_truth_does_not_matter(model, events, spoil):
