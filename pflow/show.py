@@ -38,9 +38,12 @@ def text_table(heads: Row, rows: Iterable[Row | None]) -> str:
     numbers = [all(re.match(r"-?\d|$", str(cell)) for cell in column[1:]) for column in columns]
     lines = []
     for row in table:
-        cells = zip(() if row is None else row[:-1], widths, numbers, strict=False)
+        if row is None:
+            lines.append("")
+            continue
+        cells = zip(row[:-1], widths, numbers, strict=True)
         begin = "".join(f"{cell:>{width}}  " if number else f"{cell:<{width}}  " for cell, width, number in cells)
-        last = [""] if row is None or not row[-1] else [row[-1]] if isinstance(row[-1], str) else row[-1]
+        last = [row[-1]] if isinstance(row[-1], str) else row[-1] or [""]
         if len(begin) + max(map(len, last)) > _width():
             lines += [begin, *(f"    {text}" for text in last)]
         else:
@@ -55,9 +58,17 @@ def text_facts(facts: Iterable[tuple[str, str]]) -> str:
     width = max(_width(), indent + 20)
     lines = []
     for label, text in facts:
-        wrapped = textwrap.wrap(text, width - indent, break_long_words=False, break_on_hyphens=False) or [""]
-        begins = (f"{label:<{indent}}", *(" " * indent for _ in wrapped[1:]))
-        lines += [f"{begin}{line}".rstrip() for begin, line in zip(begins, wrapped, strict=True)]
+        lines.append(
+            textwrap.fill(
+                text,
+                width,
+                initial_indent=f"{label:<{indent}}",
+                subsequent_indent=" " * indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            or label
+        )
     return "\n".join(lines)
 
 
