@@ -1,0 +1,117 @@
+"""A fully simulated event of CLD as other people's software would have written it: one thing changed at a time."""
+
+import warnings
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+
+from pflow.event.truth import select_targets
+from pflow.io.edm4hep.data_model import collection_id
+from pflow.io.open import read_events
+from pflow.metrics.evaluation import visible_truth
+
+TRUTH = ("MCParticles", "_MCParticles_parents", "_MCParticles_daughters")
+OTHERS = ("ECALBarrel", "ECALEndcap", "HCALBarrel", "HCALEndcap", "HCALOther", "MUON", "PandoraPFOs")
+LINKS = ("CalohitMCTruthLink", "SiTracksMCTruthLink")
+TRACKS = ("SiTracks_Refitted", "_SiTracks_Refitted_trackStates")
+
+
+@pytest.fixture(scope="module")
+def columns(cld_path):
+    """Columns of the event by branch and member, e.g. ``MCParticles.PDG``."""
+    ends = [f"_{name}_{end}" for name in LINKS for end in ("from", "to")]
+    with uproot.open(cld_path) as file:
+        tree = file["events"]
+        found = {}
+        for branch in (*TRUTH, *OTHERS, *LINKS, *ends, *TRACKS):
+            for name in tree[branch].keys(recursive=True):
+                if "[" not in name and "/" not in name:
+                    found[f"{branch}.{name.partition('.')[2]}"] = tree[f"{branch}/{name}"].array()
+        metadata = {key: file["metadata"][key].array()[:1] for key in ("GPStringKeys", "GPStringValues")}
+    return found, metadata
+
+
+@pytest.fixture
+def changed(columns, tmp_path):
+    """Writes the event with some members set, in the shape that they have, and reads it."""
+
+    def change(members, **options):
+        found, metadata = columns
+        found = dict(found)
+        for key, values in members.items():
+            flat = ak.to_numpy(ak.flatten(found[key]))
+            found[key] = ak.unflatten(np.asarray(values(flat.copy()), flat.dtype), ak.num(found[key]))
+        names = sorted({key.partition(".")[0] for key in found if not key.startswith("_")})
+        path = tmp_path / "changed.root"
+        table = {"name": ak.Array([names]), "collectionID": np.array([[collection_id(name) for name in names]])}
+        with uproot.recreate(path) as file:
+            file.mktree("events", {key: array.type.content for key, array in found.items()}).extend(found)
+            file.mkrntuple("metadata", metadata)
+            file.mkrntuple("podio_metadata", {"events___CollectionTypeInfo": ak.zip(table)})
+        return read_events(path, **options)
+
+    return change
+
+
+def described(targets):
+    """PDG codes and energies of the targets, GeV."""
+    return sorted((int(one.pdg), round(float(one.energy), 4)) for one in targets.particles[0])
+
+
+def test_nothing_changed(changed, cld_rec):
+    events = changed({})
+    assert described(select_targets(events)) == described(select_targets(cld_rec))
+
+
+def test_stable_particles_of_another_status(changed, cld_rec):
+    status = {"MCParticles.generatorStatus": lambda values: np.where(values == 1, 2001, values)}
+    events = changed(status)
+    assert described(select_targets(events, stable_status=(2001,))) == described(select_targets(cld_rec))
+
+
+def test_a_particle_that_reaches_the_calorimeter_before_the_generator_decays_it(changed, cld_rec):
+    expected = select_targets(cld_rec)
+    neutral = expected.particles[
+        0, ak.argmax(expected.particles.hit_energy * (expected.particles.pdg == 130), axis=1)[0]
+    ]
+
+    def decayed(values):
+        values[neutral.index] = 2
+        return values
+
+    assert neutral.hit_energy > 1.0
+    found = select_targets(changed({"MCParticles.generatorStatus": decayed}))
+    assert described(found) == described(expected)
+
+
+@pytest.mark.parametrize("pdg", [1000022, 39, 9900012])
+def test_particles_that_no_detector_sees_are_no_energy(changed, cld_rec, pdg):
+    def energy(events):
+        return visible_truth(events, select_targets(events)).energy.sum()
+
+    events = changed({"MCParticles.PDG": lambda values: np.where(np.isin(np.abs(values), (12, 14, 16)), pdg, values)})
+    assert pdg in events.truth.pdg[0]
+    assert energy(events) == pytest.approx(energy(cld_rec))
+
+
+@pytest.mark.parametrize("factor", [0.0, 3.0])
+def test_charges_of_particles_are_those_of_their_codes(changed, cld_rec, factor):
+    with pytest.warns(UserWarning, match="charge"):
+        events = changed({"MCParticles.charge": lambda values: values * factor})
+    targets, expected = select_targets(events), select_targets(cld_rec)
+    assert targets.particles.charge.to_list() == expected.particles.charge.to_list()
+
+
+@pytest.mark.parametrize("member", ["energy", "momentum.x", "mass"])
+def test_a_fault_of_the_other_algorithm_costs_its_own_particles(changed, cld_rec, member):
+    def spoiled(values):
+        values[0] = np.nan
+        return values
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        events = changed({f"PandoraPFOs.{member}": spoiled})
+    assert described(select_targets(events)) == described(select_targets(cld_rec))
+    assert events.hits.energy.to_list() == cld_rec.hits.energy.to_list()
