@@ -58,7 +58,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     truth_tracks
         Make the tracks of EDM4hep files that have none from their Monte Carlo particles.
     on_error
-        What to do with an entry that cannot be used: ``raise``, or ``skip``: leave it empty and warn.
+        What to do with an entry or file that cannot be used: ``raise``, or ``skip``: leave it out and warn.
     cache
         Folder in which chunks are kept once they are read, for later epochs and trainings: they load faster than from
         the files, and take some five times their space. What is there for other files or options is not used.
@@ -66,9 +66,10 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         Truth rule, which says which particles are targets: ``stable``, ``calo`` or ``entering``.
     e_min
         Smallest energy of a target, GeV.
-    stable_status, invisible
-        Generator status of stable particles under rule ``stable``, where a generator has codes of its own; |PDG| of
-        particles that no detector sees, beside those of `pflow.physics.pdg.INVISIBLE`.
+    stable_status
+        Generator status of stable particles under rule ``stable``, where a generator has codes of its own.
+    invisible
+        |PDG| of particles that no detector sees, beside those of `pflow.physics.pdg.INVISIBLE`.
     order
         Of the target sequence (`pflow.tokens.config.ORDERS`).
     hit_features
@@ -104,7 +105,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         time is augmented anew. The sample of `tokeniser_events` is taken as if it were once.
     augment
         What is done to training events, anew in every epoch (`pflow.event.augment.Augmentation`): ``rotate`` in phi,
-        ``reflect`` in z, ``overlay`` of several events in one. Other splits are read as they are, and the tokeniser is
+        ``reflect`` in z, ``overlay`` of several events in one, ``disturb`` as a detector differs from its simulation. Other splits are read as they are, and the tokeniser is
         fitted on the training events before any of this.
     """
 

@@ -45,5 +45,5 @@ def _ancestors(made: dict[str, Any]) -> list[str]:
 
 
 def _stages(summary: dict[str, Any]) -> list[str]:
-    text = f"{summary['steps']:,} steps in {summary['wall_s'] / 60:.0f} minutes ({summary['device']})"
+    text = f"{summary['steps']:,} steps in {summary['wall_s'] / 60:.0f} minutes (on a machine with {summary['device']})"
     return [text, *(_stages(summary["before"]) if "before" in summary else [])]

@@ -76,7 +76,7 @@ def draft_detector(
     """Draft the description of the detector that an EDM4hep or other podio file is from, by its first `max_entries`.
 
     Of the built-in detectors only CLD's settings for tracks from Monte Carlo particles stand in. `name`: by default
-    what the simulation called it, else the file's. `b_field`, T along z: by default measured. An `InputError` if it is
+    what the simulation called it, else the file's. `b_field`, T along z: by default the file's, or measured from tracks. An `InputError` if it is
     not such a file, has no hits of an ECAL, or nothing in it tells the field.
     """
     with open_root(path) as directory:
