@@ -97,7 +97,10 @@ def _converted(kind: Any, value: Any, where: str, name: str) -> Any:
     accepted = int | float if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise ConfigError(f"{where}: '{name}' must be {EXPECTED[kind]}, found {value!r}")
-    return float(value) if kind is float else value
+    try:
+        return float(value) if kind is float else value
+    except OverflowError as error:
+        raise ConfigError(f"{where}: '{name}' is too large for a number") from error
 
 
 def config_dir() -> Path:

@@ -3,7 +3,8 @@
     python scripts/results.py flagship     # the models of the ILD, on its test files
     python scripts/results.py cld          # the model of CLD, on the simplified detector and on full simulation
     python scripts/results.py paper        # the first paper's set-ups, trained with three seeds
-    python scripts/results.py oracle-calibration, physics-reference    # configs/oracle, tests/data/physics_reference.json
+    python scripts/results.py oracle-calibration   # configs/oracle
+    python scripts/results.py physics-reference    # tests/data/physics_reference.json
     python scripts/results.py tables       # the tables of RESULTS.md, README.md and the cards from results.csv
 
 Each verb has options: `python scripts/results.py VERB --help`. `scripts/bench.py` measures speed.

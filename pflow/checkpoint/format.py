@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from pflow.checkpoint.migrate import without_removed
-from pflow.config import from_plain, to_plain
+from pflow.config import from_plain, shipped_models, to_plain, weights_dir
 from pflow.errors import ConfigError, InputError, first_line, reading
+from pflow.physics.detector import Detector
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.uncertainty import UncertaintyCalibration
 
@@ -31,7 +32,9 @@ __all__ = [
     "TOKENS",
     "WEIGHTS_FILE",
     "Header",
+    "fitting_models",
     "read_checked",
+    "read_header",
 ]
 
 FORMAT = 2
@@ -93,14 +96,16 @@ class Header:
         content = content if isinstance(content, Mapping) else {}
         if content.get("format") != FORMAT:
             raise InputError(
-                f"expected a header of format {FORMAT}, found {content.get('format', 'none')}, written by pflow "
-                f"{content.get('version', '(unknown version)')}",
+                f"expected a header of format {FORMAT}, found {content.get('format', 'none')}"
+                + (f", written by pflow {content['version']}" if "version" in content else ""),
                 file=file,
                 field=f"{prefix}format",
             )
 
         def part(name: str, build: Callable[[Any], Any]) -> Any:
             try:
+                if name != "calibration" and not isinstance(content.get(name), Mapping):
+                    raise ValueError("missing from the header, or not of the expected type")
                 return build(content.get(name))
             except Exception as error:  # what is built from any values fails in any way
                 known = isinstance(error, ValueError)
@@ -124,6 +129,19 @@ def _tokeniser(content: Mapping[str, Any]) -> Tokeniser:
 
 def _calibration(content: Any) -> UncertaintyCalibration | None:
     return None if content is None else from_plain(UncertaintyCalibration, content, where="calibration")
+
+
+def read_header(name: str) -> Header:
+    """The header of a model that comes with pflow, without its weights."""
+    path = weights_dir() / name / HEADER_FILE
+    return Header.from_dict(json.loads(path.read_text(encoding="utf-8")), file=str(path))
+
+
+def fitting_models(detector: Detector) -> list[str]:
+    """The models that come with pflow for a detector; that which reads most kinds of input is the first."""
+    tokenisers = {name: read_header(name).tokeniser for name in shipped_models()}
+    fitting = [name for name, tokeniser in tokenisers.items() if not tokeniser.other_geometry(detector)]
+    return sorted(fitting, key=lambda name: not tokenisers[name].config.track_features)
 
 
 def read_checked(path: Path, digest: str, *, stated_in: str) -> bytes:

@@ -43,7 +43,6 @@ __all__ = [
     "load_model",
     "load_weights",
     "read_checkpoint",
-    "read_header",
 ]
 
 NO_NETWORK = "its configuration makes no network"
@@ -213,12 +212,6 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
         file=source,
         suggestions=nearest(str(source), shipped),
     )
-
-
-def read_header(name: str) -> Header:
-    """The header of a model that comes with pflow, without its weights."""
-    path = weights_dir() / name / HEADER_FILE
-    return Header.from_dict(json.loads(path.read_text(encoding="utf-8")), file=str(path))
 
 
 def _folder(source: str | Path) -> Path | None:

@@ -51,9 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what the file holds."""
-    from pflow.inference.files import fitting_models
+    from pflow.checkpoint.format import fitting_models
     from pflow.io.inspect import inspect_file, inspect_truth
-    from pflow.physics.detector import load_detector
+    from pflow.io.open import open_events
 
     made = _provenance(args.file)
     if made is not None and made["kind"] != "reconstruction":
@@ -61,7 +61,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     chosen = {"rule": args.rule, "stable_status": args.stable_status, "invisible": tuple(map(abs, args.invisible))}
     content = inspect_file(args.file, targets=chosen, **file_options(args))
-    models = fitting_models(load_detector(args.detector or content.detector)) if content.detector else []
+    models: list[str] = []
+    if content.detector:
+        with open_events(args.file, **file_options(args)) as file:
+            models = fitting_models(file.detector)
     truth = None
     if args.targets:
         settings = {**chosen, "e_min": args.min_energy, "use_tracks": not args.ignore_tracks}

@@ -105,8 +105,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         time is augmented anew. The sample of `tokeniser_events` is taken as if it were once.
     augment
         What is done to training events, anew in every epoch (`pflow.event.augment.Augmentation`): ``rotate`` in phi,
-        ``reflect`` in z, ``overlay`` of several events in one, ``disturb`` as a detector differs from its simulation. Other splits are read as they are, and the tokeniser is
-        fitted on the training events before any of this.
+        ``reflect`` in z, ``overlay`` of several events in one, ``disturb`` as a detector differs from its simulation.
+        Other splits are read as they are, and the tokeniser is fitted on the training events before any of this.
     """
 
     def __init__(
@@ -174,6 +174,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """Makes the tokeniser of a model of another detector that of the training files; None: it stays."""
         self._chunks: dict[str, list[Chunk]] = {}
         self._train: StepLoader | None = None
+        self._left_out: list[str] = []
         self._datasets: list[EventDataset] = []
         self._resumed = (-1, 0)  # the epoch that a resumed training begins in, and the batches that it has seen of it
         self._group: Any = None  # the ranks, where there are several
@@ -212,6 +213,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
                 raise ConfigError(f"no {name} files are given: set data.{name}")
             paths = list(dict.fromkeys(matching([given] if isinstance(given, str) else given)))
             chunks[name], self.options = survey(paths, self.options, self.chunk_size, num_workers=self.num_workers)
+            self._left_out += [path for path in paths if path not in self.options.known]
         if self.tokeniser is None:
             if stage != "fit":
                 raise ConfigError(f"'{stage!s}' needs a trained model: give its checkpoint with --checkpoint")
@@ -297,6 +299,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         anywhere = torch.tensor(int(refused))
         if self._group is not None:
             distributed.all_reduce(anywhere, distributed.ReduceOp.MAX, group=self._group)
+        if self._left_out:
+            names = "".join(f"\n  {path}" for path in self._left_out)
+            warnings.warn(f"files that cannot be used were left out:{names}", BadEntriesWarning, stacklevel=2)
         if bool(anywhere) and (self.num_workers or not refused):
             where = "data.num_workers processes" if refused else "other devices"
             message = f"entries that cannot be used were left empty, see the warnings of the {where}"

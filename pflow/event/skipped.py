@@ -85,6 +85,8 @@ def leave_out(events: Events) -> tuple[Events, dict[str, npt.NDArray[np.bool_]]]
         n_kept = np.bincount(event[~mask], minlength=len(counts))
         if name in IN_PLACE or name in LINKED:
             mask &= (2 * n_kept >= counts)[event]
+            if not mask.any():
+                continue
             n_kept = np.bincount(event[~mask], minlength=len(counts))
         if name in IN_PLACE:
             numbers = (column for column in columns if column.partition(".")[0] in IN_PLACE[name])

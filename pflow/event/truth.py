@@ -111,7 +111,7 @@ def select_targets(
         )
     ancestry = _Ancestry(events, truth)
     if rule == "stable" and (problem := unknown_status(ancestry.status, stable_status)):
-        warnings.warn(f"{events.path}: {problem}", ImplausibleWarning, stacklevel=2)
+        warnings.warn(f"{events.path or 'events'}: {problem}", ImplausibleWarning, stacklevel=2)
     assigned, final = _assign(ancestry, events, rule, stable_status)
     n_hits = jagged.count(events.hits)
     hits = Links.of(hit_links).summed(assigned, n_hits, ancestry.counts)
@@ -166,7 +166,7 @@ def unknown_status(codes: npt.NDArray[np.integer[Any]], stable_status: Sequence[
     different, counts = np.unique(of_generator, return_counts=True)
     return (
         f"no particle has status {', '.join(map(str, stable_status))}, as targets of the rule 'stable' have; most have "
-        f"{different[counts.argmax()]} (--stable-status)"
+        f"{different[counts.argmax()]} (option stable-status)"
     )
 
 

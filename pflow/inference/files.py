@@ -15,7 +15,8 @@ from typing import Any, Literal
 import awkward as ak
 import numpy as np
 
-from pflow.checkpoint.load import TrainedModel, load_model, read_header
+from pflow.checkpoint.format import fitting_models, read_header
+from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.config import shipped_models
 from pflow.data.files import Chunk, FileOptions, matching
 from pflow.errors import ConfigError, InputError, check_choice
@@ -34,7 +35,7 @@ from pflow.io.particles_root import FORMATS, NOTE, RecoWriter
 from pflow.io.reader import EventFile
 from pflow.physics.detector import Detector
 
-__all__ = ["Summary", "fitting_models", "output_paths", "reconstruct_files", "shipped_model"]
+__all__ = ["Summary", "output_paths", "reconstruct_files", "shipped_model"]
 
 SUFFIXES = (".root", ".h5", ".hdf5", ".edm4hep")
 """Endings of event files that the name of an output does not repeat."""
@@ -364,13 +365,6 @@ def _model_for(jobs: Sequence[Job], reading: FileOptions, *, skip: bool) -> tupl
             if not skip or path == inputs[-1]:
                 raise
     raise ConfigError("no input files are given")
-
-
-def fitting_models(detector: Detector) -> list[str]:
-    """The models that come with pflow for a detector; that which reads most kinds of input is the first."""
-    tokenisers = {name: read_header(name).tokeniser for name in shipped_models()}
-    fitting = [name for name, tokeniser in tokenisers.items() if not tokeniser.other_geometry(detector)]
-    return sorted(fitting, key=lambda name: not tokenisers[name].config.track_features)
 
 
 def shipped_model(file: EventFile) -> str:

@@ -67,6 +67,10 @@ class Graphs:
                 )
         self._inputs = {name: [one.name for one in run.get_inputs()] for name, run in self._sessions.items()}
         self._outputs = {name: [one.name for one in run.get_outputs()] for name, run in self._sessions.items()}
+        unknown = [name for name in self.known if name not in self.inputs]
+        if unknown or not 0.0 <= self._energy_above < np.inf:
+            what = f"inputs {unknown}, which the encoder lacks" if unknown else f"energy_above {self._energy_above} GeV"
+            raise InputError(f"not of these graphs: {what}", file=file, field="run")
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -57,7 +57,8 @@ def _check_tracks(events: Events) -> list[Check]:
     if events.tracks is None or events.truth is None or links is None or len(jagged.flat(links.source)) < MIN_TRACKS:
         return []
     tracks, particles, field = events.tracks[links.source], events.truth[links.particle], events.detector.b_field
-    ratio = float(np.median(jagged.flat(tracks.momentum.pt / particles.momentum.pt)))
+    with np.errstate(divide="ignore", invalid="ignore"):  # true particles that were left out have no momentum
+        ratio = float(np.nanmedian(jagged.flat(tracks.momentum.pt / particles.momentum.pt)))
     text = f"transverse momenta of tracks are {ratio:.3f} times those of their particles in {field:g} T"
     good = abs(ratio - 1) < FIELD
     found = [Check("field", good, text if good else f"{text}; {field / ratio:.2g} T would fit")]

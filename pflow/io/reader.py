@@ -127,8 +127,9 @@ class EventFile:
             Read truth, links and reference too.
         on_error
             What to do with an entry that cannot be decoded or is not valid: ``raise``, or ``skip``: leave it in its
-            place without content, flagged ``Flag.BAD_INPUT``, and warn once a call (`BadEntriesWarning`). Single hits
-            and tracks that cannot be used are left out in either case, with a `LeftOutWarning`.
+            place without content, flagged ``Flag.BAD_INPUT``, and warn once a call (`BadEntriesWarning`). Single
+            objects (hits, tracks, true particles, links) that cannot be used are left out in either case, with a
+            `LeftOutWarning`.
 
         Raises
         ------
@@ -149,7 +150,7 @@ class EventFile:
             warnings.warn(message, BadEntriesWarning, stacklevel=3)
         if left_out:
             n_entries = len({error.entry for error in left_out})
-            message = f"{n_entries} of {len(events)} entries have objects that cannot be used and were left out"
+            message = f"{n_entries} of {len(events)} entries have objects that cannot be used; these are left out"
             warnings.warn(f"{message}; the first: {left_out[0]}", LeftOutWarning, stacklevel=3)
         notes = dict(self.reader.notes)
         if "scales" not in self._noted and len(jagged.flat_records(events.hits)):

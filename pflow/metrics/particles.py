@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from pflow.metrics.match import Matches
 from pflow.metrics.stats import (
     Axis,
+    Chunks,
     Distribution,
     Floats,
     Ints,
@@ -56,9 +56,7 @@ class ParticleMetrics:
             name: tuple(np.zeros((n, len(axis) + 1), dtype=np.int64) for axis in axes)
             for name in ("truth", "matched", "reco", "fake")
         }
-        self.pairs: dict[str, list[npt.NDArray[np.generic]]] = {
-            name: [] for name in ("class", "energy", "theta", "response", "angle")
-        }
+        self.pairs = {name: Chunks() for name in ("class", "energy", "theta", "response", "angle")}
         self.fake_energy = WeightedFraction()
         self.matched_energy = WeightedFraction()
         self.n_charge = 0

@@ -24,6 +24,7 @@ from scipy.special import betaincinv
 __all__ = [
     "LEVEL",
     "Axis",
+    "Chunks",
     "Distribution",
     "Floats",
     "Histogram",
@@ -168,11 +169,18 @@ class WeightedFraction:
         return fraction(min(self.passed / self.total, 1.0) * effective, effective)
 
 
+class Chunks(list[npt.NDArray[Any]]):
+    """Arrays that never change: copies of the list share them."""
+
+    def __deepcopy__(self, _: object) -> Chunks:
+        return Chunks(self)
+
+
 class Distribution:
     """All values of one quantity."""
 
     def __init__(self, values: npt.ArrayLike = ()) -> None:
-        self._chunks: list[Floats] = [np.empty(0)]  # the first one is sorted
+        self._chunks = Chunks([np.empty(0)])  # the first one is sorted
         self.add(values)
 
     def add(self, values: npt.ArrayLike) -> None:
@@ -192,7 +200,7 @@ class Distribution:
     def values(self) -> Floats:
         """float64 [count], rising."""
         if len(self._chunks) > 1:
-            self._chunks = [np.sort(np.concatenate(self._chunks))]
+            self._chunks = Chunks([np.sort(np.concatenate(self._chunks))])
         return self._chunks[0]
 
     def mean(self) -> Number:

@@ -43,6 +43,9 @@ class EpochLine(pl.Callback):  # type: ignore[misc]
             f"on {pl_module.device}",
             flush=True,
         )
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
+        """Begin to count: only now are the steps of a resumed training known."""
         self._begin = time.monotonic(), trainer.global_step
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:

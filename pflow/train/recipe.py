@@ -151,7 +151,8 @@ def run_recipe(
         Runs a command, e.g. `pflow.cli.main.main`; returns its exit code.
     check
         Gets all commands that are to run, by the names that messages give them, before the first one runs; raises a
-        ConfigError if one is wrong. The model that a later one takes is not there yet.
+        ConfigError if an option is wrong (of the calibration: its name or type). The model that a later one takes is
+        not there yet.
     data_dir, variant, options
         Folder of the samples and chosen variant, where the recipe names some; more options of `pflow fit`.
 

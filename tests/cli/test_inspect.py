@@ -74,6 +74,14 @@ def test_a_file_of_an_unknown_detector_says_what_is_missing(data_dir, capsys, mo
     assert "edm4hep::CalorimeterHit" in text
 
 
+def test_a_detector_that_is_not_built_in_has_no_models(make_photons, tmp_path, capsys):
+    events = make_photons(1)
+    own = dataclasses.replace(events.detector, name="mine", ecal_inner_radius=900.0)
+    write_events(tmp_path / "mine.root", dataclasses.replace(events, detector=own))
+    assert run(tmp_path / "mine.root") == 0
+    assert "none comes with pflow for this detector" in capsys.readouterr().out
+
+
 def test_json_is_all_there_is(sample_dir, capsys):
     path = str(sample_dir / "gamma1_val_small.root")
     assert run(path, "--json") == 0

@@ -109,7 +109,7 @@ def with_status(events: Events, change: dict[int, int], which=slice(None)) -> Ev
 def test_cld_with_other_status_codes_has_the_same_targets(cld):
     plain = select_targets(cld)
     other = with_status(cld, {1: 2001})
-    with pytest.warns(ImplausibleWarning, match=r"no particle has status 1, .*; most have 2 \(--stable-status\)"):
+    with pytest.warns(ImplausibleWarning, match=r"no particle has status 1, .*; most have 2 \(option stable-status\)"):
         assert set(select_targets(other).chosen) < set(plain.chosen)  # those with hits
     assert select_targets(other, stable_status=(1, 2001)).chosen.tolist() == plain.chosen.tolist()
     # Neutral hadrons that the generator decays, and whose hits are their own.

@@ -108,7 +108,7 @@ std::size_t index_of(const std::vector<std::string>& names, const std::string& n
 
 // --------------------------------------------------------------------------------------------------------- inputs
 
-constexpr float max_energy = 1e7f;   // GeV; the limits are those of pflow/event/validate.py
+constexpr float max_energy = 1e5f;   // GeV; the limits are those of pflow/event/schema.py
 constexpr float max_length = 1e7f;   // mm
 constexpr float max_charge = 1e3f;   // e
 constexpr float max_layer = 65535.f;

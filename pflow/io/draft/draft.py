@@ -43,6 +43,7 @@ FOUND_BY = {"type": "type of hits", "link": "links", "name": "name", "geometry":
 """In words, how the place of a calorimeter was found; the first two stand in the file."""
 
 LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")  # fields that are written behind the lengths
+UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
 
 
 class Note(NamedTuple):
@@ -76,8 +77,8 @@ def draft_detector(
     """Draft the description of the detector that an EDM4hep or other podio file is from, by its first `max_entries`.
 
     Of the built-in detectors only CLD's settings for tracks from Monte Carlo particles stand in. `name`: by default
-    what the simulation called it, else the file's. `b_field`, T along z: by default the file's, or measured from tracks. An `InputError` if it is
-    not such a file, has no hits of an ECAL, or nothing in it tells the field.
+    what the simulation called it, else the file's. `b_field`, T along z: by default the file's, or that of tracks. An
+    `InputError` if it is not such a file, has no hits of an ECAL, or nothing in it tells the field.
     """
     with open_root(path) as directory:
         schema = sniff(directory, str(path))
@@ -93,8 +94,8 @@ def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: in
     if not geometry:
         seen = "; ".join(f"{own}: {why}" for own, why in sources.left_out.items())
         raise InputError(
-            f"no hits of an ECAL barrel, or of its endcaps, in the first {entries} entries: give a file with events in"
-            f" all directions{f'. Left out: {seen}' if seen else ''}",
+            f"no hits of an ECAL in the first {entries} entries: give a file with hits in a collection whose name or "
+            f"cell ids say that it is one{f'. Left out: {seen}' if seen else ''}",
             file=file.path,
         )
     stated = file.parameters.get("detectorName", ())
@@ -126,19 +127,36 @@ def _geometry(groups: Sequence[Group], notes: Notes) -> tuple[dict[str, Any], in
         return measure_extent([group for group in groups if (group.kind, group.region) == (kind, region)], region)
 
     barrel, endcap, hcal_barrel = extent("ecal", "barrel"), extent("ecal", "endcap"), extent("hcal", "barrel")
-    if barrel is None or endcap is None:
+    found: dict[str, Any] = {}
+    if barrel is not None:
+        found["ecal_inner_radius"] = _front("ecal_inner_radius", barrel, notes)
+        found["ecal_outer_radius"] = round(barrel.range.back, 1)
+        _note_length("ecal_outer_radius", barrel, "behind the last", notes)
+    elif endcap is not None:
+        outer = float(endcap.sample.radius.max())
+        found["ecal_inner_radius"] = round(outer, 1)
+        found["ecal_outer_radius"] = round(outer + max(endcap.range.back - endcap.range.front, 1.0), 1)
+        here = "no hits in the barrel; this is"
+        notes["ecal_inner_radius"] = Note("fill in", f"{here} how far out the endcaps have hits")
+        notes["ecal_outer_radius"] = Note("fill in", f"{here} as thick as the endcaps")
+    else:
         return {}, None
-    found: dict[str, Any] = {
-        "ecal_inner_radius": _front("ecal_inner_radius", barrel, notes),
-        "ecal_outer_radius": round(barrel.range.back, 1),
-        "ecal_inner_z": _front("ecal_inner_z", endcap, notes),
-    }
-    _note_length("ecal_outer_radius", barrel, "behind the last", notes)
+    if endcap is not None:
+        found["ecal_inner_z"] = _front("ecal_inner_z", endcap, notes)
+        z = endcap.sample.position[:, 2]
+        fronts = [float(abs(side).min()) for side in (z[z < 0], z[z > 0]) if len(side)]
+        if max(fronts) - min(fronts) > UNLIKE:
+            text = "the first hits of the endcaps are at z = -{:.0f} and {:.0f} mm; this is the nearer one"
+            notes["ecal_inner_z"] = Note("guessed", text.format(*fronts))
+    elif barrel is not None:
+        found["ecal_inner_z"] = round(max(float(abs(barrel.sample.position[:, 2]).max()), 1.0), 1)
+        text = "no hits in the endcaps; this is how far along z the barrel has hits"
+        notes["ecal_inner_z"] = Note("fill in", text)
     for field, own in (("inner_radius", hcal_barrel), ("inner_z", extent("hcal", "endcap"))):
         behind = own is not None and own.range.front > found[f"ecal_{field}"]
         found[f"hcal_{field}"] = _front(f"hcal_{field}", own, notes) if own is not None and behind else None
     found["phi_symmetry"] = _symmetry({"ECAL": barrel, "HCAL": hcal_barrel}, notes)
-    shape = barrel.shape
+    shape = None if barrel is None else barrel.shape
     if shape is None or len(shape.as_good) > 1 or shape.phase or not shape.sides:
         return found, None
     return found, shape.sides

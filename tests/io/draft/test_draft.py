@@ -93,9 +93,27 @@ def test_nothing_that_tells_the_field_is_an_error(made_up, write_made_up):
     assert draft_detector(path, b_field=3.0).detector.tracks == ("Tracks",)
 
 
-@pytest.mark.parametrize("region", ["CAL", "CALBarrel", "CALEndcap"])
-def test_a_file_without_ecal_hits_is_refused_with_what_was_left_out(made_up, write_made_up, region):
+def test_endcaps_that_begin_at_different_z_are_said_to(made_up, write_made_up):
+    content = made_up()
+    z = content["ECALEndcap.position.z"]
+    z[:] = [[value if value < 0 else value + 400 for value in event] for event in z]
+    draft = draft_detector(write_made_up(content, encodings=None))
+    assert draft.detector.ecal_inner_z == pytest.approx(2000.0, abs=3.0)
+    note = draft.notes["ecal_inner_z"]
+    assert (note.how, "z = -2003 and 2403 mm" in note.text) == ("guessed", True)
+
+
+@pytest.mark.parametrize(
+    ("region", "fields"),
+    [("CALBarrel", {"ecal_inner_radius", "ecal_outer_radius"}), ("CALEndcap", {"ecal_inner_z"})],
+)
+def test_lengths_of_a_part_without_hits_are_to_be_filled_in(made_up, write_made_up, region, fields):
     content = {key: values for key, values in made_up().items() if region not in key}
+    assert fields <= set(draft_detector(write_made_up(content), b_field=3.0).to_fill_in())
+
+
+def test_a_file_without_ecal_hits_is_refused_with_what_was_left_out(made_up, write_made_up):
+    content = {key: values for key, values in made_up().items() if "CAL" not in key}
     for member in ("cellID", "energy", "time", "position.x", "position.y", "position.z"):
         content[f"Puzzle.{member}"] = [[], [], [], []]
     with pytest.raises(InputError, match=r"no hits of an ECAL .* first 4 entries.*Puzzle: 0 hits, in which part"):
