@@ -25,9 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="EDM4hep or other podio file (TTree or RNTuple)")
     add_option(parser, "output", metavar="YAML", help="file to write")
     parser.add_argument("--name", help="name of the detector (default: what the simulation called it, or the file's)")
-    parser.add_argument(
-        "--b-field", type=float, metavar="T", help="field along z, tesla (default: the file's, or measured from tracks)"
-    )
+    parser.add_argument("--b-field", type=float, metavar="T", help="field along z, tesla (default: measured)")
     parser.add_argument(
         "--entries", type=at_least(1), default=100, metavar="N", help="events that are looked at (default: %(default)s)"
     )

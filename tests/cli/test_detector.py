@@ -1,13 +1,19 @@
+import argparse
+
 import pytest
 
-from pflow.cli.main import main, run_parsed
+from pflow.cli import detector
+from pflow.cli.main import main
 from pflow.errors import ConfigError, InputError
+from pflow.event.skipped import ImplausibleWarning
 from pflow.io.open import open_events
 from pflow.physics.detector import load_detector
 
 
-def run(*words: object) -> int:
-    return run_parsed("detector", [str(word) for word in words])
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    detector.add_arguments(parser)
+    return detector.run(parser.parse_args(arguments))
 
 
 def test_the_drafted_file_is_taken_by_inspect(data_dir, tmp_path, capsys):
@@ -43,7 +49,7 @@ def test_name_and_field_can_be_given(data_dir, tmp_path):
     assert run(path, "-o", str(mine), "--name", "mine", "--b-field", "3.25", "--entries", "5") == 0
     drafted = load_detector(mine)
     assert (drafted.name, drafted.b_field) == ("mine", 3.25)
-    with open_events(path, detector=mine) as file:
+    with open_events(path, detector=mine) as file, pytest.warns(ImplausibleWarning, match=r"3\.5 T would fit"):
         assert len(file.read(0, 3)) == 3
 
 

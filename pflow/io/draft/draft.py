@@ -19,7 +19,14 @@ from pflow.io.atomic import replacing
 from pflow.io.detect import sniff
 from pflow.io.draft.collect import Group, Sources, collect
 from pflow.io.draft.field import measure_field
-from pflow.io.draft.measure import Extent, measure_digitisation, measure_encoding, measure_extent
+from pflow.io.draft.measure import (
+    EARLIEST,
+    Extent,
+    measure_digitisation,
+    measure_encoding,
+    measure_extent,
+    measure_time_window,
+)
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.root import open_root
 from pflow.physics.detector import Calorimeter, Detector, TruthTracking, load_detector
@@ -42,8 +49,8 @@ CHOSEN = ("tracks", "references")  # fields for which a file may hold several co
 FOUND_BY = {"type": "type of hits", "link": "links", "name": "name", "geometry": "geometry"}
 """In words, how the place of a calorimeter was found; the first two stand in the file."""
 
-LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")  # fields that are written behind the lengths
 UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
+LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")  # fields that are written behind the lengths
 
 
 class Note(NamedTuple):
@@ -77,8 +84,8 @@ def draft_detector(
     """Draft the description of the detector that an EDM4hep or other podio file is from, by its first `max_entries`.
 
     Of the built-in detectors only CLD's settings for tracks from Monte Carlo particles stand in. `name`: by default
-    what the simulation called it, else the file's. `b_field`, T along z: by default the file's, or that of tracks. An
-    `InputError` if it is not such a file, has no hits of an ECAL, or nothing in it tells the field.
+    what the simulation called it, else the file's. `b_field`, T along z: by default measured. An `InputError` if it is
+    not such a file, has no hits of an ECAL, or nothing in it tells the field.
     """
     with open_root(path) as directory:
         schema = sniff(directory, str(path))
@@ -94,15 +101,15 @@ def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: in
     if not geometry:
         seen = "; ".join(f"{own}: {why}" for own, why in sources.left_out.items())
         raise InputError(
-            f"no hits of an ECAL in the first {entries} entries: give a file with hits in a collection whose name or "
-            f"cell ids say that it is one{f'. Left out: {seen}' if seen else ''}",
+            f"no hits of an ECAL barrel or endcap in the first {entries} entries, so it cannot be described"
+            f"{f'. Left out: {seen}' if seen else ''}",
             file=file.path,
         )
     stated = file.parameters.get("detectorName", ())
     if stated and not name:
         notes["name"] = Note("found", "detectorName of the simulation")
     layer_members = all(file.columns.has(sample.name, "layer") for group in sources.groups for sample in group.samples)
-    calorimeters = [_calorimeter(group, file, notes, layer_members) for group in sources.groups]
+    calorimeters = [_calorimeter(group, file, entries, notes, layer_members) for group in sources.groups]
     detector = Detector(
         name=name or (stated[0] if stated else Path(file.path).name.split(".")[0]),
         description=f"drafted from {Path(file.path).name}",
@@ -114,7 +121,7 @@ def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: in
     )
     _note_collections(sources, notes)
     if b_field is None:
-        detector = dataclasses.replace(detector, b_field=_field(file, detector, entries, notes))
+        detector = dataclasses.replace(detector, b_field=_field(file, detector, sources, entries, notes))
     else:
         notes["b_field"] = Note("found", "as given")
     return DetectorDraft(detector=detector, notes=notes, left_out=sources.left_out, path=file.path, entries=entries)
@@ -143,11 +150,9 @@ def _geometry(groups: Sequence[Group], notes: Notes) -> tuple[dict[str, Any], in
         return {}, None
     if endcap is not None:
         found["ecal_inner_z"] = _front("ecal_inner_z", endcap, notes)
-        z = endcap.sample.position[:, 2]
-        fronts = [float(abs(side).min()) for side in (z[z < 0], z[z > 0]) if len(side)]
-        if max(fronts) - min(fronts) > UNLIKE:
-            text = "the first hits of the endcaps are at z = -{:.0f} and {:.0f} mm; this is the nearer one"
-            notes["ecal_inner_z"] = Note("guessed", text.format(*fronts))
+        if endcap.z_fronts is not None and abs(endcap.z_fronts[0] - endcap.z_fronts[1]) > UNLIKE:
+            fronts = "the first hits of the endcaps are at z = -{:.0f} and {:.0f} mm".format(*endcap.z_fronts)
+            notes["ecal_inner_z"] = Note("guessed", f"{fronts}; this is the nearer one")
     elif barrel is not None:
         found["ecal_inner_z"] = round(max(float(abs(barrel.sample.position[:, 2]).max()), 1.0), 1)
         text = "no hits in the endcaps; this is how far along z the barrel has hits"
@@ -194,7 +199,7 @@ def _symmetry(barrels: dict[str, Extent | None], notes: Notes) -> int | None:
     return math.gcd(*(shape.symmetry for shape in shapes.values())) or None
 
 
-def _calorimeter(group: Group, file: PodioFile, notes: Notes, layer_members: bool) -> Calorimeter:
+def _calorimeter(group: Group, file: PodioFile, entries: int, notes: Notes, layer_members: bool) -> Calorimeter:
     """The calorimeter that a group makes; `layer_members`: whether hits name their layer themselves."""
 
     def note(field: str, how: str, text: str) -> None:
@@ -212,6 +217,7 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, layer_members: boo
     if not digitised:
         note("collections", "fill in", "digitised hits, for files that have them")
     found = measure_digitisation(group)
+    window = None if found is None else measure_time_window(file, group, found, entries)
     if found is not None:
         note("sim_scale", "measured", f"{_counted(found.n_cells, 'cell')} with digitised and simulated energy")
         note("sim_threshold", "measured", "GeV, the smallest simulated energy of these cells, rounded down")
@@ -221,7 +227,11 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, layer_members: boo
     elif simulated:
         note("sim_scale", "fill in", "factor from visible to calibrated energy of simulated hits")
         note("sim_threshold", "fill in", "GeV, visible energy from which on a cell is read out")
-    if simulated and (found is None or found.measures_time):
+    if window is not None:
+        explained = f"{window.explained:,} of {_counted(window.n_cells, 'simulated cell')}"
+        note("sim_time_window", "measured", f"ns, explains {explained} (no window {window.explained_without:,})")
+        values["sim_time_window"] = EARLIEST, window.latest
+    elif simulated and (found is None or found.measures_time):
         text = "ns after a straight flight at c, energy before and after which does not count"
         note("sim_time_window", "fill in", text)
     if found is not None and not found.measures_time:
@@ -282,13 +292,13 @@ def _note_collections(sources: Sources, notes: Notes) -> None:
             notes[field] = Note("fill in", f"the file has no {what.split(';')[0]}")
 
 
-def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes) -> float:
+def _field(file: PodioFile, detector: Detector, sources: Sources, entries: int, notes: Notes) -> float:
     """The most certain value of the field, T."""
-    found = measure_field(file, detector, entries)
+    found = measure_field(file, detector, sources.sim_tracker_hits, entries)
     if not found:
         raise InputError(
-            "nothing in the file tells the field: no tracks with links to Monte Carlo particles, and no parameter of"
-            " that name; give it (--b-field)",
+            "nothing in the file tells the field: no tracks with links to Monte Carlo particles, no simulated tracker"
+            " hits with their momentum, and no parameter of that name; give it (--b-field)",
             file=file.path,
         )
     text = "; ".join(

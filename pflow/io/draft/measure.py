@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pflow.errors import InputError
 from pflow.io.draft.collect import Group, HitSample, join_samples
 from pflow.io.edm4hep.cellid import find_layer_bits
+from pflow.io.edm4hep.podio import PodioFile
+from pflow.io.edm4hep.simulated import read_contributions, time_after_flight
 from pflow.physics.calorimeter_shape import (
     MIN_ON_LAYERS,
     BarrelShape,
@@ -21,7 +24,8 @@ from pflow.physics.calorimeter_shape import (
     layers_by_position,
 )
 
-__all__ = ["Digitisation", "Extent", "measure_digitisation", "measure_encoding", "measure_extent"]
+__all__ = ["EARLIEST", "Digitisation", "Extent", "TimeWindow"]
+__all__ += ["measure_digitisation", "measure_encoding", "measure_extent", "measure_time_window"]
 
 OUTLIERS = 0.005  # fraction of hits that may lie outside a calorimeter without visible layers
 
@@ -29,6 +33,14 @@ STRAY = 0.05
 """Layers with less than this fraction of the hits that the median layer has are made of hits that lie elsewhere."""
 
 MIN_SAME_CELLS = 10  # cells with a digitised and a simulated hit that a scale needs at least
+
+LATEST = (1, 2, 3, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 40, 50, 70, 100, 150, 200, 300, 500, 1000)
+"""Latest times that are tried, ns: those that people choose."""
+
+EARLIEST = -1.0  # earliest possible time, ns, relative to a straight flight at c
+SAME_ENERGY = 1e-3  # relative difference of a cell's energies that counts as agreement
+MIN_LATE_CELLS = 5  # cells that a time window must explain beyond those that are explained without one
+MIN_EXPLAINED = 0.9  # fraction of the cells that it must explain; with fewer, digitisation did something else
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +51,12 @@ class Extent:
     range: LayerRange  # distances from the axis, or |z|; mm
     on_layers: bool  # if not, the range is that of all hits but the outermost half percent on both sides
     shape: BarrelShape | None  # of a barrel on layers
+
+    @property
+    def z_fronts(self) -> tuple[float, float] | None:
+        """Where the endcaps at negative and at positive z begin, |z| in mm; None unless both have hits."""
+        z = self.sample.position[:, 2]
+        return (float(-z[z < 0].max()), float(z[z > 0].min())) if (z < 0).any() and (z > 0).any() else None
 
 
 def measure_extent(groups: Sequence[Group], region: str) -> Extent | None:
@@ -109,6 +127,48 @@ def measure_digitisation(group: Group) -> Digitisation | None:
     scale = float(np.median(ratio))
     measures_time = bool((hits.time[np.isfinite(hits.time)] != 0).any())
     return Digitisation(scale, float(hits.energy[here].min()) / scale, len(ratio), measures_time)
+
+
+class TimeWindow(NamedTuple):
+    """Latest time that counts, ns after a straight flight at c; cells explained with it, without it, and in all."""
+
+    latest: float
+    explained: int
+    explained_without: int
+    n_cells: int
+
+
+def measure_time_window(file: PodioFile, group: Group, found: Digitisation, stop: int) -> TimeWindow | None:
+    """The time up to which contributions count, by the simulated cells of `stop` entries that it explains.
+
+    A cell is explained if its energy up to then is above the threshold and is what was digitised, or is below and the
+    cell was not digitised. None where no time explains most cells and `MIN_LATE_CELLS` more than no time window does.
+    """
+    digitised = join_samples([sample for sample in group.of(simulated=False) if len(sample)])
+    times = np.array([*LATEST, np.inf])
+    explained = np.zeros(len(times), dtype=np.int64)
+    n_cells = 0
+    for sample in group.of(simulated=True):
+        try:
+            contributions = read_contributions(file, sample.name, 0, stop)
+        except InputError:  # the file does not say which collection they are in
+            continue
+        if contributions is None or int(contributions.counts.sum()) != len(sample) or not len(sample):
+            continue
+        n_cells += len(sample)
+        flown = time_after_flight(contributions.time, sample.position[contributions.hit])
+        _, here, there = np.intersect1d(digitised.cell, sample.cell, return_indices=True)
+        energy = np.zeros(len(sample))
+        energy[there] = digitised.energy[here] / found.scale
+        for number, latest in enumerate(times):
+            early = flown < latest
+            visible = np.bincount(contributions.hit[early], contributions.energy[early], minlength=len(sample))
+            visible[visible < found.threshold * (1 - SAME_ENERGY)] = 0.0
+            explained[number] += int(np.sum(np.abs(visible - energy) <= SAME_ENERGY * energy))
+    best = int(np.argmax(explained))
+    if explained[best] < max(explained[-1] + MIN_LATE_CELLS, MIN_EXPLAINED * n_cells):
+        return None
+    return TimeWindow(float(times[best]), int(explained[best]), int(explained[-1]), n_cells)
 
 
 def _hits(groups: Sequence[Group]) -> HitSample | None:

@@ -10,9 +10,9 @@ def stated(data_dir):
     """Field that a file of simulated hits tells whose metadata hold these parameters."""
     file = open_podio(data_dir / "edm4hep" / "cld_sim.edm4hep.root")
 
-    def measure(parameters):
+    def measure(parameters, sim_tracker_hits=()):
         file.parameters = parameters
-        return measure_field(file, load_detector("cld"), 1)
+        return measure_field(file, load_detector("cld"), sim_tracker_hits, 1)
 
     yield measure
     file.close()
@@ -31,3 +31,15 @@ def test_a_parameter_gives_the_field(stated, name):
 )
 def test_other_parameters_do_not(stated, parameters):
     assert stated(parameters) == []
+
+
+def test_simulated_tracker_hits_give_the_field(stated):
+    layers = ("VertexBarrelCollection", "InnerTrackerBarrelCollection", "OuterTrackerBarrelCollection")
+    (found,) = stated({}, layers)
+    assert found.b_field == pytest.approx(2.0, rel=0.01)
+    assert 0 < found.uncertainty < 0.02
+
+
+def test_what_is_stated_goes_first(stated):
+    found = stated({"BField": ("2.0",)}, ("VertexBarrelCollection", "OuterTrackerBarrelCollection"))
+    assert [bool(own.uncertainty) for own in found] == [False, True]
