@@ -106,7 +106,7 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
                 numbers={title: _response_text(tree) for title, tree in by_title.items()},
                 text=text,
             )
-    jets = {title: tree["jets"]["durham_2"] for title, tree in trees.items() if tree["jets"]}
+    jets = {title: tree["jets"]["durham_2"] for title, tree in trees.items() if tree.get("jets")}
     if any(tree["n_true"] for tree in jets.values()):
         drawn["jets"] = plot_distribution(
             {title: tree["histogram"] for title, tree in jets.items()},

@@ -38,6 +38,13 @@ def test_every_metric_with_values_has_a_figure(result):
     assert rendered(frames["angle"], "png").startswith(b"\x89PNG")
 
 
+def test_without_fastjet_all_but_jets_is_drawn(result, sample_dir, monkeypatch):
+    monkeypatch.setattr("pflow.metrics.jets.available", lambda: False)
+    evaluation = Evaluation(name="oracle", oracle=True)
+    evaluation.update(read_events(sample_dir / "gammasep_test_small.root", entry_stop=5), {})
+    assert set(figures(evaluation.result())) == set(figures(result)) - {"jets"}
+
+
 AXIS = Axis(name="energy", label="True energy", unit="GeV", edges=np.array([1.0, 10.0, 100.0]), log=True)
 FLAT = Axis(name="theta", label="Polar angle", unit="", edges=np.array([0.0, 1.0, 2.0]))
 
