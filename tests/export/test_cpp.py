@@ -169,7 +169,7 @@ def test_decoding_stops_at_the_largest_number_of_particles(run, toy):
     ("line", "field", "message"),
     [
         ("hit nan 1 2 3 0 0 0", "hits[1].energy", "not known"),
-        ("hit -1 1 2 3 0 0 0", "hits[1].energy", "expected 0 to 1e+07, found -1"),
+        ("hit -1 1 2 3 0 0 0", "hits[1].energy", "expected 0 to 100000, found -1"),
         ("hit 1 1 2 3 2 0 0", "hits[1].subdetector", "expected 0 to 1, found 2"),
         ("hit 1 1 2 3 0 -1 0", "hits[1].layer", "not known"),
         (TRACK.strip().replace("3", "nan", 1), "tracks[0].pz", "not known"),
