@@ -72,23 +72,14 @@ def test_the_shipped_models_are_measured(sample_dir, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_papers_set_ups_are_trained_once_and_measured_over_the_seeds(sample_dir, tmp_path, capsys):
-    data = tmp_path / "data"
-    data.mkdir()
+def test_the_papers_set_ups_are_trained_and_measured_over_the_seeds(sample_dir, tmp_path, capsys):
     for name in ("gamma1", "gammasep"):
-        source = sample_dir / f"{name}_test_small.root"
         for split in ("train", "val", "test"):
-            (data / f"{name}_{split}.root").symlink_to(source)
-    options = ["--variants", "v1_flags", "--seeds", "1", "2", "--epochs", "1", "--data-dir", str(data)]
+            (tmp_path / f"{name}_{split}.root").symlink_to(sample_dir / "gammasep_test_small.root")
     before = CSV.read_bytes(), REPORT.read_bytes()
+    options = ["--variants", "v1_flags", "--seeds", "1", "2", "--epochs", "1", "--data-dir", str(tmp_path)]
     results.main(["paper", *options, "--output", str(tmp_path / "runs")])
-    printed = capsys.readouterr().out
-    trained = [tmp_path / "runs" / f"v1_flags_{seed}" / "stage_1" / "last.ckpt" for seed in (1, 2)]
-    times = [path.stat().st_mtime_ns for path in trained]
-    results.main(["paper", *options, "--output", str(tmp_path / "runs")])
-    assert [path.stat().st_mtime_ns for path in trained] == times
-    assert printed.strip().splitlines()[-2:] == capsys.readouterr().out.strip().splitlines()[-2:]
-    seeds, shipped_model = printed.strip().splitlines()[-2:]
+    seeds, shipped_model = capsys.readouterr().out.strip().splitlines()[-2:]
     assert seeds.startswith("| v1_flags |")
     assert "±" in seeds
     assert shipped_model.startswith("| ild-g4-translation, all stages |")
