@@ -31,7 +31,8 @@ from pflow.inference.worker import ChunkResult, Settings, Worker
 from pflow.io.atomic import check_output, make_folder
 from pflow.io.detect import geometry_fits
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
-from pflow.io.particles_root import FORMATS, NOTE, RecoWriter
+from pflow.io.output import NOTE
+from pflow.io.particles_root import FORMATS, RecoWriter
 from pflow.io.reader import EventFile
 from pflow.physics.detector import Detector
 

@@ -19,7 +19,7 @@ from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
 from pflow.io.flat import FlatReader
 from pflow.io.layout import REQUIRED, load_layout
-from pflow.io.particles_root import NOTE
+from pflow.io.output import NOTE
 from pflow.io.reader import Reader
 from pflow.io.root import Columns, is_rntuple, open_tree
 from pflow.physics.detector import Detector, load_detector

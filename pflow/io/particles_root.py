@@ -39,35 +39,29 @@ The key ``pflow_provenance`` holds a JSON text (TObjString): where the events co
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import awkward as ak
 import numpy as np
-import uproot
 
-from pflow.errors import ConfigError, InputError, check_choice, nearest
+from pflow.errors import InputError, check_choice, nearest
 from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
-from pflow.event.events import count_flags
 from pflow.event.particles import LINKS, Reconstruction, concatenate
 from pflow.event.validate import validate_part
-from pflow.io.atomic import check_output, replacing
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reco_reader import Edm4hepRecoReader
-from pflow.io.root import open_root, open_tree, read_branch, read_note, read_ranges, write_note
+from pflow.io.output import NOTE, OutputWriter
+from pflow.io.root import open_root, open_tree, read_branch, read_note, read_ranges
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["FORMATS", "NOTE", "OutputWriter", "RecoWriter"]
-__all__ += ["count_entries", "iterate_reco", "read_provenance", "read_reco"]
+__all__ = ["FORMATS", "RecoWriter", "count_entries", "iterate_reco", "read_provenance", "read_reco"]
 
 TREE = "events"
-NOTE = "pflow_provenance"  # key of the provenance; every output of a reconstruction holds it
 FORMATS = ("ttree", "rntuple")  # what `RecoWriter` can write
 
 Links = Literal["if there", "required", "left out"]
@@ -97,73 +91,6 @@ LINK_MEMBERS = {
 """Optional links: what their collection's name adds to that of the particles, and field of each member."""
 
 NO_HIT_LINKS = "holds no links that say which hits the particles are made of"
-
-
-class OutputWriter:
-    """Writes a reconstruction chunk by chunk; a context manager. The file appears at its place only when whole.
-
-    A kind of output says how its file begins (`_begin`), what a chunk adds (`_append`) and how it ends (`_end`).
-    Parameters and errors as of `RecoWriter`.
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        provenance: Mapping[str, Any],
-        name: str = "PFlow",
-        inputs: Iterable[str | Path] = (),
-        force: bool = False,
-    ) -> None:
-        if not name.isidentifier():
-            raise ConfigError(f"'{name}' cannot name a collection: expected letters, digits and underscores")
-        try:
-            json.dumps(provenance)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"provenance cannot be stored as JSON: {error}") from error
-        self._checks: Any = {"inputs": tuple(inputs), "replace": NOTE.encode(), "force": force}
-        self._path = check_output(path, **self._checks)
-        self._name = name
-        self._provenance = provenance
-        self._optional: frozenset[str] | None = None  # parts that the first chunk with particles has
-        self._flagged: Counter[str] = Counter()
-
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            partial = stack.enter_context(replacing(self._path, **self._checks))
-            self._file = stack.enter_context(uproot.recreate(partial, compression=uproot.ZSTD(5)))
-            self._begin()
-            stack.push(self._finish)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
-
-    def extend(self, reconstruction: Reconstruction) -> None:
-        """Append consecutive events; chunks with particles that differ in their optional parts are a `ValueError`."""
-        self._flagged.update(count_flags(reconstruction.flags))
-        if jagged.count(reconstruction.particles).any():
-            optional = reconstruction.optional_parts
-            if self._optional not in (None, optional):
-                found = [", ".join(sorted(own or ())) or "particles alone" for own in (optional, self._optional)]
-                raise ValueError("chunks of one reconstruction differ: one has {}, one before {}".format(*found))
-            self._optional = optional
-        self._append(reconstruction)
-
-    def _begin(self) -> None: ...
-
-    def _append(self, reconstruction: Reconstruction) -> None:
-        raise NotImplementedError
-
-    def _end(self) -> None:
-        raise NotImplementedError
-
-    def _finish(self, error_type: type[BaseException] | None, *_: object) -> None:
-        if error_type is None:
-            self._end()
-            flagged = {"flagged": self._flagged} if self._flagged else {}
-            write_note(self._file, NOTE, {**self._provenance, **flagged})
 
 
 class RecoWriter(OutputWriter):

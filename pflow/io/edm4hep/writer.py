@@ -20,7 +20,7 @@ from pflow.io.edm4hep.data_model import EDM4HEP, CollectionInfo, DataModel, coll
 from pflow.io.edm4hep.frames import Filled, FrameWriter, InputCopy, Parameters
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.reco import RecoNames, hit_frames, reco_frames, track_frames
-from pflow.io.particles_root import OutputWriter
+from pflow.io.output import OutputWriter
 from pflow.io.reader import EventFile
 from pflow.io.root import entries_at_once
 from pflow.physics.pdg import CLASSES
