@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,34 +72,42 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"cannot write {path}: expected a name that ends in {', '.join(formats)}")
         check_output(path, inputs=inputs, replace=MARK, force=args.force)
     event = _read_event(args)
+    picture = _steps(args, event) if args.explain else _scenes(args, event)
     for path in outputs:
         with replacing(path, inputs=inputs, replace=MARK, force=args.force) as partial:
-            partial.write_bytes(_picture(args, event, path.suffix.lower()))
+            partial.write_bytes(picture(path.suffix.lower()))
         print(f"wrote {path}")
     return 0
 
 
-def _picture(args: argparse.Namespace, event: Events, suffix: str) -> bytes:
-    """The content of a file of a format."""
+def _steps(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
+    """The content of a file of a format: the steps of the decoder."""
+    from pflow.checkpoint.load import load_model
+    from pflow.inference.explain import explain
+    from pflow.plots.explain import plot_steps
+    from pflow.plots.style import rendered
+
+    steps = explain(load_model(args.explain), event).steps(8)
+    return lambda suffix: rendered(plot_steps(steps), suffix.removeprefix("."))
+
+
+def _scenes(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
+    """The content of a file of a format: the event."""
     from pflow.plots.display import plot_event
     from pflow.plots.event_page import event_page
-    from pflow.plots.explain import plot_steps
     from pflow.plots.scene import make_scene
     from pflow.plots.style import rendered
 
-    if args.explain:
-        from pflow.checkpoint.load import load_model
-        from pflow.inference.explain import explain
+    reconstruction = _read_reco(args, event) if args.reco else None
 
-        return rendered(plot_steps(explain(load_model(args.explain), event).steps(8)), suffix.removeprefix("."))
-    scene = make_scene(
-        event,
-        reconstruction=_read_reco(args, event) if args.reco else None,
-        colour_by=args.colour,
-        rule=args.rule,
-        max_colours=MAX_COLOURS[suffix],
-    )
-    return event_page(scene).encode() if suffix == ".html" else rendered(plot_event(scene), suffix.removeprefix("."))
+    def picture(suffix: str) -> bytes:
+        options = {"colour_by": args.colour, "rule": args.rule, "max_colours": MAX_COLOURS[suffix]}
+        scene = make_scene(event, reconstruction=reconstruction, **options)
+        return (
+            event_page(scene).encode() if suffix == ".html" else rendered(plot_event(scene), suffix.removeprefix("."))
+        )
+
+    return picture
 
 
 def _read_event(args: argparse.Namespace) -> Events:

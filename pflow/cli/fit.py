@@ -296,8 +296,9 @@ def _model_given(options: Sequence[str]) -> dict[str, str | None]:
         if name != "config":
             found[name] = None if value == "null" else value  # null takes back what was said before
             continue
+        content = load_yaml(_config_file(value))
         for option, keys in MODEL.items():
-            inner: Any = load_yaml(_config_file(value))
+            inner: Any = content
             for key in keys:
                 inner = inner.get(key, "") if isinstance(inner, Mapping) else inner
             if inner != "":

@@ -65,7 +65,7 @@ def leave_out(events: Events) -> tuple[Events, dict[str, npt.NDArray[np.bool_]]]
     """
     masks = {}
     changed: dict[str, Any] = {}
-    flags = events.flags.copy()
+    flags, all_sizes = events.flags.copy(), events.sizes()
     for name, flag in LEFT_OUT.items():
         part = getattr(events, name) if name not in changed else changed[name]
         if part is None:
@@ -78,8 +78,7 @@ def leave_out(events: Events) -> tuple[Events, dict[str, npt.NDArray[np.bool_]]]
             if lost.any():
                 flags[event[lost]] |= np.uint32(flag)
                 part = changed[name] = jagged.records(columns, counts)
-        sizes = events.sizes() if name in LINKED else {}
-        mask = unusable_objects(name, part, sizes)
+        mask = unusable_objects(name, part, all_sizes if name in LINKED else {})
         if not mask.any():
             continue
         n_kept = np.bincount(event[~mask], minlength=len(counts))

@@ -85,7 +85,10 @@ def provenance(
             "read_as": None if own else _named(reading.detector),
             "layout": None if reading.layout is None else str(reading.layout),
             **{name: getattr(reading, name) for name in ("schema", "truth_tracks", "on_error")},
-            **{name: value for name, value in vars(settings).items() if name != "reading"},
+            **{
+                name: getattr(settings, name)
+                for name in ("max_particles", "max_hits", "batch_size", "device", "engine")
+            },
             **options,
         },
         "decoding": model.decoding,

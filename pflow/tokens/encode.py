@@ -151,7 +151,7 @@ def sort_targets(targets: Targets, order: str) -> Targets:
     sorting = sorting[np.argsort(keys[0][sorting], kind="stable")]
     if np.all([key[sorting[1:]] == key[sorting[:-1]] for key in keys], axis=0).any():
         pdg = np.abs(targets.column("pdg").astype(np.float64))
-        keys += [pdg, charge, *(targets.column(axis) for axis in ("px", "py", "pz"))]
+        keys += [pdg, charge, *(targets.column(axis) for axis in MOMENTUM)]
         sorting = np.lexsort(keys[::-1])  # the last key is the first that counts
     added = {name: values[sorting] for name, values in targets.added.items()}
     return dataclasses.replace(targets, chosen=targets.chosen[sorting], added=added)

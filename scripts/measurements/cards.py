@@ -34,7 +34,8 @@ def training_table(header: Header, summary: Path) -> str:
         "started from": ", ".join(f"`{digest[:12]}`" for digest in _ancestors(made)) or "random weights",
     }
     if summary.is_file():
-        lines["stages, the last first"] = "; ".join(_stages(json.loads(summary.read_text("utf-8"))))
+        stages = json.loads(summary.read_text("utf-8"))
+        lines["stages, the last first"] = f"{'; '.join(_stages(stages))}; on a machine with {stages['device']}"
     return table(["training", ""], lines.items(), left=2)
 
 
@@ -45,5 +46,5 @@ def _ancestors(made: dict[str, Any]) -> list[str]:
 
 
 def _stages(summary: dict[str, Any]) -> list[str]:
-    text = f"{summary['steps']:,} steps in {summary['wall_s'] / 60:.0f} minutes (on a machine with {summary['device']})"
+    text = f"{summary['steps']:,} steps in {summary['wall_s'] / 60:.0f} minutes"
     return [text, *(_stages(summary["before"]) if "before" in summary else [])]

@@ -23,6 +23,29 @@ DEPOSIT, DEPOSIT_WIDTH = 3e-5, 2.5e-5
 direction rises from 0. Any one hit has more: less is a small rest of hits that are assigned to others, whose shape has
 no meaning."""
 
+EPS_ENERGY = 1e-3
+"""Added to energies before a logarithm, GeV."""
+
+TRACK_MOMENTUM, TRACK_MOMENTUM_WIDTH = 0.075, 0.05
+"""Momentum of tracks, GeV, from which `Proxies.track_direction` is theirs. Over the width below it, it turns there from
+`Proxies.direction`."""
+
+ANGLE_UNIT = 0.03
+"""Unit of the angles between the directions, rad."""
+
+CORE_RADIUS, CORE_RADIUS_WIDTH = 16.5, 3.0
+"""Distance from the shower's axis from which hits are not in its core; their weight falls from 1 to 0 over the width
+before it, mm."""
+
+PROXY_FEATURES = (
+    *("log_energy", "log_track_energy", "log_ratio", "log_n_hits", "n_tracks", "charge", "log_width", "core"),
+    *("log_spread", "abs_z", "z_squared", "concentration", "theta_off", "phi_off", "track_off"),
+)
+"""Columns of `Proxies.features` before those by subdetector. Width and spread are the shower's extent across and along
+its axis, `core` is the fraction of its energy near the axis, `concentration` the sum of the squares of the hits'
+fractions. z is the cosine of the axis' polar angle. The last three are angles from the axis: two components of that to
+the linear barycentre, and that to the tracks' direction."""
+
 
 def log_weights(fraction: Tensor) -> Tensor:
     """Weights of hits in the log-weighted barycentre, from their fractions of the shower's energy."""
@@ -70,30 +93,6 @@ class Showers(NamedTuple):
         centre, norm, linear, by_subdetector = torch.split(weighted, [3, 1, 3, int(weighted.shape[1]) - 7], dim=1)
         linear = linear / presence.clamp(min=1e-9)
         return cls(position, fraction, weight, energy, sums, presence, centre, norm, linear, by_subdetector)
-
-
-EPS_ENERGY = 1e-3
-"""Added to energies before a logarithm, GeV."""
-
-TRACK_MOMENTUM, TRACK_MOMENTUM_WIDTH = 0.075, 0.05
-"""Momentum of tracks, GeV, from which `Proxies.track_direction` is theirs. Over the width below it, it turns there from
-`Proxies.direction`."""
-
-ANGLE_UNIT = 0.03
-"""Unit of the angles between the directions, rad."""
-
-CORE_RADIUS, CORE_RADIUS_WIDTH = 16.5, 3.0
-"""Distance from the shower's axis from which hits are not in its core; their weight falls from 1 to 0 over the width
-before it, mm."""
-
-PROXY_FEATURES = (
-    *("log_energy", "log_track_energy", "log_ratio", "log_n_hits", "n_tracks", "charge", "log_width", "core"),
-    *("log_spread", "abs_z", "z_squared", "concentration", "theta_off", "phi_off", "track_off"),
-)
-"""Columns of `Proxies.features` before those by subdetector. Width and spread are the shower's extent across and along
-its axis, `core` is the fraction of its energy near the axis, `concentration` the sum of the squares of the hits'
-fractions. z is the cosine of the axis' polar angle. The last three are angles from the axis: two components of that to
-the linear barycentre, and that to the tracks' direction."""
 
 
 def n_proxy_features(n_subdetectors: int) -> int:
