@@ -33,7 +33,7 @@ class Padder:
     """Makes batches of the encoded events of several parts, read where they are."""
 
     def __init__(self, parts: Sequence[Tokens]) -> None:
-        self._arrays = [part.arrays() for part in parts]
+        self._arrays = [part.arrays for part in parts]
         for name in dict.fromkeys(name for arrays in self._arrays for name in arrays):
             if (given := sum(name in arrays for arrays in self._arrays)) < len(parts):
                 raise ConfigError(f"{given} of {len(parts)} parts of the events have {name}, expected all or none")

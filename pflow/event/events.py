@@ -38,8 +38,6 @@ class Flag(enum.IntFlag):
     """The entry could not be used and was emptied (``on_error="skip"``)."""
     MAX_PARTICLES = 2
     """Decoding stopped at `max_particles`, before the end of the output sequence."""
-    UNKNOWN_PDG = 4
-    """A particle's code was not in the vocabulary and was mapped to its class."""
     TRUTH_TRACKS = 8
     """The tracks were made from Monte Carlo particles (`pflow.event.truth_tracks`)."""
     NOT_FINITE = 16
@@ -57,8 +55,8 @@ class Flag(enum.IntFlag):
 def count_flags(flags: npt.NDArray[np.uint32]) -> dict[str, int]:
     """Number of events that have each flag, by its name, without flags that no event has.
 
-    >>> count_flags(np.array([0, 1, 5], dtype=np.uint32))
-    {'BAD_INPUT': 2, 'UNKNOWN_PDG': 1}
+    >>> count_flags(np.array([0, 1, 3], dtype=np.uint32))
+    {'BAD_INPUT': 2, 'MAX_PARTICLES': 1}
     """
     counts = {str(flag.name): int(np.count_nonzero(flags & flag)) for flag in Flag if flag}
     return {name: number for name, number in counts.items() if number}

@@ -22,9 +22,9 @@ branch                        type    meaning
                                       ``weight`` as above (optional)
 ``event``                     int64   event number of the input
 ``flags``                     uint32  bits of `pflow.event.events.Flag`: 1 input unusable, 2 stopped at the
-                                      maximum of particles, 4 an unknown code was mapped to its class, 8 tracks
-                                      from Monte Carlo particles, 16 the model's numbers were not finite, 32, 64
-                                      and 128 some hits, tracks or reference particles were left out (256: truth)
+                                      maximum of particles, 8 tracks from Monte Carlo particles, 16 the model's
+                                      numbers were not finite, 32, 64 and 128 some hits, tracks or reference
+                                      particles were left out (256: truth)
 ============================= ======= ==================================================================
 
 An optional part has all of its branches or none. Hits are counted as `pflow.read_events` returns them: through the

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.events import Events, Flag
+from pflow.event.events import Events
 from pflow.event.merge_hits import merge_hits
 from pflow.event.targets import Targets
 from pflow.event.truth import select_targets
@@ -61,39 +61,34 @@ def encode(
 
     With `warn`, PDG codes that are not in the vocabulary are warned of; the result counts them in either case.
     """
-    flags = events.flags.copy()
+    arrays: dict[str, npt.NDArray[Any]] = {}
     offsets: dict[str, npt.NDArray[np.int64]] = {}
     unknown: Counter[int] = Counter()
     targets = _targets(events, config) if truth else None
-    target: dict[str, Any] = dict.fromkeys(("charge", "pdg", "energy", "direction"))
     if targets is not None:
         offsets["target"] = jagged.offsets(targets.counts)
         flat = {field: targets.column(field) for field in ("pdg", "charge", "energy", *MOMENTUM)}
         codes = flat["pdg"]
-        target["pdg"], is_unknown = pdg.encode(codes)
-        target["charge"] = charge_index(flat["charge"])
-        target["energy"] = energy.apply(flat["energy"][:, np.newaxis])[:, 0]
-        target["direction"] = _direction(flat, events, offsets["target"])
+        arrays["pdg"], is_unknown = pdg.encode(codes)
+        arrays["charge"] = charge_index(flat["charge"])
+        arrays["energy"] = energy.apply(flat["energy"][:, np.newaxis])[:, 0]
+        arrays["direction"] = _direction(flat, events, offsets["target"])
         unknown.update(np.abs(codes[is_unknown]).tolist())
-        flags[_event_of(np.flatnonzero(is_unknown), offsets["target"])] |= np.uint32(Flag.UNKNOWN_PDG)
         if warn and unknown:
             warnings.warn(unknown_pdg_message(unknown), stacklevel=3)
     with_time = any(FEATURES["hits"][name].field == "hits.time" for name in config.hit_features)
     selection = _select(events, config, with_time)
-    source: dict[str, Any] = dict.fromkeys(PARTS)
     for part in PARTS:
         if names := config.features(part):
-            source[part], offsets[part] = _features(selection.tokens, part, names, scales[part])
-    readout = None
+            arrays[part], offsets[part] = _features(selection.tokens, part, names, scales[part])
     if config.readout:
         use_tracks = bool(config.track_features)
         readout, more = make_readout(
             events, is_kept=selection.is_kept, token=selection.token, use_tracks=use_tracks, targets=targets
         )
+        arrays |= readout
         offsets |= more
-    return Tokens(
-        **source, **target, readout=readout, offsets=offsets, event=events.event, flags=flags, unknown=unknown
-    )
+    return Tokens(arrays=arrays, offsets=offsets, event=events.event, unknown=unknown)
 
 
 def unknown_pdg_message(unknown: Counter[int]) -> str:
@@ -107,10 +102,7 @@ def _features(
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """Normalised features of a part, float32 [N, F], and where its events begin and end."""
     columns = feature_columns(events, part, names)
-    offsets = jagged.offsets(jagged.count(getattr(events, part)))
-    normalised = np.empty((int(offsets[-1]), len(names)), dtype=np.float32)
-    scale.apply_to(columns, normalised)
-    return normalised, offsets
+    return scale.apply_to(columns), jagged.offsets(jagged.count(getattr(events, part)))
 
 
 class _Selection(NamedTuple):
@@ -157,11 +149,6 @@ def sort_targets(targets: Targets, order: str) -> Targets:
     return dataclasses.replace(targets, chosen=targets.chosen[sorting], added=added)
 
 
-def _event_of(index: Any, offsets: npt.NDArray[np.int64]) -> Any:
-    """Event of each index into a flat list."""
-    return np.searchsorted(offsets, index, side="right") - 1
-
-
 def _direction(
     flat: Mapping[str, npt.NDArray[Any]], events: Events, offsets: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float32]:
@@ -172,7 +159,7 @@ def _direction(
     if len(bad):
         raise events.error(
             f"a target particle needs a momentum above 0 to have a direction, found {length[bad[0]]} GeV",
-            index=_event_of(bad[0], offsets),
+            index=np.searchsorted(offsets, bad[0], side="right") - 1,
             field="truth.momentum",
         )
     return np.asarray(momentum / length[:, np.newaxis], dtype=np.float32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import awkward as ak
@@ -15,7 +14,6 @@ from pflow.event.links import Links
 from pflow.event.targets import Targets
 from pflow.physics.arrays import double, namespace
 from pflow.physics.kinematics import unit_vector
-from pflow.tokens.tokens import FlatReadout
 
 __all__ = ["entry_of_tracks", "make_readout"]
 
@@ -27,8 +25,8 @@ PXYZ = ("px", "py", "pz")
 
 def make_readout(
     events: Events, *, is_kept: Mask, token: Index, use_tracks: bool, targets: Targets | None
-) -> tuple[FlatReadout, dict[str, Index]]:
-    """The readout of all events, and its offsets as of `pflow.tokens.tokens.Tokens`.
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Index]]:
+    """The arrays of the readout of all events, and their offsets, as of `pflow.tokens.tokens.Tokens`.
 
     `is_kept` bool [N] says which hits of the events the configuration keeps, `token` int64 [number kept] which of the
     event's hit tokens each kept hit is part of. A track whose position or momentum at the calorimeter is not finite has
@@ -41,7 +39,7 @@ def make_readout(
     all_kept = bool(is_kept.all())  # as most often
     n_kept = n_hits if all_kept else np.bincount(jagged.event_index(n_hits)[is_kept], minlength=len(n_hits))
     offsets = {"readout_hits": jagged.offsets(n_kept), "readout_tracks": jagged.offsets(n_tracks)}
-    assignments: dict[str, Any] = {}
+    arrays: dict[str, npt.NDArray[Any]] = {}
     if targets is not None:
         all_tracks = np.ones(int(n_tracks.sum()), dtype=np.bool_)
         track_links = None if tracks is None else targets.tracks
@@ -49,21 +47,23 @@ def make_readout(
             ("hit_assignment", targets.hits, n_hits, is_kept),
             ("track_assignment", track_links, n_tracks, all_tracks),
         ):
-            assignments[name] = pairs = _assignment(links, counts, kept, targets)
+            pairs = _assignment(links, counts, kept, targets)
             offsets[name] = jagged.offsets(pairs.counts)
+            arrays[f"{name}.source"] = pairs.source.astype(np.int32)
+            arrays[f"{name}.particle"] = pairs.particle
+            arrays[f"{name}.weight"] = pairs.weight.astype(np.float32)
     hits = jagged.columns(events.hits)
     if not all_kept:
         hits = {name: values[is_kept] for name, values in hits.items()}
-    readout = FlatReadout(
-        energy=np.asarray(hits["energy"], dtype=np.float32),
-        position=np.stack([hits[f"position.{axis}"] for axis in "xyz"], axis=-1, dtype=np.float32),
-        subdetector=np.asarray(hits["subdetector"], dtype=np.int32),
-        layer=np.asarray(hits["layer"], dtype=np.int32),
-        token=token,
+    arrays |= {
+        "energy": np.asarray(hits["energy"], dtype=np.float32),
+        "position": np.stack([hits[f"position.{axis}"] for axis in "xyz"], axis=-1, dtype=np.float32),
+        "subdetector": np.asarray(hits["subdetector"], dtype=np.int32),
+        "layer": np.asarray(hits["layer"], dtype=np.int32),
+        "token": token,
         **_tracks(tracks),
-        **assignments,
-    )
-    return readout, offsets
+    }
+    return {f"readout.{name}": values for name, values in arrays.items()}, offsets
 
 
 def _tracks(tracks: ak.Array | None) -> dict[str, Any]:
@@ -102,4 +102,4 @@ def _assignment(links: Links | None, n_sources: Index, is_kept: Mask, targets: T
         n_before = jagged.offsets(is_kept)  # kept sources before each one, in all events
         place = n_before[source] - np.repeat(n_before[jagged.offsets(n_sources)[:-1]], pairs.counts)
         pairs = pairs.take(is_kept[source], source=place)
-    return dataclasses.replace(pairs, source=pairs.source.astype(np.int32), weight=pairs.weight.astype(np.float32))
+    return pairs

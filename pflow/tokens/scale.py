@@ -40,15 +40,11 @@ class Normaliser:
 
     def apply(self, values: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Normalise physical values [N, F] to float32 [N, F]; `ConfigError` for another number of columns."""
-        columns = _columns(values, len(self.names))
-        normalised = np.empty(columns.shape, dtype=np.float32)
-        self.apply_to(list(columns.T), normalised)
-        return normalised
+        return self.apply_to(list(_columns(values, len(self.names)).T))
 
-    def apply_to(self, columns: Sequence[Floats], normalised: npt.NDArray[np.float32]) -> None:
-        """The same of F columns, float64 [N] each, into an array [N, F]."""
-        for i, column in enumerate(self.normalised(columns)):
-            normalised[:, i] = column
+    def apply_to(self, columns: Sequence[Floats]) -> npt.NDArray[np.float32]:
+        """The same of F columns, float64 [N] each."""
+        return np.stack(list(self.normalised(columns)), axis=1, dtype=np.float32)
 
     def normalised(self, columns: Sequence[Any]) -> Iterator[Any]:
         """The same one by one; of arrays of NumPy or tensors."""

@@ -4,46 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
 from pflow.event.events import event_rows
-from pflow.event.links import Links
 from pflow.tokens.config import PARTS
 
-__all__ = ["OFFSETS", "FlatReadout", "ParticleTokens", "Tokens"]
+__all__ = ["OFFSETS", "ParticleTokens", "Tokens"]
 
-Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
-Int32s = npt.NDArray[np.int32]
-Part = TypeVar("Part", bound="Tokens | FlatReadout | Links")
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class FlatReadout:
-    """The N hits that become tokens, in the order of the events', and K tracks, in physical units.
-
-    The fields are those of `pflow.data.batch.Readout`, of all events one after the other: energy, position etc. [N]
-    and track_momentum etc. [K]; indices of tokens count within the event. A null `track_position` is unknown, with the
-    direction at the vertex. The assignments are links from hits and tracks to the target sequence, None without truth.
-    """
-
-    energy: Floats
-    position: Floats
-    subdetector: Int32s
-    layer: Int32s
-    token: Ints
-    track_momentum: Floats
-    track_charge: Floats
-    track_position: Floats
-    track_direction: Floats
-    hit_assignment: Links | None = None
-    track_assignment: Links | None = None
-
 
 OFFSETS = {
     **{name: name for name in ("hits", "tracks", "tracker_hits")},
@@ -56,42 +29,38 @@ OFFSETS = {
         for name in ("source", "particle", "weight")
     },
 }
-"""The arrays of `Tokens` and of its readout, and the offsets that belong to each."""
+"""The arrays of `Tokens`, and the offsets that belong to each."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Tokens:
     """Encoded events, one after the other.
 
-    hits : float32 [S, F], normalised
-    tracks, tracker_hits : float32 [K, F] and [R, F], normalised, or None where they are no part of the source
-    charge : int64 [T], index into `pflow.tokens.vocab.CHARGES`, or None without truth
-    pdg : int64 [T], index into the PDG vocabulary, or None without truth
-    energy : float32 [T], log10(E / GeV), normalised, or None without truth
-    direction : float32 [T, 3], unit vector, or None without truth
-    readout
-        Hits and tracks in physical units, or None where the configuration does not ask for them.
+    arrays
+        By name, without those that the configuration does not ask for or that need truth where there is none:
+
+        hits, tracks, tracker_hits : float32 [N, F], normalised
+        charge : int64 [T], index into `pflow.tokens.vocab.CHARGES`
+        pdg : int64 [T], index into the PDG vocabulary
+        energy : float32 [T], log10(E / GeV), normalised
+        direction : float32 [T, 3], unit vector
+        readout.energy, readout.track_momentum etc.
+            The N hits that become tokens, in the order of the events', and K tracks, in physical units: the fields of
+            `pflow.data.batch.Readout`. A null ``track_position`` is unknown, with the direction at the vertex.
+        readout.hit_assignment.source, .particle, .weight : int32, int64, float32 [L]
+            Links from hits to the target sequence; ``track_assignment`` those from tracks.
     offsets
         int64 [event + 1] for ``hits``, ``tracks``, ``tracker_hits`` and ``target``, and for ``readout_hits``,
         ``readout_tracks``, ``hit_assignment`` and ``track_assignment`` of the readout: where events begin and end.
         Indices count within their event.
     event : int64 [event], event number
-    flags : uint32 [event], `pflow.event.events.Flag` bits; UNKNOWN_PDG where a target's code is not in the vocabulary
     unknown
         How often each |PDG| that is not in the vocabulary occurred in all events that were encoded together.
     """
 
-    hits: Floats
-    tracks: Floats | None
-    tracker_hits: Floats | None
-    charge: Ints | None
-    pdg: Ints | None
-    energy: Floats | None
-    direction: Floats | None
-    readout: FlatReadout | None
+    arrays: Mapping[str, npt.NDArray[Any]]
     offsets: dict[str, Ints]
     event: Ints
-    flags: npt.NDArray[np.uint32]
     unknown: Counter[int]
 
     def __len__(self) -> int:
@@ -112,40 +81,14 @@ class Tokens:
                 chosen[name] = slice(first, first + int(offsets[name][-1]))
             else:
                 chosen[name] = np.repeat(begin, counts) + jagged.local_index(counts)
-        arrays = {name: values[chosen[OFFSETS[name]]] for name, values in self.arrays().items()}
-        changed = _with(self, arrays, offsets)
-        return dataclasses.replace(changed, offsets=offsets, event=self.event[rows], flags=self.flags[rows])
-
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The arrays that are there, by their names in `OFFSETS`."""
-        return dict(_arrays(self))
+        arrays = {name: values[chosen[OFFSETS[name]]] for name, values in self.arrays.items()}
+        return dataclasses.replace(self, arrays=arrays, offsets=offsets, event=self.event[rows])
 
     @property
     def n_source(self) -> Ints:
         """Number of source tokens of all types of each event, int64 [event]."""
         counts = [np.diff(self.offsets[part]) for part in PARTS if part in self.offsets]
         return np.asarray(np.sum(counts, axis=0))
-
-
-def _arrays(part: Any, prefix: str = "") -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    for name, value in vars(part).items():
-        if isinstance(value, FlatReadout | Links):
-            yield from _arrays(value, f"{prefix}{name}.")
-        elif prefix + name in OFFSETS and value is not None:
-            yield prefix + name, value
-
-
-def _with(part: Part, arrays: Mapping[str, npt.NDArray[Any]], offsets: Mapping[str, Ints], prefix: str = "") -> Part:
-    """The same with other arrays."""
-    changed: dict[str, Any] = {}
-    for name, value in vars(part).items():
-        if isinstance(value, FlatReadout | Links):
-            changed[name] = _with(value, arrays, offsets, f"{prefix}{name}.")
-            if isinstance(value, Links):
-                changed[name] = dataclasses.replace(changed[name], counts=np.diff(offsets[name]))
-        elif prefix + name in arrays:
-            changed[name] = arrays[prefix + name]
-    return dataclasses.replace(part, **changed)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

@@ -12,8 +12,7 @@ from pflow.data.batch import Batch
 from pflow.data.collate import Padder, collate
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.event.links import Links
-from pflow.tokens.tokens import OFFSETS, FlatReadout, Tokens
+from pflow.tokens.tokens import OFFSETS, Tokens
 
 Event = dict[str, np.ndarray]
 """Arrays of one event, by their names in `OFFSETS`."""
@@ -58,25 +57,10 @@ def read_out(n_hits: int, n_tracks: int, n_target: int | None = 1) -> Event:
 
 def tokens_of(events: Sequence[Event]) -> Tokens:
     """The same events, joined."""
-    arrays: dict[str, Any] = {name: np.concatenate([one[name] for one in events]) for name in events[0]}
-    offsets = {OFFSETS[name]: jagged.offsets(np.array([len(one[name]) for one in events])) for name in events[0]}
-
-    def part(prefix: str) -> dict[str, np.ndarray]:
-        return {name.removeprefix(prefix): arrays.pop(name) for name in tuple(arrays) if name.startswith(prefix)}
-
-    pairs = {kind: part(f"readout.{kind}.") for kind in ("hit_assignment", "track_assignment")}
-    readout = part("readout.")
-    source = dict.fromkeys(("tracks", "tracker_hits", "charge", "pdg", "energy", "direction"))
     return Tokens(
-        **(source | arrays),
-        readout=FlatReadout(
-            **readout, **{kind: Links(counts=np.diff(offsets[kind]), **one) for kind, one in pairs.items() if one}
-        )
-        if readout
-        else None,
-        offsets=offsets,
+        arrays={name: np.concatenate([one[name] for one in events]) for name in events[0]},
+        offsets={OFFSETS[name]: jagged.offsets(np.array([len(one[name]) for one in events])) for name in events[0]},
         event=np.arange(len(events)),
-        flags=np.zeros(len(events), dtype=np.uint32),
         unknown=Counter(),
     )
 
@@ -143,9 +127,9 @@ def test_tensors_hold_the_memory_of_their_batch_alone(mixed):
     for rows in ([0], [2, 5]):
         for tensor in tensors(collate(tokens, rows)):
             assert tensor.untyped_storage().nbytes() == tensor.nbytes
-    expected = tokens.hits.copy()
+    expected = tokens.arrays["hits"].copy()
     collate(tokens, [0]).hits.features.zero_()
-    assert np.array_equal(tokens.hits, expected)
+    assert np.array_equal(tokens.arrays["hits"], expected)
 
 
 def test_a_readout_is_padded_to_its_own_longest_event():

@@ -63,7 +63,7 @@ def test_events_of_another_detector_are_refused_with_both_names(tokeniser):
 
 def test_decode_of_encode_gives_the_targets_back(events, tokeniser):
     tokens = tokeniser.encode(events)
-    columns = {name: getattr(tokens, name) for name in ("charge", "pdg", "energy", "direction")}
+    columns = {name: tokens.arrays[name] for name in ("charge", "pdg", "energy", "direction")}
     particles = tokeniser.decode(ParticleTokens(counts=np.diff(tokens.offsets["target"]), **columns)).particles
     # Decreasing energy: the 20 GeV photon first; the pion (p^2 = 2.9^2 + 0.75^2) has 2.999 GeV, the kaon 3.0004 GeV.
     assert particles.pdg.to_list() == [[22, 22], [321, -211], []]
@@ -95,6 +95,5 @@ def test_kinds_not_seen_in_training_are_counted_in_a_warning(events, tokeniser):
     )
     with pytest.warns(UserWarning, match=r"1 particles .* 2212 \(1 times\)"):
         tokens = tokeniser.encode(proton)
-    assert tokens.flags.tolist() == [0, 4]
     assert tokens.unknown == {2212: 1}
     assert tokeniser.encode(proton, warn=False).unknown.total() == 1

@@ -17,12 +17,12 @@ def tokens(events, config) -> Tokens:
 def one_by_one(tokens: Tokens, name: str) -> list[list[float]]:
     """Numbers of an array, event by event."""
     bounds = tokens.offsets[OFFSETS[name]]
-    return [tokens.arrays()[name][a:b].tolist() for a, b in pairwise(bounds)]
+    return [tokens.arrays[name][a:b].tolist() for a, b in pairwise(bounds)]
 
 
 def test_all_arrays_have_offsets(tokens):
-    assert tokens.arrays().keys() == OFFSETS.keys()
-    for name, values in tokens.arrays().items():
+    assert tokens.arrays.keys() == OFFSETS.keys()
+    for name, values in tokens.arrays.items():
         assert len(values) == tokens.offsets[OFFSETS[name]][-1], name
 
 
