@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,6 +49,8 @@ RULES = ("calo", "stable", "entering")
 
 STABLE_STATUS = (1,)
 """Generator status of stable particles: HepMC's."""
+
+MOST_NAMED = 10  # status codes that a message lists
 
 MIN_VISIBLE_ENERGY = 0.1
 """Smallest energy in hits, GeV, that makes a particle visible under ``stable``."""
@@ -163,10 +166,11 @@ def unknown_status(codes: npt.NDArray[np.integer[Any]], stable_status: Sequence[
     if not len(codes) or np.isin(codes, stable_status).any():
         return ""
     of_generator = codes[codes != 0] if codes.any() else codes  # 0: made by the simulation
-    different, counts = np.unique(of_generator, return_counts=True)
+    found = Counter(of_generator.tolist()).most_common()
     return (
-        f"no particle has status {', '.join(map(str, stable_status))}, as targets of the rule 'stable' have; most have "
-        f"{different[counts.argmax()]} (option stable-status)"
+        f"no particle has status {', '.join(map(str, stable_status))}, as targets of the rule 'stable' have (option "
+        f"stable-status); found are {', '.join(f'{code} ({n} times)' for code, n in found[:MOST_NAMED])}"
+        + (f" and {len(found) - MOST_NAMED} rarer ones" if len(found) > MOST_NAMED else "")
     )
 
 

@@ -10,7 +10,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.events import Events, concatenate
 from pflow.event.skipped import ImplausibleWarning
-from pflow.event.truth import RULES, assigned_ancestors, select_targets
+from pflow.event.truth import RULES, assigned_ancestors, select_targets, unknown_status
 from pflow.io.open import read_events
 from pflow.physics.pdg import class_index
 
@@ -106,10 +106,16 @@ def with_status(events: Events, change: dict[int, int], which=slice(None)) -> Ev
     return dataclasses.replace(events, truth=jagged.replaced(events.truth, {"status": status}))
 
 
+def test_a_message_lists_the_status_codes_that_are_there():
+    assert unknown_status(np.array([0, 2, 2001, 2001]), [1]).endswith("; found are 2001 (2 times), 2 (1 times)")
+    assert unknown_status(np.arange(2, 14), [1]).endswith(", 11 (1 times) and 2 rarer ones")
+    assert not unknown_status(np.array([0, 1, 2]), [1])
+
+
 def test_cld_with_other_status_codes_has_the_same_targets(cld):
     plain = select_targets(cld)
     other = with_status(cld, {1: 2001})
-    with pytest.warns(ImplausibleWarning, match=r"no particle has status 1, .*; most have 2 \(option stable-status\)"):
+    with pytest.warns(ImplausibleWarning, match=r"no particle has status 1, .*\(option stable-status\); found are 2 "):
         assert set(select_targets(other).chosen) < set(plain.chosen)  # those with hits
     assert select_targets(other, stable_status=(1, 2001)).chosen.tolist() == plain.chosen.tolist()
     # Neutral hadrons that the generator decays, and whose hits are their own.
