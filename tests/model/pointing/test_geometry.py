@@ -32,14 +32,6 @@ def test_tokens_are_sums_of_hits_and_tracks_with_their_momentum_for_energy(sourc
     assert source.items.token.gather(1, tokens.item).tolist() == [[0, 1, 2]]
 
 
-def test_items_are_hits_and_then_tracks(source):
-    items = source.items
-    assert items.is_track.tolist() == [[False, False, False, True]]
-    assert items.token.tolist() == [[1, 0, 1, 2]]
-    assert items.energy.tolist() == [[1, 2, 3, 0]]
-    assert items.weight.tolist() == [[1, 2, 3, 5]]
-
-
 def test_a_track_of_unknown_position_is_far_along_its_direction(by_hand, source_of):
     batch = by_hand(momentum=[[0.0, 0.0, -2.0]], charge=[1.0])
     unknown = dataclasses.replace(batch.readout, track_position=torch.zeros(1, 1, 3))
@@ -58,14 +50,6 @@ def test_cosines_between_a_token_and_all_items_also_under_autocast(source):
         towards = source.cosines(torch.tensor([[1]]))
     assert towards.dtype == torch.float64
     torch.testing.assert_close(towards[0, 0].float(), expected)
-
-
-def test_padding_has_no_energy_and_is_no_token(batch, events, collate, source_of):
-    padded = source_of(collate(events, extra=2))
-    assert int(padded.items.mask.sum()) == int(source_of(batch).items.mask.sum())
-    for values in (padded.items.energy, padded.items.weight):
-        assert not values[~padded.items.mask].any()
-    assert not padded.tokens.energy[~padded.tokens.mask].any()
 
 
 def test_a_batch_without_readout_is_an_error(batch, source_of):

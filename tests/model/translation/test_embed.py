@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from pflow.data.batch import TokenSet
-from pflow.model.common.initialise import initialise
 from pflow.model.translation import TranslationNetworkConfig
-from pflow.model.translation.embed import SourceEmbedder, TargetEmbedder, TargetTokens, TokenEmbedder
+from pflow.model.translation.embed import SourceEmbedder, TokenEmbedder
 from pflow.model.translation.network import Heads
-from pflow.model.translation.special import SAMPLE, SPECIAL, Flags, Kind
+from pflow.model.translation.special import SPECIAL, Kind
 
 W = 8
 
@@ -19,14 +18,6 @@ def test_versions_of_the_embedder(version, expected):
     embedder = TokenEmbedder(features=5, width=W, special=Kind(), config=config)
     linear = [part for part in embedder.network if isinstance(part, torch.nn.Linear)]
     assert [linear[0].in_features, *(part.out_features for part in linear)] == expected
-
-
-def target(special=Flags, width=W, position=True):
-    config = TranslationNetworkConfig(width=width, target_position=position)
-    embedder = TargetEmbedder(n_charge=3, n_pdg=6, special=special(), config=config)
-    torch.manual_seed(0)
-    initialise(embedder)
-    return embedder
 
 
 @pytest.mark.parametrize("special", SPECIAL)
@@ -45,29 +36,6 @@ def test_bos_and_eos_frame_each_event(special):
     x, seen = bare(TokenSet(features, torch.ones_like(mask)))
     assert x.shape == (2, 3, W)
     assert seen is None  # without padding
-
-
-@pytest.mark.parametrize("special", SPECIAL.values())
-def test_bos_is_the_same_alone_and_before_particles(special, make_batch):
-    embedder = target(special)
-    teacher = embedder(TargetTokens.teacher(make_batch([1, 1], [2, 0]).target))
-    torch.testing.assert_close(teacher[:, :1], embedder(TargetTokens.bos(2, torch.device("cpu"))))
-
-
-@pytest.mark.parametrize("width", [7, 8])
-def test_position_of_a_token_does_not_depend_on_where_decoding_starts(width, make_batch):
-    embedder = target(width=width)
-    tokens = TargetTokens.teacher(make_batch([1], [3]).target)
-    last = TargetTokens(*(part[:, 3:] for part in tokens))
-    torch.testing.assert_close(embedder(last, first=3), embedder(tokens)[:, 3:])
-
-
-@pytest.mark.parametrize("position", [False, True])
-def test_equal_particles_differ_by_their_index_alone_and_only_where_asked_for(position):
-    one = torch.ones(1, 2)
-    tokens = TargetTokens(one.long(), one.long(), one, torch.ones(1, 2, 3), torch.full((1, 2), SAMPLE))
-    x = target(position=position)(tokens)
-    assert torch.allclose(x[0, 0], x[0, 1]) is not position
 
 
 def test_heads_with_small_outputs_point_to_the_equator():
