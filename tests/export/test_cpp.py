@@ -14,74 +14,8 @@ HERE = Path(__file__).resolve().parent
 if missing := missing_for_cpp():
     pytest.skip(missing, allow_module_level=True)
 
-TOY = {
-    "encoder": """
-        (float[N] hit_energy, float[N, 3] hit_position, int32[N] hit_subdetector, int32[N] hit_layer,
-         float[K, 3] track_momentum, float[K] track_charge)
-        => (float[N] energies, int64[1] left, int64[1] limit, float[N] not_used) {
-            limit = Constant<value_ints = [4]>()
-            end = Constant<value_floats = [0.0]>()
-            energies = Concat<axis = 0>(hit_energy, end)
-            left = Shape(hit_energy)
-            not_used = Neg(hit_energy)
-        }""",
-    "decoder": """
-        (float[N] energies, int64[1] left, int64[1] limit)
-        => (bool[1] truncated, int64[T] seed, float[T] deposit, int64[T] hit) {
-            before = Constant<value_int = -1>()
-            axis = Constant<value_ints = [0]>()
-            number = Min(left, limit)
-            truncated = Greater(left, limit)
-            scalar = Squeeze(left)
-            last = Add(scalar, before)
-            all = Range(last, before, before)
-            zero = Constant<value_ints = [0]>()
-            hit = Slice(all, zero, number, axis)
-            seed = Identity(hit)
-            deposit = Gather(energies, hit)
-        }""",
-    "refinement": """
-        (float[T] deposit, int64[T] hit)
-        => (int64[T] pdg, float[T] charge, double[T] energy, double[T] mass, double[T, 3] momentum,
-            double[T, 10] covariance, float[T] score, float[T, 5] class_probability, int64[T] hit_link_hit,
-            int64[T] hit_link_particle, float[T] hit_link_weight, int64[L] track_link_track,
-            int64[L] track_link_particle, float[L] track_link_weight) {
-            code = Constant<value_ints = [22]>()
-            zero = Constant<value_ints = [0]>()
-            one = Constant<value_ints = [1]>()
-            none = Constant<value_floats = [0.0]>()
-            half = Constant<value_floats = [0.5]>()
-            three = Constant<value_ints = [3]>()
-            five = Constant<value_ints = [5]>()
-            ten = Constant<value_ints = [10]>()
-            nothing = Mul(hit, zero)
-            pdg = Add(nothing, code)
-            charge = Mul(deposit, none)
-            energy = Cast<to = 11>(deposit)
-            mass = Cast<to = 11>(charge)
-            column = Unsqueeze(energy, one)
-            to_three = Concat<axis = 0>(one, three)
-            momentum = Expand(column, to_three)
-            to_ten = Concat<axis = 0>(one, ten)
-            covariance = Expand(column, to_ten)
-            score = Add(charge, half)
-            score_column = Unsqueeze(score, one)
-            to_five = Concat<axis = 0>(one, five)
-            class_probability = Expand(score_column, to_five)
-            hit_link_hit = Identity(hit)
-            first = Constant<value_int = 0>()
-            step = Constant<value_int = 1>()
-            axis = Constant<value_int = 0>()
-            shape = Shape(hit)
-            size = Gather(shape, axis)
-            hit_link_particle = Range(first, size, step)
-            hit_link_weight = Identity(score)
-            track_link_track = Slice(hit, zero, zero)
-            track_link_particle = Identity(track_link_track)
-            track_link_weight = Slice(charge, zero, zero)
-        }""",
-}
-"""A model in which each hit is a photon, from the last to the first, with half of its hit."""
+TOY = Path(__file__).resolve().parents[1] / "data" / "toy_graphs"
+"""Graphs, as text, of a model in which each hit is a photon, from the last to the first, with half of its hit."""
 
 METADATA = {
     "format": "4",
@@ -101,7 +35,8 @@ TRACK = "track 1 2 3 -1 nan nan nan nan nan nan nan nan nan\n"
 def write_toy(folder, *, change=None, **metadata):
     """The toy's folder; `change` is a graph and replacements in its text."""
     folder.mkdir()
-    for name, text in TOY.items():
+    for path in TOY.glob("*.txt"):
+        name, text = path.stem, path.read_text("utf-8")
         if change and change[0] == name:
             for old, new in change[1].items():
                 text = text.replace(old, new)

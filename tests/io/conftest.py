@@ -1,13 +1,15 @@
 """A small detector, and files of podio's layouts written with uproot."""
 
+import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import awkward as ak
 import numpy as np
 import pytest
 import uproot
+import yaml
 
 from pflow.event.events import Events
 from pflow.io.open import read_events
@@ -70,55 +72,15 @@ def toy() -> Detector:
     )
 
 
+@pytest.fixture(scope="session")
+def whole_content(sample_dir: Path) -> Content:
+    return cast(Content, yaml.safe_load((sample_dir / "podio_content.yaml").read_text("utf-8")))
+
+
 @pytest.fixture
-def content() -> Content:
-    """Members of two events: four hits, two tracks and three particles, then one hit, no track and one particle."""
-    found: Content = {}
-    _hits(found, "A1", energy=[[1.0, 2.0], []], x=[[1010.0, 1020.0], []], cell=[[3, 4], []])
-    _hits(found, "A2", energy=[[3.0], [5.0]], x=[[1030.0], [1050.0]], cell=[[5], [6]])
-    _hits(found, "B", energy=[[4.0], []], x=[[1300.0], []], cell=[[7], []])
-    found |= {
-        "MCParticles.PDG": [[111, 22, 11], [22]],
-        "MCParticles.generatorStatus": [[2, 1, 0], [1]],
-        "MCParticles.charge": [[0, 0, -1], [0]],
-        "MCParticles.mass": [[0.135, 0, 0.000511], [0]],
-        "MCParticles.parents_begin": [[0, 0, 1], [0]],
-        "MCParticles.parents_end": [[0, 1, 2], [0]],
-        "_MCParticles_parents.index": [[0, 1], []],
-        "_MCParticles_parents.collectionID": [[15, 15], []],
-    }
-    for axis, values in {"x": [[3, 1, 1], [5]], "y": [[0, 0, 0], [0]], "z": [[4, 2, 1], [0]]}.items():
-        found[f"MCParticles.momentum.{axis}"] = values
-        found[f"MCParticles.vertex.{axis}"] = [[0, 0, 7], [0]]
-    # hit 1 of A1 by half each of particles 1 and 2; the hits of A2 and B; something outside the detector
-    found |= {
-        "HitLinks.weight": [[0.2, 0.2, 3.0, 1.0, 9.0], [0.7]],
-        "_HitLinks_from.index": [[1, 1, 0, 0, 0], [0]],
-        "_HitLinks_from.collectionID": [[11, 11, 4_000_000_000, 13, 16], [4_000_000_000]],
-        "_HitLinks_to.index": [[1, 2, 1, 1, 1], [0]],
-        "_HitLinks_to.collectionID": [[15, 15, 15, 15, 15], [15]],
-    }
-    # the first track has its states in the unusual order calorimeter, IP; the second only one at its first hit
-    found |= {
-        "Tracks.trackStates_begin": [[0, 2], []],
-        "Tracks.trackStates_end": [[2, 3], []],
-        "_Tracks_trackStates.location": [[4, 1, 2], []],
-        "_Tracks_trackStates.D0": [[10.0, 0.5, 0.0], []],
-        "_Tracks_trackStates.Z0": [[5.0, 0.25, 0.0], []],
-        "_Tracks_trackStates.phi": [[np.pi / 2, 0.0, np.pi], []],
-        "_Tracks_trackStates.omega": [[-4e-4, -3e-4, 2e-4], []],
-        "_Tracks_trackStates.tanLambda": [[1.0, 1.0, 0.0], []],
-        "_Tracks_trackStates.referencePoint.x": [[1000.0, 0.0, 17.0], []],
-        "_Tracks_trackStates.referencePoint.y": [[200.0, 0.0, 0.0], []],
-        "_Tracks_trackStates.referencePoint.z": [[300.0, 0.0, 0.0], []],
-        "TrackLinks.weight": [[1.0], []],
-        "_TrackLinks_from.index": [[1], []],
-        "_TrackLinks_from.collectionID": [[14], []],
-        "_TrackLinks_to.index": [[2], []],
-        "_TrackLinks_to.collectionID": [[15], []],
-        "EventHeader.eventNumber": [[70], [71]],
-    }
-    return found
+def content(whole_content: Content) -> Content:
+    """Members of two events, which the test may change; the file says what they are."""
+    return copy.deepcopy(whole_content)
 
 
 @pytest.fixture
@@ -170,18 +132,6 @@ def damage() -> Callable[..., None]:
         path.write_bytes(content)
 
     return damage_basket
-
-
-def _hits(content: Content, name: str, *, energy: Any, x: Any, cell: Any) -> None:
-    zeros = [[0.0] * len(event) for event in energy]
-    content |= {
-        f"{name}.cellID": cell,
-        f"{name}.energy": energy,
-        f"{name}.time": zeros,
-        f"{name}.position.x": x,
-        f"{name}.position.y": zeros,
-        f"{name}.position.z": zeros,
-    }
 
 
 def _array(key: str, values: Any) -> ak.Array:

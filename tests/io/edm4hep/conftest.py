@@ -78,7 +78,7 @@ def read(write: Callable[..., Any], toy: Detector) -> Callable[..., Events]:
 
 @pytest.fixture
 def write_podio(tmp_path: Path) -> Callable[..., Path]:
-    """Writes content (`tests/io/conftest.py`) as podio does, with types and an encoding of cell ids."""
+    """Writes content (`tests/data/podio_content.yaml`) as podio does, with types and an encoding of cell ids."""
 
     def write(content: dict[str, Any], name: str = "podio.root", *, leave_out: tuple[str, ...] = ()) -> Path:
         columns: dict[str, dict[str, Any]] = {}
