@@ -8,7 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from pflow.checkpoint.format import KEY
+from pflow.checkpoint.format import FORMAT, KEY
 from pflow.checkpoint.load import PREFIX, load_model, load_weights, read_checkpoint
 from pflow.checkpoint.save import write_weights
 from pflow.config import shipped_models, weights_dir
@@ -79,6 +79,21 @@ def test_a_truncated_checkpoint_is_an_error(save, share):
 def test_a_part_that_is_missing_is_an_error(save, changes, message):
     with pytest.raises(InputError, match=message):
         read_checkpoint(save(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "message"),
+    [
+        ({"format": FORMAT - 1}, "format", rf"expected a header of format {FORMAT}, found 1, .* 1\.2\.3"),
+        ({"format": None}, "format", f"expected a header of format {FORMAT}, found none"),
+        ({"tokeniser": {}}, "tokeniser", "missing"),
+        ({"model": None}, "model", "missing"),
+        ({"calibration": {"mass": {}}}, "calibration", "mass"),
+    ],
+)
+def test_a_field_of_the_header_that_cannot_be_used_is_named(save_header, changes, field, message):
+    with pytest.raises(InputError, match=rf"model\.ckpt, 'pflow\.{field}': .*{message}"):
+        read_checkpoint(save_header(**changes))
 
 
 def check_loaded(loaded, model):
