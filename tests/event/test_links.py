@@ -1,10 +1,9 @@
 import awkward as ak
 import numpy as np
-import pytest
 
 from pflow.event import jagged
 from pflow.event.build import make_links
-from pflow.event.links import assigned_particle, shared_sources, sum_by_pair
+from pflow.event.links import assigned_particle
 
 
 def test_the_largest_weight_wins_and_a_source_without_links_has_minus_one():
@@ -20,29 +19,6 @@ def test_the_largest_weight_wins_and_a_source_without_links_has_minus_one():
 def test_of_equal_shares_the_particle_of_the_lowest_index_wins():
     links = make_links(source=ak.Array([[0, 0, 0]]), particle=ak.Array([[7, 3, 5]]))
     assert assigned_particle(links, ak.Array([[0.0]])).to_list() == [[3]]
-
-
-def test_particles_share_the_energy_of_their_common_sources():
-    ours = (np.array([0, 1, 1]), np.array([0, 0, 2]), np.array([1.0, 0.5, 0.5]))
-    theirs = (np.array([0, 0, 1]), np.array([4, 1, 4]), np.array([0.25, 0.75, 1.0]))
-    particle, other, shared = shared_sources(ours, theirs, np.array([8.0, 2.0, 100.0]))
-    assert list(zip(particle, other, shared, strict=True)) == [(0, 1, 6.0), (0, 4, 2.0 + 1.0), (2, 4, 1.0)]
-
-
-@pytest.mark.parametrize("n_links", [0, 1, 2, 300])
-def test_sums_by_pair_do_not_depend_on_the_order(n_links):
-    rng = np.random.default_rng(n_links)
-    source, particle = rng.integers(0, 150, n_links), rng.integers(-1, 4, n_links)
-    weight = rng.integers(0, 8, n_links) / 8  # sums are exact
-    order = np.argsort(source, kind="stable")
-    sums = sum_by_pair(source, particle, weight)
-    for found, same in zip(sums, sum_by_pair(source[order], particle[order], weight[order]), strict=True):
-        np.testing.assert_array_equal(found, same)
-    expected: dict[tuple[int, int], float] = {}
-    for key, value in zip(zip(source.tolist(), particle.tolist(), strict=True), weight.tolist(), strict=True):
-        expected[key] = expected.get(key, 0.0) + value
-    rows = zip(*(column.tolist() for column in sums), strict=True)
-    assert [((a, b), w) for a, b, w in rows] == sorted(expected.items())
 
 
 def test_shares_do_not_depend_on_the_order_of_the_links():

@@ -7,40 +7,6 @@ from pflow.io import root
 from pflow.io.root import Columns, open_root, open_tree, read_branch, read_note, read_ranges, write_note
 
 
-class Tree:
-    """Stands for a tree with these keys; gives the key for the array."""
-
-    num_entries = 1
-
-    def __init__(self, *keys: str) -> None:
-        self._keys = keys
-
-    def keys(self, recursive: bool) -> tuple[str, ...]:
-        return self._keys
-
-
-@pytest.mark.parametrize("key", ["X/X.energy", "X.energy", "X/energy", "X./X.energy"])
-def test_a_member_is_found_wherever_the_file_keeps_it(key):
-    assert Columns(Tree(key), "f").key("X", "energy") == key
-
-
-def test_a_missing_member_names_the_nearest():
-    with pytest.raises(InputError, match=r"has no member 'energi'.*nearest matches: energy") as caught:
-        Columns(Tree("X.energy", "X.time"), "f.root").key("X", "energi")
-    assert (caught.value.file, caught.value.field) == ("f.root", "X.energi")
-
-
-@pytest.mark.parametrize("layout", ["new", "rntuple"])
-def test_all_columns_are_listed(write, content, layout):
-    path = write(content, layout)
-    with open_root(path) as file:
-        columns = Columns(open_tree(file, "events", str(path)), str(path))
-    for key in content:
-        collection, _, member = key.partition(".")
-        assert columns.has(collection, member), key
-    assert set(columns.collections) >= {key.partition(".")[0] for key in content}
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -12,7 +12,7 @@ from pflow.inference.provenance import describe_input
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.events_root import write_events
 from pflow.io.particles_root import RecoWriter
-from pflow.metrics.evaluate import check_order, zip_chunks
+from pflow.metrics.evaluate import check_order
 from pflow.metrics.report import document
 
 
@@ -97,35 +97,3 @@ def test_a_bad_particle_of_the_reference_costs_the_reference_alone(sample, pando
     wanted = document(pflow.evaluate(pandora, events, oracle=False))
     assert (found["n_bad_input"], found["energy"]) == (0, wanted["energy"])
     assert found["reference"]["n_reco"] == wanted["reference"]["n_reco"] - 1
-
-
-@pytest.fixture
-def chunks(make_reco):
-    """Makes consecutive chunks of these lengths; event numbers count from 0."""
-
-    def make(lengths):
-        return (make_reco(range(stop - n, stop)) for n, stop in zip(lengths, np.cumsum(lengths), strict=True))
-
-    return make
-
-
-@pytest.mark.parametrize("sizes", [([5], [5]), ([2, 3], [5]), ([5], [1, 4]), ([2, 2, 1], [3, 2]), ([0, 5], [5, 0])])
-def test_chunks_of_other_lengths_are_paired_entry_by_entry(sizes, chunks):
-    seen = []
-    found = {"a": chunks(sizes[1]), "b": chunks([3, 2])}
-    for left, right in zip_chunks(chunks(sizes[0]), found, files={"a": "x", "b": "y"}):
-        assert left.event.tolist() == right["a"].event.tolist() == right["b"].event.tolist()
-        seen += left.event.tolist()
-    assert seen == list(range(5))
-
-
-def test_the_file_that_ends_early_is_named(chunks):
-    answers = {"a": chunks([5]), "b": chunks([3])}
-    with pytest.raises(InputError, match="y, entry 3: ends here"):
-        list(zip_chunks(chunks([2, 3]), answers, files={"a": "x", "b": "y"}))
-
-
-def test_something_against_nothing_is_refused(chunks):
-    assert list(zip_chunks(iter([]), {"a": iter([])}, files={"a": "x"})) == []
-    with pytest.raises(InputError, match="x, entry 0: has more events"):
-        list(zip_chunks(iter([]), {"a": chunks([1])}, files={"a": "x"}))
