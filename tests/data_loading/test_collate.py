@@ -66,14 +66,14 @@ def test_a_batch_of_one_equals_its_place_in_another_with_zeros_behind(tokens):
 
 def test_values_are_those_of_the_event_and_pairs_are_dense(tokens):
     for i in range(len(tokens)):
-        event, batch = tokens[i], collate(tokens, [i])
-        assert torch.equal(batch.hits.features[0], torch.from_numpy(event.hits))
-        assert torch.equal(batch.target.direction[0], torch.from_numpy(event.direction))
-        assert torch.equal(batch.readout.energy[0], torch.from_numpy(event.readout.energy))
-        pairs = event.readout.hit_assignment
-        dense = np.zeros((len(event.charge), len(event.readout.energy)), np.float32)
-        dense[pairs.particle, pairs.source] = pairs.weight
-        assert torch.equal(batch.target.hit_fraction[0], torch.from_numpy(dense))
+        arrays, batch = tokens[i].arrays, collate(tokens, [i])
+        assert np.array_equal(batch.hits.features[0], arrays["hits"])
+        assert np.array_equal(batch.target.direction[0], arrays["direction"])
+        assert np.array_equal(batch.readout.energy[0], arrays["readout.energy"])
+        particle, hit, weight = (arrays[f"readout.hit_assignment.{name}"] for name in ("particle", "source", "weight"))
+        dense = np.zeros((len(arrays["charge"]), len(arrays["readout.energy"])), np.float32)
+        dense[particle, hit] = weight
+        assert np.array_equal(batch.target.hit_fraction[0], dense)
 
 
 @pytest.mark.parametrize("cuts", [(3,), (1, 2, 2, 5)])
@@ -90,9 +90,9 @@ def test_tensors_hold_the_memory_of_their_batch_alone(tokens):
     for rows in ([0], [2, 5]):
         for tensor in tensors(collate(tokens, rows)):
             assert tensor.untyped_storage().nbytes() == tensor.nbytes
-    expected = tokens.hits.copy()
+    expected = tokens.arrays["hits"].copy()
     collate(tokens, [0]).hits.features.zero_()
-    assert np.array_equal(tokens.hits, expected)
+    assert np.array_equal(tokens.arrays["hits"], expected)
 
 
 def test_without_truth_there_is_no_target_and_without_a_readout_no_shares(events, tokens):
