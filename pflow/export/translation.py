@@ -18,6 +18,7 @@ from pflow.config import to_plain
 from pflow.data.batch import Batch, TokenSet
 from pflow.export.graphs import Export, Graph, Loop, specs
 from pflow.model.common.cache import KeyValue, Past
+from pflow.model.translation.decoder_steps import next_tokens
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork
 from pflow.model.translation.special import SAMPLE
@@ -82,8 +83,7 @@ class _Step(nn.Module):
 
     def __init__(self, network: TranslationNetwork, eos_threshold: float) -> None:
         super().__init__()
-        self.special, self.target, self.eos_threshold = network.special, network.target, eos_threshold
-        self.decoder, self.heads = network.decoder, network.heads
+        self.network, self.eos_threshold = network, eos_threshold
 
     def forward(self, mask: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The memory's mask bool [1, M], keys and values of the memory [1, H, M, D], the last token (`TargetTokens`,
@@ -92,16 +92,12 @@ class _Step(nn.Module):
         memory = [KeyValue(*pair) for pair in _pairs(tensors[:n])]
         past = [Past(KeyValue(*pair)) for pair in _pairs(tensors[-n:])]
         last = TargetTokens(*(value[:, None] for value in tensors[n:-n]))
-        x = self.target(last, first=past[0].known.key.shape[2])
-        x = self.decoder(x, memory, memory_mask=mask, caches=past)
-        prediction = {name: value[:, 0] for name, value in self.heads(x).items()}
-        token = self.special.choose(prediction, eos_threshold=self.eos_threshold)
-        energy, direction = prediction["energy"], prediction["direction"]
-        stop = token.ended & energy.isfinite()  # as in torch: NaN goes on, so that who decodes sees it
-        following = (token.charge, token.pdg, energy, direction, torch.full_like(token.pdg, SAMPLE))
+        first = past[0].known.key.shape[2]
+        stop, row = next_tokens(self.network, last, memory, mask, past, first=first, eos_threshold=self.eos_threshold)
+        following = (*(row[name] for name in TOKEN[:-1]), torch.full_like(row["pdg"], SAMPLE))
         # Outputs of the graph must be tensors of their own.
-        row = (token.charge + 0, token.pdg + 0, energy + 0.0, direction + 0.0, token.score)
-        return (stop, *following, *itertools.chain(*(cache.known for cache in past)), *row)
+        rows = (value + 0 for value in row.values())
+        return (stop, *following, *itertools.chain(*(cache.known for cache in past)), *rows)
 
 
 @torch.no_grad()

@@ -1,19 +1,49 @@
-"""Decoder steps of the translation models. Letters: B batch, B' events that go on, T particles, V vocabulary."""
+"""Decoder steps of the translation models, and what the network saw and weighed in each of them.
+
+Letters: B batch, B' events that go on, S source tokens with bos and eos, T particles, H heads, V classes of a head,
+special ones included.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from pflow.data.batch import Batch
+from pflow.data.batch import Batch, Target
 from pflow.model.api import DecodingConfig, GeneratedParticles
-from pflow.model.common.cache import Compaction, KVCache
+from pflow.model.common.attention import CrossAttention, SelfAttention
+from pflow.model.common.cache import Cache, Compaction, KeyValue, KVCache
 from pflow.model.common.decode import decode
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork
 from pflow.model.translation.special import SAMPLE
+
+
+def next_tokens(
+    network: TranslationNetwork,
+    tokens: TargetTokens,
+    memory: Sequence[KeyValue],
+    memory_mask: Tensor | None,
+    caches: Sequence[Cache],
+    *,
+    first: int,
+    eos_threshold: float,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Whether the sequence of each event has ended, bool [B'], and else its next particle, columns [B', ...].
+
+    Of the newest `tokens` [B', 1], which have the index `first` in their sequences, and what a `TranslationDecoder`
+    keeps; also the step of an exported graph.
+    """
+    x = network.decoder(network.target(tokens, first=first), memory, memory_mask=memory_mask, caches=caches)
+    prediction = {name: value[:, 0] for name, value in network.heads(x).items()}
+    token = network.special.choose(prediction, eos_threshold=eos_threshold)
+    ended = token.ended & prediction["energy"].isfinite()  # NaN goes on: who decodes must see it
+    continuous = {name: prediction[name] for name in ("energy", "direction")}
+    return ended, {"charge": token.charge, "pdg": token.pdg, **continuous, "score": token.score}
 
 
 class TranslationDecoder:
@@ -33,18 +63,10 @@ class TranslationDecoder:
 
     def advance(self) -> Tensor:
         """Predict the next token of each event; bool [B'], True = it is a particle."""
-        x = self.network.target(self.tokens, first=len(self.caches[0]))
-        x = self.network.decoder(x, self.memory, memory_mask=self.memory_mask, caches=self.caches)
-        prediction = {name: value[:, 0] for name, value in self.network.heads(x).items()}
-        token = self.network.special.choose(prediction, eos_threshold=self.eos_threshold)
-        self.next = {
-            "charge": token.charge,
-            "pdg": token.pdg,
-            "energy": prediction["energy"],
-            "direction": prediction["direction"],
-            "score": token.score,
-        }
-        ended: Tensor = token.ended & prediction["energy"].isfinite()  # NaN goes on: who decodes must see it
+        source, first = (self.memory, self.memory_mask, self.caches), len(self.caches[0])
+        ended, self.next = next_tokens(
+            self.network, self.tokens, *source, first=first, eos_threshold=self.eos_threshold
+        )
         return ~ended
 
     def sizes(self, goes_on: Tensor) -> Tensor:
@@ -76,3 +98,41 @@ def generate(network: TranslationNetwork, batch: Batch, decoding: DecodingConfig
     device = batch.hits.mask.device
     columns, mask, truncated = decode(decoder, batch=len(batch), max_particles=decoding.max_particles, device=device)
     return GeneratedParticles(**columns, mask=mask, truncated=truncated)
+
+
+@torch.inference_mode()
+def explain(network: TranslationNetwork, batch: Batch, particles: GeneratedParticles) -> dict[str, Tensor]:
+    """Probabilities and attention of each decoder step, by decoding the particles once more with teacher forcing.
+
+    The causal mask makes this the same computation as decoding one by one with a cache. The `particles` are what the
+    network decoded from the `batch`, one event without padding.
+
+    ``probability.charge``, ``probability.pdg`` and, with special tokens of version 2, ``probability.kind``: float [T +
+    1, V], for the step that predicts the first particle to the one that predicts eos; ``energy`` [T + 1], log10(E /
+    GeV) normalised, and ``direction`` [T + 1, 3]; and by the names of the modules, after ``attention.``, each layer's
+    weights, [H, S, S] of the encoder, [H, T + 1, T + 1] of the decoder and [H, T + 1, S] of ``memory_attention``; a row
+    sums to 1.
+    """
+    names = ("charge", "pdg", "energy", "direction", "mask")
+    target = Target(**{name: getattr(particles, name) for name in names})
+    attention: dict[str, Tensor] = {}
+
+    def record(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+            attention[name] = module.weights(*args, **options)[0]  # type: ignore[operator]
+
+        return hook
+
+    handles = [
+        module.register_forward_pre_hook(record(name), with_kwargs=True)
+        for name, module in network.named_modules()
+        if isinstance(module, SelfAttention | CrossAttention)
+    ]
+    try:
+        prediction = network(dataclasses.replace(batch, target=target))
+    finally:
+        for handle in handles:
+            handle.remove()
+    probability = {f"probability.{name}": prediction[name][0].softmax(-1) for name in network.heads.classifiers}
+    continuous = {name: prediction[name][0] for name in ("energy", "direction")}
+    return {**probability, **continuous, **{f"attention.{name}": value for name, value in attention.items()}}

@@ -25,7 +25,9 @@ class TokenEmbedder(nn.Module):
         super().__init__()
         self.special = special
         hidden = [2 * width] * 2 if config.embedder == "v2" else [width]
-        self.network = FullyConnected((features + special.n_marks, *hidden, width), activation=config.activation)
+        self.network = FullyConnected(
+            (features + len(special.marks_of_kinds[PAD]), *hidden, width), activation=config.activation
+        )
 
     def forward(self, features: Tensor, kind: Tensor) -> Tensor:
         """Embed features [B, N, F], zeros where a token is not a sample, and kind int64 [B, N]; float [B, N, W]."""

@@ -55,7 +55,7 @@ class TranslationNetwork(nn.Module):
     def __init__(self, inputs: ModelInputs, config: TranslationNetworkConfig) -> None:
         super().__init__()
         config.check_inputs(inputs)
-        self.special = SPECIAL[config.special]()
+        self.special = SPECIAL[config.special]
 
         def embed(features: int, *, framed: bool = True) -> SourceEmbedder:
             return SourceEmbedder(features=features, special=self.special, config=config, framed=framed)

@@ -14,8 +14,7 @@ from pflow.model.api import (
     TrainingOutput,
 )
 from pflow.model.translation.config import TranslationNetworkConfig
-from pflow.model.translation.decoder_steps import generate
-from pflow.model.translation.explain import explain
+from pflow.model.translation.decoder_steps import explain, generate
 from pflow.model.translation.loss import TranslationLoss
 from pflow.model.translation.network import TranslationNetwork
 
@@ -55,5 +54,5 @@ class TranslationReconstructor(Reconstructor):
         return generate(self.network, batch, self.decoding if decoding is None else decoding)
 
     def explain(self, batch: Batch) -> dict[str, Tensor]:
-        """Probabilities and attention of each step; see `pflow.model.translation.explain`."""
+        """Probabilities and attention of each step; see `pflow.model.translation.decoder_steps`."""
         return explain(self.network, batch, self.generate(batch))

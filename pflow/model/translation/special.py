@@ -6,10 +6,10 @@ a sequence. They have no weights. Letters: B batch, T target particles, V vocabu
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,25 +42,26 @@ def kind_of_next(mask: Tensor) -> Tensor:
     return here * SAMPLE + (before & ~here) * EOS
 
 
-class SpecialTokens(ABC):
-    """What both treatments have in common. `kind` is int64 [...]: pad 0, bos 1, eos 2, sample 3."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpecialTokens:
+    """One of the two treatments. `kind` is int64 [...]: pad 0, bos 1, eos 2, sample 3."""
 
-    offset: ClassVar[int]
+    offset: int
     """Index of the first physical class in the charge and PDG vocabularies."""
-    n_marks: ClassVar[int]
-    """Numbers appended to the features of each input token."""
-    heads: ClassVar[Mapping[str, int]] = {}
+    marks_of_kinds: tuple[tuple[float, ...], ...]
+    """Numbers appended to the features of each input token, by its kind."""
+    heads: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Classifying heads beside charge and PDG, with their number of classes."""
-    end: ClassVar[str]
+    end: str
     """Head whose class `EOS` ends the sequence; its classes before that one are never chosen."""
 
-    @abstractmethod
     def index(self, value: Tensor, kind: Tensor) -> Tensor:
-        """Vocabulary index of a token with physical index `value`; both int64 [...]."""
+        """Vocabulary index of a token with physical index `value`, of special ones their kind; all int64 [...]."""
+        return torch.where(kind == SAMPLE, value + self.offset, kind.clamp(max=self.offset - 1))
 
-    @abstractmethod
     def marks(self, kind: Tensor) -> Tensor:
-        """Numbers that mark a token, float32 [..., n_marks]."""
+        """Numbers that mark a token, float32 [..., marks]."""
+        return torch.tensor(self.marks_of_kinds, device=kind.device)[kind]
 
     def labels(self, target: Target) -> dict[str, Tensor]:
         """Target of each classifying head, int64 [B, T + 1]; `IGNORE` where it has no loss."""
@@ -77,64 +78,28 @@ class SpecialTokens(ABC):
     def choose(self, prediction: Mapping[str, Tensor], *, eos_threshold: float = 0.5) -> NextToken:
         """Next tokens from the heads' logits [B, V], each the most probable.
 
-        The sequence ends where eos is chosen. A threshold other than 0.5 moves its logit by the logit of the threshold,
-        so that of eos and one other class eos is the most probable if its probability is above the threshold.
+        The sequence ends where eos is. Its logit is compared less the logit of the threshold, so that of eos and one
+        other class eos is the most probable if its probability is above the threshold.
         """
-        logits = prediction[self.end][:, EOS:]
-        if eos_threshold != 0.5:
-            shift = -math.inf if eos_threshold == 1 else math.log1p(-eos_threshold) - math.log(eos_threshold)
-            logits = torch.cat([logits[:, :1] + shift, logits[:, 1:]], dim=-1)
-        end = logits.argmax(-1)  # 0: the sequence ends
-        pdg_logits = prediction["pdg"][:, self.offset :]
-        if self.end == "charge":  # its physical classes follow eos
-            charge = (end - 1).clamp(min=0)
-        else:
-            charge = prediction["charge"][:, self.offset :].argmax(-1)
+        end, others = prediction[self.end][:, EOS], prediction[self.end][:, EOS + 1 :]
+        shift = math.inf if eos_threshold == 1 else math.log(eos_threshold) - math.log1p(-eos_threshold)
+        charge, pdg_logits = (prediction[name][:, self.offset :] for name in ("charge", "pdg"))
         pdg = pdg_logits.argmax(-1)
         score = pdg_logits.float().softmax(-1).gather(-1, pdg[:, None]).squeeze(-1)
-        return NextToken(end == 0, charge, pdg, score)
+        return NextToken(end - shift >= others.amax(-1), charge.argmax(-1), pdg, score)
 
 
-class Flags(SpecialTokens):
-    """Version 1 of the paper: two binary features a token, three special classes in each vocabulary.
-
-    Sample (0, 0), pad (0, 1), eos (1, 0), bos (1, 1); pad is class 0, bos 1, eos 2, physical values follow from 3. The
-    charge head ends the sequence with the class eos. Pads are ignored by the losses.
-    """
-
-    offset = 3
-    n_marks = 2
-    end = "charge"
-
-    def index(self, value: Tensor, kind: Tensor) -> Tensor:
-        """Three classes behind the special ones, whose indices are their kinds."""
-        return torch.where(kind == SAMPLE, value + self.offset, kind)
-
-    def marks(self, kind: Tensor) -> Tensor:
-        """The two flags: bos or eos, and pad or bos."""
-        return torch.stack([(kind == BOS) | (kind == EOS), (kind == BOS) | (kind == PAD)], dim=-1).float()
-
-
-class Kind(SpecialTokens):
-    """Version 2 of the paper: one integer a token, given as one of four, and one special class in each vocabulary.
-
-    A fourth head predicts the kind of the next token (pad ignored) and alone ends the sequence; the charge and PDG
-    losses ignore the special class.
-    """
-
-    offset = 1
-    n_marks = 4
-    heads = {"kind": 4}  # noqa: RUF012
-    end = "kind"
-
-    def index(self, value: Tensor, kind: Tensor) -> Tensor:
-        """Physical classes from 1; every special token is class 0."""
-        return torch.where(kind == SAMPLE, value + self.offset, 0)
-
-    def marks(self, kind: Tensor) -> Tensor:
-        """One of four."""
-        return functional.one_hot(kind, 4).float()
-
-
-SPECIAL: Mapping[str, type[SpecialTokens]] = {"flags": Flags, "kind": Kind}
+SPECIAL: Mapping[str, SpecialTokens] = {
+    # Version 1 of the paper: two flags a token (bos or eos; bos or pad), and three special classes in each vocabulary,
+    # whose indices are their kinds. The charge head ends the sequence.
+    "flags": SpecialTokens(offset=3, marks_of_kinds=((0.0, 1.0), (1.0, 1.0), (1.0, 0.0), (0.0, 0.0)), end="charge"),
+    # Version 2: one of four a token, and one special class in each vocabulary, which the losses ignore. A fourth head
+    # predicts the kind of the next token and alone ends the sequence.
+    "kind": SpecialTokens(
+        offset=1,
+        marks_of_kinds=((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0)),
+        heads={"kind": 4},
+        end="kind",
+    ),
+}
 """The treatments by their names in the configuration."""

@@ -7,7 +7,7 @@ from pflow.data.batch import TokenSet
 from pflow.model.translation import TranslationNetworkConfig
 from pflow.model.translation.embed import SourceEmbedder, TokenEmbedder
 from pflow.model.translation.network import Heads
-from pflow.model.translation.special import SPECIAL, Kind
+from pflow.model.translation.special import SPECIAL
 
 W = 8
 
@@ -15,7 +15,7 @@ W = 8
 @pytest.mark.parametrize(("version", "expected"), [("v1", [9, W, W]), ("v2", [9, 2 * W, 2 * W, W])])
 def test_versions_of_the_embedder(version, expected):
     config = TranslationNetworkConfig(embedder=version)
-    embedder = TokenEmbedder(features=5, width=W, special=Kind(), config=config)
+    embedder = TokenEmbedder(features=5, width=W, special=SPECIAL["kind"], config=config)
     linear = [part for part in embedder.network if isinstance(part, torch.nn.Linear)]
     assert [linear[0].in_features, *(part.out_features for part in linear)] == expected
 
@@ -24,7 +24,7 @@ def test_versions_of_the_embedder(version, expected):
 def test_bos_and_eos_frame_each_event(special):
     config = TranslationNetworkConfig(width=W)
     framed, bare = (
-        SourceEmbedder(features=4, special=SPECIAL[special](), config=config, framed=framed) for framed in (True, False)
+        SourceEmbedder(features=4, special=SPECIAL[special], config=config, framed=framed) for framed in (True, False)
     )
     mask = torch.tensor([[True, True, False], [False, False, False]])
     features = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))

@@ -31,7 +31,7 @@ def batch():
 
 
 def make_loss(special: str = "flags", **weights: float) -> TranslationLoss:
-    return TranslationLoss(SPECIAL[special](), LossConfig(weights=weights))
+    return TranslationLoss(SPECIAL[special], LossConfig(weights=weights))
 
 
 def prediction(special: str = "flags") -> dict[str, torch.Tensor]:

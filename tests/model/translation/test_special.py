@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from pflow.data.batch import Target
-from pflow.model.translation.special import BOS, EOS, IGNORE, PAD, SAMPLE, Flags, Kind, kind_of_input, kind_of_next
+from pflow.model.translation.special import BOS, EOS, IGNORE, PAD, SAMPLE, SPECIAL, kind_of_input, kind_of_next
 
 KINDS = torch.tensor([PAD, BOS, EOS, SAMPLE])
-FLAGS, KIND = Flags(), Kind()
+FLAGS, KIND = SPECIAL["flags"], SPECIAL["kind"]
 
 
 def choose(special, *, eos_threshold=0.5, **prediction):
