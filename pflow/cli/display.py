@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pflow.cli.options import add_file_options, add_option, at_least, file_options
+from pflow.cli.options import add_file_options, add_option, add_options, at_least, file_options, truth_options
 
 if TYPE_CHECKING:
     from pflow.event.events import Events
@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="draw the steps of this model's decoder instead, in a .png or .pdf: what each takes, and which hits count",
     )
     add_option(parser, "rule", help="truth rule: which true particles are drawn (default: stable)")
+    add_options(parser, "stable-status", "invisible")
     add_file_options(parser, detector="detector of the file (built-in name or YAML file)")
     add_option(parser, "force")
 
@@ -101,7 +102,7 @@ def _scenes(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
     reconstruction = _read_reco(args, event) if args.reco else None
 
     def picture(suffix: str) -> bytes:
-        options = {"colour_by": args.colour, "rule": args.rule, "max_colours": MAX_COLOURS[suffix]}
+        options = {"colour_by": args.colour, "max_colours": MAX_COLOURS[suffix], **truth_options(args)}
         scene = make_scene(event, reconstruction=reconstruction, **options)
         return (
             event_page(scene).encode() if suffix == ".html" else rendered(plot_event(scene), suffix.removeprefix("."))

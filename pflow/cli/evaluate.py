@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pflow.cli.options import add_file_options, add_option, add_options, file_options
+from pflow.cli.options import add_file_options, add_option, add_options, file_options, truth_options
 
 if TYPE_CHECKING:
     from pflow.metrics.evaluation import EvaluationResult
@@ -93,11 +93,9 @@ def run(args: argparse.Namespace) -> int:
     from pflow.plots.style import MARK
 
     settings = EvaluationSettings(
-        rule=args.rule,
+        **truth_options(args),
         e_min=args.min_energy,
         use_tracks=not args.ignore_tracks,
-        stable_status=args.stable_status,
-        invisible=tuple(map(abs, args.invisible)),
         matching=_matching(args.match, args.cut),
     )
     truth, reco = matching(args.truth), matching(args.reco)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pflow.cli.options import add_file_options, add_options, at_least, file_options
+from pflow.cli.options import add_file_options, add_options, at_least, file_options, truth_options
 from pflow.show import text_facts, text_table
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if made is not None and made["kind"] != "reconstruction":
         _print_json(made) if args.json else _print_provenance(made)
         return 0
-    chosen = {"rule": args.rule, "stable_status": args.stable_status, "invisible": tuple(map(abs, args.invisible))}
+    chosen = truth_options(args)
     content = inspect_file(args.file, targets=chosen, **file_options(args))
     models: list[str] = []
     if content.detector:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["OPTIONS", "add_file_options", "add_option", "add_options", "at_least", "file_options"]
+__all__ = ["OPTIONS", "add_file_options", "add_option", "add_options", "at_least", "file_options", "truth_options"]
 
 N = TypeVar("N", int, float)
 
@@ -128,6 +128,11 @@ def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
 def file_options(args: argparse.Namespace) -> dict[str, Any]:
     """What `add_file_options` asked, as options of `pflow.open_events`."""
     return {name: getattr(args, name) for name in ("detector", "schema", "layout", "truth_tracks")}
+
+
+def truth_options(args: argparse.Namespace) -> dict[str, Any]:
+    """What ``rule``, ``stable-status`` and ``invisible`` asked, as options of `pflow.select_targets`."""
+    return {"rule": args.rule, "stable_status": args.stable_status, "invisible": tuple(map(abs, args.invisible))}
 
 
 def add_file_options(parser: argparse.ArgumentParser, *, detector: str) -> None:

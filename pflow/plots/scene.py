@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from pflow.event.links import assigned_particle
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import LINKED
 from pflow.event.targets import Targets
-from pflow.event.truth import select_targets
+from pflow.event.truth import STABLE_STATUS, select_targets
 from pflow.physics.detector import Detector
 from pflow.physics.helix import length_to_cylinder, propagate
 from pflow.physics.kinematics import tangent_basis, unit_vector
@@ -103,6 +104,8 @@ def make_scene(
     reconstruction: Reconstruction | None = None,
     colour_by: str | None = None,
     rule: str = "stable",
+    stable_status: Sequence[int] = STABLE_STATUS,
+    invisible: Sequence[int] = (),
     max_colours: int = 40,
 ) -> EventScene:
     """Arrange one event, e.g. ``events[3]``, for drawing; truth, tracks and hits may each be absent.
@@ -110,14 +113,16 @@ def make_scene(
     The particles of `reconstruction` are shown beside the file's reference, or this takes their place. `colour_by` is
     one of `COLOUR_BY`: the true particle with the largest weight of the hit; the reconstructed one or, if the algorithm
     assigns no hits, the nearest in angle seen from the origin (charged ones where their helix meets the calorimeter);
-    the energy; the subdetector; by default the first that the event has. `rule` selects the true particles; the
-    `max_colours` particles of most energy have a colour of their own. ConfigError: an unknown choice, several events,
-    no particles to colour by; InputError: links missing or wrong.
+    the energy; the subdetector; by default the first that the event has. `rule`, `stable_status` and `invisible` select
+    the true particles, as in `pflow.select_targets`; the `max_colours` particles of most energy have a colour of their
+    own. ConfigError: an unknown choice, several events, no particles to colour by; InputError: links missing or wrong.
     """
     if len(event) != 1 or (reconstruction is not None and len(reconstruction) != 1):
         raise ConfigError(f"expected one event and its reconstruction, e.g. events[3], found {len(event)} events")
-    targets = select_targets(event, rule=rule) if event.has_truth else None
-    true = _true_particles(event, targets)
+    targets = None
+    if event.has_truth:
+        targets = select_targets(event, rule=rule, stable_status=stable_status, invisible=invisible)
+    true = _true_particles(event, targets, stable_status, invisible)
     reconstructed = _reconstructed_particles(event, reconstruction)
     if colour_by is None:
         colour_by = "truth" if targets else "reco" if reconstructed else "energy"
@@ -126,15 +131,11 @@ def make_scene(
     hits = event.hits[0]
     energy = ak.to_numpy(hits.energy).astype(np.float32)
     subdetector = ak.to_numpy(hits.subdetector).astype(np.int64)
-    assignment: _Assignment | None = None
-    if colour_by == "truth":
-        assignment = _by_truth(event, true, targets, rule)
-    elif colour_by == "reco":
-        assignment = _by_reconstruction(event, reconstructed, reconstruction)
+    coloured, of_hits, of_tracks, note = _colouring(event, colour_by, true, targets, reconstructed, reconstruction)
     shades: tuple[str, ...] = ()
-    if assignment is not None:
-        shades = _colours_by_energy(assignment.particles.energy, max_colours)
-        groups = _particle_groups(assignment.particles, assignment.hits, shades)
+    if coloured is not None:
+        shades = _colours_by_energy(coloured.energy, max_colours)
+        groups = _particle_groups(coloured, of_hits, shades)
     elif colour_by == "subdetector":
         groups = _subdetector_groups(event.detector, subdetector)
     else:
@@ -142,14 +143,13 @@ def make_scene(
 
     lines = []
     if event.tracks is not None:
-        assigned = np.full(len(event.tracks[0]), -1) if assignment is None else assignment.tracks
-        lines.append(_tracks(event, tuple(shades[k] if k >= 0 else DARK for k in assigned)))
+        lines.append(_tracks(event, tuple(shades[k] if k >= 0 else DARK for k in of_tracks)))
     for particles in (*true, *reconstructed):
-        coloured = assignment is not None and particles is assignment.particles
-        lines.append(_arrows(particles, shades if coloured else (DARK,) * len(particles.pdg), event.detector))
+        own = shades if particles is coloured else (DARK,) * len(particles.pdg)
+        lines.append(_arrows(particles, own, event.detector))
     return EventScene(
         title=_title(event, energy),
-        note=assignment.note if assignment else f"hits coloured by {colour_by}",
+        note=f"hits coloured by {note}",
         colour_by=colour_by,
         position=jagged.vectors(hits.position, np.float32),
         energy=energy,
@@ -210,50 +210,49 @@ class _Particles:
         return position[:, 0], direction[:, 0]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Assignment:
-    """Particles, and the index of the particle of each hit and each track (-1 none)."""
-
-    particles: _Particles
-    hits: Index
-    tracks: Index
-    note: str
-
-
-def _by_truth(event: Events, true: list[_Particles], targets: Targets | None, rule: str) -> _Assignment:
-    if targets is None:
-        raise event.error("holds no truth particles with links from hits; colour by reco, energy or subdetector")
-    hits, tracks = _assigned(targets.hit_links, event.hits), _assigned(targets.track_links, event.tracks)
-    note = f"hits coloured by the true particle with the largest weight (rule '{rule}')"
-    return _Assignment(true[0], hits, tracks, note)
-
-
-def _by_reconstruction(
-    event: Events, reconstructed: list[_Particles], reconstruction: Reconstruction | None
-) -> _Assignment:
-    if not reconstructed:
-        raise ConfigError("no reconstructed particles to colour hits by: the file holds none and none were given")
-    particles = reconstructed[0]
-    hit_links, track_links = (
-        None if reconstruction is None else _checked_links(event, reconstruction, name)
-        for name in ("hit_links", "track_links")
-    )
-    tracks = _assigned(track_links, event.tracks)
-    if hit_links is not None:
-        note = f"hits coloured by the {particles.name} particle with the largest weight"
-        return _Assignment(particles, _assigned(hit_links, event.hits), tracks, note)
-    note = f"hits coloured by the nearest {particles.name} particle in angle (it assigns no hits)"
-    return _Assignment(particles, _nearest_in_angle(event, particles), tracks, note)
+def _colouring(
+    event: Events,
+    colour_by: str,
+    true: list[_Particles],
+    targets: Targets | None,
+    reconstructed: list[_Particles],
+    reconstruction: Reconstruction | None,
+) -> tuple[_Particles | None, Index, Index, str]:
+    """Particles that hits have the colours of, the index of that of each hit and each track (-1 none), and a note."""
+    names = ("hit_links", "track_links")
+    links: dict[str, ak.Array | None] = {}
+    particles, note = None, colour_by
+    if colour_by == "truth":
+        if targets is None:
+            raise event.error("holds no truth particles with links from hits; colour by reco, energy or subdetector")
+        particles, note = true[0], f"the true particle with the largest weight (rule '{targets.rule}')"
+        links = {name: getattr(targets, name) for name in names}
+    elif colour_by == "reco":
+        if not reconstructed:
+            raise ConfigError("no reconstructed particles to colour hits by: the file holds none and none were given")
+        particles, note = reconstructed[0], f"the {reconstructed[0].name} particle with the largest weight"
+        for name in names:
+            found = getattr(reconstruction, name, None)
+            if reconstruction is not None and found is not None and getattr(event, LINKED[name]) is not None:
+                reconstruction.check_links(name, event)
+                links[name] = found
+    of_hits, of_tracks = (_assigned(links.get(name), getattr(event, LINKED[name])) for name in names)
+    if particles is not None and links.get("hit_links") is None:
+        of_hits = _nearest_in_angle(event, particles)
+        note = f"the nearest {particles.name} particle in angle (it assigns no hits)"
+    return particles, of_hits, of_tracks, note
 
 
-def _true_particles(event: Events, targets: Targets | None) -> list[_Particles]:
+def _true_particles(
+    event: Events, targets: Targets | None, stable_status: Sequence[int], invisible: Sequence[int]
+) -> list[_Particles]:
     """The targets of the truth rule or, without links, the visible stable particles; none without truth."""
     if targets is not None:
         return [_Particles.of("true", "truth", targets.particles[0])]
     if event.truth is None:
         return []
     records = event.truth[0]
-    stable = (ak.to_numpy(records.status) == 1) & ~is_invisible(ak.to_numpy(records.pdg))
+    stable = np.isin(ak.to_numpy(records.status), stable_status) & ~is_invisible(records.pdg, invisible)
     return [_Particles.of("true", "truth", records[stable & (ak.to_numpy(records.energy) > 0.1)])]
 
 
@@ -298,15 +297,6 @@ def _subdetector_groups(detector: Detector, subdetector: Index) -> list[Group]:
         Group(name=name, colour=shade, index=np.flatnonzero(subdetector == k))
         for k, (name, shade) in enumerate(zip(names, colours(len(names)), strict=True))
     ]
-
-
-def _checked_links(event: Events, reconstruction: Reconstruction, name: str) -> ak.Array | None:
-    """Links of the one reconstructed event, checked to be of this event's hits or tracks and of its own particles."""
-    links = getattr(reconstruction, name)
-    if links is None or getattr(event, LINKED[name]) is None:
-        return None
-    reconstruction.check_links(name, event)
-    return links
 
 
 def _assigned(links: ak.Array | None, sources: ak.Array | None) -> Index:

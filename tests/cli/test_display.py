@@ -55,6 +55,14 @@ def test_the_page_says_what_its_colours_mean(sample, tmp_path, spelling):
     assert "<p>hits coloured by subdetector." in path.read_text()
 
 
+@pytest.mark.parametrize(("options", "shown"), [([], 2), (["--invisible", "22"], 1), (["--stable-status", "1,2"], 2)])
+def test_true_particles_are_those_of_the_rule(sample, tmp_path, options, shown):
+    """A photon and a pi+."""
+    path = tmp_path / "event.html"
+    run(sample, *options, "-o", path)
+    assert f"true particles ({shown})" in path.read_text()
+
+
 def test_reconstructed_particles_are_shown(sample, reco, tmp_path):
     path = tmp_path / "event.html"
     run(sample, "--entry", 1, "--reco", reco, "--colour", "reco", "-o", path)
