@@ -13,6 +13,8 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
 from pflow.errors import ConfigError
@@ -125,21 +127,11 @@ def _shared_cells(picked: Events, group: Index, ecal_tolerance: float, hcal_tole
     tree = cKDTree(np.column_stack([*position, 10.0 * place]), balanced_tree=False)  # built in less time
     pairs = tree.query_pairs(1.0, output_type="ndarray")
     pairs = pairs[event[pairs[:, 0]] != event[pairs[:, 1]]]
-    first = _first_connected(pairs, len(near))
-    shared = np.unique(pairs)
-    return near[shared], near[first[shared]]
-
-
-def _first_connected(pairs: Index, n: int) -> Index:
-    """First of all of `n` objects that each is connected with, by chains of pairs [pair, 2]; itself where by none."""
-    first = np.arange(n)
-    one, other = pairs[:, 0], pairs[:, 1]
-    while (first[one] != first[other]).any():
-        lowest = np.minimum(first[one], first[other])
-        np.minimum.at(first, one, lowest)
-        np.minimum.at(first, other, lowest)
-        first = first[first]  # chains get shorter by half
-    return first
+    shared, ends = np.unique(pairs, return_inverse=True)
+    one, other = ends.reshape(-1, 2).T
+    _, cell = connected_components(coo_array((np.ones(len(pairs)), (one, other)), shape=(len(shared), len(shared))))
+    _, first = np.unique(cell, return_index=True)
+    return near[shared], near[shared[first[cell]]]
 
 
 def _near_others(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import awkward as ak
@@ -14,6 +14,8 @@ from pflow.event import jagged
 from pflow.event.schema import Field, fields_of
 
 __all__ = ["Violation", "unusable_objects", "validate_part"]
+
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,33 +35,33 @@ def validate_part(
     `sizes`, int64 [event], is how many of each part (or ``calorimeters``) there are; indices without are not checked.
     """
     found: list[Violation] = []
-    columns, counts = jagged.columns(records), jagged.count(records)
-    for column, field in fields_of(part).items():
-        values = columns.get(column)
-        if values is None or field.width:
-            continue
-        for is_bad, expected in _checks(field, values, counts, sizes):
-            found += _violations(f"{name or part}.{column}", values, counts, is_bad, expected)
+    for column, values, bad, expected in _impossible(part, records, sizes):
+        found += _violations(f"{name or part}.{column}", values, jagged.count(records), bad, expected)
     return found
 
 
-def unusable_objects(part: str, records: ak.Array, sizes: Mapping[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.bool_]:
+def unusable_objects(part: str, records: ak.Array, sizes: Mapping[str, npt.NDArray[np.int64]]) -> Mask:
     """Whether each object of a part has impossible numbers, bool [N]; `sizes` as of `validate_part`."""
-    columns, counts = jagged.columns(records), jagged.count(records)
-    unusable = np.zeros(int(counts.sum()), dtype=np.bool_)
-    for column, field in fields_of(part).items():
-        if column in columns and not field.width:
-            for is_bad, _ in _checks(field, columns[column], counts, sizes):
-                unusable |= is_bad(columns[column])
+    unusable = np.zeros(int(jagged.count(records).sum()), dtype=np.bool_)
+    for _, _, bad, _ in _impossible(part, records, sizes):
+        unusable |= bad
     return unusable
 
 
-Check = tuple[Callable[[npt.NDArray[Any]], npt.NDArray[np.bool_]], str]
+def _impossible(
+    part: str, records: ak.Array, sizes: Mapping[str, npt.NDArray[np.int64]]
+) -> Iterator[tuple[str, npt.NDArray[Any], Mask, str]]:
+    """Columns and their values, which of these cannot be, and what was expected, once for each check."""
+    columns, counts = jagged.columns(records), jagged.count(records)
+    for column, field in fields_of(part).items():
+        if column in columns and not field.width:
+            for bad, expected in _checks(field, columns[column], counts, sizes):
+                yield column, columns[column], bad, expected
 
 
 def _checks(
     field: Field, values: npt.NDArray[Any], counts: npt.NDArray[np.int64], sizes: Mapping[str, npt.NDArray[np.int64]]
-) -> list[Check]:
+) -> list[tuple[Mask, str]]:
     """The checks that values of a field need; most often none, which one look at the smallest and largest shows."""
     if not len(values) or (field.points_to and field.points_to not in sizes):
         return []
@@ -68,33 +70,28 @@ def _checks(
         low, size = min(field.default, 0), sizes[field.points_to]
         if values.min() >= low and values.max() < size.min(initial=np.iinfo(np.int64).max):
             return []
-        limit = np.repeat(size, counts)
         expected = "points outside the event's list"
         if field.points_to == "calorimeters":
             expected = f"expected 0 to {size.max(initial=0) - 1}, a calorimeter of the detector"
         elif low < 0:
             expected = "expected -1 or the index of a particle"
-        return [(lambda x: (x < low) | (x >= limit), expected)]
+        return [((values < low) | (values >= np.repeat(size, counts)), expected)]
     unbounded = (low, high) == (-np.inf, np.inf)
     if (unbounded and not field.required) or (values.min() >= low and values.max() <= high and values.max() < np.inf):
         return []
-    unit = f" {field.unit}" if field.unit else ""
-    checks: list[Check] = [(lambda x: ~np.isfinite(x), "expected a finite number")] if field.required else []
+    unit, finite = f" {field.unit}" if field.unit else "", np.isfinite(values)
+    checks = [(~finite, "expected a finite number")] if field.required else []
     if low == 0:
-        checks.append((lambda x: np.isfinite(x) & (x < 0), f"expected at least 0{unit}"))
-    checks.append((lambda x: np.isfinite(x) & (np.abs(x) > high), f"expected at most {high:g}{unit}"))
+        checks.append((finite & (values < 0), f"expected at least 0{unit}"))
+    checks.append((finite & (np.abs(values) > high), f"expected at most {high:g}{unit}"))
     return checks
 
 
 def _violations(
-    field: str,
-    values: npt.NDArray[Any],
-    counts: npt.NDArray[np.int64],
-    is_bad: Callable[..., npt.NDArray[Any]],
-    expected: str,
+    field: str, values: npt.NDArray[Any], counts: npt.NDArray[np.int64], is_bad: Mask, expected: str
 ) -> list[Violation]:
-    """One violation for each event in which `is_bad` holds for a value of the field; it names the first such object."""
-    bad = np.flatnonzero(is_bad(values))
+    """One violation for each event in which a value of the field is bad; it names the first such object."""
+    bad = np.flatnonzero(is_bad)
     if not len(bad):
         return []
     local = jagged.local_index(counts)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from pathlib import Path
 
-from pflow.config import from_plain, load_yaml, resolve, to_plain
+from pflow.config import from_plain, load_yaml, resolve
 from pflow.errors import ConfigError
 
 __all__ = ["Calorimeter", "Detector", "TruthTracking", "load_detector"]
@@ -183,10 +181,6 @@ class Detector:
                 raise ConfigError(f"detector '{self.name}': {field} must be above the ECAL's, {inner:g} mm")
         if self.phi_symmetry is not None and self.phi_symmetry < 1:
             raise ConfigError(f"detector '{self.name}': phi_symmetry must be at least 1, found {self.phi_symmetry}")
-
-    def digest(self) -> str:
-        """First 12 hex digits of the SHA-256 of the content: equal detectors have equal digests."""
-        return hashlib.sha256(json.dumps(to_plain(self), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def load_detector(name: str | Path | Detector) -> Detector:

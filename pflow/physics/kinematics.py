@@ -23,7 +23,6 @@ __all__ = [
     "momentum_from_track",
     "tangent_basis",
     "track_from_momentum",
-    "transverse_momentum",
     "unit_vector",
 ]
 
@@ -45,15 +44,13 @@ def energy(px: Array, py: Array, pz: Array, mass: Array) -> Array:
     return np.sqrt(px**2 + py**2 + pz**2 + mass**2)
 
 
-def transverse_momentum(omega: Array, b_field: float, charge: Array | float = 1.0) -> Array:
-    """Transverse momentum of a helix, pt [GeV] = 0.299792458e-3 |q| B [T] / |omega [1/mm]|; inf where omega is 0."""
-    with np.errstate(divide="ignore"):
-        return np.asarray(GEV_PER_TESLA_MM * np.abs(charge) * abs(b_field) / np.abs(omega))
-
-
 def momentum_from_track(omega: Array, phi: Array, tan_lambda: Array, b_field: float) -> tuple[Array, Array, Array]:
-    """Momentum (px, py, pz), GeV, of unit charge, from EDM4hep's omega (1/mm), phi and tan_lambda; `b_field` in T."""
-    pt = transverse_momentum(omega, b_field)
+    """Momentum (px, py, pz), GeV, of unit charge, from EDM4hep's omega (1/mm), phi and tan_lambda; `b_field` in T.
+
+    pt [GeV] = 0.299792458e-3 B [T] / |omega [1/mm]|; inf where omega is 0.
+    """
+    with np.errstate(divide="ignore"):
+        pt = GEV_PER_TESLA_MM * abs(b_field) / np.abs(omega)
     return pt * np.cos(phi), pt * np.sin(phi), pt * tan_lambda
 
 

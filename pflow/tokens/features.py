@@ -169,9 +169,7 @@ def feature_transforms(part: str, names: Sequence[str]) -> tuple[str, ...]:
 
 def feature_matrix(events: Events, part: str, names: Sequence[str]) -> npt.NDArray[np.float64]:
     """Physical values of the named features side by side, float64 [N, F]; see `feature_columns`."""
-    columns = feature_columns(events, part, names)
-    n_objects = int(jagged.count(getattr(events, part)).sum())
-    return np.stack(columns, axis=1) if names else np.empty((n_objects, 0))
+    return np.stack(feature_columns(events, part, names), axis=1)
 
 
 def missing_part(events: Events, part: str) -> InputError:

@@ -47,7 +47,6 @@ def decode(
     calibration: UncertaintyCalibration | None = None,
     event: npt.ArrayLike | None = None,
     flags: npt.ArrayLike | None = None,
-    name: str = "PFlow",
 ) -> Reconstruction:
     """Turn target tokens, true or generated, into particles, with the mass and signed PDG code of each.
 
@@ -86,5 +85,4 @@ def decode(
         particles=make_particles(**{key: jagged.unflatten(value, tokens.counts) for key, value in fields.items()}),
         event=np.arange(n) if event is None else np.asarray(event, dtype=np.int64),
         flags=np.zeros(n, dtype=np.uint32) if flags is None else np.asarray(flags, dtype=np.uint32),
-        name=name,
     )

@@ -13,7 +13,7 @@ from pflow.errors import ConfigError, check_choice
 from pflow.physics.arrays import constant, namespace
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["CURVES", "Curve", "UncertaintyCalibration", "curve_index", "curves_of"]
+__all__ = ["CURVES", "Curve", "UncertaintyCalibration", "curve_index"]
 
 CHARGED, WITHOUT_TRACK = ("charged_hadron", "electron", "muon"), "_without_track"
 
@@ -80,16 +80,10 @@ def curve_index(classes: npt.NDArray[np.int64], by_track: npt.NDArray[np.bool_] 
     return np.where(by_track | (without < 0), classes, without)
 
 
-def curves_of(by_name: Mapping[str, Curve]) -> list[Curve | None]:
-    """The curve that counts for each of `CURVES`."""
-    return [by_name.get(name, by_name.get(name.removesuffix(WITHOUT_TRACK))) for name in CURVES]
-
-
 def _apply(by_name: Mapping[str, Curve], sigma: Any, index: Any) -> Any:
     xp = namespace(sigma)
-    begin, end, slope, first = (
-        constant(part, like=sigma)[index] for part in _pieces(curves_of(by_name))
-    )  # [N, pieces]
+    curves = [by_name.get(name, by_name.get(name.removesuffix(WITHOUT_TRACK))) for name in CURVES]
+    begin, end, slope, first = (constant(part, like=sigma)[index] for part in _pieces(curves))  # [N, pieces]
     with np.errstate(divide="ignore"):
         beyond = xp.maximum(xp.minimum(xp.log(sigma)[:, None], end), begin) - begin
     return sigma * xp.exp(first[:, 0] + (slope * beyond).sum(1))

@@ -13,16 +13,9 @@ def array(*values: float) -> np.ndarray:
     return np.array(values)
 
 
-@pytest.mark.parametrize(
-    ("omega", "b_field", "charge", "pt"),
-    [
-        (1 / 3335.6409519815204, 1.0, 1.0, 1.0),  # 1 GeV in 1 T: R = 1 / 0.299792458 m, the textbook's 3.34 m
-        (-1 / 3335.6409519815204, -3.0, 2.0, 6.0),
-        (0.0, 3.5, 1.0, np.inf),
-    ],
-)
-def test_transverse_momentum(omega, b_field, charge, pt):
-    np.testing.assert_allclose(kinematics.transverse_momentum(array(omega), b_field, charge), pt)
+def test_a_charge_of_1_gev_in_1_t_has_the_textbook_s_radius_of_curvature():
+    px, py, pz = kinematics.momentum_from_track(array(1 / 3335.6409519815204), array(0.0), array(2.0), 1.0)
+    assert [*px, *py, *pz] == pytest.approx([1.0, 0.0, 2.0])
 
 
 @given(MOMENTUM, MOMENTUM, MOMENTUM, SIGN)

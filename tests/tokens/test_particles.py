@@ -42,8 +42,8 @@ def test_a_null_direction_is_upward(tokeniser):
 
 
 def test_event_numbers_and_flags_are_kept_else_events_are_counted_and_unflagged(tokeniser):
-    result = one(tokeniser, code=22, charge=0, options={"event": [41], "flags": [2], "name": "other"})
-    assert (result.event.tolist(), result.flags.tolist(), result.name) == ([41], [2], "other")
+    result = one(tokeniser, code=22, charge=0, options={"event": [41], "flags": [2]})
+    assert (result.event.tolist(), result.flags.tolist()) == ([41], [2])
     result = one(tokeniser, code=22, charge=0)
     assert (result.event.tolist(), result.flags.tolist()) == ([0], [0])
     assert np.isnan(result.particles.score[0, 0])
