@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pflow.event.links import assigned_particle
 from pflow.event.schema import LINKED, quantities_of
 from pflow.io.atomic import replacing
 from pflow.io.flat import NOTE
-from pflow.io.layout import Branch, Layout, load_layout
+from pflow.io.layout import Layout, load_layout
 from pflow.io.root import write_note
 from pflow.physics.detector import Detector, load_detector
 
@@ -58,24 +59,17 @@ def write_events(
                 counter_name=lambda counted: f"n_{counted}",
                 field_name=lambda outer, inner: f"{outer}.{inner}",
             )
-            for chunk in _alike(first, chunks, path):
+            for chunk in itertools.chain([first], chunks):
+                found = [name for name, _ in chunk.parts()]
+                if (chunk.detector, found) != (first.detector, parts):
+                    raise ConfigError(
+                        f"cannot write {path}: chunks with {', '.join(parts)} of detector '{first.detector.name}', and "
+                        f"with {', '.join(found)} of '{chunk.detector.name}'"
+                    )
                 if len(chunk):
                     tree.extend({str(layout.event): chunk.event} | _groups(chunk, layout, parts))
                 written += len(chunk)
         return written
-
-
-def _alike(first: Events, rest: Iterable[Events], path: str | Path) -> Iterable[Events]:
-    yield first
-    names = [name for name, _ in first.parts()]
-    for chunk in rest:
-        found = [name for name, _ in chunk.parts()]
-        if (chunk.detector, found) != (first.detector, names):
-            raise ConfigError(
-                f"cannot write {path}: chunks with {', '.join(names)} of detector '{first.detector.name}', and with "
-                f"{', '.join(found)} of '{chunk.detector.name}'"
-            )
-        yield chunk
 
 
 def _note(events: Events) -> dict[str, Any]:
@@ -102,16 +96,12 @@ def _groups(events: Events, layout: Layout, parts: Iterable[str]) -> dict[str, a
         records = getattr(events, part)
         columns, flat, quantities, counts = {}, jagged.columns(records), quantities_of(part), jagged.count(records)
         for name, branch in layout.parts[part].items():
+            prefix, _, member = branch.branch.partition(".")
             if name == "particle" and part not in LINKED:
                 links = next(link for link, source in LINKED.items() if source == part)
                 if getattr(events, links) is not None:
-                    columns[_member(branch)] = assigned_particle(getattr(events, links), records)
-                continue
-            columns[_member(branch)] = jagged.unflatten(flat[quantities[name]], counts)
-        prefix = next(iter(layout.parts[part].values())).branch.partition(".")[0]
+                    columns[member] = assigned_particle(getattr(events, links), records)
+            else:
+                columns[member] = jagged.unflatten(flat[quantities[name]], counts)
         groups[prefix] = ak.zip(columns, depth_limit=2)
     return groups
-
-
-def _member(branch: Branch) -> str:
-    return branch.branch.partition(".")[2]

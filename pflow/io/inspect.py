@@ -22,15 +22,12 @@ from pflow.io.edm4hep.collections import Collection, collection_contents
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.open import EventFile, open_events
-from pflow.io.root import open_root
+from pflow.io.root import open_root, tree_names
 
 __all__ = ["DetectorFit", "FileContent", "MissingPart", "Part", "Table", "inspect_file", "inspect_truth"]
 
 CHUNK_SIZE = 100  # entries read at once
 CHECKED = 100  # events whose energies are checked
-
-TABLES = ("TTree", "TNtuple", "TNtupleD", "ROOT::RNTuple", "ROOT::Experimental::RNTuple")
-"""Classes of ROOT that hold entries."""
 
 HITS = ("CalorimeterHit", "SimCalorimeterHit")
 LEARNING = "training and evaluation"
@@ -279,18 +276,17 @@ def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: in
 
 def _tables(path: str | Path) -> tuple[Table, ...]:
     """The trees and RNTuples of a file that uproot opens; none of any other."""
-    found: dict[str, Table] = {}
+    found = []
     with suppress(Exception), open_root(path) as directory:  # what is wrong, the caller raises
-        for key, kind in directory.classnames().items():
-            name = key.partition(";")[0]
-            if kind in TABLES and name not in found:
-                columns, n_entries = {}, -1
-                with suppress(Exception):  # a type that uproot does not know harms no other table
-                    table = directory[key]
-                    n_entries = int(table.num_entries)
-                    columns = {str(own): str(typename) for own, typename in table.typenames().items()}
-                found[name] = Table(name=name, type=kind, num_entries=n_entries, columns=columns)
-    return tuple(found.values())
+        for name in tree_names(directory):
+            columns, n_entries = {}, -1
+            with suppress(Exception):  # a type that uproot does not know harms no other table
+                table = directory[name]
+                n_entries = int(table.num_entries)
+                columns = {str(own): str(typename) for own, typename in table.typenames().items()}
+            kind = str(directory.classname_of(name))
+            found.append(Table(name=name, type=kind, num_entries=n_entries, columns=columns))
+    return tuple(found)
 
 
 def _fits(matches: Iterable[DetectorMatch]) -> tuple[DetectorFit, ...]:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.io.edm4hep.collections import Collection, count_objects, link_pairs, list_collections
 from pflow.io.edm4hep.podio import PodioFile
@@ -122,8 +121,8 @@ def collect(file: PodioFile, stop: int) -> Sources:
         return [own.name for own in usable if own.kind == kind]
 
     counted = ("MCParticle", "ReconstructedParticle", "TrackerHit")
-    counts = {own.name: count_objects(file, own, 0, stop) for own in usable if own.kind in counted}
-    pairs = _pairs(file, of("Link"), stop)
+    counts = {own.name: count_objects(file, own, stop) for own in usable if own.kind in counted}
+    pairs = {name: link_pairs(file, name, stop) for name in of("Link")}
     samples = [_read_sample(file, own, stop) for own in usable if own.kind in HIT_KINDS]
     groups = _groups(samples, _partners(pairs, samples), left_out)
     digitised = [sample.name for group in groups for sample in group.of(simulated=False)]
@@ -191,16 +190,6 @@ def _first(names: Iterable[str], key: Callable[[str], tuple[Any, ...]]) -> tuple
 
 def _is_flow(name: str) -> bool:
     return re.search(r"pfo|pandora|particleflow", name.lower()) is not None
-
-
-def _pairs(file: PodioFile, links: Iterable[str], stop: int) -> Pairs:
-    """Ends of each collection of links; of none where the file has no table of ids."""
-    try:
-        return {name: link_pairs(file, name, 0, stop) for name in links}
-    except InputError as error:
-        if error.field != "podio_metadata":
-            raise
-        return {}
 
 
 def _partners(pairs: Pairs, samples: Sequence[HitSample]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from pflow.errors import InputError
 from pflow.event import jagged
-from pflow.io.edm4hep.podio import PodioFile, relation, vector_member
+from pflow.io.edm4hep.podio import PodioFile, relation, track_states
 
 __all__ = ["SUBSET", "Collection", "collection_contents", "count_objects", "link_pairs", "list_collections"]
 
@@ -87,51 +87,52 @@ def collection_contents(file: PodioFile, stop: int) -> tuple[Collection, ...]:
     """The same with what they hold in the first `stop` entries."""
     contents = []
     for own in list_collections(file):
-        count, energy = count_objects(file, own, 0, stop), None
-        links: tuple[str, ...] = ()
+        count, energy = count_objects(file, own, stop), None
         if file.columns.has(own.name, "energy"):
             values = jagged.flat(file.columns.get(own.name, "energy", start=0, stop=stop), np.float64)
             energy = float(values[np.isfinite(values)].sum()) / max(stop, 1)
-        if own.kind == "Link":
-            try:
-                links = tuple(f"{start or '?'} -> {end or '?'}" for start, end in link_pairs(file, own.name, 0, stop))
-            except InputError as error:
-                if error.field != "podio_metadata":  # that is: the ids cannot be told apart
-                    raise
-        encoding = file.encodings.get(own.name, "")
+        pairs = link_pairs(file, own.name, stop) if own.kind == "Link" else {}
         contents.append(
             dataclasses.replace(
-                own, count=count, mean=count / max(stop, 1), mean_energy=energy, cell_encoding=encoding, links=links
+                own,
+                count=count,
+                mean=count / max(stop, 1),
+                mean_energy=energy,
+                cell_encoding=file.encodings.get(own.name, ""),
+                links=tuple(f"{start or '?'} -> {end or '?'}" for start, end in pairs),
             )
         )
     return tuple(contents)
 
 
-def count_objects(file: PodioFile, collection: Collection, start: int, stop: int) -> int:
-    """Objects of a collection in entries `start` to `stop`."""
+def count_objects(file: PodioFile, collection: Collection, stop: int) -> int:
+    """Objects of a collection in the first `stop` entries."""
     name = f"{collection.name}{SUBSET}" if collection.subset else collection.name
     members = [member for member in file.columns.members(name) if "[" not in member]  # fixed-size arrays are slow
-    return int(jagged.count(file.columns.get(name, *members[:1] or [""], start=start, stop=stop)).sum())
+    return int(jagged.count(file.columns.get(name, *members[:1] or [""], start=0, stop=stop)).sum())
 
 
-def link_pairs(file: PodioFile, link: str, start: int, stop: int) -> dict[tuple[str, str], int]:
-    """How many links of a collection lead from each collection to each other one in entries `start` to `stop`.
+def link_pairs(file: PodioFile, link: str, stop: int) -> dict[tuple[str, str], int]:
+    """How many links of a collection lead from each collection to each other one in the first `stop` entries.
 
-    Counts by names of both ends, most links first; an end in a collection that the file does not name is "".
+    Counts by names of both ends, most links first; an end in a collection that the file does not name is "". None at
+    all if the file has no table of ids, and not all are the hashes of its collections' names.
     """
     ends = []
     for end, names in enumerate((("from", "rec"), ("to", "sim"))):
         branch = relation(file.columns, link, end, *names)
         if branch is None:
             return {}
-        ends.append(jagged.flat(file.columns.get(branch, "collectionID", start=start, stop=stop), np.int64))
+        ends.append(jagged.flat(file.columns.get(branch, "collectionID", start=0, stop=stop), np.int64))
     if len(ends[0]) != len(ends[1]):
-        raise InputError(
-            f"{len(ends[0])} references from and {len(ends[1])} to objects", file=file.path, entry=start, field=link
-        )
+        message = f"{len(ends[0])} references from and {len(ends[1])} to objects"
+        raise InputError(message, file=file.path, entry=0, field=link)
+    found, counts = np.unique(np.stack(ends, axis=1) & 0xFFFFFFFF, axis=0, return_counts=True)
+    if not file.ids_stored and not np.isin(found, list(file.ids)).all():
+        return {}
     pairs: Counter[tuple[str, str]] = Counter()
-    for (first, second), number in zip(*np.unique(np.stack(ends, axis=1), axis=0, return_counts=True), strict=True):
-        pairs["".join(file.names(np.array([first]))), "".join(file.names(np.array([second])))] += int(number)
+    for (first, second), number in zip(found.tolist(), counts.tolist(), strict=True):
+        pairs[file.ids.get(first, ""), file.ids.get(second, "")] += number
     return dict(pairs.most_common())
 
 
@@ -175,6 +176,6 @@ def _unreadable(file: PodioFile, own: Collection) -> str:
     missing = [member for member in READ.get(own.kind, ()) if not file.columns.has(own.name, member)]
     if missing:
         return f"no {', no '.join(missing)}"
-    if own.kind == "Track" and vector_member(file.columns, own.name, 1, "trackStates") is None:
+    if own.kind == "Track" and track_states(file.columns, own.name) is None:
         return "no track states"
     return ""

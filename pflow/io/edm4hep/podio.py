@@ -31,7 +31,7 @@ from pflow.io.edm4hep.cellid import layer_from_cell_id
 from pflow.io.edm4hep.data_model import CollectionInfo, collection_id
 from pflow.io.root import Columns, is_rntuple, open_root, open_tree, tree_names
 
-__all__ = ["Joined", "PodioFile", "expand", "open_podio", "relation", "vector_member"]
+__all__ = ["Joined", "PodioFile", "expand", "open_podio", "relation", "track_states"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -236,9 +236,9 @@ def relation(columns: Columns, collection: str, index: int, *names: str) -> str 
     return columns.first(*(f"_{collection}_{name}" for name in names), f"{collection}#{index}")
 
 
-def vector_member(columns: Columns, collection: str, index: int, name: str) -> str | None:
-    """Branch that holds a vector member, by name in newer files and by number in older ones."""
-    return columns.first(f"_{collection}_{name}", f"{collection}_{index}")
+def track_states(columns: Columns, collection: str) -> str | None:
+    """Branch that holds the states of tracks, a vector member: by name in newer files and by number in older ones."""
+    return columns.first(f"_{collection}_trackStates", f"{collection}_1")
 
 
 class Joined:

@@ -19,7 +19,7 @@ from pflow.event.events import Events, Flag
 from pflow.event.links import Links, sum_by_pair
 from pflow.event.truth_tracks import follow_to_calorimeter, make_truth_tracks
 from pflow.io.edm4hep.collections import SUBSET, link_pairs, list_collections
-from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation, vector_member
+from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation, track_states
 from pflow.io.edm4hep.simulated import Contributions, count_layers, digitise, read_contributions
 from pflow.physics import kinematics
 from pflow.physics.detector import Calorimeter, Detector
@@ -53,9 +53,6 @@ MOSTLY = 0.8
 """Fraction of links that must lead to collections of the file; others lead to detectors that are not described."""
 
 CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that counts as none
-
-HIT_MEMBERS = {"time": "time"}
-"""Further quantities of digitised hits, and their members; unknown in a collection that lacks one."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -153,7 +150,7 @@ class Edm4hepReader:
         listed = {own.name: own.kind for own in list_collections(self.file)}
         chain = {}
         for link in (name for name, kind in listed.items() if kind == "Link"):
-            pairs = link_pairs(self.file, link, 0, min(self.num_entries, MAX_LINKED)) if self.file.ids_stored else {}
+            pairs = link_pairs(self.file, link, min(self.num_entries, MAX_LINKED)) if self.file.ids_stored else {}
             ends = {sim for hit, sim in pairs if hit in digitised and listed.get(sim) == "SimCalorimeterHit"}
             if ends:
                 chain[link] = tuple(sorted(ends))
@@ -244,9 +241,8 @@ class _Range:
                     if contributions is not None:
                         self.contributions[name] = contributions
                 else:
-                    for quantity, member in HIT_MEMBERS.items():
-                        known = self.file.columns.has(name, member)
-                        columns[quantity] = self.get(name, member) if known else _filled(energy, np.float32(np.nan))
+                    known = self.file.columns.has(name, "time")
+                    columns["time"] = self.get(name, "time") if known else _filled(energy, np.float32(np.nan))
                 columns["subdetector"] = _filled(columns["energy"], np.int32(subdetector))
                 self.names.append(name)
                 self.index.append(columns.pop("index"))
@@ -300,7 +296,7 @@ class _Range:
         calorimeter they are the state's there, at ``referencePoint + (-D0 sin phi, D0 cos phi, Z0)``; without one the
         helix is followed.
         """
-        states = vector_member(self.file.columns, collection, 1, "trackStates")
+        states = track_states(self.file.columns, collection)
         if states is None:
             raise InputError(
                 f"the tracks have no states; expected _{collection}_trackStates or {collection}_1",

@@ -70,14 +70,14 @@ def test_plain_numbers_are_a_collection_too(write, content):
     file = open_podio(path)
     found = {own.name: own for own in list_collections(file)}
     assert set(found) == {"A1", "Weights"}
-    assert count_objects(file, found["Weights"], 0, 2) == 3
+    assert count_objects(file, found["Weights"], 2) == 3
     file.close()
 
 
 @pytest.mark.parametrize("layout", ["new", "rec", "old", "rntuple"])
 def test_links_are_counted_by_their_ends(write, content, layout):
     file = open_podio(write(content, layout))
-    pairs = link_pairs(file, "HitLinks", 0, 2)
+    pairs = link_pairs(file, "HitLinks", 2)
     file.close()
     assert pairs == {(start, "MCParticles"): count for start, count in {"A1": 2, "A2": 2, "B": 1, "Other": 1}.items()}
     assert list(pairs.values()) == [2, 2, 1, 1]
@@ -90,7 +90,7 @@ def test_every_collection_of_a_real_file_has_a_type(data_dir):
     assert all(collection.type for collection in found.values())
     assert found["SelectedPandoraPFOs"].subset
     assert found["ITrackerHits"].kind == "TrackerHit"
-    assert count_objects(file, found["SelectedPandoraPFOs"], 0, 1) == 55
+    assert count_objects(file, found["SelectedPandoraPFOs"], 1) == 55
     file.close()
 
 
