@@ -25,7 +25,6 @@ from pflow.metrics.match import Matching, match
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.table import ParticleTable
 from pflow.model.api import DecodingConfig
-from pflow.physics.detector import Detector
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.encode import target_particles
 from pflow.tokens.uncertainty import UncertaintyCalibration
@@ -78,24 +77,20 @@ def calibrate(
     inputs: Sequence[str | Path],
     decodings: Sequence[DecodingConfig],
     *,
-    detector: str | Path | Detector | None = None,
-    schema: str | None = None,
-    layout: str | Path | None = None,
-    truth_tracks: bool = False,
     on_error: Literal["raise", "skip"] = "raise",
     batch_size: int = BATCH_SIZE,
     chunk_size: int = 256,
     device: str = "auto",
+    **reading: Any,
 ) -> list[Calibrated]:
     """Score decoding configurations, and fit the uncertainties of each, in the order of `decodings`.
 
-    `inputs` are validation files with truth, neither training nor test files, read with the options of
-    `pflow.open_events`; without `detector`, files of another than the model's are refused. With `on_error` ``skip``,
+    `inputs` are validation files with truth, neither training nor test files, read with options of `pflow.open_events`
+    (`reading`); without ``detector``, files of another than the model's are refused. With `on_error` ``skip``,
     entries that cannot be used are left out, with a warning. Particles of events for which the model gives numbers that
     are not finite count as not found. An earlier calibration of the model is not used. ConfigError: one configuration
     of a model that predicts no uncertainties, nothing to calibrate; InputError: a file or entry that cannot be used.
     """
-    reading: dict[str, Any] = {"detector": detector, "schema": schema, "layout": layout, "truth_tracks": truth_tracks}
     fits = [UncertaintyFit() for _ in decodings]
     metrics = [[ParticleMetrics() for _ in inputs] for _ in decodings]
     numbers = [[CountMetrics() for _ in inputs] for _ in decodings]
@@ -103,7 +98,7 @@ def calibrate(
     for number, path in enumerate(inputs):
         for chunk in iterate_events(path, **reading, chunk_size=chunk_size, on_error=on_error):
             usable = usable_events(chunk, MAX_HITS, on_error)
-            events = usable if detector is None else with_detector(usable, model.tokeniser.detector)
+            events = usable if reading.get("detector") is None else with_detector(usable, model.tokeniser.detector)
             tokens, events = without_refused(events, encode, on_error)
             # The truth rule takes the geometry of the detector that the file is read as.
             with_truth = usable.emptied((events.flags & Flag.BAD_INPUT) > 0)
@@ -137,15 +132,13 @@ def best(trials: Sequence[Calibrated], by: str = "energy") -> Calibrated:
     where the fraction of all particles is at most `MAX_CLASS_LOSS` below the largest.
     """
     check_choice(by, CRITERIA, "criterion")
-    if by == "number":
-        return max(trials, key=lambda trial: trial.number_right)
     if by == "angle":
         return min(trials, key=lambda trial: trial.angle)
     if by == "class":
         enough = max(trial.class_right for trial in trials) - MAX_CLASS_LOSS
         trials = [trial for trial in trials if not trial.class_right < enough]
-        return max(trials, key=lambda trial: trial.class_right_mean)
-    return max(trials, key=lambda trial: trial.score)
+    field = {"energy": "score", "number": "number_right", "class": "class_right_mean"}[by]
+    return max(trials, key=lambda trial: float(getattr(trial, field)))
 
 
 def _scores(metrics: Sequence[ParticleMetrics], numbers: Sequence[CountMetrics]) -> dict[str, float]:

@@ -48,30 +48,15 @@ class LabelledBatch(NamedTuple):
         return len(self.batch) + (0 if target is None else int(target.mask.sum()))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Encoded:
-    """Encoded events and their entries in a file, int64 [event]."""
-
-    tokens: Tokens
-    entry: npt.NDArray[np.int64]
-    path: str
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __getitem__(self, rows: slice | Sequence[int]) -> _Encoded:
-        return _Encoded(self.tokens[rows], self.entry[rows], self.path)
-
-
 class _Pool:
     """Encoded events of several parts, of which batches are cut."""
 
-    def __init__(self, parts: Sequence[_Encoded]) -> None:
-        self._padder = Padder([part.tokens for part in parts])
-        self._event = np.concatenate([part.tokens.event for part in parts])
+    def __init__(self, parts: Sequence[Tokens]) -> None:
+        self._padder = Padder(parts)
+        self._event = np.concatenate([part.event for part in parts])
         self._entry = np.concatenate([part.entry for part in parts])
         self._path = [part.path for part in parts for _ in range(len(part))]
-        self.n_source = np.concatenate([part.tokens.n_source for part in parts])
+        self.n_source = np.concatenate([part.n_source for part in parts])
 
     def batch(self, rows: npt.NDArray[np.int64]) -> LabelledBatch:
         return LabelledBatch(
@@ -153,10 +138,9 @@ class EventDataset(IterableDataset[LabelledBatch]):
         """A batch of the first event alone, for a rank that has no batches left."""
         first = dataclasses.replace(self.chunks[0], stop=self.chunks[0].start + 1)
         (events,) = read_chunks([first], self.options)
-        tokens, _ = self._encoded(events)
-        return _Pool([_Encoded(tokens, events.entry, events.path)]).batch(np.zeros(1, np.int64))
+        return _Pool([self._encoded(events)[0]]).batch(np.zeros(1, np.int64))
 
-    def _parts(self, numbers: Sequence[int], share: int) -> Iterator[_Encoded]:
+    def _parts(self, numbers: Sequence[int], share: int) -> Iterator[Tokens]:
         """Events of some chunks; warns at the end of codes that training did not show."""
         unknown: Counter[int] = Counter()
         chunks = read_chunks([self.chunks[number] for number in numbers], self.options)
@@ -168,7 +152,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
             tokens, events = self._encoded(events)
             self._refused |= bool(np.any(events.flags & Flag.BAD_INPUT)) or len(events) < len(self.chunks[number])
             unknown.update(tokens.unknown)
-            yield _Encoded(tokens, events.entry, events.path)
+            yield tokens
         if unknown:
             warnings.warn(unknown_pdg_message(unknown), stacklevel=2)
 
@@ -176,14 +160,14 @@ class EventDataset(IterableDataset[LabelledBatch]):
         """Tokens of a chunk and the chunk; where bad entries are skipped, those the model cannot read are empty."""
         return without_refused(events, lambda some: self.tokeniser.encode(some, warn=False), self.options.on_error)
 
-    def _in_order(self, parts: Iterable[_Encoded]) -> Iterator[LabelledBatch]:
+    def _in_order(self, parts: Iterable[Tokens]) -> Iterator[LabelledBatch]:
         for part in parts:
             pool = _Pool([part])
             yield from map(pool.batch, cut(pool.n_source, self.batch_size, self.max_tokens))
             del pool  # else it stays in memory while the next is read
 
-    def _shuffled(self, parts: Iterable[_Encoded], generator: np.random.Generator) -> Iterator[LabelledBatch]:
-        buffered: list[_Encoded] = []
+    def _shuffled(self, parts: Iterable[Tokens], generator: np.random.Generator) -> Iterator[LabelledBatch]:
+        buffered: list[Tokens] = []
         for part in parts:
             while (room := self.buffer - sum(map(len, buffered))) <= len(part):
                 buffered.append(part[:room])
@@ -192,7 +176,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
             buffered.append(part)
         yield from self._emptied(buffered, generator, keep=0)
 
-    def _emptied(self, buffered: list[_Encoded], generator: np.random.Generator, keep: int) -> Iterator[LabelledBatch]:
+    def _emptied(self, buffered: list[Tokens], generator: np.random.Generator, keep: int) -> Iterator[LabelledBatch]:
         """Batches of all but `keep` events, chosen at random, which stay in the buffer: only the last may be short."""
         place = [(part, row) for part in buffered for row in range(len(part))]
         if not place:

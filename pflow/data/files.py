@@ -197,19 +197,19 @@ def spread_sample(chunks: Sequence[Chunk], n: int) -> list[Chunk]:
     return sample
 
 
-def read_chunks(chunks: Iterable[Chunk], options: FileOptions, *, truth: bool = True) -> Iterator[Events]:
+def read_chunks(chunks: Iterable[Chunk], options: FileOptions) -> Iterator[Events]:
     """Read chunks, the files used last kept open; where errors are skipped, a bad one gives no events and a warning."""
     with contextlib.closing(OpenFiles(options.open_cached)) as files:
         for chunk in chunks:
             file = files.open(chunk.path)
             try:
-                events = file.read(chunk.start, chunk.stop, truth=truth, on_error=options.on_error)
+                events = file.read(chunk.start, chunk.stop, on_error=options.on_error)
             except InputError as error:
                 if options.on_error == "raise":
                     raise
                 message = f"entries {chunk.start} to {chunk.stop - 1} were left out: {error}"
                 warnings.warn(message, BadEntriesWarning, stacklevel=2)
-                events = file.read(chunk.start, chunk.start, truth=truth)
+                events = file.read(chunk.start, chunk.start)
             yield events
 
 

@@ -8,7 +8,7 @@ import itertools
 import os
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -173,10 +173,9 @@ def reconstruct_files(
         elif first is not None:
             first.close()
         plan = _Plan(
-            jobs,
-            worker,
+            jobs=jobs,
+            worker=worker,
             options={"format": format, "mc_links": mc_links, "chunk_size": chunk_size, "cluster": cluster},
-            settings=settings,
             check_geometry=detector is None,
             skip_finished=output_dir is not None and not force,
             force=force,
@@ -214,35 +213,30 @@ def _run_here(worker: Worker, tasks: Iterable[Task]) -> Generator[Outcome, None,
             yield job, chunk, error
 
 
+@dataclasses.dataclass(kw_only=True)
 class _Plan:
     """Opens the inputs of jobs in turn, cuts them into chunks, writes the outputs; `options` go into the provenance."""
 
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        worker: Worker,
-        *,
-        options: dict[str, Any],
-        settings: Settings,
-        check_geometry: bool,
-        skip_finished: bool,
-        force: bool,
-    ) -> None:
-        self._jobs, self._worker, self._options, self._settings = jobs, worker, options, settings
-        self._check_geometry, self._skip_finished, self._force = check_geometry, skip_finished, force
-        self._done = 0
-        self._open: dict[Job, int] = {}  # entries of the jobs that are planned and have not failed
-        self._waiting = len(jobs)
+    jobs: Sequence[Job]
+    worker: Worker
+    options: Mapping[str, Any]
+    check_geometry: bool
+    skip_finished: bool
+    force: bool
+    n_done: int = 0
+    entries: dict[Job, int] = dataclasses.field(default_factory=dict)
+    """Entries of the jobs that are planned and have not failed."""
+    n_planned: int = 0
 
     def tasks(self) -> Iterator[Task]:
         """The chunks of all jobs, in order; a job that fails on the way has no further ones."""
-        for job in self._jobs:
+        for job in self.jobs:
             chunks: list[Chunk] = []
             try:
                 chunks = self._chunks(job)
             except (InputError, ConfigError) as error:
                 job.error = error  # said in its turn
-            self._waiting -= 1
+            self.n_planned += 1
             if not chunks:
                 yield job, None
             for chunk in chunks:
@@ -252,30 +246,30 @@ class _Plan:
 
     def _chunks(self, job: Job) -> list[Chunk]:
         """Open a job's inputs and check its output."""
-        model = self._worker.model
+        model = self.worker.model
         chunks, inputs = [], []
         for path in job.inputs:
-            file = self._worker.files.open(path)
-            if self._check_geometry:
+            file = self.worker.files.open(path)
+            if self.check_geometry:
                 _check_geometry(file, model.tokeniser.detector)
             if absent := file.empty_calorimeters:
                 text = f"{path}: holds no collection of {', '.join(absent)}, whose energy is missing from the particles"
                 warnings.warn(text, ImplausibleWarning, stacklevel=2)
             inputs.append(describe_input(file))
             read_as = file.detector.name
-            chunks += Chunk.of(file, self._options["chunk_size"])
+            chunks += Chunk.of(file, self.options["chunk_size"])
         job.n_entries = sum(entry["entries"] for entry in inputs)
-        job.provenance = provenance(inputs, model, self._settings, detector=read_as, **self._options)
-        if self._skip_finished and is_finished(job.output, job.provenance, job.n_entries):
+        job.provenance = provenance(inputs, model, self.worker.settings, detector=read_as, **self.options)
+        if self.skip_finished and is_finished(job.output, job.provenance, job.n_entries):
             job.was_finished = True
             return []
-        check_output(job.output, inputs=[*job.inputs, model.path], replace=NOTE.encode(), force=self._force)
-        self._open[job] = job.n_entries
+        check_output(job.output, inputs=[*job.inputs, model.path], replace=NOTE.encode(), force=self.force)
+        self.entries[job] = job.n_entries
         return chunks
 
     def write(self, job: Job, outcomes: Iterable[Outcome], on_progress: Callable[[int, int], None] | None) -> Summary:
         """Write the output of a job chunk by chunk; its numbers."""
-        part, before = Summary(), self._done
+        part, before = Summary(), self.n_done
         try:
             with self._writer(job) as writer:
                 for _, chunk, result in outcomes:
@@ -287,31 +281,32 @@ class _Plan:
                         warnings.warn(warning, stacklevel=3)
                     writer.extend(result.reconstruction)
                     part.count(result.reconstruction, chunk)
-                    self._done += len(chunk)
+                    self.n_done += len(chunk)
                     if on_progress is not None:
-                        known = sum(self._open.values())
-                        on_progress(self._done, known + round(known * self._waiting / len(self._open)))
+                        known = sum(self.entries.values())
+                        waiting = len(self.jobs) - self.n_planned
+                        on_progress(self.n_done, known + round(known * waiting / len(self.entries)))
         except BaseException:
-            self._done = before
-            del self._open[job]
+            self.n_done = before
+            del self.entries[job]
             raise
         return part
 
     def _writer(self, job: Job) -> RecoWriter | Edm4hepRecoWriter:
         more: dict[str, Any] = {
             "provenance": job.provenance,
-            "inputs": [*job.inputs, self._worker.model.path],
-            "force": self._force,
+            "inputs": [*job.inputs, self.worker.model.path],
+            "force": self.force,
         }
-        if self._options["format"] != "edm4hep":
-            return RecoWriter(job.output, format=self._options["format"], **more)
-        file = self._worker.files.open(job.inputs[0])
-        return Edm4hepRecoWriter(job.output, file, mc_links=self._options["mc_links"], **more)
+        if self.options["format"] != "edm4hep":
+            return RecoWriter(job.output, format=self.options["format"], **more)
+        file = self.worker.files.open(job.inputs[0])
+        return Edm4hepRecoWriter(job.output, file, mc_links=self.options["mc_links"], **more)
 
     def close(self, job: Job) -> None:
         """Close a job's inputs."""
         for path in job.inputs:
-            self._worker.files.release(path)
+            self.worker.files.release(path)
 
 
 def _jobs(inputs: list[str], output: str | Path | None, output_dir: str | Path | None, format: str) -> list[Job]:

@@ -41,7 +41,7 @@ class Worker:
 
     def __init__(self, model: TrainedModel | str, settings: Settings, *, max_open: int | None = MAX_OPEN) -> None:
         self.model = model if isinstance(model, TrainedModel) else load_model(model)
-        self._settings = settings
+        self.settings = settings
         self._engine = pick_engine(
             self.model,
             settings.engine,
@@ -57,7 +57,7 @@ class Worker:
 
     def run(self, chunk: Chunk) -> ChunkResult:
         """Read and reconstruct a chunk."""
-        settings, on_error = self._settings, self._settings.reading.on_error
+        settings, on_error = self.settings, self.settings.reading.on_error
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             events = self.files.open(chunk.path).read(chunk.start, chunk.stop, truth=False, on_error=on_error)

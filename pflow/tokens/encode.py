@@ -88,7 +88,9 @@ def encode(
         )
         arrays |= readout
         offsets |= more
-    return Tokens(arrays=arrays, offsets=offsets, event=events.event, unknown=unknown)
+    return Tokens(
+        arrays=arrays, offsets=offsets, event=events.event, entry=events.entry, path=events.path, unknown=unknown
+    )
 
 
 def unknown_pdg_message(unknown: Counter[int]) -> str:

@@ -41,7 +41,10 @@ class Statistics:
 
     @classmethod
     def of(cls, events: Events, config: TokenConfig, *, on_error: Literal["raise", "skip"] = "raise") -> Self:
-        """Statistics of a chunk of events; parameters and errors as of `Tokeniser.fit`."""
+        """Statistics of a chunk of events; errors as of `Tokeniser.fit`.
+
+        With `on_error` ``skip``, events without the values of a feature are left out, with a warning.
+        """
 
         def measured(some: Events) -> tuple[Any, dict[str, npt.NDArray[np.float64]]]:
             particles = jagged.columns(target_particles(some, config))
@@ -97,22 +100,16 @@ class Tokeniser:
                 raise ConfigError(f"the normaliser of {part} is for other features than {', '.join(names) or '(none)'}")
 
     @classmethod
-    def fit(
-        cls,
-        chunks: Iterable[Events | Statistics],
-        config: TokenConfig | None = None,
-        *,
-        on_error: Literal["raise", "skip"] = "raise",
-    ) -> Tokeniser:
+    def fit(cls, chunks: Iterable[Events | Statistics], config: TokenConfig | None = None) -> Tokeniser:
         """Fit on chunks of training events with truth, or on their statistics, in one pass and constant memory.
 
-        With `on_error` ``skip``, events without the values of a feature are left out, with a warning. ConfigError: no
-        events, no target among them, or several detectors; InputError: no truth, or no values of a feature.
+        ConfigError: no events, no target among them, or several detectors; InputError: no truth, or no values of a
+        feature.
         """
         config = TokenConfig() if config is None else config
         total: Statistics | None = None
         for chunk in chunks:
-            known = chunk if isinstance(chunk, Statistics) else Statistics.of(chunk, config, on_error=on_error)
+            known = chunk if isinstance(chunk, Statistics) else Statistics.of(chunk, config)
             total = known if total is None else total.add(known)
         if total is None:
             raise ConfigError("there are no training events to fit the tokeniser on")

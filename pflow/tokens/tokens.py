@@ -53,7 +53,7 @@ class Tokens:
         int64 [event + 1] for ``hits``, ``tracks``, ``tracker_hits`` and ``target``, and for ``readout_hits``,
         ``readout_tracks``, ``hit_assignment`` and ``track_assignment`` of the readout: where events begin and end.
         Indices count within their event.
-    event : int64 [event], event number
+    event, entry : int64 [event], event number, and entry in the file `path`
     unknown
         How often each |PDG| that is not in the vocabulary occurred in all events that were encoded together.
     """
@@ -61,6 +61,8 @@ class Tokens:
     arrays: Mapping[str, npt.NDArray[Any]]
     offsets: dict[str, Ints]
     event: Ints
+    entry: Ints
+    path: str
     unknown: Counter[int]
 
     def __len__(self) -> int:
@@ -82,7 +84,7 @@ class Tokens:
             else:
                 chosen[name] = np.repeat(begin, counts) + jagged.local_index(counts)
         arrays = {name: values[chosen[OFFSETS[name]]] for name, values in self.arrays.items()}
-        return dataclasses.replace(self, arrays=arrays, offsets=offsets, event=self.event[rows])
+        return dataclasses.replace(self, arrays=arrays, offsets=offsets, event=self.event[rows], entry=self.entry[rows])
 
     @property
     def n_source(self) -> Ints:

@@ -43,6 +43,7 @@ def test_some_events_keep_their_numbers(tokens, where, expected):
     some = tokens[where]
     assert len(some) == len(expected)
     assert some.event.tolist() == tokens.event[expected].tolist()
+    assert some.entry.tolist() == tokens.entry[expected].tolist()
     assert some.n_source.tolist() == tokens.n_source[expected].tolist()
     for name in OFFSETS:
         assert one_by_one(some, name) == [one_by_one(tokens, name)[i] for i in expected], name

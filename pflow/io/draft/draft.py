@@ -302,12 +302,13 @@ def _field(file: PodioFile, detector: Detector, sources: Sources, entries: int, 
             file=file.path,
         )
     text = "; ".join(
-        f"{own.b_field:.4g} +- {own.uncertainty:.1g} from {own.source}" if own.uncertainty else own.source
-        for own in found
+        f"{own.b_field:.4g} +- {own.uncertainty:.1g} from {source}" if own.uncertainty else source
+        for own, source in found
     )
+    best, _ = found[0]
     measured = Note("measured", f"{text}; better: the nominal value")
-    notes["b_field"] = measured if found[0].uncertainty else Note("found", text)
-    return float(f"{found[0].b_field:.4g}")
+    notes["b_field"] = measured if best.uncertainty else Note("found", text)
+    return float(f"{best.b_field:.4g}")
 
 
 def write_draft(draft: DetectorDraft, path: str | Path, *, force: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from contextlib import suppress
 
 import awkward as ak
 import numpy as np
@@ -19,7 +19,7 @@ from pflow.io.edm4hep.simulated import BY_SECONDARY
 from pflow.physics.detector import Detector
 from pflow.physics.field import FieldEstimate, field_from_momenta, field_from_steps
 
-__all__ = ["MeasuredField", "measure_field"]
+__all__ = ["measure_field"]
 
 MIN_PT = 0.1  # slower particles lose too much energy on the way from one tracker layer to the next, GeV
 MIN_CHORD = 5.0  # shorter steps turn particles by less than what scattering does, mm
@@ -30,42 +30,28 @@ PARAMETER = r"(?i)(b_?field|magnetic_?field|solenoid_?field)(_?z)?$"
 MAX_FIELD = 10.0  # larger values of such a parameter are in other units
 
 
-class MeasuredField(NamedTuple):
-    """Field along z, T, its uncertainty (0 for a value that the file states), and in words where it comes from."""
-
-    b_field: float
-    uncertainty: float
-    source: str
-
-
 def measure_field(
     file: PodioFile, detector: Detector, sim_tracker_hits: Sequence[str], stop: int
-) -> list[MeasuredField]:
-    """Every way to know the field from the first `stop` entries, the most certain first.
+) -> list[tuple[FieldEstimate, str]]:
+    """Every way to know the field from the first `stop` entries, the most certain first, and in words its source.
 
-    Of `detector` the collections count, not the field; `sim_tracker_hits` are names of collections.
+    A value that the file states has no uncertainty. Of `detector` the collections count, not the field;
+    `sim_tracker_hits` are names of collections.
     """
-    found = _stated(file)
+    found = []
+    for key, values in file.parameters.items():
+        if re.search(PARAMETER, key) and len(values) == 1:
+            with suppress(ValueError):
+                if 0 < (value := abs(float(values[0]))) < MAX_FIELD:
+                    stated = FieldEstimate(b_field=value, uncertainty=0.0, count=1)
+                    found.append((stated, f"parameter '{key}' of the file's metadata"))
     for estimate, what in (
         (_from_tracks(file, detector, stop), "tracks and the particles that they are linked to"),
         (_from_steps(file, sim_tracker_hits, stop), "steps of particles between simulated tracker hits"),
     ):
         if estimate is not None:
-            found.append(MeasuredField(estimate.b_field, estimate.uncertainty, f"{estimate.count} {what}"))
-    return sorted(found, key=lambda own: own.uncertainty)
-
-
-def _stated(file: PodioFile) -> list[MeasuredField]:
-    found = []
-    for key, values in file.parameters.items():
-        if re.search(PARAMETER, key) and len(values) == 1:
-            try:
-                value = abs(float(values[0]))
-            except ValueError:
-                continue
-            if 0 < value < MAX_FIELD:
-                found.append(MeasuredField(value, 0.0, f"parameter '{key}' of the file's metadata"))
-    return found
+            found.append((estimate, f"{estimate.count} {what}"))
+    return sorted(found, key=lambda own: own[0].uncertainty)
 
 
 def _from_tracks(file: PodioFile, detector: Detector, stop: int) -> FieldEstimate | None:

@@ -73,6 +73,8 @@ class Edm4hepRecoWriter(OutputWriter):
                 field=file.detector.truth_particles[0],
             )
         self._mc_links = mc_links
+        # Those of the input cannot be referred to.
+        self._own_tracks = self._track_id is None and (self._copy is None or file.truth_tracks)
         self._own_hits = self._copy is None or (reader is not None and reader.sim)
         own = names.collections(
             mc_links=mc_links,
@@ -95,11 +97,6 @@ class Edm4hepRecoWriter(OutputWriter):
             self._collections += [(self._copy.model, collection) for collection in copied.values()]
             self._definitions |= self._copy.definitions
         self._entry = 0
-
-    @property
-    def _own_tracks(self) -> bool:
-        """Whether tracks are written as a collection of our own: those of the input cannot be referred to."""
-        return self._track_id is None and (self._copy is None or self._input.truth_tracks)
 
     def _begin(self) -> None:
         self._frames = FrameWriter(self._file, collections=self._collections, definitions=self._definitions)

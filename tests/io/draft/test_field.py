@@ -20,9 +20,9 @@ def stated(data_dir):
 
 @pytest.mark.parametrize("name", ["BField", "b_field", "MagneticField", "detector.solenoid_field_z"])
 def test_a_parameter_gives_the_field(stated, name):
-    (found,) = stated({name: ("-3.5",)})
+    ((found, source),) = stated({name: ("-3.5",)})
     assert (found.b_field, found.uncertainty) == (3.5, 0.0)
-    assert found.source == f"parameter '{name}' of the file's metadata"
+    assert source == f"parameter '{name}' of the file's metadata"
 
 
 @pytest.mark.parametrize(
@@ -35,11 +35,11 @@ def test_other_parameters_do_not(stated, parameters):
 
 def test_simulated_tracker_hits_give_the_field(stated):
     layers = ("VertexBarrelCollection", "InnerTrackerBarrelCollection", "OuterTrackerBarrelCollection")
-    (found,) = stated({}, layers)
+    ((found, _),) = stated({}, layers)
     assert found.b_field == pytest.approx(2.0, rel=0.01)
     assert 0 < found.uncertainty < 0.02
 
 
 def test_what_is_stated_goes_first(stated):
     found = stated({"BField": ("2.0",)}, ("VertexBarrelCollection", "OuterTrackerBarrelCollection"))
-    assert [bool(own.uncertainty) for own in found] == [False, True]
+    assert [bool(own.uncertainty) for own, _ in found] == [False, True]
