@@ -1,4 +1,7 @@
-"""Padding: events of different lengths to one batch of tensors, as long as its own longest event and no longer."""
+"""Batches: which events share one, of similar lengths so that little is padded, and their padding to tensors.
+
+A batch is as long as its own longest event and no longer. Which events share a batch stays random.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from pflow.errors import ConfigError
 from pflow.tokens.config import PARTS
 from pflow.tokens.tokens import OFFSETS, Tokens
 
-__all__ = ["Padder", "collate"]
+__all__ = ["Padder", "bucket", "collate", "cut"]
 
 Index = npt.NDArray[np.int64]
 
@@ -101,3 +104,31 @@ class _Chosen:
         for event, size, (part, own) in zip(values, self.sizes, self.places, strict=True):
             event[:size] = parts[part][own]
         return torch.from_numpy(values)
+
+
+def cut(lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None = None) -> list[Index]:
+    """Cut consecutive events into batches of up to `batch_size` events and `max_tokens` padded tokens, or one event."""
+    batches: list[Index] = []
+    start = longest = 0
+    sizes = np.asarray(lengths).tolist()
+    for stop, length in enumerate(sizes):
+        longest = max(longest, length)
+        n = stop - start + 1
+        if n > batch_size or (max_tokens is not None and n > 1 and n * longest > max_tokens):
+            batches.append(np.arange(start, stop))
+            start, longest = stop, length
+    if start < len(sizes):
+        batches.append(np.arange(start, len(sizes)))
+    return batches
+
+
+def bucket(
+    lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None, generator: np.random.Generator
+) -> list[Index]:
+    """Batches of events of similar length, as of `cut`, in random order."""
+    sizes = np.asarray(lengths)
+    shuffled = generator.permutation(len(sizes))
+    ordered = shuffled[np.argsort(sizes[shuffled], kind="stable")]
+    batches = [ordered[part] for part in cut(sizes[ordered], batch_size, max_tokens)]
+    generator.shuffle(batches)
+    return batches

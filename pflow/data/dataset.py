@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
 from pflow.data.batch import Batch
-from pflow.data.buckets import bucket, cut
-from pflow.data.collate import Padder
+from pflow.data.collate import Padder, bucket, cut
 from pflow.data.files import Chunk, FileOptions, read_chunks
 from pflow.errors import ConfigError
 from pflow.event.augment import Augmentation, augment

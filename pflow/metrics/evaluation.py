@@ -14,8 +14,7 @@ from pflow.event.events import Events, Flag
 from pflow.event.links import Links
 from pflow.event.particles import Reconstruction
 from pflow.event.skipped import without_refused
-from pflow.event.targets import Targets
-from pflow.event.truth import RULES, STABLE_STATUS, select_targets
+from pflow.event.truth import RULES, STABLE_STATUS, Targets, select_targets
 from pflow.metrics import jets
 from pflow.metrics.event import CountMetrics, EventMetrics, IndexedMetrics
 from pflow.metrics.match import Matches, Matching, match

@@ -19,8 +19,7 @@ from pflow.event.build import make_particles
 from pflow.event.events import Events
 from pflow.event.links import Links, largest_weight
 from pflow.event.particles import Reconstruction
-from pflow.event.targets import Targets
-from pflow.event.truth import assigned_ancestors
+from pflow.event.truth import Targets, assigned_ancestors
 from pflow.metrics.oracle_calibration import ShowerCalibration, shower_kind
 from pflow.metrics.stats import Floats, Ints
 from pflow.physics.showers import log_weighted_barycentre

@@ -18,8 +18,7 @@ from pflow.event.events import Events
 from pflow.event.links import assigned_particle
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import LINKED
-from pflow.event.targets import Targets
-from pflow.event.truth import STABLE_STATUS, select_targets
+from pflow.event.truth import STABLE_STATUS, Targets, select_targets
 from pflow.physics.detector import Detector
 from pflow.physics.helix import length_to_cylinder, propagate
 from pflow.physics.kinematics import tangent_basis, unit_vector

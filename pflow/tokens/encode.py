@@ -15,8 +15,7 @@ import numpy.typing as npt
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.merge_hits import merge_hits
-from pflow.event.targets import Targets
-from pflow.event.truth import select_targets
+from pflow.event.truth import Targets, select_targets
 from pflow.tokens.config import PARTS, TokenConfig
 from pflow.tokens.features import FEATURES, feature_columns
 from pflow.tokens.readout import make_readout
@@ -43,7 +42,7 @@ def kept_hits(events: Events, config: TokenConfig) -> ak.Array:
 
 
 def target_particles(events: Events, config: TokenConfig) -> ak.Array:
-    """The target sequences, records [event, particle]: see `pflow.event.targets.Targets.particles`."""
+    """The target sequences, records [event, particle]: see `pflow.event.truth.Targets.particles`."""
     return _targets(events, config).particles
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.links import Links
-from pflow.event.targets import Targets
+from pflow.event.truth import Targets
 from pflow.physics.arrays import double, namespace
 from pflow.physics.kinematics import unit_vector
 

@@ -19,8 +19,7 @@ import torch
 from benchmarks.timing import cpu_ms, write_json
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.data.batch import Batch
-from pflow.data.buckets import bucket
-from pflow.data.collate import Padder
+from pflow.data.collate import Padder, bucket
 from pflow.data.files import FileOptions, survey
 from pflow.event.augment import Augmentation, Overlay, augment
 from pflow.event.events import Events

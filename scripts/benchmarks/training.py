@@ -26,8 +26,7 @@ import torch
 from benchmarks.timing import write_json
 from pflow.checkpoint.load import load_model
 from pflow.data.batch import Batch
-from pflow.data.buckets import bucket
-from pflow.data.collate import Padder
+from pflow.data.collate import Padder, bucket
 from pflow.io.open import read_events
 from pflow.model.common.layers import Packing
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pflow.data.buckets import bucket, cut
+from pflow.data.collate import bucket, cut
 
 
 def lists(batches):

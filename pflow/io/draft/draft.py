@@ -1,6 +1,6 @@
 """A description of the detector that a podio file is from, with a note behind each value how it was found.
 
-`collect` chooses the collections, `measure` finds lengths, sides, layer bits and digitisation, `field` the field.
+`collect` chooses the collections, `measure` finds lengths, sides, layer bits, digitisation and the field.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pflow.errors import InputError
 from pflow.io.atomic import replacing
 from pflow.io.detect import sniff
 from pflow.io.draft.collect import Group, Sources, collect
-from pflow.io.draft.field import measure_field
 from pflow.io.draft.measure import (
     EARLIEST,
     Extent,
     measure_digitisation,
     measure_encoding,
     measure_extent,
+    measure_field,
     measure_time_window,
 )
 from pflow.io.edm4hep.podio import PodioFile
