@@ -68,7 +68,6 @@ SCALE = partial(Normaliser, names=("x",), transforms=("identity",), mean=(0.0,),
         (ParticleFlow, {"weight_decay": -1.0}, "weight_decay"),
         (ParticleFlow, {"warmup": 1.0}, "warmup"),
         (ParticleFlow, {"final_lr": 2.0}, "final_lr"),
-        (ParticleFlow, {"schedule": "linear"}, "no schedule 'linear'"),
     ],
 )
 def test_options_that_cannot_work_are_errors_that_name_them(kind, options, message):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -49,12 +49,10 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         Highest learning rate of AdamW.
     weight_decay
         Of weight matrices; biases, norms and single vectors are not decayed.
-    schedule
-        ``cosine``: linear warm-up, then a cosine down to `final_lr`; ``constant``: warm-up, then constant.
     warmup
-        Share of all steps that warm up.
+        Share of all steps in which the learning rate rises to `lr`; from there it falls as half a cosine.
     final_lr
-        Learning rate at the end of the cosine, as a share of `lr`.
+        Learning rate at the end of the cosine, as a share of `lr`; 1: it stays at `lr`.
 
     Raises
     ------
@@ -68,7 +66,6 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         reconstructor: Callable[[ModelInputs], Reconstructor] = PointingReconstructor,
         lr: float = 1e-3,
         weight_decay: float = 0.01,
-        schedule: Literal["cosine", "constant"] = "cosine",
         warmup: float = 0.05,
         final_lr: float = 0.01,
     ) -> None:
@@ -78,12 +75,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
                 f"expected lr > 0, weight_decay >= 0, 0 <= warmup < 1 and 0 <= final_lr <= 1, found lr {lr}, "
                 f"weight_decay {weight_decay}, warmup {warmup}, final_lr {final_lr}"
             )
-        if schedule not in ("cosine", "constant"):
-            raise ConfigError(f"no schedule '{schedule}': expected cosine or constant")
         self.make_reconstructor = reconstructor
         self.lr = lr
         self.weight_decay = weight_decay
-        self.schedule = schedule
         self.warmup = warmup
         self.final_lr = final_lr
         self.spec = ModelSpec()
@@ -138,11 +132,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         steps = self.trainer.estimated_stepping_batches
         if not 0 < steps < math.inf:
             raise ConfigError("the schedule needs the number of steps: set trainer.max_steps (or no data.max_tokens)")
-        factor = warmup_cosine(
-            total=int(steps),
-            warmup=round(self.warmup * steps),
-            final=self.final_lr if self.schedule == "cosine" else 1.0,
-        )
+        factor = warmup_cosine(total=int(steps), warmup=round(self.warmup * steps), final=self.final_lr)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
@@ -235,7 +225,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             "seed": data.seed,
             "lr": self.lr,
             "weight_decay": self.weight_decay,
-            "schedule": self.schedule,
+            "final_lr": self.final_lr,
             "ema_decay": next((one.decay for one in self.trainer.callbacks if isinstance(one, AveragedWeights)), None),
             "precision": str(self.trainer.precision),
             "torch": torch.__version__,

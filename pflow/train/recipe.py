@@ -15,8 +15,8 @@ import torch
 import yaml
 
 from pflow.checkpoint.load import read_checkpoint
-from pflow.config import config_dir, from_plain
-from pflow.errors import ConfigError, InputError, check_fields, nearest
+from pflow.config import from_plain, load_yaml, resolve
+from pflow.errors import ConfigError, InputError, check_fields
 from pflow.io.atomic import replacing
 
 SUMMARY = "training.json"
@@ -115,18 +115,13 @@ class TrainingRecipe:
 
 
 def load_recipe(source: str | Path) -> TrainingRecipe:
-    """Read a recipe from a YAML file, or by the name of one that comes with pflow; InputError if it is none."""
-    path = Path(source)
-    if not path.is_file():
-        known = {found.stem: found for found in sorted((config_dir() / "recipes").glob("*.yaml"))}
-        if str(source) not in known:
-            raise InputError("no such recipe", file=source, suggestions=nearest(str(source), known) or known)
-        path = known[str(source)]
+    """Read a recipe from a YAML file, or by the name of one that comes with pflow; ConfigError if it is none."""
+    path = resolve("recipes", source)
+    content = load_yaml(path)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
         return from_plain(TrainingRecipe, content, "top level")
-    except (yaml.YAMLError, ConfigError) as error:
-        raise InputError(f"not a recipe: {error}", file=path) from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: not a recipe: {error}") from error
 
 
 def run_recipe(

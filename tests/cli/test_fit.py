@@ -116,7 +116,7 @@ def test_a_pointing_fit_that_stops_within_an_epoch_goes_on_where_it_was(small, t
         *(f"--model.reconstructor.network.{size}" for size in sizes),
         *(f"--data.train={small['val']}", f"--data.val={small['val']}", "--data.batch_size=8"),
         *("--trainer.max_epochs=9", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
-        *("--trainer.val_check_interval=2", "--model.schedule=constant", "--model.warmup=0"),
+        *("--trainer.val_check_interval=2", "--model.final_lr=1", "--model.warmup=0"),
     ]
     whole, part = tmp_path / "whole", tmp_path / "part"
     main(["fit", *options, "--trainer.max_steps=10", f"--output={whole}"])
@@ -271,7 +271,7 @@ def test_a_training_is_not_continued_from_weights_alone(run, tmp_path):
 def averaged(tiny, small, tmp_path_factory):
     """Folder of a finished fit with averaged weights: two epochs."""
     folder = tmp_path_factory.mktemp("averaged") / "run"
-    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", "--model.schedule=constant"]
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", "--model.final_lr=1"]
     main(["fit", *tiny, *data, "--ema.decay=0.9", "--trainer.max_epochs=2", f"--output={folder}"])
     return folder
 

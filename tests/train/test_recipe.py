@@ -55,7 +55,7 @@ def test_a_missing_sample_or_folder_is_named_before_any_training(samples, pflow,
         run_recipe(load_recipe("general"), output=tmp_path / "out", data_dir=samples, pflow=pflow)
     with pytest.raises(ConfigError, match="--data-dir"):
         run_recipe(load_recipe("general"), output=tmp_path, pflow=pflow)
-    with pytest.raises(InputError, match="nearest matches: photon"):
+    with pytest.raises(ConfigError, match="nearest matches: photon"):
         load_recipe("foton")
     assert pflow.calls == []
 
@@ -157,7 +157,7 @@ def test_a_variant_that_there_is_not_is_an_error(samples, pflow, tmp_path, varia
 )
 def test_an_error_in_a_recipe_says_what_is_wrong(tmp_path, text, message):
     (tmp_path / "mine.yaml").write_text(text)
-    with pytest.raises(InputError, match=rf"mine\.yaml: not a recipe.*{message}"):
+    with pytest.raises(ConfigError, match=rf"mine\.yaml.*{message}"):
         load_recipe(tmp_path / "mine.yaml")
 
 

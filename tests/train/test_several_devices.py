@@ -34,7 +34,7 @@ The training ends within the second epoch, where it validates."""
 def options(small, tiny) -> list[str]:
     return [
         *("fit", *tiny, "--data.batch_size=4", "--data.chunk-size=16", "--trainer.val_check_interval=5"),
-        *("--model.reconstructor.network.dropout=0", "--model.schedule=constant", "--model.warmup=0"),
+        *("--model.reconstructor.network.dropout=0", "--model.final_lr=1", "--model.warmup=0"),
         *(f"--data.train={small['val']}", f"--data.val={small['test']}"),
     ]
 
