@@ -1,10 +1,11 @@
-"""Results as ``metrics.json`` and as a table on screen."""
+"""Results as ``metrics.json``, with the definition and unit of each key, and as a table on screen."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,97 @@ import numpy.typing as npt
 from rich.table import Table
 from rich.text import Text
 
-from pflow.metrics.definitions import DEFINITIONS, unit_of
+from pflow.errors import ConfigError
 from pflow.metrics.evaluation import ORACLE, REFERENCE, EvaluationResult
 from pflow.metrics.stats import Histogram, Number, Series, leaves
 from pflow.physics.pdg import CLASSES
 from pflow.version import versions
 
-__all__ = ["SCHEMA", "Row", "document", "method", "number_text", "rows", "summary", "table"]
+__all__ = [
+    "DEFINITIONS",
+    "SCHEMA",
+    "Row",
+    "definition_of",
+    "document",
+    "method",
+    "number_text",
+    "rows",
+    "summary",
+    "table",
+    "unit_of",
+]
 
 SCHEMA = "pflow-metrics-3"
 """Changes when a key is renamed, removed or redefined; new keys do not change it. Version 3 renamed ``classical`` to
 ``reference`` and ``legacy`` (the first paper's metrics) to ``energy_rank``."""
 
 VERSIONS = ("pflow", "numpy", "scipy", "awkward", "uproot", "fastjet")
+
+DEFINITIONS = {
+    "count.exact_fraction": "events with as many reconstructed particles as targets / events",
+    "count.one_vs_two_accuracy": "correct events (one particle for one, more for two) / events of one or two photons",
+    "count.one_vs_two_accuracy_above_30_mrad": "the same, without the pairs of photons closer than 30 mrad",
+    "count.two_photons_found.efficiency": "events with two or more particles / events of two photons, by opening angle",
+    "energy.mean_abs_rel_error": "mean of |E_reco - E_true| / E_true of matched pairs",
+    "energy.mean_rel_error": "mean of (E_reco - E_true) / E_true of matched pairs",
+    "energy.response_median": "median of E_reco / E_true of matched pairs",
+    "energy.resolution_68": "half the narrowest interval that holds 68.3% of E_reco / E_true of matched pairs",
+    "energy.resolution_68_over_median": "energy.resolution_68 / energy.response_median",
+    "energy.resolution_iqr": "interquartile range / 1.349 of E_reco / E_true of matched pairs",
+    "angle.mean_deg": "mean angle between the directions of matched pairs",
+    "angle.median_deg": "median angle between the directions of matched pairs",
+    "angle.q68_deg": "68% quantile of the angle between the directions of matched pairs",
+    "charge.accuracy": "matched pairs of equal charge / matched pairs",
+    "pdg.accuracy": "matched pairs of equal |PDG| / matched pairs",
+    "pdg.class_accuracy": "matched pairs of the same class / matched pairs",
+    "class.*.efficiency": "matched targets / targets, of true class *",
+    "class.*.fake_rate": "unmatched / all reconstructed particles, of reconstructed class *",
+    "class.*.purity": "matched to a target of the same class / all reconstructed particles, of class *",
+    "class.*.identified": "matched to a particle of the same class / matched targets, of true class *",
+    "class.*.response_median": "as energy.response_median, of matched pairs of true class *",
+    "class.*.resolution_68": "as energy.resolution_68, of matched pairs of true class *",
+    "class.*.resolution_68_over_median": "class.*.resolution_68 / class.*.response_median",
+    "class.*.resolution_iqr": "as energy.resolution_iqr, of matched pairs of true class *",
+    "class.*.median_deg": "as angle.median_deg, of matched pairs of true class *",
+    "class.*.q68_deg": "as angle.q68_deg, of matched pairs of true class *",
+    "fake_energy_fraction": "energy of unmatched / of all reconstructed particles",
+    "energy_weighted_efficiency": "energy of matched / of all targets",
+    "event.*.response_median": "median of reconstructed / true visible energy or mass of events",
+    "event.*.resolution_68": "half the narrowest interval with 68.3% of that response",
+    "event.*.resolution_68_over_median": "that resolution_68 / response_median",
+    "event.*.rms90": "standard deviation of that response in its narrowest interval with 90%",
+    "jets.*.efficiency": "true jets with a reconstructed jet within 0.1 rad / all true jets of at least 10 GeV",
+    "jets.*.response_median": "median of E_reco / E_true of matched jets",
+    "jets.*.iqr_over_median": "interquartile range / median of E_reco / E_true of matched jets",
+    "energy_rank.count_difference": "mean of reconstructed minus true number of particles",
+    "energy_rank.mean_abs_rel_error": "mean of |E_reco - E_true| / E_true of pairs by rank in energy",
+    "energy_rank.mean_rel_error": "mean of (E_reco - E_true) / E_true of pairs by rank in energy",
+    "energy_rank.charge_accuracy": "equal charge / pairs by rank in energy",
+    "energy_rank.pdg_accuracy": "equal |PDG| / pairs by rank in energy",
+    "energy_rank.angle_mean_deg": "mean angle between the directions of pairs by rank in energy",
+    "energy_rank.angle_median_deg": "median angle between the directions of pairs by rank in energy",
+    "binned.*.*.efficiency": "as class.*.efficiency, in bins of the true quantity",
+    "binned.*.*.fake_rate": "as class.*.fake_rate, in bins of the reconstructed quantity",
+    "binned.*.*.response_median": "as class.*.response_median, in bins of the true quantity",
+    "binned.*.*.resolution_68": "as class.*.resolution_68, in bins of the true quantity",
+    "binned.*.*.median_deg": "as class.*.median_deg, in bins of the true quantity",
+    "binned.*.*.q68_deg": "as class.*.q68_deg, in bins of the true quantity",
+}
+"""Meaning of keys (patterns in which * stands for a name), in the order of the results."""
+
+
+def definition_of(key: str) -> str:
+    """The definition of a dotted key, e.g. ``class.photon.efficiency``."""
+    for keys, text in DEFINITIONS.items():
+        if keys.count(".") == key.count(".") and fnmatchcase(key, keys):
+            return text
+    raise ConfigError(f"no metric '{key}'")
+
+
+def unit_of(key: str) -> str:
+    """The unit of a key or pattern, "1" for none."""
+    return "deg" if key.endswith("deg") else "1"
+
 
 TABLE_ROWS = {
     "count.exact_fraction": "exact count",

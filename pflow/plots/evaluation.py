@@ -17,7 +17,7 @@ from pflow.metrics.evaluation import EvaluationResult
 from pflow.metrics.event import OPENING_ANGLE
 from pflow.metrics.particles import ENERGY, THETA
 from pflow.metrics.stats import Axis, Histogram, Number, Series, Tree
-from pflow.plots.style import COLORS, MARKERS, new_figure, styled, title
+from pflow.plots.style import COLORS, MARKERS, styled
 
 __all__ = ["caption", "figures", "plot_binned", "plot_confusion", "plot_count_difference", "plot_distribution"]
 
@@ -155,11 +155,12 @@ def _digits(number: Number) -> str:
 def plot_binned(axis: Axis, series: Mapping[str, Series], *, label: str, text: str = "", **options: Any) -> Figure:
     """Points with 68.3% intervals against a binned quantity, by algorithm; a thin line at the height of `reference`."""
     with styled():
-        figure, axes = new_figure()
+        figure = Figure()
+        axes = figure.add_subplot()
         _fill(axes, axis, series, **options)
         axes.set_ylabel(label)
         _legend(figure, axes)
-        title(axes, text)
+        axes.set_title(text, loc="left")
         return figure
 
 
@@ -172,7 +173,7 @@ def _plot_by_class(
         panels = figure.subplots(1, len(by_class))
         for axes, (name, series) in zip(panels, by_class.items(), strict=True):
             _fill(axes, axis, series, **options)
-            title(axes, f"{name.replace('_', ' ')}s")
+            axes.set_title(f"{name.replace('_', ' ')}s", loc="left")
         panels[0].set_ylabel(label)
         _legend(figure, panels[0], text)
         return figure
@@ -245,7 +246,8 @@ def plot_distribution(
 ) -> Figure:
     """Fraction of the entries in each bin by algorithm, entries outside the axis included; `numbers`: legend texts."""
     with styled():
-        figure, axes = new_figure()
+        figure = Figure()
+        axes = figure.add_subplot()
         for k, (name, histogram) in enumerate(histograms.items()):
             total = float(histogram.counts.sum()) + histogram.below + histogram.above
             if not total:
@@ -267,7 +269,7 @@ def plot_distribution(
         axes.set_ylabel(f"Fraction of {fraction_of}")
         axes.set_ylim(bottom=0)
         _legend(figure, axes)
-        title(axes, text)
+        axes.set_title(text, loc="left")
         return figure
 
 
@@ -293,7 +295,8 @@ def plot_confusion(
     total = matrix.sum(axis=1, keepdims=True)
     fractions = np.divide(matrix, total, out=np.zeros_like(matrix), where=total > 0)
     with styled():
-        figure, axes = new_figure(width=8.0, height=6.4)
+        figure = Figure(figsize=(8.0, 6.4))
+        axes = figure.add_subplot()
         image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1, aspect="auto")
         for (row, column), fraction in np.ndenumerate(fractions):
             if matrix[row, column]:
@@ -307,5 +310,5 @@ def plot_confusion(
         axes.set_xlabel("Reconstructed class")
         axes.set_ylabel("True class")
         figure.colorbar(image, ax=axes, label="Fraction of the true class")
-        title(axes, text)
+        axes.set_title(text, loc="left")
         return figure

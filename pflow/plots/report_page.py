@@ -10,9 +10,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from pflow.metrics.definitions import DEFINITIONS, definition_of, unit_of
 from pflow.metrics.evaluation import EvaluationResult
-from pflow.metrics.report import method, number_text, rows, summary
+from pflow.metrics.report import DEFINITIONS, definition_of, method, number_text, rows, summary, unit_of
 from pflow.plots.evaluation import caption
 from pflow.plots.style import MARK
 from pflow.show import html_table

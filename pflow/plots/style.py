@@ -9,10 +9,9 @@ from typing import Any
 
 import matplotlib as mpl
 import mplhep
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["COLORS", "MARK", "MARKERS", "new_figure", "rendered", "styled", "title"]
+__all__ = ["COLORS", "MARK", "MARKERS", "rendered", "styled"]
 
 COLORS = ("#3f90da", "#bd1f01", "#94a4a2", "#ffa90e", "#832db6", "#a96b59", "#e76300", "#b9ac70")
 """Colours of algorithms in their order, distinct for any colour vision (M. Petroff, arXiv:2107.02270)."""
@@ -40,17 +39,6 @@ def styled() -> Iterator[None]:
     style: Any = {**mplhep.style.ROOT, **_OWN}
     with mpl.rc_context(style):
         yield
-
-
-def new_figure(*, width: float = 7.0, height: float = 5.2) -> tuple[Figure, Axes]:
-    """A figure of this size in inches with one pair of axes, without pyplot state; call inside `styled`."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.add_subplot()
-
-
-def title(axes: Axes, text: str) -> None:
-    """A small title above the axes, on the left."""
-    axes.set_title(text, loc="left")
 
 
 MARK = b"made by pflow"

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pflow.plots.style import COLORS, styled, title
+from pflow.plots.style import COLORS, styled
 
 __all__ = ["plot_training"]
 
@@ -47,7 +47,7 @@ def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "")
             panel.set_xlabel("Epoch")
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
             panel.tick_params(labelsize=11)
-        title(panels[0], text)
+        panels[0].set_title(text, loc="left")
         return figure
 
 

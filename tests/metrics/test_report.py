@@ -11,10 +11,9 @@ import pytest
 from rich.console import Console
 
 from pflow.errors import ConfigError
-from pflow.metrics.definitions import DEFINITIONS, definition_of
 from pflow.metrics.evaluation import AlgorithmMetrics, EvaluationResult, EvaluationSettings
 from pflow.metrics.match import Matching, match
-from pflow.metrics.report import SCHEMA, TABLE_ROWS, document, number_text, table
+from pflow.metrics.report import DEFINITIONS, SCHEMA, TABLE_ROWS, definition_of, document, number_text, table
 from pflow.metrics.stats import Number, Series, leaves
 from pflow.physics.pdg import CLASSES
 

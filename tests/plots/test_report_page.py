@@ -4,11 +4,12 @@ import dataclasses
 from html.parser import HTMLParser
 
 import pytest
+from matplotlib.figure import Figure
 
 from pflow.metrics.evaluation import AlgorithmMetrics, EvaluationResult, EvaluationSettings
 from pflow.metrics.report import document
 from pflow.plots.report_page import report_page
-from pflow.plots.style import new_figure, rendered
+from pflow.plots.style import rendered
 
 PNG = b"\x89PNG"
 VOID = {"meta", "img"}
@@ -94,7 +95,7 @@ def test_names_are_text_and_not_markup(result):
 
 
 def test_a_browser_shows_it_without_errors(result, open_in_browser):
-    figure, _ = new_figure()
+    figure = Figure()
     seen = open_in_browser(report(result, {"response": rendered(figure, "png")}))
     assert seen["seen"] == seen["resources"] == []
     assert "7 events" in seen["text"]

@@ -1,21 +1,22 @@
 import matplotlib as mpl
 import pytest
+from matplotlib.figure import Figure
 
-from pflow.plots.style import new_figure, rendered, styled
+from pflow.plots.style import rendered, styled
 
 
 def test_no_global_state_changes():
     before = dict(mpl.rcParams)
     with styled():
         assert mpl.rcParams["font.size"] != before["font.size"]
-    rendered(new_figure()[0], "png")
+    rendered(Figure(), "png")
     assert dict(mpl.rcParams) == before
 
 
 @pytest.mark.parametrize(("format", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
 def test_the_same_content_gives_the_same_bytes_of_the_format(format, start):
-    figure, axes = new_figure()
-    axes.plot([1, 2], label="PFlow")
+    figure = Figure(layout="constrained")
+    figure.add_subplot().plot([1, 2], label="PFlow")
     first, second = rendered(figure, format), rendered(figure, format)
     assert first.startswith(start)
     assert first == second
