@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import pytorch_lightning as pl
 import torch
-from jsonargparse import ActionConfigFile, Namespace
+from jsonargparse import ActionConfigFile
 from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
@@ -77,9 +77,6 @@ MODEL = {
 class SaveConfig(SaveConfigCallback):  # type: ignore[misc]
     """Keeps the whole configuration beside the checkpoints, as ``config.yaml``."""
 
-    def __init__(self, parser: LightningArgumentParser, config: Namespace, **options: Any) -> None:
-        super().__init__(parser, config, **{**options, "save_to_log_dir": False, "overwrite": True})
-
     def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Write it when a fit begins."""
         if stage == "fit":
@@ -130,6 +127,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
                     ParticleFlow,
                     ParticleFlowData,
                     save_config_callback=SaveConfig,
+                    save_config_kwargs={"save_to_log_dir": False, "overwrite": True},
                     seed_everything_default=1,
                     auto_configure_optimizers=False,
                     load_from_checkpoint_support=False,

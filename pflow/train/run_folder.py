@@ -48,10 +48,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
 
 def make_loggers(folder: Path) -> list[Any]:
     """CSV logs, and TensorBoard's if it is installed, in the next free ``logs/version_N`` of a run's folder."""
-    used = [int(path.name.removeprefix("version_")) for path in (folder / "logs").glob("version_[0-9]*")]
-    number = max(used, default=-1) + 1
-    kinds = [CSVLogger] + [TensorBoardLogger] * (find_spec("tensorboard") is not None)
-    return [logger(save_dir=folder, name="logs", version=number) for logger in kinds]
+    loggers: list[Any] = [CSVLogger(save_dir=folder, name="logs")]
+    if find_spec("tensorboard") is not None:
+        loggers.append(TensorBoardLogger(save_dir=folder, name="logs", version=loggers[0].version))
+    return loggers
 
 
 def read_history(folder: str | Path) -> Mapping[str, dict[int, float]]:
