@@ -19,8 +19,7 @@ from pflow.metrics import jets
 from pflow.metrics.event import CountMetrics, EventMetrics, IndexedMetrics
 from pflow.metrics.match import Matches, Matching, match
 from pflow.metrics.match_hits import HitMatching, match_by_hits
-from pflow.metrics.oracle import ORACLE, perfect_reconstruction
-from pflow.metrics.oracle_calibration import load_calibration
+from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstruction
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.stats import Tree
 from pflow.metrics.table import ParticleTable

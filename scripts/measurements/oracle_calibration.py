@@ -13,8 +13,7 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.io.atomic import replacing
 from pflow.io.open import iterate_events
-from pflow.metrics.oracle import measure_showers, tracks_of_particles
-from pflow.metrics.oracle_calibration import KINDS, ShowerCalibration
+from pflow.metrics.oracle import KINDS, ShowerCalibration, measure_showers, tracks_of_particles
 from pflow.metrics.stats import Floats, Ints
 from pflow.physics.detector import Detector, load_detector
 
