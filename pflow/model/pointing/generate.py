@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +38,7 @@ def generate(network: PointingNetwork, batch: Batch, decoding: PointingDecodingC
     if network.training:
         raise ValueError("model: it is in training mode; call model.eval() first")
     source = network.encode(batch)
-    decoded = decode_first_stage(network, source if network.refiner is None else source.copy(), decoding)
+    decoded = decode_first_stage(network, source if network.refiner is None else source.change(torch.clone), decoding)
     return finish(network, batch, source, decoded, decoding)
 
 
@@ -95,7 +96,7 @@ class BatchDecoder:
         self.pointed = Pointed(*map(compaction.apply, self.pointed))
         if self.selected is not None:
             self.selected = compaction.apply(self.selected)
-        self.source, self.state = self.source.compact(compaction), self.state.compact(compaction)
+        self.source, self.state = self.source.change(compaction.apply), self.state.compact(compaction)
         self.tables = self.source.tables()
         self.memory = self.memory.compact(compaction)
         for cache in self.caches:
@@ -171,18 +172,14 @@ def _refined_in_parts(
     batch, n_particles, n_items = decoded.hit_fraction.shape
     on_cpu = source.states.device.type == "cpu"
     size = max(1, CACHED_FRACTIONS // (n_particles * max(1, n_items))) if on_cpu else batch
-    rows = [slice(start, start + size) for start in range(0, batch, size)]
-    parts = [_refined(network, source.events(at), decoded.events(at), decoding) for at in rows]
+    parts = []
+    for start in range(0, batch, size):
+        of_events = itemgetter(slice(start, start + size))
+        few = DecodedParticles(*map(of_events, decoded))
+        particles, charge, assignment, is_particle = refine(network, few, source.change(of_events), decoding)
+        hit_fraction = assignment.pairs.dense(assignment.log_fraction.exp())
+        parts.append({"is_particle": is_particle, "hit_fraction": hit_fraction, **particles.columns(charge)})
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-
-
-def _refined(
-    network: PointingNetwork, source: EncodedSource, decoded: DecodedParticles, decoding: PointingDecodingConfig
-) -> dict[str, Tensor]:
-    """Columns of the refined particles."""
-    particles, charge, assignment, is_particle = refine(network, decoded, source, decoding)
-    hit_fraction = assignment.pairs.dense(assignment.log_fraction.exp())
-    return {"is_particle": is_particle, "hit_fraction": hit_fraction, **particles.columns(charge)}
 
 
 def _without_gaps(
@@ -233,7 +230,7 @@ def explain(network: PointingNetwork, batch: Batch, decoding: PointingDecodingCo
     source = network.encode(batch)
     handle = network.decoder.register_forward_hook(record)
     try:
-        decoded = decode_first_stage(network, source.copy(), decoding)
+        decoded = decode_first_stage(network, source.change(torch.clone), decoding)
     finally:
         handle.remove()
     columns = decoded.columns

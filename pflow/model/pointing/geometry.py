@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from pflow.data.batch import Batch
-from pflow.model.common.cache import Compaction
 
 FAR = 2000.0
 """Distance from the vertex, along its momentum, of a track whose position at the calorimeter is not known, mm."""
@@ -171,18 +170,6 @@ class EncodedSource(NamedTuple):
             function(self.states),
             function(self.hidden),
         )
-
-    def copy(self) -> EncodedSource:
-        """A copy that shares no storage; decoding changes its source in place."""
-        return self.change(torch.clone)
-
-    def events(self, rows: slice) -> EncodedSource:
-        """Some of the events, as views."""
-        return self.change(lambda part: part[rows])
-
-    def compact(self, compaction: Compaction) -> EncodedSource:
-        """The events that go on, moved in place."""
-        return self.change(compaction.apply)
 
     def in_tables(self, token: Tensor) -> Tensor:
         """Indices into B * S of tokens int64 [B, ...] of each event."""

@@ -140,10 +140,6 @@ class DecodedParticles(NamedTuple):
         """From the columns of a decoded sequence and its mask."""
         return cls(**{name: columns[name] for name in cls._fields if name != "mask"}, mask=mask)
 
-    def events(self, rows: slice) -> DecodedParticles:
-        """Those of some of the events, as views."""
-        return DecodedParticles(*(values[rows] for values in self))
-
 
 class RefinedAssignment(NamedTuple):
     """Result of the refinement."""

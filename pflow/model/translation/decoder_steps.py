@@ -55,7 +55,7 @@ class TranslationDecoder:
     def __init__(self, network: TranslationNetwork, batch: Batch, decoding: DecodingConfig) -> None:
         self.network = network
         self.eos_threshold = decoding.eos_threshold
-        states, self.memory_mask = network.encode(batch)
+        states, self.memory_mask = network.source(batch)
         self.memory = [known.contiguous() for known in network.decoder.project(states)]
         self.caches = [KVCache() for _ in self.memory]
         self.tokens = TargetTokens.bos(len(batch), batch.hits.mask.device)

@@ -9,7 +9,7 @@ from torch.nn import functional
 from pflow.model.common.attention import CrossAttention, SelfAttention
 from pflow.model.common.layers import LayerStyle, Packing, TransformerLayer, gelu
 from pflow.model.translation import TranslationNetworkConfig
-from pflow.model.translation.layers import Decoder, make_encoder
+from pflow.model.translation.network import Decoder, make_encoder
 
 W, H, FF = 8, 2, 12
 

@@ -39,7 +39,7 @@ def first_stage(model, batch, n=3):
     decoding = dataclasses.replace(model.decoding.limited(n), eos_threshold=1.0)
     with torch.no_grad():
         source = model.network.encode(batch)
-        columns, mask, _ = decode_first_stage(model.network, source.copy(), decoding)
+        columns, mask, _ = decode_first_stage(model.network, source.change(torch.clone), decoding)
     assert mask.all()
     return DecodedParticles.of(columns, mask), source
 
