@@ -9,8 +9,7 @@ from pflow.errors import ConfigError
 from pflow.event.augment import Overlay
 from pflow.event.disturb import Disturbance
 from pflow.event.merge_hits import Merge
-from pflow.metrics.match import Matching
-from pflow.metrics.match_hits import HitMatching
+from pflow.metrics.match import HitMatching, Matching
 from pflow.physics.detector import Calorimeter
 from pflow.tokens.config import TokenConfig
 from pflow.tokens.scale import Normaliser

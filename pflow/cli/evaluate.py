@@ -11,8 +11,7 @@ from pflow.cli.options import add_file_options, add_option, add_options, file_op
 
 if TYPE_CHECKING:
     from pflow.metrics.evaluation import EvaluationResult
-    from pflow.metrics.match import Matching
-    from pflow.metrics.match_hits import HitMatching
+    from pflow.metrics.match import HitMatching, Matching
 
 __all__ = ["add_arguments", "run"]
 
@@ -139,8 +138,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _matching(match: str, cut: str) -> Matching | HitMatching:
     from pflow.errors import ConfigError
-    from pflow.metrics.match import Matching
-    from pflow.metrics.match_hits import HitMatching
+    from pflow.metrics.match import HitMatching, Matching
 
     if match == "hits":
         return HitMatching()

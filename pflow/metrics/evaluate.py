@@ -18,7 +18,7 @@ from pflow.io.open import iterate_events
 from pflow.io.particles_root import iterate_reco, read_provenance
 from pflow.io.root import file_uuid
 from pflow.metrics.evaluation import ORACLE, REFERENCE, Evaluation, EvaluationResult, EvaluationSettings
-from pflow.metrics.match_hits import HitMatching
+from pflow.metrics.match import HitMatching
 
 __all__ = ["check_order", "evaluate", "provenance_of", "zip_chunks"]
 

@@ -17,8 +17,7 @@ from pflow.event.skipped import without_refused
 from pflow.event.truth import RULES, STABLE_STATUS, Targets, select_targets
 from pflow.metrics import jets
 from pflow.metrics.event import CountMetrics, EventMetrics, IndexedMetrics
-from pflow.metrics.match import Matches, Matching, match
-from pflow.metrics.match_hits import HitMatching, match_by_hits
+from pflow.metrics.match import HitMatching, Matches, Matching, match, match_by_hits
 from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstruction
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.stats import Tree

@@ -14,8 +14,7 @@ from pflow.event.truth import select_targets
 from pflow.io.open import iterate_events
 from pflow.metrics.evaluate import evaluate as evaluate_any
 from pflow.metrics.evaluation import Evaluation, EvaluationSettings, visible_truth
-from pflow.metrics.match import Matching
-from pflow.metrics.match_hits import HitMatching
+from pflow.metrics.match import HitMatching, Matching
 from pflow.metrics.report import summary
 from pflow.metrics.stats import Number, Series, leaves
 from pflow.physics.detector import load_detector

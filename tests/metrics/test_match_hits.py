@@ -8,7 +8,7 @@ from pflow.event.build import make_hits
 from pflow.event.links import Links
 from pflow.event.truth import select_targets
 from pflow.io.open import read_events
-from pflow.metrics.match_hits import HitMatching, match_by_hits, overlaps
+from pflow.metrics.match import HitMatching, match_by_hits, overlaps
 
 ENERGY = np.array([4.0, 3.0, 2.0, 1.0])
 
