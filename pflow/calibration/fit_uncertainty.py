@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.metrics.match import Matches
-from pflow.metrics.pulls import covariances, pulls
 from pflow.metrics.stats import Distribution, Floats, Ints
 from pflow.metrics.table import ParticleTable
+from pflow.physics.kinematics import tangent_basis
 from pflow.tokens.uncertainty import CURVES, Curve, UncertaintyCalibration, curve_index
 
 __all__ = ["MIN_PULLS", "UncertaintyFit", "fit_curve"]
@@ -38,10 +38,10 @@ class UncertaintyFit:
         by_track: npt.NDArray[np.bool_] | None,
     ) -> None:
         """Add matched targets and particles of a model without calibration; none without covariances are added."""
-        covariance = covariances(records)
+        covariance = _covariances(records)
         if covariance is None:
             return
-        values = pulls(truth, reco, covariance, matches)
+        values = _pulls(truth, reco, covariance, matches)
         known = np.isfinite(values).all(axis=1)
         row = matches.reco[known]
         energy, momentum = reco.energy[row], np.linalg.norm(reco.momentum[row], axis=1)
@@ -68,6 +68,38 @@ class UncertaintyFit:
                 if curve is not None:
                     curves[quantity][name] = curve
         return UncertaintyCalibration(**curves)
+
+
+def _covariances(particles: ak.Array) -> Floats | None:
+    """Covariance of (px, py, pz, E) of all particles, float64 [N, 4, 4], GeV^2; None where the records have none."""
+    if "covariance" not in particles.fields:
+        return None
+    stored = ak.to_numpy(ak.flatten(particles["covariance"], axis=1))  # [N, 10], the lower triangle by rows
+    full = np.zeros((len(stored), 4, 4))
+    rows, columns = np.tril_indices(4)
+    full[:, rows, columns] = stored
+    full[:, columns, rows] = stored
+    return full
+
+
+def _pulls(truth: ParticleTable, reco: ParticleTable, covariance: Floats, matches: Matches) -> Floats:
+    """(reconstructed - true) / sigma of ln E, polar angle and azimuth of matched pairs, float64 [M, 3].
+
+    sigma(ln E) = sqrt(cov(E, E)) / E. For a unit vector e across the direction, sigma = sqrt(e^T cov(p, p) e) / p, and
+    the error is the component along e of the difference between the two directions. Not finite where a sigma is 0 or
+    unknown.
+    """
+    i, j = matches.truth, matches.reco
+    energy, momentum = reco.energy[j], reco.momentum[j]
+    size = np.linalg.norm(momentum, axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = momentum / size[:, None]
+        true = truth.momentum[i] / np.linalg.norm(truth.momentum[i], axis=1)[:, None]
+        columns = [(np.log(energy) - np.log(truth.energy[i])) * energy / np.sqrt(covariance[j, 3, 3])]
+        for axis in tangent_basis(found):
+            variance = np.einsum("ma,mab,mb->m", axis, covariance[j, :3, :3], axis)
+            columns.append(np.sum((found - true) * axis, axis=1) * size / np.sqrt(variance))
+    return np.stack(columns, axis=1)
 
 
 def fit_curve(sigma: Floats, values: Floats) -> Curve | None:

@@ -2,8 +2,9 @@
 
 Interface: `reconstructor`, with the options of `config`. The whole way from a batch to its particles: `generate`.
 
-First stage: `encoder`; `decoder` (where the next particle starts, and whether there is one), `assignment` (its hits and
-tracks) and `head` (what it is). `step` joins them to the one decoder step, which decodes, trains and is exported.
+First stage, after the encoder in `network`: `decoder` (where the next particle starts, and whether there is one),
+`assignment` (its hits and tracks) and `head` (what it is). `step` joins them to the one decoder step, which decodes,
+trains and is exported.
 
 Refinement: `refiner` reassigns the hits of all decoded particles at once; `generate` decides what these then are and
 which of them are kept.
