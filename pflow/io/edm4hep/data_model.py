@@ -1,6 +1,6 @@
 """Types of EDM4hep: members of its structs, what podio stores of a collection of each type, and ids of collections.
 
-`DataModel` reads the definition, as JSON, that every podio file carries; `EDM4HEP` holds the types that pflow writes.
+`DataModel` reads the definition, as JSON, that every podio file carries; `edm4hep_types` are those that pflow writes.
 """
 
 from __future__ import annotations
@@ -8,18 +8,20 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
+from pflow.config import load_yaml
 from pflow.errors import nearest
 from pflow.event import jagged
 
-__all__ = ["EDM4HEP", "CollectionInfo", "DataModel", "collection_id", "content", "lists", "strings"]
+__all__ = ["CollectionInfo", "DataModel", "collection_id", "content", "edm4hep_types", "lists", "strings"]
 
-SCHEMA_VERSION = 6  # version of EDM4hep 1.0's schema, which the types in `EDM4HEP` are of
+SCHEMA_VERSION = 6  # version of EDM4hep 1.0's schema, which `edm4hep_types` are of
 
 PRIMITIVES = {
     "bool": np.dtype(np.bool_),
@@ -49,73 +51,10 @@ OF_PODIO: dict[str, Members] = {
 }
 """Structs of podio's own."""
 
-STRUCTS = {
-    "Vector3f": "float x, float y, float z",
-    "CovMatrix3f": "std::array<float, 6> values",
-    "CovMatrix4f": "std::array<float, 10> values",
-    "CovMatrix6f": "std::array<float, 21> values",
-    "TrackState": "std::int32_t location, float D0, float phi[rad], float omega, float Z0, float tanLambda,"
-    " float time[ns], edm4hep::Vector3f referencePoint[mm], edm4hep::CovMatrix6f covMatrix",
-}
-"""Members of structs of EDM4hep 1.0."""
 
-DATATYPES = {
-    "EventHeader": (
-        "std::uint64_t eventNumber, std::uint32_t runNumber, std::uint64_t timeStamp, double weight",
-        {"VectorMembers": "double weights"},
-    ),
-    "CalorimeterHit": (
-        "std::uint64_t cellID, float energy[GeV], float energyError[GeV], float time[ns],"
-        " edm4hep::Vector3f position[mm], std::int32_t type",
-        {},
-    ),
-    "Cluster": (
-        "std::int32_t type, float energy[GeV], float energyError[GeV], edm4hep::Vector3f position[mm],"
-        " edm4hep::CovMatrix3f positionError[mm^2], float iTheta[rad], float iPhi[rad],"
-        " edm4hep::Vector3f directionError[mm^2]",
-        {
-            "VectorMembers": "float shapeParameters, float subdetectorEnergies",
-            "OneToManyRelations": "edm4hep::Cluster clusters, edm4hep::CalorimeterHit hits",
-        },
-    ),
-    "Track": (
-        "std::int32_t type, float chi2, std::int32_t ndf, std::int32_t Nholes",
-        {
-            "VectorMembers": "std::int32_t subdetectorHitNumbers, std::int32_t subdetectorHoleNumbers,"
-            " edm4hep::TrackState trackStates",
-            "OneToManyRelations": "edm4hep::TrackerHit trackerHits, edm4hep::Track tracks",
-        },
-    ),
-    "ReconstructedParticle": (
-        "std::int32_t PDG, float energy[GeV], edm4hep::Vector3f momentum[GeV], edm4hep::Vector3f referencePoint[mm],"
-        " float charge[e], float mass[GeV], float goodnessOfPID, edm4hep::CovMatrix4f covMatrix[GeV^2]",
-        {
-            "OneToManyRelations": "edm4hep::Cluster clusters, edm4hep::Track tracks,"
-            " edm4hep::ReconstructedParticle particles",
-            "OneToOneRelations": "edm4hep::Vertex decayVertex",
-        },
-    ),
-    "ParticleID": (
-        "std::int32_t type, std::int32_t PDG, std::int32_t algorithmType, float likelihood",
-        {"VectorMembers": "float parameters", "OneToOneRelations": "edm4hep::ReconstructedParticle particle"},
-    ),
-}
-"""Members and relations of data types of EDM4hep 1.0."""
-
-
-def _listed(lines: str) -> list[str]:
-    return re.split(r", (?!\d)", lines)
-
-
-EDM4HEP: dict[str, Any] = {
-    "schema_version": SCHEMA_VERSION,
-    "components": {f"edm4hep::{name}": {"Members": _listed(members)} for name, members in STRUCTS.items()},
-    "datatypes": {
-        f"edm4hep::{name}": {"Members": _listed(members)} | {part: _listed(own) for part, own in more.items()}
-        for name, (members, more) in DATATYPES.items()
-    },
-}
-"""Definition of the types that pflow writes, in the form of podio's JSON."""
+def edm4hep_types() -> dict[str, Any]:
+    """Definition of the types that pflow writes (``edm4hep.yaml``), in the form of podio's JSON."""
+    return {"schema_version": SCHEMA_VERSION, **load_yaml(Path(__file__).with_name("edm4hep.yaml"))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from pflow.event import jagged
 from pflow.event.events import Flag
 from pflow.event.particles import Reconstruction
 from pflow.event.skipped import leave_out
-from pflow.io.edm4hep.data_model import EDM4HEP, CollectionInfo, DataModel, collection_id
+from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, collection_id, edm4hep_types
 from pflow.io.edm4hep.frames import Filled, FrameWriter, InputCopy, Parameters
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.reco import RecoNames, hit_frames, reco_frames, track_frames
@@ -91,8 +91,9 @@ class Edm4hepRecoWriter(OutputWriter):
                     f"cannot write {self._path}: the input holds a collection '{collection.name}' already; "
                     "reconstruct the file that it was made from"
                 )
-        self._collections = [(DataModel(EDM4HEP), collection) for collection in own]
-        self._definitions = {"edm4hep": json.dumps(EDM4HEP)}
+        types = edm4hep_types()
+        self._collections = [(DataModel(types), collection) for collection in own]
+        self._definitions = {"edm4hep": json.dumps(types)}
         if self._copy is not None:
             self._collections += [(self._copy.model, collection) for collection in copied.values()]
             self._definitions |= self._copy.definitions

@@ -14,12 +14,13 @@ from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
-from pflow.io.edm4hep.data_model import EDM4HEP, CollectionInfo, DataModel
+from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, edm4hep_types
 from pflow.io.edm4hep.frames import Filled, FrameWriter
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.physics.detector import Detector
 
+EDM4HEP = edm4hep_types()
 DEFINITION = EDM4HEP | {
     "components": EDM4HEP["components"] | {"edm4hep::Vector3d": {"Members": ["double x", "double y", "double z"]}},
     "datatypes": EDM4HEP["datatypes"]

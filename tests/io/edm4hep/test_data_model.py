@@ -2,9 +2,10 @@ import json
 
 import pytest
 
-from pflow.io.edm4hep.data_model import EDM4HEP, CollectionInfo, DataModel, collection_id
+from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, collection_id, edm4hep_types
 from pflow.io.edm4hep.podio import open_podio
 
+EDM4HEP = edm4hep_types()
 OURS = DataModel(EDM4HEP)
 
 

@@ -3,10 +3,11 @@ import pytest
 import uproot
 
 from pflow.errors import InputError
-from pflow.io.edm4hep.data_model import EDM4HEP, CollectionInfo, DataModel
+from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, edm4hep_types
 from pflow.io.edm4hep.frames import Filled, FrameWriter, InputCopy
 from pflow.io.edm4hep.podio import open_podio
 
+EDM4HEP = edm4hep_types()
 MODEL = DataModel(EDM4HEP)
 PARTICLES = CollectionInfo(name="P", data_type="edm4hep::ReconstructedParticleCollection")
 WEIGHTS = CollectionInfo(name="W", data_type="podio::UserDataCollection<float>", schema_version=1)
