@@ -95,7 +95,14 @@ def augment(events: Events, options: Augmentation, generator: np.random.Generato
     if options.overlay is None or groups is None:
         events = _moved(events, phi, reflected)
     else:
-        events = _joined(events, groups, options.overlay, phi, reflected)
+        angle = groups.phi if phi is None else groups.phi + np.repeat(phi, groups.sizes)
+        reflected = None if reflected is None else np.repeat(reflected, groups.sizes)
+        events = overlay(
+            _moved(events[groups.members], angle, reflected),
+            jagged.unflatten(np.arange(len(groups.members)), groups.sizes),
+            ecal_tolerance=options.overlay.ecal_tolerance,
+            hcal_tolerance=options.overlay.hcal_tolerance,
+        )
     if options.disturb is not None:
         events = disturb(events, options.disturb, generator)
     return events
@@ -154,24 +161,6 @@ def _random_groups(events: Events, options: Overlay, generator: np.random.Genera
     of_small = np.repeat(is_small, all_sizes)
     picked[of_small], angle[of_small] = small[members[taken]], phi[taken]
     return _Groups(all_sizes, picked, angle)
-
-
-def _joined(
-    events: Events,
-    groups: _Groups,
-    options: Overlay,
-    phi: Angles | None,
-    reflected: npt.NDArray[np.bool_] | None,
-) -> Events:
-    """The groups, each joined into an event, rotated by an angle each, and some of them reflected."""
-    angle = groups.phi if phi is None else groups.phi + np.repeat(phi, groups.sizes)
-    reflected = None if reflected is None else np.repeat(reflected, groups.sizes)
-    return overlay(
-        _moved(events[groups.members], angle, reflected),
-        jagged.unflatten(np.arange(len(groups.members)), groups.sizes),
-        ecal_tolerance=options.ecal_tolerance,
-        hcal_tolerance=options.hcal_tolerance,
-    )
 
 
 def _any_others(sizes: Index, generator: np.random.Generator) -> tuple[Index, Index]:
@@ -249,7 +238,8 @@ def _moved(events: Events, phi: Angles | None = None, reflected: npt.NDArray[np.
             if field.axes:
                 x, y, z = field.quantities.values()
                 if phi is not None:
-                    columns[x], columns[y] = _rotated(flat[x], flat[y], cos, sin)
+                    columns[x] = (flat[x] * cos - flat[y] * sin).astype(flat[x].dtype)
+                    columns[y] = (flat[x] * sin + flat[y] * cos).astype(flat[y].dtype)
                 if reflected is not None:
                     columns[z] = flat[z] * sign
             elif field.turns == "azimuth" and phi is not None:
@@ -260,8 +250,3 @@ def _moved(events: Events, phi: Angles | None = None, reflected: npt.NDArray[np.
         if columns:
             values[name] = jagged.replaced(part, columns)
     return dataclasses.replace(events, **values)
-
-
-def _rotated(x: Values, y: Values, cos: Angles, sin: Angles) -> tuple[Values, Values]:
-    """Components of vectors, [N] each, rotated by an angle each; in their precision."""
-    return (x * cos - y * sin).astype(x.dtype), (x * sin + y * cos).astype(y.dtype)

@@ -11,8 +11,8 @@ import signal
 import time
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -207,35 +207,29 @@ class BatchSystem:
         if self.jobs < 1:
             raise ConfigError(f"jobs must be at least 1, found {self.jobs}")
 
-    def start(self) -> BatchJobs:
-        """Submit the jobs; a ConfigError says why that is not possible."""
+    @contextmanager
+    def start(self) -> Iterator[BatchJobs]:
+        """Submit the jobs, and end them and the scheduler afterwards; a ConfigError says why that is not possible."""
         kind = getattr(_dask_jobqueue(), SYSTEMS[self.system])
         try:
             cluster = kind(**{"scheduler_options": SCHEDULER, **self.options})
         except (RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(f"batch system {self.system}: {first_line(error)}") from error
-        jobs = BatchJobs(cluster, self)
         try:
+            jobs = BatchJobs(cluster, self)
             jobs.submit()
-        except BaseException:
-            jobs.close()
-            raise
-        return jobs
+            yield jobs
+        finally:
+            cluster.close()
 
 
 class BatchJobs:
-    """Jobs of a batch system, and a dask scheduler in this process; a context manager, which ends them."""
+    """Jobs of a batch system, and a dask scheduler in this process."""
 
     def __init__(self, cluster: Any, system: BatchSystem) -> None:
         self.cluster, self._system = cluster, system  # a dask_jobqueue.JobQueueCluster without jobs
         self._begun: set[str] = set()  # jobs that have had a process
         self._without: set[str] = set()  # those of them that had none at the last look
-
-    def __enter__(self) -> BatchJobs:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __str__(self) -> str:
         """Numbers of the jobs, with which the batch system shows their state, and where their logs are."""
@@ -243,10 +237,6 @@ class BatchJobs:
         shown = ", ".join(numbers[:3]) + (f" and {len(numbers) - 3} more" if len(numbers) > 3 else "")
         logs = self._system.options.get("log_directory")
         return f"jobs {shown or '(none)'} of {self._system.system}" + (f" (logs in {logs})" if logs else "")
-
-    def close(self) -> None:
-        """End the jobs and the scheduler."""
-        self.cluster.close()
 
     def submit(self) -> None:
         """Submit as many jobs as are wanting; after a ConfigError the jobs that the batch system took stay."""

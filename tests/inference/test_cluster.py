@@ -197,15 +197,16 @@ def test_a_job_that_ends_is_replaced(slurm):
 
 def test_a_job_that_is_refused_is_an_error_of_one_line(slurm):
     (slurm / "sbatch").write_text("#!/bin/sh\nprintf 'sbatch: error: no nope\\nsbatch: error: failed\\n' >&2; exit 1\n")
-    with pytest.raises(ConfigError) as caught:
-        slurm_system(jobs=2).start()
+    with pytest.raises(ConfigError) as caught, slurm_system(jobs=2).start():
+        pass
     assert str(caught.value) == "batch system slurm: a job was refused: sbatch: error: no nope; sbatch: error: failed"
 
 
 def test_a_batch_system_that_is_not_there(slurm, monkeypatch):
     monkeypatch.setenv("PATH", str(slurm / "none"))
-    with pytest.raises(ConfigError, match="no command 'sbatch', which submits jobs, on this machine"):
-        slurm_system(jobs=1).start()
+    message = "no command 'sbatch', which submits jobs, on this machine"
+    with pytest.raises(ConfigError, match=message), slurm_system(jobs=1).start():
+        pass
 
 
 def test_interrupts_are_errors_as_before(monkeypatch):
@@ -234,5 +235,5 @@ def test_interrupts_are_errors_as_before(monkeypatch):
 def test_a_file_that_cannot_work_is_refused(tmp_path, text, message):
     path = tmp_path / "mine.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        load_batch_system(path).start()
+    with pytest.raises(ConfigError, match=message), load_batch_system(path).start():
+        pass
