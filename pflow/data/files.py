@@ -9,7 +9,7 @@ import glob
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -54,29 +54,18 @@ class FileOptions:
 
     def open(self, path: str) -> EventFile:
         """Open a file."""
-        options = self.known.get(path, self)
-        return open_events(
-            path,
-            detector=options.detector,
-            schema=options.schema,
-            layout=options.layout,
-            truth_tracks=options.truth_tracks,
-        )
+        return open_events(path, **self.known.get(path, self)._of_file())
 
     def open_cached(self, path: str) -> EventFile | CachedFile:
         """The file with its cache, if there is one and the file was opened before."""
         known = self.known.get(path)
         if self.cache is None or known is None or not isinstance(known.detector, Detector):
             return self.open(path)
-        return CachedFile(
-            path,
-            self.cache,
-            open_file=functools.partial(self.open, path),
-            detector=known.detector,
-            schema=known.schema,
-            layout=known.layout,
-            truth_tracks=known.truth_tracks,
-        )
+        return CachedFile(path, self.cache, open_file=functools.partial(self.open, path), **known._of_file())
+
+    def _of_file(self) -> dict[str, Any]:
+        """Options of `pflow.open_events`."""
+        return {name: getattr(self, name) for name in ("detector", "schema", "layout", "truth_tracks")}
 
     def detected(self, file: EventFile) -> FileOptions:
         """The options with which an open file is opened again as it is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -242,8 +242,7 @@ def _sum_up(file: EventFile, stop: int, targets: Mapping[str, Any], *, truth: bo
 
 def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: int) -> FileContent:
     """A podio file that no detector fits."""
-    file = open_podio(path)
-    try:
+    with closing(open_podio(path)) as file:
         stop = min(file.columns.num_entries, max_entries)
         collections = collection_contents(file, stop)
         draft = "`pflow detector FILE -o mine.yaml` drafts a description"
@@ -270,8 +269,6 @@ def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: in
             collections=collections,
             missing=tuple(missing),
         )
-    finally:
-        file.close()
 
 
 def _tables(path: str | Path) -> tuple[Table, ...]:

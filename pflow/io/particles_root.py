@@ -39,6 +39,7 @@ The key ``pflow_provenance`` holds a JSON text (TObjString): where the events co
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,8 +90,6 @@ LINK_MEMBERS = {
     "track_links": ("TrackLink", {"track": "source", "particle": "particle", "weight": "weight"}),
 }
 """Optional links: what their collection's name adds to that of the particles, and field of each member."""
-
-NO_HIT_LINKS = "holds no links that say which hits the particles are made of"
 
 
 class RecoWriter(OutputWriter):
@@ -251,15 +250,13 @@ def _opened(path: str | Path, name: str, links: Links) -> Iterator[tuple[Any, Ca
     with open_root(path) as file:
         if "podio_metadata" in file:
             reader = Edm4hepRecoReader(PodioFile(file, path), name, links=links != "left out")
-            if links == "required" and "hit_links" not in reader.parts:
-                raise InputError(NO_HIT_LINKS, file=path, field=name)
-            tree, decode = reader.tree, reader.read
+            tree, parts, decode = reader.tree, reader.parts, reader.read
         else:
             tree = open_tree(file, TREE, str(path))
-            optional = _optional(set(tree.keys()), name, path, links)
-
-            def decode(start: int, stop: int) -> Reconstruction:
-                return _decode(tree, optional, name, start, stop, path)
+            parts = _optional(set(tree.keys()), name, path, links)
+            decode = functools.partial(_decode, tree, parts, name, path)
+        if links == "required" and "hit_links" not in parts:
+            raise InputError("holds no links that say which hits the particles are made of", file=path, field=name)
 
         def read(start: int, stop: int) -> Reconstruction:
             reconstruction = decode(start, stop)
@@ -315,12 +312,10 @@ def _optional(keys: set[str], name: str, path: str | Path, links: Links) -> froz
     if f"{name}.PDG" not in keys:
         suggestions = nearest(f"{name}.PDG", keys)
         raise InputError("no such branch; expected particles", file=path, field=f"{name}.PDG", suggestions=suggestions)
-    if links == "required" and "hit_links" not in found:
-        raise InputError(NO_HIT_LINKS, file=path, field=name)
     return frozenset(found if links != "left out" else found - set(LINKS))
 
 
-def _decode(tree: Any, optional: frozenset[str], name: str, start: int, stop: int, path: str | Path) -> Reconstruction:
+def _decode(tree: Any, optional: frozenset[str], name: str, path: str | Path, start: int, stop: int) -> Reconstruction:
     branches = _branches(name)
 
     def read(branch: str) -> ak.Array:

@@ -266,20 +266,14 @@ def _tracker_hits(file: PodioFile, name: str, stop: int) -> tuple[npt.NDArray[np
     if branch is None or not file.columns.has(name, "time"):
         return None
 
-    def get(collection: str, member: str) -> npt.NDArray[np.float64]:
-        return jagged.flat(file.columns.get(collection, member, start=0, stop=stop), np.float64)
+    def get(member: str) -> npt.NDArray[np.float64]:
+        return jagged.flat(file.columns.get(name, member, start=0, stop=stop), np.float64)
 
-    event = jagged.event_index(jagged.count(file.columns.get(name, "time", start=0, stop=stop)))
-    members = [f"{vector}.{axis}" for vector in ("position", "momentum") for axis in "xy"]
-    columns = [
-        event,
-        get(branch, "collectionID"),
-        get(branch, "index"),
-        *(get(name, own) for own in ("time", *members)),
-    ]
-    if len({len(column) for column in columns}) > 1:
-        return None
-    table = np.stack(columns, axis=1)
+    counts = jagged.count(file.columns.get(name, "time", start=0, stop=stop))
+    _, ids, index = file.references(branch, 0, stop, of=counts)
+    particle = np.stack([jagged.event_index(counts), ids, index], axis=1)
+    position, momentum = (np.stack([get(f"{own}.{axis}") for axis in "xy"], axis=1) for own in ("position", "momentum"))
+    own = np.ones(len(particle), dtype=np.bool_)
     if file.columns.has(name, "quality"):
-        table = table[(get(name, "quality").astype(np.int64) & BY_SECONDARY) == 0]
-    return table[:, :3], table[:, 3], table[:, 4:6], table[:, 6:]
+        own = (get("quality").astype(np.int64) & BY_SECONDARY) == 0
+    return particle[own], get("time")[own], position[own], momentum[own]
