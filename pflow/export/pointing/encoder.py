@@ -78,9 +78,10 @@ class EncoderGraph(nn.Module):
         source = EncodedSource(tokens, items, states, self.network.assignment.pair_logits.items(states, items))
         tables, decoder = source.tables(), self.network.decoder
         memory = decoder.project(states)
-        named = {"pointer_keys": memory.pointer}
-        for i, (key, value) in enumerate(memory.layers):  # in the layout of the products
-            named |= {f"memory_key_{i}": key.transpose(2, 3), f"memory_value_{i}": value}
+        # Tokens as rows: a product of one query and such keys takes ONNX Runtime a third of the time.
+        named = {"pointer_keys": memory.pointer.transpose(2, 3)}
+        for i, (key, value) in enumerate(memory.layers):
+            named |= {f"memory_key_{i}": key, f"memory_value_{i}": value}
         first = State.first(self.network, tables, 1)._asdict()
         for i, (key, value) in enumerate(memory.layers):
             first |= {f"past_key_{i}": key[:, :, :0], f"past_value_{i}": value[:, :, :0]}

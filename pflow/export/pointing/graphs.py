@@ -29,9 +29,9 @@ EXAMPLE_HITS, EXAMPLE_TRACKS, EXAMPLE_STEPS = 24, 3, 4  # none is 1: tracing tak
 AXES: dict[str, tuple[str | None, ...]] = {
     "hit_index": ("used_hits",),
     "states": ("tokens",),
-    "memory_key": (None, None, None, "tokens"),
+    "memory_key": (None, None, "tokens"),
     "memory_value": (None, None, "tokens"),
-    "pointer_keys": (None, None, None, "tokens"),
+    "pointer_keys": (None, None, "tokens"),
     "item_direction": (None, None, "items"),
     "past_key": (None, None, "past"),
     "past_value": (None, None, "past"),

@@ -46,13 +46,12 @@ class DecoderStepGraph(nn.Module):
         """Decode."""
         values = dict(zip(self.inputs, arrays, strict=True))
         caches = [Past(KeyValue(values[f"last_past_key_{i}"], values[f"last_past_value_{i}"])) for i in self.layers]
-        layers = [KeyValue(values[f"memory_key_{i}"].transpose(2, 3), values[f"memory_value_{i}"]) for i in self.layers]
+        layers = [KeyValue(values[f"memory_key_{i}"], values[f"memory_value_{i}"]) for i in self.layers]
         event: dict[str, Any] = {name: values[name] for name in EVENT}
         tables = Tables(**event)
         state = State(*(values[f"last_{name}"] for name in State._fields))
-        state, row, stop = step(
-            self.network, tables, state, caches, Memory(layers, values["pointer_keys"]), self.decoding
-        )
+        memory = Memory(layers, values["pointer_keys"].transpose(2, 3))
+        state, row, stop = step(self.network, tables, state, caches, memory, self.decoding)
         found = {"stop": stop, **{f"next_{name}": value for name, value in state._asdict().items()}}
         for i, cache in enumerate(caches):
             found |= {f"next_past_key_{i}": cache.known.key, f"next_past_value_{i}": cache.known.value}

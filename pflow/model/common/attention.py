@@ -117,8 +117,8 @@ class SelfAttention(nn.Module):
         """
         query, key, value = torch.split(split_heads(self.query_key_value(x), 3 * self.heads), self.heads, dim=1)
         if cache is not None:
-            key, value = cache.update(key, value)  # the last token attends to all
-            attended = (query * self.scale @ key.transpose(2, 3)).softmax(-1) @ value  # [B, H, 1, D]
+            key, value = cache.update(key * self.scale, value)  # the last token attends to all
+            attended = (query @ key.transpose(2, 3)).softmax(-1) @ value  # [B, H, 1, D]
             return self.out(attended.view(x.shape))  # type: ignore[no-any-return]
         if causal:
             return self.out(_join(scaled_dot_product_attention(query, key, value, is_causal=True)))  # type: ignore[no-any-return]
@@ -137,14 +137,14 @@ class CrossAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def project(self, memory: Tensor) -> KeyValue:
-        """Keys and values [B, H, S, D] of the memory, float [B, S, W]."""
+        """Keys, scaled for the logits, and values [B, H, S, D] of the memory, float [B, S, W]."""
         key, value = (split_heads(part, self.heads) for part in self.key_value(memory).chunk(2, dim=-1))
-        return KeyValue(key, value)
+        return KeyValue(key * self.scale, value)
 
     def weights(self, x: Tensor, memory: KeyValue | Tensor, *, mask: Tensor | None = None, **_: object) -> Tensor:
         """Attention weights float [B, H, N, S] of a call of `forward` with the same arguments."""
         key = (self.project(memory) if isinstance(memory, Tensor) else memory).key
-        return attention_weights(split_heads(self.query(x), self.heads) * self.scale, key, mask=mask)
+        return attention_weights(split_heads(self.query(x), self.heads), key, mask=mask)
 
     def forward(
         self,
@@ -164,12 +164,13 @@ class CrossAttention(nn.Module):
         query = split_heads(self.query(x), self.heads)
         real = _broadcast(mask)
         if bias is not None:
-            weight = (query * self.scale @ memory.key.transpose(2, 3) + bias).softmax(-1)
+            weight = (query @ memory.key.transpose(2, 3) + bias).softmax(-1)
             attended = weight @ memory.value  # [B, H, N, D]
             return self.out(attended.view(x.shape) if x.ndim == 2 else _join(attended))  # type: ignore[no-any-return]
         if lengths is None:
-            attended = scaled_dot_product_attention(query, memory.key, memory.value, attn_mask=real)
+            attended = scaled_dot_product_attention(query, memory.key, memory.value, attn_mask=real, scale=1.0)
         else:
             queries, keys, values = torch.split(query, list(lengths), dim=2), memory.key[:, None], memory.value[:, None]
-            attended = _event_by_event(queries, keys, values, [None] * len(lengths) if real is None else real[:, None])
+            masks = [None] * len(lengths) if real is None else real[:, None]
+            attended = _event_by_event(queries, keys, values, masks, scale=1.0)
         return self.out(_join(attended))  # type: ignore[no-any-return]

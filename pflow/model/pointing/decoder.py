@@ -112,8 +112,9 @@ class SeedPointer(nn.Module):
         self.offset.copy_(torch.tensor([-3.0, -3.0, 0.5]))
 
     def project(self, memory: Tensor) -> Tensor:
-        """What is multiplied by states, of a memory float [B, S, W]; float [B, 3, hidden, S]."""
-        keys = torch.matmul(self.token.weight, memory.transpose(1, 2)) + self.token.bias[:, None]
+        """What is multiplied by states, scaled for the logits: [B, 3, hidden, S] of a memory float [B, S, W]."""
+        keys: Tensor = torch.matmul(self.token.weight, memory.transpose(1, 2)) + self.token.bias[:, None]
+        keys = keys * self.hidden_width**-0.5
         return keys.view(len(memory), 3, self.hidden_width, memory.shape[1])
 
     def forward(
@@ -124,7 +125,7 @@ class SeedPointer(nn.Module):
         Of decoder states [B, T, W] or [B, W], `project` of the memory, and of each token the assigned fraction and the
         unassigned energy in GeV, [B, 1, T, S].
         """
-        query = split_heads(self.state(state), 3) * self.hidden_width**-0.5
+        query = split_heads(self.state(state), 3)
         products = query @ keys + self.offset[:, None, None]  # [B, 3, T, S]
         plain, of_assigned, of_energy = torch.split(products, 1, dim=1)  # [B, 1, T, S] each
         logits = plain + of_assigned * assigned + of_energy * (unassigned_energy + 1e-3).log()
