@@ -29,7 +29,7 @@ from pflow.config import config_dir, weights_dir
 from pflow.errors import ConfigError
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
-from pflow.export.folder import export_model
+from pflow.inference.onnx import graphs_of
 from pflow.io.events_root import write_events
 from pflow.io.inspect import inspect_file
 from pflow.io.layout import load_layout
@@ -70,7 +70,7 @@ def make_originals(folder: Path) -> None:
         header = Header(version=pflow.__version__, tokeniser=tokeniser, model=describe(model))
         content = {KEY: json.dumps(header.to_dict()), "state_dict": model.state_dict(prefix=PREFIX)}
         torch.save(content, folder / f"{name}.ckpt")
-    export_model(load_model(MODEL), folder / "exported")
+    shutil.copytree(graphs_of(load_model(MODEL)).folder, folder / "exported")
     shared = Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data"))
     for name, target in REAL_FILES.items():
         if (shared / name).is_file():

@@ -25,7 +25,7 @@ from measurements.tables import speed_table
 from pflow.checkpoint.load import load_model
 from pflow.errors import ConfigError
 from pflow.event.events import Events, concatenate
-from pflow.export.folder import export_model
+from pflow.inference.onnx import graphs_of
 from pflow.io.events_root import write_events as write_root
 from pflow.io.open import read_events
 
@@ -48,9 +48,9 @@ def run(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         events = read_events(args.file, entry_stop=args.events)
-        program = folder / "none"
+        program = exported = folder / "none"
         try:
-            export_model(load_model(args.checkpoint), folder / "model")
+            exported = graphs_of(load_model(args.checkpoint)).folder
         except ConfigError as error:
             print(f"only torch: {error}")
             engines = [engine for engine in engines if engine == "torch"]
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
             text=write_events(events, folder / "events.txt"),
             events=len(events),
             checkpoint=args.checkpoint,
-            exported=folder / "model",
+            exported=exported,
             program=program,
             runs=args.runs,
         )
