@@ -1,6 +1,7 @@
 """Results as rows of results.csv, the tables in the documents that are made of them, and the commands that measure."""
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,8 @@ import results
 from measurements import rows, shipped, tables
 from measurements.rows import CSV, REPORT, ROOT, Row, read_rows, replace_table, write_rows
 from pflow.config import shipped_models, weights_dir
+from pflow.io.events_root import write_events
+from pflow.io.open import read_events
 
 
 def test_the_documents_hold_the_tables_of_the_results(monkeypatch):
@@ -58,10 +61,18 @@ def test_a_table_is_replaced_and_the_rest_is_kept():
     assert replace_table(text, "a", "new") == text.replace("old", "new")
 
 
+@pytest.fixture(scope="module")
+def sample(sample_dir, tmp_path_factory) -> Path:
+    """Of few events with one or two photons."""
+    path: Path = tmp_path_factory.mktemp("results") / "few.root"
+    write_events(path, read_events(sample_dir / "gammasep_test_small.root", entry_stop=8))
+    return path
+
+
 @pytest.mark.slow
-def test_the_shipped_models_are_measured(sample_dir, tmp_path):
+def test_the_shipped_models_are_measured(sample, tmp_path):
     (tmp_path / "g4").mkdir()
-    (tmp_path / "g4" / "gammasep_val.root").symlink_to(sample_dir / "gammasep_test_small.root")
+    (tmp_path / "g4" / "gammasep_val.root").symlink_to(sample)
     before = CSV.read_bytes(), REPORT.read_bytes()
     results.main(["flagship", "--split", "val", "--data-dir", str(tmp_path), "--output", str(tmp_path)])
     found = read_rows(tmp_path / "val" / "results.csv")
@@ -72,10 +83,11 @@ def test_the_shipped_models_are_measured(sample_dir, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_papers_set_ups_are_trained_and_measured_over_the_seeds(sample_dir, tmp_path, capsys):
+@pytest.mark.usefixtures("no_figures")
+def test_the_papers_set_ups_are_trained_and_measured_over_the_seeds(sample, tmp_path, capsys):
     for name in ("gamma1", "gammasep"):
         for split in ("train", "val", "test"):
-            (tmp_path / f"{name}_{split}.root").symlink_to(sample_dir / "gammasep_test_small.root")
+            (tmp_path / f"{name}_{split}.root").symlink_to(sample)
     before = CSV.read_bytes(), REPORT.read_bytes()
     options = ["--variants", "v1_flags", "--seeds", "1", "2", "--epochs", "1", "--data-dir", str(tmp_path)]
     results.main(["paper", *options, "--output", str(tmp_path / "runs")])
