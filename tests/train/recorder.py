@@ -7,6 +7,8 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from pflow.cli import fit
+
 
 class Recorder(pl.Callback):
     """Writes down which events each rank trained on, a line a step: epoch, weight, entries and process.
@@ -19,6 +21,7 @@ class Recorder(pl.Callback):
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+        fit.rendered = lambda figure, kind: b""  # as `no_figures`, in these processes
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, index: int) -> None:
         step = {"epoch": trainer.current_epoch, "weight": batch.weight, "entries": batch.entry.tolist()}
