@@ -30,13 +30,21 @@ def checkpoint(tmp_path_factory, model, save_model):
     return save_model(model, tmp_path_factory.mktemp("cluster") / "random.ckpt")
 
 
-def test_processes_give_what_one_gives_in_order(checkpoint, sample_dir, tmp_path, same_reco):
-    sample = sample_dir / "multi_test_small.root"
-    options = {"checkpoint": checkpoint, "chunk_size": 4, "device": "cpu"}
+def test_processes_give_what_one_gives_in_order_also_if_one_is_killed(checkpoint, sample_dir, tmp_path, same_reco):
+    from distributed import default_client
+
+    sample, killed = sample_dir / "multi_test_small.root", []
+    options = {"checkpoint": checkpoint, "chunk_size": 3, "device": "cpu"}
+
+    def kill_one(done, _):
+        if not killed:
+            killed.append(min(default_client().run(os.getpid).values()))
+            os.kill(killed[0], signal.SIGKILL)
+
     reconstruct_files([sample], output=tmp_path / "one.root", **options)
-    reconstruct_files([sample], output=tmp_path / "two.root", cluster="local:2", **options)
-    one, two = read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root")
-    assert same_reco(one, two)
+    reconstruct_files([sample], output=tmp_path / "two.root", cluster="local:2", on_progress=kill_one, **options)
+    assert killed
+    assert same_reco(read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root"))
 
 
 def test_a_bad_entry_leaves_nothing(checkpoint, sample_dir, tmp_path):
@@ -62,29 +70,6 @@ def test_a_cluster_that_cannot_be(checkpoint, sample_dir, tmp_path, monkeypatch,
     sample = sample_dir / "multi_test_small.root"
     with pytest.raises(ConfigError, match=message):
         reconstruct_files([sample], checkpoint=checkpoint, output=tmp_path / "x.root", cluster=cluster)
-
-
-def test_a_process_that_is_killed_costs_its_chunk(checkpoint, sample_dir, tmp_path, same_reco):
-    from distributed import default_client
-
-    sample = sample_dir / "multi_test_small.root"
-    options = {"checkpoint": checkpoint, "chunk_size": 3, "device": "cpu", "max_particles": 5}
-    reconstruct_files([sample], output=tmp_path / "undisturbed.root", **options)
-    killed = []
-
-    def kill_one(done, _):
-        if not killed:
-            killed.append(min(default_client().run(os.getpid).values()))
-            os.kill(killed[0], signal.SIGKILL)
-
-    reconstruct_files(
-        [sample], output_dir=tmp_path / "out", cluster="local:1", on_progress=kill_one, on_error="skip", **options
-    )
-    assert killed
-    one, two = (
-        read_reco(path) for path in (tmp_path / "undisturbed.root", tmp_path / "out/multi_test_small.reco.root")
-    )
-    assert same_reco(one, two)
 
 
 @pytest.fixture
