@@ -31,16 +31,24 @@ def cld(content, monkeypatch) -> str:
     return content.path
 
 
-def test_the_table_of_the_cld_file(cld, capsys):
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_tables_of_the_cld_file(cld, content, capsys, monkeypatch, terminal):
+    """No name is broken, in a terminal neither."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
     assert run(cld) == 0
     text = capsys.readouterr().out
+    assert text.isascii()
     for expected in ("5,015", "SiTracks_Refitted", "cld: fits", "61.215", "PandoraPFOs", "236.308"):
         assert expected in text
-
-
-def test_the_collections_of_the_cld_file(cld, capsys):
-    run(cld)
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown = {own.name for own in content.collections if own.kind in inspect.HITS}
+    assert shown <= set(text.replace(",", " ").split())
+    long = [line for line in text.splitlines() if len(line) > 80]
+    if terminal:
+        assert all(line.startswith("cell encoding") and len(line.split()) == 3 for line in long)
+        return
+    lines = [line.split() for line in text.splitlines()]
+    assert long
     assert ["3,415.0", "1.707", "edm4hep::SimCalorimeterHit", "ECalBarrelCollection"] in lines
     for name, remark in (
         ("SiTracksMCTruthLink", "SiTracks_Refitted -> MCParticles"),
@@ -50,19 +58,6 @@ def test_the_collections_of_the_cld_file(cld, capsys):
         assert lines[number + 1] == remark.split()
     assert any(line[:2] == ["cell", "encoding"] and line[2].startswith("system:0:8") for line in lines)
     assert any(line[:3] == ["others", "8", "edm4hep::CaloHitContribution,"] for line in lines)
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_names_are_never_broken(cld, content, capsys, monkeypatch, terminal):
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
-    run(cld)
-    text = capsys.readouterr().out
-    assert text.isascii()
-    shown = {own.name for own in content.collections if own.kind in inspect.HITS}
-    assert shown <= set(text.replace(",", " ").split())
-    long = [line for line in text.splitlines() if len(line) > 80]
-    assert all(line.startswith("cell encoding") and len(line.split()) == 3 for line in long) if terminal else long
 
 
 def test_a_file_of_an_unknown_detector_says_what_is_missing(data_dir, capsys, monkeypatch):

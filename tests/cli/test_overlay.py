@@ -34,24 +34,28 @@ def test_entries_of_the_others_are_added_in_order_and_begin_again(sample_dir, ou
     assert joined.reference is None
 
 
-def test_an_event_is_not_joined_with_itself(sample_dir, out):
-    path = sample_dir / "multi_test_small.root"
+@pytest.fixture
+def few(sample_dir, tmp_path):
+    write_events(tmp_path / "few.root", read_events(sample_dir / "gammasep_test_small.root", entry_stop=8))
+    return tmp_path / "few.root"
+
+
+def test_an_event_is_not_joined_with_itself(few, out):
     for seed in range(2):
-        assert run(path, path, "-o", out, "--seed", seed) == 0
+        assert run(few, few, "-o", out, "--seed", seed) == 0
         px = read_events(out).truth.momentum.px
         assert all(len(set(event)) == len(event) for event in px.to_list())
 
 
-def test_rotations_follow_the_seed_and_leave_the_first_file(sample_dir, out):
-    files = [sample_dir / "gammasep_test_small.root"] * 2
+def test_rotations_follow_the_seed_and_leave_the_first_file(few, out):
     found = []
     for options in (("--rotate",), ("--rotate",), ("--rotate", "--seed", 2), ()):
-        assert run(*files, "-o", out, *options) == 0
+        assert run(few, few, "-o", out, *options) == 0
         found.append(read_events(out).truth.momentum.px)
     assert ak.array_equal(found[0], found[1])
     assert not ak.array_equal(found[0], found[2])
     assert not ak.array_equal(found[0], found[3])
-    assert ak.array_equal(found[0][:, 0], read_events(files[0]).truth.momentum.px[:, 0])
+    assert ak.array_equal(found[0][:, 0], read_events(few).truth.momentum.px[:, 0])
 
 
 def test_files_that_do_not_belong_together(sample_dir, out):
