@@ -1,7 +1,7 @@
 """A small detector, and files of podio's layouts written with uproot."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ import uproot
 import yaml
 
 from pflow.event.events import Events
+from pflow.io.edm4hep.podio import PodioFile, open_podio
 from pflow.io.open import read_events
 from pflow.physics.detector import Calorimeter, Detector
 
@@ -29,6 +30,14 @@ DOUBLES = ("mass",)
 def cld_path(data_dir: Path) -> Path:
     """A fully simulated event of CLD, reconstructed by its standard software."""
     return data_dir / "edm4hep" / "cld_rec.edm4hep.root"
+
+
+@pytest.fixture(scope="session")
+def cld_podio(cld_path: Path) -> Iterator[PodioFile]:
+    """The same file, open; to open it takes most of a second."""
+    file = open_podio(cld_path)
+    yield file
+    file.close()
 
 
 @pytest.fixture(scope="session")

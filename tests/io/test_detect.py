@@ -82,10 +82,8 @@ def test_geometry(hits, detector, fits):
 
 
 @pytest.mark.parametrize("sim", [None, True])
-def test_the_cld_file_is_cld_s_and_no_other_s(cld_path, sim):
-    file = open_podio(cld_path)
-    matches = fitting_detectors(file, sim=sim)
-    file.close()
+def test_the_cld_file_is_cld_s_and_no_other_s(cld_podio, sim):
+    matches = fitting_detectors(cld_podio, sim=sim)
     assert [match.detector.name for match in matches if match.fits] == ["cld"]
     assert matches[0].detector.name == "cld"
     assert matches[0].reason == ""

@@ -5,7 +5,7 @@ from pflow.io.edm4hep.podio import open_podio
 from pflow.physics.detector import load_detector
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stated(data_dir):
     """Field that a file of simulated hits tells whose metadata hold these parameters."""
     file = open_podio(data_dir / "edm4hep" / "cld_sim.edm4hep.root")

@@ -12,9 +12,9 @@ from pflow.io.open import open_events, read_events
 from pflow.io.particles_root import read_reco
 
 
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize(
-    ("member", "value", "left_out"), [("A1.energy", -1e-4, 0), ("A1.energy", np.nan, 0), ("A2.position.y", np.inf, 2)]
+    ("member", "value", "left_out", "on_error"),
+    [("A1.energy", -1e-4, 0, "raise"), ("A1.energy", np.nan, 0, "skip"), ("A2.position.y", np.inf, 2, "raise")],
 )
 def test_a_bad_hit_keeps_its_place_without_energy(write, content, toy, member, value, left_out, on_error):
     good = read_events(write(content), detector=toy)
@@ -83,7 +83,7 @@ def test_a_bad_track_is_left_out_with_its_links(write, content, toy, member, sta
     assert events.track_links.to_list() == [[{"source": 0, "particle": kept + 1, "weight": 1.0}], []]
 
 
-def test_a_track_without_a_state_at_the_calorimeter_is_followed_there(write, content, toy, cld_rec, data_dir):
+def test_a_track_without_a_state_at_the_calorimeter_is_followed_there(write, content, toy):
     content["_Tracks_trackStates.location"][0][0] = 3  # neither at the calorimeter any more
     track = read_events(write(content), detector=toy).tracks[0, 0]
     assert track.calo_position.rho == pytest.approx(toy.ecal_inner_radius)

@@ -83,15 +83,13 @@ def test_links_are_counted_by_their_ends(write, content, layout):
     assert list(pairs.values()) == [2, 2, 1, 1]
 
 
-def test_every_collection_of_a_real_file_has_a_type(data_dir):
-    file = open_podio(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
-    found = {collection.name: collection for collection in list_collections(file)}
-    assert set(found) == set(file.ids.values())
+def test_every_collection_of_a_real_file_has_a_type(cld_podio):
+    found = {collection.name: collection for collection in list_collections(cld_podio)}
+    assert set(found) == set(cld_podio.ids.values())
     assert all(collection.type for collection in found.values())
     assert found["SelectedPandoraPFOs"].subset
     assert found["ITrackerHits"].kind == "TrackerHit"
-    assert count_objects(file, found["SelectedPandoraPFOs"], 1) == 55
-    file.close()
+    assert count_objects(cld_podio, found["SelectedPandoraPFOs"], 1) == 55
 
 
 def contents(path, stop=2):

@@ -13,15 +13,10 @@ from pflow.io.root import open_tree
 
 SHORTENED = (
     "A1.energy",
-    "A1.position.x",
-    "A1.time",
     "MCParticles.PDG",
-    "MCParticles.momentum.z",
     "MCParticles.parents_begin",
     "HitLinks.weight",
-    "_HitLinks_from.index",
     "_HitLinks_to.collectionID",
-    "Tracks.trackStates_end",
     "_Tracks_trackStates.omega",
 )
 
