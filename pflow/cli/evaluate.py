@@ -171,23 +171,21 @@ def _write(result: EvaluationResult, inputs: dict[str, Any], folder: Path, args:
     from pflow.io.atomic import replacing
     from pflow.metrics.report import document
 
-    n_plots, force = 0, args.force
-    content = document(result, inputs=inputs)
+    images: dict[str, bytes] = {}
+    force, content = args.force, document(result, inputs=inputs)
     if not args.no_plots:
         from pflow.plots.evaluation import figures
         from pflow.plots.report_page import report_page
         from pflow.plots.style import MARK, rendered
 
-        images = {}
         for name, figure in figures(result).items():
             images[name] = rendered(figure, "png")
             for suffix, data in (("png", images[name]), ("pdf", rendered(figure, "pdf"))):
                 with replacing(folder / f"{name}.{suffix}", replace=MARK, force=force) as partial:
                     partial.write_bytes(data)
-                n_plots += 1
         with replacing(folder / "report.html", replace=MARK, force=force) as partial:
             partial.write_text(report_page(result, content, images, paper=args.paper), "utf-8")
     # Last: metrics.json is there only if all the rest is.
     with replacing(folder / "metrics.json", replace=METRICS_MARK, force=force) as partial:
         partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
-    return n_plots
+    return 2 * len(images)

@@ -35,14 +35,12 @@ class CountMetrics:
 
     def __init__(self, *, axis: Axis = OPENING_ANGLE) -> None:
         self.axis = axis
-        self.n_events = 0
         self.differences: Counter[int] = Counter()
         self.singles = np.zeros(2, dtype=np.int64)  # right, all
         self.pairs = np.zeros((2, len(axis) + 1), dtype=np.int64)  # right, all, in bins of the opening angle
 
     def update(self, truth: ParticleTable, reco: ParticleTable) -> None:
         """Count events."""
-        self.n_events += len(truth.counts)
         self.differences.update((reco.counts - truth.counts).tolist())
 
         n_photons = np.bincount(truth.event[truth.classes == PHOTON], minlength=len(truth.counts))
@@ -63,7 +61,7 @@ class CountMetrics:
         wide = self.axis.edges[:-1] >= MIN_WIDE_MRAD
         wide_right, wide_total = (self.singles + self.pairs[:, :-1][:, wide].sum(axis=1)).tolist()
         return {
-            "exact_fraction": fraction(self.differences[0], self.n_events),
+            "exact_fraction": fraction(self.differences[0], self.differences.total()),
             "one_vs_two_accuracy": fraction(right, total),
             "one_vs_two_accuracy_above_30_mrad": fraction(wide_right, wide_total),
             "difference": {str(value): self.differences[value] for value in sorted(self.differences)},

@@ -282,12 +282,7 @@ def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:
             plain[name] = _finite(content.value)
             plain[f"{name}_interval"] = _finite(np.stack([content.low, content.high], axis=-1))
         elif isinstance(content, Histogram):
-            plain[name] = {
-                "edges": content.edges.tolist(),
-                "counts": content.counts.tolist(),
-                "below": content.below,
-                "above": content.above,
-            }
+            plain[name] = {field: np.asarray(value).tolist() for field, value in vars(content).items()}
         else:
             plain[name] = content
     return plain

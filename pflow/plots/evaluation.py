@@ -75,10 +75,10 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
             shown = _reconstructed(axis) if metric == "fake_rate" else axis
             drawn[f"{metric}_vs_{axis.name}"] = plot_binned(shown, series, label=label, text=text, **options)
     for metric, label, options in BINNED:
-        by_class = {group: _binned(trees, ENERGY, group, metric) for group in CLASSES}
+        by_class = {f"{group.replace('_', ' ')}s": _binned(trees, ENERGY, group, metric) for group in CLASSES}
         if any(map(_any_value, by_class.values())):
             shown = _reconstructed(ENERGY) if metric == "fake_rate" else ENERGY
-            drawn[f"{metric}_vs_energy_by_class"] = _plot_by_class(shown, by_class, label=label, text=text, **options)
+            drawn[f"{metric}_vs_energy_by_class"] = _plot_panels(shown, by_class, label=label, text=text, **options)
     drawn["response"] = plot_distribution(
         {title: tree["histograms"]["response"] for title, tree in trees.items()},
         label="$E_{reco}/E_{true}$",
@@ -154,26 +154,20 @@ def _digits(number: Number) -> str:
 
 def plot_binned(axis: Axis, series: Mapping[str, Series], *, label: str, text: str = "", **options: Any) -> Figure:
     """Points with 68.3% intervals against a binned quantity, by algorithm; a thin line at the height of `reference`."""
-    with styled():
-        figure = Figure()
-        axes = figure.add_subplot()
-        _fill(axes, axis, series, **options)
-        axes.set_ylabel(label)
-        _legend(figure, axes)
-        axes.set_title(text, loc="left")
-        return figure
+    return _plot_panels(axis, {text: series}, label=label, **options)
 
 
-def _plot_by_class(
-    axis: Axis, by_class: Mapping[str, Mapping[str, Series]], *, label: str, text: str, **options: Any
+def _plot_panels(
+    axis: Axis, by_title: Mapping[str, Mapping[str, Series]], *, label: str, text: str = "", **options: Any
 ) -> Figure:
-    """`plot_binned` of some classes side by side."""
+    """Panels as of `plot_binned` side by side."""
+    n = len(by_title)
     with styled():
-        figure = Figure(figsize=(4.6 * len(by_class), 4.8), layout="constrained")
-        panels = figure.subplots(1, len(by_class))
-        for axes, (name, series) in zip(panels, by_class.items(), strict=True):
+        figure = Figure(figsize=(7.0, 5.2) if n == 1 else (4.6 * n, 4.8))
+        panels = np.atleast_1d(figure.subplots(1, n))
+        for axes, (name, series) in zip(panels, by_title.items(), strict=True):
             _fill(axes, axis, series, **options)
-            axes.set_title(f"{name.replace('_', ' ')}s", loc="left")
+            axes.set_title(name, loc="left")
         panels[0].set_ylabel(label)
         _legend(figure, panels[0], text)
         return figure

@@ -137,21 +137,11 @@ def run_recipe(
     """Run a recipe below `output`: stages in ``stage_1``, ``stage_2`` ..., then the calibrated model in ``weights``.
 
     What is finished is not run again, and an interrupted stage is resumed from its last checkpoint, with the same
-    batches and random numbers as in one go. Returns the exit code of the command that failed, else 0, or 3 if one of
-    them skipped entries.
-
-    Parameters
-    ----------
-    pflow
-        Runs a command, e.g. `pflow.cli.main.main`; returns its exit code.
-    check
-        Gets all commands that are to run, by the names that messages give them, before the first one runs; raises a
-        ConfigError if an option is wrong (of the calibration: its name or type). The model that a later one takes is
-        not there yet.
-    data_dir, variant, options
-        Folder of the samples and chosen variant, where the recipe names some; more options of `pflow fit`.
-
-    ConfigError: no such variant, or no folder of samples. InputError: a file of the samples is missing.
+    batches and random numbers as in one go. `pflow` runs a command and returns its exit code; `check` gets all commands
+    by the names that messages give them, before the first one runs, and raises a ConfigError for a wrong option. The
+    `options` are more ones of `pflow fit`. Returns the exit code of the command that failed, else 0, or 3 if one of
+    them skipped entries. ConfigError: no such variant, or no folder of samples. InputError: a file of the samples is
+    missing.
     """
     if recipe.samples and data_dir is None:
         raise ConfigError("the recipe names samples: say where they are with --data-dir")
