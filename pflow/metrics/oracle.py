@@ -102,17 +102,12 @@ def load_calibration(detector: Detector) -> ShowerCalibration:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Showers:
-    """The N showers of particles that entered the calorimeter, before calibration.
+    """The N showers of particles that entered the calorimeter, before calibration."""
 
-    `particle` int64 [N]: index into the flat list of all events' truth; `kind` int64 [N]: index into `KINDS`; `energy`
-    float64 [N, calorimeters], GeV: of its hits, by assignment weights; `position` float64 [N, 3], mm: log-weighted
-    barycentre.
-    """
-
-    particle: Ints
-    kind: Ints
-    energy: Floats
-    position: Floats
+    particle: Ints  # int64 [N], index into the flat list of all events' truth
+    kind: Ints  # int64 [N], index into `KINDS`
+    energy: Floats  # float64 [N, calorimeters], of the hits by assignment weights, GeV
+    position: Floats  # float64 [N, 3], log-weighted barycentre, mm
 
     @property
     def abs_cos_theta(self) -> Floats:

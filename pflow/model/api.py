@@ -97,37 +97,21 @@ class TrainingOutput(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class GeneratedParticles:
-    """Decoded particles; T is the largest number of particles of an event.
+    """Decoded particles; T is the largest number of particles of an event."""
 
-    Parameters
-    ----------
-    charge, pdg : int64 [B, T], indices into the vocabularies, from 0
-    energy : float32 [B, T], log10(E / GeV), normalised
-    direction : float32 [B, T, 3], unit vector
-    score : float32 [B, T], probability of `pdg`
-    mask : bool [B, T], True = real particle
-    truncated : bool [B], True = the largest number of particles was decoded before the event ended
-    pdg_probability : float32 [B, T, V] or None, probability of each |PDG| code
-    energy_sigma : float32 [B, T] or None, standard deviation of ln E
-    direction_sigma : float32 [B, T] or None, standard deviation of each of the two angles in the tangent plane, rad
-    by_track : bool [B, T] or None, True = charged, with the momentum of a track
-    hit_fraction : float32 [B, T, N] or None, fraction of each hit of the readout that the particle has
-    track_fraction : float32 [B, T, K] or None, fraction of each track that the particle has
-    """
-
-    charge: Tensor
-    pdg: Tensor
-    energy: Tensor
-    direction: Tensor
-    score: Tensor
-    mask: Tensor
-    truncated: Tensor
-    pdg_probability: Tensor | None = None
-    energy_sigma: Tensor | None = None
-    direction_sigma: Tensor | None = None
-    by_track: Tensor | None = None
-    hit_fraction: Tensor | None = None
-    track_fraction: Tensor | None = None
+    charge: Tensor  # int64 [B, T], index into the vocabulary, from 0
+    pdg: Tensor  # int64 [B, T], the same
+    energy: Tensor  # float32 [B, T], log10(E / GeV), normalised
+    direction: Tensor  # float32 [B, T, 3], unit vector
+    score: Tensor  # float32 [B, T], probability of `pdg`
+    mask: Tensor  # bool [B, T], True = real particle
+    truncated: Tensor  # bool [B], True = the largest number of particles was decoded before the event ended
+    pdg_probability: Tensor | None = None  # float32 [B, T, V], of each |PDG| code
+    energy_sigma: Tensor | None = None  # float32 [B, T], standard deviation of ln E
+    direction_sigma: Tensor | None = None  # float32 [B, T], of each of the two angles in the tangent plane, rad
+    by_track: Tensor | None = None  # bool [B, T], True = charged, with the momentum of a track
+    hit_fraction: Tensor | None = None  # float32 [B, T, N], fraction of each hit of the readout that the particle has
+    track_fraction: Tensor | None = None  # float32 [B, T, K], of each track
 
 
 class Reconstructor(nn.Module, ABC):
