@@ -162,17 +162,13 @@ def _outcome(job: Job, chunk: Chunk | None, future: Any, watch: _Watch) -> Outco
 _workers: list[tuple[str, Settings, Worker]] = []
 
 
-def _worker(checkpoint: str, settings: Settings) -> Worker:
-    """The worker of this process, kept from chunk to chunk; settings compare and need not be hashable."""
+def _run(checkpoint: str, settings: Settings, chunk: Chunk) -> ChunkResult:
+    """Run a chunk; the worker of this process is kept from one to the next. Settings need not be hashable."""
     if not _workers or _workers[0][:2] != (checkpoint, settings):
         for *_, other in _workers:
             other.close()
         _workers[:] = [(checkpoint, settings, Worker(checkpoint, settings))]
-    return _workers[0][2]
-
-
-def _run(checkpoint: str, settings: Settings, chunk: Chunk) -> ChunkResult:
-    return _worker(checkpoint, settings).run(chunk)
+    return _workers[0][2].run(chunk)
 
 
 SYSTEMS = {

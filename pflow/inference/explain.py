@@ -73,18 +73,16 @@ class Explanation:
         The fraction that a pointing network assigns, or the attention of a translation's last decoder layer, the mean
         of its heads.
         """
-        return [self._step(number) for number in range(len(self["energy"][:most]))]
-
-    def _step(self, number: int) -> tuple[str, ak.Array, npt.NDArray[Any]]:
-        pdg, energy = self["probability.pdg"][number], self["energy"][number]
-        best = int(pdg.argmax())
-        text = f"{self.classes['probability.pdg'][best]} ({pdg[best]:.2f})"
-        if text[:3] != "eos":
-            text += f", {energy:.3g} GeV"
-        if "assignment" in self.arrays:
-            return text, self.hits, self["assignment"][number, : len(self.hits)]
-        last = [name for name in self.arrays if name.endswith("memory_attention")][-1]
-        return text, self.cells, self.on_cells(last)[:, number].mean(axis=0)
+        steps = []
+        for number, (pdg, energy) in enumerate(zip(self["probability.pdg"], self["energy"][:most], strict=False)):
+            name = self.classes["probability.pdg"][int(pdg.argmax())]
+            text = f"{name} ({pdg.max():.2f})" + (f", {energy:.3g} GeV" if name != "eos" else "")
+            if "assignment" in self.arrays:
+                steps.append((text, self.hits, self["assignment"][number, : len(self.hits)]))
+            else:
+                last = [name for name in self.arrays if name.endswith("memory_attention")][-1]
+                steps.append((text, self.cells, self.on_cells(last)[:, number].mean(axis=0)))
+        return steps
 
 
 def explain(model: TrainedModel, event: Events) -> Explanation:

@@ -158,6 +158,7 @@ def _cached(model: TrainedModel) -> Graphs:
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):  # another process was faster
                 os.rename(made, folder)
+            graphs.folder = folder
     return graphs
 
 

@@ -15,6 +15,7 @@ from pflow.config import builtin_names
 from pflow.errors import InputError, PflowError, nearest
 from pflow.event import jagged
 from pflow.event.events import Events
+from pflow.io.edm4hep.collections import READ
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
 from pflow.io.flat import FlatReader
@@ -43,9 +44,7 @@ SCHEMAS = ("edm4hep", "edm4hep-rntuple", "edm4hep-sim", "flat", "legacy-hdf5")
 
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
-HIT_MEMBERS = ("cellID", "energy", "position.x", "position.y", "position.z")
-"""Members by which a collection of EDM4hep calorimeter hits is known."""
-
+HIT_MEMBERS = READ["CalorimeterHit"]  # members by which EDM4hep calorimeter hits are known
 PARTICLE_MEMBERS = ("PDG", "generatorStatus", "momentum.x")  # members by which EDM4hep Monte Carlo particles are known
 DEFAULT_LAYOUT = "g4"  # the layout of a flat file that no layout fits better; reading it says what is missing
 MAX_ENTRIES = 10  # entries that are read

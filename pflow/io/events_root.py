@@ -50,7 +50,13 @@ def write_events(
         parts = [name for name, _ in first.parts()]
         written = 0
         with uproot.recreate(partial, compression=compression or uproot.ZSTD(9)) as file:
-            write_note(file, NOTE, _note(first))
+            note = {
+                "detector": _by_name(first.detector),
+                "calorimeters": [calorimeter.name for calorimeter in first.detector.calorimeters],
+                "reference_name": first.reference_name,
+                "truth_tracks": bool(np.any(first.flags & Flag.TRUTH_TRACKS)),
+            }
+            write_note(file, NOTE, note)
             groups = _groups(first[:0], layout, parts)
             tree = file.mktree(
                 layout.tree,
@@ -70,15 +76,6 @@ def write_events(
                     tree.extend({str(layout.event): chunk.event} | _groups(chunk, layout, parts))
                 written += len(chunk)
         return written
-
-
-def _note(events: Events) -> dict[str, Any]:
-    return {
-        "detector": _by_name(events.detector),
-        "calorimeters": [calorimeter.name for calorimeter in events.detector.calorimeters],
-        "reference_name": events.reference_name,
-        "truth_tracks": bool(np.any(events.flags & Flag.TRUTH_TRACKS)),
-    }
 
 
 def _by_name(detector: Detector) -> str | dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pflow.errors import InputError, first_line
 
-__all__ = ["ATTEMPTS", "FIRST_WAIT", "forget_connections", "is_remote", "with_retries"]
+__all__ = ["ATTEMPTS", "FIRST_WAIT", "is_remote", "with_retries"]
 
 ATTEMPTS = 4  # how often a file is opened or read, at most
 FIRST_WAIT = 1.0  # time before the second attempt, s; doubled before each further one
@@ -49,16 +49,11 @@ def with_retries(path: str | PathLike[str], work: Callable[[], T], *, again: Cal
                 raise InputError(f"{text}: {first_line(failure)}", file=path) from error
         time.sleep(wait)
         wait *= 2
-        forget_connections(path)
+        with suppress(Exception):  # fsspec keeps connections that broke; whatever else is wrong, opening says it
+            import fsspec
+
+            fsspec.get_filesystem_class(str(path).partition("://")[0]).clear_instance_cache()
     raise AssertionError("unreachable")
-
-
-def forget_connections(path: str | PathLike[str]) -> None:
-    """Let the next opening make a new connection: fsspec keeps those that broke."""
-    with suppress(Exception):  # whatever is wrong, opening says it
-        import fsspec
-
-        fsspec.get_filesystem_class(str(path).partition("://")[0]).clear_instance_cache()
 
 
 def _connection_failure(error: BaseException | None) -> BaseException | None:
