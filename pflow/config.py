@@ -17,17 +17,6 @@ import yaml
 from pflow.errors import ConfigError, check_fields, nearest
 from pflow.show import html_table, text_table
 
-__all__ = [
-    "builtin_names",
-    "config_dir",
-    "from_plain",
-    "load_yaml",
-    "resolve",
-    "shipped_models",
-    "to_plain",
-    "weights_dir",
-]
-
 T = TypeVar("T")
 
 EXPECTED = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}

@@ -7,19 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 
-__all__ = [
-    "ConfigError",
-    "InputError",
-    "OutputError",
-    "PflowError",
-    "check_choice",
-    "check_fields",
-    "first_line",
-    "missing_package",
-    "nearest",
-    "reading",
-]
-
 
 def nearest(name: object, available: Iterable[str], n: int = 3) -> list[str]:
     """Up to `n` of the `available` names that look most like `name`, best first.

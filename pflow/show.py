@@ -9,8 +9,6 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
 
-__all__ = ["html_table", "text_facts", "text_table"]
-
 Row = Sequence[str | Sequence[str]]
 """Cells, the last of which may have several lines."""
 

@@ -3,8 +3,6 @@
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-__all__ = ["VERSION", "versions"]
-
 VERSION = version("pflow")
 
 

@@ -29,8 +29,6 @@ from pflow.physics.pdg import CLASSES
 from pflow.tokens.encode import target_particles
 from pflow.tokens.uncertainty import UncertaintyCalibration
 
-__all__ = ["CRITERIA", "Calibrated", "best", "calibrate", "decoding_grid"]
-
 CRITERIA = ("energy", "number", "angle", "class")
 """By what the best configuration can be chosen; see `best`."""
 

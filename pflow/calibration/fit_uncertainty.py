@@ -12,8 +12,6 @@ from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import tangent_basis
 from pflow.tokens.uncertainty import CURVES, Curve, UncertaintyCalibration, curve_index
 
-__all__ = ["MIN_PULLS", "UncertaintyFit", "fit_curve"]
-
 MIN_PULLS = 40
 """Fewest pulls from which a factor is computed."""
 

@@ -35,16 +35,6 @@ from pflow.show import html_table
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.uncertainty import UncertaintyCalibration
 
-__all__ = [
-    "PREFIX",
-    "Checkpoint",
-    "TrainedModel",
-    "check_weights",
-    "load_model",
-    "load_weights",
-    "read_checkpoint",
-]
-
 NO_NETWORK = "its configuration makes no network"
 
 PREFIX = "reconstructor."

@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-__all__ = ["migrate_state_dict", "without_removed"]
-
 _T = TypeVar("_T")
 
 ANY: tuple[Any, ...] = ()

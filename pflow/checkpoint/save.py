@@ -15,8 +15,6 @@ from pflow.io.atomic import check_folder, replacing_folder
 from pflow.model.api import DecodingConfig
 from pflow.tokens.uncertainty import UncertaintyCalibration
 
-__all__ = ["FILES", "write_weights"]
-
 FILES = (WEIGHTS_FILE, HEADER_FILE)
 """What a folder of weights holds."""
 

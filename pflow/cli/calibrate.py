@@ -7,8 +7,6 @@ import dataclasses
 
 from pflow.cli.options import add_file_options, add_option, add_options, file_options
 
-__all__ = ["add_arguments", "run"]
-
 CHOICES: dict[str, tuple[type, str, str]] = {
     "eos_threshold": (float, "P", "probabilities of the end of the sequence from which decoding stops"),
     "existence_threshold": (float, "P", "existence probabilities above which the refinement keeps a particle"),

@@ -15,8 +15,6 @@ from pflow.show import text_facts, text_table
 if TYPE_CHECKING:
     from pflow.io.draft.draft import DetectorDraft
 
-__all__ = ["add_arguments", "run"]
-
 SHOWN = ("b_field", "ecal_inner_radius", "ecal_outer_radius", "ecal_inner_z", "phi_symmetry", "tracks", "references")
 
 

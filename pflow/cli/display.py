@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pflow.event.events import Events
     from pflow.event.particles import Reconstruction
 
-__all__ = ["add_arguments", "run"]
-
 MAX_COLOURS = {".png": 12, ".pdf": 12, ".html": 40}
 """Formats, and how many particles, by energy, have a colour of their own in them."""
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pflow.metrics.evaluation import EvaluationResult
     from pflow.metrics.match import HitMatching, Matching
 
-__all__ = ["add_arguments", "run"]
-
 METRICS_MARK = b'"schema": "pflow-metrics-'
 """What every ``metrics.json`` of pflow holds."""
 

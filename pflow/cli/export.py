@@ -6,8 +6,6 @@ import argparse
 
 from pflow.cli.options import add_option
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow export`."""

@@ -36,8 +36,6 @@ from pflow.train.module import ParticleFlow
 from pflow.train.run_folder import AtomicCheckpointIO, check_run_folder, make_loggers, read_history
 from pflow.train.transfer import transfer_tokeniser
 
-__all__ = ["TrainingCLI", "main"]
-
 CHATTER = (
     r".*does not have many workers.*",
     r".*`__len__` defined.*",

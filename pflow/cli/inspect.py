@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pflow.io.edm4hep.collections import Collection
     from pflow.io.inspect import FileContent
 
-__all__ = ["add_arguments", "run"]
-
 HITS = ("CalorimeterHit", "SimCalorimeterHit")
 KINDS = (*HITS, "Track", "TrackerHit", "SimTrackerHit", "MCParticle", "Link", "ReconstructedParticle")
 """Kinds of collections that are listed one by one."""

@@ -19,8 +19,6 @@ from typing import Any
 from pflow.cli.signals import Terminated, raised_signals
 from pflow.errors import PflowError, first_line, nearest
 
-__all__ = ["EXIT_CODES", "VERBS", "main"]
-
 VERBS = {
     "fit": "train a model: pflow fit --config gamma1 --data.train FILE --data.val FILE",
     "validate": "losses and errors of a checkpoint on the validation files",

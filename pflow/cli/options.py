@@ -6,8 +6,6 @@ import argparse
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["OPTIONS", "add_file_options", "add_option", "add_options", "at_least", "file_options", "truth_options"]
-
 N = TypeVar("N", int, float)
 
 

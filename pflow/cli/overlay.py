@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pflow.event.events import Events
     from pflow.io.open import EventFile
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow overlay`."""

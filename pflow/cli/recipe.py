@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from pflow.cli.options import add_option
 
-__all__ = ["add_arguments", "check", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow recipe`."""

@@ -10,8 +10,6 @@ from pflow.cli.options import OPTIONS, add_option, add_options
 if TYPE_CHECKING:
     from pflow.inference.files import Summary
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow reconstruct`."""

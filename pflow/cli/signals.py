@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Terminated", "raised_signals"]
-
 AGAIN_AFTER = 0.05
 """Seconds after which a signal that Python dropped is sent again."""
 

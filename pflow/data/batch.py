@@ -13,8 +13,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "Readout", "Target", "TokenSet"]
-
 
 class _Tensors:
     """A dataclass of tensors, and of others of them, that moves as a whole."""

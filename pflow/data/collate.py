@@ -19,8 +19,6 @@ from pflow.errors import ConfigError
 from pflow.tokens.config import PARTS
 from pflow.tokens.tokens import OFFSETS, Tokens
 
-__all__ = ["Padder", "bucket", "collate", "cut"]
-
 Index = npt.NDArray[np.int64]
 
 FRACTIONS = {"hit_assignment": "readout_hits", "track_assignment": "readout_tracks"}

@@ -30,8 +30,6 @@ from pflow.physics.detector import Detector
 from pflow.tokens.config import HIT_FEATURES, TokenConfig
 from pflow.tokens.tokeniser import Statistics, Tokeniser
 
-__all__ = ["ParticleFlowData"]
-
 Paths = str | list[str] | None
 
 

@@ -25,8 +25,6 @@ from pflow.tokens.encode import unknown_pdg_message
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import Tokens
 
-__all__ = ["EventDataset", "LabelledBatch"]
-
 
 class LabelledBatch(NamedTuple):
     """A batch and where its B events are from: event numbers and entries, int64 [B], and paths of the files.

@@ -22,16 +22,6 @@ from pflow.io.layout import Layout
 from pflow.io.open import EventFile, open_events
 from pflow.physics.detector import Detector
 
-__all__ = [
-    "Chunk",
-    "FileOptions",
-    "OpenFiles",
-    "matching",
-    "read_chunks",
-    "spread_sample",
-    "survey",
-]
-
 OPEN_FILES = 8
 """Files that stay open: chunks in random order come back to them."""
 

@@ -14,8 +14,6 @@ from torch.utils.data import DataLoader
 from pflow.data.dataset import EventDataset, LabelledBatch
 from pflow.data.parallel import begin_worker
 
-__all__ = ["StepLoader", "StopRequest"]
-
 
 @dataclasses.dataclass
 class StopRequest:

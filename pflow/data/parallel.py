@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import TypeVar
 
-__all__ = ["begin_worker", "in_order", "keep_freed_memory"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

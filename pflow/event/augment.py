@@ -21,8 +21,6 @@ from pflow.event.overlay import ECAL_TOLERANCE, HCAL_TOLERANCE, overlay
 from pflow.event.schema import SCHEMA
 from pflow.physics.detector import Detector
 
-__all__ = ["Augmentation", "Overlay", "augment", "random_phi", "reflect", "rotate"]
-
 Index = npt.NDArray[np.int64]
 Values = npt.NDArray[np.floating[Any]]
 Angles = npt.NDArray[np.float64]

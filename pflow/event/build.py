@@ -13,8 +13,6 @@ from pflow.event.links import Links
 from pflow.event.schema import SCHEMA
 from pflow.physics import kinematics
 
-__all__ = ["build", "make_hits", "make_links", "make_particles", "make_tracker_hits", "make_tracks", "make_truth"]
-
 
 def build(part: str, /, **quantities: Any) -> ak.Array:
     """Records of a part from arrays [event, object] or None (default) by quantity; ValueError if they do not fit."""

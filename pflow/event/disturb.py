@@ -16,8 +16,6 @@ from pflow.event.events import Events
 from pflow.event.links import Links
 from pflow.physics.pdg import CLASSES, class_index
 
-__all__ = ["Disturbance", "disturb"]
-
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Values = npt.NDArray[np.floating[Any]]

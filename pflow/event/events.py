@@ -24,8 +24,6 @@ from pflow.event.validate import Violation, validate_part
 from pflow.physics.detector import Detector
 from pflow.show import html_table
 
-__all__ = ["TRUTH_PARTS", "EventLists", "Events", "Flag", "concatenate", "count_flags", "event_rows"]
-
 TRUTH_PARTS = ("truth", *LINKED, "reference")
 """Parts that a reconstruction does not need."""
 

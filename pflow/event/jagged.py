@@ -14,26 +14,6 @@ import numpy.typing as npt
 from vector.backends.awkward import MomentumArray4D, MomentumRecord4D
 from vector.backends.awkward import behavior as vector_behavior
 
-__all__ = [
-    "BEHAVIOR",
-    "columns",
-    "concatenate",
-    "count",
-    "emptied",
-    "event_index",
-    "flat",
-    "flat_records",
-    "global_index",
-    "join",
-    "local_index",
-    "offsets",
-    "records",
-    "replaced",
-    "take",
-    "unflatten",
-    "vectors",
-]
-
 Index = npt.NDArray[np.int64]
 
 LONG = 256
@@ -67,11 +47,11 @@ class _Particle:
 
 
 class Momentum4DArray(_Particle, MomentumArray4D):  # type: ignore[misc]
-    pass
+    """Particles."""
 
 
 class Momentum4DRecord(_Particle, MomentumRecord4D):  # type: ignore[misc]
-    pass
+    """One particle."""
 
 
 BEHAVIOR = {**vector_behavior, ("*", "Momentum4D"): Momentum4DArray, "Momentum4D": Momentum4DRecord}

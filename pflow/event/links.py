@@ -13,8 +13,6 @@ from scipy.sparse import coo_array
 
 from pflow.event import jagged
 
-__all__ = ["MIN_HIT_FRACTION", "Links", "assigned_particle", "largest_weight", "shared_sources", "sum_by_pair"]
-
 MIN_HIT_FRACTION = 0.01
 """Smaller fractions of a hit or track are not stored as links."""
 

@@ -22,8 +22,6 @@ from pflow.event.events import Events
 from pflow.event.schema import fields_of
 from pflow.physics.detector import Detector
 
-__all__ = ["Grid", "Merge", "Merged", "merge_hits", "sum_hits"]
-
 Index = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
 

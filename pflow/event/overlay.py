@@ -24,8 +24,6 @@ from pflow.event.links import Links
 from pflow.event.merge_hits import sum_hits
 from pflow.event.schema import SCHEMA
 
-__all__ = ["ECAL_TOLERANCE", "HCAL_TOLERANCE", "overlay"]
-
 Index = npt.NDArray[np.int64]
 Values = npt.NDArray[np.floating[Any]]
 

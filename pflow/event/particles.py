@@ -15,8 +15,6 @@ from pflow.event.events import EventLists, Events
 from pflow.event.schema import LINKED
 from pflow.event.validate import validate_part
 
-__all__ = ["LINKS", "Reconstruction", "concatenate"]
-
 LINKS = ("hit_links", "track_links")
 """Optional parts of a reconstruction."""
 

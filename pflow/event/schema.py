@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["LINKED", "PARTS", "SCHEMA", "Field", "fields_of", "quantities_of"]
-
 MAX_ENERGY = 1e5
 """Largest energy or momentum that is measured, GeV: ten times any collider's; a track of more is all but straight."""
 MAX_TRUE_ENERGY = 1e7

@@ -18,16 +18,6 @@ from pflow.event.links import Links
 from pflow.event.schema import LINKED
 from pflow.event.validate import unusable_objects
 
-__all__ = [
-    "BadEntriesWarning",
-    "ImplausibleWarning",
-    "LeftOutWarning",
-    "leave_out",
-    "leave_out_files",
-    "refused_message",
-    "without_refused",
-]
-
 LEFT_OUT = {
     "hits": Flag.UNUSABLE_HITS,
     "tracker_hits": Flag.UNUSABLE_HITS,

@@ -42,8 +42,6 @@ from pflow.event.links import Links, largest_weight
 from pflow.event.skipped import ImplausibleWarning
 from pflow.physics.pdg import is_invisible
 
-__all__ = ["RULES", "STABLE_STATUS", "Targets", "assigned_ancestors", "select_targets", "unknown_status"]
-
 RULES = ("calo", "stable", "entering")
 """Names of the truth rules."""
 

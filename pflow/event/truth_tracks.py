@@ -17,8 +17,6 @@ from pflow.physics import kinematics
 from pflow.physics.detector import Detector, TruthTracking
 from pflow.physics.helix import length_to_cylinder, length_to_prism, propagate
 
-__all__ = ["follow_to_calorimeter", "make_truth_tracks"]
-
 Floats = npt.NDArray[np.float64]
 
 

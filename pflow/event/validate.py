@@ -13,8 +13,6 @@ import numpy.typing as npt
 from pflow.event import jagged
 from pflow.event.schema import Field, fields_of
 
-__all__ = ["Violation", "unusable_objects", "validate_part"]
-
 Mask = npt.NDArray[np.bool_]
 
 

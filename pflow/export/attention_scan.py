@@ -16,8 +16,6 @@ from torch import Tensor
 
 from pflow.model.pointing.nearby import LOG_ROUNDING, ROWS, Directions, attend_nearby, slices_nearby
 
-__all__ = ["attend_by_scan", "expand_attention"]
-
 DOMAIN, PLACEHOLDER = "pflow", "AttentionInBlocks"
 
 MAX_WIDE = LOG_ROUNDING / 2.0

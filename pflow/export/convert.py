@@ -19,8 +19,6 @@ from pflow.export.attention_scan import expand_attention
 from pflow.export.graphs import INITIAL, LAST, NEXT, ROW, STOP, Graph, Loop, TensorSpec
 from pflow.export.operators import translations
 
-__all__ = ["OPSET", "check_graphs", "to_onnx"]
-
 OPSET = 18
 """Version of ONNX's operators: the oldest that has the smallest of scattered values."""
 

@@ -18,8 +18,6 @@ from pflow.io.atomic import check_folder, replacing_folder
 from pflow.model.api import describe
 from pflow.version import VERSION
 
-__all__ = ["CannotExportError", "export_model"]
-
 
 class CannotExportError(ConfigError):
     """A model of an architecture without graphs."""

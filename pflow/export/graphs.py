@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Export", "Graph", "Loop", "TensorSpec", "specs"]
-
 LAST, NEXT, ROW, INITIAL, STOP = "last_", "next_", "row_", "initial_", "stop"
 """Beginnings of names, and the name of the output that ends the loop."""
 

@@ -12,8 +12,6 @@ from torch.nn import functional
 from torch.onnx import symbolic_helper, symbolic_opset9
 from torch.onnx import utils as registration
 
-__all__ = ["translations"]
-
 
 class _UnitVectors(torch.autograd.Function):
     @staticmethod

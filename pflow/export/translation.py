@@ -30,8 +30,6 @@ from pflow.tokens.scale import LOG_FLOOR, Normaliser
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.vocab import CHARGES
 
-__all__ = ["HOW_TO", "translation_export"]
-
 HOW_TO = (
     "One event a run; no axis counts events. Classes and indices count from 0. 'values' is a map from names to "
     "tensors.",

@@ -25,8 +25,6 @@ from pflow.inference.worker import ChunkResult, Settings, Worker
 if TYPE_CHECKING:
     from pflow.inference.files import Job, Outcome, Task
 
-__all__ = ["SYSTEMS", "BatchJobs", "BatchSystem", "load_batch_system", "run_on_cluster"]
-
 CHUNKS_PER_THREAD = 3
 """Chunks in flight for each thread of the cluster: enough to keep it busy, few enough to bound memory."""
 

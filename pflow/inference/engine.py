@@ -24,8 +24,6 @@ from pflow.model.api import DecodingConfig, GeneratedParticles
 from pflow.tokens.encode import kept_hits
 from pflow.tokens.tokens import ParticleTokens, Tokens
 
-__all__ = ["BATCH_SIZE", "Engine", "ParticleCollector", "TokenEngine", "TorchEngine", "pick_device"]
-
 Index = npt.NDArray[np.int64]
 
 BATCH_SIZE = 32

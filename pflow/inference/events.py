@@ -26,17 +26,6 @@ from pflow.inference.onnx import OnnxEngine, OnnxTokenEngine, graphs_of
 from pflow.model.api import DecodingConfig
 from pflow.physics.detector import Calorimeter, Detector
 
-__all__ = [
-    "ENGINES",
-    "MAX_HITS",
-    "finite_events",
-    "pick_engine",
-    "reconstruct",
-    "reconstruct_valid",
-    "usable_events",
-    "with_detector",
-]
-
 ENGINES = ("auto", "torch", "onnxruntime")
 """``auto``: ONNX Runtime on a CPU, torch on a GPU."""
 

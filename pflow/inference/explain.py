@@ -17,8 +17,6 @@ from pflow.physics.pdg import name_of
 from pflow.tokens.encode import kept_hits, select_hits
 from pflow.tokens.vocab import CHARGES
 
-__all__ = ["Explanation", "explain"]
-
 SPECIAL = ("pad", "bos", "eos", "particle")
 """Names of the kinds of tokens; vocabularies begin with one class, or with the first three of these."""
 

@@ -36,8 +36,6 @@ from pflow.io.particles_root import FORMATS, RecoWriter
 from pflow.io.reader import EventFile
 from pflow.physics.detector import Detector
 
-__all__ = ["Summary", "output_paths", "reconstruct_files", "shipped_model"]
-
 SUFFIXES = (".root", ".h5", ".hdf5", ".edm4hep")
 """Endings of event files that the name of an output does not repeat."""
 

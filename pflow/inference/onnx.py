@@ -37,8 +37,6 @@ from pflow.model.api import GeneratedParticles, describe
 from pflow.tokens.features import missing_part
 from pflow.version import VERSION
 
-__all__ = ["Graphs", "OnnxEngine", "OnnxTokenEngine", "graphs_of"]
-
 Arrays = dict[str, npt.NDArray[Any]]
 
 MAX_KEPT = 32

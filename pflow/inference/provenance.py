@@ -19,8 +19,6 @@ from pflow.io.reader import EventFile
 from pflow.physics.detector import Detector
 from pflow.version import VERSION, versions
 
-__all__ = ["command", "describe_input", "is_finished", "provenance"]
-
 PACKAGES = ("torch", "numpy", "awkward", "uproot")
 """Packages whose version can change a number of the output."""
 

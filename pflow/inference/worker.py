@@ -10,8 +10,6 @@ from pflow.data.files import Chunk, FileOptions, OpenFiles
 from pflow.event.particles import Reconstruction
 from pflow.inference.events import pick_engine, reconstruct_valid, usable_events, with_detector
 
-__all__ = ["ChunkResult", "Settings", "Worker"]
-
 MAX_OPEN = 2
 """Input files that a worker keeps open."""
 

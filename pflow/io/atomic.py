@@ -12,8 +12,6 @@ from pathlib import Path
 
 from pflow.errors import ConfigError, OutputError, PflowError
 
-__all__ = ["check_folder", "check_output", "disk_errors", "make_folder", "replacing", "replacing_folder"]
-
 MARK_RANGE = 2**20  # bytes at each end of a file in which the mark of its kind is looked for
 
 

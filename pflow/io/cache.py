@@ -29,8 +29,6 @@ from pflow.io.remote import is_remote
 from pflow.physics.detector import Detector
 from pflow.version import VERSION
 
-__all__ = ["CachedFile", "check_cache"]
-
 FORMAT = 1  # to be raised when the same files, read with the same options, give other events
 NUMBERS = ("entry", "event", "flags")  # fields of `Events` with one number for each event
 _unwritable: set[Path] = set()  # folders of caches to which this process could not write

@@ -12,8 +12,6 @@ from pflow.event.events import Events
 from pflow.event.truth import STABLE_STATUS, select_targets, unknown_status
 from pflow.physics.pdg import is_invisible
 
-__all__ = ["Check", "check_events", "check_scales"]
-
 MUON = 13
 
 UNITS = 30.0  # energies that differ by more than this factor are in different units

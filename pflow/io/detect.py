@@ -25,20 +25,6 @@ from pflow.io.reader import Reader
 from pflow.io.root import Columns, is_rntuple, open_tree
 from pflow.physics.detector import Detector, load_detector
 
-__all__ = [
-    "DEFAULT_LAYOUT",
-    "SCHEMAS",
-    "DetectorMatch",
-    "NoDetectorError",
-    "best_detector",
-    "best_layout",
-    "detector_matches",
-    "fitting_detectors",
-    "geometry_fits",
-    "is_hdf5",
-    "sniff",
-]
-
 SCHEMAS = ("edm4hep", "edm4hep-rntuple", "edm4hep-sim", "flat", "legacy-hdf5")
 """Names of the schemas that can be asked for."""
 

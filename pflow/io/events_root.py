@@ -23,8 +23,6 @@ from pflow.io.layout import Layout, load_layout
 from pflow.io.root import write_note
 from pflow.physics.detector import Detector, load_detector
 
-__all__ = ["write_events"]
-
 
 def write_events(
     path: str | Path,

@@ -21,8 +21,6 @@ from pflow.io.root import open_tree, read_branch, read_note
 from pflow.physics import pdg
 from pflow.physics.detector import Detector, load_detector
 
-__all__ = ["NOTE", "FlatReader"]
-
 NOTE = "pflow_flat"
 """Key of the note in pflow's own flat files: detector, codes of the calorimeters, name of the reference,
 whether its tracks were made from Monte Carlo particles."""

@@ -24,8 +24,6 @@ from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.open import EventFile, open_events
 from pflow.io.root import open_root, tree_names
 
-__all__ = ["DetectorFit", "FileContent", "MissingPart", "Part", "Table", "inspect_file", "inspect_truth"]
-
 CHUNK_SIZE = 100  # entries read at once
 CHECKED = 100  # events whose energies are checked
 

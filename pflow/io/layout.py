@@ -11,8 +11,6 @@ from pflow.config import from_plain, load_yaml, resolve
 from pflow.errors import ConfigError, InputError, check_fields, nearest
 from pflow.event.schema import LINKED, PARTS, quantities_of
 
-__all__ = ["FIELDS", "REQUIRED", "Branch", "Layout", "load_layout"]
-
 FIELDS: Mapping[str, tuple[str, ...]] = {
     part: (*quantities_of(part), *(["particle"] if part in LINKED.values() else [])) for part in PARTS
 }

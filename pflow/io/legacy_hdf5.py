@@ -33,8 +33,6 @@ from pflow.event.events import Events
 from pflow.physics.detector import Detector, load_detector
 from pflow.physics.kinematics import momentum_at_perigee
 
-__all__ = ["FEATURES", "LABELS", "LegacyReader", "subdetectors"]
-
 FEATURES = ("edep", "x", "y", "z", "time", "track", "charge", "px", "py", "pz")  # columns of the group ``feature``
 LABELS = ("hitid", "mcid", "pdg", "charge", "mass", "px", "py", "pz", "status")  # columns of the group ``label``
 

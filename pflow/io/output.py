@@ -18,8 +18,6 @@ from pflow.event.particles import Reconstruction
 from pflow.io.atomic import check_output, replacing
 from pflow.io.root import write_note
 
-__all__ = ["NOTE", "OutputWriter"]
-
 NOTE = "pflow_provenance"
 """Key of the provenance; every output of a reconstruction holds it."""
 

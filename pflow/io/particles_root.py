@@ -60,8 +60,6 @@ from pflow.io.root import open_root, open_tree, read_branch, read_note, read_ran
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["FORMATS", "RecoWriter", "count_entries", "iterate_reco", "read_provenance", "read_reco"]
-
 TREE = "events"
 FORMATS = ("ttree", "rntuple")  # what `RecoWriter` can write
 

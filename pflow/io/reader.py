@@ -19,8 +19,6 @@ from pflow.io.remote import with_retries
 from pflow.io.root import read_ranges
 from pflow.physics.detector import Detector
 
-__all__ = ["EventFile", "OnError", "Reader"]
-
 OnError = Literal["raise", "skip"]
 
 CHECKED = 20  # events of a file whose energies are checked

@@ -11,8 +11,6 @@ from typing import TypeVar
 
 from pflow.errors import InputError, first_line
 
-__all__ = ["ATTEMPTS", "FIRST_WAIT", "is_remote", "with_retries"]
-
 ATTEMPTS = 4  # how often a file is opened or read, at most
 FIRST_WAIT = 1.0  # time before the second attempt, s; doubled before each further one
 

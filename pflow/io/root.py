@@ -22,20 +22,6 @@ from uproot.source.file import MultithreadedFileSource
 from pflow.errors import InputError, first_line, nearest, reading
 from pflow.event import jagged
 
-__all__ = [
-    "Columns",
-    "entries_at_once",
-    "file_uuid",
-    "is_rntuple",
-    "open_root",
-    "open_tree",
-    "read_branch",
-    "read_note",
-    "read_ranges",
-    "tree_names",
-    "write_note",
-]
-
 ROOT_SIGNATURE = b"root"
 
 MAX_READ = 2**28  # uncompressed bytes that are read at once so that baskets stay whole

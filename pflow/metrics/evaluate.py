@@ -20,8 +20,6 @@ from pflow.io.root import file_uuid
 from pflow.metrics.evaluation import ORACLE, REFERENCE, Evaluation, EvaluationResult, EvaluationSettings
 from pflow.metrics.match import HitMatching
 
-__all__ = ["check_order", "evaluate", "provenance_of", "zip_chunks"]
-
 FilePath = str | PathLike[str]
 Files = FilePath | Sequence[FilePath]
 

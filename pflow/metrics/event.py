@@ -12,8 +12,6 @@ from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["OPENING_ANGLE", "CountMetrics", "EventMetrics", "IndexedMetrics"]
-
 OPENING_ANGLE = Axis(
     name="opening_angle",
     label="Opening angle of the two photons",

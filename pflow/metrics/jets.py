@@ -19,8 +19,6 @@ from pflow.metrics.particles import RESPONSE_EDGES
 from pflow.metrics.stats import Distribution, Tree, fraction
 from pflow.metrics.table import ParticleTable
 
-__all__ = ["ALGORITHMS", "JetMetrics", "available", "find_jets"]
-
 ALGORITHMS = {
     "genkt_r04": "e+e- generalised kt, p = -1, R = 0.4, inclusive",
     "genkt_r07": "e+e- generalised kt, p = -1, R = 0.7, inclusive",

@@ -16,8 +16,6 @@ from pflow.metrics.stats import Floats, Ints
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import angle_between
 
-__all__ = ["COSTS", "HitMatching", "Matches", "Matching", "match", "match_by_hits", "overlaps"]
-
 ANGLE_SCALE = 0.1
 """Angle that costs as much as an energy wrong by 100%, rad."""
 PAIRS_AT_ONCE = 1 << 20

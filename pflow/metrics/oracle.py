@@ -27,18 +27,6 @@ from pflow.metrics.stats import Floats, Ints
 from pflow.physics.detector import Detector
 from pflow.physics.showers import log_weighted_barycentre
 
-__all__ = [
-    "KINDS",
-    "ORACLE",
-    "ShowerCalibration",
-    "Showers",
-    "load_calibration",
-    "measure_showers",
-    "perfect_reconstruction",
-    "shower_kind",
-    "tracks_of_particles",
-]
-
 ORACLE = "oracle"
 """Name of the algorithm in the results."""
 

@@ -24,8 +24,6 @@ from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["ENERGY", "RESPONSE_EDGES", "THETA", "ParticleMetrics"]
-
 ENERGY = Axis(
     name="energy",
     label="True energy",

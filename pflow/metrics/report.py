@@ -19,20 +19,6 @@ from pflow.metrics.stats import Histogram, Number, Series, leaves
 from pflow.physics.pdg import CLASSES
 from pflow.version import versions
 
-__all__ = [
-    "DEFINITIONS",
-    "SCHEMA",
-    "Row",
-    "definition_of",
-    "document",
-    "method",
-    "number_text",
-    "rows",
-    "summary",
-    "table",
-    "unit_of",
-]
-
 SCHEMA = "pflow-metrics-3"
 """Changes when a key is renamed, removed or redefined; new keys do not change it. Version 3 renamed ``classical`` to
 ``reference`` and ``legacy`` (the first paper's metrics) to ``energy_rank``."""

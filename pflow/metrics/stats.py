@@ -21,24 +21,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv
 
-__all__ = [
-    "LEVEL",
-    "Axis",
-    "Chunks",
-    "Distribution",
-    "Floats",
-    "Histogram",
-    "Ints",
-    "Number",
-    "Series",
-    "Tree",
-    "WeightedFraction",
-    "clopper_pearson",
-    "fraction",
-    "fractions",
-    "leaves",
-]
-
 LEVEL = 0.683
 """Content of every interval: one standard deviation of a normal distribution."""
 IQR_TO_SIGMA = 1.349

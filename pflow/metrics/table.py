@@ -16,8 +16,6 @@ from pflow.event import jagged
 from pflow.metrics.stats import Floats, Ints
 from pflow.physics.pdg import class_index
 
-__all__ = ["ParticleTable"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ParticleTable:

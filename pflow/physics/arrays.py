@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["constant", "double", "namespace"]
-
 
 def namespace(values: Any) -> Any:
     """The module torch for a tensor, else numpy."""

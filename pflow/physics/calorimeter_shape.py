@@ -14,16 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "BarrelShape",
-    "LayerRange",
-    "barrel_shape",
-    "distance_to_sides",
-    "fraction_on_layers",
-    "layer_range",
-    "layers_by_position",
-]
-
 Floats = npt.NDArray[np.float64]
 Layers = npt.NDArray[Any]
 

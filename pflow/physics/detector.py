@@ -8,8 +8,6 @@ from pathlib import Path
 from pflow.config import from_plain, load_yaml, resolve
 from pflow.errors import ConfigError
 
-__all__ = ["Calorimeter", "Detector", "TruthTracking", "load_detector"]
-
 KINDS = ("ecal", "hcal", "muon", "lumi")
 REGIONS = ("barrel", "endcap", "other")
 

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from pflow.physics.kinematics import GEV_PER_TESLA_MM
 
-__all__ = ["FieldEstimate", "field_from_momenta", "field_from_steps"]
-
 Floats = npt.NDArray[np.float64]
 
 MIN_STEPS = 3

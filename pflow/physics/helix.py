@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from pflow.physics.kinematics import GEV_PER_TESLA_MM
 
-__all__ = ["length_to_cylinder", "length_to_prism", "propagate"]
-
 Float = npt.NDArray[np.float64]
 
 

@@ -12,20 +12,6 @@ import numpy.typing as npt
 
 from pflow.physics.arrays import constant, double, namespace
 
-__all__ = [
-    "COVARIANCE",
-    "GEV_PER_TESLA_MM",
-    "angle_between",
-    "energy",
-    "four_momentum_covariance",
-    "impact_parameters",
-    "momentum_at_perigee",
-    "momentum_from_track",
-    "tangent_basis",
-    "track_from_momentum",
-    "unit_vector",
-]
-
 GEV_PER_TESLA_MM = 0.299792458e-3
 """Transverse momentum per charge, field and radius of curvature: pt [GeV] = 0.299792458e-3 |q| B [T] R [mm]
 (the speed of light in m/ns times 1e-3)."""

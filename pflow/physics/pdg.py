@@ -11,21 +11,6 @@ import numpy as np
 import numpy.typing as npt
 from particle import PDGID, InvalidParticle, Particle, ParticleNotFound
 
-__all__ = [
-    "CLASSES",
-    "CLASS_PDG",
-    "INVISIBLE",
-    "charge_of",
-    "charges",
-    "class_index",
-    "class_of",
-    "is_invisible",
-    "known_charges",
-    "mass_of",
-    "masses",
-    "name_of",
-]
-
 CLASSES = ("charged_hadron", "neutral_hadron", "photon", "electron", "muon")
 """Particle-flow classes, in the order of their class index."""
 

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LOG_WEIGHT", "cluster_shape", "log_weighted_barycentre"]
-
 LOG_WEIGHT = 4.0
 """Hits with a fraction below exp(-4) of their shower's energy do not count for its position (T. C. Awes et al., NIM A
 311 (1992) 130)."""

@@ -16,8 +16,6 @@ from mpl_toolkits.mplot3d.art3d import Line3DCollection  # type: ignore[import-u
 from pflow.plots.scene import DARK, EventScene, hit_size, outline_points
 from pflow.plots.style import styled
 
-__all__ = ["plot_event"]
-
 Points = npt.NDArray[np.floating[Any]]
 
 STYLES: dict[str, dict[str, Any]] = {

@@ -19,8 +19,6 @@ from pflow.metrics.particles import ENERGY, THETA
 from pflow.metrics.stats import Axis, Histogram, Number, Series, Tree
 from pflow.plots.style import COLORS, MARKERS, styled
 
-__all__ = ["caption", "figures", "plot_binned", "plot_confusion", "plot_count_difference", "plot_distribution"]
-
 BINNED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("response_median", "Median of $E_{reco}/E_{true}$", {"reference": 1.0}),
     ("resolution_68", r"Resolution $\sigma_{68}$ of $E_{reco}/E_{true}$", {"limits": (0.0, None)}),

@@ -13,8 +13,6 @@ import plotly.graph_objects as go
 from pflow.plots.scene import DARK, EventScene, Lines, hit_size, outline_points
 from pflow.plots.style import MARK
 
-__all__ = ["event_page", "interactive_figure"]
-
 LINE_STYLES: dict[str, dict[str, Any]] = {
     "tracks": {"width": 2},
     "truth": {"width": 4},

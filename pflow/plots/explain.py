@@ -13,8 +13,6 @@ from matplotlib.figure import Figure
 from pflow.plots.scene import hit_size
 from pflow.plots.style import styled
 
-__all__ = ["plot_steps"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -16,8 +16,6 @@ from pflow.plots.evaluation import caption
 from pflow.plots.style import MARK
 from pflow.show import html_table
 
-__all__ = ["report_page"]
-
 CSS = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1200px; margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.6em; margin-bottom: 0; } h2 { font-size: 1.2em; margin-top: 2em; border-bottom: 1px solid #ccc; }

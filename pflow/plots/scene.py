@@ -24,8 +24,6 @@ from pflow.physics.helix import length_to_cylinder, propagate
 from pflow.physics.kinematics import tangent_basis, unit_vector
 from pflow.physics.pdg import is_invisible, name_of
 
-__all__ = ["COLOUR_BY", "EventScene", "make_scene"]
-
 COLOUR_BY = ("truth", "reco", "energy", "subdetector")
 """What the colour of a hit can stand for."""
 

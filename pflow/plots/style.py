@@ -11,8 +11,6 @@ import matplotlib as mpl
 import mplhep
 from matplotlib.figure import Figure
 
-__all__ = ["COLORS", "MARK", "MARKERS", "rendered", "styled"]
-
 COLORS = ("#3f90da", "#bd1f01", "#94a4a2", "#ffa90e", "#832db6", "#a96b59", "#e76300", "#b9ac70")
 """Colours of algorithms in their order, distinct for any colour vision (M. Petroff, arXiv:2107.02270)."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")

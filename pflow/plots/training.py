@@ -11,8 +11,6 @@ from matplotlib.ticker import MaxNLocator
 
 from pflow.plots.style import COLORS, styled
 
-__all__ = ["plot_training"]
-
 ERRORS = {"val/energy_error": (100.0, "Energy error [%]"), "val/angle_deg": (1.0, "Angle [deg]")}
 """Metrics with a panel of their own (means over the next particles): factor, and label of the axis."""
 

@@ -10,8 +10,6 @@ from pflow.event.merge_hits import Merge
 from pflow.event.truth import RULES, STABLE_STATUS
 from pflow.tokens.features import feature_transforms
 
-__all__ = ["HIT_FEATURES", "ORDERS", "PARTS", "TokenConfig"]
-
 HIT_FEATURES = ("log_energy", "x", "y", "z")
 """The first paper's features of a hit, with the energy as a logarithm."""
 

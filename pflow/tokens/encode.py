@@ -23,8 +23,6 @@ from pflow.tokens.scale import Normaliser
 from pflow.tokens.tokens import Tokens
 from pflow.tokens.vocab import PdgVocabulary, charge_index
 
-__all__ = ["encode", "kept_hits", "select_hits", "sort_targets", "target_particles", "unknown_pdg_message"]
-
 MOMENTUM = ("px", "py", "pz")
 
 

@@ -16,8 +16,6 @@ from pflow.physics.arrays import constant, double, namespace
 from pflow.physics.detector import Detector
 from pflow.physics.kinematics import impact_parameters
 
-__all__ = ["FEATURES", "Feature", "feature_columns", "feature_matrix", "feature_transforms", "missing_part"]
-
 Values = Any
 """An array of NumPy, or where a graph is traced a tensor of torch; float64."""
 

@@ -18,8 +18,6 @@ from pflow.tokens.tokens import ParticleTokens
 from pflow.tokens.uncertainty import UncertaintyCalibration
 from pflow.tokens.vocab import CHARGES, PdgVocabulary, signed_pdg
 
-__all__ = ["NULL_DIRECTION", "REST_MOMENTUM", "decode", "momentum_and_energy"]
-
 REST_MOMENTUM = 1e-3
 """Momentum over mass of a particle whose predicted energy is below its mass; keeps its direction."""
 

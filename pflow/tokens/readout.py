@@ -15,8 +15,6 @@ from pflow.event.truth import Targets
 from pflow.physics.arrays import double, namespace
 from pflow.physics.kinematics import unit_vector
 
-__all__ = ["entry_of_tracks", "make_readout"]
-
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 

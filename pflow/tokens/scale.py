@@ -12,8 +12,6 @@ import numpy.typing as npt
 from pflow.errors import ConfigError, check_choice
 from pflow.physics.arrays import namespace
 
-__all__ = ["LOG_FLOOR", "TRANSFORMS", "Moments", "Normaliser"]
-
 TRANSFORMS = ("identity", "log10")
 """Names of the transforms."""
 

@@ -26,8 +26,6 @@ from pflow.tokens.tokens import ParticleTokens, Tokens
 from pflow.tokens.uncertainty import UncertaintyCalibration
 from pflow.tokens.vocab import CHARGES, PdgVocabulary
 
-__all__ = ["Statistics", "Tokeniser"]
-
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Statistics:

@@ -14,8 +14,6 @@ from pflow.event import jagged
 from pflow.event.events import event_rows
 from pflow.tokens.config import PARTS
 
-__all__ = ["OFFSETS", "ParticleTokens", "Tokens"]
-
 Ints = npt.NDArray[np.int64]
 
 OFFSETS = {

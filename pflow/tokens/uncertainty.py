@@ -13,8 +13,6 @@ from pflow.errors import ConfigError, check_choice
 from pflow.physics.arrays import constant, namespace
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["CURVES", "Curve", "UncertaintyCalibration", "curve_index"]
-
 CHARGED, WITHOUT_TRACK = ("charged_hadron", "electron", "muon"), "_without_track"
 
 CURVES = (*CLASSES, *(name + WITHOUT_TRACK for name in CHARGED))

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from pflow.errors import ConfigError
 from pflow.physics.pdg import CLASS_PDG, CLASSES, charge_of, class_index, class_of
 
-__all__ = ["CHARGES", "NEXT_CLASS", "PdgVocabulary", "charge_index", "signed_pdg"]
-
 CHARGES = (-1, 0, 1)
 """The charge vocabulary, in e. Index 0 is -1, index 1 is 0, index 2 is +1."""
 

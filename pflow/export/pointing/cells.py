@@ -12,8 +12,6 @@ from torch import Tensor
 from pflow.event.merge_hits import Grid, Merge
 from pflow.physics.detector import Detector
 
-__all__ = ["Cells", "Hits", "merge_hits"]
-
 DEPTH_BITS, PLACE_BITS = 12, 23
 """Bits of a cell's depth and of each of its two places in one integer: 20 m of depth and kilometres of surface in cells
 of 20 mm. Cells farther out count as the outermost."""

@@ -23,8 +23,6 @@ from pflow.tokens.features import FEATURES
 from pflow.tokens.readout import entry_of_tracks
 from pflow.tokens.tokeniser import Tokeniser
 
-__all__ = ["EVENT", "SOURCE", "EncoderGraph", "source_of"]
-
 EVENT = tuple(name for name in Tables._fields if name not in Tables._field_defaults)
 """Outputs that all steps read beside the memory: `Tables` without masks, as there is no padding."""
 

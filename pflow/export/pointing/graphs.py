@@ -22,8 +22,6 @@ from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.features import FEATURES
 
-__all__ = ["HOW_TO", "pointing_export"]
-
 EXAMPLE_HITS, EXAMPLE_TRACKS, EXAMPLE_STEPS = 24, 3, 4  # none is 1: tracing takes sizes of 1 as constants
 
 AXES: dict[str, tuple[str | None, ...]] = {

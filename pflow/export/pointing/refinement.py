@@ -22,8 +22,6 @@ from pflow.physics.pdg import CLASSES, charges, class_index, masses
 from pflow.tokens.particles import NULL_DIRECTION, momentum_and_energy
 from pflow.tokens.uncertainty import curve_index
 
-__all__ = ["RefinementGraph"]
-
 LINKS = tuple(f"{part}_link_{name}" for part in ("hit", "track") for name in (part, "particle", "weight"))
 
 

@@ -14,8 +14,6 @@ from pflow.model.pointing.geometry import Tables
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.step import State, step
 
-__all__ = ["ROWS", "UNREFINED", "UNREFINED_ROWS", "DecoderStepGraph"]
-
 ROWS = ("embedded", "query", "seed", "log_energy", "direction", "hit_fraction")
 """What the refinement reads of each particle."""
 

@@ -23,8 +23,6 @@ from pflow.physics.calorimeter_shape import (
 )
 from pflow.physics.detector import KINDS, REGIONS
 
-__all__ = ["Group", "HitSample", "Place", "Sources", "collect", "join_samples", "place_samples"]
-
 HIT_KINDS = ("CalorimeterHit", "SimCalorimeterHit")
 
 CELL = np.dtype([("event", np.int64), ("id", np.uint64)])

@@ -31,8 +31,6 @@ from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.root import open_root
 from pflow.physics.detector import Calorimeter, Detector, TruthTracking, load_detector
 
-__all__ = ["DetectorDraft", "Note", "draft_detector", "draft_to_yaml", "write_draft"]
-
 TRUTH_TRACKS_OF = "cld"  # built-in detector whose truth tracks stand in for the unknown ones
 
 COLLECTIONS = {

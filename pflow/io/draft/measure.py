@@ -32,9 +32,6 @@ from pflow.physics.calorimeter_shape import (
 from pflow.physics.detector import Detector
 from pflow.physics.field import FieldEstimate, field_from_momenta, field_from_steps
 
-__all__ = ["EARLIEST", "Digitisation", "Extent", "TimeWindow"]
-__all__ += ["measure_digitisation", "measure_encoding", "measure_extent", "measure_field", "measure_time_window"]
-
 OUTLIERS = 0.005  # fraction of hits that may lie outside a calorimeter without visible layers
 
 STRAY = 0.05

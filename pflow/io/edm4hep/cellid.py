@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["bit_field", "find_layer_bits", "layer_from_cell_id"]
-
 LAYER_NAMES = ("layer", "K-1")  # names of the layer's field: DD4hep's, and that of older ILD encodings
 MIN_LAYERS = 4  # fewer layers do not show which bits count them
 USUAL_WIDTH = 8  # bits that a layer's field has at least, where those above are free

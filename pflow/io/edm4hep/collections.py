@@ -12,8 +12,6 @@ from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.io.edm4hep.podio import PodioFile, relation, track_states
 
-__all__ = ["READ", "SUBSET", "Collection", "collection_contents", "count_objects", "link_pairs", "list_collections"]
-
 SUBSET = "_objIdx"
 """End of the branch by which a subset collection, one that only refers to objects of others, is stored."""
 

@@ -19,8 +19,6 @@ from pflow.config import load_yaml
 from pflow.errors import nearest
 from pflow.event import jagged
 
-__all__ = ["CollectionInfo", "DataModel", "collection_id", "content", "edm4hep_types", "lists", "strings"]
-
 SCHEMA_VERSION = 6  # version of EDM4hep 1.0's schema, which `edm4hep_types` are of
 
 PRIMITIVES = {

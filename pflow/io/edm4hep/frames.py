@@ -18,8 +18,6 @@ from pflow.event import jagged
 from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, content, lists, strings
 from pflow.io.edm4hep.podio import PodioFile
 
-__all__ = ["Filled", "FrameWriter", "Frames", "InputCopy", "Parameters"]
-
 PODIO_VERSION = (1, 7, 0)  # version of podio whose layout is written
 EDM4HEP_VERSION = (1, 0, 0)
 

@@ -31,8 +31,6 @@ from pflow.io.edm4hep.cellid import layer_from_cell_id
 from pflow.io.edm4hep.data_model import CollectionInfo, collection_id
 from pflow.io.root import Columns, is_rntuple, open_root, open_tree, tree_names
 
-__all__ = ["Joined", "PodioFile", "expand", "open_podio", "relation", "track_states"]
-
 Ints = npt.NDArray[np.int64]
 
 MAX_METADATA = 10  # entries of a tree of metadata that are compared: merged files have one of each file

@@ -55,8 +55,6 @@ from pflow.io.edm4hep.reader import AT_CALORIMETER, AT_IP, HitOrigins
 from pflow.physics.pdg import CLASSES, class_index
 from pflow.physics.showers import cluster_shape
 
-__all__ = ["NO_OBJECT", "RecoNames", "hit_frames", "reco_frames", "track_frames"]
-
 NO_OBJECT = -2  # index of a reference to nothing (podio, `ObjectID::invalid`); its collection id is 0
 
 Ints = npt.NDArray[np.int64]

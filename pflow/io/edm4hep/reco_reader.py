@@ -17,8 +17,6 @@ from pflow.io.edm4hep.podio import PodioFile, expand
 from pflow.io.edm4hep.reco import RecoNames
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["Edm4hepRecoReader"]
-
 Ints = npt.NDArray[np.int64]
 
 

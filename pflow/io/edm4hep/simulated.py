@@ -21,8 +21,6 @@ from pflow.event import jagged
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation
 from pflow.physics.detector import Calorimeter
 
-__all__ = ["BY_SECONDARY", "Contributions", "count_layers", "digitise", "read_contributions", "time_after_flight"]
-
 SPEED_OF_LIGHT = 300.0  # mm/ns, rounded as in DDCaloDigi, whose times are reproduced to a picosecond so
 PROMPT_TIME = 0.1  # time of a hit by a particle that flew straight from the origin at c, ns, by DDCaloDigi's definition
 

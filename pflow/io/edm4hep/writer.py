@@ -25,8 +25,6 @@ from pflow.io.reader import EventFile
 from pflow.io.root import entries_at_once
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["Edm4hepRecoWriter"]
-
 HEADER = "EventHeader"
 
 CLUSTER_SIZE = 32
