@@ -15,15 +15,12 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pflow.config import from_plain, load_yaml, resolve
 from pflow.data.files import Chunk
 from pflow.errors import ConfigError, InputError, check_choice, first_line, missing_package
-from pflow.inference.worker import ChunkResult, Settings, Worker
-
-if TYPE_CHECKING:
-    from pflow.inference.files import Job, Outcome, Task
+from pflow.inference.worker import ChunkResult, Job, Outcome, Settings, Task, Worker
 
 CHUNKS_PER_THREAD = 3
 """Chunks in flight for each thread of the cluster: enough to keep it busy, few enough to bound memory."""

@@ -27,7 +27,7 @@ from pflow.inference.cluster import run_on_cluster
 from pflow.inference.engine import BATCH_SIZE, pick_device
 from pflow.inference.events import MAX_HITS, pick_engine
 from pflow.inference.provenance import describe_input, is_finished, provenance
-from pflow.inference.worker import ChunkResult, Settings, Worker
+from pflow.inference.worker import Job, Outcome, Settings, Task, Worker
 from pflow.io.atomic import check_output, make_folder
 from pflow.io.detect import geometry_fits
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
@@ -81,27 +81,6 @@ class Summary:
         """Add the events of an output."""
         for name in ("n_events", "n_particles", "n_skipped", "n_left_out", "n_not_finite", "truncated"):
             setattr(self, name, getattr(self, name) + getattr(part, name))
-
-
-@dataclasses.dataclass(eq=False)
-class Job:
-    """One output, and the inputs whose entries it has."""
-
-    output: Path
-    inputs: Sequence[str]
-    provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
-    n_entries: int = 0
-    error: InputError | ConfigError | None = None
-    """Why there is no output."""
-    was_finished: bool = False
-    """Whether the output was there before."""
-
-
-Task = tuple[Job, Chunk | None]
-"""A chunk of a job, or None once for a job without chunks."""
-
-Outcome = tuple[Job, Chunk | None, ChunkResult | InputError | None]
-"""A task and what became of it."""
 
 
 def reconstruct_files(

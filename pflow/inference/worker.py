@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.data.files import Chunk, FileOptions, OpenFiles
+from pflow.errors import ConfigError, InputError
 from pflow.event.particles import Reconstruction
 from pflow.inference.events import pick_engine, reconstruct_valid, usable_events, with_detector
 
@@ -32,6 +36,27 @@ class ChunkResult:
 
     reconstruction: Reconstruction
     warnings: tuple[Warning, ...]
+
+
+@dataclasses.dataclass(eq=False)
+class Job:
+    """One output, and the inputs whose entries it has."""
+
+    output: Path
+    inputs: Sequence[str]
+    provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
+    n_entries: int = 0
+    error: InputError | ConfigError | None = None
+    """Why there is no output."""
+    was_finished: bool = False
+    """Whether the output was there before."""
+
+
+Task = tuple[Job, Chunk | None]
+"""A chunk of a job, or None once for a job without chunks."""
+
+Outcome = tuple[Job, Chunk | None, ChunkResult | InputError | None]
+"""A task and what became of it."""
 
 
 class Worker:

@@ -8,7 +8,7 @@ import threading
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -16,9 +16,7 @@ from pytorch_lightning.callbacks import RichProgressBar, WeightAveraging
 from torch import Tensor, nn
 
 from pflow.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pflow.train.module import ParticleFlow
+from pflow.train.module import ParticleFlow
 
 COLUMNS = {
     "train/loss": "train loss {:.4f}",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor
 
 from pflow.checkpoint.format import KEY, Header
@@ -20,7 +21,6 @@ from pflow.data.dataset import LabelledBatch
 from pflow.errors import ConfigError, InputError
 from pflow.model.api import ModelInputs, Reconstructor, describe
 from pflow.model.pointing import PointingReconstructor
-from pflow.train.callbacks import AveragedWeights
 from pflow.train.model_spec import ModelSpec
 from pflow.version import VERSION
 
@@ -226,7 +226,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             "lr": self.lr,
             "weight_decay": self.weight_decay,
             "final_lr": self.final_lr,
-            "ema_decay": next((one.decay for one in self.trainer.callbacks if isinstance(one, AveragedWeights)), None),
+            "ema_decay": next((one.decay for one in self.trainer.callbacks if isinstance(one, WeightAveraging)), None),
             "precision": str(self.trainer.precision),
             "torch": torch.__version__,
         }

@@ -11,7 +11,8 @@ import pytest
 from pflow.data.files import Chunk
 from pflow.errors import ConfigError, InputError
 from pflow.inference.cluster import SCHEDULER, SYSTEMS, BatchSystem, _dask_jobqueue, _outcome, _Watch, load_batch_system
-from pflow.inference.files import Job, reconstruct_files
+from pflow.inference.files import reconstruct_files
+from pflow.inference.worker import Job
 from pflow.io.particles_root import read_reco
 
 distributed = pytest.importorskip("distributed", reason="dask is not installed (pflow[cluster])")
