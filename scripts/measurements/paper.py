@@ -2,7 +2,8 @@
 
 Which treatment of the special tokens, decoder and norm is the better one: recipe `paper`, its first stage, for each
 variant and seed. Trainings that are finished are not repeated, and interrupted ones are resumed. The results are means
-over the seeds, with the standard error of the mean. Beside them stands the shipped model, of all stages of the recipe.
+over the seeds, with the standard error of the mean. Beside them stands the shipped model, of all stages of the recipe,
+and with `--models` others that are trained.
 """
 
 from __future__ import annotations
@@ -36,8 +37,11 @@ PREFIX = "paper, "
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     variants = [name for name in load_recipe("paper").variants if not name.startswith("tracks")]
-    parser.add_argument("--variants", nargs="+", default=variants, help="default: %(default)s")
+    parser.add_argument("--variants", nargs="*", default=variants, help="default: %(default)s")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="default: %(default)s")
+    parser.add_argument(
+        "--models", nargs="+", default=[], metavar="NAME=MODEL", help="trained models for further lines"
+    )
     parser.add_argument("--epochs", type=int, default=20, help="of each training (default: %(default)s)")
     parser.add_argument("--data-dir", type=Path, default=DATA / "g4", help="default: %(default)s")
     parser.add_argument("--output", type=Path, default=Path("runs/paper"), help="default: %(default)s")
@@ -56,8 +60,9 @@ def run(args: argparse.Namespace) -> None:
             if code := main([*words, "--output", str(folder), *fit]):
                 raise SystemExit(code)
             trained.setdefault(variant, []).append(str(folder / "stage_1" / "last.ckpt"))
-    whole = {f"{TRANSLATION}, all stages": [TRANSLATION]}
-    rows = [row for name, models in {**trained, **whole}.items() for row in of_variant(name, models, args)]
+    trained |= {name: [model] for name, _, model in (words.partition("=") for words in args.models)}
+    trained[f"{TRANSLATION}, all stages"] = [TRANSLATION]
+    rows = [row for name, models in trained.items() for row in of_variant(name, models, args)]
     print(paper_table(rows))
     if args.save:
         write_rows(rows)

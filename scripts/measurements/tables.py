@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from measurements.cards import training_table
 from measurements.paper import paper_table
 from measurements.rows import REPORT, ROOT, Row, fill, read_rows, table
-from measurements.shipped import CLD, GENERAL, PHOTON, QUANTITIES, TRANSLATION
+from measurements.shipped import CLD, GENERAL, JETS, PHOTON, QUANTITIES, TRANSLATION
 from pflow.checkpoint.load import read_checkpoint
 from pflow.config import weights_dir
 
@@ -60,7 +60,7 @@ NAMES = {
 def report_tables(rows: Sequence[Row]) -> dict[str, str]:
     """The tables of RESULTS.md by the name of their place."""
     return {
-        "photons": photon_table(rows),
+        "photons": models_table(rows, (PHOTON, GENERAL, TRANSLATION), PHOTON_SAMPLES),
         "ild": sample_table(rows, "g4", ILD_SAMPLES),
         "cld": sample_table(rows, "cld_g4", CLD_SAMPLES),
         "full": sample_table(rows, "edm4hep", ("cld_rec", "cld_zuds100_sim"), left_out=OF_MANY_EVENTS),
@@ -68,26 +68,29 @@ def report_tables(rows: Sequence[Row]) -> dict[str, str]:
         "robustness": robustness_table(rows),
         "speed": speed_table(rows),
         "paper": paper_table(rows),
+        "jets": models_table(rows, (JETS, GENERAL), ("single", "multi", "zqq"), LEFT_OUT),
     }
 
 
-def photon_table(rows: Iterable[Row]) -> str:
-    """Photons of the ILD, a column for each model; the oracle is the one without tracks."""
-    models = (PHOTON, GENERAL, TRANSLATION)
+def models_table(
+    rows: Iterable[Row], models: Sequence[str], samples: Sequence[str], left_out: Sequence[str] = ()
+) -> str:
+    """Samples of the ILD, a column for each model; the oracle reads what the first model does."""
     found = {row.key: row for row in rows}
     lines = []
-    for name in PHOTON_SAMPLES:
+    for name in samples:
         for quantity in QUANTITIES[name]:
-            of_models = [found[model, f"g4/{name}", quantity] for model in models]
-            first = of_models[0]
-            numbers = [*(row.text for row in of_models), first.beside(first.reference), first.beside(first.oracle)]
-            lines.append([name, quantity, *numbers])
-    return table(["sample", "quantity", *(f"`{model}`" for model in models), "Pandora", "oracle"], lines, left=2)
+            first = found.get((models[0], f"g4/{name}", quantity))
+            if first is not None and quantity not in left_out:
+                numbers = [*(found[model, f"g4/{name}", quantity].text for model in models)]
+                lines.append([name, quantity, *numbers, first.beside(first.reference), first.beside(first.oracle)])
+    heads = (model if model == JETS else f"`{model}`" for model in models)
+    return table(["sample", "quantity", *heads, "Pandora", "oracle"], lines, left=2)
 
 
 def sample_table(rows: Iterable[Row], folder: str, samples: Sequence[str], left_out: Sequence[str] = LEFT_OUT) -> str:
     """Quantities of samples of a folder, which one model was evaluated on."""
-    found = [row for name in samples for row in rows if row.sample == f"{folder}/{name}"]
+    found = [row for name in samples for row in rows if row.sample == f"{folder}/{name}" and row.model != JETS]
     lines = (
         [row.sample.rpartition("/")[2], row.quantity, row.text, row.beside(row.reference), row.beside(row.oracle)]
         for row in found

@@ -35,7 +35,7 @@ def run_checked(recipe: TrainingRecipe, folder: Path, **options: Any) -> list[st
 
 @pytest.mark.parametrize(
     ("name", "variant"),
-    [*((name, None) for name in ("photon", "general", "cld", "disturbed")), ("paper", "v1_flags")],
+    [*((name, None) for name in ("photon", "general", "cld", "disturbed", "translation")), ("paper", "v1_flags")],
 )
 def test_the_recipes_that_come_with_pflow_pass_the_check(name, variant, tmp_path):
     assert run_checked(load_recipe(name), tmp_path, variant=variant)[0] == "fit"

@@ -90,8 +90,9 @@ def test_the_papers_set_ups_are_trained_and_measured_over_the_seeds(sample, tmp_
             (tmp_path / f"{name}_{split}.root").symlink_to(sample)
     before = CSV.read_bytes(), REPORT.read_bytes()
     options = ["--variants", "v1_flags", "--seeds", "1", "2", "--epochs", "1", "--data-dir", str(tmp_path)]
-    results.main(["paper", *options, "--output", str(tmp_path / "runs")])
-    seeds, shipped_model = capsys.readouterr().out.strip().splitlines()[-2:]
+    results.main(["paper", *options, "--models", "one=ild-g4-photon", "--output", str(tmp_path / "runs")])
+    seeds, other, shipped_model = capsys.readouterr().out.strip().splitlines()[-3:]
+    assert other.startswith("| one |")
     assert seeds.startswith("| v1_flags |")
     assert "±" in seeds
     assert shipped_model.startswith("| ild-g4-translation, all stages |")
