@@ -32,8 +32,9 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     "v1_angles": {f"{NETWORK}.special": "flags", f"{NETWORK}.direction": "angles"},
     "v1_multi_projection": {f"{NETWORK}.decoder": "multi_projection", f"{NETWORK}.n_projections": 2},
     "v2_kind": {f"{NETWORK}.decoder": "multi_projection", f"{NETWORK}.n_projections": 2, f"{NETWORK}.embedder": "v2"},
-    "tracks_cross": {f"{NETWORK}.source": "cross", "data.track_features": TRACKS},
+    "tracks_cross": {f"{NETWORK}.special": "flags", f"{NETWORK}.source": "cross", "data.track_features": TRACKS},
     "tracks_typed": {
+        f"{NETWORK}.special": "flags",
         f"{NETWORK}.source": "typed",
         "data.track_features": TRACKS,
         "data.tracker_hit_features": ["x", "y", "z"],
@@ -84,7 +85,7 @@ def test_a_variant_differs_in_the_stated_fields_alone(name):
 
 @pytest.mark.parametrize(
     ("name", "set_up"),
-    [("general", ("general", 2, None)), ("photon", ("photon", 2, None)), ("translation", ("paper", 2, "v1_flags"))],
+    [("general", ("general", 2, None)), ("photon", ("photon", 2, None)), ("translation", ("paper", 2, "tracks_typed"))],
 )
 def test_the_recipes_of_the_shipped_models_are_those_that_they_were_trained_with(name, set_up):
     """But for decoding, which is chosen after the training."""
