@@ -25,8 +25,6 @@ from pflow.plots.style import rendered
 
 PHOTON, TRANSLATION = "ild-g4-photon", "ild-g4-translation"
 GENERAL, CLD = "ild-g4-general", "cld-general"
-JETS = "translation of jets"
-"""Name of a model that does not come with pflow, see RESULTS.md."""
 
 
 @dataclasses.dataclass(frozen=True)

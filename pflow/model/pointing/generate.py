@@ -38,6 +38,7 @@ def generate(network: PointingNetwork, batch: Batch, decoding: PointingDecodingC
     if network.training:
         raise ValueError("model: it is in training mode; call model.eval() first")
     source = network.encode(batch)
+    # Decoding changes its source in place, and the refinement reads it again.
     decoded = decode_first_stage(network, source if network.refiner is None else source.change(torch.clone), decoding)
     return finish(network, batch, source, decoded, decoding)
 
