@@ -56,6 +56,7 @@ from pflow.event.validate import validate_part
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reco_reader import Edm4hepRecoReader
 from pflow.io.output import NOTE, OutputWriter
+from pflow.io.rntuple import make_rntuple
 from pflow.io.root import open_root, open_tree, read_branch, read_note, read_ranges
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
@@ -150,7 +151,7 @@ class RecoWriter(OutputWriter):
                 for name, column in columns.items()
             }
             if self._format == "rntuple":
-                self._table = self._file.mkrntuple(TREE, types)
+                self._table = make_rntuple(self._file, TREE, types)
             else:
                 self._table = self._file.mktree(
                     TREE,

@@ -11,12 +11,12 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
-from uproot.writing import _cascadentuple as writing
 
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, content, lists, strings
 from pflow.io.edm4hep.podio import PodioFile
+from pflow.io.rntuple import make_rntuple
 
 PODIO_VERSION = (1, 7, 0)  # version of podio whose layout is written
 EDM4HEP_VERSION = (1, 0, 0)
@@ -61,7 +61,7 @@ class FrameWriter:
             for model, own in self._collections
             for field, cpp_type in model.fields(own).items()
         }
-        self._events = _make_rntuple(file, "events", self._layout({}, [], 0).form)
+        self._events = make_rntuple(file, "events", self._layout({}, [], 0).form)
 
     def extend(self, frames: Frames, frame_parameters: Sequence[Parameters]) -> None:
         """Append consecutive frames, as many as there are parameters of frames."""
@@ -116,7 +116,7 @@ class FrameWriter:
     def _write(self, name: str, fields: Mapping[str, Any], n: int) -> None:
         """Write a whole RNTuple of `n` entries."""
         layout = ak.contents.RecordArray(list(fields.values()), list(fields), length=n)
-        ntuple = _make_rntuple(self._file, name, layout.form)
+        ntuple = make_rntuple(self._file, name, layout.form)
         if n:
             ntuple.extend(ak.Array(layout))
 
@@ -186,22 +186,3 @@ def _parameters(frames: Iterable[Parameters]) -> dict[str, Any]:
         fields[f"GP{kind}Keys"] = lists(strings([key for table in tables for key in table]), n_keys)
         fields[f"GP{kind}Values"] = lists(lists(values, [len(row) for row in rows]), n_keys)
     return fields
-
-
-def _make_rntuple(directory: Any, name: str, form: ak.forms.RecordForm) -> Any:
-    """Make an empty RNTuple; a record whose parameter ``__record__`` is a C++ type becomes a struct of that type.
-
-    uproot writes records without the name of their type, and ROOT then refuses to read them as structs. The name is
-    made by a private function of uproot, so that its versions are bounded (pyproject.toml) and a test fails first.
-    """
-    unnamed = writing._cpp_typename
-
-    def named(form: Any, subcall: bool = False) -> str:
-        record = form.parameter("__record__") if isinstance(form, ak.forms.RecordForm) else None
-        return record or str(unnamed(form, subcall=subcall))
-
-    writing._cpp_typename = named
-    try:
-        return directory.mkrntuple(name, form)
-    finally:
-        writing._cpp_typename = unnamed

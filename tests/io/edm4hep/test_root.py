@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import awkward as ak
@@ -15,10 +16,12 @@ import numpy as np
 import pytest
 import uproot
 
+from pflow.event.particles import concatenate
 from pflow.io.edm4hep.data_model import ARRAY, PRIMITIVES, DataModel
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events
+from pflow.io.particles_root import read_reco
 
 pytestmark = [
     pytest.mark.slow,
@@ -99,12 +102,18 @@ def _parse(data: bytes) -> dict[str, bytes]:
     return found
 
 
-def test_root_reads_every_member_as_uproot_does(data_dir, tmp_path, perfect):
+@pytest.fixture(scope="module")
+def out(cld_path, tmp_path_factory, perfect):
+    """An event of CLD with perfect particles."""
+    path = tmp_path_factory.mktemp("root") / "out.root"
+    with open_events(cld_path) as file, Edm4hepRecoWriter(path, file, provenance={}, mc_links=True) as writer:
+        writer.extend(perfect(file.read()))
+    return path
+
+
+def test_root_reads_every_member_as_uproot_does(cld_path, out, tmp_path):
     """Of the event's collections and ours, bit by bit; `test_writer` compares with the input."""
-    out = tmp_path / "out.root"
-    with open_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root") as file:
-        with Edm4hepRecoWriter(out, file, provenance={}, mc_links=True) as writer:
-            writer.extend(perfect(file.read()))
+    with open_events(cld_path) as file:
         definitions = file.reader.file.definitions()
     model, written = DataModel(*(json.loads(text) for text in definitions.values())), open_podio(out)
     fields = {field: kind for info in written.infos() for field, kind in model.fields(info).items()}
@@ -122,3 +131,10 @@ def test_root_reads_every_member_as_uproot_does(data_dir, tmp_path, perfect):
         n_objects += len(values)
     assert n_objects > 10_000
     written.close()
+
+
+def test_hadd_merges_outputs(out, tmp_path, same_reco):
+    root = Path(importlib.util.find_spec("ROOT").origin).parent
+    subprocess.run([root / "bin" / "hadd", tmp_path / "both.root", out, out], capture_output=True, check=True)
+    one, both = read_reco(out), read_reco(tmp_path / "both.root")
+    assert same_reco(both, concatenate([one, one]))
