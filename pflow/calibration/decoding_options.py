@@ -19,6 +19,7 @@ from pflow.event.events import Flag
 from pflow.event.skipped import without_refused
 from pflow.inference.engine import BATCH_SIZE, TorchEngine
 from pflow.inference.events import MAX_HITS, finite_events, usable_events, with_detector
+from pflow.io.checks import Expected
 from pflow.io.open import iterate_events
 from pflow.metrics.event import CountMetrics
 from pflow.metrics.match import Matching, match
@@ -93,6 +94,7 @@ def calibrate(
     metrics = [[ParticleMetrics() for _ in inputs] for _ in decodings]
     numbers = [[CountMetrics() for _ in inputs] for _ in decodings]
     encode = functools.partial(model.tokeniser.encode, truth=False)
+    reading["expected"] = Expected(targets=model.tokeniser.config.chosen_by)
     for number, path in enumerate(inputs):
         for chunk in iterate_events(path, **reading, chunk_size=chunk_size, on_error=on_error):
             usable = usable_events(chunk, MAX_HITS, on_error)

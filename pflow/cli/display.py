@@ -111,9 +111,10 @@ def _scenes(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
 
 def _read_event(args: argparse.Namespace) -> Events:
     from pflow.errors import InputError
+    from pflow.io.checks import Expected
     from pflow.io.open import open_events
 
-    with open_events(args.input, **file_options(args)) as file:
+    with open_events(args.input, expected=Expected(targets=truth_options(args)), **file_options(args)) as file:
         if args.entry >= len(file):
             raise InputError(
                 f"there is no such entry; the file has {len(file)}, counted from 0", file=args.input, entry=args.entry

@@ -26,6 +26,7 @@ from pflow.event.merge_hits import Merge
 from pflow.event.skipped import BadEntriesWarning
 from pflow.event.truth import STABLE_STATUS
 from pflow.io.cache import check_cache
+from pflow.io.checks import Expected
 from pflow.physics.detector import Detector
 from pflow.tokens.config import HIT_FEATURES, TokenConfig
 from pflow.tokens.tokeniser import Statistics, Tokeniser
@@ -142,9 +143,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.paths: dict[str, Paths] = {"train": train, "val": val, "test": test}
-        self.options = FileOptions(
-            detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error, cache=cache
-        )
         self.token_config = TokenConfig(
             rule=rule,
             e_min=e_min,
@@ -157,6 +155,15 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             hit_energy_min=hit_energy_min,
             coarse=coarse,
             merge=merge,
+        )
+        self.options = FileOptions(
+            detector=detector,
+            schema=schema,
+            layout=layout,
+            truth_tracks=truth_tracks,
+            on_error=on_error,
+            cache=cache,
+            expected=Expected(targets=self.token_config.chosen_by),
         )
         self.batch_size = batch_size
         self.max_tokens = max_tokens

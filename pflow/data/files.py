@@ -18,6 +18,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.event.skipped import BadEntriesWarning, leave_out_files
 from pflow.io.cache import CachedFile
+from pflow.io.checks import Expected
 from pflow.io.layout import Layout
 from pflow.io.open import EventFile, open_events
 from pflow.physics.detector import Detector
@@ -39,12 +40,13 @@ class FileOptions:
     truth_tracks: bool = False
     on_error: Literal["raise", "skip"] = "raise"
     cache: str | None = None
+    expected: Expected | None = None
     known: Mapping[str, FileOptions] = dataclasses.field(default_factory=dict)
     """Of files that were opened before, with what was detected then: opening them again detects nothing."""
 
     def open(self, path: str) -> EventFile:
         """Open a file."""
-        return open_events(path, **self.known.get(path, self)._of_file())
+        return open_events(path, expected=self.expected, **self.known.get(path, self)._of_file())
 
     def open_cached(self, path: str) -> EventFile | CachedFile:
         """The file with its cache, if there is one and the file was opened before."""
@@ -54,7 +56,7 @@ class FileOptions:
         return CachedFile(path, self.cache, open_file=functools.partial(self.open, path), **known._of_file())
 
     def _of_file(self) -> dict[str, Any]:
-        """Options of `pflow.open_events`."""
+        """Options of `pflow.open_events` that the events depend on."""
         return {name: getattr(self, name) for name in ("detector", "schema", "layout", "truth_tracks")}
 
     def detected(self, file: EventFile) -> FileOptions:

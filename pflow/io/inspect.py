@@ -16,7 +16,7 @@ from pflow.errors import InputError, first_line
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.truth import select_targets
-from pflow.io.checks import Check, check_events
+from pflow.io.checks import Check, Expected, check_events
 from pflow.io.detect import DetectorMatch, NoDetectorError, detector_matches, fitting_detectors
 from pflow.io.edm4hep.collections import Collection, collection_contents
 from pflow.io.edm4hep.podio import open_podio
@@ -193,7 +193,7 @@ def _by_events(file: EventFile, stop: int, targets: Mapping[str, Any]) -> FileCo
 
 def _checks(file: EventFile, sums: _Sums) -> Iterator[Check]:
     """What was looked at: notes of the reader, objects that were left out, the plausibility of the first events."""
-    yield from (Check(about, False, text) for about, text in file.reader.notes.items())
+    yield from file.notes()
     if sums.left_out:
         yield Check("objects", False, f"left out in {len(sums.left_out)} entries; the first: {sums.left_out[0]}")
     if absent := file.empty_calorimeters:
@@ -224,7 +224,7 @@ def _sum_up(file: EventFile, stop: int, targets: Mapping[str, Any], *, truth: bo
         sums.left_out += map(str, left_out)
         if start == 0:
             with suppress(InputError):  # truth that cannot be used, which is listed as missing
-                sums.checks = check_events(events[:CHECKED], **targets)
+                sums.checks = check_events(events[:CHECKED], Expected(targets=targets))
         energies = {} if events.reference is None else {"reference": float(ak.sum(events.reference.energy))}
         sums.counts.update({name: int(jagged.count(part).sum()) for name, part in events.parts() if name != "hits"})
         subdetector, layer = jagged.flat(events.hits.subdetector), jagged.flat(events.hits.layer)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from pflow.errors import ConfigError, check_choice, missing_package
 from pflow.event.events import Events
 from pflow.event.skipped import BadEntriesWarning
+from pflow.io.checks import Expected
 from pflow.io.detect import SCHEMAS, best_detector, best_layout, is_hdf5, sniff
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader
@@ -32,6 +34,7 @@ def open_events(
     schema: str | None = None,
     layout: str | Path | Layout | None = None,
     truth_tracks: bool = False,
+    expected: Expected | None = None,
 ) -> EventFile:
     """Open a file of events; the schema is found by looking at the file unless it is given.
 
@@ -49,6 +52,8 @@ def open_events(
     truth_tracks
         Make the tracks of an EDM4hep file without any from its Monte Carlo particles, as the detector's
         `truth_tracks` describes, and flag its events ``Flag.TRUTH_TRACKS``.
+    expected
+        What is known of the events, for the checks of the first that are read (`pflow.io.checks.Expected`).
 
     Raises
     ------
@@ -68,7 +73,7 @@ def open_events(
         if layout is not None and schema != "flat":
             raise ConfigError(f"a layout is for flat ntuples, not for schema '{schema}'")
     wanted = None if detector is None else load_detector(detector)
-    return EventFile(str(path), lambda: _open(str(path), wanted, schema, layout, truth_tracks))
+    return EventFile(str(path), lambda: _open(str(path), wanted, schema, layout, truth_tracks), expected=expected)
 
 
 def _open(
@@ -131,6 +136,7 @@ def iterate_events(
     schema: str | None = None,
     layout: str | Path | Layout | None = None,
     truth_tracks: bool = False,
+    expected: Expected | None = None,
     chunk_size: int = 100,
     truth: bool = True,
     on_error: OnError = "raise",
@@ -146,7 +152,8 @@ def iterate_events(
     if chunk_size < 1:
         raise ConfigError(f"chunk_size is {chunk_size}, expected at least 1")
     for path in [paths] if isinstance(paths, str | PathLike) else paths:
-        with open_events(path, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks) as file:
+        how: dict[str, Any] = {"schema": schema, "layout": layout, "truth_tracks": truth_tracks, "expected": expected}
+        with open_events(path, detector=detector, **how) as file:
             for start, stop in file.ranges(chunk_size):
                 events = file._read(start, stop, truth=truth, on_error=on_error)
                 for first in range(0, len(events), chunk_size):

@@ -14,14 +14,14 @@ from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.events import Events, concatenate
 from pflow.event.skipped import BadEntriesWarning, ImplausibleWarning, LeftOutWarning, leave_out, refused_message
-from pflow.io.checks import check_scales
+from pflow.io.checks import Check, Expected, check_events
 from pflow.io.remote import with_retries
 from pflow.io.root import read_ranges
 from pflow.physics.detector import Detector
 
 OnError = Literal["raise", "skip"]
 
-CHECKED = 20  # events of a file whose energies are checked
+CHECKED = 20  # events of a file that are checked while it is read
 
 
 @runtime_checkable
@@ -71,8 +71,9 @@ class EventFile:
     ...     events = file.read(10, 20)
     """
 
-    def __init__(self, path: str, reopen: Callable[[], Reader]) -> None:
+    def __init__(self, path: str, reopen: Callable[[], Reader], *, expected: Expected | None = None) -> None:
         self._reopen = reopen
+        self._expected = expected
         self.reader = reader = with_retries(path, reopen)
         self.schema = reader.schema
         self.path = reader.path
@@ -83,6 +84,7 @@ class EventFile:
         self.sources = reader.sources
         self.truth_tracks = reader.truth_tracks
         self.layout = getattr(reader, "layout", None)
+        self._checked: set[bool] = set()  # with truth, without
         self._noted: set[str] = set()
 
     def __enter__(self) -> EventFile:
@@ -150,14 +152,21 @@ class EventFile:
             n_entries = len({error.entry for error in left_out})
             message = f"{n_entries} of {len(events)} entries have objects that cannot be used; these are left out"
             warnings.warn(f"{message}; the first: {left_out[0]}", LeftOutWarning, stacklevel=3)
-        notes = dict(self.reader.notes)
-        if "scales" not in self._noted and len(jagged.flat_records(events.hits)):
-            notes["scales"] = "; ".join(check.text for check in check_scales(events[:CHECKED]) if not check.good)
-        new = [text for about, text in notes.items() if text and about not in self._noted]
-        self._noted |= notes.keys()
+        checks = self.notes()
+        if truth not in self._checked and len(jagged.flat_records(events.hits)):
+            self._checked.add(truth)
+            with suppress(InputError):  # truth that cannot be used, which who uses it says
+                checks += check_events(events[:CHECKED], self._expected)
+        new = [check for check in checks if not check.good and check.name not in self._noted]
+        self._noted |= {check.name for check in new}
         if new:
-            warnings.warn(f"{self.path}: {'; '.join(new)}", ImplausibleWarning, stacklevel=3)
+            text = "; ".join(check.text for check in new)
+            warnings.warn(f"{self.path}: {text}", ImplausibleWarning, stacklevel=3)
         return events
+
+    def notes(self) -> list[Check]:
+        """What was found to be wrong with the file while it was opened and read so far."""
+        return [Check(about, False, text) for about, text in self.reader.notes.items()]
 
     def read_all(
         self, start: int = 0, stop: int | None = None, *, truth: bool = True, strict: bool = False

@@ -14,6 +14,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction, concatenate
 from pflow.event.skipped import leave_out_files
+from pflow.io.checks import Expected
 from pflow.io.open import iterate_events
 from pflow.io.particles_root import iterate_reco, read_provenance
 from pflow.io.root import file_uuid
@@ -101,6 +102,7 @@ def evaluate(
         check_order(paths, truth_files)
     if any(one.get("truth_tracks") for path in files[name] for one in _inputs(path) or ()):
         options["truth_tracks"] = True
+    options["expected"] = Expected(targets=total.settings.chosen_by)
     by_hits = isinstance(total.settings.matching, HitMatching)
     parts = _parts(files, truth_files)
     failed: list[InputError] = []

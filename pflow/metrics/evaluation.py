@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -56,10 +56,15 @@ class EvaluationSettings:
     invisible: tuple[int, ...] = ()
     matching: Matching | HitMatching = dataclasses.field(default_factory=Matching)
 
+    @property
+    def chosen_by(self) -> dict[str, Any]:
+        """How targets are chosen, as options of `select_targets`."""
+        names = ("rule", "e_min", "use_tracks", "stable_status", "invisible")
+        return {name: getattr(self, name) for name in names}
+
     def targets(self, events: Events) -> Targets:
         """The targets of the events."""
-        names = ("rule", "e_min", "use_tracks", "stable_status", "invisible")
-        return select_targets(events, **{name: getattr(self, name) for name in names})
+        return select_targets(events, **self.chosen_by)
 
 
 class AlgorithmMetrics:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from pflow.config import from_plain
 from pflow.errors import ConfigError, check_choice
@@ -60,6 +61,12 @@ class TokenConfig:
         for name in ("e_min", "hit_energy_min"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must be an energy of at least 0 GeV, found {getattr(self, name)}")
+
+    @property
+    def chosen_by(self) -> dict[str, Any]:
+        """How targets are chosen, as options of `pflow.event.truth.select_targets`."""
+        options = {name: getattr(self, name) for name in ("rule", "e_min", "stable_status", "invisible")}
+        return {**options, "use_tracks": bool(self.track_features)}
 
     def features(self, part: str) -> tuple[str, ...]:
         """Names of the features of a part: ``hits``, ``tracks`` or ``tracker_hits``."""

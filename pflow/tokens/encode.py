@@ -124,9 +124,7 @@ def _select(events: Events, config: TokenConfig, with_time: bool = True) -> _Sel
 
 
 def _targets(events: Events, config: TokenConfig) -> Targets:
-    names = ("rule", "e_min", "stable_status", "invisible")
-    options = {name: getattr(config, name) for name in names}
-    return sort_targets(select_targets(events, use_tracks=bool(config.track_features), **options), config.order)
+    return sort_targets(select_targets(events, **config.chosen_by), config.order)
 
 
 def sort_targets(targets: Targets, order: str) -> Targets:

@@ -9,7 +9,7 @@ import pytest
 import uproot
 
 from pflow.event.skipped import ImplausibleWarning
-from pflow.io.checks import check_events
+from pflow.io.checks import Expected, check_events
 from pflow.io.events_root import write_events
 from pflow.io.inspect import inspect_file
 from pflow.io.open import open_events, read_events
@@ -17,13 +17,17 @@ from pflow.io.open import open_events, read_events
 IDS = {"A1": 11, "A2": 4_000_000_000, "B": 13, "Tracks": 14, "MCParticles": 15, "Other": 16}
 
 
-def problems(events, **options) -> list[str]:
-    return [check.name for check in check_events(events, **options) if not check.good]
+def checks(events, **targets):
+    return check_events(events, Expected(targets=targets))
+
+
+def problems(events, **targets) -> list[str]:
+    return [check.name for check in checks(events, **targets) if not check.good]
 
 
 def test_nothing_is_wrong_with_real_events(cld_rec, cld_sim):
     assert problems(cld_rec) == problems(cld_sim) == []
-    assert {check.name for check in check_events(cld_rec)} == {"units", "response", "field", "charges", "targets"}
+    assert {check.name for check in checks(cld_rec)} == {"units", "response", "field", "charges", "targets"}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +51,7 @@ def test_a_wrong_scale_field_or_status_is_found(cld_rec, part, field, factor, na
 def test_hits_without_targets_are_found(cld_rec):
     links = cld_rec.hit_links
     fewer = links[links.source % 3 > 0]
-    (check,) = (one for one in check_events(dataclasses.replace(cld_rec, hit_links=fewer)) if not one.good)
+    (check,) = (one for one in checks(dataclasses.replace(cld_rec, hit_links=fewer)) if not one.good)
     assert check.name == "targets"
     assert "of the hits' energy belongs to no target of the rule 'stable'" in check.text
 
