@@ -57,7 +57,8 @@ class Subject:
     @property
     def stable_status(self) -> Sequence[int]:
         """Status of stable particles."""
-        return (self.expected.targets or {}).get("stable_status", STABLE_STATUS)
+        chosen = self.expected.targets or {}
+        return tuple(chosen.get("stable_status", STABLE_STATUS))
 
     @functools.cached_property
     def hit_energy(self) -> npt.NDArray[np.float64]:
