@@ -21,20 +21,15 @@ LONG = 256
 
 
 class _Particle:
-    """A four-momentum (`vector`) that also stores its mass: E^2 - p^2 in float32 would lose it."""
+    """A four-momentum (`vector`) that also stores its mass: E^2 - p^2 in float32 would lose it.
 
-    def __awkward_validation__(self) -> None:
-        """`vector` takes either energy or mass."""
+    The field is called ``rest_mass``, as `vector` takes either energy or mass for a coordinate.
+    """
 
     @property
     def mass(self) -> Any:
-        """As stored, GeV; from energy and momentum where it is not, e.g. of a sum."""
-        return self["mass"] if "mass" in ak.fields(self) else super().mass  # type: ignore[index,misc]
-
-    @property
-    def energy(self) -> Any:
-        """GeV."""
-        return self["energy"] if "energy" in ak.fields(self) else super().energy  # type: ignore[index,misc]
+        """As stored, GeV; from energy and momentum where these are others, e.g. of a sum."""
+        return self["rest_mass"] if {"energy", "rest_mass"} <= set(ak.fields(self)) else super().mass  # type: ignore[index,misc]
 
     M = m = mass
 
@@ -54,8 +49,17 @@ class Momentum4DRecord(_Particle, MomentumRecord4D):  # type: ignore[misc]
     """One particle."""
 
 
-BEHAVIOR = {**vector_behavior, ("*", "Momentum4D"): Momentum4DArray, "Momentum4D": Momentum4DRecord}
+class _Behavior(dict[Any, Any]):
+    """A behaviour that is pickled and copied by its name, as the functions in that of `vector` cannot be."""
+
+    def __reduce__(self) -> str:
+        return "BEHAVIOR"
+
+
+BEHAVIOR = _Behavior(vector_behavior)
 """Behaviour of our records: vectors, and particles with the names of `vector` (pt, eta, mass, +)."""
+BEHAVIOR |= {("*", "Momentum4D"): Momentum4DArray, "Momentum4D": Momentum4DRecord}
+ak.behavior.update(BEHAVIOR)  # arrays that come back from a Parquet file have none of their own
 
 
 def flat(array: Any, dtype: Any = None) -> npt.NDArray[Any]:

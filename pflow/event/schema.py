@@ -48,12 +48,13 @@ class Field:
     inline: bool = False  # the components are fields of the record itself, which is then a four-momentum
     width: int = 0  # numbers of each object, 0 for a plain number; the field exists only if given
     derived: bool = False  # computed from other fields: no file needs to name it
+    quantity: str = ""  # its name in builders and flat files, where that is another
 
     @property
     def quantities(self) -> dict[str, str]:
         """Column, as of `pflow.event.jagged.columns`, of each quantity: ``calo_x`` is ``calo_position.x``."""
         if not self.axes:
-            return {self.name: self.name}
+            return {self.quantity or self.name: self.name}
         return {self.prefix + axis: axis if self.inline else f"{self.name}.{axis}" for axis in self.axes}
 
 
@@ -87,7 +88,7 @@ PARTICLE = (
     _index("pdg"),
     CHARGE,
     Field(name="energy", unit="GeV", low=0, high=MAX_ENERGY, required=True),
-    _number("mass", "GeV", most=MAX_ENERGY),
+    _number("rest_mass", "GeV", most=MAX_ENERGY, quantity="mass"),
     _momentum("momentum", inline=True, required=True),
     _number("score", ""),
     Field(name="scores", width=len(CLASSES)),
@@ -128,7 +129,7 @@ SCHEMA: Mapping[str, tuple[Field, ...]] = {
     "truth": (
         _index("pdg"),
         _number("charge", "e", "float64", most=1000, required=True),
-        _number("mass", "GeV", "float64", most=MAX_TRUE_ENERGY, required=True),
+        _number("rest_mass", "GeV", "float64", most=MAX_TRUE_ENERGY, required=True, quantity="mass"),
         _number("energy", "GeV", "float64", most=MAX_TRUE_ENERGY, required=True, derived=True),
         _momentum("momentum", "float64", inline=True, required=True),
         _position("vertex", "float64", prefix="v"),

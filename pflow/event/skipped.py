@@ -28,7 +28,7 @@ LEFT_OUT = {
 }
 """Parts of which single objects are left out, and the flag of events that lack some."""
 
-IN_PLACE = {"hits": ("energy", "time", "position"), "truth": ("charge", "mass", "energy", "px", "py", "pz")}
+IN_PLACE = {"hits": ("energy", "time", "position"), "truth": ("charge", "rest_mass", "energy", "px", "py", "pz")}
 """Parts whose objects keep their place, as others count them, and the numbers that are then 0."""
 
 T = TypeVar("T")

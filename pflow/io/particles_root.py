@@ -52,6 +52,7 @@ from pflow.errors import InputError, check_choice, nearest
 from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
 from pflow.event.particles import LINKS, Reconstruction, concatenate
+from pflow.event.schema import quantities_of
 from pflow.event.validate import validate_part
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reco_reader import Edm4hepRecoReader
@@ -165,8 +166,8 @@ class RecoWriter(OutputWriter):
         self._pending = []
 
     def _columns(self, reconstruction: Reconstruction, optional: frozenset[str]) -> dict[str, Any]:
-        particles = reconstruction.particles
-        members = {member: particles[field] for member, field in MEMBERS.items()}
+        particles, fields = reconstruction.particles, quantities_of("particles")
+        members = {member: particles[fields[quantity]] for member, quantity in MEMBERS.items()}
         for name in (name for name in ARRAYS if name in optional):
             members |= {member: particles[name][:, :, at] for at, member in enumerate(ARRAYS[name])}
         columns = {

@@ -151,7 +151,7 @@ def perfect_reconstruction(
     track_momentum = np.zeros((0, 3))
     if events.tracks is not None:
         track_momentum = jagged.vectors(events.tracks["momentum"])[track]
-    track_energy = np.sqrt(np.sum(track_momentum**2, axis=1) + jagged.flat(truth["mass"])[particle] ** 2)
+    track_energy = np.sqrt(np.sum(track_momentum**2, axis=1) + jagged.flat(truth["rest_mass"])[particle] ** 2)
 
     showers = measure_showers(events, rule="calo" if targets.rule == "calo" else "entering")
     showers = showers[(first_tracked[showers.particle] < 0) & (target[showers.particle] >= 0)]
@@ -209,7 +209,8 @@ def tracks_of_particles(events: Events) -> tuple[Ints, Ints]:
 
 def _particles(targets: Targets, found: npt.NDArray[np.bool_], measured: dict[str, Floats]) -> ak.Array:
     """Records of the targets that were found, with the measured energy and momentum."""
-    columns = {name: jagged.flat(targets.particles[name]) for name in ("pdg", "charge", "mass")} | measured
+    identity = {"pdg": "pdg", "charge": "charge", "mass": "rest_mass"}
+    columns = {name: jagged.flat(targets.particles[field]) for name, field in identity.items()} | measured
     counts = _n_found(targets, found)
     return make_particles(**{name: ak.unflatten(column[found], counts) for name, column in columns.items()})
 

@@ -1,4 +1,6 @@
+import copy
 import dataclasses
+import pickle
 from typing import Any
 
 import awkward as ak
@@ -108,6 +110,16 @@ class TestEmptied:
         assert events.entry.tolist() == [10, 11, 12]
 
 
+class TestCopies:
+    @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda events: pickle.loads(pickle.dumps(events))])
+    def test_hold_the_same(self, again, assert_same):
+        copied = again(made())
+        assert_same(copied, made())
+        assert copied.detector == DETECTOR
+        assert (copied.path, copied.entry.tolist()) == ("in.root", [10, 11, 12])
+        assert copied.truth.pt.to_list() == made().truth.pt.to_list()
+
+
 class TestConcatenate:
     def test_two_halves_make_a_whole(self):
         whole = made()
@@ -171,7 +183,7 @@ class TestValidate:
             ),
             (make_tracks(b_field=1.0, charge=BAD, **MOMENTUM), "tracks.charge", "expected a finite number"),
             (make_tracker_hits(x=ONE, y=BAD, z=ONE), "tracker_hits.position.y", "expected a finite number"),
-            (truth_of(mass=BAD), "truth.mass", "expected a finite number"),
+            (truth_of(mass=BAD), "truth.rest_mass", "expected a finite number"),
             (truth_of(parent=INDEX * 2), "truth.parent", "-1 or the index of a particle, found 2 at index 1"),
             (make_particles(pdg=INDEX, charge=ONE, energy=-ONE, **MOMENTUM), "reference.energy", "at least 0 GeV"),
             (hits_of(energy=1e8 * ONE), "hits.energy", "at most 100000 GeV, found 100000000"),

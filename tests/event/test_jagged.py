@@ -1,3 +1,9 @@
+import copy
+import json
+import pickle
+import subprocess
+import sys
+
 import awkward as ak
 import numpy as np
 import pytest
@@ -15,7 +21,7 @@ def particles() -> ak.Array:
     columns = {
         "pdg": [211, 22],
         "energy": [50.0, 3.0],
-        "mass": [0.13957, 0.0],
+        "rest_mass": [0.13957, 0.0],
         "px": [30.0, 0],
         "py": [40, 0],
         "pz": [0, 3],
@@ -43,3 +49,47 @@ def test_the_sum_of_two_particles_has_the_mass_of_both():
     assert pair.mass == pytest.approx(np.sqrt(53**2 - 30**2 - 40**2 - 9), rel=1e-6)
     assert (found + found).mass[0, 1] == 0
     assert ak.sum(found, axis=1).energy.to_list() == [53, 0]
+
+
+ELSEWHERE = """
+import json, pickle, sys
+import awkward as ak, vector
+if "registered" in sys.argv:
+    vector.register_awkward()
+array = pickle.load(open("a.pickle", "rb")) if "pickle" in sys.argv else ak.from_parquet("a.parquet")
+fields = {name: array[name].to_list() for name in array.fields}
+vectors = [array.pt.to_list(), (array + array).energy.to_list()] if "fields" not in sys.argv else []
+print(json.dumps([fields, vectors, "pflow" in sys.modules]))
+"""
+
+
+@pytest.mark.parametrize("words", [("pickle",), ("pickle", "registered"), ("registered",), ("fields",)], ids=" ".join)
+def test_particles_are_the_same_in_another_process(tmp_path, words):
+    """Pickled they are particles of pflow there; from a Parquet file, of `vector`, which knows the fields."""
+    expected = particles()
+    (tmp_path / "a.pickle").write_bytes(pickle.dumps(expected))
+    ak.to_parquet(expected, tmp_path / "a.parquet")
+    command = [sys.executable, "-c", ELSEWHERE, *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    fields, vectors, by_pflow = json.loads(done.stdout)
+    assert fields == {name: expected[name].to_list() for name in expected.fields}
+    assert vectors == ([] if "fields" in words else [expected.pt.to_list(), (expected + expected).energy.to_list()])
+    assert by_pflow == ("pickle" in words)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda array: pickle.loads(pickle.dumps(array))])
+@pytest.mark.parametrize("some", [slice(None), (0, 1), ("momentum",)], ids=["all", "one", "momentum"])
+def test_copies_have_all_that_the_original_has(again, some):
+    whole = particles()
+    part = whole.momentum if some == ("momentum",) else whole[some]
+    copied = again(part)
+    assert copied.to_list() == part.to_list()
+    assert copied.pt == pytest.approx(part.pt) if some == (0, 1) else copied.pt.to_list() == part.pt.to_list()
+    assert type(copied) is type(part)
+
+
+def test_arrays_from_a_parquet_file_are_four_vectors_with_their_mass(tmp_path):
+    ak.to_parquet(particles(), tmp_path / "a.parquet")
+    found = ak.from_parquet(tmp_path / "a.parquet")
+    assert found.mass.to_list() == particles().mass.to_list()
+    assert found.momentum.p.to_list() == particles().momentum.p.to_list()

@@ -1,4 +1,6 @@
+import copy
 import dataclasses
+import pickle
 
 import awkward as ak
 import numpy as np
@@ -44,6 +46,13 @@ def test_some_of_the_events_take_everything_with_them(where, kept):
         assert getattr(part, name).to_list() == [getattr(whole, name)[k].to_list() for k in kept], name
 
 
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda reco: pickle.loads(pickle.dumps(reco))])
+def test_copies_hold_the_same(again, same_reco):
+    copied = again(linked())
+    assert same_reco(copied, linked())
+    assert copied.particles.pt.to_list() == linked().particles.pt.to_list()
+
+
 @pytest.mark.parametrize("field", ["event", "hit_links"])
 def test_lengths_must_agree(field):
     whole = linked()
@@ -70,7 +79,7 @@ def test_what_not_all_chunks_have_is_dropped():
 def test_a_chunk_without_particles_drops_nothing(empty_first):
     """As of an event without hits and tracks, of which the model says nothing."""
     whole = linked()
-    fields = ["pdg", "charge", "energy", "mass", "px", "py", "pz"]
+    fields = ["pdg", "charge", "energy", "rest_mass", "px", "py", "pz"]
     empty = dataclasses.replace(whole[1:2], particles=bare().particles[1:2][fields], hit_links=None, track_links=None)
     assert ak.num(empty.particles).to_list() == [0]
     joined = concatenate([empty, whole] if empty_first else [whole, empty])

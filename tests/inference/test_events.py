@@ -34,7 +34,7 @@ def with_hits(events: Events, hits: ak.Array) -> Events:
 def test_every_event_has_an_entry_in_order(model, events):
     got = reconstruct(events, model)
     assert got.event.tolist() == events.event.tolist()
-    assert set(got.particles.fields) == {"pdg", "charge", "energy", "mass", "px", "py", "pz", "score"}
+    assert set(got.particles.fields) == {"pdg", "charge", "energy", "rest_mass", "px", "py", "pz", "score"}
     # The other tests would also pass without any particles.
     assert np.count_nonzero(ak.num(got.particles)) > len(events) / 2
 

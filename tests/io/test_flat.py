@@ -88,7 +88,7 @@ class TestTheFullSamples:
             (events.tracks, "track", {"charge": "charge"}),
             (events.tracker_hits, "tracker_hit", {"energy": "energy", "time": "time", "layer": "layer"}),
             (events.tracker_hits.position, "tracker_hit", {"x": "x", "y": "y", "z": "z"}),
-            (events.truth, "particle", {"pdg": "pdg", "charge": "charge", "mass": "mass", "parent": "parent"}),
+            (events.truth, "particle", {"pdg": "pdg", "charge": "charge", "rest_mass": "mass", "parent": "parent"}),
             (events.truth.momentum, "particle", {"px": "px", "py": "py", "pz": "pz"}),
             (events.truth.vertex, "particle", {"x": "vx", "y": "vy", "z": "vz"}),
             (events.hit_links, "calo_link", {"source": "hit", "particle": "particle"}),

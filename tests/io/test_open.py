@@ -51,7 +51,7 @@ def test_bad_truth_is_named(write, four, toy):
     path = write(four)
     with pytest.raises(InputError) as caught:
         read_events(path, detector=toy)
-    assert (caught.value.file, caught.value.entry, caught.value.field) == (str(path), 2, "truth.mass")
+    assert (caught.value.file, caught.value.entry, caught.value.field) == (str(path), 2, "truth.rest_mass")
 
 
 def test_skipped_events_stay_in_their_place_without_content_and_one_warning_counts_them(write, four, toy):

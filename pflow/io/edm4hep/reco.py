@@ -208,7 +208,8 @@ def _particles(
     columns = {
         "PDG": flat["pdg"],
         **{f"momentum.{axis}": flat[f"p{axis}"] for axis in "xyz"},
-        **{name: flat[name] for name in ("energy", "charge", "mass")},
+        **{name: flat[name] for name in ("energy", "charge")},
+        "mass": flat["rest_mass"],
         "goodnessOfPID": flat["score"],
         **_ranges("clusters", has_hits, event, n_events),
         **_ranges("tracks", np.bincount(tracks.flat_particle(counts), minlength=total), event, n_events),

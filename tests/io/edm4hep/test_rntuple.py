@@ -26,7 +26,7 @@ def test_events_and_numbers_are_equal(rntuple, flat):
     np.testing.assert_array_equal(rntuple.event, flat.event)
     for field in ("energy", "time", "subdetector", "layer", *(("position", axis) for axis in "xyz")):
         assert ak.array_equal(rntuple.hits[field], flat.hits[field]), field
-    particle = ("pdg", "charge", "mass", "energy", "px", "py", "pz", "status", "parent")
+    particle = ("pdg", "charge", "rest_mass", "energy", "px", "py", "pz", "status", "parent")
     for field in (*particle, *(("vertex", axis) for axis in "xyz")):
         assert ak.array_equal(rntuple.truth[field], flat.truth[field]), field
     for links, expected in ((rntuple.hit_links, flat.hit_links), (rntuple.track_links, flat.track_links)):
