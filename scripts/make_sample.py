@@ -1,20 +1,40 @@
-"""Cut the small samples in tests/data out of the full ones: the first events of each, every quantity, unchanged.
+"""Make the small samples in tests/data from the full ones: the first events of each, every quantity, unchanged.
 
     python scripts/make_sample.py --data-dir ../shared/data --output tests/data
 
-Together they stay below 4 MB. LZMA is a quarter smaller here than the full files' ZSTD and still reads in a fraction
+Five hadronic Z decays of CLD are also written in EDM4hep's names: as CLD's reconstruction writes them (digitised hits,
+tracks, links to Monte Carlo particles, Pandora's particles) and as its simulation does (simulated hits of calorimeters
+and tracker), each as a TTree and as an RNTuple that podio opens. The simulated hits are the digitised ones with the
+detector's calibration undone: their digitisation gives these again, but for a few just above the threshold.
+
+Together they stay below 5 MB. LZMA is a quarter smaller here than the full files' ZSTD and still reads in a fraction
 of a second.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
 import uproot
 
+from pflow.event import jagged
+from pflow.event.events import Events
+from pflow.event.links import Links, assigned_particle
+from pflow.io.edm4hep.cellid import bit_field
+from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, DataModel, collection_id, edm4hep_types
+from pflow.io.edm4hep.frames import Filled, FrameWriter, Parameters, write_metadata
+from pflow.io.edm4hep.reco import NO_OBJECT, ranges, references, track_frames
+from pflow.io.edm4hep.simulated import PROMPT_TIME, SPEED_OF_LIGHT
 from pflow.io.events_root import write_events
-from pflow.io.open import open_events
+from pflow.io.open import open_events, read_events
+from pflow.physics.detector import Calorimeter
 
 EVENTS = {  # folder, which is also the layout; sample; events
     ("g4", "gamma1_train"): 460,
@@ -26,7 +46,21 @@ EVENTS = {  # folder, which is also the layout; sample; events
     ("cld_g4", "multi_train"): 80,
     ("cld_g4", "multi_test"): 25,
 }
-LIMIT = 4_000_000  # bytes, all files together
+EDM4HEP_EVENTS = [1, 3, 6, 10, 12]  # of cld_g4/zqq_test: the first with fewer than 2,700 hits
+LIMIT = 5_000_000  # bytes, all files together
+COMPRESSION = uproot.LZMA(9)
+
+CALORIMETER_ENCODING = "system:0:5,side:5:2,module:7:8,stave:15:4,layer:19:9,submodule:28:4,x:32:-16,y:48:-16"
+TRACKER_ENCODING = "system:0:5,side:5:-2,layer:7:6,module:13:11,sensor:24:8"
+SYSTEMS = (20, 29, 10, 11, 12, 13)  # numbers of the calorimeters, in the order of configs/detector/cld.yaml
+PITCH = {"ecal": 5.1, "hcal": 30.0, "muon": 30.0}  # of the cells, mm
+BARREL_Z = {"ecal": 2300.0, "hcal": 2300.0, "muon": 3950.0}  # |z| up to which hits are those of a barrel, mm
+STAVE, ENDCAP_TURN = np.deg2rad(30), np.deg2rad(75)  # staves of a barrel; how far the axes of an endcap's cells turn
+TRACKER_LAYERS = (range(6), range(20, 32), range(6, 9), range(32, 46), range(9, 12), range(46, 54))
+"""Layers in the flat file of barrel and discs of the vertex detector, the inner and the outer tracker."""
+
+Ints = npt.NDArray[np.integer[Any]]
+Mask = npt.NDArray[np.bool_]
 
 
 def main() -> None:
@@ -34,18 +68,241 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True, help="folder with the folders of the full samples")
     parser.add_argument("--output", type=Path, required=True, help="folder for the small ones")
     args = parser.parse_args()
-    total = 0
-    for (folder, name), events in EVENTS.items():
+    written = []
+    for (folder, name), n_events in EVENTS.items():
         reader = open_events(args.data_dir / folder / f"{name}.root", layout=folder)
-        target = args.output / f"{'cld_' if folder == 'cld_g4' else ''}{name}_small.root"
-        write_events(target, reader.read(0, events), compression=uproot.LZMA(9), inputs=[reader.path])
+        written.append(args.output / f"{'cld_' if folder == 'cld_g4' else ''}{name}_small.root")
+        write_events(written[-1], reader.read(0, n_events), compression=COMPRESSION, inputs=[reader.path])
         reader.close()
-        size = target.stat().st_size
-        total += size
-        print(f"{target}: {events} events, {size / 1e3:.0f} kB")
-    print(f"in all {total / 1e6:.2f} MB")
-    if total > LIMIT:
+    events = read_events(args.data_dir / "cld_g4" / "zqq_test.root", layout="cld_g4", entry_stop=20)[EDM4HEP_EVENTS]
+    for kind, content in (("", reconstructed(events)), ("_sim", simulated(events))):
+        for form, write in (("", write_tree), ("_rntuple", write_rntuple)):
+            written.append(args.output / f"cld_zqq_small{kind}{form}.edm4hep.root")
+            write(written[-1], content)
+    sizes = [path.stat().st_size for path in written]
+    for path, size in zip(written, sizes, strict=True):
+        print(f"{path}: {size / 1e3:.0f} kB")
+    print(f"in all {sum(sizes) / 1e6:.2f} MB")
+    if sum(sizes) > LIMIT:
         raise SystemExit(f"more than {LIMIT / 1e6:.0f} MB: take fewer events")
+
+
+class Content:
+    """Collections of an EDM4hep file: their types, what their fields hold, and encodings of their cell ids."""
+
+    def __init__(self, events: Events) -> None:
+        self.events = events
+        self.collections: list[CollectionInfo] = []
+        self.frames: dict[str, Filled] = {}
+        self.encodings: dict[str, str] = {}
+        header = {"eventNumber": events.event, "weight": np.ones(len(events))}
+        self.add("EventHeader", "EventHeader", np.ones(len(events), np.int64), header)
+        truth, counts = jagged.columns(events.truth), jagged.count(events.truth)
+        child = np.flatnonzero(truth["parent"] >= 0)
+        parent = truth["parent"][child] + jagged.offsets(counts)[jagged.event_index(counts)[child]]
+        order = np.argsort(parent, kind="stable")  # daughters of one particle after those of another
+        event, n = jagged.event_index(counts), len(events)
+        columns = {
+            "PDG": truth["pdg"],
+            "generatorStatus": truth["status"],
+            "helicity": np.full(len(event), 9),  # unknown
+            **{name: truth[name] for name in ("charge", "mass")},
+            **{f"momentum.{axis}": truth[f"p{axis}"] for axis in "xyz"},
+            **_vector(truth, "vertex"),
+            **ranges("parents", (truth["parent"] >= 0).astype(np.int64), event, n),
+            **ranges("daughters", np.bincount(parent, minlength=len(event)), event, n),
+        }
+        self.add("MCParticles", "MCParticle", counts, columns)
+        local, related = jagged.local_index(counts), np.bincount(event[child], minlength=n)
+        self.refer("_MCParticles_parents", "MCParticles", truth["parent"][child], related)
+        self.refer("_MCParticles_daughters", "MCParticles", local[child[order]], related)
+
+    def add(self, name: str, kind: str, counts: Ints, columns: Mapping[str, Any], encoding: str = "") -> None:
+        """Add a collection of objects of EDM4hep's type `kind`, or of links "From,To"; `counts` in each event."""
+        ends = [f"edm4hep::{end}" for end in kind.split(",")]
+        data_type = f"podio::LinkCollection<{','.join(ends)}>" if len(ends) == 2 else f"{ends[0]}Collection"
+        version = 1 if len(ends) == 2 else SCHEMA_VERSION
+        self.collections.append(CollectionInfo(name=name, data_type=data_type, schema_version=version))
+        self.frames[name] = Filled(counts=counts, columns=columns)
+        if encoding:
+            self.encodings[name] = encoding
+
+    def refer(self, field: str, name: str, index: Ints, counts: Ints) -> None:
+        """Add references to objects of the collection `name`; a negative index refers to nothing."""
+        known = index >= 0
+        ids = np.where(known, collection_id(name), 0)
+        self.frames[field] = references(ids, np.where(known, index, NO_OBJECT), counts)
+
+    def link(self, name: str, kind: str, ids: Any, source: Ints, links: Links) -> None:
+        """Add links from objects, their collections' `ids` and indices, to Monte Carlo particles."""
+        self.add(name, f"{kind},MCParticle", links.counts, {"weight": links.weight})
+        self.frames[f"_{name}_from"] = references(ids, source, links.counts)
+        self.refer(f"_{name}_to", "MCParticles", links.particle, links.counts)
+
+    def metadata(self) -> dict[str, list[Parameters]]:
+        """Parameters of the file."""
+        return {"metadata": [{"String": {f"{name}__CellIDEncoding": [code] for name, code in self.encodings.items()}}]}
+
+    def calorimeters(self, *, simulated: bool) -> Iterator[tuple[str, Calorimeter, Mask, dict[str, Any]]]:
+        """Name of each collection of calorimeter hits, which hits it has, bool [hit], and their columns."""
+        hits = jagged.columns(self.events.hits)
+        for number, calorimeter in enumerate(self.events.detector.calorimeters):
+            chosen = hits["subdetector"] == number
+            names = calorimeter.sim_collections if simulated else calorimeter.collections
+            beyond = np.abs(hits["position.z"]) > BARREL_Z[calorimeter.kind]
+            masks = (chosen,) if len(names) == 1 else (chosen & ~beyond, chosen & beyond)
+            for name, mask in zip(names, masks, strict=True):
+                columns = {key: values[mask] for key, values in hits.items()}
+                yield name, calorimeter, mask, columns | {"cellID": _cells(number, calorimeter, columns)}
+
+    def trackers(self, names: Sequence[str]) -> Iterator[tuple[str, Mask, dict[str, Any]]]:
+        """The same for tracker hits, `names` of the collections in the order of `TRACKER_LAYERS`."""
+        hits = jagged.columns(self.events.tracker_hits)
+        for number, (name, layers) in enumerate(zip(names, TRACKER_LAYERS, strict=True)):
+            mask = np.isin(hits["layer"], layers)
+            columns = {key: values[mask] for key, values in hits.items()}
+            layer, disc = columns["layer"] - layers.start, number % 2
+            side = np.sign(columns["position.z"]).astype(np.int64) * disc
+            cells = _encoded(TRACKER_ENCODING, system=number + 1, side=side, layer=layer // (1 + disc))
+            yield name, mask, {"cellID": cells, "eDep": columns["energy"], "time": columns["time"]} | _vector(columns)
+
+
+def reconstructed(events: Events) -> Content:
+    """Digitised hits, tracks, links and Pandora's particles."""
+    content, detector = Content(events), events.detector
+    event, n = jagged.event_index(jagged.count(events.hits)), len(events)
+    ids, place = np.zeros((2, len(event)), np.int64)  # of the collection of each hit; index in it
+    for name, _, mask, columns in content.calorimeters(simulated=False):
+        counts = np.bincount(event[mask], minlength=n)
+        ids[mask], place[mask] = collection_id(name), jagged.local_index(counts)
+        columns = {key: columns[key] for key in ("cellID", "energy", "time")} | _vector(columns)
+        content.add(name, "CalorimeterHit", counts, columns, CALORIMETER_ENCODING)
+    hit_links = Links.of(events.hit_links)
+    source = hit_links.flat_source(jagged.count(events.hits))
+    content.link(detector.hit_links[0], "CalorimeterHit", ids[source], place[source], hit_links)
+
+    event = jagged.event_index(jagged.count(events.tracker_hits))
+    for name, mask, columns in content.trackers(detector.tracker_hits):
+        counts = np.bincount(event[mask], minlength=n)
+        content.add(name, "TrackerHitPlane", counts, columns, TRACKER_ENCODING)
+
+    tracks = detector.tracks[0]
+    frames = track_frames(events, tracks)
+    content.add(tracks, "Track", frames[tracks].counts, frames[tracks].columns)
+    content.frames |= frames
+    links = Links.of(events.track_links)
+    content.link(detector.track_links[0], "Track", collection_id(tracks), links.source, links)
+
+    particles, counts = jagged.columns(events.reference), jagged.count(events.reference)
+    columns = {"PDG": particles["pdg"]} | {f"momentum.{axis}": particles[f"p{axis}"] for axis in "xyz"}
+    columns |= {name: particles[name] for name in ("energy", "charge", "mass")}
+    content.add(detector.references[0], "ReconstructedParticle", counts, columns)
+    content.refer(f"_{detector.references[0]}_decayVertex", "", np.full(counts.sum(), NO_OBJECT), counts)
+    return content
+
+
+def simulated(events: Events) -> Content:
+    """Simulated hits of calorimeters, with a contribution of each linked particle, and of the tracker."""
+    content, n = Content(events), len(events)
+    truth, first = jagged.columns(events.truth), jagged.offsets(jagged.count(events.truth))
+    links = Links.of(events.hit_links)
+    links = links.take(np.lexsort((-links.weight, links.flat_source(jagged.count(events.hits)))))
+    source, event = links.flat_source(jagged.count(events.hits)), jagged.event_index(jagged.count(events.hits))
+    for name, calorimeter, mask, columns in content.calorimeters(simulated=True):
+        counts, position = np.bincount(event[mask], minlength=n), _vector(columns)
+        columns["energy"] = columns["energy"] / calorimeter.sim_scale
+        distance = np.linalg.norm([position[key] for key in position], axis=0)
+        time = columns["time"] - PROMPT_TIME + distance / SPEED_OF_LIGHT
+        chosen = mask[source]
+        hit = (np.cumsum(mask) - 1)[source[chosen]]
+        of_event, parts = links.event[chosen], np.bincount(links.event[chosen], minlength=n)
+        spans = ranges("contributions", np.bincount(hit, minlength=len(time)), event[mask], n)
+        columns = {key: columns[key] for key in ("cellID", "energy")} | position | spans
+        content.add(name, "SimCalorimeterHit", counts, columns, CALORIMETER_ENCODING)
+        content.refer(f"_{name}_contributions", f"{name}Contributions", jagged.local_index(parts), parts)
+        deposits = {
+            "PDG": truth["pdg"][links.particle[chosen] + first[of_event]],
+            "energy": columns["energy"][hit] * links.weight[chosen],
+            "time": time[hit],
+            **{f"stepPosition.{axis}": position[f"position.{axis}"][hit] for axis in "xyz"},
+        }
+        content.add(f"{name}Contributions", "CaloHitContribution", parts, deposits)
+        content.refer(f"_{name}Contributions_particle", "MCParticles", links.particle[chosen], parts)
+
+    event = jagged.event_index(jagged.count(events.tracker_hits))
+    particle = jagged.flat(assigned_particle(events.tracker_hit_links, events.tracker_hits))
+    for name, mask, columns in content.trackers(events.detector.truth_tracks.sim_tracker_hits):
+        counts, index = np.bincount(event[mask], minlength=n), particle[mask]
+        known = (index >= 0) * 1.0  # the momentum of the particle where it was made stands for the one at the hit
+        momentum = {f"momentum.{axis}": known * truth[f"p{axis}"][index + first[event[mask]]] for axis in "xyz"}
+        content.add(name, "SimTrackerHit", counts, columns | momentum, TRACKER_ENCODING)
+        content.refer(f"_{name}_particle", "MCParticles", index, counts)
+    return content
+
+
+def write_rntuple(path: Path, content: Content) -> None:
+    """Write as podio does."""
+    types = edm4hep_types()
+    with uproot.recreate(path, compression=COMPRESSION) as file:
+        collections = [(DataModel(types), collection) for collection in content.collections]
+        writer = FrameWriter(file, collections=collections, definitions={"edm4hep": json.dumps(types)})
+        writer.extend(content.frames, [{}] * len(content.events))
+        writer.finish(content.metadata())
+
+
+def write_tree(path: Path, content: Content) -> None:
+    """Write branches named as podio's, without members that are arrays, which uproot cannot write to a TTree."""
+    model = DataModel(edm4hep_types())
+    branches = {}
+    for collection in content.collections:
+        for field, cpp_type in model.fields(collection).items():
+            filled = content.frames.get(field, Filled(counts=np.zeros(len(content.events), np.int64), columns={}))
+            objects = ak.Array(model.objects(cpp_type, filled.columns, int(filled.counts.sum())))
+            paths = [path for path, length in model.leaves(cpp_type) if length is None]
+            leaves = {path: objects[*path.split(".")] if path else objects for path in paths}
+            members = {path: ak.unflatten(leaf, filled.counts) for path, leaf in leaves.items()}
+            branches[field] = members[""] if "" in members else ak.zip(members)
+    with uproot.recreate(path, compression=COMPRESSION) as file:
+        tree = file.mktree(
+            "events",
+            {name: branch.type.content for name, branch in branches.items()},
+            counter_name=lambda counted: f"n{counted}",
+            field_name=lambda outer, inner: f"{outer}.{inner}",
+        )
+        tree.extend(branches)
+        write_metadata(file, [(model, collection) for collection in content.collections], {}, content.metadata())
+
+
+def _cells(number: int, calorimeter: Calorimeter, hits: Mapping[str, Any]) -> npt.NDArray[np.uint64]:
+    """Ids of the cells of hits, from their positions in the axes of a stave (barrel) or of an endcap."""
+    x, y, z = (hits[f"position.{axis}"].astype(np.float64) for axis in "xyz")
+    barrel = np.abs(z) < BARREL_Z[calorimeter.kind]
+    stave = np.where(barrel, np.round(np.arctan2(y, x) / STAVE), ENDCAP_TURN / STAVE)
+    cos, sin = np.cos(STAVE * stave), np.sin(STAVE * stave)
+    along, across = x * cos + y * sin, y * cos - x * sin
+    cell = np.round(np.stack([across, np.where(barrel, z, along)]) / PITCH[calorimeter.kind]).astype(np.int64)
+    return _encoded(
+        CALORIMETER_ENCODING,
+        system=SYSTEMS[number],
+        side=np.where(barrel, 0, np.where(z > 0, 1, 2)),
+        module=np.where(barrel, stave, 0).astype(np.int64) % 12,
+        layer=hits["layer"],
+        x=cell[0],
+        y=cell[1],
+    )
+
+
+def _encoded(encoding: str, **values: Any) -> npt.NDArray[np.uint64]:
+    """Cell ids with these values of the encoding's fields, each an integer or integers [cell]."""
+    cells: Any = np.uint64(0)
+    for name, value in values.items():
+        offset, width, _ = bit_field(encoding, name) or (0, 0, False)
+        cells = cells | ((np.asarray(value, np.int64) & ((1 << width) - 1)).astype(np.uint64) << np.uint64(offset))
+    return np.asarray(cells)
+
+
+def _vector(columns: Mapping[str, Any], name: str = "position") -> dict[str, Any]:
+    return {f"{name}.{axis}": columns[f"{name}.{axis}"] for axis in "xyz"}
 
 
 if __name__ == "__main__":

@@ -74,19 +74,7 @@ class FrameWriter:
 
     def finish(self, categories: Mapping[str, Sequence[Parameters]]) -> None:
         """Write the other categories, the parameters of whose frames are given, and podio's metadata."""
-        for name, frames in categories.items():
-            self._write(name, _parameters(frames), len(frames))
-        names = ["events", *categories]
-        definitions = [strings(list(self._definitions)), strings(list(self._definitions.values()))]
-        metadata = {
-            "PodioBuildVersion": content(PODIO_VERSION, np.uint16),
-            "edm4hep___Version": content(EDM4HEP_VERSION, np.uint16),
-            "EDMDefinitions": ak.contents.RecordArray(definitions, None),
-            "availableCategories": strings(names),
-            "events___CollectionTypeInfo": self._info(self._collections),
-            **{f"{name}___CollectionTypeInfo": self._info(()) for name in categories},
-        }
-        self._write("podio_metadata", {name: lists(one, [one.length]) for name, one in metadata.items()}, 1)
+        write_metadata(self._file, self._collections, self._definitions, categories)
 
     def _layout(self, frames: Frames, frame_parameters: Sequence[Parameters], n: int) -> Any:
         none = Filled(counts=np.zeros(n, dtype=np.int64), columns={})
@@ -96,29 +84,6 @@ class FrameWriter:
             fields[name] = lists(model.objects(cpp_type, filled.columns, int(filled.counts.sum())), filled.counts)
         fields |= _parameters(frame_parameters)
         return ak.contents.RecordArray(list(fields.values()), list(fields), length=n)
-
-    def _info(self, collections: Sequence[tuple[DataModel, CollectionInfo]]) -> Any:
-        """Description of the collections of a category."""
-        rows = [collection for _, collection in collections]
-        whole = [(model, dataclasses.replace(row, is_subset=False)) for model, row in collections]
-        storages = [f"std::vector<{next(iter(model.fields(row).values()))}>" for model, row in whole]
-        contents = {
-            "collectionID": content([row.id for row in rows], np.uint32),
-            "dataType": strings([row.data_type for row in rows]),
-            "isSubset": content([row.is_subset for row in rows], np.bool_),
-            "schemaVersion": content([row.schema_version for row in rows], np.uint32),
-            "name": strings([row.name for row in rows]),
-            "storageType": strings(storages),
-        }
-        struct = {"__record__": "podio::root_utils::CollectionWriteInfo"}
-        return ak.contents.RecordArray(list(contents.values()), list(contents), length=len(rows), parameters=struct)
-
-    def _write(self, name: str, fields: Mapping[str, Any], n: int) -> None:
-        """Write a whole RNTuple of `n` entries."""
-        layout = ak.contents.RecordArray(list(fields.values()), list(fields), length=n)
-        ntuple = make_rntuple(self._file, name, layout.form)
-        if n:
-            ntuple.extend(ak.Array(layout))
 
 
 class InputCopy:
@@ -172,6 +137,52 @@ class InputCopy:
             for name in self._file.categories()
             if not self._file.infos(name)
         }
+
+
+def write_metadata(
+    file: Any,
+    collections: Sequence[tuple[DataModel, CollectionInfo]],
+    definitions: Mapping[str, str],
+    categories: Mapping[str, Sequence[Parameters]],
+) -> None:
+    """Write podio's metadata about ``events``, and `categories` of frames that have parameters only, as RNTuples."""
+    for name, frames in categories.items():
+        _write(file, name, _parameters(frames), len(frames))
+    models = [strings(list(definitions)), strings(list(definitions.values()))]
+    metadata = {
+        "PodioBuildVersion": content(PODIO_VERSION, np.uint16),
+        "edm4hep___Version": content(EDM4HEP_VERSION, np.uint16),
+        "EDMDefinitions": ak.contents.RecordArray(models, None),
+        "availableCategories": strings(["events", *categories]),
+        "events___CollectionTypeInfo": _info(collections),
+        **{f"{name}___CollectionTypeInfo": _info(()) for name in categories},
+    }
+    _write(file, "podio_metadata", {name: lists(one, [one.length]) for name, one in metadata.items()}, 1)
+
+
+def _info(collections: Sequence[tuple[DataModel, CollectionInfo]]) -> Any:
+    """Description of the collections of a category."""
+    rows = [collection for _, collection in collections]
+    whole = [(model, dataclasses.replace(row, is_subset=False)) for model, row in collections]
+    storages = [f"std::vector<{next(iter(model.fields(row).values()))}>" for model, row in whole]
+    contents = {
+        "collectionID": content([row.id for row in rows], np.uint32),
+        "dataType": strings([row.data_type for row in rows]),
+        "isSubset": content([row.is_subset for row in rows], np.bool_),
+        "schemaVersion": content([row.schema_version for row in rows], np.uint32),
+        "name": strings([row.name for row in rows]),
+        "storageType": strings(storages),
+    }
+    struct = {"__record__": "podio::root_utils::CollectionWriteInfo"}
+    return ak.contents.RecordArray(list(contents.values()), list(contents), length=len(rows), parameters=struct)
+
+
+def _write(file: Any, name: str, fields: Mapping[str, Any], n: int) -> None:
+    """Write a whole RNTuple of `n` entries."""
+    layout = ak.contents.RecordArray(list(fields.values()), list(fields), length=n)
+    ntuple = make_rntuple(file, name, layout.form)
+    if n:
+        ntuple.extend(ak.Array(layout))
 
 
 def _parameters(frames: Iterable[Parameters]) -> dict[str, Any]:

@@ -52,6 +52,7 @@ from pflow.event.particles import Reconstruction
 from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, collection_id
 from pflow.io.edm4hep.frames import Filled
 from pflow.io.edm4hep.reader import AT_CALORIMETER, AT_IP, HitOrigins
+from pflow.physics.kinematics import track_from_momentum
 from pflow.physics.pdg import CLASSES, class_index
 from pflow.physics.showers import cluster_shape
 
@@ -127,7 +128,7 @@ def reco_frames(
     index = tracks.source
     if track_index is not None:
         index = track_index[tracks.flat_source(jagged.count(events.tracks))]
-    frames = _particles(reconstruction, hit_links, tracks, _references(track_id, index, tracks.counts), names)
+    frames = _particles(reconstruction, hit_links, tracks, references(track_id, index, tracks.counts), names)
     frames |= _clusters(events, n_particles, hit_links, hits, names)
     frames |= _particle_id(reconstruction, names)
     if mc_id is not None:
@@ -153,46 +154,46 @@ def hit_frames(events: Events, origins: HitOrigins | None, names: RecoNames) -> 
         name, local = names.sim_links, jagged.local_index(counts)
         frames |= {
             name: Filled(counts=counts, columns={"weight": np.ones(len(local))}),
-            f"_{name}_from": _references(collection_id(names.hits), local, counts),
-            f"_{name}_to": _references(origins.ids[origins.slot][there], origins.index[there], counts),
+            f"_{name}_from": references(collection_id(names.hits), local, counts),
+            f"_{name}_to": references(origins.ids[origins.slot][there], origins.index[there], counts),
         }
     return frames
 
 
-def track_frames(events: Events, names: RecoNames) -> dict[str, Filled]:
-    """The tracks of events, with a state at the interaction point and one at the calorimeter."""
+def track_frames(events: Events, name: str) -> dict[str, Filled]:
+    """The tracks of events as collection `name`, with a state at the interaction point and one at the calorimeter."""
     tracks = events.tracks
     if tracks is None:
         return {}
     counts = jagged.count(tracks)
     total = int(counts.sum())
-    momentum = tracks.calo_momentum
-    pt = np.hypot(jagged.flat(momentum.px), jagged.flat(momentum.py))
+    px, py, pz = (jagged.flat(tracks.calo_momentum[axis], np.float64) for axis in ("px", "py", "pz"))
+    # Not finite where the track was not followed that far.
+    omega, phi, tan_lambda = track_from_momentum(px, py, pz, jagged.flat(tracks.omega), events.detector.b_field)
     zero = np.zeros(total)
-    with np.errstate(divide="ignore", invalid="ignore"):  # unknown where the track was not followed that far
-        calorimeter = {
-            "location": np.full(total, AT_CALORIMETER),
-            "D0": zero,
-            "phi": np.arctan2(jagged.flat(momentum.py), jagged.flat(momentum.px)),
-            "omega": jagged.flat(tracks.omega),
-            "Z0": zero,
-            "tanLambda": jagged.flat(momentum.pz) / pt,
-            **_flat_members("referencePoint", tracks.calo_position),
-        }
+    calorimeter = {
+        "location": np.full(total, AT_CALORIMETER),
+        "D0": zero,
+        "phi": phi,
+        "omega": omega,
+        "Z0": zero,
+        "tanLambda": tan_lambda,
+        **_flat_members("referencePoint", tracks.calo_position),
+    }
     vertex = {
         "location": np.full(total, AT_IP),
-        "D0": jagged.flat(tracks.d0),
+        "D0": np.nan_to_num(jagged.flat(tracks.d0)),  # a state that is not finite could not be read back
         "phi": jagged.flat(tracks.phi),
         "omega": jagged.flat(tracks.omega),
-        "Z0": jagged.flat(tracks.z0),
+        "Z0": np.nan_to_num(jagged.flat(tracks.z0)),
         "tanLambda": jagged.flat(tracks.tan_lambda),
         **{f"referencePoint.{axis}": zero for axis in "xyz"},
     }
     states = {key: np.stack([vertex[key], calorimeter[key]], axis=1).ravel() for key in vertex}
     end = 2 * jagged.local_index(counts) + 2
     return {
-        names.tracks: Filled(counts=counts, columns={"trackStates_begin": end - 2, "trackStates_end": end}),
-        f"_{names.tracks}_trackStates": Filled(counts=2 * counts, columns=states),
+        name: Filled(counts=counts, columns={"trackStates_begin": end - 2, "trackStates_end": end}),
+        f"_{name}_trackStates": Filled(counts=2 * counts, columns=states),
     }
 
 
@@ -211,8 +212,8 @@ def _particles(
         **{name: flat[name] for name in ("energy", "charge")},
         "mass": flat["rest_mass"],
         "goodnessOfPID": flat["score"],
-        **_ranges("clusters", has_hits, event, n_events),
-        **_ranges("tracks", np.bincount(tracks.flat_particle(counts), minlength=total), event, n_events),
+        **ranges("clusters", has_hits, event, n_events),
+        **ranges("tracks", np.bincount(tracks.flat_particle(counts), minlength=total), event, n_events),
     }
     if "covariance" in flat:
         columns["covMatrix.values"] = flat["covariance"]
@@ -220,9 +221,9 @@ def _particles(
     name = names.particles
     return {
         name: Filled(counts=counts, columns=columns),
-        f"_{name}_clusters": _references(collection_id(names.clusters), jagged.local_index(n_clusters), n_clusters),
+        f"_{name}_clusters": references(collection_id(names.clusters), jagged.local_index(n_clusters), n_clusters),
         f"_{name}_tracks": to_tracks,
-        f"_{name}_decayVertex": _references(0, np.full(total, NO_OBJECT), counts),
+        f"_{name}_decayVertex": references(0, np.full(total, NO_OBJECT), counts),
         names.track_weights: Filled(counts=tracks.counts, columns={"": tracks.weight}),
     }
 
@@ -247,14 +248,14 @@ def _clusters(
         **{f"position.{name}": mean[:, i] for i, name in enumerate("xyz")},
         "iTheta": np.arccos(np.clip(axis[:, 2], -1.0, 1.0)),
         "iPhi": np.arctan2(axis[:, 1], axis[:, 0]),
-        **_ranges("subdetectorEnergies", np.full(n_clusters, n_calorimeters), event, n_events),
-        **_ranges("hits", np.bincount(cluster, minlength=n_clusters), event, n_events),
+        **ranges("subdetectorEnergies", np.full(n_clusters, n_calorimeters), event, n_events),
+        **ranges("hits", np.bincount(cluster, minlength=n_clusters), event, n_events),
     }
     if origins is None:
-        to_hits = _references(collection_id(names.hits), hits.source, hits.counts)
+        to_hits = references(collection_id(names.hits), hits.source, hits.counts)
     else:
         origin = hits.flat_source(origins.counts.sum(axis=0))
-        to_hits = _references(origins.ids[origins.slot[origin]], origins.index[origin], hits.counts)
+        to_hits = references(origins.ids[origins.slot[origin]], origins.index[origin], hits.counts)
     return {
         names.clusters: Filled(counts=counts, columns=columns),
         f"_{names.clusters}_hits": to_hits,
@@ -275,12 +276,12 @@ def _particle_id(reconstruction: Reconstruction, names: RecoNames) -> dict[str, 
         "PDG": pdg,
         "algorithmType": np.full(len(pdg), names.algorithm_type),
         "likelihood": jagged.flat(particles.score),
-        **_ranges("parameters", np.full(len(pdg), n_classes), jagged.event_index(counts), len(counts)),
+        **ranges("parameters", np.full(len(pdg), n_classes), jagged.event_index(counts), len(counts)),
     }
     return {
         name: Filled(counts=counts, columns=columns),
         f"_{name}_parameters": Filled(counts=counts * n_classes, columns={"": jagged.flat(particles.scores).ravel()}),
-        f"_{name}_particle": _references(collection_id(names.particles), jagged.local_index(counts), counts),
+        f"_{name}_particle": references(collection_id(names.particles), jagged.local_index(counts), counts),
     }
 
 
@@ -318,21 +319,21 @@ def _mc_links(
     counts = np.bincount(event, minlength=len(events))
     return {
         names.mc_links: Filled(counts=counts, columns={"weight": weight}),
-        f"_{names.mc_links}_from": _references(
+        f"_{names.mc_links}_from": references(
             collection_id(names.particles), jagged.local_index(n_particles)[particle], counts
         ),
-        f"_{names.mc_links}_to": _references(mc_id, jagged.local_index(n_true)[other], counts),
+        f"_{names.mc_links}_to": references(mc_id, jagged.local_index(n_true)[other], counts),
     }
 
 
-def _ranges(name: str, n_members: npt.NDArray[Any], event: Ints, n_events: int) -> dict[str, Ints]:
+def ranges(name: str, n_members: npt.NDArray[Any], event: Ints, n_events: int) -> dict[str, Ints]:
     """Columns ``name_begin`` and ``name_end``: where each object's `n_members` [object] are in their event's list."""
     of_event = jagged.offsets(np.bincount(event, n_members, n_events).astype(np.int64))
     end = np.cumsum(n_members) - of_event[event]
     return {f"{name}_begin": end - n_members, f"{name}_end": end}
 
 
-def _references(ids: Any, index: npt.NDArray[Any], counts: Ints) -> Filled:
+def references(ids: Any, index: npt.NDArray[Any], counts: Ints) -> Filled:
     """References to objects, `counts` in each event; `ids` of their collections, one or int [reference]."""
     numbers = np.broadcast_to(np.asarray(ids, dtype=np.uint32), index.shape)
     return Filled(counts=counts, columns={"index": index, "collectionID": numbers})

@@ -170,7 +170,7 @@ class Edm4hepRecoWriter(OutputWriter):
         if self._own_hits:
             frames |= hit_frames(events, None if self._copy is None else origins, names)
         if self._own_tracks:
-            frames |= track_frames(events, names)
+            frames |= track_frames(events, names.tracks)
         offsets = np.zeros((len(events), 0), np.int64)
         if origins is not None and not self._own_hits:
             offsets = (np.cumsum(origins.counts, axis=0) - origins.counts).T

@@ -194,7 +194,9 @@ def test_hits_and_tracks_of_another_schema_are_written_as_collections(reconstruc
     assert at_ip.omega.to_list() == events.tracks.omega.to_list()
     assert at_face.referencePoint.z.to_list() == events.tracks.calo_position.z.to_list()
     momentum = events.tracks.calo_momentum
-    assert ak.all(ak.isclose(at_face.tanLambda, momentum.pz / np.hypot(momentum.px, momentum.py), rtol=1e-6))
+    assert ak.all(ak.isclose(at_face.tanLambda, momentum.pz / momentum.pt, rtol=1e-6))
+    assert ak.all(ak.isclose(0.299792458e-3 * events.detector.b_field / abs(at_face.omega), momentum.pt, rtol=1e-6))
+    assert ak.all(np.isfinite(at_ip.D0) & np.isfinite(at_ip.Z0))
     ids = written["events"]["_PFlowClusters_hits.collectionID"].array()
     assert set(ak.flatten(ids).to_list()) == {collection_id("PFlowCaloHits")}
 
