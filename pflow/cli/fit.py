@@ -20,9 +20,10 @@ import pytorch_lightning as pl
 import torch
 from jsonargparse import ActionConfigFile
 from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
-from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 
 import pflow.model
+from pflow.checkpoint.load import read_checkpoint
 from pflow.cli.main import VERBS
 from pflow.config import config_dir, load_yaml
 from pflow.data.datamodule import ParticleFlowData
@@ -30,7 +31,15 @@ from pflow.errors import ConfigError, PflowError, nearest
 from pflow.io.atomic import disk_errors, replacing
 from pflow.plots.style import rendered
 from pflow.plots.training import plot_training
-from pflow.train.callbacks import AveragedWeights, EpochLine, Interrupted, ProgressBar, StopOnSignal, release_ranks
+from pflow.train.callbacks import (
+    COLUMNS,
+    AveragedWeights,
+    EpochLine,
+    Interrupted,
+    ProgressBar,
+    StopOnSignal,
+    release_ranks,
+)
 from pflow.train.model_spec import ModelSpec
 from pflow.train.module import ParticleFlow
 from pflow.train.run_folder import AtomicCheckpointIO, check_run_folder, make_loggers, read_history
@@ -47,6 +56,7 @@ CHATTER = (
     r".*`srun` command is available on your system but is not used.*",  # on any machine where Slurm is installed
     r".*using the WeightAveraging callback with a model that overrides the configure_model.*",
     r".*checkpoint was not created with WeightAveraging.*",
+    r".*dirpath has changed.*",  # a training that is resumed in another folder
     r".*could not find the monitored key.*",  # in an epoch without a validation
 )
 """Warnings of Lightning on which a user of pflow need not act."""
@@ -72,16 +82,39 @@ MODEL = {
 """Options that say which model is meant, and where configurations have them."""
 
 
-class SaveConfig(SaveConfigCallback):  # type: ignore[misc]
-    """Keeps the whole configuration beside the checkpoints, as ``config.yaml``."""
+class BeginRun(pl.Callback):  # type: ignore[misc]
+    """Writes ``config.yaml`` and begins the logs when the first step is about to come: all checks are passed by then.
 
-    def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Write it when a fit begins."""
-        if stage == "fit":
-            folder = Path(self.config["output"])
-            folder.mkdir(parents=True, exist_ok=True)
-            with replacing(folder / self.config_filename) as partial:
-                self.parser.save(self.config, partial, skip_none=False, overwrite=True, multifile=False)
+    `configuration` is written without ``checkpoint``: what it says is how to train, and not what to resume.
+    """
+
+    def __init__(self, folder: Path, parser: LightningArgumentParser, configuration: Any, *, loggers: bool) -> None:
+        self.folder, self.parser, self.configuration = folder, parser, configuration.clone()
+        self.configuration.pop("checkpoint", None)
+        self.loggers = loggers
+        self.done = False
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, content: dict[str, Any]) -> None:
+        """Tell the others where the checkpoints are, if the folder was moved: else they would forget the best one."""
+        if Path(trainer.ckpt_path).resolve().parent == self.folder.resolve():
+            for state in content["callbacks"].values():
+                if "best_model_path" in state:
+                    state.update(_moved(state, state["dirpath"], str(self.folder.resolve())))
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write, unless it is a trial (``trainer.fast_dev_run``)."""
+        self.done = True
+        if trainer.fast_dev_run:
+            return
+        if trainer.is_global_zero:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with replacing(self.folder / "config.yaml") as partial:
+                self.parser.save(self.configuration, partial, skip_none=False, overwrite=True, multifile=False)
+        if self.loggers:
+            trainer.loggers = make_loggers(self.folder)
+        for logger in trainer.loggers:
+            groups = ("model", "data", "trainer")
+            logger.log_hyperparams({group: self.configuration[group].as_dict() for group in groups})
 
 
 class WrongUsageError(ConfigError):
@@ -124,8 +157,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
                 super().__init__(
                     ParticleFlow,
                     ParticleFlowData,
-                    save_config_callback=SaveConfig,
-                    save_config_kwargs={"save_to_log_dir": False, "overwrite": True},
+                    save_config_callback=None,
                     seed_everything_default=1,
                     auto_configure_optimizers=False,
                     load_from_checkpoint_support=False,
@@ -152,7 +184,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         """Declare our options and links between options."""
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
         if self.verb == "fit":
-            checkpoint, output = "continue the training of this checkpoint (last.ckpt)", "runs/pflow"
+            checkpoint = "resume the training in this folder, or of this checkpoint in it, with its config.yaml"
+            output = "runs/pflow"
         else:
             checkpoint, output = "the trained model", None
         parser.add_argument("--checkpoint", type=str | None, default=None, help=checkpoint)
@@ -190,7 +223,11 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
     def parse_arguments(self, parser: LightningArgumentParser, args: list[str]) -> None:
         """Parse, with the options of the model that is meant as defaults."""
         given = _model_given(args)
-        self.spec = ModelSpec.resolve(self.verb, checkpoint=given["checkpoint"], start_from=given["start_from"])
+        checkpoint = given["checkpoint"]
+        if self.verb == "fit" and checkpoint is not None:
+            args = _with_its_run(args, Path(checkpoint))
+            given = _model_given(args)
+        self.spec = ModelSpec.resolve(self.verb, checkpoint=checkpoint, start_from=given["start_from"])
         self.spec.check_class(given["class_path"])
         defaults = self.spec.defaults()
         if given["class_path"] is not None:
@@ -202,7 +239,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         """Check what the classes do not."""
         if self.verb != "fit":
             return
-        check_run_folder(self.folder, continued=self.config["checkpoint"])
+        check_run_folder(self.folder, continued=self.resumed)
         if self.spec.purpose == "continue" and self.spec.checkpoint is not None and self.config["ema"]["decay"] is None:
             decay = self.spec.checkpoint.header.provenance.get("ema_decay")
             if decay is not None:
@@ -215,7 +252,10 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         options["plugins"] = [*(given if isinstance(given, list) else [given]), AtomicCheckpointIO()]
         own: list[pl.Callback] = [] if config["trainer"]["enable_progress_bar"] is False else [ProgressBar()]
         if self.verb == "fit":
-            own += [EpochLine(), LearningRateMonitor("epoch"), config["model_checkpoint"], config["early_stopping"]]
+            ours = config["trainer"]["logger"] in (None, True)
+            self.begin = BeginRun(self.folder, self.parser, self.config, loggers=ours)
+            own += [self.begin, EpochLine()]
+            own += [LearningRateMonitor("epoch"), config["model_checkpoint"], config["early_stopping"]]
             # Lightning's own ``save_last`` writes only with a new best one.
             last = {"dirpath": self.folder, "filename": "last", "enable_version_counter": False}
             own += [ModelCheckpoint(**last), ModelCheckpoint(**last, train_time_interval=SAVE_EVERY)]
@@ -225,8 +265,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             if config["trainer"]["strategy"] == "auto" and _several_devices(config["trainer"]):
                 # A batch may not use all of a model: e.g. no event of it has a track.
                 options["strategy"] = "ddp_find_unused_parameters_true"
-            if config["trainer"]["logger"] in (None, True):
-                options["logger"] = make_loggers(self.folder)
+            if ours:
+                options["logger"] = False  # until the training begins
         else:
             options.update(logger=False, enable_checkpointing=False)
         return self._instantiate_trainer({**config["trainer"], **options}, own)
@@ -247,8 +287,13 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         """Where a fit writes."""
         return Path(self.config["output"])
 
+    @property
+    def resumed(self) -> str | None:
+        """The checkpoint whose training is resumed."""
+        return self.spec.checkpoint.path if self.spec.checkpoint and self.spec.purpose == "continue" else None
+
     def run(self) -> None:
-        """Run the verb. A fit then draws its training curves, and says where its best model is."""
+        """Run the verb. A fit then draws its training curves, and says which model is its best."""
         if self.verb != "fit":
             getattr(self.trainer, self.verb)(self.model, self.datamodule)
             return
@@ -256,21 +301,56 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             n = self.datamodule.tokeniser_events
             first = "" if self.spec.tokeniser else f"; first scales and vocabulary, from up to {n:,} training events"
             print(f"checkpoints, logs and configuration: {self.folder}{first}", flush=True)
+            if self.resumed and self.spec.checkpoint:
+                last = self.spec.checkpoint.header.provenance
+                print(f"resume {self.resumed}: epoch {last['epoch'] + 1}, step {last['step']}", flush=True)
         with disk_errors(self.folder):
-            for logger in self.trainer.loggers:
-                logger.log_hyperparams({group: self.config[group].as_dict() for group in ("model", "data", "trainer")})
             # No code from files.
-            self.trainer.fit(self.model, self.datamodule, ckpt_path=self.config["checkpoint"], weights_only=True)
+            self.trainer.fit(self.model, self.datamodule, ckpt_path=self.resumed, weights_only=True)
         release_ranks(self.trainer)  # they do not draw
+        if not self.trainer.is_global_zero:
+            return
+        if self.resumed and not self.begin.done:
+            self._say_that_nothing_is_left()
         history = read_history(self.folder)
-        if history and self.trainer.is_global_zero:
+        if history:
             figure = plot_training(history, text=self.folder.name)
             for kind in ("png", "pdf"):
                 with replacing(self.folder / f"training.{kind}") as path:
                     path.write_bytes(rendered(figure, kind))
-        best = self.trainer.checkpoint_callback.best_model_path
-        if best and self.trainer.is_global_zero:
-            print(f"best model: {best}")
+        best = self.trainer.checkpoint_callback
+        if best.best_model_score is not None:
+            epoch = read_checkpoint(best.best_model_path).header.provenance["epoch"] + 1
+            quantity = COLUMNS.get(best.monitor, f"{best.monitor} {{:.4g}}").format(float(best.best_model_score))
+            print(f"best model: {best.best_model_path} (epoch {epoch}, {quantity})")
+
+    def _say_that_nothing_is_left(self) -> None:
+        """Say which option to raise; ConfigError if the checkpoint is of another folder, which then stays empty."""
+        trainer = self.trainer
+        by_steps = 0 < trainer.max_steps <= trainer.global_step
+        option, limit = ("steps", trainer.max_steps) if by_steps else ("epochs", trainer.max_epochs)
+        text = (
+            f"nothing left to train: {self.resumed} has all {limit} {option}; to train on, raise --trainer.max-{option}"
+        )
+        if not (self.folder / "last.ckpt").exists():
+            raise ConfigError(text)
+        print(text)
+
+
+def _moved(value: Any, old: str, new: str) -> Any:
+    """Plain data with the beginning of each path in it replaced."""
+    if isinstance(value, dict):
+        return {_moved(key, old, new): _moved(part, old, new) for key, part in value.items()}
+    return new + value.removeprefix(old) if isinstance(value, str) and value.startswith(old) else value
+
+
+def _with_its_run(options: list[str], checkpoint: Path) -> list[str]:
+    """Options of a training that is resumed: those of its run, which the given ones replace; it stays in its folder."""
+    folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
+    if not (folder / "config.yaml").is_file():
+        return options
+    elsewhere = any(word.startswith(("-o", "--output")) for word in options)
+    return ["--config", str(folder / "config.yaml"), *options, *([] if elsewhere else ["--output", str(folder)])]
 
 
 def _config_file(name: str) -> Path:
@@ -370,8 +450,8 @@ def main(argv: list[str]) -> int:
         return 0  # with another code Lightning would kill the first rank
     saved = ""
     if verb == "fit":
-        last, config = cli.folder / "last.ckpt", cli.folder / "config.yaml"
-        saved = f": saved {last}; resume with: pflow fit --config {config} --checkpoint {last}"
+        last = cli.folder / "last.ckpt"
+        saved = f": saved {last}; resume with: pflow fit --checkpoint {cli.folder}"
         saved = saved if last.exists() else ": nothing was saved"
     print(f"pflow {verb}: {'interrupted' if code == 130 else 'terminated'}{saved}", file=sys.stderr, flush=True)
     return code

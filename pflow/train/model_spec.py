@@ -42,9 +42,16 @@ class ModelSpec:
     ) -> ModelSpec:
         """The spec of a verb of the command line, ``fit`` or another one, which evaluates `checkpoint`.
 
-        A fit continues the training of `checkpoint`, or begins with the model `start_from`. ConfigError: a training to
-        continue of which there are the weights alone. InputError: not a trained model that pflow can use.
+        A fit continues the training of `checkpoint`, a file or the folder of its run, or begins with the model
+        `start_from`. ConfigError: a training to continue of which there are the weights alone, or no checkpoint.
+        InputError: not a trained model that pflow can use.
         """
+        if verb == "fit" and checkpoint is not None and (Path(checkpoint) / "config.yaml").is_file():
+            folder, checkpoint = checkpoint, Path(checkpoint) / "last.ckpt"
+            if not checkpoint.is_file():
+                raise ConfigError(
+                    f"{folder} has no last.ckpt to resume: begin it again, with pflow fit --config {folder}/config.yaml"
+                )
         source = start_from if checkpoint is None else checkpoint
         if source is None:
             return cls()

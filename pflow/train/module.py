@@ -136,6 +136,15 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
+    def on_train_start(self) -> None:
+        """Take the learning rate and the weight decay of the options: a checkpoint that is resumed has its own."""
+        for scheduler in (config.scheduler for config in self.trainer.lr_scheduler_configs):
+            scheduler.base_lrs = [self.lr for _ in scheduler.base_lrs]
+            groups = zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, (self.weight_decay, 0.0), strict=True)
+            for group, factor, decay in groups:
+                lr = self.lr * factor(scheduler.last_epoch)
+                group.update(initial_lr=self.lr, lr=lr, weight_decay=decay)
+
     def on_train_epoch_start(self) -> None:
         """Shuffle anew."""
         self.data.set_epoch(self.current_epoch)

@@ -30,8 +30,8 @@ def check_run_folder(folder: Path, *, continued: str | None = None) -> None:
     held = [name for name in ("best.ckpt", "last.ckpt") if (folder / name).exists()]
     if held and (continued is None or Path(continued).resolve().parent != folder.resolve()):
         raise ConfigError(
-            f"{folder} already holds a run ({', '.join(held)}): choose another folder with --output, or continue "
-            f"it with --checkpoint {folder / held[-1]}"
+            f"{folder} already holds a run ({', '.join(held)}): choose another folder with --output, or resume it: "
+            f"pflow fit --checkpoint {folder if 'last.ckpt' in held else folder / held[-1]}"
         )
 
 

@@ -3,6 +3,7 @@ import os
 import re
 import shutil
 import signal
+from pathlib import Path
 
 import awkward as ak
 import numpy as np
@@ -14,7 +15,7 @@ from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.checkpoint.save import write_weights
 from pflow.cli.fit import main
 from pflow.cli.main import main as main_with_exit_code
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, PflowError
 from pflow.inference.events import reconstruct
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
@@ -77,15 +78,69 @@ def test_the_checkpoint_says_where_it_comes_from_and_is_ready_to_use(run):
     assert model.reconstructor.decoding.max_particles == 3
 
 
-@pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")  # the copy, not the run itself, is continued
-def test_a_fit_continues_where_it_stopped(run, tmp_path, small):
-    folder = tmp_path / "run"
-    shutil.copytree(run, folder)
-    config = ["--config", str(folder / "config.yaml"), "--trainer.max_epochs=3", f"--output={folder}"]
-    assert main(["fit", *config, f"--checkpoint={folder / 'last.ckpt'}"]) == 0
-    assert logged(folder, "val/loss") == logged(run, "val/loss")
-    assert len(logged(folder, "val/loss", version=1)) == 1
-    assert read_checkpoint(folder / "last.ckpt").header.provenance["step"] == 21
+@pytest.fixture
+def moved(run, tmp_path):
+    """A copy of a finished run of two epochs."""
+    return Path(shutil.copytree(run, tmp_path / "moved"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All files below a folder with their content."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["", "last.ckpt"])
+def test_a_run_is_resumed_by_its_folder_or_checkpoint_alone(moved, run, name, capsys):
+    """With its own configuration and in its folder, also where it was moved to."""
+    assert main(["fit", "--checkpoint", str(moved / name), "--trainer.max-epochs=3"]) == 0
+    assert f"resume {moved / 'last.ckpt'}: epoch 2, step 14\n" in capsys.readouterr().out
+    assert logged(moved, "val/loss") == logged(run, "val/loss")
+    assert len(logged(moved, "val/loss", version=1)) == 1
+    assert read_checkpoint(moved / "last.ckpt").header.provenance["step"] == 21
+    before, after = (yaml.safe_load((folder / "config.yaml").read_text()) for folder in (run, moved))
+    assert "checkpoint" not in after  # or the configuration would resume this run wherever it is used
+    assert after == {**before, "output": str(moved), "trainer": {**before["trainer"], "max_epochs": 3}}
+
+
+@pytest.mark.parametrize(
+    "wrong", [f"{NETWORK}.width=64", "--data.train=missing.root", "--data.order=tracks_first", "--output=other/folder"]
+)
+def test_a_resume_that_fails_writes_nothing(moved, wrong, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = files(tmp_path)
+    with pytest.raises(PflowError):
+        main(["fit", f"--checkpoint={moved}", wrong, *(["--trainer.max-epochs=3"] if "output" not in wrong else [])])
+    assert files(tmp_path) == before
+    assert os.listdir(tmp_path) == ["moved"]
+
+
+def test_where_nothing_is_left_to_train_the_option_to_raise_is_said(moved, tmp_path, capsys):
+    assert main(["fit", f"--checkpoint={moved}"]) == 0
+    said = "nothing left to train: .*last.ckpt has all 2 epochs; to train on, raise --trainer.max-epochs"
+    assert re.search(said, capsys.readouterr().out)
+    with pytest.raises(ConfigError, match=said):  # no model comes to this folder
+        main(["fit", f"--checkpoint={moved}", f"--output={tmp_path / 'other'}"])
+    with pytest.raises(ConfigError, match=r"all 14 steps; to train on, raise --trainer\.max-steps"):
+        main(["fit", f"--checkpoint={moved}", f"--output={tmp_path / 'other'}", "--trainer.max-steps=14"])
+
+
+def test_a_run_that_was_moved_keeps_its_best_model(moved):
+    """If no later epoch is better: here they have a learning rate at which the losses grow."""
+    best = read_checkpoint(moved / "best.ckpt").digest
+    assert main(["fit", f"--checkpoint={moved}", "--trainer.max-epochs=3", "--model.lr=20"]) == 0
+    assert read_checkpoint(moved / "best.ckpt").digest == best
+
+
+def test_a_resumed_training_has_the_rate_that_is_asked_for(moved):
+    options = ["--trainer.max-epochs=3", "--model.lr=0.02", "--model.final-lr=1"]
+    assert main(["fit", f"--checkpoint={moved}", *options]) == 0
+    assert logged(moved, "lr-AdamW/pg1", version=1) == [0.02]
+
+
+def test_a_run_without_a_checkpoint_cannot_be_resumed(moved):
+    (moved / "last.ckpt").unlink()
+    with pytest.raises(ConfigError, match=r"has no last\.ckpt to resume: begin it again, with pflow fit --config"):
+        main(["fit", f"--checkpoint={moved}"])
 
 
 def test_the_same_seed_gives_the_same_losses_and_weights(run, tiny, data, tmp_path):
@@ -107,7 +162,6 @@ def test_a_checkpoint_is_evaluated_without_telling_its_network(run, small, verb,
     assert f"{split}/energy_error" in capsys.readouterr().out
 
 
-@pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
 def test_a_pointing_fit_that_stops_within_an_epoch_goes_on_where_it_was(small, tmp_path):
     """It draws at random in training, and sees the rest of the epoch."""
     sizes = ("width=8", "heads=1", "feedforward=8", "encoder_layers=1", "decoder_layers=1", "hidden_width=4")
@@ -326,8 +380,8 @@ def test_an_interrupted_fit_is_not_done_and_says_how_to_resume(tiny, data, tmp_p
     """With SIGTERM, as batch systems do: a script must not take it for a finished training."""
     monkeypatch.setattr(ParticleFlow, "on_train_batch_start", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert main_with_exit_code(["fit", *tiny, *data]) == 143
-    last, config = tmp_path / "new" / "last.ckpt", tmp_path / "new" / "config.yaml"
-    said = f"pflow fit: terminated: saved {last}; resume with: pflow fit --config {config} --checkpoint {last}"
+    last = tmp_path / "new" / "last.ckpt"
+    said = f"pflow fit: terminated: saved {last}; resume with: pflow fit --checkpoint {last.parent}"
     assert capsys.readouterr().err.splitlines()[-1] == said
     assert torch.load(last, weights_only=True)["global_step"] == 2
 
