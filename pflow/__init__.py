@@ -20,20 +20,32 @@ if TYPE_CHECKING:
     from pflow.io.particles_root import RecoWriter as RecoWriter
     from pflow.io.particles_root import read_reco as read_reco
     from pflow.metrics.evaluate import evaluate as evaluate
+    from pflow.metrics.evaluation import EvaluationSettings as EvaluationSettings
+    from pflow.metrics.jets import find_jets as find_jets
+    from pflow.metrics.match import HitMatching as HitMatching
+    from pflow.metrics.match import Matching as Matching
+    from pflow.metrics.match import match as match
     from pflow.physics.detector import Detector as Detector
     from pflow.physics.detector import load_detector as load_detector
+    from pflow.plots.evaluation import figures as figures
 
 _EXPORTS = {
     "Detector": "pflow.physics.detector",
+    "EvaluationSettings": "pflow.metrics.evaluation",
     "Events": "pflow.event.events",
+    "HitMatching": "pflow.metrics.match",
+    "Matching": "pflow.metrics.match",
     "RecoWriter": "pflow.io.particles_root",
     "Reconstruction": "pflow.event.particles",
     "evaluate": "pflow.metrics.evaluate",
     "explain": "pflow.inference.explain",
+    "figures": "pflow.plots.evaluation",
+    "find_jets": "pflow.metrics.jets",
     "iterate_events": "pflow.io.open",
     "load_detector": "pflow.physics.detector",
     "load_model": "pflow.checkpoint.load",
     "make_particles": "pflow.event.build",
+    "match": "pflow.metrics.match",
     "open_events": "pflow.io.open",
     "read_events": "pflow.io.open",
     "read_reco": "pflow.io.particles_root",

@@ -8,7 +8,7 @@ import json
 import os
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +95,8 @@ class TrainedModel:
         """Options of the decoding, as plain data."""
         return dataclasses.asdict(self.reconstructor.decoding)
 
-    def reconstruct(self, events: Events, **options: Any) -> Reconstruction:
-        """The particles of events; `options` are those of `pflow.reconstruct`."""
+    def reconstruct(self, events: Events | str | Path | Sequence[str | Path], **options: Any) -> Reconstruction:
+        """The particles of events or of files of events; `options` are those of `pflow.reconstruct`."""
         return pflow.reconstruct(events, self, **options)
 
 

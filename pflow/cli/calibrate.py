@@ -66,9 +66,9 @@ def run(args: argparse.Namespace) -> int:
     from pflow.calibration.decoding_options import best, calibrate, decoding_grid
     from pflow.checkpoint.load import load_model
     from pflow.checkpoint.save import FILES, write_weights
-    from pflow.data.files import matching
     from pflow.errors import ConfigError
     from pflow.io.atomic import check_folder
+    from pflow.io.open import matching
 
     check_folder(args.output, inputs=[args.checkpoint], replace=FILES, force=args.force)
     model = load_model(args.checkpoint)

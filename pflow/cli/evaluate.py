@@ -82,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import Progress
 
-    from pflow.data.files import matching
     from pflow.io.atomic import check_output, make_folder
+    from pflow.io.open import matching
     from pflow.metrics.evaluate import evaluate, provenance_of
     from pflow.metrics.evaluation import EvaluationSettings
     from pflow.metrics.report import table
@@ -150,8 +150,8 @@ def _matching(match: str, cut: str) -> Matching | HitMatching:
 
 def _compared(options: Sequence[str]) -> dict[str, list[str]]:
     """Files by the name of their algorithm, from NAME=FILE."""
-    from pflow.data.files import matching
     from pflow.errors import ConfigError
+    from pflow.io.open import matching
 
     files: dict[str, list[str]] = {}
     for option in options:

@@ -17,7 +17,7 @@ import torch
 from torch import distributed
 
 from pflow.data.dataset import EventDataset, LabelledBatch
-from pflow.data.files import Chunk, FileOptions, matching, read_chunks, spread_sample, survey
+from pflow.data.files import Chunk, FileOptions, read_chunks, spread_sample, survey
 from pflow.data.loader import StepLoader, StopRequest
 from pflow.data.parallel import in_order
 from pflow.errors import ConfigError, PflowError, nearest
@@ -27,6 +27,7 @@ from pflow.event.skipped import BadEntriesWarning
 from pflow.event.truth import STABLE_STATUS
 from pflow.io.cache import check_cache
 from pflow.io.checks import Expected
+from pflow.io.open import matching
 from pflow.physics.detector import Detector
 from pflow.tokens.config import HIT_FEATURES, TokenConfig
 from pflow.tokens.tokeniser import Statistics, Tokeniser
@@ -216,7 +217,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             given = self.paths[name]
             if not given:
                 raise ConfigError(f"no {name} files are given: set data.{name}")
-            paths = list(dict.fromkeys(matching([given] if isinstance(given, str) else given)))
+            paths = list(dict.fromkeys(matching(given)))
             chunks[name], self.options = survey(paths, self.options, self.chunk_size, num_workers=self.num_workers)
             self._left_out += [path for path in paths if path not in self.options.known]
         if self.tokeniser is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import glob
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -122,20 +121,6 @@ class OpenFiles(Generic[File]):
         """Close all files."""
         for path in list(self._files):
             self.release(path)
-
-
-def matching(paths: Iterable[str | Path]) -> list[str]:
-    """The files that paths and glob patterns name, those of a pattern in sorted order; one at least of each pattern."""
-    found: list[str] = []
-    for path in map(str, paths):
-        if "://" in path or not glob.has_magic(path) or Path(path).exists():
-            found.append(path)
-            continue
-        matches = sorted(glob.glob(path, recursive=True))
-        if not matches:
-            raise InputError("no file matches this pattern", file=path)
-        found += matches
-    return found
 
 
 def survey(

@@ -23,6 +23,8 @@ from pflow.event.skipped import BadEntriesWarning, LeftOutWarning, leave_out, re
 from pflow.export.folder import CannotExportError
 from pflow.inference.engine import BATCH_SIZE, Engine, TorchEngine, pick_device
 from pflow.inference.onnx import OnnxEngine, OnnxTokenEngine, graphs_of
+from pflow.io.detect import geometry_fits
+from pflow.io.open import Files, read_events
 from pflow.model.api import DecodingConfig
 from pflow.physics.detector import Calorimeter, Detector
 
@@ -34,7 +36,7 @@ MAX_HITS = 32768
 
 
 def reconstruct(
-    events: Events,
+    events: Events | Files,
     model: TrainedModel | str | Path,
     *,
     decoding: DecodingConfig | None = None,
@@ -50,7 +52,8 @@ def reconstruct(
     Parameters
     ----------
     events, model
-        Events of the detector that the model was trained on; the model from `pflow.load_model`, or its argument.
+        Events of the detector that the model was trained on, or their files, which are read whole and as that
+        detector (`pflow reconstruct` reads them in chunks); the model from `pflow.load_model`, or its argument.
     decoding
         Thresholds and largest number of particles, at which events are flagged ``MAX_PARTICLES``; default: the model's.
     max_particles
@@ -88,8 +91,13 @@ def reconstruct(
     >>> reconstruct(events, "ild-g4-general").particles.pdg.to_list()
     [[211, 22], [211, 211, -11]]
     """
+    if isinstance(events, TrainedModel | Reconstruction):
+        raise TypeError(f"expected events or files of events first and then a model, found a {type(events).__name__}")
     if not isinstance(model, TrainedModel):
         model = load_model(model)
+    if not isinstance(events, Events):
+        events = read_events(events, detector=model.tokeniser.detector, truth=False, on_error=on_error)
+        check_geometry(events[:20], model.tokeniser.detector)
     ready = pick_engine(
         model, engine, device=device, decoding=decoding, max_particles=max_particles, batch_size=batch_size
     )
@@ -104,6 +112,17 @@ def reconstruct(
         links = dataclasses.replace(links, source=index[links.flat_source(jagged.count(kept.tracks))])
         reconstruction = dataclasses.replace(reconstruction, track_links=links.records())
     return reconstruction
+
+
+def check_geometry(events: Events, trained_on: Detector) -> None:
+    """Refuse events whose ECAL hits do not lie where the model's detector has its ECAL."""
+    if geometry_fits(events, trained_on) is False:
+        raise events.error(
+            f"the checkpoint was trained on detector '{trained_on.name}' (ECAL from r = "
+            f"{trained_on.ecal_inner_radius:g} mm, |z| = {trained_on.ecal_inner_z:g} mm) and the ECAL hits of this "
+            "file lie elsewhere: it is of another detector; name that one (--detector) to reconstruct it anyway",
+            field="hits.position",
+        )
 
 
 def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> Reconstruction:

@@ -18,19 +18,19 @@ import numpy as np
 from pflow.checkpoint.format import fitting_models, read_header
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.config import shipped_models
-from pflow.data.files import Chunk, FileOptions, matching
+from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event.events import Flag
 from pflow.event.particles import Reconstruction
 from pflow.event.skipped import ImplausibleWarning, leave_out_files
 from pflow.inference.cluster import run_on_cluster
 from pflow.inference.engine import BATCH_SIZE, pick_device
-from pflow.inference.events import MAX_HITS, pick_engine
+from pflow.inference.events import MAX_HITS, check_geometry, pick_engine
 from pflow.inference.provenance import describe_input, is_finished, provenance
 from pflow.inference.worker import Job, Outcome, Settings, Task, Worker
 from pflow.io.atomic import check_output, make_folder
-from pflow.io.detect import geometry_fits
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
+from pflow.io.open import matching
 from pflow.io.output import NOTE
 from pflow.io.particles_root import FORMATS, RecoWriter
 from pflow.io.reader import EventFile
@@ -228,7 +228,7 @@ class _Plan:
         for path in job.inputs:
             file = self.worker.files.open(path)
             if self.check_geometry:
-                _check_geometry(file, model.tokeniser.detector)
+                check_geometry(file.read_all(0, 20, truth=False)[0], model.tokeniser.detector)
             if absent := file.empty_calorimeters:
                 text = f"{path}: holds no collection of {', '.join(absent)}, whose energy is missing from the particles"
                 warnings.warn(text, ImplausibleWarning, stacklevel=2)
@@ -352,16 +352,3 @@ def shipped_model(file: EventFile) -> str:
             field="detector",
         )
     return fitting[0]
-
-
-def _check_geometry(file: EventFile, trained_on: Detector) -> None:
-    """Refuse a file whose ECAL hits do not lie where the model's detector has its ECAL."""
-    events, *_ = file.read_all(0, 20, truth=False)
-    if geometry_fits(events, trained_on) is False:
-        raise InputError(
-            f"the checkpoint was trained on detector '{trained_on.name}' (ECAL from r = "
-            f"{trained_on.ecal_inner_radius:g} mm, |z| = {trained_on.ecal_inner_z:g} mm) and the ECAL hits of this "
-            "file lie elsewhere: it is of another detector; name that one (--detector) to reconstruct it anyway",
-            file=file.path,
-            field="hits.position",
-        )

@@ -26,6 +26,7 @@ from pflow.event.schema import SCHEMA
 from pflow.io.atomic import make_folder, replacing
 from pflow.io.open import EventFile
 from pflow.io.remote import is_remote
+from pflow.io.root import split_tree
 from pflow.physics.detector import Detector
 from pflow.version import VERSION
 
@@ -51,7 +52,7 @@ class CachedFile:
         if is_remote(path):
             source: tuple[Any, ...] = (path, self._opened.uuid, self._opened.num_entries)
         else:
-            status = os.stat(path)
+            status = os.stat(split_tree(path)[0])
             source = (os.path.abspath(path), status.st_size, status.st_mtime_ns)
         key = repr((FORMAT, VERSION, SCHEMA, source, detector, sorted(settings.items())))
         self._folder = self._cache / hashlib.sha256(key.encode()).hexdigest()[:32]

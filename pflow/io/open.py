@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+import glob
 from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from pflow.errors import ConfigError, check_choice, missing_package
-from pflow.event.events import Events
+from pflow.errors import ConfigError, InputError, check_choice, missing_package
+from pflow.event.events import Events, concatenate
 from pflow.event.skipped import BadEntriesWarning
 from pflow.io.checks import Expected
 from pflow.io.detect import SCHEMAS, best_detector, best_layout, is_hdf5, sniff
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.flat import FlatReader
-from pflow.io.layout import Layout
+from pflow.io.layout import Layout, load_layout
 from pflow.io.reader import EventFile, OnError, Reader
-from pflow.io.root import open_root
+from pflow.io.root import open_root, split_tree
 from pflow.physics.detector import Detector, load_detector
 
-__all__ = ["BadEntriesWarning", "EventFile", "iterate_events", "open_events", "read_events"]
+__all__ = ["BadEntriesWarning", "EventFile", "iterate_events", "matching", "open_events", "read_events"]
 
 FilePath = str | PathLike[str]
+Files = FilePath | Iterable[FilePath]
+"""A file, a glob pattern or several of them; a tree may follow after a colon, ``file.root:tree``."""
 
 NO_TRUTH_TRACKS = "{}: tracks are made from Monte Carlo particles of EDM4hep files, not of schema '{}'"
 
@@ -41,7 +45,8 @@ def open_events(
     Parameters
     ----------
     path
-        EDM4hep (TTree or RNTuple), a flat ntuple, or an HDF5 file of the first paper.
+        EDM4hep (TTree or RNTuple), a flat ntuple, or an HDF5 file of the first paper; ``file.root:tree`` names the
+        tree of a flat ntuple, in place of that of the layout.
     detector
         Built-in name, file or `Detector`; by default the built-in one that fits, or that the layout names.
     schema
@@ -79,37 +84,62 @@ def open_events(
 def _open(
     path: str, detector: Detector | None, schema: str | None, layout: str | Path | Layout | None, truth_tracks: bool
 ) -> Reader:
-    if schema is None and is_hdf5(path):
+    file, tree = split_tree(path)
+    if schema is None and is_hdf5(file):
         schema = "legacy-hdf5"
     if truth_tracks and (schema in ("flat", "legacy-hdf5") or layout is not None):
-        raise ConfigError(NO_TRUTH_TRACKS.format(path, schema or "flat"))
+        raise ConfigError(NO_TRUTH_TRACKS.format(file, schema or "flat"))
     if schema == "legacy-hdf5":
         try:
             from pflow.io.legacy_hdf5 import LegacyReader
         except ModuleNotFoundError as error:
             raise missing_package("h5py", "the files of the first paper", extra="paper") from error
 
-        return LegacyReader(path, detector=detector)
-    directory = open_root(path)
+        return LegacyReader(file, detector=detector)
+    if tree not in (None, "events") and layout is None and schema != "flat":
+        message = (
+            "EDM4hep's events are in the tree 'events'; a flat ntuple of another name needs a layout of its branches"
+        )
+        raise InputError(message, file=file, field=tree)
+    directory = open_root(file)
     try:
         if schema is None:
-            schema = "flat" if layout is not None else sniff(directory, path)
+            schema = "flat" if layout is not None else sniff(directory, file)
             if truth_tracks and schema == "flat":
-                raise ConfigError(NO_TRUTH_TRACKS.format(path, schema))
+                raise ConfigError(NO_TRUTH_TRACKS.format(file, schema))
         if schema == "flat":
-            layout = layout or best_layout(directory, path, detector)
-            return FlatReader(directory, path, layout=layout, detector=detector)
-        file = PodioFile(directory, path)
+            layout = load_layout(layout or best_layout(directory, file, detector))
+            if tree in (None, layout.tree):
+                return FlatReader(directory, file, layout=layout, detector=detector)
+            return FlatReader(directory, path, layout=dataclasses.replace(layout, tree=tree), detector=detector)
+        podio = PodioFile(directory, file)
         sim = True if schema == "edm4hep-sim" else None
-        detector = detector or best_detector(file, sim=sim)
-        return Edm4hepReader(file, detector=detector, sim=sim, truth_tracks=truth_tracks)
+        detector = detector or best_detector(podio, sim=sim)
+        return Edm4hepReader(podio, detector=detector, sim=sim, truth_tracks=truth_tracks)
     except BaseException:
         directory.close()
         raise
 
 
+def matching(paths: Files) -> list[str]:
+    """The files that paths and glob patterns name, those of a pattern in sorted order; one at least of each pattern."""
+    found: list[str] = []
+    for path in map(str, [paths] if isinstance(paths, str | PathLike) else paths):
+        if "://" in path or not glob.has_magic(path) or Path(split_tree(path)[0]).exists():
+            found.append(path)
+            continue
+        matches = sorted(glob.glob(path, recursive=True))
+        if not matches:
+            pattern, colon, tree = path.rpartition(":")
+            matches = [f"{name}{colon}{tree}" for name in sorted(glob.glob(pattern, recursive=True))]
+        if not matches:
+            raise InputError("no file matches this pattern", file=path)
+        found += matches
+    return found
+
+
 def read_events(
-    path: FilePath,
+    path: Files,
     *,
     detector: str | Path | Detector | None = None,
     schema: str | None = None,
@@ -120,17 +150,37 @@ def read_events(
     truth: bool = True,
     on_error: OnError = "raise",
 ) -> Events:
-    """Read entries of one file; parameters, errors and warnings as of `open_events` and `EventFile.read`.
+    """Read entries of one or more files of one detector; entries are counted through all of them.
+
+    `path`: a file, a glob pattern or several, as ``file.root:tree`` too. Other parameters, errors and warnings as of
+    `open_events` and `EventFile.read`.
 
     >>> read_events("multi_test_small.root", entry_start=10, entry_stop=20)
     <Events: 10 events of ild_g4, ...>
+    >>> read_events(["multi_test_small.root", "zqq_test*.root:events"], entry_start=20)
+    <Events: 11 events of ild_g4, ...>
     """
-    with open_events(path, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks) as file:
-        return file._read(entry_start, entry_stop, truth=truth, on_error=on_error)
+    chunks: list[Events] = []
+    before = 0
+    for one in matching(path):
+        if chunks and entry_stop is not None and entry_stop <= before:
+            break
+        with open_events(one, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks) as file:
+            start = max(entry_start - before, 0) if chunks else entry_start
+            stop = None if entry_stop is None else entry_stop - before
+            events = file._read(start, stop, truth=truth, on_error=on_error)
+            if chunks and events.detector != chunks[0].detector:
+                expected = chunks[0].detector.name
+                raise InputError(f"is of detector '{events.detector.name}', files before it of '{expected}'", file=one)
+            chunks.append(events)
+            before += file.num_entries
+    if not chunks:
+        raise ConfigError("no files to read events from")
+    return chunks[0] if len(chunks) == 1 else concatenate(chunks)
 
 
 def iterate_events(
-    paths: FilePath | Iterable[FilePath],
+    paths: Files,
     *,
     detector: str | Path | Detector | None = None,
     schema: str | None = None,
@@ -151,7 +201,7 @@ def iterate_events(
     """
     if chunk_size < 1:
         raise ConfigError(f"chunk_size is {chunk_size}, expected at least 1")
-    for path in [paths] if isinstance(paths, str | PathLike) else paths:
+    for path in matching(paths):
         how: dict[str, Any] = {"schema": schema, "layout": layout, "truth_tracks": truth_tracks, "expected": expected}
         with open_events(path, detector=detector, **how) as file:
             for start, stop in file.ranges(chunk_size):

@@ -27,17 +27,31 @@ ROOT_SIGNATURE = b"root"
 MAX_READ = 2**28  # uncompressed bytes that are read at once so that baskets stay whole
 
 
+def split_tree(path: str | PathLike[str]) -> tuple[str, str | None]:
+    """File and name of the tree that ``file.root:tree`` names; what exists is a file, with a colon in its name or not.
+
+    >>> split_tree("root://server:1094//a.root:events"), split_tree("b.root")
+    (('root://server:1094//a.root', 'events'), ('b.root', None))
+    """
+    text = str(path)
+    file, colon, tree = text.rpartition(":")
+    if colon and not Path(text).exists() and (Path(file).is_file() or ("://" in file and file.endswith(".root"))):
+        return file, tree
+    return text, None
+
+
 def open_root(path: str | PathLike[str]) -> Any:
     """Open a ROOT file for reading (`uproot.ReadOnlyDirectory`); an `InputError` if it is none or is truncated."""
-    text = str(path)
+    text, _ = split_tree(path)
     local = "://" not in text
     if local:
-        _check_local(Path(path))
+        _check_local(Path(text))
     # Without a thread that reads: handing it each basket costs more than reading does.
     direct = {"handler": MultithreadedFileSource, "use_threads": False, "num_workers": 1} if local else {}
     try:
         # Arrays are read once; and a copy of a file that is open would share its objects, which close with it.
-        directory = uproot.open(text, array_cache=None, object_cache=None, **direct)
+        # In a mapping, no colon is taken for the beginning of a tree's name.
+        directory = uproot.open({text: None}, array_cache=None, object_cache=None, **direct)
     except Exception as error:  # whatever broken bytes make a decompressor or parser raise
         if local:
             reason = "cannot be opened as a ROOT file, truncated or damaged"
@@ -46,7 +60,7 @@ def open_root(path: str | PathLike[str]) -> Any:
         else:
             reason = "cannot be opened as a remote file"
         raise InputError(f"{reason}: {first_line(error)}", file=text) from error
-    end, size = int(directory.file.fEND), Path(path).stat().st_size if local else None
+    end, size = int(directory.file.fEND), Path(text).stat().st_size if local else None
     if size is not None and size < end:
         directory.close()
         raise InputError(f"truncated: the header says {end} bytes, the file has {size}", file=text)

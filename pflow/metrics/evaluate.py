@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,14 +14,11 @@ from pflow.event.events import Events
 from pflow.event.particles import Reconstruction, concatenate
 from pflow.event.skipped import leave_out_files
 from pflow.io.checks import Expected
-from pflow.io.open import iterate_events
+from pflow.io.open import FilePath, Files, iterate_events, matching
 from pflow.io.particles_root import iterate_reco, read_provenance
 from pflow.io.root import file_uuid
 from pflow.metrics.evaluation import ORACLE, REFERENCE, Evaluation, EvaluationResult, EvaluationSettings
 from pflow.metrics.match import HitMatching
-
-FilePath = str | PathLike[str]
-Files = FilePath | Sequence[FilePath]
 
 
 def evaluate(
@@ -82,6 +78,9 @@ def evaluate(
     >>> result.algorithms["PFlow"]["energy_weighted_efficiency"]
     Number(value=1.0, low=0.609..., high=1.0)
     """
+    given: tuple[object, object] = (reco, truth)
+    if isinstance(given[0], Events) or isinstance(given[1], Reconstruction):
+        raise TypeError("the reconstruction comes first and its events second: evaluate(reco, events)")
     name = name or (reco.name if isinstance(reco, Reconstruction) else collection)
     for other in compare or {}:
         if other in (name, ORACLE, REFERENCE):
@@ -91,13 +90,13 @@ def evaluate(
     if isinstance(truth, Events):
         found = {key: one for key, one in sources.items() if isinstance(one, Reconstruction)}
         if len(found) < len(sources):
-            raise TypeError("events in memory need reconstructions in memory")
+            raise TypeError("events in memory need reconstructions in memory; pflow.read_reco reads them")
         total.update(truth, {key: dataclasses.replace(one, name=key) for key, one in found.items()}, on_error=on_error)
         return total.result()
-    truth_files = _listed(truth)
-    files = {key: _listed(one) for key, one in sources.items() if not isinstance(one, Reconstruction)}
+    truth_files = matching(truth)
+    files = {key: matching(one) for key, one in sources.items() if not isinstance(one, Reconstruction)}
     if len(files) < len(sources):
-        raise TypeError("files of events need files of reconstructions")
+        raise TypeError("files of events need files of reconstructions; pflow.read_events reads events")
     for paths in files.values():
         check_order(paths, truth_files)
     if any(one.get("truth_tracks") for path in files[name] for one in _inputs(path) or ()):
@@ -131,10 +130,6 @@ def evaluate(
     return total.result()
 
 
-def _listed(files: Files) -> list[str]:
-    return [str(files)] if isinstance(files, str | PathLike) else [str(path) for path in files]
-
-
 def _parts(
     files: Mapping[str, Sequence[str]], truth: Sequence[str]
 ) -> list[tuple[Mapping[str, Sequence[str]], Sequence[str]]]:
@@ -164,6 +159,12 @@ def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
     for path in reco:
         inputs = _inputs(path)
         if inputs is None:
+            for expected in truth:
+                if file_uuid(path) in [entry.get("uuid") for entry in _inputs(expected) or ()]:
+                    message = (
+                        f"{expected} was made from this file: give the reconstruction first, and this as the truth"
+                    )
+                    raise InputError(message, file=path)
             return
         made_from += [(path, entry) for entry in inputs]
     for (path, entry), expected in zip(made_from, truth, strict=False):

@@ -22,6 +22,7 @@ from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstructio
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.stats import Tree
 from pflow.metrics.table import ParticleTable
+from pflow.show import html_table
 
 __all__ = [
     "ORACLE",
@@ -47,6 +48,9 @@ class EvaluationSettings:
     `rule` to `invisible` are as of `pflow.event.truth.select_targets`, `e_min` in GeV. For `matching` by hits, the
     algorithm under evaluation must have links from hits to its particles; other algorithms without such links are
     matched by energy and angle (`WITHOUT_HITS`), and the result names them.
+
+    >>> EvaluationSettings(rule="calo", e_min=0.5).matching.cut
+    3.0
     """
 
     rule: str = "stable"
@@ -100,7 +104,7 @@ class AlgorithmMetrics:
         }
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class EvaluationResult:
     """The numbers of an evaluation.
 
@@ -127,6 +131,19 @@ class EvaluationResult:
     titles: dict[str, str]
     calibrations: dict[str, str] = dataclasses.field(default_factory=dict)
     matched_otherwise: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        found = ((name, tree["class"]["all"]["efficiency"].value) for name, tree in self.algorithms.items())
+        texts = (f"{self.titles.get(name, name)} {value:.3f}" for name, value in found)
+        return f"<EvaluationResult: {self.n_events} events, efficiency: {', '.join(texts)}>"
+
+    def _repr_html_(self) -> str:
+        """The table of `pflow evaluate`, for notebooks."""
+        from pflow.metrics.report import number_text, rows, summary
+
+        heads = ("metric", *(self.titles.get(name, name) for name in self.algorithms))
+        cells = ((row.label, *map(number_text, row.numbers)) for row in rows(self))
+        return html_table(heads, cells, caption=summary(self))
 
 
 class Evaluation:

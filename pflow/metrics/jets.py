@@ -9,22 +9,24 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import warnings
+from typing import Any, overload
 
 import awkward as ak
 import numpy as np
 
-from pflow.errors import check_choice, missing_package
+from pflow.errors import ConfigError, missing_package
+from pflow.event import jagged
 from pflow.metrics.match import Matching, match
 from pflow.metrics.particles import RESPONSE_EDGES
 from pflow.metrics.stats import Distribution, Tree, fraction
 from pflow.metrics.table import ParticleTable
 
-ALGORITHMS = {
-    "genkt_r04": "e+e- generalised kt, p = -1, R = 0.4, inclusive",
-    "genkt_r07": "e+e- generalised kt, p = -1, R = 0.7, inclusive",
-    "durham_2": "e+e- kt (Durham), exclusive, two jets",
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "genkt_r04": {"radius": 0.4},
+    "genkt_r07": {"radius": 0.7},
+    "durham_2": {"n_jets": 2},
 }
-"""Names in the results, and their definitions."""
+"""Names in the results, and what they are to `find_jets`."""
 
 MIN_ENERGY = 10.0
 """Energy that a true jet needs to be counted, GeV. A reconstructed one needs none."""
@@ -36,17 +38,45 @@ def available() -> bool:
     return importlib.util.find_spec("fastjet") is not None
 
 
-def find_jets(particles: ParticleTable, algorithm: str) -> ParticleTable:
-    """Each event's jets (E scheme), PDG and charge 0; none of fewer particles than jets; ConfigError: no fastjet."""
-    check_choice(algorithm, ALGORITHMS, "jet algorithm")
+@overload
+def find_jets(particles: ParticleTable, *, n_jets: int | None = ..., radius: float | None = ...) -> ParticleTable: ...
+@overload
+def find_jets(particles: ak.Array, *, n_jets: int | None = ..., radius: float | None = ...) -> ak.Array: ...
+def find_jets(particles: Any, *, n_jets: int | None = None, radius: float | None = None) -> Any:
+    """The jets of each event, of particles as of `Reconstruction`, ``Events.truth`` or any four-momenta in GeV.
+
+    Give `n_jets`, so many jets of an exclusive e+e- kt (Durham) clustering, none of fewer particles; or `radius`, rad,
+    of the inclusive e+e- generalised kt algorithm with p = -1. Jets, [event, jet], are four-momenta (E scheme).
+    ConfigError: neither or both, a number or radius that cannot be, or the package fastjet is not installed.
+
+    >>> events = pflow.read_events("zqq_test_small.root", entry_stop=2)
+    >>> find_jets(events.reference, n_jets=2).energy
+    <Array [[...], [...]] type='2 * var * float64'>
+    """
+    if (n_jets is None) == (radius is None):
+        raise ConfigError("jets need either n_jets, their number, or radius, their size in rad")
+    if (n_jets is not None and n_jets < 1) or (radius is not None and not 0 < radius <= np.pi):
+        raise ConfigError(f"expected n_jets of at least 1 or a radius above 0 to pi rad, found {n_jets or radius}")
     if not available():
         raise missing_package("fastjet", "jets", extra="jets")
-    enough = particles.counts >= (2 if algorithm == "durham_2" else 1)
+    if isinstance(particles, ak.Array):
+        names = ("px", "py", "pz", "energy")
+        four_momenta = {name: getattr(particles, name) for name in names}
+        nothing = ak.zeros_like(four_momenta["energy"])
+        table = ParticleTable.from_records(ak.zip({**four_momenta, "charge": nothing, "pdg": nothing}))
+        jets = _find_jets(table, n_jets, radius)
+        columns = zip(names, (*jets.momentum.T, jets.energy), strict=True)
+        return jagged.records({name: np.ascontiguousarray(values) for name, values in columns}, jets.counts)
+    return _find_jets(particles, n_jets, radius)
+
+
+def _find_jets(particles: ParticleTable, n_jets: int | None, radius: float | None) -> ParticleTable:
+    enough = particles.counts >= (n_jets or 1)
     counts, four_momenta = np.zeros_like(particles.counts), np.zeros((0, 4))
     if enough.any():
         px, py, pz = particles.momentum.T
         inputs = ak.zip({"px": px, "py": py, "pz": pz, "E": particles.energy})
-        jets = _cluster(ak.unflatten(inputs, particles.counts)[enough], algorithm)
+        jets = _cluster(ak.unflatten(inputs, particles.counts)[enough], n_jets, radius)
         counts[enough] = ak.to_numpy(ak.num(jets, axis=1))
         flat = ak.flatten(jets, axis=1)
         four_momenta = np.stack([ak.to_numpy(flat[name]) for name in ("E", "px", "py", "pz")], axis=1)
@@ -60,21 +90,26 @@ def find_jets(particles: ParticleTable, algorithm: str) -> ParticleTable:
     )
 
 
-def _cluster(inputs: ak.Array, algorithm: str) -> ak.Array:
+def _cluster(inputs: ak.Array, n_jets: int | None, radius: float | None) -> ak.Array:
     import fastjet
 
     # Keep FastJet's banner off standard output; the module's docstring cites the authors.
     with contextlib.suppress(AttributeError):
         fastjet._swig.ClusterSequence.set_fastjet_banner_stream(None)
-    if algorithm == "durham_2":
+    if n_jets is not None:
         definition = fastjet.JetDefinition0Param(fastjet.ee_kt_algorithm)
         with warnings.catch_warnings():
             # The wrapper warns of exclusive jets with anything but the hadron colliders' kt.
             warnings.filterwarnings("ignore", message="dcut and exclusive jets")
-            return fastjet.ClusterSequence(inputs, definition).exclusive_jets(2)
-    radius = {"genkt_r04": 0.4, "genkt_r07": 0.7}[algorithm]
+            return fastjet.ClusterSequence(inputs, definition).exclusive_jets(n_jets)
     definition = fastjet.JetDefinition(fastjet.ee_genkt_algorithm, radius, -1.0)
     return fastjet.ClusterSequence(inputs, definition).inclusive_jets()
+
+
+def _definition(n_jets: int | None = None, radius: float | None = None) -> str:
+    if n_jets is not None:
+        return f"e+e- kt (Durham), exclusive, {n_jets} jets"
+    return f"e+e- generalised kt, p = -1, R = {radius:g}, inclusive"
 
 
 class JetMetrics:
@@ -87,9 +122,9 @@ class JetMetrics:
     def update(self, visible: ParticleTable, reco: ParticleTable) -> None:
         """Count events: their visible truth and what was reconstructed."""
         for name, response in self.response.items():
-            true_jets = find_jets(visible, name)
+            true_jets = find_jets(visible, **ALGORITHMS[name])
             true_jets = true_jets.take(true_jets.energy >= MIN_ENERGY)
-            jets = find_jets(reco, name)
+            jets = find_jets(reco, **ALGORITHMS[name])
             matches = match(true_jets, jets, MATCHING)
             response.add(jets.energy[matches.reco] / true_jets.energy[matches.truth])
             self.n_true[name] += len(true_jets)
@@ -98,12 +133,12 @@ class JetMetrics:
         """Keys under ``jets``."""
         return {
             name: {
-                "algorithm": text,
+                "algorithm": _definition(**options),
                 "n_true": self.n_true[name],
                 "efficiency": fraction(self.response[name].count, self.n_true[name]),
                 "response_median": self.response[name].median(),
                 "iqr_over_median": self.response[name].iqr_over_median(),
                 "histogram": self.response[name].histogram(RESPONSE_EDGES),
             }
-            for name, text in ALGORITHMS.items()
+            for name, options in ALGORITHMS.items()
         }

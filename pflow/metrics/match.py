@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any, overload
 
 import awkward as ak
 import numpy as np
@@ -52,7 +53,11 @@ COSTS: dict[str, tuple[Cost, str]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Matching:
-    """A rule of assignment: a cost in `COSTS`, and the largest one of a match; None: as many pairs as possible."""
+    """A rule of assignment: a cost in `COSTS`, and the largest one of a match; None: as many pairs as possible.
+
+    >>> print(Matching(cost="angle", cut=0.1).definition)
+    one-to-one assignment of least total cost, angle in rad; pairs above cost 0.1 are not matches
+    """
 
     cost: str = "angle_energy"
     cut: float | None = 3.0
@@ -78,13 +83,35 @@ class Matches:
     cost: Floats
 
 
-def match(truth: ParticleTable, reco: ParticleTable, matching: Matching) -> Matches:
+@overload
+def match(truth: ParticleTable, reco: ParticleTable, matching: Matching | None = ...) -> Matches: ...
+@overload
+def match(truth: ak.Array, reco: ak.Array, matching: Matching | None = ...) -> ak.Array: ...
+def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
     """Assign reconstructed to true particles, one to one, event by event.
+
+    Particles [event, particle], as ``Targets.particles`` and ``Reconstruction.particles``, give [event, match] records
+    with the indices ``truth`` and ``reco`` in the event's lists, and the ``cost``; tables give `Matches`.
 
     With a cut, the assignment maximises the sum of (cut - cost) over the matches, so that a pair above the cut never
     takes a partner away from one below it. Without a cut, it matches as many particles as possible at the least total
     cost. Of equally good assignments the solver's first one is taken, which depends on the order of the particles only.
+
+    >>> events = pflow.read_events("multi_test_small.root", entry_stop=2)
+    >>> true, found = pflow.select_targets(events).particles, events.reference
+    >>> pairs = match(true, found)
+    >>> (found[pairs.reco].energy / true[pairs.truth].energy).to_list()
+    [[...], [...]]
     """
+    if isinstance(truth, ak.Array):
+        if len(truth) != len(reco):
+            raise ValueError(f"{len(truth)} events of true particles and {len(reco)} of reconstructed ones")
+        true, other = ParticleTable.from_records(truth), ParticleTable.from_records(reco)
+        found = match(true, other, matching)
+        index = {"truth": true.local_index[found.truth], "reco": other.local_index[found.reco]}
+        n_matches = np.bincount(true.event[found.truth], minlength=len(truth))
+        return jagged.records({**index, "cost": found.cost}, n_matches)
+    matching = matching or Matching()
     pairs: list[Ints] = [np.empty((2, 0), dtype=np.int64)]
     costs: list[Floats] = [np.empty(0)]
     for i, j in _pairs(truth, reco):
@@ -146,7 +173,11 @@ def _assign(i: Ints, j: Ints, cost: Floats, cut: float | None) -> Ints:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HitMatching:
-    """Assignment by hits: a match needs an intersection over union of `min_overlap`, above 0 and at most 1."""
+    """Assignment by hits: a match needs an intersection over union of `min_overlap`, above 0 and at most 1.
+
+    >>> HitMatching(min_overlap=0.5).cut  # the cost is 1 - overlap
+    0.5
+    """
 
     min_overlap: float = 0.25
 

@@ -61,7 +61,12 @@ def caption(name: str) -> str:
 
 
 def figures(result: EvaluationResult) -> dict[str, Figure]:
-    """Figures of a result by the name of their file; a metric without values has none."""
+    """Figures (matplotlib) of a result by the name of their file; a metric without values has none.
+
+    >>> events = pflow.read_events("multi_test_small.root", entry_stop=2)
+    >>> drawn = figures(pflow.evaluate(pflow.reconstruct(events, "ild-g4-general"), events))
+    >>> drawn["visible_energy"].savefig("visible_energy.png")
+    """
     trees = {result.titles.get(name, name): tree for name, tree in result.algorithms.items()}
     text = f"{result.n_events - result.n_bad_input} events, truth rule '{result.settings.rule}'"
     if result.n_truth_tracks:

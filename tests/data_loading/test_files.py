@@ -4,20 +4,10 @@ import numpy as np
 import pytest
 import uproot
 
-from pflow.data.files import Chunk, FileOptions, matching, read_chunks, spread_sample, survey
+from pflow.data.files import Chunk, FileOptions, read_chunks, spread_sample, survey
 from pflow.errors import ConfigError, InputError
 from pflow.event.skipped import BadEntriesWarning
 from pflow.io.events_root import write_events
-
-
-def test_patterns_are_expanded_in_sorted_order(train_files):
-    folder = train_files[0].removesuffix("a.root")
-    assert matching([f"{folder}*.root"]) == train_files
-
-
-def test_a_pattern_that_matches_nothing_is_an_error_that_names_it(tmp_path):
-    with pytest.raises(InputError, match=r"none\*\.root: no file matches"):
-        matching([tmp_path / "none*.root"])
 
 
 def test_chunks_cover_each_file_and_never_span_two(train_files):
@@ -81,11 +71,3 @@ def test_few_files_are_open_at_a_time_and_each_is_opened_once(make_photons, tmp_
     numbers = [int(events.event[0]) for events in read_chunks(chunks, Options())]
     assert numbers == [2, 12, 22, 0, 10, 20, 1, 11, 21]
     assert opened == paths
-
-
-def test_patterns_and_paths_may_name_a_file_twice(tmp_path):
-    for name in ("b.root", "a.root", "c[1].root"):
-        (tmp_path / name).touch()
-    paths = [tmp_path / "b.root", tmp_path / "?.root", tmp_path / "c[1].root", "root://server/x*.root"]
-    expected = ["b.root", "a.root", "b.root", "c[1].root"]
-    assert matching(paths) == [*(str(tmp_path / name) for name in expected), "root://server/x*.root"]

@@ -8,10 +8,12 @@ import torch
 
 import pflow
 from pflow.errors import ConfigError, InputError
+from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.skipped import BadEntriesWarning, LeftOutWarning
 from pflow.inference.engine import pick_device
 from pflow.inference.events import reconstruct
+from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.model.api import DecodingConfig
 from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
@@ -37,6 +39,19 @@ def test_every_event_has_an_entry_in_order(model, events):
     assert set(got.particles.fields) == {"pdg", "charge", "energy", "rest_mass", "px", "py", "pz", "score"}
     # The other tests would also pass without any particles.
     assert np.count_nonzero(ak.num(got.particles)) > len(events) / 2
+
+
+def test_files_are_read_as_the_detector_of_the_model(model, sample_dir, same_reco, tmp_path):
+    path = sample_dir / "multi_test_small.root"
+    found = model.reconstruct(f"{path}:events")
+    assert same_reco(found, model.reconstruct(read_events(path)))
+    events = read_events(path)
+    radii = {f"position.{axis}": 1.5 * jagged.flat(events.hits.position[axis]) for axis in "xyz"}
+    write_events(tmp_path / "a.root", dataclasses.replace(events, hits=jagged.replaced(events.hits, radii)))
+    with pytest.raises(InputError, match=r"a\.root, 'hits\.position'.*trained on detector 'ild_g4'"):
+        model.reconstruct([tmp_path / "a.root"])
+    with pytest.raises(TypeError, match="events or files of events first and then a model, found a TrainedModel"):
+        reconstruct(model, path)
 
 
 def test_permuting_the_hits_changes_nothing(model, events):

@@ -9,7 +9,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag
 from pflow.io.events_root import write_events
 from pflow.io.flat import FlatReader
-from pflow.io.open import BadEntriesWarning, iterate_events, open_events, read_events
+from pflow.io.open import BadEntriesWarning, iterate_events, matching, open_events, read_events
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_a_mistake_of_our_own_is_no_damaged_file(write, content, toy, monkeypatc
 def test_a_file_is_opened_once(data_dir, monkeypatch, name):
     opened: list[str] = []
     whole = uproot.open
-    monkeypatch.setattr(uproot, "open", lambda path, **options: opened.append(path) or whole(path, **options))
+    monkeypatch.setattr(uproot, "open", lambda path, **options: opened.extend(path) or whole(path, **options))
     read_events(data_dir / name, entry_stop=3)
     assert opened == [str(data_dir / name)]
 
@@ -198,3 +198,78 @@ def test_chunks_have_at_most_the_size_asked_for_and_baskets_are_read_once(make_p
     chunks = list(iterate_events(path, detector="ild_g4", layout="g4", chunk_size=2))
     assert [chunk.entry.tolist() for chunk in chunks] == [[0, 1], [2, 3], [4], [5, 6], [7, 8], [9]]
     assert read == [(0, 5), (5, 10)]
+
+
+def test_patterns_are_expanded_in_sorted_order(train_files):
+    folder = train_files[0].removesuffix("a.root")
+    assert matching([f"{folder}*.root"]) == train_files
+
+
+def test_a_pattern_that_matches_nothing_is_an_error_that_names_it(tmp_path):
+    with pytest.raises(InputError, match=r"none\*\.root: no file matches"):
+        matching([tmp_path / "none*.root"])
+
+
+def test_patterns_and_paths_may_name_a_file_twice(tmp_path):
+    for name in ("b.root", "a.root", "c[1].root"):
+        (tmp_path / name).touch()
+    paths = [tmp_path / "b.root", tmp_path / "?.root", tmp_path / "c[1].root", "root://server/x*.root"]
+    expected = ["b.root", "a.root", "b.root", "c[1].root"]
+    assert matching(paths) == [*(str(tmp_path / name) for name in expected), "root://server/x*.root"]
+
+
+class TestSeveralFiles:
+    """`train_files` hold the events 0 to 39 and 40 to 69."""
+
+    @pytest.mark.parametrize("given", ["list", "pattern", "trees", "pattern of trees"])
+    def test_are_read_one_after_the_other(self, train_files, given):
+        pattern = train_files[0].replace("a.root", "*.root")
+        trees = [f"{path}:events" for path in train_files]
+        paths = {"list": train_files, "pattern": pattern, "trees": trees, "pattern of trees": f"{pattern}:events"}
+        events = read_events(paths[given])
+        assert events.event.tolist() == list(range(70))
+        assert [chunk.path for chunk in iterate_events(paths[given])] == train_files
+
+    @pytest.mark.parametrize(
+        ("start", "stop", "expected"),
+        [(38, 42, range(38, 42)), (0, 10, range(10)), (50, None, range(50, 70)), (99, None, ()), (5, 2, ())],
+    )
+    def test_entries_are_counted_through_all(self, train_files, start, stop, expected):
+        assert read_events(train_files, entry_start=start, entry_stop=stop).event.tolist() == list(expected)
+
+    def test_of_two_detectors_are_refused(self, train_files, sample_dir):
+        other = sample_dir / "cld_multi_test_small.root"
+        with pytest.raises(InputError, match=r"cld_multi_test_small\.root: is of detector 'cld', .* of 'ild_g4'"):
+            read_events([train_files[0], other])
+
+    def test_no_file_is_none(self):
+        with pytest.raises(ConfigError, match="no files"):
+            read_events([])
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", ["a.root:b.root", "run:7/a.root", "run:7/a:b.root"])
+    def test_a_colon_is_a_part_of_a_name_where_the_file_exists(self, train_files, tmp_path, monkeypatch, name):
+        monkeypatch.chdir(tmp_path)
+        Path(name).parent.mkdir(exist_ok=True)
+        for own in ("a.root", name):  # `a.root:b.root` may also be a tree of the former
+            Path(own).write_bytes(Path(train_files[own == name]).read_bytes())
+        assert len(read_events(name)) == len(read_events(f"{name}:events")) == 30
+
+    def test_a_tree_of_a_flat_file_goes_before_that_of_the_layout(self, train_files, tmp_path):
+        with uproot.open(train_files[1]) as source, uproot.recreate(tmp_path / "a.root") as file:
+            branches = {name: branch.array() for name, branch in source["events"].items() if name[:2] != "n_"}
+            file["mine"] = branches
+            file["events"] = {name: values[:3] for name, values in branches.items()}
+        path = f"{tmp_path}/a.root:mine"
+        assert len(read_events(path, layout="g4")) == 30
+        with open_events(path, layout="g4") as file, open_events(file.path, layout="g4") as same:
+            assert (len(file), file.uuid) == (len(same), same.uuid)
+
+    @pytest.mark.parametrize(
+        ("tree", "options", "message"),
+        [("event", {}, "needs a layout"), ("event", {"layout": "g4"}, r"no tree 'event'.*nearest matches: events")],
+    )
+    def test_a_tree_that_is_not_there(self, train_files, tree, options, message):
+        with pytest.raises(InputError, match=message):
+            read_events(f"{train_files[0]}:{tree}", **options)

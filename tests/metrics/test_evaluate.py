@@ -51,6 +51,26 @@ def test_files_and_memory_are_not_mixed(sample, pandora):
         pflow.evaluate(pandora, sample)
 
 
+def test_swapped_arguments_are_recognised(sample, pandora, tmp_path):
+    with pytest.raises(TypeError, match=r"evaluate\(reco, events\)"):
+        pflow.evaluate(pflow.read_events(sample), pandora)
+    with pflow.open_events(sample) as file:
+        made = {"inputs": [describe_input(file)]}
+    with RecoWriter(tmp_path / "reco.root", provenance=made) as writer:
+        writer.extend(pandora)
+    with pytest.raises(InputError, match=r"gammasep_test_small\.root: .*reco\.root was made from this file"):
+        pflow.evaluate(sample, tmp_path / "reco.root")
+
+
+def test_a_result_is_shown_in_a_line_and_as_a_table(sample, pandora):
+    result = pflow.evaluate(pandora, pflow.read_events(sample), oracle=False)
+    assert repr(result).startswith("<EvaluationResult: 25 events, efficiency: PFlow 0.9")
+    assert len(repr(result)) < 120
+    table = result._repr_html_()
+    assert table.startswith("<table><caption>25 events</caption>")
+    assert "<td>fake rate</td>" in table
+
+
 def as_output(path, input_path, events, **reading) -> None:
     """An output of pflow with the collections of its input; the particles are the reference's."""
     with pflow.open_events(input_path, **reading) as file:

@@ -2,9 +2,11 @@
 
 import math
 
+import awkward as ak
 import pytest
 
 from pflow.errors import ConfigError
+from pflow.event.build import make_particles
 from pflow.metrics import jets as module
 from pflow.metrics.evaluation import AlgorithmMetrics
 from pflow.metrics.jets import ALGORITHMS, JetMetrics, find_jets
@@ -15,7 +17,7 @@ DIJET = [(22, 20.0, 90, -1), (22, 20.0, 90, 1), (22, 25.0, 90, 179), (22, 15.0, 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_pairs_become_jets(make_table, algorithm):
-    jets = find_jets(make_table([DIJET]), algorithm)
+    jets = find_jets(make_table([DIJET]), **ALGORITHMS[algorithm])
     assert jets.counts.tolist() == [2]
     assert sorted(jets.energy.tolist()) == pytest.approx([40, 40])
 
@@ -23,13 +25,35 @@ def test_pairs_become_jets(make_table, algorithm):
 def test_radius_decides(make_table):
     # 0.55 rad apart
     pair = [(22, 20.0, 90, 0), (22, 20.0, 90, math.degrees(0.55))]
-    assert find_jets(make_table([pair]), "genkt_r04").counts.tolist() == [2]
-    assert find_jets(make_table([pair]), "genkt_r07").counts.tolist() == [1]
+    assert find_jets(make_table([pair]), radius=0.4).counts.tolist() == [2]
+    assert find_jets(make_table([pair]), radius=0.7).counts.tolist() == [1]
 
 
 def test_events_with_too_few_particles_have_no_exclusive_jets(make_table):
-    jets = find_jets(make_table([[], DIJET, DIJET[:1]]), "durham_2")
+    jets = find_jets(make_table([[], DIJET, DIJET[:1]]), n_jets=2)
     assert jets.counts.tolist() == [0, 2, 0]
+
+
+@pytest.mark.parametrize("n_jets", [1, 2, 3, 4])
+def test_there_are_as_many_jets_as_asked_for(make_table, n_jets):
+    jets = find_jets(make_table([DIJET, DIJET[:1]]), n_jets=n_jets)
+    assert jets.counts.tolist() == [n_jets, 1 if n_jets == 1 else 0]
+    assert jets.energy[:n_jets].sum() == pytest.approx(80)
+
+
+def test_jets_of_particles_are_four_momenta():
+    one = {"pdg": [22, 22], "charge": [0, 0], "energy": [5, 4], "px": [3, 0], "py": [4, -4], "pz": [0, 0]}
+    particles = make_particles(**{name: [values, []] for name, values in one.items()})
+    for found in (find_jets(particles, n_jets=2), find_jets(particles.to_rhophietatau(), radius=1.0)):
+        jets = found[ak.argsort(found.energy, ascending=False)]
+        assert ak.num(jets).to_list() == [2, 0]
+        assert (jets.energy[0].to_list(), jets.pt[0].to_list()) == (pytest.approx([5, 4]), pytest.approx([5, 4]))
+
+
+@pytest.mark.parametrize("options", [{}, {"n_jets": 2, "radius": 0.4}, {"n_jets": 0}, {"radius": 0.0}, {"radius": 4.0}])
+def test_what_says_nothing_of_jets_is_refused(make_table, options):
+    with pytest.raises(ConfigError, match="n_jets"):
+        find_jets(make_table([DIJET]), **options)
 
 
 def test_response_by_hand(make_table):
@@ -59,14 +83,14 @@ def test_soft_true_jets_are_not_counted(make_table):
 
 
 def test_nothing_goes_to_standard_output(make_table, capfd):
-    find_jets(make_table([DIJET]), "genkt_r04")
+    find_jets(make_table([DIJET]), radius=0.4)
     assert capfd.readouterr().out == ""
 
 
 def test_missing_package_is_named(make_table, monkeypatch):
     monkeypatch.setattr(module, "available", lambda: False)
     with pytest.raises(ConfigError, match="pip install"):
-        find_jets(make_table([DIJET]), "genkt_r04")
+        find_jets(make_table([DIJET]), radius=0.4)
 
 
 def test_evaluation_goes_on_without_the_package(make_table, monkeypatch):

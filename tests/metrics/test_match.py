@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from pflow.event.build import make_particles
 from pflow.metrics import match as module
 from pflow.metrics.match import Matching, angle_energy, match, pt_delta_r
 
@@ -138,3 +139,22 @@ def test_glows_cost_by_hand(make_table, truth, reco, wanted):
 def test_glows_rule_never_matches_charged_with_neutral(make_table, reco, wanted):
     truth = make_table([[(22, 10.0, 90, 0), (211, 5.0, 90, 0)]])
     assert pairs(truth, make_table([reco]), GLOW) == wanted
+
+
+def test_matches_of_particles_are_indices_in_their_events():
+    def photons(energies):
+        return make_particles(
+            pdg=[[22] * len(own) for own in energies],
+            charge=[[0] * len(own) for own in energies],
+            energy=energies,
+            px=energies,
+            py=[[0] * len(own) for own in energies],
+            pz=[[0] * len(own) for own in energies],
+        )
+
+    true, found = photons([[], [5.0, 10.0], [2.0]]), photons([[7.0], [10.0, 5.5, 90.0], []])
+    pairs = match(true, found)
+    assert (pairs.truth.to_list(), pairs.reco.to_list()) == ([[], [0, 1], []], [[], [1, 0], []])
+    assert (found[pairs.reco].energy / true[pairs.truth].energy).to_list() == [[], [pytest.approx(1.1), 1.0], []]
+    with pytest.raises(ValueError, match="3 events of true particles and 2"):
+        match(true, found[:2])
