@@ -121,5 +121,9 @@ def _report(summary: Summary, place: str) -> str:
     ]
     events = [f"{summary.n_events} events", f"{summary.n_particles} particles"]
     happened = [f"{n} {what}" for n, what in counts if n]
+    momentum, *elsewhere = summary.track_momentum
+    for place, part in zip(("neutral particles", "none"), elsewhere, strict=True):
+        if part > 0:
+            happened.append(f"{part / momentum:.1%} of the momentum of tracks in {place}")
     said = ", ".join([*events, *happened, f"{summary.seconds:.1f} s"])
     return f"{place}: {said} ({summary.model}, detector {summary.detector}, engine {summary.engine})"

@@ -28,6 +28,10 @@ TRUTH_PARTS = ("truth", *LINKED, "reference")
 """Parts that a reconstruction does not need."""
 
 
+MOST_UNUSED = 0.1
+"""Largest part of the momentum of an event's tracks that is in no particle, or in neutral ones, without a flag."""
+
+
 class Flag(enum.IntFlag):
     """What is special about an event, bit by bit; written to the output as ``flags``."""
 
@@ -48,6 +52,11 @@ class Flag(enum.IntFlag):
     """Particles of the other algorithm with impossible numbers were left out."""
     UNUSABLE_TRUTH = 256
     """True particles with impossible numbers lost their energy, or links that lead nowhere were left out."""
+    LOST_TRACKS = 512
+    """No particle has more than `MOST_UNUSED` of the momentum of the tracks."""
+    NEUTRAL_TRACKS = 1024
+    """Neutral particles have more than `MOST_UNUSED` of the momentum of the tracks, as K0S, Lambda and converted
+    photons rightly may."""
 
 
 def count_flags(flags: npt.NDArray[np.uint32]) -> dict[str, int]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from pflow.event import jagged
 from pflow.event.events import EventLists, Events
+from pflow.event.links import Links
 from pflow.event.schema import LINKED
 from pflow.event.validate import validate_part
 
@@ -92,6 +93,28 @@ class Reconstruction(EventLists):
                 "from this file, or not in its order",
                 index=int(index),
             )
+
+    def track_momentum(self, events: Events) -> npt.NDArray[np.float64]:
+        """Sums of the momenta of each event's tracks, GeV, float64 [event, 3]: of all, in neutral particles, in none.
+
+        Without links from tracks, in none is what the momenta of the charged particles lack, and in neutral ones NaN.
+        """
+        if events.tracks is None:
+            return np.zeros((len(self), 3))
+        n, n_tracks, n_particles = len(self), jagged.count(events.tracks), jagged.count(self.particles)
+        momentum = np.linalg.norm(jagged.vectors(events.tracks.momentum), axis=1)
+        total = np.bincount(jagged.event_index(n_tracks), momentum, n)
+        charged = jagged.flat(self.particles.charge) != 0
+        if self.track_links is None:
+            columns = jagged.columns(self.particles)
+            of_charged = charged * np.sqrt(sum(columns[axis].astype(np.float64) ** 2 for axis in ("px", "py", "pz")))
+            used = np.bincount(jagged.event_index(n_particles), of_charged, n)
+            return np.stack([total, np.full(n, np.nan), np.maximum(total - used, 0)], axis=1)
+        links = Links.of(self.track_links)
+        shares = links.weight * momentum[links.flat_source(n_tracks)]
+        neutral = np.bincount(links.event, shares * ~charged[links.flat_particle(n_particles)], n)
+        lost = np.maximum(total - np.bincount(links.event, shares, n), 0)
+        return np.stack([total, neutral, lost], axis=1)
 
     def check_links(self, name: str, events: Events) -> None:
         """Raise `InputError` if links, ``hit_links`` or ``track_links``, cannot be of these very events."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -16,10 +16,17 @@ import torch
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event import jagged
-from pflow.event.events import Events, Flag
+from pflow.event.events import MOST_UNUSED, Events, Flag, count_flags
 from pflow.event.links import Links
 from pflow.event.particles import Reconstruction
-from pflow.event.skipped import BadEntriesWarning, LeftOutWarning, leave_out, refused_message, without_refused
+from pflow.event.skipped import (
+    BadEntriesWarning,
+    ImplausibleWarning,
+    LeftOutWarning,
+    leave_out,
+    refused_message,
+    without_refused,
+)
 from pflow.export.folder import CannotExportError
 from pflow.inference.engine import BATCH_SIZE, Engine, TorchEngine, pick_device
 from pflow.inference.onnx import OnnxEngine, OnnxTokenEngine, graphs_of
@@ -105,7 +112,10 @@ def reconstruct(
     if left_out:
         error = events.error_of(events.without_truth().violations()[0])
         warnings.warn(f"hits or tracks cannot be used and are left out; the first: {error}", LeftOutWarning, 2)
-    reconstruction = reconstruct_valid(usable_events(kept, max_hits, on_error), ready, on_error)
+    usable = usable_events(kept, max_hits, on_error)
+    reconstruction = reconstruct_valid(usable, ready, on_error)
+    momentum = reconstruction.track_momentum(usable).sum(axis=0)
+    warn_of_tracks(momentum, count_flags(reconstruction.flags), len(events), events.path or "these events")
     if "tracks" in left_out and reconstruction.track_links is not None:  # the caller's events have all of them
         index = jagged.local_index(jagged.count(events.tracks))[~left_out["tracks"]]
         links = Links.of(reconstruction.track_links)
@@ -129,7 +139,32 @@ def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> Reconstr
     """Reconstruct events that are known to be usable."""
     encoded, events = without_refused(events, engine.encode, on_error)
     reconstruction, bad = engine.run(encoded, events)
-    return finite_events(reconstruction, bad, events, engine.model.path, on_error)
+    reconstruction = finite_events(reconstruction, bad, events, engine.model.path, on_error)
+    flags = reconstruction.flags.copy()
+    complete = (flags & (Flag.BAD_INPUT | Flag.MAX_PARTICLES | Flag.NOT_FINITE)) == 0
+    total, neutral, lost = reconstruction.track_momentum(events).T
+    flags[complete & (lost > MOST_UNUSED * total)] |= np.uint32(Flag.LOST_TRACKS)
+    flags[complete & (neutral > MOST_UNUSED * total)] |= np.uint32(Flag.NEUTRAL_TRACKS)
+    return dataclasses.replace(reconstruction, flags=flags)
+
+
+def warn_of_tracks(momentum: npt.NDArray[np.float64], flagged: Mapping[str, int], n_events: int, where: str) -> None:
+    """Warn where most of `n_events` have a flag for tracks that are in no particle, or in neutral ones.
+
+    `momentum` as of `Reconstruction.track_momentum`, summed over the events [3], GeV; `flagged` as of `count_flags`.
+    """
+    for flag, place, lost in (
+        (Flag.NEUTRAL_TRACKS, "neutral particles", momentum[1]),
+        (Flag.LOST_TRACKS, "no particle", momentum[2]),
+    ):
+        n_flagged = flagged.get(str(flag.name), 0)
+        if 2 * n_flagged > n_events:
+            warnings.warn(
+                f"{where}: {lost:.4g} of {momentum[0]:.4g} GeV of tracks are in {place}, in {n_flagged} of {n_events} "
+                f"events more than {MOST_UNUSED:.0%} of it: the model was not made for such events, or hits are absent",
+                ImplausibleWarning,
+                stacklevel=3,
+            )
 
 
 def pick_engine(

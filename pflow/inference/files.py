@@ -8,26 +8,27 @@ import itertools
 import os
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import awkward as ak
 import numpy as np
+import numpy.typing as npt
 
 from pflow.checkpoint.format import fitting_models, read_header
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.config import shipped_models
 from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError, check_choice
-from pflow.event.events import Flag
-from pflow.event.particles import Reconstruction
+from pflow.event.events import Flag, count_flags
 from pflow.event.skipped import ImplausibleWarning, leave_out_files
 from pflow.inference.cluster import run_on_cluster
 from pflow.inference.engine import BATCH_SIZE, pick_device
-from pflow.inference.events import MAX_HITS, check_geometry, pick_engine
+from pflow.inference.events import MAX_HITS, check_geometry, pick_engine, warn_of_tracks
 from pflow.inference.provenance import describe_input, is_finished, provenance
-from pflow.inference.worker import Job, Outcome, Settings, Task, Worker
+from pflow.inference.worker import ChunkResult, Job, Outcome, Settings, Task, Worker
 from pflow.io.atomic import check_output, make_folder
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import matching
@@ -55,6 +56,10 @@ class Summary:
     """Events of which single hits or tracks could not be used; flagged ``UNUSABLE_HITS``, ``UNUSABLE_TRACKS``."""
     n_not_finite: int = 0
     """Events for which the model gave numbers that are not finite: empty and flagged ``NOT_FINITE``."""
+    track_momentum: npt.NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.zeros(3))
+    """Of the tracks of all events, in neutral particles, in none (`Reconstruction.track_momentum`) [3], GeV."""
+    flagged: Counter[str] = dataclasses.field(default_factory=Counter)
+    """Events with each flag, by its name."""
     truncated: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     """Input file and entry of each event that was cut at its largest number of particles."""
     seconds: float = 0.0
@@ -66,9 +71,11 @@ class Summary:
     failed: list[InputError | ConfigError] = dataclasses.field(default_factory=list)
     """Why outputs were left out, one for each."""
 
-    def count(self, reconstruction: Reconstruction, chunk: Chunk) -> None:
+    def count(self, result: ChunkResult, chunk: Chunk) -> None:
         """Add the events of a chunk."""
-        flags = reconstruction.flags
+        reconstruction, flags = result.reconstruction, result.reconstruction.flags
+        self.track_momentum = self.track_momentum + result.track_momentum
+        self.flagged.update(count_flags(flags))
         self.n_events += len(reconstruction)
         self.n_particles += int(ak.count(reconstruction.particles.pdg))
         self.n_skipped += int(np.count_nonzero(flags & Flag.BAD_INPUT))
@@ -79,7 +86,8 @@ class Summary:
 
     def add(self, part: Summary) -> None:
         """Add the events of an output."""
-        for name in ("n_events", "n_particles", "n_skipped", "n_left_out", "n_not_finite", "truncated"):
+        counts = ("n_events", "n_particles", "n_skipped", "n_left_out", "n_not_finite")
+        for name in (*counts, "track_momentum", "flagged", "truncated"):
             setattr(self, name, getattr(self, name) + getattr(part, name))
 
 
@@ -257,7 +265,7 @@ class _Plan:
                     for warning in result.warnings:
                         warnings.warn(warning, stacklevel=3)
                     writer.extend(result.reconstruction)
-                    part.count(result.reconstruction, chunk)
+                    part.count(result, chunk)
                     self.n_done += len(chunk)
                     if on_progress is not None:
                         known = sum(self.entries.values())
@@ -267,6 +275,7 @@ class _Plan:
             self.n_done = before
             del self.entries[job]
             raise
+        warn_of_tracks(part.track_momentum, part.flagged, part.n_events, str(job.output))
         return part
 
     def _writer(self, job: Job) -> RecoWriter | Edm4hepRecoWriter:

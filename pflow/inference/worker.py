@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.data.files import Chunk, FileOptions, OpenFiles
 from pflow.errors import ConfigError, InputError
@@ -32,9 +35,10 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChunkResult:
-    """Particles of a chunk, and the warnings on the way."""
+    """Particles of a chunk, the momentum of its tracks (`Reconstruction.track_momentum`), the warnings on the way."""
 
     reconstruction: Reconstruction
+    track_momentum: npt.NDArray[np.float64]  # [3], summed over the events, GeV
     warnings: tuple[Warning, ...]
 
 
@@ -88,4 +92,4 @@ class Worker:
             usable = usable_events(as_trained, settings.max_hits, on_error, valid=True)
             reconstruction = reconstruct_valid(usable, self._engine, on_error)
         messages = tuple(one for warning in caught if isinstance(one := warning.message, Warning))
-        return ChunkResult(reconstruction, messages)
+        return ChunkResult(reconstruction, reconstruction.track_momentum(usable).sum(axis=0), messages)

@@ -24,7 +24,8 @@ branch                        type    meaning
 ``flags``                     uint32  bits of `pflow.event.events.Flag`: 1 input unusable, 2 stopped at the
                                       maximum of particles, 8 tracks from Monte Carlo particles, 16 the model's
                                       numbers were not finite, 32, 64 and 128 some hits, tracks or reference
-                                      particles were left out (256: truth)
+                                      particles were left out (256: truth), 512 and 1024 more than a tenth of
+                                      the momentum of tracks is in no particle, or in neutral ones
 ============================= ======= ==================================================================
 
 An optional part has all of its branches or none. Hits are counted as `pflow.read_events` returns them: through the
@@ -51,7 +52,7 @@ import numpy as np
 from pflow.errors import InputError, check_choice, nearest
 from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
-from pflow.event.particles import LINKS, Reconstruction, concatenate
+from pflow.event.particles import Reconstruction, concatenate
 from pflow.event.schema import quantities_of
 from pflow.event.validate import validate_part
 from pflow.io.edm4hep.podio import PodioFile
@@ -213,7 +214,7 @@ def read_reco(
     entry_start, entry_stop
         Range of entries, `entry_stop` exclusive; by default all.
     links
-        Links of hits and tracks: ``if there``; ``required`` (of hits); or ``left out``, which is faster.
+        Links of hits: ``if there``; ``required``; or ``left out``, which is faster. Those of tracks are read if there.
 
     Raises
     ------
@@ -249,7 +250,7 @@ def _opened(path: str | Path, name: str, links: Links) -> Iterator[tuple[Any, Ca
     """The tree of a file of any format, and a function that reads a range of its entries."""
     with open_root(path) as file:
         if "podio_metadata" in file:
-            reader = Edm4hepRecoReader(PodioFile(file, path), name, links=links != "left out")
+            reader = Edm4hepRecoReader(PodioFile(file, path), name, hit_links=links != "left out")
             tree, parts, decode = reader.tree, reader.parts, reader.read
         else:
             tree = open_tree(file, TREE, str(path))
@@ -312,7 +313,7 @@ def _optional(keys: set[str], name: str, path: str | Path, links: Links) -> froz
     if f"{name}.PDG" not in keys:
         suggestions = nearest(f"{name}.PDG", keys)
         raise InputError("no such branch; expected particles", file=path, field=f"{name}.PDG", suggestions=suggestions)
-    return frozenset(found if links != "left out" else found - set(LINKS))
+    return frozenset(found if links != "left out" else found - {"hit_links"})
 
 
 def _decode(tree: Any, optional: frozenset[str], name: str, path: str | Path, start: int, stop: int) -> Reconstruction:

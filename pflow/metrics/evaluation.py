@@ -16,7 +16,7 @@ from pflow.event.particles import Reconstruction
 from pflow.event.skipped import without_refused
 from pflow.event.truth import RULES, STABLE_STATUS, Targets, select_targets
 from pflow.metrics import jets
-from pflow.metrics.event import CountMetrics, EventMetrics, IndexedMetrics
+from pflow.metrics.event import CountMetrics, EventMetrics, IndexedMetrics, TrackMetrics
 from pflow.metrics.match import HitMatching, Matches, Matching, match, match_by_hits
 from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstruction
 from pflow.metrics.particles import ParticleMetrics
@@ -79,6 +79,7 @@ class AlgorithmMetrics:
         self.particles = ParticleMetrics()
         self.counts = CountMetrics()
         self.events = EventMetrics()
+        self.tracks = TrackMetrics()
         self.indexed = IndexedMetrics()
         self.jets = jets.JetMetrics() if jets.available() else None
 
@@ -99,6 +100,7 @@ class AlgorithmMetrics:
             "count": self.counts.result(),
             **self.particles.result(),
             "event": self.events.result(),
+            "track_momentum": self.tracks.result(),
             **({} if self.jets is None else {"jets": self.jets.result()}),
             "energy_rank": self.indexed.result(),
         }
@@ -221,6 +223,7 @@ class Evaluation:
             matches = self._match(algorithm, events, targets, reconstruction, truth, reco)
             metrics = self.algorithms.setdefault(algorithm, AlgorithmMetrics())
             metrics.update(truth=truth, visible=visible, reco=reco, matches=matches)
+            metrics.tracks.update(reconstruction.track_momentum(events))
             self.titles[algorithm] = reconstruction.name
 
     def _match(

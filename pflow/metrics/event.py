@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from pflow.metrics.particles import RESPONSE_EDGES
-from pflow.metrics.stats import Axis, Distribution, Floats, Tree, fraction, fractions
+from pflow.metrics.stats import Axis, Distribution, Floats, Tree, WeightedFraction, fraction, fractions
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import CLASSES
@@ -95,6 +95,25 @@ class EventMetrics:
     def result(self) -> Tree:
         """Keys under ``event``."""
         return {"visible_energy": _numbers(self.energy), "visible_mass": _numbers(self.mass)}
+
+
+class TrackMetrics:
+    """Momentum of the events' tracks that is in neutral particles, and in none."""
+
+    def __init__(self) -> None:
+        self.neutral = WeightedFraction()
+        self.none = WeightedFraction()
+
+    def update(self, momentum: Floats) -> None:
+        """Count events by their `pflow.event.particles.Reconstruction.track_momentum`."""
+        total, *parts = momentum[momentum[:, 0] > 0].T
+        for count, part in zip((self.neutral, self.none), parts, strict=True):
+            if not np.isnan(part).any():  # unknown without links from tracks
+                count.add(total, part / total)
+
+    def result(self) -> Tree:
+        """Keys under ``track_momentum``."""
+        return {"in_neutral": self.neutral.result(), "in_none": self.none.result()}
 
 
 def _numbers(response: Distribution) -> Tree:

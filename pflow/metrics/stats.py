@@ -137,9 +137,9 @@ class WeightedFraction:
         self.total = 0.0
         self.squares = 0.0
 
-    def add(self, weights: Floats, passed: npt.NDArray[np.bool_]) -> None:
-        """Count entries of the given weights (at least 0)."""
-        self.passed += float(np.sum(weights[passed]))
+    def add(self, weights: Floats, passed: npt.NDArray[Any]) -> None:
+        """Count entries of the given weights (at least 0), which pass (bool), or of which a part passes (0 to 1)."""
+        self.passed += float(np.sum(weights * passed))
         self.total += float(np.sum(weights))
         self.squares += float(np.sum(weights**2))
 

@@ -121,3 +121,15 @@ def test_one_event_is_taken_by_its_index_as_events_are():
     with pytest.raises(IndexError, match="event 3 of 3"):
         whole[3]
     assert repr(whole) == "<Reconstruction: 3 events by PFlow, 3 particles, 3 hit_links, 3 track_links>"
+
+
+def test_momentum_of_tracks_is_told_by_what_has_it(make_event):
+    """Tracks of 3 GeV: one of a pion, one to two thirds of a photon, one of nothing."""
+    events = make_event([(211, 3.0)], tracks=[(0, 3.0)] * 3)
+    columns = {"pdg": [[211, 22]], "charge": [[1, 0]], "energy": [[3, 9]]}
+    columns |= {"px": [[1, 9]], "py": [[2, 0]], "pz": [[2, 0]]}
+    links = make_links(source=[[0, 1]], particle=[[0, 1]], weight=[[1.0, 2 / 3]], normalise=False)
+    found = Reconstruction(particles=make_particles(**columns), event=[0], flags=[0], track_links=links)
+    np.testing.assert_allclose(found.track_momentum(events), [[9.0, 2.0, 4.0]], rtol=1e-6)
+    without = dataclasses.replace(found, track_links=None)
+    np.testing.assert_allclose(without.track_momentum(events), [[9.0, np.nan, 6.0]], rtol=1e-6)

@@ -10,7 +10,7 @@ import pflow
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
-from pflow.event.skipped import BadEntriesWarning, LeftOutWarning
+from pflow.event.skipped import BadEntriesWarning, ImplausibleWarning, LeftOutWarning
 from pflow.inference.engine import pick_device
 from pflow.inference.events import reconstruct
 from pflow.io.events_root import write_events
@@ -223,3 +223,14 @@ def test_a_large_event_is_not_cut_at_the_number_that_small_ones_have(data_dir):
     cut, whole = (reconstruct(event, "ild-g4-general", max_particles=n, device="cpu") for n in (150, None))
     assert cut.flags.tolist() == [Flag.MAX_PARTICLES]
     assert whole.flags.tolist() == [0]
+
+
+def test_tracks_without_their_hits_are_counted_as_lost(cld_rec):
+    """Where most of the momentum goes, in the whole event and without its hits."""
+    bare = dataclasses.replace(cld_rec.without_truth(), hits=cld_rec.hits[:, :0])
+    with pytest.warns(ImplausibleWarning, match=r" of 166\.3 GeV of tracks are in no particle, in 1 of 1 events more"):
+        got = reconstruct(bare, "cld-general")
+    total, _, lost = got.track_momentum(bare)[0]
+    assert lost > 0.5 * total
+    assert got.flags.tolist() == [Flag.LOST_TRACKS]
+    assert reconstruct(cld_rec, "cld-general").flags.tolist() == [Flag.NONE]

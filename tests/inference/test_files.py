@@ -9,10 +9,11 @@ import pytest
 import uproot
 
 import pflow
-from pflow.cli.reconstruct import add_arguments
+from pflow.cli.reconstruct import _report, add_arguments
 from pflow.data.files import FileOptions
 from pflow.errors import ConfigError, InputError, OutputError
 from pflow.event.events import Flag
+from pflow.event.skipped import ImplausibleWarning
 from pflow.inference.events import _counterpart
 from pflow.inference.files import reconstruct_files, shipped_model
 from pflow.io.events_root import write_events
@@ -87,6 +88,7 @@ def test_the_output_can_be_a_friend_of_its_input_and_says_where_it_comes_from(ba
     assert provenance["configuration"] == {"seed": 7}
 
 
+@pytest.mark.filterwarnings("ignore:.* GeV of tracks are in no particle")  # random weights
 def test_tracks_from_monte_carlo_particles_are_marked_in_the_output(model, data_dir, tmp_path):
     path = data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root"
     run([path], model, tmp_path / "out.root", detector="cld", truth_tracks=True)
@@ -105,6 +107,7 @@ def test_an_edm4hep_file_has_the_same_particles(bare, model, tmp_path):
         run([bare, bare], model, tmp_path / "both.root", format="edm4hep")
 
 
+@pytest.mark.filterwarnings("ignore:.* GeV of tracks are in no particle")  # random weights
 def test_an_edm4hep_file_has_the_collections_of_its_input_and_links_to_its_truth(model, data_dir, tmp_path):
     """Truth is read for these alone."""
     path = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
@@ -152,8 +155,12 @@ def test_a_file_of_another_detector_is_refused(model, data_dir, tmp_path):
 def test_a_shipped_model_reads_another_detector_that_is_named(data_dir, tmp_path):
     """It has more calorimeters: each hit goes to the one that is most like its own."""
     cld = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
-    run([cld], "ild-g4-general", tmp_path / "reco.root", detector="cld")
+    with pytest.warns(ImplausibleWarning, match=r"reco\.root: .* of 166\.3 GeV of tracks are in neutral"):
+        summary = run([cld], "ild-g4-general", tmp_path / "reco.root", detector="cld")
+    _, neutral, lost = summary.track_momentum / summary.track_momentum[0]
+    assert f"{neutral:.1%} of the momentum of tracks in neutral particles, {lost:.1%} of" in _report(summary, "")
     reco = read_reco(tmp_path / "reco.root")
+    assert reco.flags.tolist() == [Flag.NEUTRAL_TRACKS]
     assert len(reco) == 1
     energy = ak.sum(reco.particles.energy, axis=1)[0]
     assert 100 < energy < 400  # of 239 GeV; the model was not made for it

@@ -117,6 +117,7 @@ TRACKS = ("log_pt", "nx", "ny", "nz", "charge", "calo_x", "calo_y", "calo_z")
 CELLS = Merge(ecal_mm=15.0, hcal_mm=60.0)
 
 
+@pytest.mark.filterwarnings("ignore:.* GeV of tracks are in no particle")  # random weights
 @pytest.mark.parametrize(
     ("source", "special", "decoder", "merge"),
     [

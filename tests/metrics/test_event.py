@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pflow.metrics.event import CountMetrics, EventMetrics, IndexedMetrics
+from pflow.metrics.event import CountMetrics, EventMetrics, IndexedMetrics, TrackMetrics
 from pflow.metrics.stats import Axis
 
 AXIS = Axis(name="opening_angle", label="Opening angle", unit="mrad", edges=np.array([10.0, 50.0, 100.0]))
@@ -115,3 +115,12 @@ def result(make_table):
 def test_pairs_by_rank_in_energy(result, key, wanted):
     assert result["n_pairs"] == 2
     assert result[key].value == pytest.approx(wanted)
+
+
+def test_momentum_of_tracks_in_neutral_particles_and_in_none_is_counted():
+    """Of 10 and 30 GeV of tracks, the latter by an algorithm without links from tracks; an event without tracks."""
+    metrics = TrackMetrics()
+    metrics.update(np.array([[10.0, 2.0, 1.0], [0.0, 0.0, 0.0]]))
+    metrics.update(np.array([[30.0, np.nan, 5.0]]))
+    found = metrics.result()
+    assert (found["in_neutral"].value, found["in_none"].value) == (0.2, 0.15)

@@ -26,7 +26,7 @@ class Edm4hepRecoReader:
     `parts`: what the file holds of links, ``scores`` and ``covariance``.
     """
 
-    def __init__(self, file: PodioFile, name: str, *, links: bool) -> None:
+    def __init__(self, file: PodioFile, name: str, *, hit_links: bool) -> None:
         columns = file.columns
         if not columns.has(name, "energy", "momentum.x", "charge"):
             known = [found for found in columns.collections if columns.has(found, "goodnessOfPID")]
@@ -44,7 +44,7 @@ class Edm4hepRecoReader:
         texts, numbers = (metadata[0].get(kind, {}) if metadata else {} for kind in ("String", "Int"))
         self._hit_ids = np.array(numbers.get(f"{name}__HitCollectionIDs", []), dtype=np.int64) & 0xFFFFFFFF
         parts = set(texts.get(f"{name}__Parts", []))
-        self.parts = frozenset(parts if links else parts - {"hit_links", "track_links"})
+        self.parts = frozenset(parts if hit_links else parts - {"hit_links"})
 
     def read(self, start: int, stop: int) -> Reconstruction:
         """Entries `start` to `stop` (exclusive)."""
