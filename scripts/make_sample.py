@@ -28,7 +28,14 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.links import Links, assigned_particle
 from pflow.io.edm4hep.cellid import bit_field
-from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, DataModel, collection_id, edm4hep_types
+from pflow.io.edm4hep.data_model import (
+    EDM4HEP_VERSION,
+    SCHEMA_VERSION,
+    CollectionInfo,
+    DataModel,
+    collection_id,
+    edm4hep_types,
+)
 from pflow.io.edm4hep.frames import Filled, FrameWriter, Parameters, write_metadata
 from pflow.io.edm4hep.reco import NO_OBJECT, ranges, references, track_frames
 from pflow.io.edm4hep.simulated import PROMPT_TIME, SPEED_OF_LIGHT
@@ -245,7 +252,9 @@ def write_rntuple(path: Path, content: Content) -> None:
     types = edm4hep_types()
     with uproot.recreate(path, compression=COMPRESSION) as file:
         collections = [(DataModel(types), collection) for collection in content.collections]
-        writer = FrameWriter(file, collections=collections, definitions={"edm4hep": json.dumps(types)})
+        writer = FrameWriter(
+            file, collections=collections, definitions={"edm4hep": (json.dumps(types), EDM4HEP_VERSION)}
+        )
         writer.extend(content.frames, [{}] * len(content.events))
         writer.finish(content.metadata())
 

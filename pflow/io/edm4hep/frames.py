@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,12 +15,22 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
-from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, content, lists, strings
+from pflow.io.edm4hep.data_model import (
+    CHANGED,
+    EDM4HEP_VERSION,
+    OLDEST_SCHEMA,
+    SCHEMA_VERSION,
+    CollectionInfo,
+    DataModel,
+    content,
+    evolved,
+    lists,
+    strings,
+)
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.rntuple import make_rntuple
 
 PODIO_VERSION = (1, 7, 0)  # version of podio whose layout is written
-EDM4HEP_VERSION = (1, 0, 0)
 
 Parameters = Mapping[str, Mapping[str, Sequence[Any]]]
 """Values of the parameters of a frame by kind (keys of `PARAMETER_TYPES`) and key."""
@@ -36,6 +47,9 @@ class Filled:
     columns: Mapping[str, npt.NDArray[Any]]
 
 
+Definitions = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Data models by name: each as podio's JSON, and its version (major, minor, patch; empty if it is not known)."""
+
 Frames = Mapping[str, Filled]
 """Content of each field of consecutive frames, by name; fields that are left out are empty."""
 
@@ -44,11 +58,15 @@ class FrameWriter:
     """Writes one category of frames, ``events``, chunk by chunk, then the metadata.
 
     Each of the `collections` comes with the data model that knows its type; two may know a type in different versions.
-    `definitions` are the data models by name, as JSON, to be stored in the `file`, open for writing.
+    `definitions` are the data models by name, as of `Definitions`, to be stored in the `file`, open for writing.
     """
 
     def __init__(
-        self, file: Any, *, collections: Sequence[tuple[DataModel, CollectionInfo]], definitions: Mapping[str, str]
+        self,
+        file: Any,
+        *,
+        collections: Sequence[tuple[DataModel, CollectionInfo]],
+        definitions: Definitions,
     ) -> None:
         self._file = file
         self._collections = sorted(collections, key=lambda pair: pair[1].name)
@@ -89,21 +107,39 @@ class FrameWriter:
 class InputCopy:
     """Reads the collections of one file member by member.
 
-    An `InputError` where the metadata lack their ids and types, as those of podio up to 1.0.
+    Those of an EDM4hep before 1.0 become those of 1.0, as podio would read them; of a schema that is not known they are
+    copied as they are, with a warning. An `InputError` where the metadata lack their ids and types.
     """
 
     def __init__(self, file: PodioFile) -> None:
         self._file = file
-        self.definitions = file.definitions()
+        self.definitions = {name: (text, file.version(name)) for name, text in file.definitions().items()}
         infos = file.infos()
         if not infos or not self.definitions or not all(info.data_type for info in infos):
             raise InputError(
-                "the file does not say the types of its collections, so they cannot be copied; expected a file of "
-                "a podio later than 1.0, with names in events___CollectionTypeInfo, and EDMDefinitions",
+                "the file does not say the types of its collections in a form that can be copied; expected a file of "
+                "podio 1.3 or later, with names in events___CollectionTypeInfo, and EDMDefinitions",
                 file=file.path,
                 field="podio_metadata",
             )
-        self.model = DataModel(*(json.loads(text) for text in self.definitions.values()))
+        models = {name: json.loads(text) for name, (text, _) in self.definitions.items()}
+        schema = models.get("edm4hep", {}).get("schema_version", SCHEMA_VERSION)
+        if OLDEST_SCHEMA <= schema < SCHEMA_VERSION:
+            models["edm4hep"] = evolved(models["edm4hep"])
+            self.definitions["edm4hep"] = json.dumps(models["edm4hep"]), EDM4HEP_VERSION
+            infos = [
+                dataclasses.replace(info, schema_version=SCHEMA_VERSION)
+                if info.data_type.replace("Collection", "Data") in CHANGED
+                else info
+                for info in infos
+            ]
+        elif schema != SCHEMA_VERSION:
+            warnings.warn(
+                f"{file.path}: schema {schema} of EDM4hep is not known ({OLDEST_SCHEMA} to {SCHEMA_VERSION} are), its "
+                "collections are copied as they are",
+                stacklevel=4,
+            )
+        self.model = DataModel(*models.values())
         self.collections = {info.name: info for info in infos}
         self._fields: dict[str, str] = {}
         for info in infos:
@@ -118,8 +154,10 @@ class InputCopy:
         for field, cpp_type in self._fields.items():
             columns: dict[str, npt.NDArray[Any]] = {}
             counts = np.zeros(stop - start, dtype=np.int64)
+            changed = CHANGED.get(cpp_type, {})
             for path, length in self.model.leaves(cpp_type):
-                names = (path,) if length is None else (f"{path}[{length}]", path)
+                _, older = changed.get(path, ("", path))
+                names = (path, older) if length is None else (f"{path}[{length}]", path)
                 values = self._file.columns.get(field, *names, start=start, stop=stop)
                 counts = jagged.count(values)
                 columns[path] = np.asarray(ak.to_numpy(ak.flatten(values, axis=1)))
@@ -142,16 +180,16 @@ class InputCopy:
 def write_metadata(
     file: Any,
     collections: Sequence[tuple[DataModel, CollectionInfo]],
-    definitions: Mapping[str, str],
+    definitions: Definitions,
     categories: Mapping[str, Sequence[Parameters]],
 ) -> None:
     """Write podio's metadata about ``events``, and `categories` of frames that have parameters only, as RNTuples."""
     for name, frames in categories.items():
         _write(file, name, _parameters(frames), len(frames))
-    models = [strings(list(definitions)), strings(list(definitions.values()))]
+    models = [strings(list(definitions)), strings([text for text, _ in definitions.values()])]
     metadata = {
         "PodioBuildVersion": content(PODIO_VERSION, np.uint16),
-        "edm4hep___Version": content(EDM4HEP_VERSION, np.uint16),
+        **{f"{name}___Version": content(version, np.uint16) for name, (_, version) in definitions.items() if version},
         "EDMDefinitions": ak.contents.RecordArray(models, None),
         "availableCategories": strings(["events", *categories]),
         "events___CollectionTypeInfo": _info(collections),

@@ -160,6 +160,12 @@ class PodioFile:
                 return {str(name): str(text) for name, text in zip(*found, strict=True)}
         return {}
 
+    def version(self, model: str) -> tuple[int, ...]:
+        """Version of a data model, major, minor and patch; empty where the metadata do not say it."""
+        found: list[Any] = self._first_entry("podio_metadata", (f"{model}___Version", ""))
+        version = found[0] if found else ()
+        return tuple(version.values() if isinstance(version, dict) else version)  # a struct in a TTree
+
     def categories(self) -> list[str]:
         """Other categories of frames than ``events``, sorted."""
         return sorted(set(tree_names(self.directory)) - {"events", "podio_metadata"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +16,7 @@ from pflow.event.events import Flag
 from pflow.event.particles import Reconstruction
 from pflow.event.skipped import leave_out
 from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, collection_id, edm4hep_types
-from pflow.io.edm4hep.frames import Filled, FrameWriter, InputCopy, Parameters
+from pflow.io.edm4hep.frames import Definitions, Filled, FrameWriter, InputCopy, Parameters
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.reco import RecoNames, hit_frames, reco_frames, track_frames
 from pflow.io.output import OutputWriter
@@ -35,9 +34,10 @@ class Edm4hepRecoWriter(OutputWriter):
     """Writes the reconstruction of one file, chunk by chunk; a context manager. It appears at its place when whole.
 
     The output holds the collections of `pflow.io.edm4hep.reco` and those of the input `file`, which must stay open;
-    where these cannot be copied (another schema, or a podio before 1.1, with a warning), the hits and tracks that were
-    used. `mc_links`: link to Monte Carlo particles, an `InputError` if the input's cannot be copied. Other options and
-    errors as of `pflow.io.particles_root.RecoWriter`; also a `ConfigError` if the input has a collection of this name.
+    where these cannot be copied (another schema, or a podio before 1.3, with a warning), the hits and tracks that were
+    used, and no definition of EDM4hep. `mc_links`: link to Monte Carlo particles, an `InputError` if the input's cannot
+    be copied. Other options and errors as of `pflow.io.particles_root.RecoWriter`; also a `ConfigError` if the input
+    has a collection of this name.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Edm4hepRecoWriter(OutputWriter):
             self._mc_id = next((reader.file.id_of(name) for name in sources["truth"]), None)
         if mc_links and self._mc_id is None:
             raise InputError(
-                "links to Monte Carlo particles need an EDM4hep file that holds them, of a podio later than 1.0",
+                "links to Monte Carlo particles need an EDM4hep file that holds them, of podio 1.3 or later",
                 file=file.path,
                 field=file.detector.truth_particles[0],
             )
@@ -89,12 +89,12 @@ class Edm4hepRecoWriter(OutputWriter):
                     f"cannot write {self._path}: the input holds a collection '{collection.name}' already; "
                     "reconstruct the file that it was made from"
                 )
-        types = edm4hep_types()
-        self._collections = [(DataModel(types), collection) for collection in own]
-        self._definitions = {"edm4hep": json.dumps(types)}
+        model = DataModel(edm4hep_types())
+        self._collections = [(model, collection) for collection in own]
+        self._definitions: Definitions = {}  # ours lacks types that its types refer to
         if self._copy is not None:
             self._collections += [(self._copy.model, collection) for collection in copied.values()]
-            self._definitions |= self._copy.definitions
+            self._definitions = self._copy.definitions
         self._entry = 0
 
     def _begin(self) -> None:

@@ -98,7 +98,8 @@ def write_podio(tmp_path: Path) -> Callable[..., Path]:
         model = DataModel(DEFINITION)
         collections = [(model, CollectionInfo(name=name, data_type=kind, id=id)) for name, (kind, id) in types.items()]
         with uproot.recreate(path) as file:
-            writer = FrameWriter(file, collections=collections, definitions={"edm4hep": json.dumps(DEFINITION)})
+            definitions = {"edm4hep": (json.dumps(DEFINITION), (1, 2, 3))}
+            writer = FrameWriter(file, collections=collections, definitions=definitions)
             writer.extend(fields, [{"Float": {"weight": [0.5]}, "String": {"name": ["one", "two"]}}, {}])
             writer.finish(
                 {"metadata": [{"String": {"A1__CellIDEncoding": ["layer:8"]}}], "runs": [{"Int": {"run": [7]}}] * 2}

@@ -1,6 +1,7 @@
 import json
+import re
 
-from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, collection_id, edm4hep_types
+from pflow.io.edm4hep.data_model import CHANGED, CollectionInfo, DataModel, collection_id, edm4hep_types, evolved
 
 EDM4HEP = edm4hep_types()
 
@@ -20,3 +21,16 @@ def test_our_types_are_those_of_edm4hep(cld_podio):
 def test_ids_are_hashes_of_names_as_podio_makes_them(cld_podio):
     assert cld_podio.ids_stored
     assert all(collection_id(own) == number for number, own in cld_podio.ids.items())
+
+
+def test_members_of_an_older_schema_become_the_present_ones(cld_podio):
+    present = json.loads(cld_podio.definitions()["edm4hep"])
+    older = json.loads(json.dumps(present | {"schema_version": 5}))
+    lines = older["datatypes"]["edm4hep::Cluster"]["Members"]
+    lines[:] = [re.sub(r"^float +iPhi", "float  phi", line) for line in lines]
+    lines = older["components"]["edm4hep::Quantity"]["Members"]
+    lines[:] = [re.sub(r"^\S+ type", "int16_t type", line) for line in lines]
+    before, after = DataModel(older).structs, DataModel(evolved(older)).structs
+    assert {name for name, members in DataModel(present).structs.items() if before[name] != members} == set(CHANGED)
+    assert after == DataModel(present).structs
+    assert evolved(older)["schema_version"] == present["schema_version"]

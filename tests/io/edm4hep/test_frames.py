@@ -1,9 +1,12 @@
+import json
+from contextlib import closing, nullcontext
+
 import numpy as np
 import pytest
 import uproot
 
 from pflow.errors import InputError
-from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, edm4hep_types
+from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, DataModel, edm4hep_types
 from pflow.io.edm4hep.frames import Filled, FrameWriter, InputCopy
 from pflow.io.edm4hep.podio import open_podio
 
@@ -24,7 +27,8 @@ def path(tmp_path):
     frames = {"P": particles, "W": Filled(counts=np.array([0, 2]), columns={"": np.array([0.5, 0.25])})}
     with uproot.recreate(tmp_path / "a.root") as file:
         collections = [(MODEL, one) for one in (WEIGHTS, PARTICLES, SUBSET)]
-        writer = FrameWriter(file, collections=collections, definitions={"edm4hep": "{}"})
+        definitions = {"edm4hep": ("{}", (1, 0, 99))}
+        writer = FrameWriter(file, collections=collections, definitions=definitions)
         for _ in range(2):
             writer.extend(frames, [{"Int": {"n": [1, 2]}, "String": {"who": ["me"]}}, {}])
         writer.finish({"metadata": [{"String": {"P__Names": ["x", "y"]}}]})
@@ -57,6 +61,7 @@ def test_the_metadata_are_those_by_which_podio_opens_a_file(path):
         "metadata___CollectionTypeInfo": info,
     }
     assert metadata["PodioBuildVersion"].array().to_list() == [[1, 7, 0]]
+    assert metadata["edm4hep___Version"].array().to_list() == [[1, 0, 99]]
     assert metadata["availableCategories"].array().to_list() == [["events", "metadata"]]
     assert metadata["metadata___CollectionTypeInfo"].array().to_list() == [[]]
     (rows,) = metadata["events___CollectionTypeInfo"].array().to_list()
@@ -72,21 +77,24 @@ def test_the_metadata_are_those_by_which_podio_opens_a_file(path):
     assert rows[1]["isSubset"] is True
 
 
-@pytest.fixture
-def copied(write_podio, content, tmp_path):
-    """The small file, and a copy of it made entry by entry."""
-    original = write_podio(content)
-    file = open_podio(original)
-    source = InputCopy(file)
-    with uproot.recreate(tmp_path / "copy.root") as out:
+def copy(original):
+    """Makes a copy of a file entry by entry."""
+    path = original.with_name("copy.root")
+    with closing(open_podio(original)) as file, uproot.recreate(path) as out:
+        source = InputCopy(file)
         collections = [(source.model, collection) for collection in source.collections.values()]
         writer = FrameWriter(out, collections=collections, definitions=source.definitions)
-        for entry in range(2):
-            frames = source.read(entry, entry + 1)
-            writer.extend(frames, source.parameters(entry, entry + 1))
+        for entry in range(file.columns.num_entries):
+            writer.extend(source.read(entry, entry + 1), source.parameters(entry, entry + 1))
         writer.finish(source.categories())
-    file.close()
-    return original, tmp_path / "copy.root"
+    return path
+
+
+@pytest.fixture
+def copied(write_podio, content):
+    """The small file and a copy of it."""
+    original = write_podio(content)
+    return original, copy(original)
 
 
 @pytest.mark.parametrize("tree", ["events", "metadata", "runs", "podio_metadata"])
@@ -108,7 +116,38 @@ def test_a_file_that_does_not_say_its_types_is_refused(write, content, data_dir,
     """The table of types of podio 1.0 consists of tuples."""
     path = data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root" if podio_1_0 else write(content, "rntuple")
     file = open_podio(path)
-    with pytest.raises(InputError, match=r"does not say the types.*later than 1\.0") as error:
+    with pytest.raises(InputError, match=r"does not say the types.*podio 1\.3 or later") as error:
         InputCopy(file)
     file.close()
     assert error.value.field == "podio_metadata"
+
+
+@pytest.mark.parametrize(("schema", "member", "version"), [(5, "iPhi", [1, 0, 0]), (7, "phi", [0, 99, 4])])
+def test_clusters_of_an_older_schema_become_those_of_the_present_one(tmp_path, schema, member, version):
+    """EDM4hep 0.99 has phi, 1.0 iPhi. A schema that is not known is copied as it is."""
+    text = json.dumps(EDM4HEP | {"schema_version": schema}).replace("float iPhi[rad]", "float phi [rad]  // or phi")
+    infos = [
+        CollectionInfo(name=name, data_type=f"edm4hep::{kind}Collection", schema_version=schema)
+        for name, kind in (("C", "Cluster"), ("P", "ReconstructedParticle"))
+    ]
+    with uproot.recreate(tmp_path / "old.root") as file:
+        collections = [(DataModel(json.loads(text)), info) for info in infos]
+        writer = FrameWriter(file, collections=collections, definitions={"edm4hep": (text, (0, 99, 4))})
+        columns = {"phi": np.array([0.25, -2.0]), "iTheta": np.array([1.0, 1.5])}
+        writer.extend({"C": Filled(counts=np.array([2]), columns=columns)}, [{}])
+        writer.finish({})
+    known = schema < SCHEMA_VERSION
+    with nullcontext() if known else pytest.warns(UserWarning, match=r"schema 7 .* not known \(2 to 6 are\)"):
+        path = copy(tmp_path / "old.root")
+    with closing(open_podio(path)) as found:
+        assert found.columns.get("C", member, start=0, stop=1).to_list() == [[0.25, -2.0]]
+        assert found.columns.get("C", "iTheta", start=0, stop=1).to_list() == [[1.0, 1.5]]
+        definition = json.loads(found.definitions()["edm4hep"])
+        assert definition["schema_version"] == max(schema, SCHEMA_VERSION)
+        assert (member, "float") in DataModel(definition).structs["edm4hep::ClusterData"]
+        assert [info.schema_version for info in found.infos()] == [max(schema, SCHEMA_VERSION), schema]
+        assert list(found.version("edm4hep")) == version
+
+
+def test_the_version_of_the_inputs_definitions_is_kept(cld_podio):
+    assert [version for _, version in InputCopy(cld_podio).definitions.values()] == [(1, 0, 99)]
