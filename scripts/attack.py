@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from attacks.child import Outcome, run_limited
-from attacks.kinds import KINDS, NEEDS, make_originals
+from attacks.kinds import KINDS, make_originals
 
 SECONDS = 30.0
 MEGABYTES = 2048.0
@@ -62,12 +62,11 @@ def attack(originals: Path, args: argparse.Namespace) -> dict[str, list[Outcome]
     outcomes: dict[str, list[Outcome]] = defaultdict(list)
     scratch = originals.parent
     log = scratch / "log"
-    kinds = [kind for kind in args.only if kind not in NEEDS or (originals / NEEDS[kind]).exists()]
     end = time.monotonic() + 60 * args.minutes
-    for number in range(args.first, args.cases if kinds else 0):
+    for number in range(args.first, args.cases):
         if time.monotonic() > end:
             break
-        kind = kinds[number % len(kinds)]
+        kind = args.only[number % len(args.only)]
         folder = scratch / f"case_{number}"
         folder.mkdir()
         generator = np.random.default_rng([args.seed, number])

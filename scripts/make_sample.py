@@ -4,7 +4,7 @@
 
 Five hadronic Z decays of CLD are also written in EDM4hep's names: as CLD's reconstruction writes them (digitised hits,
 tracks, links to Monte Carlo particles, Pandora's particles) and as its simulation does (simulated hits of calorimeters
-and tracker), each as a TTree and as an RNTuple that podio opens. The simulated hits are the digitised ones with the
+and tracker), each as a TTree and as an RNTuple. The simulated hits are the digitised ones with the
 detector's calibration undone: their digitisation gives these again, but for a few just above the threshold.
 
 Together they stay below 5 MB. LZMA is a quarter smaller here than the full files' ZSTD and still reads in a fraction
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import awkward as ak
+import h5py
 import numpy as np
 import numpy.typing as npt
 import uproot
@@ -54,6 +55,8 @@ EVENTS = {  # folder, which is also the layout; sample; events
     ("cld_g4", "multi_test"): 25,
 }
 EDM4HEP_EVENTS = [1, 3, 6, 10, 12]  # of cld_g4/zqq_test: the first with fewer than 2,700 hits
+SIMULATED = 3  # of these also as simulated hits
+HDF5_EVENTS = 6
 LIMIT = 5_000_000  # bytes, all files together
 COMPRESSION = uproot.LZMA(9)
 
@@ -82,10 +85,12 @@ def main() -> None:
         write_events(written[-1], reader.read(0, n_events), compression=COMPRESSION, inputs=[reader.path])
         reader.close()
     events = read_events(args.data_dir / "cld_g4" / "zqq_test.root", layout="cld_g4", entry_stop=20)[EDM4HEP_EVENTS]
-    for kind, content in (("", reconstructed(events)), ("_sim", simulated(events))):
+    for kind, content in (("", reconstructed(events)), ("_sim", simulated(events[:SIMULATED]))):
         for form, write in (("", write_tree), ("_rntuple", write_rntuple)):
             written.append(args.output / f"cld_zqq_small{kind}{form}.edm4hep.root")
             write(written[-1], content)
+    written.append(args.output / "gamma1_small.h5")
+    write_hdf5(args.data_dir / "legacy" / "gamma1_30.h5", written[-1])
     sizes = [path.stat().st_size for path in written]
     for path, size in zip(written, sizes, strict=True):
         print(f"{path}: {size / 1e3:.0f} kB")
@@ -113,7 +118,8 @@ class Content:
             "PDG": truth["pdg"],
             "generatorStatus": truth["status"],
             "helicity": np.full(len(event), 9),  # unknown
-            **{name: truth[name] for name in ("charge", "mass")},
+            "charge": truth["charge"],
+            "mass": truth["rest_mass"],
             **{f"momentum.{axis}": truth[f"p{axis}"] for axis in "xyz"},
             **_vector(truth, "vertex"),
             **ranges("parents", (truth["parent"] >= 0).astype(np.int64), event, n),
@@ -202,7 +208,7 @@ def reconstructed(events: Events) -> Content:
 
     particles, counts = jagged.columns(events.reference), jagged.count(events.reference)
     columns = {"PDG": particles["pdg"]} | {f"momentum.{axis}": particles[f"p{axis}"] for axis in "xyz"}
-    columns |= {name: particles[name] for name in ("energy", "charge", "mass")}
+    columns |= {"energy": particles["energy"], "charge": particles["charge"], "mass": particles["rest_mass"]}
     content.add(detector.references[0], "ReconstructedParticle", counts, columns)
     content.refer(f"_{detector.references[0]}_decayVertex", "", np.full(counts.sum(), NO_OBJECT), counts)
     return content
@@ -240,9 +246,13 @@ def simulated(events: Events) -> Content:
     particle = jagged.flat(assigned_particle(events.tracker_hit_links, events.tracker_hits))
     for name, mask, columns in content.trackers(events.detector.truth_tracks.sim_tracker_hits):
         counts, index = np.bincount(event[mask], minlength=n), particle[mask]
-        known = (index >= 0) * 1.0  # the momentum of the particle where it was made stands for the one at the hit
-        momentum = {f"momentum.{axis}": known * truth[f"p{axis}"][index + first[event[mask]]] for axis in "xyz"}
-        content.add(name, "SimTrackerHit", counts, columns | momentum, TRACKER_ENCODING)
+        made = {key: np.where(index < 0, 0.0, values[index + first[event[mask]]]) for key, values in truth.items()}
+        # On a helix the chord from the vertex to a hit halves the angle by which the particle has turned.
+        chord = np.arctan2(*(columns[f"position.{axis}"] - made[f"vertex.{axis}"] for axis in "yx"))
+        start = np.arctan2(made["py"], made["px"])
+        phi, pt = np.where(made["charge"] == 0, start, 2 * chord - start), np.hypot(made["px"], made["py"])
+        columns |= {"momentum.x": pt * np.cos(phi), "momentum.y": pt * np.sin(phi), "momentum.z": made["pz"]}
+        content.add(name, "SimTrackerHit", counts, columns, TRACKER_ENCODING)
         content.refer(f"_{name}_particle", "MCParticles", index, counts)
     return content
 
@@ -280,6 +290,19 @@ def write_tree(path: Path, content: Content) -> None:
         )
         tree.extend(branches)
         write_metadata(file, [(model, collection) for collection in content.collections], {}, content.metadata())
+
+
+def write_hdf5(source: Path, path: Path) -> None:
+    """Write the first events of a file of the first paper's (`pflow.io.legacy_hdf5`)."""
+    with h5py.File(source) as whole, h5py.File(path, "w") as file:
+        for name, group in whole.items():
+            buffers = {key: np.asarray(values) for key, values in group.items()}
+            array = ak.from_buffers(group.attrs["form"], int(group.attrs["length"]), buffers)
+            form, length, buffers = ak.to_buffers(ak.to_packed(array[:HDF5_EVENTS]))
+            few = file.create_group(name)
+            few.attrs.update(form=form.to_json(), length=str(length))
+            for key, values in buffers.items():
+                few.create_dataset(key, data=values, compression="gzip", shuffle=True)
 
 
 def _cells(number: int, calorimeter: Calorimeter, hits: Mapping[str, Any]) -> npt.NDArray[np.uint64]:

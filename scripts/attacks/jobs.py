@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -23,9 +22,8 @@ from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.io.particles_root import read_provenance
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
-SAMPLE = REPOSITORY / "tests" / "data" / "gamma1_val_small.root"
-OLD = Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data")) / "legacy" / "gamma1_30.h5"
+DATA = Path(__file__).resolve().parent.parent.parent / "tests" / "data"
+SAMPLE, OLD = DATA / "gamma1_val_small.root", DATA / "gamma1_small.h5"
 N_EVENTS = 16
 
 TINY = (

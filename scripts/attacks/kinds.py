@@ -42,7 +42,7 @@ from pflow.physics.detector import load_detector
 from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
+DATA = Path(__file__).resolve().parent.parent.parent / "tests" / "data"
 MODEL = "ild-g4-photon"
 
 Case = Callable[[Path, Path, Generator], None]
@@ -51,7 +51,7 @@ Case = Callable[[Path, Path, Generator], None]
 
 def make_originals(folder: Path) -> None:
     """Write what is damaged: small files of every format that is read."""
-    events = pflow.read_events(REPOSITORY / "tests" / "data" / "multi_test_small.root", entry_stop=3)
+    events = pflow.read_events(DATA / "multi_test_small.root", entry_stop=3)
     write_events(folder / "flat.root", events)
     reconstruction = pflow.reconstruct(events, MODEL, device="cpu")
     for format in ("ttree", "rntuple"):
@@ -71,18 +71,16 @@ def make_originals(folder: Path) -> None:
         content = {KEY: json.dumps(header.to_dict()), "state_dict": model.state_dict(prefix=PREFIX)}
         torch.save(content, folder / f"{name}.ckpt")
     shutil.copytree(graphs_of(load_model(MODEL)).folder, folder / "exported")
-    shared = Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data"))
-    for name, target in REAL_FILES.items():
-        if (shared / name).is_file():
-            (folder / target).write_bytes((shared / name).read_bytes())
+    for name, target in SAMPLES.items():
+        shutil.copy(DATA / name, folder / target)
 
 
-REAL_FILES = {
-    "edm4hep/cld_rec.edm4hep.root": "edm4hep_ttree.root",
-    "edm4hep/ild_g4_zqq_rntuple.root": "edm4hep_rntuple.root",
-    "legacy/gamma1_30.h5": "legacy.h5",
+SAMPLES = {
+    "cld_zqq_small.edm4hep.root": "edm4hep_ttree.root",
+    "cld_zqq_small_rntuple.edm4hep.root": "edm4hep_rntuple.root",
+    "gamma1_small.h5": "legacy.h5",
 }
-"""Real files, and their names among the originals; left out where they are not found."""
+"""Small samples, and their names among the originals."""
 
 
 def _events_of(name: str) -> Case:
@@ -174,7 +172,7 @@ def _use(source: Path) -> None:
 
 
 def _one_event() -> Events:
-    events = pflow.read_events(REPOSITORY / "tests" / "data" / "multi_test_small.root", entry_stop=1)
+    events = pflow.read_events(DATA / "multi_test_small.root", entry_stop=1)
     return dataclasses.replace(events.without_truth(), hits=events.hits[:, :200])
 
 
@@ -307,10 +305,3 @@ KINDS: dict[str, Case] = {
     "command line": _command,
 }
 """By the name in the report."""
-
-NEEDS = {
-    "EDM4hep (TTree)": "edm4hep_ttree.root",
-    "EDM4hep (RNTuple)": "edm4hep_rntuple.root",
-    "ONNX folder": "exported",
-}
-"""Kinds that need an original which may not be there."""

@@ -15,15 +15,15 @@ def test_both_forms_hold_the_same(sample_dir, kind, assert_same):
 
 def test_simulated_hits_give_the_digitised_ones(sample_dir):
     digitised, simulated = (read_events(sample_dir / f"cld_zqq_small{kind}.edm4hep.root") for kind in ("", "_sim"))
+    digitised = digitised[: len(simulated)]
     lost = ak.to_numpy(ak.num(digitised.hits) - ak.num(simulated.hits))
     assert lost.min() >= 0
     assert lost.max() <= 6  # just above the threshold
     np.testing.assert_allclose(ak.sum(simulated.hits.energy, axis=1), ak.sum(digitised.hits.energy, axis=1), rtol=5e-4)
-    photons, of = ((events.truth.pdg[events.hit_links.particle] == 22) for events in (digitised, simulated))
-    assert ak.sum(photons) - ak.sum(of) <= lost.sum()
+    np.testing.assert_array_equal(ak.num(simulated.hit_links), ak.num(digitised.hit_links) - lost)
 
 
-@pytest.mark.parametrize("form", ["", "_rntuple"])
-def test_they_are_the_events_that_podio_wrote(sample_dir, data_dir, form, assert_same):
-    ours = read_events(sample_dir / f"cld_zqq_small{form}.edm4hep.root")
-    assert_same(ours, read_events(data_dir / "edm4hep" / f"cld_zqq_small{form}.edm4hep.root"), rtol=1e-5, atol=1e-6)
+def test_they_are_the_events_that_podio_wrote(sample_dir, data_dir, assert_same):
+    for form in ("", "_rntuple"):
+        name = f"cld_zqq_small{form}.edm4hep.root"
+        assert_same(read_events(sample_dir / name), read_events(data_dir / "edm4hep" / name), rtol=1e-5, atol=1e-6)
