@@ -34,7 +34,7 @@ from pflow.event.particles import Reconstruction
 from pflow.export.folder import export_model
 from pflow.inference.engine import Engine, TokenEngine
 from pflow.model.api import GeneratedParticles, describe
-from pflow.tokens.features import missing_part
+from pflow.tokens.features import missing_part, unknown_values
 from pflow.version import VERSION
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -214,13 +214,8 @@ class OnnxEngine(GraphEngine):
             if name in self._graphs.known:
                 known = np.isfinite(arrays[name]) if dtype == np.float32 else arrays[name] >= 0
                 if not known.all():
-                    first = int(np.flatnonzero(~known.reshape(len(known), -1).all(axis=1))[0])
-                    index = int(np.searchsorted(offsets[part], first, side="right")) - 1
-                    n_bad = np.count_nonzero(~known[offsets[part][index] : offsets[part][index + 1]])
-                    raise events.error(
-                        f"{n_bad} values that the model reads are unknown, and it needs a finite number",
-                        index=index,
-                        field=f"{part}s.{field}",
+                    raise unknown_values(
+                        events, f"{part}s", known.reshape(len(known), -1).all(axis=1), field=f"{part}s.{field}"
                     )
         return [
             {name: values[slice(*offsets[name.partition("_")[0]][i : i + 2])] for name, values in arrays.items()}

@@ -176,21 +176,32 @@ def missing_part(events: Events, part: str) -> InputError:
     return events.error(f"the model reads {part.replace('_', ' ')} and the file holds none{remedy}", field=part)
 
 
+def unknown_values(events: Events, part: str, known: npt.NDArray[np.bool_], *, field: str) -> InputError:
+    """The error of events in which the model reads a `field` that is not `known`, bool [N], in objects of a part."""
+    records = getattr(events, part)
+    event = jagged.event_index(jagged.count(records))
+    index = event[~known][0]
+    reason = ""
+    if field == "hits.layer":
+        without = np.unique(jagged.flat(records.subdetector)[~known])
+        reason = f": no cell encoding for {', '.join(events.detector.calorimeters[i].name for i in without)}"
+    return events.error(
+        f"the model needs a finite number here, and {np.count_nonzero(~known[event == index])} of "
+        f"{np.count_nonzero(event == index)} values are unknown{reason}",
+        index=index,
+        field=field,
+    )
+
+
 def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[npt.NDArray[np.float64]]:
     """Named features of all objects of a part, float64 [N]; InputError if the part is missing or one is not finite."""
     array = getattr(events, part)
     if array is None:
         raise missing_part(events, part)
     columns, found = dict(jagged.columns(array)), []
-    for name, feature in zip(names, _lookup(part, names), strict=True):
+    for feature in _lookup(part, names):
         values = np.asarray(feature.compute(columns, events.detector), dtype=np.float64)
         if not np.isfinite(values).all():
-            bad = np.flatnonzero(~np.isfinite(values))
-            raise events.error(
-                f"the model's feature '{name}' of {part} needs a finite number here; {len(bad)} of {len(values)} "
-                "are unknown or not finite",
-                index=jagged.event_index(jagged.count(array))[bad[0]],
-                field=feature.field,
-            )
+            raise unknown_values(events, part, np.isfinite(values), field=feature.field)
         found.append(values)
     return found
