@@ -39,8 +39,10 @@ _EXPECTED = (
 )
 
 
-def to_onnx(graph: Graph | Loop, path: Path, *, metadata: dict[str, str]) -> None:
-    """Convert a graph and write it to a file, with the texts `metadata`, which a runtime shows.
+def to_onnx(graph: Graph | Loop, path: Path, *, metadata: dict[str, str]) -> list[str]:
+    """Convert a graph and write it to a file, with the texts `metadata`; names of the inputs that the file has.
+
+    A runtime shows the texts. Inputs that the module does not use are not in the file.
 
     Uses torch's older exporter, which traces: the newer one (``dynamo=True``) cannot convert these graphs in torch 2.5
     and takes ten times as long in 2.13. Tracing turns sizes that Python reads into constants, of which torch warns.
@@ -50,6 +52,7 @@ def to_onnx(graph: Graph | Loop, path: Path, *, metadata: dict[str, str]) -> Non
     onnx.helper.set_model_props(model, metadata)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
+    return [value.name for value in model.graph.input]
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import importlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,10 @@ def export_model(model: TrainedModel, folder: str | Path, *, force: bool = False
     )
     metadata = {**export.run, "pflow_version": VERSION, "checkpoint_sha256": model.digest}
     with replacing_folder(folder, replace=EXPORT_FILES, force=force) as partial:
-        for name, graph in export.graphs.items():
-            to_onnx(graph, partial / GRAPHS[name], metadata={**metadata, "graph": name})
+        inputs = {
+            name: to_onnx(graph, partial / GRAPHS[name], metadata={**metadata, "graph": name})
+            for name, graph in export.graphs.items()
+        }
         check_graphs(export.graphs, {name: partial / GRAPHS[name] for name in export.graphs})
         description = {
             "format": EXPORT_FORMAT,
@@ -49,7 +52,8 @@ def export_model(model: TrainedModel, folder: str | Path, *, force: bool = False
             "how_to": list(export.how_to),
             "checkpoint": header.to_dict(),
             **{
-                name: {"file": GRAPHS[name], "opset": OPSET, **_tensors(graph)} for name, graph in export.graphs.items()
+                name: {"file": GRAPHS[name], "opset": OPSET, **_tensors(graph, inputs[name])}
+                for name, graph in export.graphs.items()
             },
             **export.description,
             "sha256": {
@@ -73,9 +77,9 @@ def _export(model: TrainedModel) -> Export:
     return export
 
 
-def _tensors(graph: Graph | Loop) -> dict[str, Any]:
-    """Names, types and shapes of a graph's inputs and outputs."""
+def _tensors(graph: Graph | Loop, inputs: Sequence[str]) -> dict[str, Any]:
+    """Names, types and shapes of those of a graph's inputs, and of its outputs."""
     return {
         name: [{**dataclasses.asdict(spec), "shape": list(spec.shape)} for spec in specs]
-        for name, specs in (("inputs", graph.inputs), ("outputs", graph.outputs))
+        for name, specs in (("inputs", [s for s in graph.inputs if s.name in inputs]), ("outputs", graph.outputs))
     }

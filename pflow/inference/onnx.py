@@ -210,13 +210,12 @@ class OnnxEngine(GraphEngine):
             dtype = np.int32 if field in ("subdetector", "layer") else np.float32
             vector = [values for path, values in columns[part].items() if path.startswith(f"{field}.")]
             values = np.stack(vector, axis=1) if vector else columns[part][field]
-            arrays[name] = np.ascontiguousarray(values, dtype=dtype)
+            arrays[name] = values = np.ascontiguousarray(values, dtype=dtype)
             if name in self._graphs.known:
-                known = np.isfinite(arrays[name]) if dtype == np.float32 else arrays[name] >= 0
+                finite = np.isfinite(values) if dtype == np.float32 else values >= 0
+                known = np.all(finite.reshape(len(values), -1), axis=1)
                 if not known.all():
-                    raise unknown_values(
-                        events, f"{part}s", known.reshape(len(known), -1).all(axis=1), field=f"{part}s.{field}"
-                    )
+                    raise unknown_values(events, f"{part}s", known, field=f"{part}s.{field}")
         return [
             {name: values[slice(*offsets[name.partition("_")[0]][i : i + 2])] for name, values in arrays.items()}
             for i in range(len(events))
