@@ -41,6 +41,8 @@ The key ``pflow_provenance`` holds a JSON text (TObjString): where the events co
 from __future__ import annotations
 
 import functools
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,12 +56,13 @@ from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
 from pflow.event.particles import Reconstruction, concatenate
 from pflow.event.schema import quantities_of
+from pflow.event.skipped import ImplausibleWarning
 from pflow.event.validate import validate_part
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reco_reader import Edm4hepRecoReader
 from pflow.io.output import NOTE, OutputWriter
 from pflow.io.rntuple import make_rntuple
-from pflow.io.root import open_root, open_tree, read_branch, read_note, read_ranges
+from pflow.io.root import open_root, open_tree, read_branch, read_notes, read_ranges
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
 
@@ -274,12 +277,26 @@ def count_entries(path: str | Path) -> int:
 
 
 def read_provenance(path: str | Path) -> dict[str, Any]:
-    """The provenance that a writer stored in a file; an `InputError` if there is none."""
+    """The provenance that a writer stored in a file; an `InputError` if there is none.
+
+    Of files that ROOT's hadd merged, the first's, with the inputs of all and their numbers of flagged events, and a
+    warning where others were made with another model or other options.
+    """
     with open_root(path) as file:
-        provenance = read_note(file, NOTE, path)
-    if provenance is None:
+        notes = read_notes(file, NOTE, path)
+    if not notes:
         raise InputError("holds no provenance: not written by pflow", file=path, field=NOTE)
-    return provenance
+    if len(notes) == 1:
+        return notes[0]
+    differing = [
+        name for name in ("checkpoint", "options") if any(note.get(name) != notes[0].get(name) for note in notes)
+    ]
+    if differing:
+        text = f"{path}: joins outputs that were made with different {' and '.join(differing)}"
+        warnings.warn(text, ImplausibleWarning, stacklevel=2)
+    inputs = [entry for note in notes for entry in note.get("inputs", ())]
+    flagged = sum((Counter(note.get("flagged", {})) for note in notes), Counter())
+    return {**notes[0], "inputs": inputs, "flagged": flagged}
 
 
 def _without_particles(event: Any, flags: Any, optional: frozenset[str]) -> Reconstruction:

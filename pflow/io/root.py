@@ -170,15 +170,27 @@ def write_note(file: Any, key: str, content: Mapping[str, Any]) -> None:
     file[key] = json.dumps(content, sort_keys=True)
 
 
+def read_notes(file: Any, key: str, path: str | PathLike[str]) -> list[dict[str, Any]]:
+    """What `write_note` stored under `key` of an open file: ROOT's hadd keeps a cycle of the key for each file."""
+    cycles = [int(name.split(";")[1]) for name in file.keys(recursive=False) if name.split(";")[0] == key]
+    notes = []
+    for cycle in sorted(cycles):
+        with reading("expected a JSON object", file=path, field=key):
+            content = json.loads(str(file[f"{key};{cycle}"]))
+        if not isinstance(content, dict):
+            raise InputError(f"expected a JSON object, found {type(content).__name__}", file=path, field=key)
+        notes.append(content)
+    return notes
+
+
 def read_note(file: Any, key: str, path: str | PathLike[str]) -> dict[str, Any] | None:
-    """The content that `write_note` stored under `key` of an open file; None if there is no such key."""
-    if key not in {name.split(";")[0] for name in file.keys(recursive=False)}:
-        return None
-    with reading("expected a JSON object", file=path, field=key):
-        content = json.loads(str(file[key]))
-    if not isinstance(content, dict):
-        raise InputError(f"expected a JSON object, found {type(content).__name__}", file=path, field=key)
-    return content
+    """The one content of `read_notes`, None if there is none; an `InputError` where those of merged files differ."""
+    notes = read_notes(file, key, path)
+    for number, note in enumerate(notes):
+        if note != notes[0]:
+            names = ", ".join(name for name in {**notes[0], **note} if note.get(name) != notes[0].get(name))
+            raise InputError(f"files 0 and {number} that were merged into it differ in {names}", file=path, field=key)
+    return notes[0] if notes else None
 
 
 class Columns:

@@ -15,7 +15,7 @@ from pflow.event.particles import Reconstruction, concatenate
 from pflow.event.skipped import leave_out_files
 from pflow.io.checks import Expected
 from pflow.io.open import FilePath, Files, iterate_events, matching
-from pflow.io.particles_root import iterate_reco, read_provenance
+from pflow.io.particles_root import count_entries, iterate_reco, read_provenance
 from pflow.io.root import file_uuid
 from pflow.metrics.evaluation import ORACLE, REFERENCE, Evaluation, EvaluationResult, EvaluationSettings
 from pflow.metrics.match import HitMatching
@@ -99,7 +99,7 @@ def evaluate(
         raise TypeError("files of events need files of reconstructions; pflow.read_events reads events")
     for paths in files.values():
         check_order(paths, truth_files)
-    if any(one.get("truth_tracks") for path in files[name] for one in _inputs(path) or ()):
+    if any(one.get("truth_tracks") for paths in files.values() for path in paths for one in _inputs(path) or ()):
         options["truth_tracks"] = True
     options["expected"] = Expected(targets=total.settings.chosen_by)
     by_hits = isinstance(total.settings.matching, HitMatching)
@@ -148,9 +148,12 @@ def provenance_of(path: FilePath) -> dict[str, Any] | None:
 
 
 def _inputs(path: FilePath) -> list[dict[str, Any]] | None:
-    """What an output of pflow says of the files that it was made from; None: it does not say, or is none."""
+    """What an output of pflow says of the files that it was made from; None: it does not say of all its entries."""
     inputs = (provenance_of(path) or {}).get("inputs")
-    return inputs if isinstance(inputs, list) else None
+    if not isinstance(inputs, list):
+        return None
+    stated = [entry.get("entries") for entry in inputs]
+    return inputs if None in stated or sum(stated) == count_entries(str(path)) else None
 
 
 def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
@@ -167,7 +170,9 @@ def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
                     raise InputError(message, file=path)
             return
         made_from += [(path, entry) for entry in inputs]
-    for (path, entry), expected in zip(made_from, truth, strict=False):
+    if len(made_from) != len(truth):  # one of them was merged
+        return
+    for (path, entry), expected in zip(made_from, truth, strict=True):
         known, uuid = file_uuid(expected), entry.get("uuid")
         if not known or not uuid or uuid == known:
             continue

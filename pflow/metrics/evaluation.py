@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -13,14 +14,14 @@ from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event.events import Events, Flag
 from pflow.event.links import Links
 from pflow.event.particles import Reconstruction
-from pflow.event.skipped import without_refused
+from pflow.event.skipped import ImplausibleWarning, without_refused
 from pflow.event.truth import RULES, STABLE_STATUS, Targets, select_targets
 from pflow.metrics import jets
 from pflow.metrics.event import CountMetrics, EventMetrics, IndexedMetrics, TrackMetrics
 from pflow.metrics.match import HitMatching, Matches, Matching, match, match_by_hits
 from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstruction
 from pflow.metrics.particles import ParticleMetrics
-from pflow.metrics.stats import Tree
+from pflow.metrics.stats import Floats, Tree
 from pflow.metrics.table import ParticleTable
 from pflow.show import html_table
 
@@ -39,6 +40,11 @@ REFERENCE = "reference"
 
 WITHOUT_HITS = Matching()
 """Matching of algorithms that assign no hits, beside one that is matched by hits."""
+
+MATCHED = 0.3
+"""Part of an event's true energy below which, if less is matched, the particles may be another event's."""
+UNLIKE, MIN_UNLIKE = 0.2, 3
+"""Part and number of such events in a chunk from which on they are compared with their neighbours."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -169,6 +175,7 @@ class Evaluation:
         self.titles: dict[str, str] = {}
         self.calibrations: dict[str, str] = {}
         self.matched_by: dict[str, str] = {}
+        self.unlike: Counter[str] = Counter()  # events whose particles are not those of the truth, by algorithm
 
     def update(
         self,
@@ -217,6 +224,8 @@ class Evaluation:
             )
         truth, visible = ParticleTable.from_records(targets.particles), visible_truth(events, targets)
         for algorithm, reconstruction in found.items():
+            if reconstruction.track_links is not None:
+                reconstruction.check_links("track_links", events)
             reco = ParticleTable.from_records(
                 reconstruction.particles, name=reconstruction.name, file=events.path or None, entries=events.entry
             )
@@ -224,6 +233,7 @@ class Evaluation:
             metrics = self.algorithms.setdefault(algorithm, AlgorithmMetrics())
             metrics.update(truth=truth, visible=visible, reco=reco, matches=matches)
             metrics.tracks.update(reconstruction.track_momentum(events))
+            self.unlike[algorithm] += self._count_unlike(truth, reco, matches)
             self.titles[algorithm] = reconstruction.name
 
     def _match(
@@ -253,8 +263,29 @@ class Evaluation:
         true = Links.of(targets.hit_links)
         return match_by_hits(true, Links.of(links), events.hits, truth.counts, reco.counts, rule)
 
+    def _count_unlike(self, truth: ParticleTable, reco: ParticleTable, matches: Matches) -> int:
+        """Number of events whose particles fit the truth of the next event as well, if these are many."""
+        if isinstance(self.settings.matching, HitMatching):  # its links are checked
+            return 0
+        if self.settings.matching != WITHOUT_HITS:
+            matches = match(truth, reco, WITHOUT_HITS)
+        matched = _matched_energy(truth, matches)
+        few = matched < MATCHED * truth.sum_by_event(truth.energy)
+        if few.sum() < max(MIN_UNLIKE, UNLIKE * len(few)):
+            return 0
+        following = truth.next_event()
+        of_next = _matched_energy(following, match(following, reco, WITHOUT_HITS))
+        return int(few.sum()) if matched[few].sum() <= 2 * of_next[few].sum() else 0
+
     def result(self) -> EvaluationResult:
-        """The numbers so far."""
+        """The numbers so far; a warning where a reconstruction does not look like one of these events."""
+        for algorithm, n_events in self.unlike.items():
+            if n_events:
+                text = (
+                    f"in {n_events} of {self.counts['n_events']} events less than {MATCHED:.0%} of the true energy is "
+                    f"matched by '{algorithm}', no more than in the next event: are these its events, in their order?"
+                )
+                warnings.warn(text, ImplausibleWarning, stacklevel=3)
         default = self.settings.matching.definition
         return EvaluationResult(
             settings=self.settings,
@@ -265,6 +296,11 @@ class Evaluation:
             calibrations=dict(self.calibrations),
             matched_otherwise={name: rule for name, rule in self.matched_by.items() if rule != default},
         )
+
+
+def _matched_energy(truth: ParticleTable, matches: Matches) -> Floats:
+    """Energy of each event's true particles that have a match, GeV, float64 [event]."""
+    return truth.sum_by_event(truth.energy * np.isin(np.arange(len(truth)), matches.truth))
 
 
 def visible_truth(events: Events, targets: Targets) -> ParticleTable:

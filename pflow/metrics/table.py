@@ -68,6 +68,12 @@ class ParticleTable:
             momentum=self.momentum[rows],
         )
 
+    def next_event(self) -> ParticleTable:
+        """The particles of the next event in the place of each, of the first in the place of the last."""
+        n = int(self.counts[0])
+        columns = {name: np.roll(getattr(self, name), -n, axis=0) for name in ("pdg", "charge", "energy", "momentum")}
+        return ParticleTable(counts=np.roll(self.counts, -1), **columns)
+
     def by_falling_energy(self) -> Ints:
         """Indices that sort the particles of each event by falling energy, int64 [N]; ties keep their order."""
         return np.lexsort((-self.energy, self.event))

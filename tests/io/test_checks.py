@@ -123,17 +123,37 @@ def test_particles_of_digitised_hits_follow_from_simulated_ones(write, content, 
     assert links.weight.to_list() == [[0.25, 0.75, 0.5, 0.5], []]
 
 
-def test_metadata_of_merged_files_that_differ_are_named(write, content, toy):
-    path = write(content, ids={})
-    with uproot.update(path) as file:
-        table = [ak.Array(np.array([11, 12], np.uint32)), ak.Array(np.array([12, 11], np.uint32))]
-        names = ak.Array([["A1", "A2"]] * 2)
-        records = ak.zip({"name": names, "collectionID": ak.Array(table)})
-        file.mkrntuple("podio_metadata", {"events___CollectionTypeInfo": records})
-    with pytest.warns(
-        ImplausibleWarning, match="the entries of 'podio_metadata' differ in events___CollectionTypeInfo"
-    ):
-        read_events(path, detector=toy)
+@pytest.fixture
+def merged(write, content):
+    """Writes the events of the small file twice, the second time with other ids, and the ids of both files."""
+
+    def write_merged(second):
+        new = {number: second[name] for name, number in IDS.items()}
+        for key, values in content.items():
+            again = [[new[number] for number in event] for event in values] if key.endswith("collectionID") else values
+            content[key] = [*values, *again]
+        path = write(content, ids={})
+        numbers = [ak.Array(np.array(list(ids.values()), np.uint32)) for ids in (IDS, second)]
+        table = ak.zip({"name": ak.Array([list(IDS), list(second)]), "collectionID": ak.Array(numbers)})
+        with uproot.update(path) as file:
+            file.mkrntuple("podio_metadata", {"events___CollectionTypeInfo": table})
+        return path
+
+    return write_merged
+
+
+def test_ids_of_merged_files_are_joined(merged, toy):
+    """The second file numbers its tracks otherwise, and has a collection more."""
+    events = read_events(merged({**IDS, "Tracks": 24, "More": 25}), detector=toy)
+    for links in (events.hit_links, events.track_links):
+        assert links[2:].to_list() == links[:2].to_list()
+        assert ak.count(links.source) > 0
+
+
+def test_an_id_with_two_names_in_merged_files_is_named(merged, toy):
+    with open_events(merged({**IDS, "A1": 13, "B": 11}), detector=toy) as file:
+        (check,) = file.notes()
+    assert "entries 0 and 1 of the metadata name the collection with id 13 B and A1" in check.text
 
 
 def test_fields_with_dots_in_their_names_are_read(sample_dir, tmp_path):

@@ -1,17 +1,23 @@
 """Evaluation of files and of what is in memory, and how chunks of different lengths come together."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+import uproot
 
 import pflow
 from pflow.errors import InputError
+from pflow.event.links import Links
 from pflow.event.particles import Reconstruction
-from pflow.event.skipped import BadEntriesWarning
+from pflow.event.skipped import BadEntriesWarning, ImplausibleWarning
 from pflow.event.truth import select_targets
 from pflow.inference.provenance import describe_input
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.events_root import write_events
-from pflow.io.particles_root import RecoWriter
+from pflow.io.output import NOTE
+from pflow.io.particles_root import RecoWriter, read_provenance
+from pflow.io.root import write_note
 from pflow.metrics.evaluate import check_order
 from pflow.metrics.report import document
 
@@ -117,3 +123,51 @@ def test_a_bad_particle_of_the_reference_costs_the_reference_alone(sample, pando
     wanted = document(pflow.evaluate(pandora, events, oracle=False))
     assert (found["n_bad_input"], found["energy"]) == (0, wanted["energy"])
     assert found["reference"]["n_reco"] == wanted["reference"]["n_reco"] - 1
+
+
+def test_outputs_that_hadd_merged_are_checked_by_all_their_inputs(sample, pandora, tmp_path):
+    """hadd keeps the provenance of each as a cycle of one key; more entries than these are of files that it forgot."""
+    other = sample.with_name("gamma1_test_small.root")
+    events = pflow.read_events(other)
+    second = Reconstruction(particles=events.reference, event=events.event, flags=events.flags)
+    notes = []
+    for path in (sample, other):
+        with pflow.open_events(path) as file:
+            notes.append({"inputs": [describe_input(file)], "options": {}, "flagged": {"MAX_PARTICLES": 1}})
+    merged = tmp_path / "merged.root"
+    with RecoWriter(merged, provenance=notes[0]) as writer:
+        writer.extend(pandora)
+        writer.extend(second)
+    assert check_order([str(merged)], [str(other)]) is None
+    with uproot.update(merged) as file:
+        write_note(file, NOTE, notes[1])
+    made = read_provenance(merged)
+    assert [entry["path"] for entry in made["inputs"]] == [str(sample), str(other)]
+    assert made["flagged"] == {"MAX_PARTICLES": 2}
+    check_order([str(merged)], [str(sample), str(other)])
+    with pytest.raises(InputError, match=r"was made from .*gammasep_test_small\.root"):
+        check_order([str(merged)], [str(other), str(sample)])
+
+
+def test_outputs_of_other_options_that_were_merged_are_told(sample, pandora, tmp_path):
+    merged = tmp_path / "merged.root"
+    with RecoWriter(merged, provenance={"options": {"max_hits": 1}}) as writer:
+        writer.extend(pandora)
+    with uproot.update(merged) as file:
+        write_note(file, NOTE, {"options": {"max_hits": 2}})
+    with pytest.warns(ImplausibleWarning, match=r"merged\.root: joins outputs that were made with different options"):
+        read_provenance(merged)
+
+
+def test_particles_of_other_events_with_the_same_numbers_are_told(sample, pandora):
+    events = pflow.read_events(sample)
+    turned = dataclasses.replace(pandora[np.roll(np.arange(25), 7)], event=events.event)
+    with pytest.warns(ImplausibleWarning, match=r"in 2\d of 25 events less than 30% of the true energy is matched"):
+        pflow.evaluate(turned, events, oracle=False)
+
+
+def test_links_to_tracks_that_are_not_there_are_refused(sample, pandora):
+    events = pflow.read_events(sample)
+    links = Links.by_event(*(np.array([number]) for number in (3, 7, 0, 1)), len(events)).records()
+    with pytest.raises(InputError, match=r"entry 3, 'track_links\.source': PFlow: points outside .* another file\?"):
+        pflow.evaluate(dataclasses.replace(pandora, track_links=links), events, oracle=False)

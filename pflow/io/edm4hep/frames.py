@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -119,6 +120,13 @@ class InputCopy:
             raise InputError(
                 "the file does not say the types of its collections in a form that can be copied; expected a file of "
                 "podio 1.3 or later, with names in events___CollectionTypeInfo, and EDMDefinitions",
+                file=file.path,
+                field="podio_metadata",
+            )
+        several = sorted(name for name, n_ids in Counter(file.ids.values()).items() if n_ids > 1)
+        if several:
+            raise InputError(
+                f"files were merged in which {', '.join(several)} had other ids, so the collections cannot be copied",
                 file=file.path,
                 field="podio_metadata",
             )

@@ -17,7 +17,7 @@ A file without a table of ids, as other tools write them, is read with the ids t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from typing import Any
 
@@ -59,14 +59,14 @@ class PodioFile:
             ("podio_metadata", ("events___idTable", "m_names"), ("events___idTable", "m_collectionIDs")),
             ("metadata", ("CollectionIDs", "m_names"), ("CollectionIDs", "m_collectionIDs")),
         )
-        self.ids = {int(number) & 0xFFFFFFFF: name for name, number in ids}
+        self.ids = self._one_name_each((int(number) & 0xFFFFFFFF, name, entry) for name, number, entry in ids)
         self.ids_stored = bool(self.ids)
         self.ids = self.ids or {collection_id(name): name for name in self.columns.collections}
         types = self._table(
             ("podio_metadata", (info, "name"), (info, "dataType")),
             ("podio_metadata", names, ("events_collectionTypes", "")),
         )
-        self.types = {name: str(kind) for name, kind in types if kind}
+        self.types = {name: str(kind) for name, kind, _ in reversed(types) if kind}
         self.parameters = self._parameters()
         suffix = "__CellIDEncoding"
         self.encodings = {
@@ -191,28 +191,52 @@ class PodioFile:
             self._metadata[tree] = Columns(open_tree(self.directory, tree, self.path), self.path)
         return self._metadata[tree]
 
-    def _first_entry(self, tree: str, *wanted: tuple[str, str]) -> list[list[Any]]:
-        """First entry of these columns of a metadata tree as lists; none if the tree or one of them is not there."""
+    def _entries(self, tree: str, *wanted: tuple[str, str], most: int | None = None) -> list[list[list[Any]]]:
+        """These columns of a metadata tree, as lists by entry; none if the tree or one of them is not there."""
         if tree not in tree_names(self.directory):
             return []
         columns = self._columns(tree)
         if not all(columns.has(*names) and columns.n_values(*names) for names in wanted):
             return []
-        entries = min(columns.num_entries, MAX_METADATA)
+        stop = columns.num_entries if most is None else min(columns.num_entries, most)
         try:
             with reading("cannot be read", file=self.path, field=tree):
-                found = [ak.to_list(columns.get(*names, start=0, stop=entries)) for names in wanted]
+                return [ak.to_list(columns.get(*names, start=0, stop=stop)) for names in wanted]
         except InputError as error:  # of an old podio: the events can be read without
             self.notes[tree] = f"metadata are left out: {error}"
             return []
-        if tree != "runs" and any(row != rows[0] for rows in found for row in rows):
-            self.notes[tree] = f"the entries of '{tree}' differ in {wanted[0][0]}, the first is used"
-        return [rows[0] for rows in found]
 
-    def _table(self, *rows: tuple[str, tuple[str, str], tuple[str, str]]) -> Iterator[tuple[str, Any]]:
-        """Names of the collections and what goes with each, from the first of these columns that are there."""
-        found: list[list[Any]] = next(filter(None, (self._first_entry(*row) for row in rows)), [[], []])
-        return ((str(name), value) for name, value in zip(*found, strict=True))
+    def _first_entry(self, tree: str, *wanted: tuple[str, str]) -> list[list[Any]]:
+        """The first entry of these columns; a note where another differs."""
+        columns = self._entries(tree, *wanted, most=MAX_METADATA)
+        if tree != "runs" and any(row != rows[0] for rows in columns for row in rows):
+            self.notes[tree] = f"the entries of '{tree}' differ in {wanted[0][0]}, the first is used"
+        return [rows[0] for rows in columns]
+
+    def _table(self, *rows: tuple[str, tuple[str, str], tuple[str, str]]) -> list[tuple[str, Any, int]]:
+        """Names of the collections, what goes with each, and the entry that says so; of all entries (merged files).
+
+        From the first of these columns that are there.
+        """
+        columns: list[list[list[Any]]] = next(filter(None, (self._entries(*row) for row in rows)), [[], []])
+        return [
+            (str(name), value, entry)
+            for entry, (names, values) in enumerate(zip(*columns, strict=True))
+            for name, value in zip(names, values, strict=True)
+        ]
+
+    def _one_name_each(self, rows: Iterable[tuple[int, str, int]]) -> dict[int, str]:
+        """Names by id; the first where entries of the metadata, the last of a row, give one id different names."""
+        first: dict[int, tuple[str, int]] = {}
+        for number, name, entry in rows:
+            known, before = first.setdefault(number, (name, entry))
+            if known != name and "ids" not in self.notes:
+                self.notes["ids"] = (
+                    f"entries {before} and {entry} of the metadata name the collection with id {number} {known} and "
+                    f"{name}: files were merged whose ids differ, and references are followed by the first's; read "
+                    "the files before they were merged"
+                )
+        return {number: name for number, (name, _) in first.items()}
 
     def _parameters(self) -> dict[str, tuple[str, ...]]:
         """Parameters of the trees of metadata; those of the whole file go before those of its first run."""
