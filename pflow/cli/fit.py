@@ -41,7 +41,7 @@ from pflow.train.callbacks import (
     release_ranks,
 )
 from pflow.train.model_spec import ModelSpec
-from pflow.train.module import ParticleFlow
+from pflow.train.module import MONITOR, ParticleFlow
 from pflow.train.run_folder import AtomicCheckpointIO, check_run_folder, make_loggers, read_history
 from pflow.train.transfer import transfer_tokeniser
 
@@ -212,9 +212,9 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         parser.set_defaults(
             {
                 "model_checkpoint.filename": "best",
-                "model_checkpoint.monitor": "val/loss",
+                "model_checkpoint.monitor": MONITOR,
                 "model_checkpoint.enable_version_counter": False,
-                "early_stopping.monitor": "val/loss",
+                "early_stopping.monitor": MONITOR,
                 "early_stopping.patience": 20,
                 "early_stopping.strict": False,  # a run may end in the middle of an epoch, before any validation
             }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import filecmp
 import functools
 import hashlib
 import json
+import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +22,8 @@ from pflow.data.dataset import EventDataset, LabelledBatch
 from pflow.data.files import Chunk, FileOptions, read_chunks, spread_sample, survey
 from pflow.data.loader import StepLoader, StopRequest
 from pflow.data.parallel import in_order
-from pflow.errors import ConfigError, PflowError, nearest
+from pflow.errors import ConfigError, InputError, PflowError, nearest
+from pflow.event import jagged
 from pflow.event.augment import Augmentation
 from pflow.event.merge_hits import Merge
 from pflow.event.skipped import BadEntriesWarning
@@ -30,9 +33,13 @@ from pflow.io.checks import Expected
 from pflow.io.open import matching
 from pflow.physics.detector import Detector
 from pflow.tokens.config import HIT_FEATURES, TokenConfig
+from pflow.tokens.encode import target_particles
 from pflow.tokens.tokeniser import Statistics, Tokeniser
 
 Paths = str | list[str] | None
+
+FEW = 8
+"""Entries at the beginning of each file in which targets are looked for."""
 
 
 class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
@@ -231,7 +238,15 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             with self.options.open(chunks["train"][0].path) as file:
                 if self.tokeniser.other_geometry(file.detector):
                     self.tokeniser = self.transfer(self.tokeniser, file.detector)
-        if "train" in chunks:
+        if stage == "fit":
+            for name in splits:
+                _check_targets(name, chunks[name], self.options, self.tokeniser.config)
+            train, val = (dict.fromkeys(chunk.path for chunk in chunks[name]) for name in splits)
+            if common := _common_files(train, val):
+                warnings.warn(
+                    f"data.val: {', '.join(common)} is also in data.train: what was learnt by heart looks good there",
+                    stacklevel=2,
+                )
             chunks["train"] = self._repeated(chunks["train"])
         return chunks
 
@@ -353,6 +368,37 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     def _n_ranks(self) -> int:
         """Number of processes that train together."""
         return 1 if self.trainer is None else int(self.trainer.world_size)
+
+
+def _check_targets(name: str, chunks: Sequence[Chunk], options: FileOptions, config: TokenConfig) -> None:
+    """An InputError for a file without truth, or files without any target: before the training, not after an epoch."""
+
+    def n_targets(some: Sequence[Chunk]) -> Iterator[int]:
+        for events in read_chunks(some, dataclasses.replace(options, cache=None)):
+            yield int(jagged.count(target_particles(events, config)).sum())
+
+    first = [dataclasses.replace(chunk, stop=min(chunk.stop, FEW)) for chunk in chunks if chunk.start == 0]
+    if sum(n_targets(first)) == 0 and not any(n_targets(chunks)):
+        raise InputError(
+            f"data.{name} has no target particles under data.rule {config.rule} and data.e_min {config.e_min:g} GeV",
+            file=chunks[0].path,
+        )
+
+
+def _common_files(train: Collection[str], val: Iterable[str]) -> list[str]:
+    """Validation files that are training files, by any name: a link, or a copy."""
+    by_size: dict[int, list[str]] = {}
+    for path in filter(os.path.isfile, train):
+        by_size.setdefault(os.path.getsize(path), []).append(path)
+
+    def is_known(path: str) -> bool:
+        if not os.path.isfile(path):
+            return path in train
+        same_size = by_size.get(os.path.getsize(path), [])
+        by_link = any(os.path.samefile(path, other) for other in same_size)
+        return by_link or any(filecmp.cmp(path, other, shallow=False) for other in same_size)
+
+    return list(filter(is_known, val))
 
 
 def _statistics(chunk: Chunk, options: FileOptions, config: TokenConfig) -> Statistics:

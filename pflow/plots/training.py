@@ -11,8 +11,12 @@ from matplotlib.ticker import MaxNLocator
 
 from pflow.plots.style import COLORS, styled
 
-ERRORS = {"val/energy_error": (100.0, "Energy error [%]"), "val/angle_deg": (1.0, "Angle [deg]")}
-"""Metrics with a panel of their own (means over the next particles): factor, and label of the axis."""
+ERRORS = {
+    "val/wrong_energy": (100.0, "Wrong energy [%]"),
+    "val/energy_error": (100.0, "Energy error [%]"),
+    "val/angle_deg": (1.0, "Angle [deg]"),
+}
+"""Metrics with a panel of their own: of decoded particles, and means over the next ones: factor, label of the axis."""
 
 
 def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "") -> Figure:

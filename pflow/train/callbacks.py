@@ -16,11 +16,12 @@ from pytorch_lightning.callbacks import RichProgressBar, WeightAveraging
 from torch import Tensor, nn
 
 from pflow.errors import ConfigError
-from pflow.train.module import ParticleFlow
+from pflow.train.module import MONITOR, ParticleFlow
 
 COLUMNS = {
     "train/loss": "train loss {:.4f}",
     "val/loss": "val loss {:.4f}",
+    MONITOR: "wrong energy {:.2%}",
     "val/energy_error": "energy error {:.2%}",
     "val/angle_deg": "angle {:.3f} deg",
 }

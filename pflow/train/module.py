@@ -15,14 +15,20 @@ from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor
 
 from pflow.checkpoint.format import KEY, Header
-from pflow.data.batch import Target
+from pflow.data.batch import Batch, Target
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.dataset import LabelledBatch
 from pflow.errors import ConfigError, InputError
-from pflow.model.api import ModelInputs, Reconstructor, describe
+from pflow.metrics.match import Matching, match
+from pflow.metrics.table import ParticleTable
+from pflow.model.api import GeneratedParticles, ModelInputs, Reconstructor, describe
 from pflow.model.pointing import PointingReconstructor
+from pflow.model.pointing.refine_training import EXTRA_PARTICLES
 from pflow.train.model_spec import ModelSpec
 from pflow.version import VERSION
+
+MONITOR = "val/wrong_energy"
+"""What chooses the best epoch: the share of the validation targets' energy that is wrong, see `wrong_energy`."""
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 """Precisions of training that are allowed: in all, weights, positions and directions stay in single precision."""
@@ -198,7 +204,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     on_validation_start = on_train_epoch_end
 
     def validation_step(self, labelled: LabelledBatch, batch_idx: int) -> None:
-        """Losses, and errors of each particle given the true particles before it."""
+        """Losses, errors of each particle given the true particles before it, and the wrong energy when decoded."""
         self._evaluate("val", labelled)
 
     def test_step(self, labelled: LabelledBatch, batch_idx: int) -> None:
@@ -257,6 +263,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         n = int(output.target.mask.sum())
         if n == 0 and self.trainer.world_size == 1:
             return
+        wrong, true = wrong_energy(self.reconstructor, labelled.batch)
+        mev = round(1e3 * true) if labelled.weight else 0  # Lightning weights a mean with whole numbers
+        self._log_mean(f"{prefix}/wrong_energy", torch.tensor(wrong / max(true, 1e-9), device=self.device), mev)
         errors = next_particle_errors(output.prediction, output.target, self.reconstructor.inputs.energy_std)
         for name, value in errors.items():
             # Each rank logs in each step, or they would wait for each other.
@@ -291,6 +300,32 @@ def warmup_cosine(*, total: int, warmup: int, final: float) -> Callable[[int], f
         return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
     return factor
+
+
+def wrong_energy(reconstructor: Reconstructor, batch: Batch) -> tuple[float, float]:
+    """Decode a batch as a reconstruction does: the energy that is wrong, and the energy of all targets, GeV.
+
+    Wrong is the energy of targets that no particle is matched to, of particles that are matched to no target, and the
+    difference of the energies of each pair; `pflow evaluate` matches in the same way (`pflow.metrics.match`).
+    """
+    target = batch.target
+    assert target is not None  # checked by the training step
+    most = min(reconstructor.decoding.max_particles, target.mask.shape[1] + EXTRA_PARTICLES)
+    with torch.autocast(target.mask.device.type, enabled=False):
+        generated = reconstructor.generate(batch, decoding=reconstructor.decoding.limited(most))
+    truth, reco = (_table(particles, reconstructor.inputs) for particles in (target, generated))
+    matches = match(truth, reco, Matching())
+    true, found = truth.energy[matches.truth], reco.energy[matches.reco]
+    unmatched = truth.energy.sum() - true.sum() + reco.energy.sum() - found.sum()
+    return float(unmatched + abs(true - found).sum()), float(truth.energy.sum())
+
+
+def _table(particles: Target | GeneratedParticles, inputs: ModelInputs) -> ParticleTable:
+    mask = particles.mask
+    energy = 10 ** (inputs.energy_mean + inputs.energy_std * particles.energy[mask].double())  # GeV
+    columns = {"pdg": particles.pdg[mask], "charge": particles.charge[mask], "energy": energy}
+    columns |= {"momentum": energy[:, None] * particles.direction[mask], "counts": mask.sum(1)}
+    return ParticleTable(**{name: column.cpu().numpy() for name, column in columns.items()})
 
 
 def next_particle_errors(prediction: Mapping[str, Tensor], target: Target, energy_std: float) -> dict[str, Tensor]:

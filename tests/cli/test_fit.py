@@ -65,6 +65,16 @@ def test_a_fit_leaves_checkpoints_its_configuration_and_logs(run):
     assert all(0 < value < 180 for value in logged(run, "val/angle_deg"))
 
 
+def test_the_best_model_is_of_the_epoch_with_the_least_wrong_energy_and_the_last_line_says_so(moved, capsys):
+    assert main(["fit", f"--checkpoint={moved}"]) == 0
+    wrong = logged(moved, "val/wrong_energy")
+    assert len(wrong) == 2
+    epoch = wrong.index(min(wrong)) + 1
+    assert read_checkpoint(moved / "best.ckpt").header.provenance["epoch"] + 1 == epoch
+    said = f"best model: {moved / 'best.ckpt'} (epoch {epoch}, wrong energy {min(wrong):.2%})"
+    assert capsys.readouterr().out.splitlines()[-1] == said
+
+
 def test_the_checkpoint_says_where_it_comes_from_and_is_ready_to_use(run):
     for name in ("best.ckpt", "last.ckpt"):
         torch.load(run / name, weights_only=True)  # weights and plain data only
@@ -124,11 +134,16 @@ def test_where_nothing_is_left_to_train_the_option_to_raise_is_said(moved, tmp_p
         main(["fit", f"--checkpoint={moved}", f"--output={tmp_path / 'other'}", "--trainer.max-steps=14"])
 
 
-def test_a_run_that_was_moved_keeps_its_best_model(moved):
-    """If no later epoch is better: here they have a learning rate at which the losses grow."""
+def test_a_run_that_was_moved_keeps_its_best_model(moved, capsys):
+    content = torch.load(moved / "last.ckpt", weights_only=True)
+    (state,) = (state for name, state in content["callbacks"].items() if "ModelCheckpoint" in name and state["monitor"])
+    state["best_model_score"] = state["kth_value"] = torch.zeros(())  # no epoch to come is better
+    state["best_k_models"] = dict.fromkeys(state["best_k_models"], torch.zeros(()))
+    torch.save(content, moved / "last.ckpt")
     best = read_checkpoint(moved / "best.ckpt").digest
-    assert main(["fit", f"--checkpoint={moved}", "--trainer.max-epochs=3", "--model.lr=20"]) == 0
+    assert main(["fit", f"--checkpoint={moved}", "--trainer.max-epochs=3"]) == 0
     assert read_checkpoint(moved / "best.ckpt").digest == best
+    assert re.search(rf"{moved / 'best.ckpt'} \(epoch [12], wrong energy 0.00%\)", capsys.readouterr().out)
 
 
 def test_a_resumed_training_has_the_rate_that_is_asked_for(moved):

@@ -1,3 +1,7 @@
+import os
+import re
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -5,8 +9,10 @@ import torch
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
+from pflow.event.events import Events
 from pflow.event.merge_hits import Merge
 from pflow.event.skipped import BadEntriesWarning
+from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.io.reader import EventFile
 from pflow.tokens.tokeniser import Tokeniser
@@ -79,6 +85,42 @@ def test_other_stages_need_a_trained_tokeniser(train_files, stage):
     data = ParticleFlowData(val=train_files, test=train_files)
     with pytest.raises(ConfigError, match="--checkpoint"):
         data.setup(stage)
+
+
+@pytest.mark.parametrize("how", ["name", "link", "hard link", "copy"])
+def test_a_validation_file_that_is_a_training_file_is_said(train_files, val_file, tmp_path, how):
+    path = train_files[0] if how == "name" else str(tmp_path / "val.root")
+    make = {"name": lambda *_: None, "link": os.symlink, "hard link": os.link, "copy": shutil.copy}
+    make[how](train_files[0], path)
+    with pytest.warns(UserWarning, match=rf"^data\.val: {re.escape(path)} is also in data\.train"):
+        ParticleFlowData(train=train_files, val=[path, val_file]).setup("fit")
+
+
+@pytest.fixture
+def without_targets(make_photons, tmp_path):
+    """Writes a file without truth, or one of photons of at most 0.05 GeV."""
+
+    def write(truth: bool) -> str:
+        events = make_photons(12, energy=0.05)
+        if not truth:
+            events = Events(detector=events.detector, event=events.event, hits=events.hits)
+        write_events(tmp_path / "bad.root", events)
+        return str(tmp_path / "bad.root")
+
+    return write
+
+
+@pytest.mark.filterwarnings("ignore::pflow.event.skipped.ImplausibleWarning")
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize(
+    ("truth", "message"), [(False, "needs truth particles.*; the file holds none"), (True, "has no target particles")]
+)
+def test_files_without_targets_are_refused_before_the_training(data, without_targets, split, truth, message):
+    """Also where a trained model brings the tokeniser. Of several files each must have truth, and one targets."""
+    data.setup("fit")
+    data.paths[split] = [without_targets(truth)] if truth else [*data.paths["train"], without_targets(truth)]
+    with pytest.raises(InputError, match=rf"bad\.root\b.*{message}"):
+        data.setup("fit")
 
 
 @pytest.mark.parametrize("missing", ["train", "val"])

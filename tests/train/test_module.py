@@ -2,6 +2,7 @@ import functools
 import math
 import re
 from datetime import timedelta
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from pflow.cli.main import main as cli_main
 from pflow.data.batch import Target
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError
-from pflow.model.api import TrainingOutput
+from pflow.model.api import DecodingConfig, TrainingOutput
 from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationReconstructor
-from pflow.train.module import ParticleFlow, next_particle_errors, warmup_cosine
+from pflow.train.module import ParticleFlow, next_particle_errors, warmup_cosine, wrong_energy
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch
 
@@ -130,6 +131,31 @@ def test_the_rate_rises_linearly_and_falls_as_half_a_cosine_to_the_final_value_w
 
 
 X, Y, Z = torch.eye(3)
+
+
+def test_the_wrong_energy_by_hand():
+    """Targets of 10 and 2 GeV, found with 8 GeV and not at all, and a fake of 1 GeV; the second event is right."""
+    true = _particles([[10.0, 2.0], [5.0, 0.0]], [[X, Y], [Z, Z]])
+    found = _particles([[1.0, 8.0], [5.0, 0.0]], [[Z, X], [Z, Z]])
+    asked = []
+
+    def generate(batch, decoding):
+        asked.append(decoding.max_particles)
+        return found
+
+    model = SimpleNamespace(decoding=DecodingConfig(), inputs=SimpleNamespace(energy_mean=0.5, energy_std=2.0))
+    model.generate = generate
+    assert wrong_energy(model, SimpleNamespace(target=true)) == pytest.approx((2.0 + 2.0 + 1.0, 17.0), rel=1e-5)
+    assert asked == [22]  # a bad model does not decode 150 particles of a photon
+
+
+def _particles(energy: list[list[float]], direction: list[list[torch.Tensor]]) -> Target:
+    """Particles of these energies, GeV; 0: padding."""
+    values = torch.tensor(energy)
+    index = torch.zeros_like(values, dtype=torch.int64)
+    normalised = (values.clamp(min=1e-3).log10() - 0.5) / 2.0
+    unit = torch.stack([torch.stack(row) for row in direction])
+    return Target(charge=index, pdg=index, energy=normalised, direction=unit, mask=values > 0)
 
 
 def test_errors_of_the_next_particles_by_hand():
