@@ -8,6 +8,7 @@ no verb but the one that runs is imported.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import traceback
@@ -69,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f" Did you mean '{close[0]}'?" if close else ""
         print(f"pflow: no verb '{verb}'.{hint}\n\n{_usage()}", file=sys.stderr)
         return 2
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an ASCII terminal has no ±
     # Before torch is loaded: threads that spin while they wait make training ten times slower on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:

@@ -90,16 +90,20 @@ def run(args: argparse.Namespace) -> int:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     times = (TimeElapsedColumn(), TimeRemainingColumn())
     # Chunks take long: the speed is that of the last hour, not of the last half minute.
-    with Progress(
-        *columns, *times, console=Console(stderr=True), disable=args.quiet, speed_estimate_period=3600
-    ) as progress:
+    console = Console(stderr=True)
+    hidden = args.quiet or not console.is_terminal
+    with Progress(*columns, *times, console=console, disable=hidden, speed_estimate_period=3600) as progress:
         task = progress.add_task("reconstructing", total=None)
         options = {name: value for name, value in vars(args).items() if name not in ("inputs", "quiet", "verbose")}
-        summary = reconstruct_files(
-            args.inputs,
-            **options,
-            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
-        )
+        try:
+            summary = reconstruct_files(
+                args.inputs,
+                **options,
+                on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+            )
+        except BaseException:
+            progress.live.transient = True  # no bar that stands still above the error
+            raise
     print(_report(summary, args.output or args.output_dir))
     if args.verbose:
         for path, entry in summary.truncated:
@@ -122,8 +126,8 @@ def _report(summary: Summary, place: str) -> str:
     events = [f"{summary.n_events} events", f"{summary.n_particles} particles"]
     happened = [f"{n} {what}" for n, what in counts if n]
     momentum, *elsewhere = summary.track_momentum
-    for place, part in zip(("neutral particles", "none"), elsewhere, strict=True):
+    for particles, part in zip(("neutral particles", "none"), elsewhere, strict=True):
         if part > 0:
-            happened.append(f"{part / momentum:.1%} of the momentum of tracks in {place}")
+            happened.append(f"{part / momentum:.1%} of the momentum of tracks in {particles}")
     said = ", ".join([*events, *happened, f"{summary.seconds:.1f} s"])
     return f"{place}: {said} ({summary.model}, detector {summary.detector}, engine {summary.engine})"

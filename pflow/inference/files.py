@@ -135,6 +135,10 @@ def reconstruct_files(
     if cluster is not None and isinstance(checkpoint, TrainedModel):
         raise ConfigError("a cluster needs the path of the checkpoint: its processes load it themselves")
     jobs = _jobs(matching(inputs), output, output_dir, format)
+    for job in jobs:  # before the model is loaded; outputs of a folder that are there may be finished ones
+        if output is not None or not job.output.exists():
+            sources = [*job.inputs, *([checkpoint] if isinstance(checkpoint, str | Path) else [])]
+            check_output(job.output, inputs=sources, replace=NOTE.encode(), force=force)
     skip_files = output_dir is not None and on_error == "skip"
     reading = FileOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error)
     first = None

@@ -242,14 +242,14 @@ def _first_events(reader: Reader) -> Events | None:
 
 
 def _distances(events: Events, region: str) -> ak.Array:
-    """[event, hit] radius of the ECAL hits of the barrel, or |z| of those of the endcaps, mm; only finite ones."""
+    """[event, hit] radius of the ECAL hits of the barrel, or |z| of those of the endcaps, mm; only usable ones."""
     calorimeters = events.detector.calorimeters
     wanted = [i for i, own in enumerate(calorimeters) if own.kind == "ecal" and own.region == region]
     subdetector = events.hits.subdetector
     chosen = ak.unflatten(np.isin(jagged.flat(subdetector), wanted), jagged.count(subdetector))
-    position = events.hits.position[chosen]
-    values = position.rho if region == "barrel" else abs(position.z)
-    return values[np.isfinite(values)]
+    hits = events.hits[chosen]
+    values = hits.position.rho if region == "barrel" else abs(hits.position.z)
+    return values[np.isfinite(values) & (hits.energy > 0)]  # hits that were left out are at the origin
 
 
 def _inside(distances: ak.Array, lowest: float, front: float, highest: float) -> bool | None:

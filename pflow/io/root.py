@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import awkward as ak
 import numpy as np
 import uproot
+from uproot.interpretation import identify
 from uproot.source.file import MultithreadedFileSource
 
 from pflow.errors import InputError, first_line, nearest, reading
@@ -119,7 +121,9 @@ def read_branch(tree: Any, branch: str, start: int, stop: int, path: str | PathL
     """One branch or field of entries `start` to `stop`; an `InputError` says what cannot be read."""
     with reading(f"cannot be read up to entry {stop}, truncated or damaged file", file=path, entry=start, field=branch):
         try:
-            values = tree[branch].array(entry_start=start, entry_stop=stop, library="ak")
+            own = tree[branch]
+            how = {} if hasattr(tree, "all_fields") else {"interpretation": _interpretation(own)}
+            values = own.array(entry_start=start, entry_stop=stop, library="ak", **how)
         except KeyError:
             if not hasattr(tree, "all_fields"):
                 raise
@@ -134,6 +138,19 @@ def read_branch(tree: Any, branch: str, start: int, stop: int, path: str | PathL
                 raise ValueError(f"lists do not lie one after the other within the {len(layout.content)} values")
             layout = layout.content
     return values
+
+
+def _interpretation(branch: Any) -> Any:
+    """How to read lists of ROOT's packed numbers, Float16_t and Double32_t; None of other branches: as uproot does.
+
+    uproot takes the brackets of their count (``e[n]/f[0,9,16]``) for their range: it fails, or reads other numbers.
+    """
+    leaf = branch.member("fLeaves")[0] if len(branch.member("fLeaves")) == 1 else None
+    if leaf is None or leaf.classname not in ("TLeafF16", "TLeafD32") or leaf.member("fLeafCount") is None:
+        return None
+    title = leaf.member("fTitle").replace(f"[{leaf.member('fLeafCount').member('fName')}]", "", 1)
+    alone = SimpleNamespace(classname=leaf.classname, member=lambda _: title)
+    return uproot.AsJagged(identify._float16_or_double32(branch, {}, alone, leaf.classname == "TLeafF16", ()))
 
 
 def entries_at_once(tree: Any) -> int:

@@ -1,3 +1,4 @@
+import io
 import subprocess
 import sys
 from importlib.metadata import version
@@ -70,6 +71,26 @@ def test_whatever_happens_is_one_line_and_an_exit_code(monkeypatch, capsys, erro
     assert shown.count("\n") == 1
     assert main(["inspect", "a.root", "--debug"]) == code
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_what_a_terminal_cannot_show_stops_nothing(monkeypatch):
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setattr("pflow.cli.inspect.run", lambda _: print("0.940 ±0.017") or 0)
+    assert main(["inspect", "a.root"]) == 0
+    stdout.flush()
+    assert stdout.buffer.getvalue() == b"0.940 ?0.017\n"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_an_error_has_no_progress_bar_above_it(tmp_path, monkeypatch, capsys, terminal):
+    monkeypatch.setenv("FORCE_COLOR", "1" if terminal else "")
+    words = ["reconstruct", tmp_path / "none.root", "--output", tmp_path / "reco.root", "--checkpoint=ild-g4-photon"]
+    assert main([*map(str, words)]) == 1
+    shown = capsys.readouterr().err
+    bar, error = shown.split("pflow reconstruct: error: ")
+    assert error.count("\n") == 1
+    assert ("reconstructing" in bar, "\x1b[2K" in bar.rpartition("reconstructing")[2]) == (terminal, terminal)
 
 
 def test_a_remote_file_is_not_called_damaged(capsys, monkeypatch):

@@ -130,6 +130,14 @@ def test_options_are_checked(bare, model, tmp_path, options, message):
         run([bare], model, tmp_path / "reco.root", **options)
 
 
+@pytest.mark.parametrize("place", ["output", "output_dir"])
+def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(bare, tmp_path, monkeypatch, place):
+    monkeypatch.setattr("pflow.inference.files.load_model", lambda _: pytest.fail("the model is loaded"))
+    target = {"output": tmp_path / "no" / "reco.root", "output_dir": bare}[place]
+    with pytest.raises(ConfigError, match=r"cannot write"):
+        reconstruct_files([bare], **{place: target})
+
+
 def test_a_bad_entry_stops_everything_or_is_skipped(model, events, spoil, tmp_path):
     bad = tmp_path / "bad.root"
     write_events(bad, spoil(events, 4, "hits.energy", np.nan, of_all=True))

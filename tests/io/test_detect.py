@@ -6,13 +6,15 @@ import pytest
 import uproot
 
 from pflow.errors import InputError
+from pflow.event import jagged
 from pflow.event.build import make_hits
 from pflow.event.events import Events
+from pflow.event.skipped import leave_out
 from pflow.io.detect import best_detector, best_layout, detector_matches, fitting_detectors, geometry_fits, sniff
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.events_root import write_events
 from pflow.io.flat import FlatReader
-from pflow.io.open import open_events
+from pflow.io.open import open_events, read_events
 from pflow.io.root import open_root
 from pflow.physics.detector import load_detector
 
@@ -79,6 +81,16 @@ CORNER = 1804.8 / np.cos(np.pi / 8)
 )
 def test_geometry(hits, detector, fits):
     assert geometry_fits(ecal_hits(**hits), load_detector(detector)) is fits
+
+
+def test_hits_that_were_left_out_say_nothing_of_the_geometry(sample_dir):
+    events = read_events(sample_dir / "cld_zqq_small.edm4hep.root")
+    energy = jagged.flat(events.hits.energy).copy()
+    energy[::50] = -1.0
+    events = replace(events, hits=jagged.replaced(events.hits, {"energy": energy}))
+    kept, left_out = leave_out(events)
+    assert left_out["hits"].mean() > 0.015
+    assert geometry_fits(kept, events.detector) is True
 
 
 @pytest.mark.parametrize("sim", [None, True])

@@ -106,8 +106,25 @@ def test_what_no_reader_was_made_for_is_listed_too(write, content, toy, monkeypa
     found = inspect_file(path)
     assert [part.reason for part in found.missing] == ["TypeError: a map of parameters"]
     assert next(table for table in found.tables if table.name == "events").num_entries == 2
-    monkeypatch.setattr(uproot.TTree, "typenames", fails)
-    assert "events" in [table.name for table in inspect_file(path).tables]
+    monkeypatch.setattr(uproot.TBranch, "typename", property(fails))
+    table = next(table for table in inspect_file(path).tables if table.name == "events")
+    assert table.columns["A1.energy"] == "unknown"
+
+
+def test_a_branch_that_is_not_understood_hides_no_collection(write, content, toy, monkeypatch):
+    """Parameters of a frame, in files of podio 0.16 to 0.99: a map that is no list of objects."""
+    content["PARAMETERS.first"] = [[1.0], [2.0]]
+    whole = Columns.get
+
+    def get(self, collection, *members, **entries):
+        if collection == "PARAMETERS":
+            raise TypeError("Cannot cast array data")
+        return whole(self, collection, *members, **entries)
+
+    monkeypatch.setattr(Columns, "get", get)
+    found = {own.name: own for own in inspect_file(write(content), detector=toy).collections}
+    assert found["A1"].count == 2
+    assert found["PARAMETERS"].unreadable.endswith("cannot be read: TypeError: Cannot cast array data")
 
 
 def test_metadata_that_cannot_be_read_cost_no_events(write, content, toy, monkeypatch):

@@ -4,6 +4,7 @@ import uproot
 
 from pflow.errors import InputError
 from pflow.io import root
+from pflow.io.open import read_events
 from pflow.io.root import Columns, open_root, open_tree, read_branch, read_note, read_ranges, write_note
 
 
@@ -20,6 +21,14 @@ def test_something_else_is_refused(tmp_path, content, message):
         (tmp_path / "a.root").write_bytes(content)
     with pytest.raises(InputError, match=message):
         open_root(tmp_path / "a.root")
+
+
+def test_packed_numbers_of_root_are_read(sample_dir):
+    """Of Float16_t, Double32_t with a range and without one, as ROOT wrote them: tests/data/README.md."""
+    events = read_events(sample_dir / "packed_numbers.root", layout="g4")
+    assert events.hits.energy.to_list() == [[], [pytest.approx(0.1, rel=1e-3)], pytest.approx([0.1, 1.6], rel=1e-3)]
+    assert events.hits.position.x[2].to_list() == pytest.approx([1900.25, 1901.25], abs=1e-3)
+    assert events.hits.position.y[2].to_list() == [0, -500.5]
 
 
 @pytest.mark.parametrize("keep", [0.02, 0.5, 0.999])

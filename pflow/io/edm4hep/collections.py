@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 
-from pflow.errors import InputError
+from pflow.errors import InputError, reading
 from pflow.event import jagged
 from pflow.io.edm4hep.podio import PodioFile, relation, track_states
 
@@ -82,25 +82,29 @@ def list_collections(file: PodioFile) -> list[Collection]:
 
 
 def collection_contents(file: PodioFile, stop: int) -> tuple[Collection, ...]:
-    """The same with what they hold in the first `stop` entries."""
-    contents = []
-    for own in list_collections(file):
-        count, energy = count_objects(file, own, stop), None
-        if file.columns.has(own.name, "energy"):
-            values = jagged.flat(file.columns.get(own.name, "energy", start=0, stop=stop), np.float64)
-            energy = float(values[np.isfinite(values)].sum()) / max(stop, 1)
-        pairs = link_pairs(file, own.name, stop) if own.kind == "Link" else {}
-        contents.append(
-            dataclasses.replace(
-                own,
-                count=count,
-                mean=count / max(stop, 1),
-                mean_energy=energy,
-                cell_encoding=file.encodings.get(own.name, ""),
-                links=tuple(f"{start or '?'} -> {end or '?'}" for start, end in pairs),
-            )
-        )
-    return tuple(contents)
+    """The same with what they hold in the first `stop` entries; one that cannot be read says so itself."""
+    return tuple(_content(file, own, stop) for own in list_collections(file))
+
+
+def _content(file: PodioFile, own: Collection, stop: int) -> Collection:
+    energy = None
+    try:
+        with reading("cannot be read", file=file.path, field=own.name):
+            count = count_objects(file, own, stop)
+            if file.columns.has(own.name, "energy"):
+                values = jagged.flat(file.columns.get(own.name, "energy", start=0, stop=stop), np.float64)
+                energy = float(values[np.isfinite(values)].sum()) / max(stop, 1)
+            pairs = link_pairs(file, own.name, stop) if own.kind == "Link" else {}
+    except InputError as error:
+        return dataclasses.replace(own, unreadable=str(error))
+    return dataclasses.replace(
+        own,
+        count=count,
+        mean=count / max(stop, 1),
+        mean_energy=energy,
+        cell_encoding=file.encodings.get(own.name, ""),
+        links=tuple(f"{start or '?'} -> {end or '?'}" for start, end in pairs),
+    )
 
 
 def count_objects(file: PodioFile, collection: Collection, stop: int) -> int:

@@ -7,7 +7,7 @@ import itertools
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import awkward as ak
@@ -109,10 +109,11 @@ class InputCopy:
     """Reads the collections of one file member by member.
 
     Those of an EDM4hep before 1.0 become those of 1.0, as podio would read them; of a schema that is not known they are
-    copied as they are, with a warning. An `InputError` where the metadata lack their ids and types.
+    copied as they are, with a warning. Those of the metadata that a program dropped from the file, whole or in part,
+    are left out, with a warning. An `InputError` where the metadata lack ids and types, or one of `needed` is dropped.
     """
 
-    def __init__(self, file: PodioFile) -> None:
+    def __init__(self, file: PodioFile, needed: Collection[str] = ()) -> None:
         self._file = file
         self.definitions = {name: (text, file.version(name)) for name, text in file.definitions().items()}
         infos = file.infos()
@@ -148,13 +149,33 @@ class InputCopy:
                 stacklevel=4,
             )
         self.model = DataModel(*models.values())
-        self.collections = {info.name: info for info in infos}
+        self.collections: dict[str, CollectionInfo] = {}
         self._fields: dict[str, str] = {}
+        dropped = []
         for info in infos:
             try:
-                self._fields |= self.model.fields(info)
+                fields = self.model.fields(info)
             except KeyError as error:
                 raise InputError(str(error.args[0]), file=file.path, field=info.name) from error
+            members = [(field, names) for field, kind in fields.items() for _, names in self._members(kind)]
+            if all(any(file.columns.has(field, name) for name in names) for field, names in members):
+                self.collections[info.name] = info
+                self._fields |= fields
+            elif info.name in needed:
+                raise InputError("the file holds only a part of it", file=file.path, field=info.name)
+            else:
+                dropped.append(info.name)
+        if dropped:
+            text = f"{file.path}: {', '.join(dropped)} of its metadata is not or not whole in the file, and not copied"
+            warnings.warn(text, stacklevel=4)
+
+    def _members(self, cpp_type: str) -> list[tuple[str, tuple[str, ...]]]:
+        """Path of each leaf of a type, and what it may be called in the file."""
+        changed = CHANGED.get(cpp_type, {})
+        return [
+            (path, (path, changed.get(path, ("", path))[1]) if length is None else (f"{path}[{length}]", path))
+            for path, length in self.model.leaves(cpp_type)
+        ]
 
     def read(self, start: int, stop: int) -> Frames:
         """Content of all collections, with their references, in entries `start` to `stop` (exclusive)."""
@@ -162,10 +183,7 @@ class InputCopy:
         for field, cpp_type in self._fields.items():
             columns: dict[str, npt.NDArray[Any]] = {}
             counts = np.zeros(stop - start, dtype=np.int64)
-            changed = CHANGED.get(cpp_type, {})
-            for path, length in self.model.leaves(cpp_type):
-                _, older = changed.get(path, ("", path))
-                names = (path, older) if length is None else (f"{path}[{length}]", path)
+            for path, names in self._members(cpp_type):
                 values = self._file.columns.get(field, *names, start=start, stop=stop)
                 counts = jagged.count(values)
                 columns[path] = np.asarray(ak.to_numpy(ak.flatten(values, axis=1)))

@@ -63,7 +63,7 @@ class Edm4hepRecoWriter(OutputWriter):
             if not reader.sim:
                 self._hit_collections = tuple(name for own in file.detector.calorimeters for name in sources[own.name])
             self._track_id = next((reader.file.id_of(name) for name in sources["tracks"]), None)
-            self._mc_id = next((reader.file.id_of(name) for name in sources["truth"]), None)
+            self._mc_id = next((reader.file.id_of(name) for name in sources["truth"] if name in copied), None)
         if mc_links and self._mc_id is None:
             raise InputError(
                 "links to Monte Carlo particles need an EDM4hep file that holds them, of podio 1.3 or later",
@@ -205,7 +205,8 @@ def _copy_of(reader: Edm4hepReader | None) -> InputCopy | None:
     if reader is None:
         return None
     try:
-        return InputCopy(reader.file)
+        parts = ("tracks", *(own.name for own in reader.detector.calorimeters))
+        return InputCopy(reader.file, [name for part in parts for name in reader.sources[part]])
     except InputError as error:
         warnings.warn(f"{error}; the output holds the hits and tracks that were used instead", stacklevel=3)
         return None

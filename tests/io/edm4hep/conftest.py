@@ -81,7 +81,13 @@ def read(write: Callable[..., Any], toy: Detector) -> Callable[..., Events]:
 def write_podio(tmp_path: Path) -> Callable[..., Path]:
     """Writes content (`tests/data/podio_content.yaml`) as podio does, with types and an encoding of cell ids."""
 
-    def write(content: dict[str, Any], name: str = "podio.root", *, leave_out: tuple[str, ...] = ()) -> Path:
+    def write(
+        content: dict[str, Any],
+        name: str = "podio.root",
+        *,
+        leave_out: tuple[str, ...] = (),
+        dropped: tuple[str, ...] = (),  # of the tree and not of the metadata
+    ) -> Path:
         columns: dict[str, dict[str, Any]] = {}
         counts: dict[str, Any] = {}
         for key, values in content.items():
@@ -101,6 +107,8 @@ def write_podio(tmp_path: Path) -> Callable[..., Path]:
             definitions = {"edm4hep": (json.dumps(DEFINITION), (1, 2, 3))}
             writer = FrameWriter(file, collections=collections, definitions=definitions)
             writer.extend(fields, [{"Float": {"weight": [0.5]}, "String": {"name": ["one", "two"]}}, {}])
+            kind = "edm4hep::TrackCollection"
+            writer._collections += [(model, CollectionInfo(name=name, data_type=kind)) for name in dropped]
             writer.finish(
                 {"metadata": [{"String": {"A1__CellIDEncoding": ["layer:8"]}}], "runs": [{"Int": {"run": [7]}}] * 2}
             )

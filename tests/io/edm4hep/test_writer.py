@@ -14,6 +14,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.io.edm4hep.data_model import collection_id
+from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events, read_events
@@ -72,6 +73,18 @@ def test_optional_parts_stay_absent(source, reconstruct, same_reco):
     assert found.hit_links is None
     with pytest.raises(InputError, match="which hits the particles are made of"):
         read_reco(out, links="required")
+
+
+def test_a_collection_that_was_dropped_from_the_file_is_not_copied(write_podio, content, reconstruct, same_reco):
+    path = write_podio(content, dropped=("Gone", "Lost"))
+    with pytest.warns(UserWarning, match=r"podio\.root: Gone, Lost of its metadata is not or not whole in the file"):
+        out, made, _ = reconstruct(path)
+    assert same_reco(read_reco(out), made)
+    file = open_podio(out)
+    names = {info.name for info in file.infos()}
+    file.close()
+    assert {"A1", "Tracks", "PFlow"} <= names
+    assert not names & {"Gone", "Lost"}
 
 
 def test_references_lead_to_the_objects_of_the_input(source, reconstruct):
