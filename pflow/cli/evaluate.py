@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pflow.cli.options import add_file_options, add_option, add_options, file_options, truth_options
+from pflow.cli.options import add_file_options, add_option, file_options, truth_options
 
 if TYPE_CHECKING:
     from pflow.metrics.evaluation import EvaluationResult
@@ -38,7 +38,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="another reconstruction of the same events, evaluated beside the first; may be given several times, also "
         "with the same NAME for several files",
     )
-    add_options(parser, "collection", "rule", "min-energy", "ignore-tracks", "stable-status", "invisible")
+    add_option(parser, "collection")
+    of_model = "(default: as the model was trained)"
+    add_option(parser, "rule", default=None, help=f"truth rule: which true particles are targets {of_model}")
+    add_option(parser, "min-energy", default=None, help=f"smallest energy of a target {of_model}")
+    add_option(
+        parser,
+        "stable-status",
+        default=None,
+        help=f"generator status of stable particles under rule stable {of_model}",
+    )
+    add_option(
+        parser,
+        "invisible",
+        default=None,
+        help=f"PDG codes of further particles that no detector sees, beside neutrinos and the like {of_model}",
+    )
+    add_option(parser, "ignore-tracks")
     parser.add_argument(
         "--match",
         choices=("angle_energy", "hits", "pt_delta_r"),
@@ -84,22 +100,23 @@ def run(args: argparse.Namespace) -> int:
 
     from pflow.io.atomic import check_output, make_folder
     from pflow.io.open import matching
-    from pflow.metrics.evaluate import evaluate, provenance_of
-    from pflow.metrics.evaluation import EvaluationSettings
+    from pflow.metrics.evaluate import evaluate, provenance_of, truth_settings
     from pflow.metrics.report import table
     from pflow.plots.style import MARK
 
-    settings = EvaluationSettings(
-        **truth_options(args),
-        e_min=args.min_energy,
-        use_tracks=not args.ignore_tracks,
-        matching=_matching(args.match, args.cut),
-    )
+    matches = _matching(args.match, args.cut)
     truth, reco = matching(args.truth), matching(args.reco)
     folder = make_folder(args.output)
     check_output(folder / "metrics.json", replace=METRICS_MARK, force=args.force)
     check_output(folder / "report.html", replace=MARK, force=args.force)
     compare = _compared(args.compare)
+    settings = truth_settings(
+        {args.collection: reco, **compare},
+        **truth_options(args),
+        e_min=args.min_energy,
+        use_tracks=not args.ignore_tracks,
+        matching=matches,
+    )
     with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
         task = progress.add_task("evaluating", total=None)
 

@@ -129,8 +129,9 @@ def file_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def truth_options(args: argparse.Namespace) -> dict[str, Any]:
-    """What ``rule``, ``stable-status`` and ``invisible`` asked, as options of `pflow.select_targets`."""
-    return {"rule": args.rule, "stable_status": args.stable_status, "invisible": tuple(map(abs, args.invisible))}
+    """What ``rule``, ``stable-status`` and ``invisible`` asked, as options of `pflow.select_targets`; None: nothing."""
+    invisible = None if args.invisible is None else tuple(map(abs, args.invisible))
+    return {"rule": args.rule, "stable_status": args.stable_status, "invisible": invisible}
 
 
 def add_file_options(parser: argparse.ArgumentParser, *, detector: str) -> None:

@@ -18,7 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "options", nargs="*", metavar="-- OPTION", help="options of `pflow fit` for all stages, after a --"
     )
     add_option(parser, "output", metavar="DIR", help="folder for all that is written")
-    parser.add_argument("--data-dir", metavar="DIR", help="folder of the samples that the recipe names")
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="folder of the samples that the recipe names (without calibration also: files of your own, as options of "
+        "`pflow fit`)",
+    )
     parser.add_argument("--variant", metavar="NAME", help="which variant, where the recipe has some")
     parser.add_argument(
         "--stages", type=int, metavar="N", help="only the first N stages, without calibration (default: all)"
@@ -30,14 +35,13 @@ def run(args: argparse.Namespace) -> int:
     from pflow.cli.main import main
     from pflow.train.recipe import load_recipe, run_recipe
 
-    recipe = load_recipe(args.recipe)
+    recipe = load_recipe(args.recipe).variant(args.variant)
     return run_recipe(
         recipe if args.stages is None else recipe.first(args.stages),
         output=args.output,
         pflow=main,
         check=check,
         data_dir=args.data_dir,
-        variant=args.variant,
         options=args.options,
     )
 

@@ -26,7 +26,7 @@ class Explanation:
     """What a network computed at each step of the decoding of one event: arrays by name.
 
     A translation network tells of T + 1 steps, the last of which ends the sequence: ``probability.charge``,
-    ``probability.pdg`` and, with special tokens of version 2, ``probability.kind``, float [T + 1, classes]; ``energy``
+    ``probability.pdg`` and, with special tokens by kind, ``probability.kind``, float [T + 1, classes]; ``energy``
     (GeV) and ``direction`` [T + 1, 3]; and by the names of the layers ``attention.source...`` [heads, S, S],
     ``attention.decoder...`` [heads, T + 1, T + 1 or S], whose rows sum to 1. The S source tokens are bos, eos, then the
     cells, then tracks and tracker hits where they are tokens.

@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from pflow.config import from_plain
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction, concatenate
-from pflow.event.skipped import leave_out_files
+from pflow.event.skipped import ImplausibleWarning, leave_out_files
+from pflow.event.truth import RULES
 from pflow.io.checks import Expected
 from pflow.io.open import FilePath, Files, iterate_events, matching
 from pflow.io.particles_root import count_entries, iterate_reco, read_provenance
@@ -50,7 +53,7 @@ def evaluate(
     collection
         Collection of particles in the files.
     settings
-        Truth rule, smallest energy and matching.
+        Truth rule, smallest energy and matching. None: of files what `truth_settings` says, else the defaults.
     oracle
         Whether to add the oracle (perfect pattern recognition).
     on_error
@@ -67,7 +70,7 @@ def evaluate(
     Raises
     ------
     InputError
-        No events; a reconstruction of other events or of files in another order; no truth.
+        No events; a reconstruction of other events or of files in another order; no truth, or no target in it.
     ConfigError
         An unknown truth rule, or a name that is taken.
 
@@ -85,14 +88,16 @@ def evaluate(
     for other in compare or {}:
         if other in (name, ORACLE, REFERENCE):
             raise ConfigError(f"compare: the name '{other}' is taken")
-    total = Evaluation(name=name, settings=settings, oracle=oracle)
     sources = {name: reco, **(compare or {})}
+    if settings is None and not isinstance(reco, Reconstruction):
+        settings = truth_settings({name: matching(reco)})
+    total = Evaluation(name=name, settings=settings, oracle=oracle)
     if isinstance(truth, Events):
         found = {key: one for key, one in sources.items() if isinstance(one, Reconstruction)}
         if len(found) < len(sources):
             raise TypeError("events in memory need reconstructions in memory; pflow.read_reco reads them")
         total.update(truth, {key: dataclasses.replace(one, name=key) for key, one in found.items()}, on_error=on_error)
-        return total.result()
+        return _with_targets(total, truth.path)
     truth_files = matching(truth)
     files = {key: matching(one) for key, one in sources.items() if not isinstance(one, Reconstruction)}
     if len(files) < len(sources):
@@ -127,7 +132,49 @@ def evaluate(
     leave_out_files(failed, len(parts))
     if not total.counts["n_events"]:
         raise InputError("no events to evaluate", file=files[name][0])
+    return _with_targets(total, truth_files[0])
+
+
+def _with_targets(total: Evaluation, file: str) -> EvaluationResult:
+    """The result, or an InputError if no event has a target: all particles would be fakes."""
+    if not total.n_targets:
+        rule, e_min = total.settings.rule, total.settings.e_min
+        raise InputError(
+            f"no true particle is a target under truth rule '{rule}' above {e_min:g} GeV: choose another with --rule "
+            f"({', '.join(RULES)}); `pflow inspect FILE --targets --rule RULE` says why a particle is none",
+            file=file or None,
+        )
     return total.result()
+
+
+def truth_settings(files: Mapping[str, Sequence[FilePath]], **given: Any) -> EvaluationSettings:
+    """Settings with the truth rule and its options, `e_min` among them, of the model that made the first of `files`.
+
+    Outputs by the name of their algorithm; one that does not say how its model was trained has the defaults. What is
+    `given` and not None comes first. An `ImplausibleWarning` names a model that was trained with another rule.
+    """
+    trained = {name: _trained_with(paths[0]) for name, paths in files.items()}
+    model = next(iter(trained.values())) or EvaluationSettings()
+    settings = dataclasses.replace(model, **{name: value for name, value in given.items() if value is not None})
+    for name, own in trained.items():
+        if own is not None and own.rule != settings.rule:
+            warnings.warn(
+                f"{name} is evaluated under truth rule '{settings.rule}', and its model was trained with '{own.rule}', "
+                "which counts other particles",
+                ImplausibleWarning,
+                stacklevel=2,
+            )
+    return settings
+
+
+def _trained_with(path: FilePath) -> EvaluationSettings | None:
+    """Truth rule and its options of the model that made an output; None: it does not say."""
+    try:
+        config = (provenance_of(path) or {})["configuration"]["tokeniser"]["config"]
+        known = {name: config[name] for name in ("rule", "e_min", "stable_status", "invisible")}
+    except (KeyError, TypeError):
+        return None
+    return from_plain(EvaluationSettings, known, str(path))
 
 
 def _parts(

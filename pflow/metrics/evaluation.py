@@ -171,6 +171,7 @@ class Evaluation:
         if not self.settings.e_min >= 0:
             raise ConfigError(f"e_min must be at least 0 GeV, found {self.settings.e_min}")
         self.counts = dict.fromkeys(("n_events", "n_bad_input", "n_max_particles", "n_truth_tracks"), 0)
+        self.n_targets = 0
         self.algorithms: dict[str, AlgorithmMetrics] = {}
         self.titles: dict[str, str] = {}
         self.calibrations: dict[str, str] = {}
@@ -222,6 +223,7 @@ class Evaluation:
                 flags=events.flags,
                 name=events.reference_name or REFERENCE,
             )
+        self.n_targets += int(targets.counts.sum())
         truth, visible = ParticleTable.from_records(targets.particles), visible_truth(events, targets)
         for algorithm, reconstruction in found.items():
             if reconstruction.track_links is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import yaml
 
 from pflow.checkpoint.load import read_checkpoint
 from pflow.config import from_plain, load_yaml, resolve
-from pflow.errors import ConfigError, InputError, check_fields
+from pflow.errors import ConfigError, InputError, check_fields, nearest
 from pflow.io.atomic import replacing
 
 SUMMARY = "training.json"
@@ -43,7 +44,8 @@ class TrainingRecipe:
         Names of samples by split (``train``, ``val``), whose files are ``NAME_SPLIT.root``; none: the data are given
         as options of `pflow fit`.
     variants
-        Named changes of all stages, of which one is chosen.
+        Named changes of all stages, of which one is chosen. One with ``stages`` is a recipe of its own, with the
+        samples of this one unless it names others; `named_variants` has its variants, by both names.
     calibrate
         Options of `pflow calibrate` for the last stage's model: values, lists of values, or true for an option that
         takes none. Its files are the samples of ``val``. None: it is not calibrated.
@@ -59,6 +61,7 @@ class TrainingRecipe:
     def __post_init__(self) -> None:
         if not self.stages:
             raise ConfigError("a recipe needs at least one stage")
+        _ = self.named_variants  # checks those with stages
         check_fields(self.samples, SPLITS, "samples")
         if self.calibrate is None:
             return
@@ -71,6 +74,29 @@ class TrainingRecipe:
             if name in self.calibrate:
                 raise ConfigError(f"calibrate: leave out '{name}', which the recipe gives itself")
 
+    @functools.cached_property
+    def named_variants(self) -> dict[str, TrainingRecipe]:
+        """The recipe of each variant, with its changes in each stage, by its name."""
+        named = {}
+        for name, changes in self.variants.items():
+            if "stages" not in changes:
+                stages = tuple(merged(stage, changes) for stage in self.stages)
+                named[name] = dataclasses.replace(self, stages=stages, variants={})
+                continue
+            inner = from_plain(TrainingRecipe, {"samples": self.samples, **changes}, f"variant {name}")
+            named |= {f"{name}_{part}": recipe for part, recipe in inner.named_variants.items()} or {name: inner}
+        return named
+
+    def variant(self, name: str | None) -> TrainingRecipe:
+        """The recipe of a variant, or this one if it has none; ConfigError: no such variant."""
+        named = self.named_variants
+        if name is None and not named:
+            return self
+        if name is None or name not in named:
+            message = f"no variant '{name}': expected one of {', '.join(named) or 'none'}"
+            raise ConfigError(message, suggestions=nearest(name or "", named))
+        return named[name]
+
     def first(self, stages: int) -> TrainingRecipe:
         """The recipe of the first stages alone, calibrated only if these are all; ConfigError if there are fewer."""
         if not 1 <= stages <= len(self.stages):
@@ -78,16 +104,11 @@ class TrainingRecipe:
         calibrate = self.calibrate if stages == len(self.stages) else None
         return dataclasses.replace(self, stages=self.stages[:stages], calibrate=calibrate)
 
-    def write(self, folder: str | Path, stage: int, variant: str | None = None) -> list[str]:
-        """Write a stage's (from 0) configurations; returns options of `pflow fit`. ConfigError: no such variant."""
-        chosen = list(self.stages[: stage + 1])
-        if self.variants or variant is not None:
-            if variant is None or variant not in self.variants:
-                raise ConfigError(f"no variant '{variant}': expected one of {', '.join(self.variants) or 'none'}")
-            chosen.append(self.variants[variant])
+    def write(self, folder: str | Path, stage: int) -> list[str]:
+        """Write a stage's (from 0) configurations; returns options of `pflow fit`."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         words = []
-        for number, configuration in enumerate(chosen, 1):
+        for number, configuration in enumerate(self.stages[: stage + 1], 1):
             path = Path(folder) / f"{number}.yaml"
             path.write_text(yaml.safe_dump(configuration, sort_keys=False), encoding="utf-8")
             words += ["--config", str(path)]
@@ -114,6 +135,15 @@ class TrainingRecipe:
         return found
 
 
+def merged(configuration: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with other values, or more, in the places where `changes` has them."""
+    result = dict(configuration)
+    for name, value in changes.items():
+        old = result.get(name)
+        result[name] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
 def load_recipe(source: str | Path) -> TrainingRecipe:
     """Read a recipe from a YAML file, or by the name of one that comes with pflow; ConfigError if it is none."""
     path = resolve("recipes", source)
@@ -131,7 +161,6 @@ def run_recipe(
     pflow: Callable[[list[str]], int],
     check: Callable[[Mapping[str, list[str]]], None] | None = None,
     data_dir: str | Path | None = None,
-    variant: str | None = None,
     options: Sequence[str] = (),
 ) -> int:
     """Run a recipe below `output`: stages in ``stage_1``, ``stage_2`` ..., then the calibrated model in ``weights``.
@@ -139,12 +168,15 @@ def run_recipe(
     What is finished is not run again, and an interrupted stage is resumed from its last checkpoint, with the same
     batches and random numbers as in one go. `pflow` runs a command and returns its exit code; `check` gets all commands
     by the names that messages give them, before the first one runs, and raises a ConfigError for a wrong option. The
-    `options` are more ones of `pflow fit`. Returns the exit code of the command that failed, else 0, or 3 if one of
-    them skipped entries. ConfigError: no such variant, or no folder of samples. InputError: a file of the samples is
-    missing.
+    `options` are more ones of `pflow fit`; without `data_dir` they may name files of their own. Returns the exit code
+    of the command that failed, else 0, or 3 if one of them skipped entries. ConfigError: a variant is to be chosen
+    first, or there are no files. InputError: a file of the samples is missing.
     """
-    if recipe.samples and data_dir is None:
-        raise ConfigError("the recipe names samples: say where they are with --data-dir")
+    recipe = recipe.variant(None)
+    files_given = {word.partition("=")[0] for word in options}.issuperset(f"--data.{split}" for split in recipe.samples)
+    if recipe.samples and data_dir is None and (recipe.calibrate is not None or not files_given):
+        choice = "" if recipe.calibrate else ", or give files of your own: -- --data.train FILE --data.val FILE"
+        raise ConfigError(f"the recipe names samples: say where they are with --data-dir{choice}")
     files = {} if data_dir is None else recipe.files(data_dir)
     data = [word for split, paths in files.items() for word in (f"--data.{split}", json.dumps(paths))]
     folders = [Path(output) / f"stage_{number}" for number in range(1, len(recipe.stages) + 1)]
@@ -153,7 +185,7 @@ def run_recipe(
     for number, folder in enumerate(folders):
         if (folder / SUMMARY).exists():
             continue
-        words = ["fit", *recipe.write(folder / "recipe", number, variant), *data, *options, "--output", str(folder)]
+        words = ["fit", *recipe.write(folder / "recipe", number), *data, *options, "--output", str(folder)]
         if number > 0:
             words += ["--start-from", str(folders[number - 1] / "last.ckpt")]
         if (folder / "last.ckpt").exists():

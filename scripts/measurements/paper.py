@@ -1,15 +1,16 @@
 """Train the first paper's set-ups with several seeds, in the same budget, and evaluate them on one and two photons.
 
-Which treatment of the special tokens, decoder and norm is the better one: recipe `paper`, its first stage, for each
-variant and seed. Trainings that are finished are not repeated, and interrupted ones are resumed. The results are means
-over the seeds, with the standard error of the mean. Beside them stands the shipped model, of all stages of the recipe,
-and with `--models` others that are trained.
+Which decoder, treatment of the special tokens and form is the better one: recipe `paper`, its first stage, for each
+variant and seed. Trainings that are finished are not repeated, and interrupted ones are resumed; each is evaluated as
+soon as it is there, into seeds.csv below `--output`. The results are means over the seeds, with the standard error of
+the mean. Beside them stand the shipped model, of all stages of the recipe, and with `--models` others that are trained.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from measurements.rows import DATA, REPORT, Row, fill, read_rows, table, write_r
 from measurements.shipped import TRANSLATION, Sample, measure
 from pflow.cli.main import main
 from pflow.metrics.stats import leaves
-from pflow.train.recipe import load_recipe
 
 QUANTITIES = {
     "gamma1": {
@@ -31,17 +31,33 @@ QUANTITIES = {
         "right number, pairs above 30 mrad [%]": "count.one_vs_two_accuracy_above_30_mrad",
     },
 }
-"""What the paper reports, by sample: names in results.csv, and keys in metrics.json."""
-PREFIX = "paper, "
+"""By sample, of matched particles under truth rule `stable`: names in results.csv, and keys in metrics.json."""
+BY_RANK = {
+    "exact number [%]": "count.exact_fraction",
+    "excess": "energy_rank.count_difference",
+    "mean abs(dE) / E [%]": "energy_rank.mean_abs_rel_error",
+    "angle, mean [deg]": "energy_rank.angle_mean_deg",
+    "charge right [%]": "energy_rank.charge_accuracy",
+    "abs(PDG) right [%]": "energy_rank.pdg_accuracy",
+}
+"""The same of what the paper reports: of pairs by rank in energy, under its truth rule."""
+RULES: dict[str, tuple[str, Mapping[str, Mapping[str, str]]]] = {
+    "stable": ("paper, ", QUANTITIES),
+    "calo": ("paper under calo, ", dict.fromkeys(QUANTITIES, BY_RANK)),
+}
+"""What models are called in results.csv, and what is measured, by truth rule."""
+PUBLISHED = "as_published_"
+SQUARE = [f"{form}{name}" for name in ("v1_flags", "v1_kind", "v2_flags", "v2_kind") for form in ("", PUBLISHED)]
+"""Decoders and treatments of the special tokens, in our form and as published."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    variants = [name for name in load_recipe("paper").variants if not name.startswith("tracks")]
-    parser.add_argument("--variants", nargs="*", default=variants, help="default: %(default)s")
+    parser.add_argument("--variants", nargs="*", default=SQUARE, help="default: %(default)s")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="default: %(default)s")
     parser.add_argument(
         "--models", nargs="+", default=[], metavar="NAME=MODEL", help="trained models for further lines"
     )
+    parser.add_argument("--rule", choices=RULES, default="calo", help="truth rule of all (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=20, help="of each training (default: %(default)s)")
     parser.add_argument("--data-dir", type=Path, default=DATA / "g4", help="default: %(default)s")
     parser.add_argument("--output", type=Path, default=Path("runs/paper"), help="default: %(default)s")
@@ -51,43 +67,66 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Train and evaluate; prints the table."""
-    trained: dict[str, list[str]] = {}
+    seeds = args.output / "seeds.csv"
     for seed in args.seeds:
         for variant in args.variants:
             folder = args.output / f"{variant}_{seed}"
-            fit = ["--", "--seed_everything", str(seed), "--trainer.max_epochs", str(args.epochs)]
+            fit = [f"--seed_everything={seed}", f"--trainer.max_epochs={args.epochs}", f"--data.rule={args.rule}"]
             words = ["recipe", "paper", "--stages", "1", "--variant", variant, "--data-dir", str(args.data_dir)]
-            if code := main([*words, "--output", str(folder), *fit]):
+            if code := main([*words, "--output", str(folder), "--", *fit]):
                 raise SystemExit(code)
-            trained.setdefault(variant, []).append(str(folder / "stage_1" / "last.ckpt"))
-    trained |= {name: [model] for name, _, model in (words.partition("=") for words in args.models)}
-    trained[f"{TRANSLATION}, all stages"] = [TRANSLATION]
-    rows = [row for name, models in trained.items() for row in of_variant(name, models, args)]
-    print(paper_table(rows))
+            model = folder / "stage_1" / ("best.ckpt" if variant.startswith(PUBLISHED) else "last.ckpt")
+            write_rows(measured(f"{variant}, seed {seed}", str(model), args), seeds)
+    rows = list(means(read_rows(seeds))) if args.variants else []
+    models = [words.partition("=")[::2] for words in args.models]
+    for name, model in [*models, (f"{TRANSLATION}, all stages", TRANSLATION)]:
+        rows += measured(name, model, args)
+    print(paper_tables(rows)["published" if args.rule == "calo" else "paper"])
     if args.save:
         write_rows(rows)
-        fill(REPORT, {"paper": paper_table(read_rows())})
+        fill(REPORT, paper_tables(read_rows()))
 
 
-def of_variant(name: str, models: Sequence[str], args: argparse.Namespace) -> Iterator[Row]:
-    """Means and standard errors over the models."""
-    for sample, quantities in QUANTITIES.items():
+def measured(name: str, model: str, args: argparse.Namespace) -> Iterator[Row]:
+    """What a model reaches, without errors: those of a mean over seeds are larger."""
+    prefix, of_samples = RULES[args.rule]
+    for sample, quantities in of_samples.items():
         path = args.data_dir / f"{sample}_{args.split}.root"
-        results = measure(Sample(f"g4/{sample}", ()), path, models)
-        found = [dict(leaves(result.algorithms[model])) for model, result in results.items()]
+        result = measure(Sample(f"g4/{sample}", (), rule=args.rule), path, [model], oracle=False)[model]
+        flat = dict(leaves(result.algorithms[model]))
         for quantity, key in quantities.items():
-            values = np.array([one[key].value for one in found]) * (100.0 if quantity.endswith("[%]") else 1.0)
-            error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
-            mean = values.mean()
-            yield Row(f"{PREFIX}{name}", f"g4/{sample}", quantity, mean, mean - error, mean + error)
+            factor = 100.0 if quantity.endswith("[%]") else 1.0
+            yield Row(f"{prefix}{name}", f"g4/{sample}", quantity, flat[key].value * factor)
 
 
-def paper_table(rows: Sequence[Row]) -> str:
-    """A line for each variant."""
-    found = {row.key: row for row in rows if row.model.startswith(PREFIX)}
-    columns = [(f"g4/{name}", quantity) for name, of_sample in QUANTITIES.items() for quantity in of_sample]
-    lines = [
-        [model.removeprefix(PREFIX), *(found[model, *column].text for column in columns)]
-        for model in dict.fromkeys(model for model, *_ in found)
-    ]
-    return table(["set-up", *(f"{sample.removeprefix('g4/')}: {quantity}" for sample, quantity in columns)], lines)
+def means(rows: Sequence[Row]) -> Iterator[Row]:
+    """Means of variants over their seeds, with standard errors."""
+    values: dict[tuple[str, str, str], list[float]] = {}
+    for row in rows:
+        values.setdefault((row.model.partition(", seed")[0], row.sample, row.quantity), []).append(row.value)
+    for (model, sample, quantity), found in values.items():
+        n, mean = len(found), float(np.mean(found))
+        error = float(np.std(found, ddof=1)) / math.sqrt(n) if n > 1 else math.nan
+        yield Row(f"{model}, {n} seed{'s' * (n > 1)}", sample, quantity, mean, mean - error, mean + error)
+
+
+def paper_tables(rows: Sequence[Row]) -> dict[str, str]:
+    """The tables of RESULTS.md, by the name of their place: a line for each set-up, under calo for each sample, too."""
+    texts: dict[str, dict[tuple[str, str], str]] = {}
+    for row in rows:
+        texts.setdefault(row.model, {})[row.sample.removeprefix("g4/"), row.quantity] = row.text
+    tables = {}
+    for rule, (prefix, of_samples) in RULES.items():
+        found = {model.removeprefix(prefix): cells for model, cells in texts.items() if model.startswith(prefix)}
+        if rule == "stable":
+            places = [(sample, quantity) for sample, quantities in of_samples.items() for quantity in quantities]
+            lines = [[model, *(cells[place] for place in places)] for model, cells in found.items()]
+            tables["paper"] = table(["set-up", *map(": ".join, places)], lines)
+        else:
+            lines = [
+                [model, sample, *(cells[sample, quantity] for quantity in BY_RANK)]
+                for sample in of_samples
+                for model, cells in found.items()
+            ]
+            tables["published"] = table(["set-up", "sample", *BY_RANK], lines, left=2)
+    return tables

@@ -136,7 +136,9 @@ def run(args: argparse.Namespace, verb: str) -> bool:
     return final
 
 
-def measure(sample: Sample, path: Path, models: Sequence[str], *, device: str = "auto") -> dict[str, EvaluationResult]:
+def measure(
+    sample: Sample, path: Path, models: Sequence[str], *, device: str = "auto", oracle: bool = True
+) -> dict[str, EvaluationResult]:
     """Reconstruct a file with models and evaluate them beside Pandora, if the file has its particles, and the oracle.
 
     Returns
@@ -156,7 +158,7 @@ def measure(sample: Sample, path: Path, models: Sequence[str], *, device: str = 
             uses_tracks = bool(loaded[name].tokeniser.config.track_features)
             settings = EvaluationSettings(rule=sample.rule, use_tracks=uses_tracks)
             others = {other: reco for other, reco in recos.items() if other != name}
-            return evaluate(recos[name], path, name=name, compare=others, settings=settings, **options)
+            return evaluate(recos[name], path, name=name, compare=others, settings=settings, oracle=oracle, **options)
 
         return {name: evaluated(name) for name in models}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from measurements.cards import training_table
-from measurements.paper import paper_table
+from measurements.paper import paper_tables
 from measurements.rows import REPORT, ROOT, Row, fill, read_rows, table
 from measurements.shipped import CLD, GENERAL, PHOTON, QUANTITIES, TRANSLATION
 from pflow.checkpoint.load import read_checkpoint
@@ -69,7 +69,7 @@ def report_tables(rows: Sequence[Row]) -> dict[str, str]:
         "fine_tuning": fine_tuning_table(rows),
         "robustness": robustness_table(rows),
         "speed": speed_table(rows),
-        "paper": paper_table(rows),
+        **paper_tables(rows),
         "jets": models_table(rows, (JETS, GENERAL), ("single", "multi", "zqq"), LEFT_OUT),
     }
 

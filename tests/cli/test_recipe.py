@@ -12,9 +12,9 @@ from pflow.train.recipe import TrainingRecipe, load_recipe, run_recipe
 def test_options_of_fit_follow_after_two_dashes(monkeypatch):
     given = {}
     monkeypatch.setattr("pflow.train.recipe.run_recipe", lambda recipe, **options: given.update(options) or 0)
-    assert main(["recipe", "paper", "--variant", "v1_kind", "-o", "out", "--", "--trainer.max_epochs", "1"]) == 0
+    assert main(["recipe", "photon", "-o", "out", "--", "--trainer.max_epochs", "1"]) == 0
     assert given["options"] == ["--trainer.max_epochs", "1"]
-    assert (given["variant"], given["output"]) == ("v1_kind", "out")
+    assert given["output"] == "out"
 
 
 def run_checked(recipe: TrainingRecipe, folder: Path, **options: Any) -> list[str]:
@@ -35,10 +35,13 @@ def run_checked(recipe: TrainingRecipe, folder: Path, **options: Any) -> list[st
 
 @pytest.mark.parametrize(
     ("name", "variant"),
-    [*((name, None) for name in ("photon", "general", "cld", "disturbed", "translation")), ("paper", "v1_flags")],
+    [
+        *((name, None) for name in ("photon", "general", "cld", "disturbed", "translation")),
+        *(("paper", name) for name in ("v1_flags", "as_published_v2_kind")),
+    ],
 )
 def test_the_recipes_that_come_with_pflow_pass_the_check(name, variant, tmp_path):
-    assert run_checked(load_recipe(name), tmp_path, variant=variant)[0] == "fit"
+    assert run_checked(load_recipe(name).variant(variant), tmp_path)[0] == "fit"
 
 
 def network(**options: object) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import yaml
 
 from pflow.errors import ConfigError, InputError
 from pflow.train import recipe
-from pflow.train.recipe import TrainingRecipe, load_recipe, run_recipe, training_summary
+from pflow.train.recipe import TrainingRecipe, load_recipe, merged, run_recipe, training_summary
 
 SAMPLES = ("gamma1", "gammasep", "single", "multi", "zqq")
 
@@ -110,13 +110,31 @@ def test_skipped_entries_do_not_stop_a_recipe_and_are_in_its_exit_code(samples, 
 
 def test_a_variant_and_more_options_change_the_training(samples, pflow, tmp_path):
     options = ["--seed_everything=2", "--trainer.max_epochs=1"]
-    paper = load_recipe("paper").first(1)
+    paper = load_recipe("paper")
     run = {"output": tmp_path / "out", "data_dir": samples, "pflow": pflow}
-    assert run_recipe(paper, variant="v1_flags", options=options, **run) == 0
+    assert run_recipe(paper.variant("v1_flags").first(1), options=options, **run) == 0
     (words,) = pflow.calls
-    configs = [yaml.safe_load(Path(words[i + 1]).read_text()) for i, word in enumerate(words) if word == "--config"]
-    assert configs == [paper.stages[0], paper.variants["v1_flags"]]
+    (config,) = (yaml.safe_load(Path(words[i + 1]).read_text()) for i, word in enumerate(words) if word == "--config")
+    assert config == merged(paper.stages[0], paper.variants["v1_flags"])
     assert set(options) < set(words)
+
+
+def test_a_variant_may_be_a_recipe_with_variants_of_its_own(samples, pflow, tmp_path):
+    inner = {"stages": [{"model": {"lr": 1.0}}], "variants": {"a": {}, "b": {"model": {"warmup": 0.0}}}}
+    recipe = TrainingRecipe(stages=({}, {}), samples={"train": ("zqq",)}, variants={"mine": {}, "their": inner})
+    assert [*recipe.named_variants] == ["mine", "their_a", "their_b"]
+    chosen = recipe.variant("their_b")
+    assert chosen.stages == ({"model": {"lr": 1.0, "warmup": 0.0}},)
+    assert chosen.samples == recipe.samples
+
+
+def test_files_of_ones_own_take_the_place_of_the_samples(pflow, tmp_path):
+    recipe = load_recipe("paper").variant("as_published_v1_kind")
+    options = ["--data.train=a.h5", "--data.val", "b.h5"]
+    assert run_recipe(recipe, output=tmp_path, options=options, pflow=pflow) == 0
+    assert pflow.calls[0].count("--data.train") == 0
+    with pytest.raises(ConfigError, match=r"--data-dir, or give files of your own: -- --data\.train"):
+        run_recipe(recipe, output=tmp_path, options=options[:1], pflow=pflow)
 
 
 def test_the_first_stages_alone_are_not_calibrated(samples, pflow, tmp_path):
@@ -134,7 +152,9 @@ def test_the_first_stages_alone_are_not_calibrated(samples, pflow, tmp_path):
 @pytest.mark.parametrize("variant", [None, "v3"])
 def test_a_variant_that_there_is_not_is_an_error(samples, pflow, tmp_path, variant):
     with pytest.raises(ConfigError, match="expected one of v1_flags, v1_kind"):
-        run_recipe(load_recipe("paper"), output=tmp_path, variant=variant, data_dir=samples, pflow=pflow)
+        load_recipe("paper").variant(variant)
+    with pytest.raises(ConfigError, match="no variant 'None'"):
+        run_recipe(load_recipe("paper"), output=tmp_path, data_dir=samples, pflow=pflow)
 
 
 @pytest.mark.parametrize(

@@ -25,15 +25,16 @@ class TranslationNetworkConfig:
     Parameters
     ----------
     special
-        Treatment of special tokens: ``flags`` (paper, version 1) or ``kind`` (paper, version 2).
+        Treatment of special tokens: ``flags`` or, the author's later change, ``kind``; with either decoder.
     decoder
-        ``vanilla`` (version 1) or ``multi_projection`` (version 2), which needs `n_projections`.
+        ``vanilla`` (paper, version 1) or ``multi_projection`` (version 2), which needs `n_projections`.
     source
         ``hits``; ``cross``: hits attend to tracks; ``typed``: hits, tracks and tracker hits as one sequence.
     width, heads, feedforward
         Token width of the encoder (`n_projections` times that of the decoder), attention heads, hidden width.
-    embedder
-        ``v1``: F -> W -> W, or ``v2``: F -> 2 W -> 2 W -> W.
+    embedder, embedder_layers
+        Hidden layers of the embedders as wide as a token (``v1``) or twice as wide (``v2``), and how many linear maps
+        they have; None: 2 (v1, F -> W -> W) or 3 (v2, F -> 2 W -> 2 W -> W).
     dropout
         Dropout probability of sub-layer outputs and hidden layers.
     norm, activation
@@ -60,6 +61,7 @@ class TranslationNetworkConfig:
     feedforward: int = 512
     n_projections: int | None = None
     embedder: str = "v1"
+    embedder_layers: int | None = None
     dropout: float = 0.0
     norm: str = "post"
     activation: str = "relu"
@@ -68,7 +70,7 @@ class TranslationNetworkConfig:
 
     def __post_init__(self) -> None:
         check_positive(self, "width", "heads", "feedforward", "n_projections")
-        check_positive(self, "encoder_layers", "decoder_layers", largest=MAX_LAYERS)
+        check_positive(self, "encoder_layers", "decoder_layers", "embedder_layers", largest=MAX_LAYERS)
         check_choice(self.special, SPECIAL, "special")
         check_choice(self.decoder, ("vanilla", "multi_projection"), "decoder")
         check_choice(self.source, SOURCES, "source")
@@ -83,6 +85,12 @@ class TranslationNetworkConfig:
     def decoder_width(self) -> int:
         """Token width of the decoder."""
         return (self.n_projections or 1) * self.width
+
+    def embedder_widths(self, width: int) -> list[int]:
+        """Widths of an embedder's layers behind its input, the last of which is the token's `width`."""
+        wide = self.embedder == "v2"
+        layers = self.embedder_layers or (3 if wide else 2)
+        return [width * (1 + wide)] * (layers - 1) + [width]
 
     @property
     def style(self) -> LayerStyle:

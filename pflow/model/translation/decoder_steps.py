@@ -107,8 +107,8 @@ def explain(network: TranslationNetwork, batch: Batch, particles: GeneratedParti
     The causal mask makes this the same computation as decoding one by one with a cache. The `particles` are what the
     network decoded from the `batch`, one event without padding.
 
-    ``probability.charge``, ``probability.pdg`` and, with special tokens of version 2, ``probability.kind``: float [T +
-    1, V], for the step that predicts the first particle to the one that predicts eos; ``energy`` [T + 1], log10(E /
+    ``probability.charge``, ``probability.pdg`` and, with special tokens by kind, ``probability.kind``: float [T + 1,
+    V], for the step that predicts the first particle to the one that predicts eos; ``energy`` [T + 1], log10(E /
     GeV) normalised, and ``direction`` [T + 1, 3]; and by the names of the modules, after ``attention.``, each layer's
     weights, [H, S, S] of the encoder, [H, T + 1, T + 1] of the decoder and [H, T + 1, S] of ``memory_attention``; a row
     sums to 1.

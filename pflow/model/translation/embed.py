@@ -24,10 +24,8 @@ class TokenEmbedder(nn.Module):
     def __init__(self, *, features: int, width: int, special: SpecialTokens, config: TranslationNetworkConfig) -> None:
         super().__init__()
         self.special = special
-        hidden = [2 * width] * 2 if config.embedder == "v2" else [width]
-        self.network = FullyConnected(
-            (features + len(special.marks_of_kinds[PAD]), *hidden, width), activation=config.activation
-        )
+        sizes = (features + len(special.marks_of_kinds[PAD]), *config.embedder_widths(width))
+        self.network = FullyConnected(sizes, activation=config.activation)
 
     def forward(self, features: Tensor, kind: Tensor) -> Tensor:
         """Embed features [B, N, F], zeros where a token is not a sample, and kind int64 [B, N]; float [B, N, W]."""

@@ -220,8 +220,8 @@ class TranslationNetwork(nn.Module):
 
         At each of T + 1 positions, for the token after bos, the first particle, ..., the last: ``charge`` and ``pdg``,
         logits [B, T + 1, V] over the physical classes behind the special ones; ``energy`` [B, T + 1], log10 E
-        normalised; ``direction`` [B, T + 1, 3], unit vector; with special tokens of version 2 ``kind``, logits [B, T +
-        1, 4]. ValueError: the batch has no target, or lacks a source that the network reads.
+        normalised; ``direction`` [B, T + 1, 3], unit vector; with special tokens by kind ``kind``, logits [B, T + 1,
+        4]. ValueError: the batch has no target, or lacks a source that the network reads.
         """
         if batch.target is None:
             raise ValueError("target: the batch has none, and training needs one")

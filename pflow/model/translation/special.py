@@ -90,11 +90,11 @@ class SpecialTokens:
 
 
 SPECIAL: Mapping[str, SpecialTokens] = {
-    # Version 1 of the paper: two flags a token (bos or eos; bos or pad), and three special classes in each vocabulary,
-    # whose indices are their kinds. The charge head ends the sequence.
+    # The first one: two flags a token (bos or eos; bos or pad), and three special classes in each vocabulary, whose
+    # indices are their kinds. The charge head ends the sequence.
     "flags": SpecialTokens(offset=3, marks_of_kinds=((0.0, 1.0), (1.0, 1.0), (1.0, 0.0), (0.0, 0.0)), end="charge"),
-    # Version 2: one of four a token, and one special class in each vocabulary, which the losses ignore. A fourth head
-    # predicts the kind of the next token and alone ends the sequence.
+    # The later one: one of four a token, and one special class in each vocabulary, which the losses ignore. A fourth
+    # head predicts the kind of the next token and alone ends the sequence.
     "kind": SpecialTokens(
         offset=1,
         marks_of_kinds=((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0)),

@@ -12,9 +12,12 @@ from pflow.model.translation.special import SPECIAL
 W = 8
 
 
-@pytest.mark.parametrize(("version", "expected"), [("v1", [9, W, W]), ("v2", [9, 2 * W, 2 * W, W])])
-def test_versions_of_the_embedder(version, expected):
-    config = TranslationNetworkConfig(embedder=version)
+@pytest.mark.parametrize(
+    ("version", "layers", "expected"),
+    [("v1", None, [9, W, W]), ("v2", None, [9, 2 * W, 2 * W, W]), ("v2", 2, [9, 2 * W, W]), ("v1", 1, [9, W])],
+)
+def test_versions_of_the_embedder(version, layers, expected):
+    config = TranslationNetworkConfig(embedder=version, embedder_layers=layers)
     embedder = TokenEmbedder(features=5, width=W, special=SPECIAL["kind"], config=config)
     linear = [part for part in embedder.network if isinstance(part, torch.nn.Linear)]
     assert [linear[0].in_features, *(part.out_features for part in linear)] == expected
