@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,16 @@ def test_a_model_to_begin_with_counts_for_the_stages_behind(tmp_path):
     stages = [{"start_from": "ild-g4-general"}, {"start_from": None, "model": {"lr": 1.0e-4}}]
     options = {"existence-threshold": 0.5, "truth-tracks": True}
     assert run_checked(TrainingRecipe(stages=stages, samples=SAMPLES, calibrate=options), tmp_path)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_the_published_system_runs_on_the_papers_own_files(sample_dir, tmp_path, capsys):
+    sample, out = str(sample_dir / "gamma1_small.h5"), tmp_path / "out"
+    files = ["--", f"--data.train={sample}", f"--data.val={sample}", "--trainer.max_epochs=1"]
+    assert main(["recipe", "paper", "--variant", "as_published_v1_kind", "--output", str(out), *files]) == 0
+    model, reco = str(out / "stage_1" / "best.ckpt"), str(tmp_path / "reco.root")
+    assert main(["reconstruct", sample, "--checkpoint", model, "--output", reco, "--max-particles", "3"]) == 0
+    assert main(["evaluate", reco, "--truth", sample, "--output", str(out), "--no-plots"]) == 0
+    found = json.loads((out / "metrics.json").read_text())
+    assert found["settings"]["truth_rule"] == "calo"
+    assert found["n_truth"] >= found["n_events_read"] == 6

@@ -18,7 +18,8 @@ from pflow.io.events_root import write_events
 from pflow.io.output import NOTE
 from pflow.io.particles_root import RecoWriter, read_provenance
 from pflow.io.root import write_note
-from pflow.metrics.evaluate import check_order
+from pflow.metrics.evaluate import check_order, truth_settings
+from pflow.metrics.evaluation import EvaluationSettings
 from pflow.metrics.report import document
 
 
@@ -171,3 +172,30 @@ def test_links_to_tracks_that_are_not_there_are_refused(sample, pandora):
     links = Links.by_event(*(np.array([number]) for number in (3, 7, 0, 1)), len(events)).records()
     with pytest.raises(InputError, match=r"entry 3, 'track_links\.source': PFlow: points outside .* another file\?"):
         pflow.evaluate(dataclasses.replace(pandora, track_links=links), events, oracle=False)
+
+
+@pytest.fixture
+def of_model(pandora, tmp_path):
+    """An output of a model that was trained with rule calo."""
+    config = {"rule": "calo", "e_min": 0.3, "stable_status": [1], "invisible": [], "order": "energy"}
+    path = tmp_path / "reco.root"
+    with RecoWriter(path, provenance={"configuration": {"tokeniser": {"config": config}}}) as writer:
+        writer.extend(pandora)
+    return path
+
+
+def test_the_targets_are_those_of_the_model_unless_told_otherwise(sample, of_model):
+    settings = pflow.evaluate(of_model, sample, oracle=False).settings
+    assert (settings.rule, settings.e_min) == ("calo", 0.3)
+    assert truth_settings({"PFlow": [of_model]}, e_min=1.0) == EvaluationSettings(rule="calo", e_min=1.0)
+
+
+def test_another_rule_than_the_models_is_said(of_model):
+    with pytest.warns(ImplausibleWarning, match="'stable', and its model was trained with 'calo'"):
+        settings = truth_settings({"PFlow": [of_model]}, rule="stable")
+    assert settings == EvaluationSettings(e_min=0.3)
+
+
+def test_truth_without_a_target_is_an_error(sample, pandora):
+    with pytest.raises(InputError, match="no true particle is a target under truth rule 'stable' above 1000 GeV"):
+        pflow.evaluate(pandora, pflow.read_events(sample), settings=EvaluationSettings(e_min=1000.0))
