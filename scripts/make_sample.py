@@ -63,6 +63,7 @@ COMPRESSION = uproot.LZMA(9)
 CALORIMETER_ENCODING = "system:0:5,side:5:2,module:7:8,stave:15:4,layer:19:9,submodule:28:4,x:32:-16,y:48:-16"
 TRACKER_ENCODING = "system:0:5,side:5:-2,layer:7:6,module:13:11,sensor:24:8"
 SYSTEMS = (20, 29, 10, 11, 12, 13)  # numbers of the calorimeters, in the order of configs/detector/cld.yaml
+TYPES = {"ecal": 10, "hcal": 21, "muon": 32}  # iLCSoft's code of a hit's type (CHT), without region and layer
 PITCH = {"ecal": 5.1, "hcal": 30.0, "muon": 30.0}  # of the cells, mm
 BARREL_Z = {"ecal": 2300.0, "hcal": 2300.0, "muon": 3950.0}  # |z| up to which hits are those of a barrel, mm
 STAVE, ENDCAP_TURN = np.deg2rad(30), np.deg2rad(75)  # staves of a barrel; how far the axes of an endcap's cells turn
@@ -185,10 +186,13 @@ def reconstructed(events: Events) -> Content:
     content, detector = Content(events), events.detector
     event, n = jagged.event_index(jagged.count(events.hits)), len(events)
     ids, place = np.zeros((2, len(event)), np.int64)  # of the collection of each hit; index in it
-    for name, _, mask, columns in content.calorimeters(simulated=False):
+    for name, calorimeter, mask, columns in content.calorimeters(simulated=False):
         counts = np.bincount(event[mask], minlength=n)
         ids[mask], place[mask] = collection_id(name), jagged.local_index(counts)
-        columns = {key: columns[key] for key in ("cellID", "energy", "time")} | _vector(columns)
+        region = np.where(np.abs(columns["position.z"]) < BARREL_Z[calorimeter.kind], 1, 2)
+        region = 4 if calorimeter.name == "hcal_other" else region  # the ring
+        columns["type"] = TYPES[calorimeter.kind] + 1000 * region + 10000 * columns["layer"]
+        columns = {key: columns[key] for key in ("cellID", "energy", "time", "type")} | _vector(columns)
         content.add(name, "CalorimeterHit", counts, columns, CALORIMETER_ENCODING)
     hit_links = Links.of(events.hit_links)
     source = hit_links.flat_source(jagged.count(events.hits))

@@ -38,7 +38,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def shared_data() -> Path:
-    """Folder with the real files: $PFLOW_DATA, by default ../shared/data beside the checkout."""
+    """Folder with the full samples: $PFLOW_DATA, by default ../shared/data beside the checkout."""
     return Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data"))
 
 
@@ -66,7 +66,7 @@ def closed_files(monkeypatch) -> Iterator[None]:
 def data_dir() -> Path:
     folder = shared_data()
     if not folder.is_dir():
-        pytest.skip(f"real data not found in {folder}; set PFLOW_DATA to the folder that holds it")
+        pytest.skip(f"the full samples are not in {folder}; set PFLOW_DATA to their folder")
     return folder
 
 
@@ -84,6 +84,24 @@ def graph_cache(tmp_path_factory) -> Iterator[Path]:
 def sample_dir() -> Path:
     """The small samples that come with the repository."""
     return REPOSITORY / "tests" / "data"
+
+
+@pytest.fixture(scope="session")
+def cld_path(sample_dir: Path) -> Path:
+    """Five hadronic Z decays in CLD, reconstructed: the TTree."""
+    return sample_dir / "cld_zqq_small.edm4hep.root"
+
+
+@pytest.fixture(scope="session")
+def cld_rntuple_path(sample_dir: Path) -> Path:
+    """The same as an RNTuple, with all members: pflow copies its collections."""
+    return sample_dir / "cld_zqq_small_rntuple.edm4hep.root"
+
+
+@pytest.fixture(scope="session")
+def cld_sim_path(sample_dir: Path) -> Path:
+    """The first three of them as simulated hits without tracks: the RNTuple."""
+    return sample_dir / "cld_zqq_small_sim_rntuple.edm4hep.root"
 
 
 @pytest.fixture(scope="session")

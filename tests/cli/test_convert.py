@@ -21,21 +21,21 @@ def run(*words: object) -> int:
     return run_parsed("convert", [str(word) for word in words])
 
 
-def test_from_hdf5_to_root(tmp_path, data_dir):
-    old = data_dir / "legacy" / "gamma1_30.h5"
-    assert run(old, tmp_path / "new.root", "--chunk-size", "7") == 0
-    one, two = LegacyReader(old).read(0, 30), flat(tmp_path / "new.root").read(0, 30)
+def test_from_hdf5_to_root(tmp_path, sample_dir):
+    old = sample_dir / "gamma1_small.h5"
+    assert run(old, tmp_path / "new.root", "--chunk-size", "4") == 0
+    one, two = LegacyReader(old).read(0, 6), flat(tmp_path / "new.root").read(0, 6)
     for (name, before), (_, after) in zip(one.parts(), two.parts(), strict=True):
         if not name.endswith("links"):
             assert str(before.to_list()) == str(after.to_list()), name  # as text, in which NaN equals NaN
     assert assigned_particle(one.hit_links, one.hits).to_list() == assigned_particle(two.hit_links, two.hits).to_list()
 
 
-def test_from_edm4hep_to_a_flat_ntuple(tmp_path, data_dir):
-    assert run(data_dir / "edm4hep" / "cld_rec.edm4hep.root", tmp_path / "flat.root") == 0
+def test_from_edm4hep_to_a_flat_ntuple(tmp_path, cld_path):
+    assert run(cld_path, tmp_path / "flat.root") == 0
     events = flat(tmp_path / "flat.root").read(0, 1).validate()
     assert events.detector.name == "cld"
-    assert (len(events.hits[0]), len(events.tracks[0])) == (5015, 24)
+    assert (len(events.hits[0]), len(events.tracks[0])) == (2602, 20)
 
 
 def test_a_file_without_entries(tmp_path, sample_dir):
@@ -68,8 +68,8 @@ def test_bad_entries_can_be_left_empty(tmp_path):
     assert flat(tmp_path / "new.root").read(0, 3).hits.energy.to_list() == [[1.0], [], [3.0]]
 
 
-def test_tracks_from_monte_carlo_particles_stay_marked(tmp_path, data_dir, capsys):
-    source, made = data_dir / "edm4hep" / "cld_sim.edm4hep.root", tmp_path / "flat.root"
-    assert run(source, made, "--truth-tracks") == 0
+def test_tracks_from_monte_carlo_particles_stay_marked(tmp_path, cld_sim_path, capsys):
+    made = tmp_path / "flat.root"
+    assert run(cld_sim_path, made, "--truth-tracks") == 0
     assert "with tracks made from Monte Carlo particles" in capsys.readouterr().out
     assert flat(made).read(0, 1).flags.tolist() == [Flag.TRUTH_TRACKS]

@@ -16,40 +16,39 @@ def run(*arguments: str) -> int:
     return detector.run(parser.parse_args(arguments))
 
 
-def test_the_drafted_file_is_taken_by_inspect(data_dir, tmp_path, capsys):
-    path, mine = str(data_dir / "edm4hep" / "cld_sim.edm4hep.root"), str(tmp_path / "mine.yaml")
+def test_the_drafted_file_is_taken_by_inspect(cld_sim_path, tmp_path, capsys):
+    path, mine = str(cld_sim_path), str(tmp_path / "mine.yaml")
     assert main(["detector", path, "-o", mine]) == 0
     text = capsys.readouterr().out
     for expected in (
         "ecal_barrel",
         "built-in cld, with nominal values",
         "to fill in",
-        "left out      LumiCalCollection",
         f"--detector {mine}",
     ):
         assert expected in text
     assert main(["inspect", path, "--detector", mine]) == 0
-    assert "8,805" in capsys.readouterr().out
+    assert "7,122" in capsys.readouterr().out
 
 
-def test_a_draft_that_is_there_is_kept(data_dir, tmp_path):
+def test_a_draft_that_is_there_is_kept(cld_path, tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("filled: in\n", encoding="utf-8")
-    path = str(data_dir / "edm4hep" / "ild_g4_zqq_rntuple.root")
+    path = str(cld_path)
     with pytest.raises(ConfigError, match=r"a file is there; .*--force"):
         run(path, "-o", str(mine))
     assert mine.read_text(encoding="utf-8") == "filled: in\n"
     assert run(path, "-o", str(mine), "--force", "--entries", "2") == 0
-    assert load_detector(mine).b_field == pytest.approx(3.5, rel=0.01)
+    assert load_detector(mine).b_field == pytest.approx(2.0, rel=0.01)
 
 
-def test_name_and_field_can_be_given(data_dir, tmp_path):
-    path = str(data_dir / "edm4hep" / "ild_g4_zqq_rntuple.root")
+def test_name_and_field_can_be_given(cld_path, tmp_path):
+    path = str(cld_path)
     mine = tmp_path / "mine.yaml"
     assert run(path, "-o", str(mine), "--name", "mine", "--b-field", "3.25", "--entries", "5") == 0
     drafted = load_detector(mine)
     assert (drafted.name, drafted.b_field) == ("mine", 3.25)
-    with open_events(path, detector=mine) as file, pytest.warns(ImplausibleWarning, match=r"3\.5 T would fit"):
+    with open_events(path, detector=mine) as file, pytest.warns(ImplausibleWarning, match=r" 2 T would fit"):
         assert len(file.read(0, 3)) == 3
 
 

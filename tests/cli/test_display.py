@@ -69,11 +69,11 @@ def test_reconstructed_particles_are_shown(sample, reco, tmp_path):
     assert "nearest PFlow particle in angle" in path.read_text()
 
 
-def test_hits_of_an_edm4hep_file_are_coloured_by_the_particles_in_it(data_dir, make_reco, tmp_path):
-    """Input and output are one file: key4hep's event with our particles beside its own."""
+def test_hits_of_an_edm4hep_file_are_coloured_by_the_particles_in_it(cld_sim_path, make_reco, tmp_path):
+    """Input and output are one file: the events with our particles beside its own."""
     both = tmp_path / "both.root"
-    with open_events(data_dir / "edm4hep" / "cld_sim.edm4hep.root", detector="cld") as file:
-        made = make_reco(file.read().event, hit_links=make_links(source=[[0, 1]], particle=[[0, 0]]))
+    with open_events(cld_sim_path, detector="cld") as file:
+        made = make_reco(file.read().event, hit_links=make_links(source=[[0, 1]] * 3, particle=[[0, 0]] * 3))
         with Edm4hepRecoWriter(both, file, provenance={}) as writer:
             writer.extend(made)
     run(both, "--detector", "cld", "--reco", both, "--colour", "reco", "-o", tmp_path / "event.png")

@@ -10,6 +10,7 @@ from pflow.checkpoint.load import load_model
 from pflow.cli import inspect
 from pflow.cli.main import main, run_parsed
 from pflow.event.truth import select_targets
+from pflow.io.edm4hep.collections import Collection
 from pflow.io.events_root import write_events
 from pflow.io.inspect import inspect_file
 from pflow.io.open import read_events
@@ -20,13 +21,18 @@ def run(*words: object) -> int:
 
 
 @pytest.fixture(scope="module")
-def content(data_dir):
-    return inspect_file(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+def content(cld_path):
+    """With a collection that only refers to objects of another."""
+    found = inspect_file(cld_path)
+    subset = Collection(
+        name="TightSelectedPandoraPFOs", type="edm4hep::ReconstructedParticle", subset=True, count=5, mean=1.0
+    )
+    return dataclasses.replace(found, collections=(*found.collections, subset))
 
 
 @pytest.fixture
 def cld(content, monkeypatch) -> str:
-    """The real event, which is read once."""
+    """The file, which is read once."""
     monkeypatch.setattr("pflow.io.inspect.inspect_file", lambda *_, **__: content)
     return content.path
 
@@ -39,7 +45,7 @@ def test_the_tables_of_the_cld_file(cld, content, capsys, monkeypatch, terminal)
     assert run(cld) == 0
     text = capsys.readouterr().out
     assert text.isascii()
-    for expected in ("5,015", "SiTracks_Refitted", "cld: fits", "61.215", "PandoraPFOs", "236.308"):
+    for expected in ("12,440", "SiTracks_Refitted", "cld: fits", "31.791", "PandoraPFOs", "86.596"):
         assert expected in text
     shown = {own.name for own in content.collections if own.kind in inspect.HITS}
     assert shown <= set(text.replace(",", " ").split())
@@ -49,20 +55,20 @@ def test_the_tables_of_the_cld_file(cld, content, capsys, monkeypatch, terminal)
         return
     lines = [line.split() for line in text.splitlines()]
     assert long
-    assert ["3,415.0", "1.707", "edm4hep::SimCalorimeterHit", "ECalBarrelCollection"] in lines
+    assert ["1,439.0", "31.791", "edm4hep::CalorimeterHit", "ECALBarrel"] in lines
     for name, remark in (
         ("SiTracksMCTruthLink", "SiTracks_Refitted -> MCParticles"),
         ("TightSelectedPandoraPFOs", "refers to others"),
     ):
         number = max(number for number, line in enumerate(lines) if line[-1:] == [name])
         assert lines[number + 1] == remark.split()
-    assert any(line[:2] == ["cell", "encoding"] and line[2].startswith("system:0:8") for line in lines)
-    assert any(line[:3] == ["others", "8", "edm4hep::CaloHitContribution,"] for line in lines)
+    assert any(line[:2] == ["cell", "encoding"] and line[2].startswith("system:0:5") for line in lines)
+    assert any(line[:3] == ["others", "1", "edm4hep::EventHeader"] for line in lines)
 
 
-def test_a_file_of_an_unknown_detector_says_what_is_missing(data_dir, capsys, monkeypatch):
+def test_a_file_of_an_unknown_detector_says_what_is_missing(cld_path, capsys, monkeypatch):
     monkeypatch.setattr("pflow.io.detect.builtin_names", lambda kind: ["clic", "ild", "ild_g4"])
-    assert run(str(data_dir / "edm4hep" / "cld_rec.edm4hep.root")) == 0
+    assert run(str(cld_path)) == 0
     text = capsys.readouterr().out
     assert "read as    nothing: no detector fits" in text
     assert "detector (for everything): none of the built-in detectors fits; `pflow detector FILE" in text
@@ -103,9 +109,9 @@ def test_targets_are_those_of_the_evaluation(sample_dir, capsys):
 def test_truth_lists_each_dropped_particle_with_its_reason(cld, capsys):
     assert run(cld, "--targets") == 0
     text = capsys.readouterr().out
-    assert "dropped: invisible" in text
-    assert "61 targets" in text
-    assert "7 dropped" in text
+    assert "dropped: no track and 0 GeV in hits, less than 0.1 GeV" in text
+    assert "39 targets" in text
+    assert "6 dropped" in text
 
 
 def test_bad_entries_are_shown_and_numbers_that_json_does_not_know_are_null(make_photons, tmp_path, capsys):

@@ -115,13 +115,13 @@ def test_a_message_lists_the_status_codes_that_are_there():
 def test_cld_with_other_status_codes_has_the_same_targets(cld):
     plain = select_targets(cld)
     other = with_status(cld, {1: 2001})
-    with pytest.warns(ImplausibleWarning, match=r"no particle has status 1, .*\(option stable-status\); found are 2 "):
-        assert set(select_targets(other).chosen) < set(plain.chosen)  # those with hits
+    with pytest.warns(ImplausibleWarning, match=r"no particle has status 1, .*stable-status\); found are 2001 "):
+        assert set(select_targets(other).chosen) <= set(plain.chosen)  # those with hits
     assert select_targets(other, stable_status=(1, 2001)).chosen.tolist() == plain.chosen.tolist()
     # Neutral hadrons that the generator decays, and whose hits are their own.
-    neutral = np.flatnonzero((class_index(jagged.flat(cld.truth.pdg)) == 1) & np.isin(np.arange(282), plain.chosen))
+    neutral = np.flatnonzero((class_index(jagged.flat(cld.truth.pdg)) == 1) & np.isin(np.arange(228), plain.chosen))
     decayed = select_targets(with_status(cld, {1: 2}, neutral))
-    assert len(neutral) == 2
+    assert len(neutral) > 5
     assert decayed.chosen.tolist() == plain.chosen.tolist()
     assert decayed.column("hit_energy") == pytest.approx(plain.column("hit_energy"))
 
@@ -219,21 +219,21 @@ def test_assigned_ancestors_of_all_particles_target_or_not(make_event, rule, ass
 
 
 @pytest.fixture(scope="module")
-def cld(data_dir):
-    return read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+def cld(cld_path):
+    return read_events(cld_path)
 
 
 def test_cld_stable_energy_is_all_that_left_a_trace(cld):
-    # DATA: 239.68 GeV visible in the generator (status 1, no neutrinos).
+    """The generator's events hold no neutrinos; what nears the beam pipe leaves nothing."""
     targets = select_targets(cld, rule="stable")
-    no_neutrino = targets.dropped.reason != "invisible"
-    dropped = ak.sum(targets.dropped.energy[no_neutrino])
-    assert ak.sum(targets.particles.energy) == pytest.approx(239.68 - dropped, rel=1e-3)
-    assert dropped < 0.01 * 239.68
+    stable = ak.sum(cld.truth.energy[cld.truth.status == 1])
+    dropped = ak.sum(targets.dropped.energy)
+    assert ak.sum(targets.particles.energy) == pytest.approx(stable - dropped)
+    assert dropped < 0.05 * stable
 
 
 def test_cld_every_generator_particle_is_a_target_or_named(cld):
     targets = select_targets(cld, rule="stable")
-    listed = sorted([*targets.particles.index[0].tolist(), *targets.dropped.index[0].tolist()])
-    assert listed == np.flatnonzero(cld.truth.status[0] == 1).tolist()
-    assert all(targets.dropped.reason[0])
+    for kept, dropped, status in zip(targets.particles.index, targets.dropped.index, cld.truth.status, strict=True):
+        assert sorted([*kept.tolist(), *dropped.tolist()]) == np.flatnonzero(status == 1).tolist()
+    assert ak.all(targets.dropped.reason != "")

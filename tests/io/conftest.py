@@ -27,15 +27,9 @@ DOUBLES = ("mass",)
 
 
 @pytest.fixture(scope="session")
-def cld_path(data_dir: Path) -> Path:
-    """A fully simulated event of CLD, reconstructed by its standard software."""
-    return data_dir / "edm4hep" / "cld_rec.edm4hep.root"
-
-
-@pytest.fixture(scope="session")
-def cld_podio(cld_path: Path) -> Iterator[PodioFile]:
-    """The same file, open; to open it takes most of a second."""
-    file = open_podio(cld_path)
+def cld_podio(data_dir: Path) -> Iterator[PodioFile]:
+    """A file that podio wrote, of a fully simulated event of CLD; to open it takes most of a second."""
+    file = open_podio(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
     yield file
     file.close()
 
@@ -46,9 +40,16 @@ def cld_rec(cld_path: Path) -> Events:
 
 
 @pytest.fixture(scope="session")
-def cld_sim(data_dir: Path) -> Events:
-    """The same event before its reconstruction, with tracks made from Monte Carlo particles."""
-    return read_events(data_dir / "edm4hep" / "cld_sim.edm4hep.root", truth_tracks=True)
+def cld_sim(cld_sim_path: Path) -> Events:
+    """The first three before their reconstruction, with tracks made from Monte Carlo particles."""
+    return read_events(cld_sim_path, truth_tracks=True)
+
+
+@pytest.fixture(scope="session")
+def full_cld(data_dir: Path) -> tuple[Events, Events]:
+    """A fully simulated event of CLD, by its standard software; and before its reconstruction, with true tracks."""
+    names = ("cld_rec", "cld_sim")
+    return tuple(read_events(data_dir / "edm4hep" / f"{name}.edm4hep.root", truth_tracks=True) for name in names)
 
 
 @pytest.fixture

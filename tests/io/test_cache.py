@@ -65,9 +65,9 @@ def assert_all_same(assert_same):
     return check
 
 
-@pytest.mark.parametrize("name", ["edm4hep/cld_zuds100_sim.edm4hep.root", "g4/single_val.root", "legacy/gamma1_30.h5"])
-def test_events_come_back(data_dir, tmp_path, n_read, name, assert_all_same):
-    path = Path(shutil.copy(data_dir / name, tmp_path))
+@pytest.mark.parametrize("name", ["cld_zqq_small_sim.edm4hep.root", "multi_test_small.root", "gamma1_small.h5"])
+def test_events_come_back(sample_dir, tmp_path, n_read, name, assert_all_same):
+    path = Path(shutil.copy(sample_dir / name, tmp_path))
     chunks, options = survey([str(path)], FileOptions(cache=str(tmp_path / "cache")), 10)
     first, second = (list(read_chunks(chunks[:3], options)) for _ in range(2))
     assert len(n_read) == len(first) == len(second)

@@ -8,18 +8,14 @@ from pflow.io.open import open_events
 from pflow.io.root import Columns
 
 
-@pytest.fixture(scope="module")
-def cld(data_dir):
-    return inspect_file(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
-
-
-def test_the_cld_file(cld):
+def test_the_cld_file(cld_path):
+    cld = inspect_file(cld_path)
     parts = {part.name: part for part in cld.parts}
-    assert (cld.schema, cld.num_entries, cld.detector) == ("edm4hep", 1, "cld")
-    assert cld.uuid == "00df0818-292a-11f1-bc8f-342fb9bcbeef"
-    assert cld.calorimeter_hits == 5015
-    assert parts["tracks"].count == 24
-    assert parts["reference"].mean_energy == pytest.approx(236.3, abs=0.05)
+    assert (cld.schema, cld.num_entries, cld.detector) == ("edm4hep", 5, "cld")
+    assert cld.uuid == str(uproot.open(cld_path).file.uuid)
+    assert cld.calorimeter_hits == 12440
+    assert parts["tracks"].count == 74
+    assert parts["reference"].mean_energy == pytest.approx(86.6, abs=0.05)
     assert [fit.name for fit in cld.detectors if fit.fits] == ["cld"]
     assert cld.has_truth
     assert cld.missing == ()
@@ -149,10 +145,10 @@ def without(content, *names):
     return {key: values for key, values in content.items() if key.split(".")[0].strip("_").split("_")[0] not in names}
 
 
-def test_a_simulated_file_lacks_tracks_that_can_be_made(data_dir):
-    (reason,) = missing(data_dir / "edm4hep" / "cld_sim.edm4hep.root").values()
+def test_a_simulated_file_lacks_tracks_that_can_be_made(cld_sim_path):
+    (reason,) = missing(cld_sim_path).values()
     assert reason == "none in the file; --truth-tracks makes them from Monte Carlo particles"
-    assert missing(data_dir / "edm4hep" / "cld_sim.edm4hep.root", truth_tracks=True) == {}
+    assert missing(cld_sim_path, truth_tracks=True) == {}
 
 
 def test_layers_are_missing_without_a_cell_encoding(write, content, toy):

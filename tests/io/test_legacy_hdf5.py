@@ -54,9 +54,9 @@ def two_events(folder: Path) -> Path:
     return stored(folder / "in.h5", features, labels)
 
 
-def test_events_are_what_the_columns_hold(data_dir):
-    path = data_dir / "legacy" / "gamma1_30.h5"
-    events = LegacyReader(path).read(0, 30).validate()
+def test_events_are_what_the_columns_hold(sample_dir):
+    path = sample_dir / "gamma1_small.h5"
+    events = LegacyReader(path).read(0, 6).validate()
     with h5py.File(path) as file:
         arrays = {
             name: ak.from_buffers(
@@ -148,11 +148,11 @@ class TestBadInput:
             LegacyReader(path)
         assert (caught.value.file, caught.value.field) == (str(path), "feature")
 
-    def test_what_is_no_file_of_the_papers(self, tmp_path, data_dir):
+    def test_what_is_no_file_of_the_papers(self, tmp_path, sample_dir):
         path = tmp_path / "in.h5"
         with pytest.raises(InputError, match=r"in\.h5: no such file"):
             LegacyReader(path)
-        for content in (b"hello", (data_dir / "legacy" / "gamma1_30.h5").read_bytes()[:-500]):
+        for content in (b"hello", (sample_dir / "gamma1_small.h5").read_bytes()[:-500]):
             path.write_bytes(content)
             with pytest.raises(InputError, match=r"in\.h5: expected an HDF5 file.*cannot open it"):
                 LegacyReader(path)

@@ -175,13 +175,13 @@ def test_a_mistake_of_our_own_is_no_damaged_file(write, content, toy, monkeypatc
         file.read(on_error=on_error)
 
 
-@pytest.mark.parametrize("name", ["cld_g4/zqq_val.root", "edm4hep/ild_g4_zqq_rntuple.root"])
-def test_a_file_is_opened_once(data_dir, monkeypatch, name):
+@pytest.mark.parametrize("name", ["cld_multi_test_small.root", "cld_zqq_small_rntuple.edm4hep.root"])
+def test_a_file_is_opened_once(sample_dir, monkeypatch, name):
     opened: list[str] = []
     whole = uproot.open
     monkeypatch.setattr(uproot, "open", lambda path, **options: opened.extend(path) or whole(path, **options))
-    read_events(data_dir / name, entry_stop=3)
-    assert opened == [str(data_dir / name)]
+    read_events(sample_dir / name, entry_stop=3)
+    assert opened == [str(sample_dir / name)]
 
 
 def test_chunks_have_at_most_the_size_asked_for_and_baskets_are_read_once(make_photons, tmp_path, monkeypatch):

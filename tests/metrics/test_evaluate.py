@@ -86,21 +86,19 @@ def as_output(path, input_path, events, **reading) -> None:
             writer.extend(Reconstruction(particles=events.reference, event=events.event, flags=events.flags))
 
 
-def test_an_output_with_the_collections_of_its_input_is_truth_too(data_dir, tmp_path):
-    path = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
-    events = pflow.read_events(path)
+def test_an_output_with_the_collections_of_its_input_is_truth_too(cld_rntuple_path, tmp_path):
+    events = pflow.read_events(cld_rntuple_path)
     keep = tmp_path / "keep.root"
-    as_output(keep, path, events)
-    check_order([str(keep)], [str(path)])
+    as_output(keep, cld_rntuple_path, events)
+    check_order([str(keep)], [str(cld_rntuple_path)])
     found = pflow.evaluate(keep, keep, oracle=False)
     assert found.algorithms["PFlow"]["n_truth"] == len(select_targets(events).chosen)
 
 
-def test_what_was_made_with_truth_tracks_is_evaluated_with_them(data_dir, tmp_path):
-    path = data_dir / "edm4hep" / "cld_sim.edm4hep.root"
-    events = pflow.read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
-    as_output(tmp_path / "reco.root", path, events, truth_tracks=True)
-    assert pflow.evaluate(tmp_path / "reco.root", path, oracle=False).n_truth_tracks == 1
+def test_what_was_made_with_truth_tracks_is_evaluated_with_them(cld_path, cld_sim_path, tmp_path):
+    events = pflow.read_events(cld_path, entry_stop=3)
+    as_output(tmp_path / "reco.root", cld_sim_path, events, truth_tracks=True)
+    assert pflow.evaluate(tmp_path / "reco.root", cld_sim_path, oracle=False).n_truth_tracks == 3
 
 
 def test_an_event_whose_truth_makes_no_sense_is_skipped_alone(sample, pandora, spoil):

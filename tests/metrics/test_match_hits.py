@@ -75,8 +75,8 @@ def test_hits_without_energy_are_no_overlap():
     assert found.tolist() == [0]
 
 
-def test_truth_matches_itself_on_a_real_event(data_dir):
-    events = read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+def test_truth_matches_itself_on_full_events(cld_path):
+    events = read_events(cld_path)
     targets = select_targets(events)
     links, counts = Links.of(targets.hit_links), targets.counts
     with_hits = np.unique(links.flat_particle(counts))

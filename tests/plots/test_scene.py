@@ -127,10 +127,11 @@ def test_a_particle_without_momentum_has_no_arrow(event):
     assert len(scene.lines[-1]) == 1
 
 
-def test_every_entry_of_the_cld_file_can_be_drawn(data_dir):
-    scene = make_scene(read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root")[0])
-    assert len(scene.position) == 5015
-    assert {lines.kind: len(lines) for lines in scene.lines}["reco"] == 64
+def test_every_entry_of_the_cld_file_can_be_drawn(cld_path):
+    for event in read_events(cld_path):
+        scene = make_scene(event)
+        assert len(scene.position) == len(event.hits[0])
+        assert {lines.kind: len(lines) for lines in scene.lines}["reco"] == len(event.reference[0])
 
 
 @pytest.mark.parametrize(

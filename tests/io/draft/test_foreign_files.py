@@ -18,6 +18,7 @@ RENAMED = {
     "ECALEndcap": "Lids",
     "HCALBarrel": "Tube",
     "HCALEndcap": "Caps",
+    "HCALOther": "Ring",
     "MUON": "Shell",
     "ECalBarrelCollection": "PoleSteps",
     "SiTracks_Refitted": "Curves",
@@ -29,10 +30,13 @@ RENAMED = {
 
 
 @pytest.fixture(scope="module")
-def renamed_cld(data_dir, tmp_path_factory):
-    """Writes the real event with other names, one flat branch a member; and ids, if asked for, else none at all."""
-    with uproot.open(data_dir / "edm4hep" / "cld_rec.edm4hep.root") as file:
-        columns = _columns(file["events"])
+def renamed_cld(sample_dir, tmp_path_factory):
+    """Writes events with other names, the first with simulated hits too; and ids, if asked for, else none at all."""
+    columns = {}
+    for kind in ("_sim", ""):
+        with uproot.open(sample_dir / f"cld_zqq_small{kind}.edm4hep.root") as file:
+            columns |= _columns(file["events"])
+    columns = {key: ak.concatenate([values, values[: 5 - len(values), :0]]) for key, values in columns.items()}
 
     def write(*, with_ids: bool, without_codes: bool = False):
         path = tmp_path_factory.mktemp("renamed") / "renamed.root"
@@ -59,12 +63,8 @@ def _columns(tree):
     for old, new in RENAMED.items():
         suffixes = ("", "_from", "_to", "_trackStates", "_contributions", "_parents")
         for branch in (f"{'_' if suffix else ''}{old}{suffix}" for suffix in suffixes):
-            if branch not in tree.keys(recursive=False):
-                continue
-            for member in tree[branch].keys(recursive=True):
-                if "[" not in member and member.count("/") == 0:
-                    values = tree[f"{branch}/{member}"].array()
-                    found[f"{branch.replace(old, new)}.{member.split('.', 1)[1]}"] = values
+            for key in tree.keys(filter_name=f"{branch}.*"):
+                found[key.replace(old, new)] = tree[key].array()
     return found
 
 
@@ -76,7 +76,7 @@ def _hashed(values):
 
 
 @pytest.mark.parametrize(("with_ids", "without_codes"), [(True, True), (False, False)])
-def test_the_real_event_with_other_names_gives_the_same_detector(renamed_cld, with_ids, without_codes):
+def test_events_with_other_names_give_the_same_detector(renamed_cld, with_ids, without_codes):
     path = renamed_cld(with_ids=with_ids, without_codes=without_codes)
     cld, draft = load_detector("cld"), draft_detector(path)
     detector = draft.detector
@@ -93,13 +93,13 @@ def test_the_real_event_with_other_names_gives_the_same_detector(renamed_cld, wi
     assert (detector.hit_links, detector.track_links) == (("Bonds",), ("Bows",))
 
 
-def test_the_renamed_event_is_read_as_the_real_one_is(renamed_cld, cld_rec):
+def test_the_renamed_events_are_read_as_the_others_are(renamed_cld, cld_rec):
     path = renamed_cld(with_ids=False)
     assert inspect_file(path).detector == ""
     events = read_events(path, detector=draft_detector(path).detector)
     assert ak.sum(events.hits.energy) == pytest.approx(float(ak.sum(cld_rec.hits.energy)))
     assert ak.num(events.hit_links).to_list() == ak.num(cld_rec.hit_links).to_list()
-    assert ak.num(events.tracks).to_list() == [24]
+    assert ak.num(events.tracks).to_list() == [20, 19, 11, 11, 13]
     assert ak.sort(events.hits.layer).to_list() == ak.sort(cld_rec.hits.layer).to_list()  # found in the cell ids
 
 

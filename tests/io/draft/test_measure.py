@@ -6,13 +6,13 @@ from pflow.physics.detector import load_detector
 
 
 @pytest.fixture(scope="module")
-def stated(data_dir):
+def stated(cld_sim_path):
     """Field that a file of simulated hits tells whose metadata hold these parameters."""
-    file = open_podio(data_dir / "edm4hep" / "cld_sim.edm4hep.root")
+    file = open_podio(cld_sim_path)
 
     def measure(parameters, sim_tracker_hits=()):
         file.parameters = parameters
-        return measure_field(file, load_detector("cld"), sim_tracker_hits, 1)
+        return measure_field(file, load_detector("cld"), sim_tracker_hits, 3)
 
     yield measure
     file.close()

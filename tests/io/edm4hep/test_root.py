@@ -103,17 +103,17 @@ def _parse(data: bytes) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def out(cld_path, tmp_path_factory, perfect):
-    """An event of CLD with perfect particles."""
+def out(cld_rntuple_path, tmp_path_factory, perfect):
+    """Events of CLD with perfect particles."""
     path = tmp_path_factory.mktemp("root") / "out.root"
-    with open_events(cld_path) as file, Edm4hepRecoWriter(path, file, provenance={}, mc_links=True) as writer:
+    with open_events(cld_rntuple_path) as file, Edm4hepRecoWriter(path, file, provenance={}, mc_links=True) as writer:
         writer.extend(perfect(file.read()))
     return path
 
 
-def test_root_reads_every_member_as_uproot_does(cld_path, out, tmp_path):
+def test_root_reads_every_member_as_uproot_does(cld_rntuple_path, out, tmp_path):
     """Of the event's collections and ours, bit by bit; `test_writer` compares with the input."""
-    with open_events(cld_path) as file:
+    with open_events(cld_rntuple_path) as file:
         definitions = file.reader.file.definitions()
     model, written = DataModel(*(json.loads(text) for text in definitions.values())), open_podio(out)
     fields = {field: kind for info in written.infos() for field, kind in model.fields(info).items()}

@@ -81,7 +81,7 @@ def test_cells_that_digitisation_drops_leave_no_hits_and_no_links(read, toy, sim
     assert links(events.hit_links) == [[(0, 2, 1.0)], [(0, 0, 1.0)]]
 
 
-def test_cld_simulated_hits_digitised_are_those_of_the_standard_digitisation(cld_rec, cld_sim):
+def test_cld_simulated_hits_digitised_are_those_of_the_standard_digitisation(full_cld):
     """The same event before and after CLD's own digitisation."""
 
     def cells(events, subdetector):
@@ -89,6 +89,7 @@ def test_cld_simulated_hits_digitised_are_those_of_the_standard_digitisation(cld
         position = np.round(np.stack([ak.to_numpy(hits.position[axis]) for axis in "xyz"], axis=-1), 2)
         return {tuple(where): value for where, value in zip(position.tolist(), hits.energy.to_list(), strict=True)}
 
+    cld_rec, cld_sim = full_cld
     for number, _ in enumerate(cld_rec.detector.calorimeters):
         theirs, ours = cells(cld_rec, number), cells(cld_sim, number)
         assert len(ours) == pytest.approx(len(theirs), rel=0.03)

@@ -41,25 +41,18 @@ def test_tracks_are_made_only_where_there_are_none_and_flagged(cld_sim, cld_path
         assert not file.truth_tracks
 
 
-@pytest.fixture(scope="module")
-def zuds(data_dir):
-    """Path of three simulated events of two jets, and the events."""
-    path = data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root"
-    return path, read_events(path, truth_tracks=True)
-
-
-def test_they_are_the_same_without_truth_and_whatever_is_read_beside(zuds):
-    path, events = zuds
-    with open_events(path, truth_tracks=True) as file:
+def test_they_are_the_same_without_truth_and_whatever_is_read_beside(cld_sim_path, cld_sim):
+    with open_events(cld_sim_path, truth_tracks=True) as file:
         assert file.truth_tracks
         alone = file.read(1, 2, truth=False)
         assert len(file.read(3, 3).tracks) == 0
     assert alone.truth is None
     assert alone.track_links is None
-    assert ak.array_equal(alone.tracks, events.tracks[1:2])
+    assert ak.array_equal(alone.tracks, cld_sim.tracks[1:2])
 
 
-def test_on_the_real_event_they_are_near_those_of_the_standard_tracking(cld_rec, cld_sim):
+def test_on_the_real_event_they_are_near_those_of_the_standard_tracking(full_cld):
+    cld_rec, cld_sim = full_cld
     ours, theirs = _tracks(cld_sim), _tracks(cld_rec)
     assert len(ours) == 24
     assert ours.keys() == theirs.keys()
@@ -71,8 +64,9 @@ def test_on_the_real_event_they_are_near_those_of_the_standard_tracking(cld_rec,
     assert np.degrees(np.median([one.calo_momentum.deltaangle(other.calo_momentum) for one, other in pairs])) < 0.5
 
 
-def test_nearly_all_charged_stable_particles_of_simulated_events_have_one(zuds):
-    for number, truth, links in zip((22, 24, 12), zuds[1].truth, zuds[1].track_links, strict=True):
+def test_nearly_all_charged_stable_particles_of_simulated_events_have_one(data_dir):
+    events = read_events(data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root", truth_tracks=True)
+    for number, truth, links in zip((22, 24, 12), events.truth, events.track_links, strict=True):
         stable = ak.to_numpy((truth.status == 1) & (truth.charge != 0))
         assert stable.sum() == number
         assert number - 1 <= stable[ak.to_numpy(links.particle)].sum() <= len(links) <= number + 3
