@@ -8,6 +8,7 @@ import functools
 import json
 import re
 import typing
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -147,15 +148,21 @@ def builtin_names(kind: str) -> list[str]:
 
 
 def resolve(kind: str, name: str | Path) -> Path:
-    """Path of a built-in file by its name, or of the user's own file; a ConfigError names the nearest built-in ones."""
-    builtin = config_dir() / kind / f"{name}.yaml"
+    """Path of a built-in file by its name, or of the user's own file; a ConfigError names the nearest built-in ones.
+
+    The `kind` is a folder of the built-in ones; "" has configurations of trainings. A name goes before a file that is
+    called the same, with a warning.
+    """
+    builtin, path = config_dir() / kind / f"{name}.yaml", Path(name)
+    what = kind or "configuration"
     if "/" not in str(name) and builtin.is_file():
+        if path.is_file():
+            warnings.warn(f"'{name}' is the {what} that comes with pflow; your file is './{name}'", stacklevel=2)
         return builtin
-    path = Path(name)
     if path.is_file():
         return path
     names = builtin_names(kind)
-    message = f"no {kind} file '{name}': neither a file nor one of {', '.join(names)}"
+    message = f"no {what} file '{name}': neither a file nor one of {', '.join(names)}"
     raise ConfigError(message, suggestions=nearest(name, names))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import logging
 import pkgutil
 import re
 import signal
 import sys
+import typing
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,12 +27,15 @@ from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 import pflow.model
 from pflow.checkpoint.load import read_checkpoint
 from pflow.cli.main import VERBS
-from pflow.config import config_dir, load_yaml
+from pflow.cli.options import nearest_options
+from pflow.config import config_dir, load_yaml, resolve
 from pflow.data.datamodule import ParticleFlowData
-from pflow.errors import ConfigError, PflowError, nearest
+from pflow.errors import ConfigError, PflowError
 from pflow.io.atomic import disk_errors, replacing
+from pflow.model.api import ModelInputs, reconstructor_class
 from pflow.plots.style import rendered
 from pflow.plots.training import plot_training
+from pflow.tokens.config import TokenConfig
 from pflow.train.callbacks import (
     COLUMNS,
     AveragedWeights,
@@ -82,6 +87,30 @@ MODEL = {
 """Options that say which model is meant, and where configurations have them."""
 
 
+SPLITS = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}
+"""Which files each verb reads."""
+
+EVALUATION = ("accelerator", "devices", "num_nodes", "strategy", "precision", "deterministic", "enable_progress_bar")
+"""Options of the trainer that do something without a training."""
+
+TRAINING = ("buffer", "seed", "tokeniser_events", "repeat", "augment", *TokenConfig.__dataclass_fields__)
+"""Options of the data that do something in a training alone, or are those of the trained model."""
+
+MOST_USED = """\
+used most:
+  --data.train FILES --data.val FILES    to train on and to validate on; 'train/*.root' names several
+  --config gamma1                        a configuration that comes with pflow, or a YAML file
+  --start-from ild-g4-general            begin with a trained model, whose options are the defaults
+  --checkpoint RUN                       resume the training in this folder; nothing else is needed
+  --trainer.max-epochs N                 how long; or --trainer.max-steps N
+  --model.lr X                           highest learning rate
+  --model.reconstructor.network.width N  size of the network; also .encoder-layers, .heads ...
+  --data.batch-size N                    events in a batch
+  --output RUN                           folder for checkpoints, logs and configuration
+  --print-config                         show all options with their values, as YAML
+"""
+
+
 class BeginRun(pl.Callback):  # type: ignore[misc]
     """Writes ``config.yaml`` and begins the logs when the first step is about to come: all checks are passed by then.
 
@@ -127,16 +156,52 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise a WrongUsageError with the message and the nearest names."""
         wrong = re.search(r"rguments: --([\w.]+)|(?:Group '([\w.]+)' does not accept )?[Oo]ption '([\w.]+)'", message)
-        name = "--" + ".".join(filter(None, wrong.groups())) if wrong else ""
-        suggestions = nearest(name, self._option_string_actions) if wrong else ()
+        suggestions = []
+        if wrong and "nearest matches" not in message:  # as an architecture's own parser says
+            own = self._option_string_actions
+            known = [*(own if "--config" in own else ()), *_options_of_architectures()]
+            suggestions = nearest_options(".".join(filter(None, wrong.groups())), known)
         raise WrongUsageError(" ".join(message.split()), suggestions=suggestions) from ex
 
     def format_help(self, *args: Any) -> str:
-        """The help text; `_with_underscores` accepts what it shows."""
+        """The help text, of this verb's options alone; `_with_underscores` accepts what it shows."""
+        verb = self.prog.rpartition(" ")[2]
+        if verb in SPLITS:
+            for action in self._actions:
+                if not _is_shown(action.dest, verb):
+                    action.help = argparse.SUPPRESS
         groups: list[Any] = self._action_groups
+        groups[:] = [one for one in groups if any(action.help != argparse.SUPPRESS for action in one._group_actions)]
         lightning = [group for name, group in self.groups.items() if name in LIGHTNING]
         groups.sort(key=lightning.__contains__)
-        return re.sub(r"--[\w.]+", lambda name: name[0].replace("_", "-"), super().format_help(*args))
+        text = re.sub(r"default config file locations:.*?\n\n", "", super().format_help(*args), flags=re.DOTALL)
+        text = text.replace("\n\noptions:", f"\n\n{MOST_USED}\noptions:", verb == "fit")
+        return re.sub(r"--[\w.]+", lambda name: name[0].replace("_", "-"), text)
+
+
+def _is_shown(option: str, verb: str) -> bool:
+    """Whether an option, by its destination, does something in a verb."""
+    group, _, name = option.partition(".")
+    splits, others = SPLITS[verb], {split for some in SPLITS.values() for split in some} - set(SPLITS[verb])
+    if (group == "data" and name in others) or re.fullmatch(rf"limit_({'|'.join(others)}|predict)_batches", name):
+        return False
+    if verb == "fit":
+        return True
+    if group == "trainer":
+        return name in EVALUATION or name == f"limit_{splits[0]}_batches"
+    of_data = group == "data" and name.partition(".")[0] not in TRAINING
+    return of_data or group in ("help", "config", "print_config", "checkpoint")
+
+
+def _options_of_architectures() -> list[str]:
+    """Options of the networks, whose names the parser knows only once one is chosen."""
+    names: dict[str, None] = {}
+    for class_path in ARCHITECTURES.values():
+        parts = typing.get_type_hints(reconstructor_class(class_path).__init__)
+        for part, kind in parts.items():
+            if dataclasses.is_dataclass(kind) and kind is not ModelInputs:
+                names |= {f"--model.reconstructor.init_args.{part}.{x.name}": None for x in dataclasses.fields(kind)}
+    return list(names)
 
 
 class ConfigFile(ActionConfigFile):  # type: ignore[misc]
@@ -354,10 +419,9 @@ def _with_its_run(options: list[str], checkpoint: Path) -> list[str]:
 
 
 def _config_file(name: str) -> Path:
-    """A configuration by its path; also outside of a checkout by its name or, as there, ``configs/NAME.yaml``."""
-    builtin = config_dir() / f"{Path(name).stem}.yaml"
-    known = str(name) in (builtin.stem, f"configs/{builtin.name}") and builtin.is_file()
-    return builtin if known and not Path(name).is_file() else Path(name)
+    """A configuration by its path, or by its name; also outside of a checkout as there, ``configs/NAME.yaml``."""
+    in_checkout = re.fullmatch(r"configs/(\w+)\.yaml", name)
+    return resolve("", in_checkout[1] if in_checkout and not Path(name).is_file() else name)
 
 
 def _model_given(options: Sequence[str]) -> dict[str, str | None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import os
 import sys
 import traceback
@@ -17,8 +18,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from pflow.cli.options import nearest_options
 from pflow.cli.signals import Terminated, raised_signals
-from pflow.errors import PflowError, first_line, nearest
+from pflow.errors import ConfigError, PflowError, first_line, nearest
 
 VERBS = {
     "fit": "train a model: pflow fit --config gamma1 --data.train FILE --data.val FILE",
@@ -127,6 +129,11 @@ def run_parsed(verb: str, arguments: list[str]) -> int:
     command = import_module(f"pflow.cli.{verb}")
     parser = argparse.ArgumentParser(prog=f"pflow {verb}", description=command.__doc__, allow_abbrev=False)
     command.add_arguments(parser)
+    known = parser._option_string_actions  # argparse would first say what is missing, and no nearest one
+    for word in itertools.takewhile("--".__ne__, arguments):
+        if (name := word.partition("=")[0]).startswith("--") and name not in known:
+            error = ConfigError(f"unrecognized arguments: {name}", suggestions=nearest_options(name, known))
+            parser.error(str(error))
     # Options of `pflow fit` follow those of a recipe after a --.
     parse = parser.parse_intermixed_args if verb == "recipe" else parser.parse_args
     return int(command.run(parse(arguments)))

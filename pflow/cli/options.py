@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import SequenceMatcher
 from typing import Any, TypeVar
 
 N = TypeVar("N", int, float)
@@ -26,6 +27,32 @@ def at_least(smallest: N) -> Callable[[str], N]:
 def integers(text: str) -> tuple[int, ...]:
     """A type of options: whole numbers with commas between them."""
     return tuple(int(number) for number in text.split(","))
+
+
+def nearest_options(wrong: str, options: Iterable[str]) -> list[str]:
+    """Up to three options that look most like a wrong one: the whole of them, their last parts, or initials of these.
+
+    >>> nearest_options("--learning-rate", ["--model.lr", "--trainer.strategy"])
+    ['--model.lr']
+    """
+
+    def parts(option: str) -> tuple[str, str]:
+        whole = option.lstrip("-").replace("-", "_").casefold()
+        return whole, whole.rpartition(".")[2]
+
+    def initials(last: str) -> str:
+        return "".join(word[:1] for word in last.split("_"))
+
+    def likeness(option: str) -> tuple[float, float]:
+        (whole, last), (known, known_last) = parts(wrong), parts(option)
+        by_whole, by_last = SequenceMatcher(None, whole, known).ratio(), SequenceMatcher(None, last, known_last).ratio()
+        shortened = len(min(last, known_last, key=len)) > 1 and (
+            last == initials(known_last) or known_last == initials(last)
+        )
+        return max(by_whole, by_last, shortened), by_whole
+
+    ranked = sorted(((likeness(option), option) for option in options), reverse=True)
+    return [option for (best, _), option in ranked if best >= 0.6][:3]
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -362,6 +362,30 @@ def test_continuing_without_the_average_is_an_error(averaged):
         main(["fit", *config, f"--checkpoint={averaged / 'last.ckpt'}"])
 
 
+def test_the_first_screen_of_the_help_has_what_is_asked_for_most(capsys):
+    assert main(["fit", "--help"]) == 0
+    screen = "\n".join(capsys.readouterr().out.splitlines()[:24])
+    shown = set(re.findall(r"--[a-z][\w.-]+", screen))
+    assert {"--model.reconstructor.network.width", "--model.lr", "--checkpoint", "--trainer.max-epochs"} <= shown
+    names = {name for name in shown if name != "--print-config"}
+    values = {"--config": "gamma1", "--start-from": "null", "--checkpoint": "null"}
+    words = [word for name in sorted(names) for word in (name, values.get(name, "8"))]
+    assert main(["fit", *words, "--print-config"]) == 0  # each is one
+
+
+@pytest.mark.parametrize("verb", ["validate", "test"])
+def test_the_help_of_an_evaluation_has_no_options_of_a_training(verb, capsys):
+    assert main([verb, "--help"]) == 0
+    text = capsys.readouterr().out
+    shown = set(re.findall(r"--([\w.-]+)", text))
+    assert {"checkpoint", "config", f"data.{'val' if verb == 'validate' else 'test'}", "trainer.devices"} <= shown
+    assert {
+        name for name in shown if re.match(r"model|early|ema|start|output|data\.(train|merge|order)", name)
+    } == set()
+    assert {name for name in shown if re.match(r"trainer\.(max|min|gradient|accumulate|callbacks)", name)} == set()
+    assert text.count("\n") < 120
+
+
 def test_the_help_shows_dashes_and_the_short_name_of_the_output(tmp_path, capsys):
     assert main(["fit", "--help"]) == 0
     text = capsys.readouterr().out
@@ -389,6 +413,21 @@ def test_shipped_configurations_are_known_everywhere(name, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert main(["fit", "--config", name, "--print_config"]) == 0
     assert network(yaml.safe_load(capsys.readouterr().out))["width"] == 32
+
+
+def test_a_configuration_that_is_not_there_is_named_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"no configuration file 'gama1': .*nearest matches: gamma1"):
+        main(["fit", "--config", "gama1", "--print-config"])
+
+
+def test_a_file_called_as_a_shipped_configuration_does_not_replace_it_in_silence(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gamma1").write_text("model: {reconstructor: {init_args: {network: {width: 48}}}}")
+    with pytest.warns(UserWarning, match=r"comes with pflow; your file is '\./gamma1'"):
+        assert main(["fit", "--config=gamma1", "--print-config"]) == 0
+    assert network(yaml.safe_load(capsys.readouterr().out))["width"] == 32
+    assert main(["fit", "--config=./gamma1", "--print-config"]) == 0
+    assert network(yaml.safe_load(capsys.readouterr().out))["width"] == 48
 
 
 def test_an_interrupted_fit_is_not_done_and_says_how_to_resume(tiny, data, tmp_path, monkeypatch, capsys):
@@ -421,6 +460,12 @@ def test_a_second_ctrl_c_stops_at_once(tiny, data, monkeypatch, capsys):
         (f"{NETWORK}.widht=3", "widht"),
         ("--data.batch_size=x", "data.batch_size"),
         ("--config={}", "nearest matches: --trainer.max_steps"),
+        ("--ouput=x", "nearest matches: --output"),
+        ("--model.width=3", "nearest matches: --model.reconstructor.init_args.network.width"),
+        ("--model.reconstructor.width=3", "nearest matches: --model.reconstructor.init_args.network.width"),
+        ("--learning-rate=1", "nearest matches: --model.lr)"),
+        ("--model.wd=1", "nearest matches: --model.weight_decay"),
+        ("--batch-size=1", "nearest matches: --data.batch_size"),
     ],
 )
 def test_wrong_usage_is_said_in_one_line(option, message, tmp_path, capsys):

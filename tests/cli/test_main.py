@@ -31,6 +31,17 @@ def test_every_command_explains_itself(verb, capsys):
     assert f"pflow {verb}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - set(LIGHTNING)))
+def test_a_wrong_option_is_said_with_the_nearest_before_what_is_missing(verb, capsys):
+    wrong, right = {"inspect": ("--detectr", "--detector"), "convert": ("--chunk-sise", "--chunk-size")}.get(
+        verb, ("--ouput", "--output")
+    )
+    with pytest.raises(SystemExit) as exit_:
+        main([verb, f"{wrong}=x"])
+    assert exit_.value.code == 2
+    assert f"error: unrecognized arguments: {wrong} (nearest matches: {right}" in capsys.readouterr().err
+
+
 def test_runs_as_a_module():
     done = subprocess.run([sys.executable, "-m", "pflow", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"pflow {version('pflow')}\n"
