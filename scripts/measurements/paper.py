@@ -76,7 +76,10 @@ def run(args: argparse.Namespace) -> None:
             if code := main([*words, "--output", str(folder), "--", *fit]):
                 raise SystemExit(code)
             model = folder / "stage_1" / ("best.ckpt" if variant.startswith(PUBLISHED) else "last.ckpt")
-            write_rows(measured(f"{variant}, seed {seed}", str(model), args), seeds)
+            name = f"{variant}, {args.epochs} epochs, seed {seed}"
+            known = read_rows(seeds) if seeds.is_file() else []
+            if not any(row.model == f"{RULES[args.rule][0]}{name}" for row in known):
+                write_rows(measured(name, str(model), args), seeds)
     rows = list(means(read_rows(seeds))) if args.variants else []
     models = [words.partition("=")[::2] for words in args.models]
     for name, model in [*models, (f"{TRANSLATION}, all stages", TRANSLATION)]:
@@ -100,14 +103,15 @@ def measured(name: str, model: str, args: argparse.Namespace) -> Iterator[Row]:
 
 
 def means(rows: Sequence[Row]) -> Iterator[Row]:
-    """Means of variants over their seeds, with standard errors."""
+    """Means of variants over their seeds, with standard errors, and the numbers of seeds."""
     values: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
         values.setdefault((row.model.partition(", seed")[0], row.sample, row.quantity), []).append(row.value)
     for (model, sample, quantity), found in values.items():
         n, mean = len(found), float(np.mean(found))
         error = float(np.std(found, ddof=1)) / math.sqrt(n) if n > 1 else math.nan
-        yield Row(f"{model}, {n} seed{'s' * (n > 1)}", sample, quantity, mean, mean - error, mean + error)
+        yield Row(model, sample, quantity, mean, mean - error, mean + error)
+        yield Row(model, sample, "seeds", n)
 
 
 def paper_tables(rows: Sequence[Row]) -> dict[str, str]:
@@ -124,9 +128,9 @@ def paper_tables(rows: Sequence[Row]) -> dict[str, str]:
             tables["paper"] = table(["set-up", *map(": ".join, places)], lines)
         else:
             lines = [
-                [model, sample, *(cells[sample, quantity] for quantity in BY_RANK)]
+                [model, sample, cells.get((sample, "seeds"), "-"), *(cells[sample, quantity] for quantity in BY_RANK)]
                 for sample in of_samples
                 for model, cells in found.items()
             ]
-            tables["published"] = table(["set-up", "sample", *BY_RANK], lines, left=2)
+            tables["published"] = table(["set-up", "sample", "seeds", *BY_RANK], lines, left=2)
     return tables

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import architecture
 import results
 from measurements import rows, shipped, tables
 from measurements.rows import CSV, REPORT, ROOT, Row, read_rows, replace_table, write_rows
@@ -91,10 +92,15 @@ def test_the_papers_set_ups_are_trained_and_measured_over_the_seeds(sample, tmp_
     before = CSV.read_bytes(), REPORT.read_bytes()
     options = ["--variants", "v1_flags", "--seeds", "1", "2", "--epochs", "1", "--data-dir", str(tmp_path)]
     results.main(["paper", *options, "--models", "one=ild-g4-photon", "--output", str(tmp_path / "runs")])
-    seeds, other, shipped_model = capsys.readouterr().out.strip().splitlines()[-3:]
-    assert other.startswith("| one |")
-    assert seeds.startswith("| v1_flags |")
-    assert "±" in seeds
-    assert shipped_model.startswith("| ild-g4-translation, all stages |")
-    assert "±" not in shipped_model
+    lines = capsys.readouterr().out.strip().splitlines()[-6:]
+    assert [line.split(" | ")[:3] for line in lines] == [
+        [f"| {name}", sample, seeds]
+        for sample in ("gamma1", "gammasep")
+        for name, seeds in (("v1_flags, 1 epochs", "2"), ("one", "-"), ("ild-g4-translation, all stages", "-"))
+    ]
+    assert ["±" in line for line in lines] == [True, False, False] * 2
     assert (CSV.read_bytes(), REPORT.read_bytes()) == before
+
+
+def test_the_figure_of_the_architecture_is_what_its_script_draws():
+    assert architecture.FILE.read_text("utf-8") == architecture.drawing()
