@@ -101,7 +101,7 @@ used most:
   --data.train FILES --data.val FILES    to train on and to validate on; 'train/*.root' names several
   --config gamma1                        a configuration that comes with pflow, or a YAML file
   --start-from ild-g4-general            begin with a trained model, whose options are the defaults
-  --checkpoint RUN                       resume the training in this folder; nothing else is needed
+  --checkpoint RUN                       resume the training in this folder; needs no other option
   --trainer.max-epochs N                 how long; or --trainer.max-steps N
   --model.lr X                           highest learning rate
   --model.reconstructor.network.width N  size of the network; also .encoder-layers, .heads ...
@@ -158,9 +158,9 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
         wrong = re.search(r"rguments: --([\w.]+)|(?:Group '([\w.]+)' does not accept )?[Oo]ption '([\w.]+)'", message)
         suggestions = []
         if wrong and "nearest matches" not in message:  # as an architecture's own parser says
-            own = self._option_string_actions
-            known = [*(own if "--config" in own else ()), *_options_of_architectures()]
-            suggestions = nearest_options(".".join(filter(None, wrong.groups())), known)
+            options = self._option_string_actions
+            options = [*(options if "--config" in options else ()), *_options_of_architectures()]
+            suggestions = nearest_options(".".join(filter(None, wrong.groups())), options)
         raise WrongUsageError(" ".join(message.split()), suggestions=suggestions) from ex
 
     def format_help(self, *args: Any) -> str:
@@ -171,7 +171,7 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
                 if not _is_shown(action.dest, verb):
                     action.help = argparse.SUPPRESS
         groups: list[Any] = self._action_groups
-        groups[:] = [one for one in groups if any(action.help != argparse.SUPPRESS for action in one._group_actions)]
+        groups[:] = [part for part in groups if any(action.help != argparse.SUPPRESS for action in part._group_actions)]
         lightning = [group for name, group in self.groups.items() if name in LIGHTNING]
         groups.sort(key=lightning.__contains__)
         text = re.sub(r"default config file locations:.*?\n\n", "", super().format_help(*args), flags=re.DOTALL)

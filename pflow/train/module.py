@@ -315,9 +315,9 @@ def wrong_energy(reconstructor: Reconstructor, batch: Batch) -> tuple[float, flo
         generated = reconstructor.generate(batch, decoding=reconstructor.decoding.limited(most))
     truth, reco = (_table(particles, reconstructor.inputs) for particles in (target, generated))
     matches = match(truth, reco, Matching())
-    true, found = truth.energy[matches.truth], reco.energy[matches.reco]
-    unmatched = truth.energy.sum() - true.sum() + reco.energy.sum() - found.sum()
-    return float(unmatched + abs(true - found).sum()), float(truth.energy.sum())
+    true, measured = truth.energy[matches.truth], reco.energy[matches.reco]
+    unmatched = truth.energy.sum() - true.sum() + reco.energy.sum() - measured.sum()
+    return float(unmatched + abs(true - measured).sum()), float(truth.energy.sum())
 
 
 def _table(particles: Target | GeneratedParticles, inputs: ModelInputs) -> ParticleTable:

@@ -25,7 +25,8 @@ EPS_VISIBLE = 0.1
 """Added to the energies of events before the logarithm, GeV."""
 
 TAIL = 3.0
-"""Residuals of more standard deviations count linearly: a wrong assignment is no measurement error (Huber 1964)."""
+"""Residuals of more standard deviations count as their logarithm: a wrong assignment is no measurement error. Linear
+tails (Huber 1964) let one photon of 50, converted in the tracker, decide the mean of all."""
 
 
 class PointingLoss(nn.Module):
@@ -43,7 +44,7 @@ class PointingLoss(nn.Module):
     probability, and the sum over all targets.
 
     Both. ``pdg``, ``charge``: cross-entropies. ``energy``, ``direction``: negative log-likelihood of a normal
-    distribution of ln E, and of the two angles in the tangent plane, with the predicted sigma and linear tails.
+    distribution of ln E, and of the two angles in the tangent plane, with the predicted sigma and logarithmic tails.
     """
 
     def __init__(self, config: LossConfig, energy_scale: EnergyScale) -> None:
@@ -75,8 +76,8 @@ class PointingLoss(nn.Module):
         return {
             "pdg": functional.cross_entropy(particles.pdg.transpose(1, 2), target.pdg, reduction="none"),
             "charge": functional.cross_entropy(particles.charge.transpose(1, 2), target.charge, reduction="none"),
-            "energy": _huber(energy_pull) + particles.energy_log_sigma,
-            "direction": _huber(angle_pull) + 2.0 * particles.direction_log_sigma,
+            "energy": _with_tails(energy_pull) + particles.energy_log_sigma,
+            "direction": _with_tails(angle_pull) + 2.0 * particles.direction_log_sigma,
         }
 
 
@@ -122,6 +123,7 @@ def _visible_energy(output: RefinementOutput) -> Tensor:
     return difference.abs().mean()
 
 
-def _huber(residual: Tensor) -> Tensor:
-    """Half the square, and linear beyond `TAIL`."""
-    return functional.huber_loss(residual, torch.zeros_like(residual), reduction="none", delta=TAIL)
+def _with_tails(residual: Tensor) -> Tensor:
+    """Half the square of residuals float [B, T], from 0; beyond `TAIL` with the same slope there, logarithmic."""
+    tail = TAIL**2 * (0.5 + (residual.clamp(min=TAIL) / TAIL).log())
+    return torch.where(residual <= TAIL, 0.5 * residual.square(), tail)

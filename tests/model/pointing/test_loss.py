@@ -5,7 +5,7 @@ import torch
 
 from pflow.data.batch import Target
 from pflow.model.api import LossConfig
-from pflow.model.pointing.head import EnergyScale, Particles
+from pflow.model.pointing.head import DIRECTION_LOG_SIGMA, EnergyScale, Particles
 from pflow.model.pointing.loss import PointingLoss
 from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.teacher_forcing import TeacherForcing
@@ -72,9 +72,14 @@ def test_the_pointers_loss_is_that_of_a_good_seed_and_of_the_end_behind_the_last
 
 @pytest.mark.parametrize(
     ("off", "width", "expected"),
-    [(0.1, 0.2, 0.5 * 0.5**2), (-0.1, 0.2, 0.5 * 0.5**2), (0.5, 0.1, 3.0 * (5.0 - 1.5)), (0.0, 0.1, 0.0)],
+    [
+        (0.1, 0.2, 0.5 * 0.5**2),
+        (-0.1, 0.2, 0.5 * 0.5**2),
+        (0.5, 0.1, 9.0 * (0.5 + math.log(5.0 / 3.0))),
+        (0.0, 0.1, 0.0),
+    ],
 )
-def test_the_loss_of_the_energy_is_a_likelihood_with_linear_tails(losses, off, width, expected):
+def test_the_loss_of_the_energy_is_a_likelihood_with_logarithmic_tails(losses, off, width, expected):
     found = losses(log_energy=LN10 * 0.8 + off, log_widths=(math.log(width), 0.0))["energy"]
     assert found == pytest.approx(expected + math.log(width), abs=1e-4)
 
@@ -83,6 +88,14 @@ def test_the_loss_of_the_direction_counts_two_angles(losses):
     direction = (math.cos(0.02), 0.012 / 0.02 * math.sin(0.02), 0.016 / 0.02 * math.sin(0.02))
     found = losses(direction=direction, log_widths=(0.0, math.log(0.01)))["direction"]
     assert found == pytest.approx(0.5 * 2.0**2 + 2.0 * math.log(0.01), rel=1e-3)
+
+
+def test_one_photon_of_fifty_does_not_decide_the_loss_of_the_direction(losses):
+    """With the smallest sigma that the head predicts, and opposite to the truth."""
+    sigma = {"log_widths": (0.0, DIRECTION_LOG_SIGMA[0])}
+    good, bad = (losses(direction=direction, **sigma)["direction"] for direction in ((1.0, 0.0, 0.0), (-1.0, 0.0, 0.0)))
+    assert good == pytest.approx(-19.0, abs=1e-3)
+    assert (bad - good) / 50 < 2.0
 
 
 def test_the_loss_of_the_incidence_is_relative_to_what_is_wanted(losses):
