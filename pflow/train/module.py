@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
@@ -89,6 +90,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.spec = ModelSpec()
         self.reconstructor: Reconstructor | None = None
         self._unchecked: tuple[LabelledBatch, list[str], Tensor, torch.cuda.Event | None] | None = None
+        self._began = time.monotonic()  # s
 
     @property
     def data(self) -> ParticleFlowData:
@@ -141,6 +143,10 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         factor = warmup_cosine(total=int(steps), warmup=round(self.warmup * steps), final=self.final_lr)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_fit_start(self) -> None:
+        """Begin to count the time."""
+        self._began = time.monotonic()
 
     def on_train_start(self) -> None:
         """Take the learning rate and the weight decay of the options: a checkpoint that is resumed has its own."""
@@ -228,6 +234,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         data = self.data
         given = data.paths["train"]
         files = [given] if isinstance(given, str) else list(given or ())
+        before = (
+            self.spec.checkpoint.header.provenance if self.spec.purpose == "continue" and self.spec.checkpoint else {}
+        )
         return {
             "train": [Path(path).name for path in files],
             "repeat": data.repeat,
@@ -235,6 +244,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             "n_events": data.n_events("train", distinct=True),
             "epoch": self.current_epoch,
             "step": self.global_step,
+            "wall_s": before.get("wall_s", 0.0) + time.monotonic() - self._began,
+            "parts": before.get("parts", 0) + 1,
             "devices": self.trainer.world_size,
             "batch_size": data.batch_size,
             "seed": data.seed,

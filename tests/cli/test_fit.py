@@ -106,7 +106,9 @@ def test_a_run_is_resumed_by_its_folder_or_checkpoint_alone(moved, run, name, ca
     assert f"resume {moved / 'last.ckpt'}: epoch 2, step 14\n" in capsys.readouterr().out
     assert logged(moved, "val/loss") == logged(run, "val/loss")
     assert len(logged(moved, "val/loss", version=1)) == 1
-    assert read_checkpoint(moved / "last.ckpt").header.provenance["step"] == 21
+    old, new = (read_checkpoint(folder / "last.ckpt").header.provenance for folder in (run, moved))
+    assert (new["step"], old["parts"], new["parts"]) == (21, 1, 2)
+    assert new["wall_s"] > old["wall_s"] > 0
     before, after = (yaml.safe_load((folder / "config.yaml").read_text()) for folder in (run, moved))
     assert "checkpoint" not in after  # or the configuration would resume this run wherever it is used
     assert after == {**before, "output": str(moved), "trainer": {**before["trainer"], "max_epochs": 3}}

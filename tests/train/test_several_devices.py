@@ -51,7 +51,8 @@ def started(options: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     """A fit on two devices, which is going on."""
     # A shell lets its background jobs ignore SIGINT, and so these tests if it runs them there.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    callback = ["--trainer.callbacks+=recorder.Recorder", f"--trainer.callbacks.folder={folder}"]
+    recorder = {"class_path": "recorder.Recorder", "init_args": {"folder": str(folder)}}
+    callback = [f"--trainer.callbacks={json.dumps([recorder])}"]
     devices = ["--trainer.devices=2", "--data.num_workers=1", f"--output={folder / 'run'}"]
     paths = [str(Path(__file__).parent), *sys.path]
     return subprocess.Popen(
@@ -151,9 +152,10 @@ def test_losses_are_those_of_one_device_with_the_batches_joined(fitted, options,
         np.testing.assert_allclose(values, logged(fitted / "run", key), rtol=1e-5)
 
 
-def test_one_device_resumes_a_training_of_two(fitted, options, tmp_path, capsys):
-    words = [f"--checkpoint={fitted / 'run' / 'last.ckpt'}", f"--output={tmp_path}", "--trainer.max_epochs=3"]
-    words += ["--trainer.limit_val_batches=1"]
-    assert main([*options, *words]) == 0
+def test_one_device_resumes_a_training_of_two(fitted, tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    words = [f"--checkpoint={fitted / 'run'}", f"--output={tmp_path}", "--trainer.max_epochs=3"]
+    words += ["--trainer.limit_val_batches=1", "--trainer.devices=1", "--trainer.max_steps=-1", "--data.num_workers=0"]
+    assert main(["fit", *words, "--trainer.callbacks=null"]) == 0
     assert "the rest of its epoch is shuffled anew" in capsys.readouterr().err
     assert torch.load(tmp_path / "last.ckpt", weights_only=True)["epoch"] == 2
