@@ -40,14 +40,8 @@ measure jets ild-g4-general tests/data/zqq_test_small.root --no-plots
 pflow display tests/data/zqq_test_small.root --reco "$out/jets/reco.root" --colour reco \
     --output "$out/jets/event.png" "$out/jets/event.html"
 
-full="${PFLOW_DATA:-../shared/data}/edm4hep/cld_rec.edm4hep.root"
-if [ -f "$full" ]; then
-    echo "== 6. A full-simulation event of CLD, beside Pandora"
-    measure cld cld-general "$full" --no-plots
-    pflow display "$full" --reco "$out/cld/reco.root" --colour reco --output "$out/cld/event.png" "$out/cld/event.html"
-else
-    echo "== 6. A full-simulation event of CLD: left out, there is no file $full"
-fi
+echo "== 6. An EDM4hep file of CLD, beside Pandora"
+measure cld cld-general tests/data/cld_zqq_small.edm4hep.root --no-plots
 
 echo
 echo "In the folders small, photons, jets and cld of $out: particles in reco.root, metrics in evaluation/;"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lint, types and tests, from a clean checkout: makes its own .venv. Real files are looked for in $PFLOW_DATA, by default
-# ../shared/data beside the checkout; without them the tests that need them are skipped, with the reason.
+# Lint, types and tests, from a clean checkout: makes its own .venv. A few tests need the full samples, which they look for
+# in $PFLOW_DATA, by default ../shared/data beside the checkout; without they are skipped, with the reason.
 # With --lowest: the fast tests with the lowest versions that pyproject.toml declares, in .venv-lowest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

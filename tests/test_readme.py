@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pflow.cli.main import main
+from pflow.config import shipped_models
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text("utf-8")
@@ -43,18 +44,18 @@ def shows(line: str, printed: str) -> bool:
 
 
 @pytest.mark.slow
-def test_every_command_works_from_a_folder_of_the_user(sample_dir, data_dir, tmp_path, monkeypatch, capsys):
+def test_every_command_works_from_a_folder_of_the_user(sample_dir, cld_rntuple_path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for path in sample_dir.glob("*_small.root"):
+    for path in sample_dir.glob("*_small*"):
         shutil.copy(path, tmp_path)
-    (tmp_path / "my.edm4hep.root").symlink_to(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+    (tmp_path / "my.edm4hep.root").symlink_to(cld_rntuple_path)
     ran = 0
     for language, block in BLOCKS:
         if language == "python":
             exec(compile(block, "README.md", "exec"), {})
             continue
         for (program, *words), shown in commands(block):
-            if program in ("pip", "cp"):  # of the checkout
+            if program in ("git", "bash", "pip", "cp"):  # of the checkout
                 continue
             assert program == "pflow"
             words += [f"--{option}" for option in SHORT.get(words[0], ()) if words[0] != "reconstruct" or not shown]
@@ -66,6 +67,19 @@ def test_every_command_works_from_a_folder_of_the_user(sample_dir, data_dir, tmp
 
 
 def test_it_is_short_and_its_links_lead_somewhere():
-    assert len(README.splitlines()) <= 120
+    assert len(README.splitlines()) <= 140
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", README):
         assert (REPOSITORY / target).exists(), target
+
+
+def test_it_begins_with_the_scripts_that_set_everything_up():
+    first = [(words, shown) for words, shown in commands(BLOCKS[0][1])]
+    assert [words for words, _ in first[1:]] == [["bash", "scripts/demo.sh"], ["bash", "scripts/test.sh"]]
+    demo = (REPOSITORY / "scripts" / "demo.sh").read_text("utf-8").replace("$out", "demo")
+    assert shows(first[1][1][0], demo)
+    assert "bash scripts/test.sh" in (REPOSITORY / ".ci" / "run").read_text("utf-8")
+
+
+def test_it_lists_every_shipped_model():
+    for name in shipped_models():
+        assert f"[`{name}`](pflow/pretrained/{name}/README.md)" in README

@@ -98,6 +98,7 @@ TABLE_ROWS = {
     "count.one_vs_two_accuracy": "one photon or two",
     "class.all.efficiency": "efficiency",
     "class.all.fake_rate": "fake rate",
+    "energy_weighted_efficiency": "energy-weighted efficiency",
     "fake_energy_fraction": "fake energy",
     "energy.mean_abs_rel_error": "mean |dE|/E",
     "energy.response_median": "response",
@@ -249,17 +250,19 @@ def summary(result: EvaluationResult) -> str:
 
 
 def method(result: EvaluationResult) -> str:
-    """Truth rule, matching and errors in a few sentences."""
+    """Truth rule, matching, errors and what was left out, in a few sentences."""
     settings = result.settings
     tracks = "" if settings.use_tracks else ", tracks not used"
     otherwise = "".join(
         f" {result.titles.get(name, name)} assigns no hits and is matched by another rule: {definition}."
         for name, definition in result.matched_otherwise.items()
     )
+    with_jets = any("jets" in tree for tree in result.algorithms.values())
+    jets = "" if with_jets else " Jets are left out: fastjet is not installed (pip install 'pflow[jets]')."
     return (
         f"Truth: rule '{settings.rule}', energy above {settings.e_min:g} GeV{tracks}. "
         f"Matching: {settings.matching.definition}.{otherwise} "
-        "Errors: half the 68.3% interval; all numbers: metrics.json."
+        f"Errors: half the 68.3% interval; all numbers: metrics.json.{jets}"
     )
 
 
