@@ -190,7 +190,7 @@ def test_the_example_of_the_readme_runs(library, toy, tmp_path):
     (tmp_path / "readme.cpp").write_text(text.partition("```")[0])
     program = compile_program(library, tmp_path / "readme.cpp", flags="-O0")
     done = subprocess.run([str(program), str(toy)], check=True, capture_output=True, text=True)
-    assert done.stdout == "22 1.5 GeV, 1 hits\n"
+    assert done.stdout == "1 particles\n22 1.5 GeV, 1 hits\n"
 
 
 @pytest.mark.slow

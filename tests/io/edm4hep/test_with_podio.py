@@ -14,6 +14,7 @@ import awkward as ak
 import pytest
 import uproot
 
+from pflow.io.edm4hep.data_model import DataModel
 from pflow.io.edm4hep.frames import Filled, FrameWriter, InputCopy
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
@@ -83,7 +84,7 @@ def test_clusters_of_an_older_edm4hep_keep_their_angle(cld_path, program, perfec
         source = InputCopy(file)
         text = source.definitions["edm4hep"][0].replace("iPhi", "phi")
         text = json.dumps(json.loads(text) | {"schema_version": 5})
-        collections = [(type(source.model)(json.loads(text)), info) for info in source.collections.values()]
+        collections = [(DataModel(json.loads(text)), info) for info in source.collections.values()]
         frames = {
             name: Filled(counts=own.counts, columns={key.replace("iPhi", "phi"): x for key, x in own.columns.items()})
             for name, own in source.read(0, 1).items()
