@@ -156,10 +156,10 @@ def truth_settings(files: Mapping[str, Sequence[FilePath]], **given: Any) -> Eva
     trained = {name: _trained_with(paths[0]) for name, paths in files.items()}
     model = next(iter(trained.values())) or EvaluationSettings()
     settings = dataclasses.replace(model, **{name: value for name, value in given.items() if value is not None})
-    for name, own in trained.items():
-        if own is not None and own.rule != settings.rule:
+    for name, training in trained.items():
+        if training is not None and training.rule != settings.rule:
             warnings.warn(
-                f"{name} is evaluated under truth rule '{settings.rule}', and its model was trained with '{own.rule}', "
+                f"{name} is evaluated under truth rule '{settings.rule}', and its model was trained with '{training.rule}', "
                 "which counts other particles",
                 ImplausibleWarning,
                 stacklevel=2,

@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def measured(name: str, model: str, args: argparse.Namespace) -> Iterator[Row]:
-    """What a model reaches, without errors: those of a mean over seeds are larger."""
+    """What a model reaches, without errors: seeds differ by more."""
     prefix, of_samples = RULES[args.rule]
     for sample, quantities in of_samples.items():
         path = args.data_dir / f"{sample}_{args.split}.root"
@@ -107,9 +107,9 @@ def means(rows: Sequence[Row]) -> Iterator[Row]:
     values: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
         values.setdefault((row.model.partition(", seed")[0], row.sample, row.quantity), []).append(row.value)
-    for (model, sample, quantity), found in values.items():
-        n, mean = len(found), float(np.mean(found))
-        error = float(np.std(found, ddof=1)) / math.sqrt(n) if n > 1 else math.nan
+    for (model, sample, quantity), of_seeds in values.items():
+        n, mean = len(of_seeds), float(np.mean(of_seeds))
+        error = float(np.std(of_seeds, ddof=1)) / math.sqrt(n) if n > 1 else math.nan
         yield Row(model, sample, quantity, mean, mean - error, mean + error)
         yield Row(model, sample, "seeds", n)
 
@@ -121,16 +121,16 @@ def paper_tables(rows: Sequence[Row]) -> dict[str, str]:
         texts.setdefault(row.model, {})[row.sample.removeprefix("g4/"), row.quantity] = row.text
     tables = {}
     for rule, (prefix, of_samples) in RULES.items():
-        found = {model.removeprefix(prefix): cells for model, cells in texts.items() if model.startswith(prefix)}
+        set_ups = {model.removeprefix(prefix): cells for model, cells in texts.items() if model.startswith(prefix)}
         if rule == "stable":
             places = [(sample, quantity) for sample, quantities in of_samples.items() for quantity in quantities]
-            lines = [[model, *(cells[place] for place in places)] for model, cells in found.items()]
+            lines = [[model, *(cells[place] for place in places)] for model, cells in set_ups.items()]
             tables["paper"] = table(["set-up", *map(": ".join, places)], lines)
         else:
             lines = [
                 [model, sample, cells.get((sample, "seeds"), "-"), *(cells[sample, quantity] for quantity in BY_RANK)]
                 for sample in of_samples
-                for model, cells in found.items()
+                for model, cells in set_ups.items()
             ]
             tables["published"] = table(["set-up", "sample", "seeds", *BY_RANK], lines, left=2)
     return tables
