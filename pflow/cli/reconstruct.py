@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("ttree", "rntuple", "edm4hep"),
         default="ttree",
-        help="how to store the particles: as plain branches, or as collections of EDM4hep for podio, with those of the "
-        "input that they refer to (default: ttree)",
+        help="how to store the particles: as plain branches, or as collections of EDM4hep 1.0 for podio, with those of "
+        "the input that they refer to (default: ttree)",
     )
     parser.add_argument(
         "--mc-links",

@@ -108,9 +108,10 @@ class FrameWriter:
 class InputCopy:
     """Reads the collections of one file member by member.
 
-    Those of an EDM4hep before 1.0 become those of 1.0, as podio would read them; of a schema that is not known they are
-    copied as they are, with a warning. Those of the metadata that a program dropped from the file, whole or in part,
-    are left out, with a warning. An `InputError` where the metadata lack ids and types, or one of `needed` is dropped.
+    Collections of an EDM4hep before 1.0 become collections of 1.0, as podio would read them; of a schema that is not
+    known they are copied as they are, with a warning. Those of the metadata that a program dropped from the file, whole
+    or in part, are left out, with a warning. An `InputError` where the metadata lack ids and types, or one of `needed`
+    is dropped.
     """
 
     def __init__(self, file: PodioFile, needed: Collection[str] = ()) -> None:
