@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.spatial import cKDTree
 
 Floats = npt.NDArray[np.float64]
 Layers = npt.NDArray[Any]
@@ -25,6 +26,8 @@ MIN_ON_LAYERS = 0.8
 """Fraction of hits on layers from which on a shape is accepted. Where staves overlap, some hits are off."""
 AS_GOOD = 0.01
 """Shapes whose fraction lies this little below the best one's cannot be told from it."""
+MIN_CELLS = 100
+"""Fewer cells do not show how large they are."""
 MAX_HITS = 5_000
 """Hits that are looked at; of more, evenly spaced ones."""
 
@@ -118,6 +121,36 @@ def layer_range(distance: Floats, layer: Layers | None = None) -> LayerRange:
     return LayerRange(
         front=float(position[0]) - first / 2, back=float(position[-1]) + last / 2, spacing=spacing, count=len(position)
     )
+
+
+def layer_pitches(distance: Floats, layer: Layers | None = None) -> list[tuple[int, float]]:
+    """Numbers and spacings, mm, of consecutive layers that are alike, from the inside; a single layer has spacing 0.
+
+    >>> layer_pitches(np.repeat([10.0, 15.0, 20.0, 27.0, 34.0], 2))
+    [(3, 5.0), (2, 7.0)]
+    """
+    number, position, _, counts = _layers(distance, layer)
+    if (counts > 1).any():
+        number, position = number[counts > 1], position[counts > 1]
+    missed = np.maximum(np.diff(number), 1)
+    steps = np.repeat(np.diff(position) / missed, missed)
+    if not len(steps):
+        return [(1, 0.0)]
+    begins = np.concatenate([[0], 1 + np.flatnonzero(np.abs(np.diff(steps)) > TOLERANCE)])
+    runs = [(len(run), float(np.median(run))) for run in np.split(steps, begins[1:])]
+    return [(runs[0][0] + 1, runs[0][1]), *runs[1:]]
+
+
+def cell_pitch(position: Floats, distance: Floats) -> float:
+    """Distance of neighbouring cells of a layer, mm, by cell centres [N, 3] and their distances from the face; 0: none.
+
+    Of neighbours in the same layer, the nearest are a cell apart: the lowest tenth of the distances to them.
+    """
+    centres = np.unique(np.round(np.column_stack([position, 1e3 * layers_by_position(distance)]), 2), axis=0)
+    if len(centres) < MIN_CELLS:
+        return 0.0
+    nearest = cKDTree(centres).query(centres, k=2)[0][:, 1]
+    return float(np.quantile(nearest, 0.1))
 
 
 def _layers(distance: Floats, layer: Layers | None) -> tuple[Layers, Floats, Layers, Layers]:

@@ -13,6 +13,24 @@ REGIONS = ("barrel", "endcap", "other")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Layers:
+    """Consecutive layers of a calorimeter that are alike.
+
+    `count` layers, each `pitch` mm thick, of `radiation_lengths` and `interaction_lengths`, all along the normal.
+    """
+
+    count: int
+    pitch: float
+    radiation_lengths: float
+    interaction_lengths: float
+
+    def __post_init__(self) -> None:
+        for field in ("count", "pitch", "radiation_lengths", "interaction_lengths"):
+            if not getattr(self, field) > 0:
+                raise ConfigError(f"layers: {field} must be above 0, found {getattr(self, field)}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Calorimeter:
     """One subdetector that measures energy; several collections of a file may be joined into it.
 
@@ -39,6 +57,14 @@ class Calorimeter:
         Whether a file without any of the collections is an error (otherwise it is reported).
     cell_encoding
         DD4hep bit field of the cell id, e.g. ``system:0:8,layer:8:8``, used where the file does not name its own.
+    inner_radius, inner_z
+        Where it begins, mm: inscribed radius of a barrel, |z| of endcaps or a ring; a calorimeter may have both.
+    sides, phase
+        Number of sides of the barrel, 0 for a cylinder; one of their normals is at azimuth `phase`, rad.
+    cell_size
+        Size of a cell in the surface, mm.
+    layers
+        From the inside. A model that reads the geometry (`pflow.physics.geometry`) needs this and where it begins.
     """
 
     name: str
@@ -53,6 +79,12 @@ class Calorimeter:
     sim_measures_time: bool = True
     required: bool = True
     cell_encoding: str | None = None
+    inner_radius: float | None = None
+    inner_z: float | None = None
+    sides: int = 0
+    phase: float = 0.0
+    cell_size: float | None = None
+    layers: tuple[Layers, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

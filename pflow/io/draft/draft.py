@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
+from pflow.config import to_plain
 from pflow.errors import InputError
 from pflow.io.atomic import replacing
 from pflow.io.detect import sniff
@@ -21,6 +22,7 @@ from pflow.io.draft.collect import Group, Sources, collect
 from pflow.io.draft.measure import (
     EARLIEST,
     Extent,
+    measure_cells,
     measure_digitisation,
     measure_encoding,
     measure_extent,
@@ -29,7 +31,7 @@ from pflow.io.draft.measure import (
 )
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.root import open_root
-from pflow.physics.detector import Calorimeter, Detector, TruthTracking, load_detector
+from pflow.physics.detector import Calorimeter, Detector, Layers, TruthTracking, load_detector
 
 TRUTH_TRACKS_OF = "cld"  # built-in detector whose truth tracks stand in for the unknown ones
 
@@ -46,6 +48,23 @@ CHOSEN = ("tracks", "references")  # fields for which a file may hold several co
 
 FOUND_BY = {"type": "type of hits", "link": "links", "name": "name", "geometry": "geometry"}
 """In words, how the place of a calorimeter was found; the first two stand in the file."""
+
+
+class Matter(NamedTuple):
+    """What layers are made of, in lengths in a mm along the normal, and the size of their cells, mm."""
+
+    material: str
+    radiation: float
+    interaction: float
+    cell_size: float
+
+
+TYPICAL = {
+    "ecal": Matter("silicon and tungsten", 0.11, 0.0049, 5.0),
+    "hcal": Matter("scintillator and steel", 0.043, 0.0046, 30.0),
+    "muon": Matter("an iron yoke", 0.05, 0.0053, 30.0),
+}
+"""By kind, of CLD."""
 
 UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
 LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")  # fields that are written behind the lengths
@@ -107,7 +126,8 @@ def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: in
     if stated and not name:
         notes["name"] = Note("found", "detectorName of the simulation")
     layer_members = all(file.columns.has(sample.name, "layer") for group in sources.groups for sample in group.samples)
-    calorimeters = [_calorimeter(group, file, entries, notes, layer_members) for group in sources.groups]
+    slope = geometry["ecal_inner_radius"] / geometry["ecal_inner_z"]
+    calorimeters = [_calorimeter(group, file, entries, notes, layer_members, slope) for group in sources.groups]
     detector = Detector(
         name=name or (stated[0] if stated else Path(file.path).name.split(".")[0]),
         description=f"drafted from {Path(file.path).name}",
@@ -197,8 +217,10 @@ def _symmetry(barrels: dict[str, Extent | None], notes: Notes) -> int | None:
     return math.gcd(*(shape.symmetry for shape in shapes.values())) or None
 
 
-def _calorimeter(group: Group, file: PodioFile, entries: int, notes: Notes, layer_members: bool) -> Calorimeter:
-    """The calorimeter that a group makes; `layer_members`: whether hits name their layer themselves."""
+def _calorimeter(
+    group: Group, file: PodioFile, entries: int, notes: Notes, layer_members: bool, slope: float
+) -> Calorimeter:
+    """The calorimeter of a group; `layer_members`: whether hits name their layer; `slope` as of `measure_cells`."""
 
     def note(field: str, how: str, text: str) -> None:
         notes[f"calorimeters.{group.name}.{field}"] = Note(how, text)
@@ -247,8 +269,33 @@ def _calorimeter(group: Group, file: PodioFile, entries: int, notes: Notes, laye
             note("cell_encoding", "fill in", "bit field of the cell ids; without it layers are not known")
         else:
             note("cell_encoding", "measured", "bits of the cell ids that follow the layers")
+    values |= _described(group, slope, note)
     required = group.kind != "muon" and group.region != "other"
     return Calorimeter(name=group.name, kind=group.kind, region=group.region, required=required, **values)
+
+
+def _described(group: Group, slope: float, note: Callable[[str, str, str], None]) -> dict[str, Any]:
+    """Faces, cells and layers, for models that read the geometry; the matter of layers is typical of their kind."""
+    cells = measure_cells(group, slope)
+    if cells is None or not cells.pitches:
+        note("layers", "fill in", "there are no hits; with inner_radius or inner_z, for models of any detector")
+        return {}
+    for field in cells.face:
+        note(field, *(("measured", "by the layers") if cells.on_layers else ("guessed", "the hits lie on no layers")))
+    note("cell_size", *(("measured", "mm") if cells.size else ("fill in", "mm; too few cells are hit")))
+    matter = TYPICAL.get(group.kind, TYPICAL["hcal"])
+    counted = "counts and pitches are measured" if cells.on_layers else "one, as deep as the hits"
+    note("layers", "fill in", f"{counted}; lengths as of {matter.material}")
+    layers = [
+        Layers(
+            count=count,
+            pitch=pitch,
+            radiation_lengths=float(f"{matter.radiation * pitch:.3g}"),
+            interaction_lengths=float(f"{matter.interaction * pitch:.3g}"),
+        )
+        for count, pitch in cells.pitches
+    ]
+    return {**cells.face, "cell_size": cells.size or matter.cell_size, "layers": tuple(layers)}
 
 
 def _with_common_encoding(calorimeters: list[Calorimeter], notes: Notes) -> tuple[Calorimeter, ...]:
@@ -341,7 +388,7 @@ def _lines(described: Detector | Calorimeter | TruthTracking, prefix: str, notes
             yield f"{field.name}:"
             yield from (f"  {line}" for line in _lines(value, f"{field.name}.", notes))
         elif note is not None or value != field.default:
-            plain = list(value) if isinstance(value, tuple) else value
+            plain = to_plain(described)[field.name]
             text = yaml.safe_dump(plain, default_flow_style=True, width=math.inf).removesuffix("...\n").strip()
             mark = "" if note is None else f"  # {note.how.upper() if note.how == 'fill in' else note.how}: {note.text}"
             yield f"{field.name}: {text}{mark}"

@@ -24,8 +24,10 @@ from pflow.physics.calorimeter_shape import (
     BarrelShape,
     LayerRange,
     barrel_shape,
+    cell_pitch,
     distance_to_sides,
     fraction_on_layers,
+    layer_pitches,
     layer_range,
     layers_by_position,
 )
@@ -62,6 +64,7 @@ class Extent:
     """Where a barrel or an endcap begins and ends."""
 
     sample: HitSample
+    layer: npt.NDArray[np.int32] | None  # of each hit, if the hits lie on the layers that the file numbers
     range: LayerRange  # distances from the axis, or |z|; mm
     on_layers: bool  # if not, the range is that of all hits but the outermost half percent on both sides
     shape: BarrelShape | None  # of a barrel on layers
@@ -96,7 +99,58 @@ def measure_extent(groups: Sequence[Group], region: str) -> Extent | None:
     else:
         front, back = np.quantile(distance, [OUTLIERS, 1 - OUTLIERS])
         found = LayerRange(front=float(front), back=float(back), spacing=0.0, count=0)
-    return Extent(sample=sample, range=found, on_layers=on_layers, shape=shape)
+    return Extent(sample=sample, layer=layer if on_layers else None, range=found, on_layers=on_layers, shape=shape)
+
+
+def on_real_layers(distance: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Which hits, at distances [N] from the axis or plane, are on layers that many others are on, too."""
+    layer = layers_by_position(distance)
+    counts = np.bincount(layer)
+    return np.asarray(counts[layer] > STRAY * np.median(counts))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cells:
+    """Where a calorimeter begins, mm, the shape of its barrel, and its cells and layers.
+
+    Hits that lie on no layers make one layer, as deep as they are.
+    """
+
+    on_layers: bool
+    face: dict[str, float | int]  # fields of `pflow.physics.detector.Calorimeter`
+    size: float  # mm, 0: not known
+    pitches: list[tuple[int, float]]  # number and thickness, mm, of consecutive layers that are alike
+
+
+def measure_cells(group: Group, slope: float) -> Cells | None:
+    """Cells and layers of a calorimeter, of rings and the like as of endcaps; None without hits.
+
+    Of a muon system, barrel and endcaps are told apart by `slope`, the ratio of radius and |z| of the ECAL's corner.
+    """
+    extent = measure_extent([group], "barrel" if group.region == "barrel" else "endcap")
+    if extent is None:
+        return None
+    face: dict[str, float | int] = {}
+    if not extent.on_layers:
+        radius, length = extent.sample.radius, np.abs(extent.sample.position[:, 2])
+        in_barrel = radius > slope * length if group.kind == "muon" else np.full(len(radius), group.region == "barrel")
+        depths: list[float] = []
+        for name, distance in (("inner_radius", radius[in_barrel]), ("inner_z", length[~in_barrel])):
+            if len(distance):
+                face[name] = round(float(np.quantile(distance, OUTLIERS)), 1)
+                depths.append(float(distance.max()) - face[name])
+        return Cells(on_layers=False, face=face, size=0.0, pitches=[(1, round(max(*depths, 1.0), 2))])
+    x, y, z = extent.sample.position.T
+    distance, front = np.abs(z), round(extent.range.front, 1)
+    face = {"inner_z": front}
+    if extent.shape is not None:
+        distance = distance_to_sides(x, y, extent.shape.sides, extent.shape.phase)
+        face = {"inner_radius": front, "sides": extent.shape.sides, "phase": round(extent.shape.phase, 4)}
+    real = on_real_layers(distance) if extent.layer is None else np.ones(len(distance), dtype=np.bool_)
+    runs = layer_pitches(distance[real], None if extent.layer is None else extent.layer)
+    pitches = [(count, round(pitch, 2)) for count, pitch in runs]
+    size = round(cell_pitch(extent.sample.position, distance), 2)
+    return Cells(on_layers=True, face=face, size=size, pitches=[run for run in pitches if run[1] > 0])
 
 
 def measure_encoding(group: Group) -> str | None:
@@ -111,10 +165,8 @@ def measure_encoding(group: Group) -> str | None:
         if shape is None:
             return None
         distance = distance_to_sides(x, y, shape.sides, shape.phase)
-    layer = layers_by_position(distance)
-    counts = np.bincount(layer)
-    real = counts[layer] > STRAY * np.median(counts)
-    found = find_layer_bits(sample.cell["id"][real], layer[real])
+    real = on_real_layers(distance)
+    found = find_layer_bits(sample.cell["id"][real], layers_by_position(distance)[real])
     return None if found is None else f"layer:{found[0]}:{found[1]}"
 
 

@@ -5,6 +5,7 @@ from pflow.errors import InputError
 from pflow.io.draft.draft import draft_detector, draft_to_yaml, write_draft
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
+from pflow.physics.geometry import Geometry
 
 LENGTHS = ("ecal_inner_radius", "ecal_outer_radius", "ecal_inner_z")
 
@@ -246,6 +247,23 @@ def test_the_rntuple_file_gives_the_simplified_ild(real):
     assert draft.b_field == pytest.approx(3.5, rel=0.001)
     assert [own.collections for own in draft.calorimeters] == [own.collections for own in ild.calorimeters]
     assert {own.cell_encoding for own in draft.calorimeters} == {"layer:0:8"}
+
+
+@pytest.mark.parametrize(("name", "detector"), [("cld_rec", "cld"), ("ild_g4_zqq_rntuple", "ild_g4")])
+def test_cells_and_layers_are_measured(real, name, detector):
+    nominal = {own.name: own for own in load_detector(detector).calorimeters}
+    for own in real[name].detector.calorimeters:
+        expected = nominal[own.name]
+        if own.kind == "muon":
+            continue
+        assert own.cell_size == pytest.approx(expected.cell_size, rel=0.05)
+        assert own.sides == expected.sides
+        front, nominal_front = (one.inner_radius or one.inner_z for one in (own, expected))
+        assert front == pytest.approx(nominal_front, abs=15)
+        for layers, like in zip(own.layers, expected.layers, strict=True):
+            assert layers.pitch == pytest.approx(like.pitch, abs=0.15)
+            assert layers.count == pytest.approx(like.count, abs=5)
+    Geometry.of(real[name].detector)  # of the muon system, too
 
 
 def test_what_is_written_is_loaded_again_with_its_notes(drafts, tmp_path):

@@ -1,0 +1,107 @@
+"""Depths of points in calorimeters, with values by hand."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pflow.errors import ConfigError
+from pflow.physics.detector import load_detector
+from pflow.physics.geometry import Geometry, distance_along_normal
+
+ILD, CLD = load_detector("ild_g4"), load_detector("cld")
+NAMES = [calorimeter.name for calorimeter in CLD.calorimeters]
+
+
+def depths(detector, name, *point):
+    geometry = Geometry.of(detector)
+    calorimeter = np.array([[one.name for one in detector.calorimeters].index(name)])
+    found = geometry.depths(np.array([0]), calorimeter, *(np.array([value], dtype=float) for value in point))
+    return {field: float(np.ravel(value)[0]) for field, value in found._asdict().items()}
+
+
+def test_depth_straight_behind_the_face_of_a_cylinder():
+    # 110 mm behind 1805 mm: 20 layers of 5 mm and 10 mm of the next, 7.1 mm each.
+    found = depths(ILD, "ecal_barrel", 0.0, 1915.0, 0.0)
+    assert found["length"] == pytest.approx(110)
+    assert found["layers"] == pytest.approx(20 + 10 / 7.1)
+    assert found["radiation"] == pytest.approx(20 * 0.61 + 1.21 * 10 / 7.1)
+    assert found["per_layer"] == pytest.approx(1.21)
+    assert found["cosine"] == pytest.approx(1)
+    assert found["barrel"] == 1
+
+
+def test_an_inclined_ray_sees_more_matter_in_the_same_layers():
+    straight, inclined = depths(ILD, "ecal_barrel", 1850.0, 0.0, 0.0), depths(ILD, "ecal_barrel", 1850.0, 0.0, 1850.0)
+    assert inclined["layers"] == pytest.approx(straight["layers"])
+    for name in ("length", "radiation", "interaction"):
+        assert inclined[name] == pytest.approx(math.sqrt(2) * straight[name])
+
+
+def test_the_hcal_begins_with_the_lengths_of_the_ecal():
+    found = depths(ILD, "hcal_barrel", 2060.0, 0.0, 0.0)
+    assert found["length"] == pytest.approx(0)
+    assert found["interaction"] == pytest.approx(20 * 0.024 + 10 * 0.046)
+
+
+def test_sides_of_a_polygon_have_their_depth_along_the_normal():
+    angle = math.pi / 12  # at a corner of the dodecagon
+    radius = 2160.0 / math.cos(angle)
+    found = depths(CLD, "ecal_barrel", radius * math.cos(angle), radius * math.sin(angle), 0.0)
+    assert found["layers"] == pytest.approx(10 / 5.05)
+    assert found["cosine"] == pytest.approx(math.cos(angle))
+
+
+def test_a_calorimeter_with_two_faces_counts_from_the_one_that_is_in_front():
+    assert depths(CLD, "muon", 4600.0, 0.0, 0.0)["barrel"] == 1
+    endcap = depths(CLD, "muon", 1000.0, 0.0, -4100.0)
+    assert endcap["barrel"] == 0
+    assert endcap["length"] == pytest.approx((4100 - 3965) * math.hypot(1000, 4100) / 4100)
+
+
+def test_scaled_detectors_have_the_same_depths_in_matter():
+    geometry, point = Geometry.of(CLD), (np.array([2300.0]), np.array([100.0]), np.array([-700.0]))
+    large = geometry.scaled(np.array([1.5]))
+    zero = np.array([0])
+    one, other = geometry.depths(zero, zero, *point), large.depths(zero, zero, *(1.5 * values for values in point))
+    for name in ("layers", "radiation", "interaction", "per_layer", "cosine"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-12)
+    assert other.length == pytest.approx(1.5 * one.length)
+    assert other.cell_size == pytest.approx(1.5 * one.cell_size)
+
+
+def test_tensors_have_the_same_depths_as_arrays():
+    generator = np.random.default_rng(1)
+    calorimeter = generator.integers(len(NAMES), size=200)
+    point = generator.normal(scale=3000, size=(3, 200))
+    geometry, row = Geometry.of(CLD), np.zeros(200, dtype=np.int64)
+    arrays = geometry.depths(row, calorimeter, *point)
+    tensors = geometry.depths(*(torch.from_numpy(values) for values in (row, calorimeter, *point)))
+    for array, tensor in zip(arrays, tensors, strict=True):
+        np.testing.assert_allclose(array, tensor.numpy(), rtol=1e-9, atol=1e-9)
+
+
+def test_distance_to_the_nearest_side():
+    x, y = np.array([10.0, 0.0]), np.array([0.0, 10.0])
+    assert distance_along_normal(x, y, np.array([4, 4]), np.array([0, math.pi / 4])) == pytest.approx(
+        [10, 10 * math.cos(math.pi / 4)]
+    )
+    assert distance_along_normal(x, y, np.array([0, 0]), 0.0).tolist() == [10, 10]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"layers": ()}, "layers of 'ecal_barrel'"), ({"inner_radius": None}, "inner_radius or inner_z of 'ecal_barrel'")],
+)
+def test_a_detector_that_is_not_described_is_named(change, message):
+    first, *others = ILD.calorimeters
+    detector = dataclasses.replace(ILD, calorimeters=(dataclasses.replace(first, **change), *others))
+    with pytest.raises(ConfigError, match=f"'ild_g4' does not say {message}"):
+        Geometry.of(detector)
+
+
+@pytest.mark.parametrize("name", ["ild", "cld", "clic", "ild_g4"])
+def test_detectors_of_pflow_are_described(name):
+    assert len(Geometry.of(load_detector(name)).cell_size) == 1
