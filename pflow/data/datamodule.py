@@ -92,6 +92,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     merge
         Sum hits into coarser cells, one token each: their size in mm in ECAL and HCAL (``ecal_mm``, ``hcal_mm``) and
         the number of ``layers`` summed together; none: a token for each hit.
+    geometry
+        Whether the model is for any detector that is described: see `pflow.tokens.config.TokenConfig`.
     batch_size
         Most events in a batch, on each of the devices.
     max_tokens
@@ -139,6 +141,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         hit_energy_min: float = 0.0,
         coarse: bool = False,
         merge: Merge | None = None,
+        geometry: bool = False,
         batch_size: int = 32,
         max_tokens: int | None = None,
         chunk_size: int = 256,
@@ -163,6 +166,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             hit_energy_min=hit_energy_min,
             coarse=coarse,
             merge=merge,
+            geometry=geometry,
         )
         self.options = FileOptions(
             detector=detector,

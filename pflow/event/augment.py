@@ -17,6 +17,7 @@ from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.disturb import Disturbance, disturb
 from pflow.event.events import Events
+from pflow.event.move import Drawn, Variation, change_cells, move
 from pflow.event.overlay import ECAL_TOLERANCE, HCAL_TOLERANCE, overlay
 from pflow.event.schema import SCHEMA
 from pflow.physics.detector import Detector
@@ -73,13 +74,14 @@ class Augmentation:
     """Augmentation of training events, drawn anew in every epoch. By default none.
 
     Events are first joined (`overlay`), then rotated about the z axis by any angle that the detector's symmetry allows,
-    then reflected in the plane z = 0 with probability 1/2, and last disturbed as a real detector differs from its
-    simulation.
+    then reflected in the plane z = 0 with probability 1/2, then moved into other detectors (`detector`, whose cells are
+    read before all of this), and last disturbed as a real detector differs from its simulation.
     """
 
     rotate: bool = False
     reflect: bool = False
     overlay: Overlay | None = None
+    detector: Variation | None = None
     disturb: Disturbance | None = None
 
 
@@ -90,17 +92,24 @@ def augment(events: Events, options: Augmentation, generator: np.random.Generato
     reflected = generator.random(len(events)) < 0.5 if options.reflect else None
     if options.overlay is not None:
         events = dataclasses.replace(events, reference=None, reference_name="")
+    drawn = None if options.detector is None else Drawn.of(options.detector, len(events), generator)
     if options.overlay is None or groups is None:
+        events = events if drawn is None else change_cells(events, drawn)
         events = _moved(events, phi, reflected)
     else:
         angle = groups.phi if phi is None else groups.phi + np.repeat(phi, groups.sizes)
         reflected = None if reflected is None else np.repeat(reflected, groups.sizes)
+        members = events[groups.members]
+        if drawn is not None:  # all of a group are read by the same cells
+            members = change_cells(members, drawn[np.repeat(np.arange(len(events)), groups.sizes)])
         events = overlay(
-            _moved(events[groups.members], angle, reflected),
+            _moved(members, angle, reflected),
             jagged.unflatten(np.arange(len(groups.members)), groups.sizes),
             ecal_tolerance=options.overlay.ecal_tolerance,
             hcal_tolerance=options.overlay.hcal_tolerance,
         )
+    if drawn is not None:
+        events = move(events, drawn)
     if options.disturb is not None:
         events = disturb(events, options.disturb, generator)
     return events

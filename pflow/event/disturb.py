@@ -124,6 +124,15 @@ def _disturb_hits(events: Events, options: Disturbance, chosen: Mask, generator:
     return dataclasses.replace(events, hits=hits, hit_links=links)
 
 
+def keep_hits(events: Events, kept: Mask) -> Events:
+    """The events with some of their hits, bool [all hits], and the links of these."""
+    if kept.all():
+        return events
+    counts = jagged.count(events.hits)
+    links = None if events.hit_links is None else _kept_links(events.hit_links, counts, kept, None)
+    return dataclasses.replace(events, hits=events.hits[jagged.unflatten(kept, counts)], hit_links=links)
+
+
 def _disturb_tracks(events: Events, options: Disturbance, chosen: Mask, generator: np.random.Generator) -> Events:
     counts = jagged.count(events.tracks)
     event = jagged.event_index(counts)

@@ -22,6 +22,7 @@ from pflow.event import jagged
 from pflow.event.schema import LINKED, PARTS
 from pflow.event.validate import Violation, validate_part
 from pflow.physics.detector import Detector
+from pflow.physics.geometry import Geometry
 from pflow.show import html_table
 
 TRUTH_PARTS = ("truth", *LINKED, "reference")
@@ -86,8 +87,8 @@ class EventLists:
         """Some of the events, in the same form: an index, a slice, a mask or a list of indices."""
         rows = event_rows(which, len(self))
         values = {name: jagged.take(part, rows) for name, part in self.parts()}
-        for name in ("event", "flags", "entry"):
-            if hasattr(self, name):
+        for name in ("event", "flags", "entry", "geometry"):
+            if getattr(self, name, None) is not None:
                 values[name] = getattr(self, name)[rows]
         return dataclasses.replace(self, **values)  # type: ignore[type-var]
 
@@ -136,6 +137,8 @@ class Events(EventLists):
         Optional collections of the detector that the file does not hold.
     reference_name
         Name of the algorithm or collection in ``reference``.
+    geometry
+        Geometry of each event, where it is another one than the detector's (`pflow.event.move`).
 
     Examples
     --------
@@ -161,6 +164,7 @@ class Events(EventLists):
     event: npt.NDArray[np.int64] = None  # type: ignore[assignment]
     flags: npt.NDArray[np.uint32] = None  # type: ignore[assignment]
     absent: tuple[str, ...] = ()
+    geometry: Geometry | None = None
 
     def __post_init__(self) -> None:
         n = len(self.hits)
@@ -187,6 +191,12 @@ class Events(EventLists):
     def parts(self) -> Iterator[tuple[str, ak.Array]]:
         """Name and array of each part that is there."""
         return ((name, part) for name in PARTS if (part := getattr(self, name)) is not None)
+
+    def geometries(self, part: str) -> tuple[Geometry, npt.NDArray[np.int64]]:
+        """Geometries, and which of them each object of a part is in, int64 [N]; ConfigError: not described."""
+        if self.geometry is None:
+            return Geometry.of(self.detector), np.zeros(int(jagged.count(getattr(self, part)).sum()), dtype=np.int64)
+        return self.geometry, jagged.event_index(jagged.count(getattr(self, part)))
 
     @property
     def has_truth(self) -> bool:

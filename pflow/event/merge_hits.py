@@ -39,6 +39,9 @@ class Merge:
     layers
         Layers summed together, from the first. Where the layer is unknown (-1), the depth takes its place: the distance
         from the axis in a barrel and from the plane z = 0 elsewhere, in steps of the cell's size.
+    depth
+        Depth that is summed together in place of layers, in the measure of `pflow.physics.geometry.Depths.of_kinds`:
+        radiation lengths in an electromagnetic calorimeter, tenths of an interaction length in others. 0: layers.
 
     Raises
     ------
@@ -49,6 +52,7 @@ class Merge:
     ecal_mm: float
     hcal_mm: float
     layers: int = 1
+    depth: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("ecal_mm", "hcal_mm"):
@@ -58,6 +62,8 @@ class Merge:
             object.__setattr__(self, name, float(size))
         if type(self.layers) is not int or self.layers < 1:
             raise ConfigError(f"merge: layers must be a whole number of at least 1, found {self.layers!r}")
+        if not 0 <= self.depth < np.inf:
+            raise ConfigError(f"merge: depth must be at least 0, found {self.depth!r}")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -68,17 +74,18 @@ class Merged:
     cell_of: ak.Array
 
 
-def merge_hits(events: Events, merge: Merge, *, with_time: bool = True) -> Merged:
+def merge_hits(events: Events, merge: Merge, *, with_time: bool = True, depth: Values | None = None) -> Merged:
     """Sum the hits of each event that lie in the same coarse cell, in the order of subdetector and place.
 
     Total energy and energy-weighted mean position are the event's. Without `with_time` their time is unknown (NaN),
-    which saves work.
+    which saves work. `depth` float64 [all hits] is needed where the cells are cut in depth and not in layers.
     """
     counts = jagged.count(events.hits)
     hits = jagged.columns(events.hits)
     hits |= {name: hits[name].astype(np.float64) for name in ("energy", "position.x", "position.y", "position.z")}
     event = jagged.event_index(counts)
-    group, first_hit = _groups(event, *_cells(hits, Grid.of(events.detector, merge)))
+    steps = None if depth is None or not merge.depth else _floor(depth / merge.depth)
+    group, first_hit = equal_rows(event, *_cells(hits, Grid.of(events.detector, merge), steps))
     n_cells = np.bincount(event[first_hit], minlength=len(counts))
     cell_of = group - np.repeat(jagged.offsets(n_cells)[:-1], counts)
     sums = sum_hits(hits, group, first_hit, with_time)
@@ -143,8 +150,11 @@ class Grid:
         )
 
 
-def _cells(hits: Mapping[str, npt.NDArray[Any]], grid: Grid) -> tuple[Index, ...]:
-    """Coarse cell of each hit: subdetector, depth, two numbers in the surface; where hits stay alone, their number."""
+def _cells(hits: Mapping[str, npt.NDArray[Any]], grid: Grid, steps: Index | None) -> tuple[Index, ...]:
+    """Coarse cell of each hit: subdetector, depth, two numbers in the surface; where hits stay alone, their number.
+
+    The depth is by layer, or in given `steps`.
+    """
     subdetector = hits["subdetector"].astype(np.int64)
     size, barrel = grid.size.take(subdetector), grid.barrel.take(subdetector)
     x, y, z = (hits[f"position.{axis}"] for axis in "xyz")
@@ -153,12 +163,13 @@ def _cells(hits: Mapping[str, npt.NDArray[Any]], grid: Grid) -> tuple[Index, ...
     sectors = grid.sectors.take(subdetector.take(in_barrel))
     first[in_barrel] = _floor(np.arctan2(y.take(in_barrel), x.take(in_barrel)) / (2 * np.pi) * sectors) % sectors
     second = _floor(np.where(barrel, z, y) / size)
-    layer = hits["layer"].astype(np.int64)
-    depth = layer // grid.layers
-    unknown = np.flatnonzero(layer < 0)
-    depth[unknown] = -1 - _floor(np.where(barrel, np.hypot(x, y), np.abs(z))[unknown] / size[unknown])
+    if steps is None:
+        layer = hits["layer"].astype(np.int64)
+        steps = layer // grid.layers
+        unknown = np.flatnonzero(layer < 0)
+        steps[unknown] = -1 - _floor(np.where(barrel, np.hypot(x, y), np.abs(z))[unknown] / size[unknown])
     # Both endcaps are one subdetector: the sign of z tells them apart, and twice the depth leaves room for it.
-    depth = 2 * depth + (~barrel & (z < 0))
+    depth = 2 * steps + (~barrel & (z < 0))
     cells = (subdetector, depth, first, second)
     if not grid.alone.any():
         return cells
@@ -169,7 +180,7 @@ def _floor(values: Values) -> Index:
     return np.floor(values).astype(np.int64)
 
 
-def _groups(*columns: Index) -> tuple[Index, Index]:
+def equal_rows(*columns: Index) -> tuple[Index, Index]:
     """Group of equal rows of integer columns [N], from 0 in the order of the rows, and the first row of each group."""
     if not len(columns[0]):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)

@@ -97,7 +97,7 @@ def overlay(
         event=picked.event[first],
         flags=np.bitwise_or.reduceat(picked.flags, first),
     )
-    return _with_shared_cells_summed(joined, *_shared_cells(picked, group, ecal_tolerance, hcal_tolerance))
+    return sum_cells(joined, *_shared_cells(picked, group, ecal_tolerance, hcal_tolerance))
 
 
 def _shift(part: ak.Array, sizes: Index) -> npt.NDArray[np.int32]:
@@ -172,8 +172,8 @@ def _near_others(
     return near
 
 
-def _with_shared_cells_summed(events: Events, hits: Index, first: Index) -> Events:
-    """The events with the hits of each shared cell summed, in the place of its first; see `_shared_cells`."""
+def sum_cells(events: Events, hits: Index, first: Index) -> Events:
+    """The events with some `hits` summed into the `first` hit of each one's cell; int64, in the list of all hits."""
     if not len(hits):
         return events
     counts = jagged.count(events.hits)

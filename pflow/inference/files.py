@@ -147,7 +147,9 @@ def reconstruct_files(
     model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint)
     trained_on = model.tokeniser.detector
     settings = Settings(
-        reading=dataclasses.replace(reading, detector=trained_on if detector is None else detector),
+        reading=reading
+        if model.tokeniser.config.geometry
+        else dataclasses.replace(reading, detector=trained_on if detector is None else detector),
         max_particles=max_particles,
         max_hits=max_hits,
         batch_size=batch_size,
@@ -157,7 +159,7 @@ def reconstruct_files(
     summary, begin = Summary(model=model.path, detector=trained_on.name, engine=settings.engine), time.perf_counter()
     # The writer of EDM4hep copies the collections of a file that must stay open; `_Plan` closes it after its output.
     with contextlib.closing(Worker(model, settings, max_open=None if format == "edm4hep" else 2)) as worker:
-        if first is not None and (detector is not None or first.detector == trained_on):
+        if first is not None and (detector is not None or not model.tokeniser.other_geometry(first.detector)):
             worker.files.keep(first.path, first)  # opening it again takes a second
         elif first is not None:
             first.close()
@@ -165,7 +167,7 @@ def reconstruct_files(
             jobs=jobs,
             worker=worker,
             options={"format": format, "mc_links": mc_links, "chunk_size": chunk_size, "cluster": cluster},
-            check_geometry=detector is None,
+            check_geometry=detector is None and not model.tokeniser.config.geometry,
             skip_finished=output_dir is not None and not force,
             force=force,
         )

@@ -88,7 +88,8 @@ class Worker:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             events = self.files.open(chunk.path).read(chunk.start, chunk.stop, truth=False, on_error=on_error)
-            as_trained = with_detector(events, self.model.tokeniser.detector)
+            tokeniser = self.model.tokeniser
+            as_trained = events if tokeniser.config.geometry else with_detector(events, tokeniser.detector)
             usable = usable_events(as_trained, settings.max_hits, on_error, valid=True)
             reconstruction = reconstruct_valid(usable, self._engine, on_error)
         messages = tuple(one for warning in caught if isinstance(one := warning.message, Warning))

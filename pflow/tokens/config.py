@@ -32,7 +32,8 @@ class TokenConfig:
     hits. Hits with at most `hit_energy_min`, GeV, are dropped, the others summed into the cells of `merge` (or plain
     data for it), one token each; None: one token for each hit. With `coarse` the PDG vocabulary has one code for each
     of the five classes only, with `readout` the model also gets hits and tracks in physical units, and in training the
-    targets' fractions of them.
+    targets' fractions of them. With `geometry` a model is for any described detector: it knows the kind of a hit's
+    calorimeter and the hit's depth there (`pflow.physics.geometry`), and neither the calorimeter nor the layer.
     """
 
     rule: str = "stable"
@@ -47,6 +48,7 @@ class TokenConfig:
     coarse: bool = False
     merge: Merge | None = None
     readout: bool = False
+    geometry: bool = False
 
     def __post_init__(self) -> None:
         check_choice(self.rule, RULES, "truth rule")

@@ -16,6 +16,7 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.merge_hits import merge_hits
 from pflow.event.truth import Targets, select_targets
+from pflow.physics.geometry import kind_index
 from pflow.tokens.config import PARTS, TokenConfig
 from pflow.tokens.features import FEATURES, feature_columns
 from pflow.tokens.readout import make_readout
@@ -81,7 +82,12 @@ def encode(
     if config.readout:
         use_tracks = bool(config.track_features)
         readout, more = make_readout(
-            events, is_kept=selection.is_kept, token=selection.token, use_tracks=use_tracks, targets=targets
+            events,
+            is_kept=selection.is_kept,
+            token=selection.token,
+            use_tracks=use_tracks,
+            targets=targets,
+            depth=selection.depth,
         )
         arrays |= readout
         offsets |= more
@@ -105,11 +111,15 @@ def _features(
 
 
 class _Selection(NamedTuple):
-    """Of N hits: `tokens`, events of one hit a token; is_kept bool [N]; token int64 [number kept]."""
+    """Of N hits: `tokens`, events of one hit a token; is_kept bool [N]; token int64 [number kept].
+
+    depth, float64 [number kept], is as of `pflow.physics.geometry.Depths.of_kinds`, None where it is not asked for.
+    """
 
     tokens: Events
     is_kept: npt.NDArray[np.bool_]
     token: npt.NDArray[np.int64]
+    depth: npt.NDArray[np.float64] | None
 
 
 def _select(events: Events, config: TokenConfig, with_time: bool = True) -> _Selection:
@@ -117,10 +127,21 @@ def _select(events: Events, config: TokenConfig, with_time: bool = True) -> _Sel
     # Most often all of them are kept; then nothing is copied.
     hits = events.hits if flat.all() else events.hits[jagged.unflatten(flat, jagged.count(events.hits))]
     kept = dataclasses.replace(events, hits=hits, hit_links=None)
+    depth = hit_depth(kept) if config.geometry else None
     if config.merge is None:
-        return _Selection(kept, flat, jagged.local_index(jagged.count(kept.hits)))
-    merged = merge_hits(kept, config.merge, with_time=with_time)
-    return _Selection(dataclasses.replace(kept, hits=merged.hits), flat, jagged.flat(merged.cell_of))
+        return _Selection(kept, flat, jagged.local_index(jagged.count(kept.hits)), depth)
+    merged = merge_hits(kept, config.merge, with_time=with_time, depth=depth)
+    return _Selection(dataclasses.replace(kept, hits=merged.hits), flat, jagged.flat(merged.cell_of), depth)
+
+
+def hit_depth(events: Events) -> npt.NDArray[np.float64]:
+    """Depth of all hits by the measure of their calorimeter's kind, float64 [N]."""
+    columns = jagged.columns(events.hits)
+    geometry, row = events.geometries("hits")
+    position = (columns[f"position.{axis}"].astype(np.float64) for axis in "xyz")
+    depths = geometry.depths(row, columns["subdetector"], *position)
+    depth: npt.NDArray[np.float64] = depths.of_kinds(kind_index(events.detector)[columns["subdetector"]])
+    return depth
 
 
 def _targets(events: Events, config: TokenConfig) -> Targets:

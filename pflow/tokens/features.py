@@ -14,6 +14,7 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.physics.arrays import constant, double, namespace
 from pflow.physics.detector import Detector
+from pflow.physics.geometry import Depths, Geometry
 from pflow.physics.kinematics import impact_parameters
 
 Values = Any
@@ -101,6 +102,68 @@ def _impact(description: str, which: int) -> Feature:
     return Feature("tracks.calo_momentum", description, compute)
 
 
+def _geometry(columns: Columns, detector: Detector, like: Values) -> tuple[Geometry, Any]:
+    """The geometries and the index of each object's, [N]: those of the events, else the detector's."""
+    if "geometry" not in columns:
+        columns["geometry"] = Geometry.of(detector), namespace(like).zeros_like(like, dtype=namespace(like).int64)
+    geometry: tuple[Geometry, Any] = columns["geometry"]
+    return geometry
+
+
+def _depth(description: str, value: Callable[[Depths], Values], transform: str = "identity") -> Feature:
+    """Of where a hit lies in its calorimeter."""
+
+    def compute(columns: Columns, detector: Detector) -> Values:
+        if "depths" not in columns:
+            x, y, z = (double(columns[f"position.{key}"]) for key in _XYZ)
+            geometry, row = _geometry(columns, detector, x)
+            columns["depths"] = geometry.depths(row, columns["subdetector"], x, y, z)
+        return double(value(columns["depths"]))
+
+    return Feature("hits.position", description, compute, transform)
+
+
+def _face(field: str, which: int) -> Feature:
+    """asinh of the distance beyond the first face of the barrel (0) or the endcaps (1), in units of `FACE_UNIT`."""
+    _, vector = field.split(".")
+
+    def compute(columns: Columns, detector: Detector) -> Values:
+        x, y, z = (double(columns[f"{vector}.{key}"]) for key in _XYZ)
+        geometry, row = _geometry(columns, detector, x)
+        distance = geometry.faces_of(row).distances(x, y, z)[which] / FACE_UNIT
+        return namespace(distance).arcsinh(distance)
+
+    plane = ("barrel", "endcaps")[which]
+    return Feature(field, f"asinh of the distance beyond the face of the {plane}, / {FACE_UNIT:g} mm", compute)
+
+
+def _bending(description: str, unit: float, angle: Callable[[Values, Values, Values], Values]) -> Feature:
+    """asinh of an angle between a track's momentum at the vertex, its entry and its momentum there, [3, N] each."""
+
+    def compute(columns: Columns, _: Detector) -> Values:
+        vectors = []
+        for name, keys in (("momentum", _PXYZ), ("calo_position", _XYZ), ("calo_momentum", _PXYZ)):
+            vectors.append([double(columns[f"{name}.{key}"]) for key in keys])
+        value = angle(*vectors) / unit
+        return namespace(value).arcsinh(value)
+
+    return Feature("tracks.calo_momentum", description, compute)
+
+
+def _turn(a: Sequence[Values], b: Sequence[Values]) -> Values:
+    """Angle in azimuth from one vector to another, rad."""
+    return namespace(a[0]).arctan2(a[0] * b[1] - a[1] * b[0], a[0] * b[0] + a[1] * b[1])
+
+
+def _steeper(a: Sequence[Values], b: Sequence[Values]) -> Values:
+    """Difference of the polar angles of two vectors, rad."""
+    xp = namespace(a[0])
+    return xp.arctan2(xp.hypot(a[0], a[1]), a[2]) - xp.arctan2(xp.hypot(b[0], b[1]), b[2])
+
+
+FACE_UNIT = 100.0
+"""Unit of distances from a face and behind it, mm: about the depth of a shower's maximum."""
+
 _XYZ = ("x", "y", "z")
 _PXYZ = ("px", "py", "pz")
 
@@ -126,6 +189,24 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
         "barrel": _subdetector("1 in a barrel", "region", "barrel"),
         "endcap": _subdetector("1 in an endcap", "region", "endcap"),
         **_position("hits.position", "", "the hit"),
+        "behind_barrel": _depth(
+            "1 behind the face of a barrel, 0 behind that of endcaps", lambda depths: depths.barrel
+        ),
+        "cosine": _depth(
+            "cosine of the angle between the ray from the origin and the face's normal", lambda depths: depths.cosine
+        ),
+        "depth": _depth(
+            "asinh of the depth behind the face along the ray, / 100 mm",
+            lambda depths: namespace(depths.length).arcsinh(depths.length / FACE_UNIT),
+        ),
+        "radiation": _depth("radiation lengths from the first face, along the ray", lambda depths: depths.radiation),
+        "interaction": _depth(
+            "nuclear interaction lengths from the first face, along the ray", lambda depths: depths.interaction
+        ),
+        "per_layer": _depth("radiation lengths of a layer there, as log10", lambda depths: depths.per_layer, "log10"),
+        "cell_size": _depth("size of a cell, mm, as log10", lambda depths: depths.cell_size, "log10"),
+        "face_barrel": _face("hits.position", 0),
+        "face_endcap": _face("hits.position", 1),
     },
     "tracks": {
         "log_p": _length("tracks.momentum", "momentum at the vertex, GeV, as log10", _PXYZ),
@@ -140,6 +221,31 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
         **_unit("tracks.calo_momentum", "calo_u", "the unit momentum at the calorimeter", _PXYZ),
         "calo_d0": _impact("asinh of the impact parameter, mm, of the helix at the calorimeter's entry", 0),
         "calo_z0": _impact("asinh of z, mm, where that helix is nearest to the beam axis", 1),
+        "face_barrel": _face("tracks.calo_position", 0),
+        "face_endcap": _face("tracks.calo_position", 1),
+        "bend": _bending(
+            "asinh of the azimuth from the momentum at the vertex to the entry, / 10 mrad",
+            0.01,
+            lambda p, x, q: _turn(p, x),
+        ),
+        "bend_there": _bending(
+            "asinh of the azimuth from the entry to the momentum there, / 10 mrad", 0.01, lambda p, x, q: _turn(x, q)
+        ),
+        "bend_difference": _bending(
+            "asinh of the difference of these two, 0 from the vertex, / 1 mrad",
+            0.001,
+            lambda p, x, q: _turn(x, q) - _turn(p, x),
+        ),
+        "steeper": _bending(
+            "asinh of the polar angle of the momentum at the vertex less the entry's, / 1 mrad",
+            0.001,
+            lambda p, x, q: _steeper(p, x),
+        ),
+        "steeper_there": _bending(
+            "asinh of the polar angle of the entry less that of the momentum there, / 1 mrad",
+            0.001,
+            lambda p, x, q: _steeper(x, q),
+        ),
     },
     "tracker_hits": {
         "log_energy": _number("tracker_hits.energy", "deposited energy, GeV, as log10", "log10"),
@@ -198,7 +304,10 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[npt
     array = getattr(events, part)
     if array is None:
         raise missing_part(events, part)
-    columns, found = dict(jagged.columns(array)), []
+    found = []
+    columns: Columns = dict(jagged.columns(array))
+    if events.geometry is not None:
+        columns["geometry"] = events.geometries(part)
     for feature in _lookup(part, names):
         values = np.asarray(feature.compute(columns, events.detector), dtype=np.float64)
         if not np.isfinite(values).all():

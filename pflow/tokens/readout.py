@@ -13,6 +13,7 @@ from pflow.event.events import Events
 from pflow.event.links import Links
 from pflow.event.truth import Targets
 from pflow.physics.arrays import double, namespace
+from pflow.physics.geometry import kind_index
 from pflow.physics.kinematics import unit_vector
 
 Index = npt.NDArray[np.int64]
@@ -22,14 +23,21 @@ PXYZ = ("px", "py", "pz")
 
 
 def make_readout(
-    events: Events, *, is_kept: Mask, token: Index, use_tracks: bool, targets: Targets | None
+    events: Events,
+    *,
+    is_kept: Mask,
+    token: Index,
+    use_tracks: bool,
+    targets: Targets | None,
+    depth: npt.NDArray[np.float64] | None = None,
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Index]]:
     """The arrays of the readout of all events, and their offsets, as of `pflow.tokens.tokens.Tokens`.
 
     `is_kept` bool [N] says which hits of the events the configuration keeps, `token` int64 [number kept] which of the
     event's hit tokens each kept hit is part of. A track whose position or momentum at the calorimeter is not finite has
     a null position, which the network takes as unknown, and the direction of its momentum at the vertex. `targets` are
-    the target sequences of the same events, None without truth.
+    the target sequences of the same events, None without truth. With `depth`, float64 [number kept], hits have the kind
+    of their calorimeter and their depth in place of calorimeter and layer.
     """
     n_hits = jagged.count(events.hits)
     tracks = events.tracks if use_tracks else None
@@ -53,11 +61,14 @@ def make_readout(
     hits = jagged.columns(events.hits)
     if not all_kept:
         hits = {name: values[is_kept] for name, values in hits.items()}
+    subdetector, layer = hits["subdetector"].astype(np.int32), hits["layer"].astype(np.int32)
+    if depth is not None:
+        subdetector, layer = kind_index(events.detector).astype(np.int32)[subdetector], depth.astype(np.float32)
     arrays |= {
         "energy": np.asarray(hits["energy"], dtype=np.float32),
         "position": np.stack([hits[f"position.{axis}"] for axis in "xyz"], axis=-1, dtype=np.float32),
-        "subdetector": np.asarray(hits["subdetector"], dtype=np.int32),
-        "layer": np.asarray(hits["layer"], dtype=np.int32),
+        "subdetector": subdetector,
+        "layer": layer,
         "token": token,
         **_tracks(tracks),
     }

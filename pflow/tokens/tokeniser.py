@@ -15,7 +15,8 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.event.skipped import without_refused
-from pflow.physics.detector import Detector
+from pflow.physics.detector import KINDS, Detector
+from pflow.physics.geometry import Geometry
 from pflow.physics.pdg import charges, masses
 from pflow.tokens.config import PARTS, TokenConfig
 from pflow.tokens.encode import encode, select_hits, target_particles
@@ -36,6 +37,7 @@ class Statistics:
     energy: Moments
     codes: Counter[int]
     n_events: int
+    any_detector: bool = False
 
     @classmethod
     def of(cls, events: Events, config: TokenConfig, *, on_error: Literal["raise", "skip"] = "raise") -> Self:
@@ -60,11 +62,12 @@ class Statistics:
             energy=Moments(("energy",), ("log10",)).update(particles["energy"][:, np.newaxis]),
             codes=Counter(np.abs(particles["pdg"]).tolist()),
             n_events=len(events),
+            any_detector=config.geometry,
         )
 
     def add(self, other: Statistics) -> Self:
         """Join the statistics of other events, in place; `ConfigError` if they are of another detector."""
-        if other.detector != self.detector:
+        if other.detector != self.detector and not self.any_detector:
             raise ConfigError(
                 f"training events are of two detectors, '{self.detector.name}' and '{other.detector.name}'"
             )
@@ -150,7 +153,7 @@ class Tokeniser:
             "hit_features": len(self.config.hit_features),
             "track_features": len(self.config.track_features),
             "tracker_hit_features": len(self.config.tracker_hit_features),
-            "n_subdetectors": len(self.detector.calorimeters),
+            "n_subdetectors": len(KINDS) if self.config.geometry else len(self.detector.calorimeters),
             "masses": tuple(masses(codes).tolist()),
             "charged": tuple((charges(codes) != 0).tolist()),
             "energy_mean": float(self.energy.mean[0]),
@@ -160,6 +163,9 @@ class Tokeniser:
 
     def other_geometry(self, detector: Detector) -> list[str]:
         """What of a detector differs from the one of the training, among all that a trained model depends on."""
+        if self.config.geometry:
+            Geometry.of(detector)  # refuses one that is not described
+            return []
         ours, theirs = _geometry(self.detector), _geometry(detector)
         return [key for key in ours if ours[key] != theirs[key]]
 

@@ -1,0 +1,334 @@
+"""Events moved into other detectors, so that a model learns what is the same in all of them.
+
+What is exact: the scale, for transport through matter is unchanged if all lengths and times are multiplied by s, and
+densities and the field divided by s; coarser cells and fewer layers, which are sums and subsets of what was simulated
+(the calibration of fewer layers is the old one times their number, as of evenly spaced layers); a shorter or missing
+calorimeter, but for what it would scatter back; digital readout. What is not: polygons and moved faces, for which the
+hits and the entry of the track are shifted along their rays from the origin, so that showers keep their shape and their
+distances from each other change: the material in front, and how far the field bends a track, stay as simulated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from pflow.errors import ConfigError
+from pflow.event import jagged
+from pflow.event.disturb import keep_hits
+from pflow.event.events import Events
+from pflow.event.merge_hits import equal_rows
+from pflow.event.overlay import sum_cells
+from pflow.event.schema import SCHEMA
+from pflow.physics.detector import KINDS
+from pflow.physics.geometry import FAR, Faces, Geometry, distance_along_normal, kind_index
+
+Floats = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+ECAL, HCAL, MUON = (KINDS.index(kind) for kind in ("ecal", "hcal", "muon"))
+LENGTHS = {"d0": 1, "z0": 1, "time": 1, "omega": -1}
+"""Fields, beside positions, that change with the scale, and by which power of it."""
+LEVELS = (0.0, 3.0, 10.0)
+"""Thresholds of a semi-digital readout, in units of the median energy of the event's hits in the HCAL."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Variation:
+    """How other detectors differ from the simulated one. Drawn for each event.
+
+    Parameters
+    ----------
+    probability
+        Share of the events that are moved; the others stay as they are.
+    scale
+        Smallest and largest factor on all lengths; its logarithm is uniform. Exact.
+    sides
+        Numbers of sides of the barrel, of which one is drawn; 0: a cylinder. Hits are shifted along their rays.
+    endcap
+        Smallest and largest factor on |z| of the endcaps' faces. Hits are shifted along their rays.
+    coarser
+        Factors on the size of cells, whole numbers, of which one is drawn for each kind of calorimeter. Exact.
+    fewer_layers
+        Probability that only every second layer is read, with twice the energy; for each kind. Exact.
+    ecal_threshold, hcal_threshold
+        Largest threshold on the energy of a hit, GeV; uniform between 0 and this.
+    shorter_hcal
+        Smallest share of the HCAL's layers that are read, from the inside; uniform between this and 1.
+    missing
+        Probability that calorimeters which are not required (ring, muon system) are not there.
+    digital
+        Probability that hits of the HCAL are counted, and not measured: half of them with one threshold, half with
+        three.
+    no_time
+        Probability that times are not measured.
+
+    Raises
+    ------
+    ConfigError
+        A value out of range.
+    """
+
+    probability: float = 0.8
+    scale: Sequence[float] = (0.75, 1.4)
+    sides: Sequence[int] = (0, 8, 12, 16)
+    endcap: Sequence[float] = (0.72, 1.12)
+    coarser: Sequence[int] = (1,)
+    fewer_layers: float = 0.0
+    ecal_threshold: float = 0.0
+    hcal_threshold: float = 0.0
+    shorter_hcal: float = 1.0
+    missing: float = 0.0
+    digital: float = 0.0
+    no_time: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("probability", "fewer_layers", "shorter_hcal", "missing", "digital", "no_time"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"detector: {name} must be from 0 to 1, found {getattr(self, name)}")
+        for name in ("scale", "endcap"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high < np.inf:
+                raise ConfigError(f"detector: {name} must be two factors above 0, found {[low, high]}")
+        for name in ("ecal_threshold", "hcal_threshold"):
+            if not 0 <= getattr(self, name) < np.inf:
+                raise ConfigError(f"detector: {name} must be an energy of at least 0 GeV, found {getattr(self, name)}")
+        if not self.sides or any(n != 0 and n < 3 for n in self.sides):
+            raise ConfigError(f"detector: sides must be numbers of at least 3, or 0, found {list(self.sides)}")
+        if not self.coarser or any(factor < 1 for factor in self.coarser):
+            raise ConfigError(f"detector: coarser must be whole factors of at least 1, found {list(self.coarser)}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Drawn:
+    """The detectors drawn for N events; kinds are those of `pflow.physics.detector.KINDS`."""
+
+    scale: Floats  # [N]
+    sides: Floats  # [N], -1: as they are
+    phase: Floats  # [N], rad
+    endcap: Floats  # [N]
+    coarser: Index  # [N, kinds], factor on the size of a cell
+    every: Index  # [N, kinds], 1 or 2: each layer is read, or every second
+    threshold: Floats  # [N, kinds], GeV
+    hcal: Floats  # [N], share of the HCAL's layers
+    missing: Mask  # [N], no calorimeter that is not required
+    digital: Index  # [N], 0: measured, 1: one threshold, 2: three
+    no_time: Mask  # [N]
+
+    @classmethod
+    def of(cls, options: Variation, n: int, generator: np.random.Generator) -> Self:
+        """Draw for `n` events."""
+        moved = generator.random(n) < options.probability
+        of_cells = moved[:, np.newaxis] & np.isin(np.arange(len(KINDS)), [ECAL, HCAL])
+        shape = of_cells.shape
+        (small, large), (near, far) = options.scale, options.endcap
+        sides = generator.choice(np.array(options.sides, dtype=np.float64), n)
+        largest = np.zeros(len(KINDS))
+        largest[[ECAL, HCAL]] = options.ecal_threshold, options.hcal_threshold
+        return cls(
+            scale=np.where(moved, np.exp(generator.uniform(math.log(small), math.log(large), n)), 1.0),
+            sides=np.where(moved, sides, -1.0),
+            phase=generator.random(n) * 2 * np.pi / np.maximum(sides, 1),
+            endcap=np.where(moved, generator.uniform(near, far, n), 1.0),
+            coarser=np.where(of_cells, generator.choice(np.array(options.coarser), shape), 1),
+            every=np.where(of_cells & (generator.random(shape) < options.fewer_layers), 2, 1),
+            threshold=np.where(of_cells, generator.random(shape) * largest, 0.0),
+            hcal=np.where(moved, generator.uniform(options.shorter_hcal, 1.0, n), 1.0),
+            missing=moved & (generator.random(n) < options.missing),
+            digital=np.where(moved & (generator.random(n) < options.digital), generator.integers(1, 3, n), 0),
+            no_time=moved & (generator.random(n) < options.no_time),
+        )
+
+    def __getitem__(self, rows: Index) -> Self:
+        """The detectors of some of the events."""
+        return dataclasses.replace(self, **{name: values[rows] for name, values in vars(self).items()})
+
+
+def change_cells(events: Events, drawn: Drawn) -> Events:
+    """Read other cells: fewer layers, coarser cells, thresholds, fewer calorimeters. Rotate the events afterwards."""
+    hits = jagged.columns(events.hits)
+    event = jagged.event_index(jagged.count(events.hits))
+    kinds = kind_index(events.detector)
+    kind = kinds[hits["subdetector"]]
+    n_layers = np.array([sum(layers.count for layers in one.layers) for one in events.detector.calorimeters])
+    required = np.array([one.required for one in events.detector.calorimeters])
+    every = drawn.every[event, kind]
+    kept = hits["layer"] % every == 0
+    kept &= (kind != HCAL) | (hits["layer"] < np.ceil(drawn.hcal[event] * n_layers[hits["subdetector"]]))
+    kept &= ~drawn.missing[event] | required[hits["subdetector"]]
+    energy = hits["energy"] * every.astype(hits["energy"].dtype)
+    layer = np.where(hits["layer"] >= 0, hits["layer"] // every, hits["layer"]).astype(hits["layer"].dtype)
+    columns = {"energy": energy, "layer": layer}
+    if drawn.no_time.any():
+        columns["time"] = np.where(drawn.no_time[event], np.nan, hits["time"]).astype(hits["time"].dtype)
+    events = dataclasses.replace(events, hits=jagged.replaced(events.hits, columns))
+    events = _coarser(keep_hits(events, kept), drawn)
+
+    counts, energy = jagged.count(events.hits), jagged.columns(events.hits)["energy"]
+    event, kind = jagged.event_index(counts), kinds[jagged.columns(events.hits)["subdetector"]]
+    if drawn.threshold.any():
+        kept = energy >= drawn.threshold[event, kind]
+        events, event, kind, energy = keep_hits(events, kept), event[kept], kind[kept], energy[kept]
+    if drawn.digital.any():
+        counted = np.flatnonzero((drawn.digital[event] > 0) & (kind == HCAL))
+        if len(counted):
+            energy = energy.copy()
+            energy[counted] = _counted(energy[counted], event[counted], drawn.digital)
+            events = dataclasses.replace(events, hits=jagged.replaced(events.hits, {"energy": energy}))
+    return events
+
+
+def _counted(energy: npt.NDArray[np.floating[Any]], event: Index, digital: Index) -> npt.NDArray[np.floating[Any]]:
+    """Energies of hits of which only is known how many thresholds they pass: the mean of such hits of all events."""
+    level = np.zeros(len(energy), dtype=np.int64)
+    unit = np.median(energy)
+    for number, threshold in enumerate(LEVELS):
+        level[(energy >= threshold * unit) & (digital[event] == 2)] = number + 1
+    means = np.bincount(level, energy) / np.maximum(np.bincount(level), 1)
+    return np.asarray(means[level], dtype=energy.dtype)
+
+
+def _coarser(events: Events, drawn: Drawn) -> Events:
+    """Sum cells, in the grid of the file: events may not be rotated before."""
+    hits = jagged.columns(events.hits)
+    event = jagged.event_index(jagged.count(events.hits))
+    factor = drawn.coarser[event, kind_index(events.detector)[hits["subdetector"]]]
+    chosen = np.flatnonzero(factor > 1)
+    if not len(chosen):
+        return events
+    calorimeter = hits["subdetector"][chosen].astype(np.int64)
+    position = np.stack([hits[f"position.{axis}"][chosen].astype(np.float64) for axis in "xyz"])
+    grid = _CellGrid(events, calorimeter)
+    side, place = grid.place(position)
+    size = factor[chosen] * grid.size
+    number = np.floor(place / size).astype(np.int64)
+    centre = grid.position(position, side, (number + 0.5) * size)
+    columns = {f"position.{axis}": hits[f"position.{axis}"].copy() for axis in "xyz"}
+    for values, of_cells in zip(columns.values(), centre, strict=True):
+        values[chosen] = of_cells
+    events = dataclasses.replace(events, hits=jagged.replaced(events.hits, columns))
+    group, first = equal_rows(event[chosen], calorimeter, hits["layer"][chosen].astype(np.int64), side, *number)
+    return sum_cells(events, chosen, chosen[first[group]])
+
+
+class _CellGrid:
+    """Where N hits lie in the surface of their layers: on the sides of a barrel, on the two faces of endcaps.
+
+    Coordinates in the surface are in mm: in a barrel along the circle or the side and along z, in endcaps along the
+    axes of their cells, which are turned by the calorimeter's `phase`.
+    """
+
+    def __init__(self, events: Events, calorimeter: Index) -> None:
+        geometry = Geometry.of(events.detector)
+        self.size = geometry.cell_size[0][calorimeter]
+        self.sides, self.phase = geometry.faces.sides[0][calorimeter], geometry.faces.phase[0][calorimeter]
+        self.barrel = np.array([one.region == "barrel" for one in events.detector.calorimeters])[calorimeter]
+        self.width = 2 * np.pi / np.maximum(self.sides, 1)
+
+    def place(self, position: Floats) -> tuple[Index, Floats]:
+        """The side or face of points [3, N], int64 [N], and coordinates on it, [2, N]."""
+        x, y, z = position
+        azimuth = np.arctan2(y, x)
+        side = np.where(self.barrel, np.round((azimuth - self.phase) / self.width), np.sign(z)).astype(np.int64)
+        side[self.barrel & (self.sides == 0)] = 0
+        off = azimuth - self._normal(side)
+        distance = distance_along_normal(x, y, self.sides, self.phase)
+        along = np.where(self.sides == 0, off, np.tan(np.where(self.sides == 0, 0.0, off))) * distance
+        cos, sin = np.cos(self.phase), np.sin(self.phase)
+        flat = x * cos + y * sin, y * cos - x * sin
+        return side, np.where(self.barrel, np.stack([along, z]), np.stack(flat))
+
+    def position(self, position: Floats, side: Index, place: Floats) -> Floats:
+        """Points [3, N] with other coordinates on their surfaces, [2, N]."""
+        x, y, z = position
+        distance = distance_along_normal(x, y, self.sides, self.phase)
+        angle = place[0] / np.maximum(distance, 1.0)
+        azimuth = self._normal(side) + np.where(self.sides == 0, angle, np.arctan(angle))
+        radius = np.where(self.sides == 0, distance, np.hypot(distance, place[0]))
+        cos, sin = np.cos(self.phase), np.sin(self.phase)
+        on_barrel = np.stack([radius * np.cos(azimuth), radius * np.sin(azimuth), place[1]])
+        on_face = np.stack([place[0] * cos - place[1] * sin, place[0] * sin + place[1] * cos, z])
+        return np.where(self.barrel, on_barrel, on_face)
+
+    def _normal(self, side: Index) -> Floats:
+        """Azimuth of the normal of sides; 0 for a cylinder."""
+        return np.where(self.sides == 0, 0.0, self.phase + self.width * side)
+
+
+def move(events: Events, drawn: Drawn) -> Events:
+    """Move hits, tracks and truth into detectors of other sizes and shapes, and say which: ``events.geometry``."""
+    before = Geometry.of(events.detector)[np.zeros(len(events), dtype=np.int64)]
+    after = _reshaped(before, drawn, kind_index(events.detector))
+    moved: dict[str, dict[str, Floats]] = {}
+    for name, vector in (("hits", "position"), ("tracks", "calo_position")):
+        part = getattr(events, name)
+        if part is None:
+            continue
+        columns, event = jagged.columns(part), jagged.event_index(jagged.count(part))
+        position = np.stack([columns[f"{vector}.{axis}"].astype(np.float64) for axis in "xyz"])
+        calorimeter = columns["subdetector"] if name == "hits" else None
+        position = _on_faces(position, before.faces_of(event, calorimeter), after.faces_of(event, calorimeter))
+        moved[name] = {f"{vector}.{axis}": values for axis, values in zip("xyz", position, strict=True)}
+    return dataclasses.replace(_scaled(events, moved, drawn.scale), geometry=after.scaled(drawn.scale))
+
+
+def _reshaped(geometry: Geometry, drawn: Drawn, kinds: Index) -> Geometry:
+    """The geometries of N events with other sides, faces and cells, of the size that they have."""
+
+    def shaped(faces: Faces) -> Faces:
+        sides, phase, endcap = (
+            np.expand_dims(values, tuple(range(1, faces.radius.ndim)))
+            for values in (drawn.sides, drawn.phase, drawn.endcap)
+        )
+        new = (sides >= 0) & (faces.radius < FAR)
+        return Faces(
+            faces.radius, faces.z * endcap, np.where(new, sides, faces.sides), np.where(new, phase, faces.phase)
+        )
+
+    every = np.ones((*geometry.edge.shape, 3))  # of the layers there are fewer
+    every[..., 0] = drawn.every[:, kinds, np.newaxis]
+    return dataclasses.replace(
+        geometry,
+        faces=shaped(geometry.faces),
+        first=shaped(geometry.first),
+        cell_size=geometry.cell_size * drawn.coarser[:, kinds],
+        density=geometry.density / every,
+    )
+
+
+def _on_faces(position: Floats, before: Faces, after: Faces) -> Floats:
+    """Points [3, N] shifted along their rays by as much as the faces that they are behind."""
+    x, y, z = position
+    in_barrel, in_endcap = before.distances(x, y, z)
+    radius = np.hypot(x, y)
+    old, new = (distance_along_normal(x, y, faces.sides, faces.phase) for faces in (before, after))
+    # The face is at `faces.radius` times radius / distance along the normal, in units of the radius:
+    by_barrel = after.radius / np.maximum(new, 1.0) - before.radius / np.maximum(old, 1.0)
+    by_endcap = (after.z - before.z) / np.maximum(np.abs(z), 1.0)
+    behind = (in_barrel >= in_endcap) & (radius > 0)
+    return np.asarray(position * (1.0 + np.where(behind, by_barrel, by_endcap)))
+
+
+def _scaled(events: Events, moved: dict[str, dict[str, Floats]], scale: Floats) -> Events:
+    """The events with all lengths multiplied, and some columns of parts replaced before."""
+    values: dict[str, Any] = {}
+    for name, part in events.parts():
+        columns = jagged.columns(part)
+        before = {column: moved.get(name, {}).get(column, values) for column, values in columns.items()}
+        factor = np.repeat(scale, jagged.count(part))
+        changed: dict[str, Floats] = {}
+        for field in SCHEMA[name]:
+            if field.axes and field.unit == "mm":
+                changed |= {column: before[column] * factor for column in field.quantities.values()}
+            elif field.name in LENGTHS and field.name in columns:
+                changed[field.name] = before[field.name] * factor ** LENGTHS[field.name]
+        if changed:
+            precise = {column: array.astype(columns[column].dtype) for column, array in changed.items()}
+            values[name] = jagged.replaced(part, precise)
+    return dataclasses.replace(events, **values)

@@ -1,0 +1,178 @@
+"""Events moved into other detectors."""
+
+from pathlib import Path
+
+import awkward as ak
+import numpy as np
+import pytest
+
+from pflow.errors import ConfigError
+from pflow.event import jagged
+from pflow.event.augment import Augmentation, Overlay, augment
+from pflow.event.events import Events
+from pflow.event.move import Drawn, Variation, change_cells, move
+from pflow.io.open import read_events
+
+DATA = Path(__file__).parents[1] / "data"
+STILL = {"sides": (0,), "endcap": (1.0, 1.0), "scale": (1.0, 1.0), "probability": 1.0}
+
+
+@pytest.fixture(scope="module")
+def events() -> Events:
+    return read_events(DATA / "zqq_test_small.root")
+
+
+def drawn(events: Events, **options: object) -> Drawn:
+    return Drawn.of(Variation(**{**STILL, **options}), len(events), np.random.default_rng(1))  # type: ignore[arg-type]
+
+
+def depths(events: Events):
+    columns = jagged.columns(events.hits)
+    geometry, row = events.geometries("hits")
+    position = (columns[f"position.{axis}"].astype(np.float64) for axis in "xyz")
+    return geometry.depths(row, columns["subdetector"], *position)
+
+
+def positions(events: Events) -> np.ndarray:
+    return jagged.vectors(events.hits.position)
+
+
+def test_nothing_changes_where_no_event_is_moved(events):
+    same = augment(events, Augmentation(detector=Variation(probability=0.0)), np.random.default_rng(1))
+    for name, part in events.parts():
+        assert ak.array_equal(part, getattr(same, name), equal_nan=True), name
+
+
+def test_the_scale_changes_all_lengths_and_no_depth_in_matter(events):
+    chosen = drawn(events, scale=(0.5, 2.0))
+    moved = move(events, chosen)
+    moved.validate()
+    factor = np.repeat(chosen.scale, jagged.count(events.hits))
+    np.testing.assert_allclose(positions(moved), positions(events) * factor[:, np.newaxis], rtol=1e-6)
+    of_tracks = np.repeat(chosen.scale, jagged.count(events.tracks))[:, np.newaxis]
+    entry, before = (jagged.vectors(some.tracks.calo_position) for some in (moved, events))
+    np.testing.assert_allclose(entry, before * of_tracks, rtol=1e-6)
+    assert ak.array_equal(moved.tracks.momentum.px, events.tracks.momentum.px)
+    of_truth = np.repeat(chosen.scale, jagged.count(events.truth))
+    np.testing.assert_allclose(jagged.flat(moved.truth.vertex.x), jagged.flat(events.truth.vertex.x) * of_truth)
+    for name in ("layers", "radiation", "interaction"):
+        np.testing.assert_allclose(getattr(depths(moved), name), getattr(depths(events), name), atol=1e-3)
+
+
+def test_polygons_and_moved_faces_keep_rays_and_depths_along_them(events):
+    moved = move(events, drawn(events, sides=(8,), endcap=(0.8, 1.1)))
+    moved.validate()
+    unit, before = (p / np.linalg.norm(p, axis=1, keepdims=True) for p in (positions(moved), positions(events)))
+    np.testing.assert_allclose(unit, before, atol=1e-6)
+    shifted = np.linalg.norm(positions(moved) - positions(events), axis=1)
+    assert shifted.max() > 100
+    np.testing.assert_allclose(depths(moved).length, depths(events).length, rtol=2e-3, atol=0.05)
+    np.testing.assert_allclose(depths(moved).radiation, depths(events).radiation, rtol=0.1, atol=0.3)
+
+
+def test_tracks_enter_where_the_faces_are(events):
+    moved = move(events, drawn(events, sides=(8, 12), endcap=(0.8, 1.1), scale=(0.8, 1.3)))
+    for some in (events, moved):
+        geometry, row = some.geometries("tracks")
+        entry = jagged.vectors(some.tracks.calo_position).T
+        beyond = np.maximum(*geometry.faces_of(row).distances(*entry))
+        assert np.median(np.abs(beyond)) < 1.0
+
+
+def test_fewer_layers_are_every_second_with_twice_the_energy(events):
+    changed = change_cells(events, drawn(events, fewer_layers=1.0))
+    changed.validate()
+    even = events.hits[events.hits.layer % 2 == 0]
+    assert ak.array_equal(changed.hits.energy, 2 * even.energy)
+    assert ak.array_equal(changed.hits.layer, even.layer // 2)
+    assert move(changed, drawn(events, fewer_layers=1.0)).geometry.density[0, 0, 0, 0] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("file", ["zqq_test_small.root", "cld_multi_test_small.root"])
+def test_coarser_cells_keep_the_energies_of_events_and_of_particles(file):
+    events = read_events(DATA / file)
+    changed = change_cells(events, drawn(events, coarser=(3,)))
+    changed.validate()
+    assert ak.count(changed.hits.energy) < 0.95 * ak.count(events.hits.energy)
+    np.testing.assert_allclose(ak.sum(changed.hits.energy, axis=1), ak.sum(events.hits.energy, axis=1), rtol=1e-5)
+
+    def by_particle(some: Events) -> np.ndarray:
+        hit = jagged.global_index(some.hit_links.source, jagged.count(some.hits))
+        particle = jagged.global_index(some.hit_links.particle, jagged.count(some.truth))
+        energy = jagged.flat(some.hits.energy)[hit] * jagged.flat(some.hit_links.weight)
+        return np.bincount(particle, energy, minlength=int(ak.count(some.truth.pdg)))
+
+    np.testing.assert_allclose(by_particle(changed), by_particle(events), rtol=1e-4, atol=1e-5)
+
+
+def test_coarse_cells_of_an_endcap_hold_just_the_cells_of_the_file(events):
+    # Cells of 5 mm: no coarse cell of 10 mm has more than four of them.
+    changed = change_cells(events, drawn(events, coarser=(2,)))
+    name = [one.name for one in events.detector.calorimeters].index("ecal_endcap")
+
+    def endcap(some: Events) -> np.ndarray:
+        hits = jagged.columns(some.hits)
+        keys = np.stack([jagged.event_index(jagged.count(some.hits)), *(hits[f"position.{k}"] for k in "xyz")], axis=1)
+        return keys[hits["subdetector"] == name]
+
+    fine, coarse = endcap(events), endcap(changed)
+    assert len(np.unique(coarse, axis=0)) == len(coarse)
+    cells = np.stack([fine[:, 0], np.floor(fine[:, 1] / 10), np.floor(fine[:, 2] / 10), fine[:, 3]], axis=1)
+    assert len(np.unique(cells, axis=0)) == len(coarse)
+    offset = np.abs(coarse[:, 1:3] % 10 - 5)
+    assert offset.max() < 1e-2
+
+
+def test_thresholds_shorter_and_missing_calorimeters_drop_hits_and_their_links(events):
+    options = {"ecal_threshold": 0.02, "hcal_threshold": 0.1, "shorter_hcal": 0.5}
+    changed = change_cells(events, drawn(events, **options))
+    changed.validate()
+    assert 0.3 < ak.count(changed.hits.energy) / ak.count(events.hits.energy) < 0.95
+    assert ak.all(changed.hit_links.source < ak.num(changed.hits))
+    cld = read_events(DATA / "cld_multi_test_small.root")
+    ring = [i for i, one in enumerate(cld.detector.calorimeters) if not one.required]
+    left = change_cells(cld, drawn(cld, missing=1.0))
+    assert not np.isin(jagged.flat(left.hits.subdetector), ring).any()
+
+
+def test_a_digital_readout_knows_one_or_three_energies(events):
+    changed = change_cells(events, drawn(events, digital=1.0))
+    hcal = np.array([one.kind == "hcal" for one in events.detector.calorimeters])[jagged.flat(events.hits.subdetector)]
+    assert len(np.unique(jagged.flat(changed.hits.energy)[hcal])) <= 4
+    assert np.array_equal(jagged.flat(changed.hits.energy)[~hcal], jagged.flat(events.hits.energy)[~hcal])
+
+
+def test_times_are_not_measured(events):
+    assert np.isnan(jagged.flat(change_cells(events, drawn(events, no_time=1.0)).hits.time)).all()
+
+
+def test_the_same_seed_moves_alike_and_joined_events_share_a_detector(events):
+    options = Augmentation(
+        rotate=True,
+        reflect=True,
+        overlay=Overlay(frequencies=[0, 1]),
+        detector=Variation(coarser=(1, 2), fewer_layers=0.5),
+    )
+    once, again = (augment(events, options, np.random.default_rng(3)) for _ in range(2))
+    once.validate()
+    assert ak.array_equal(once.hits.energy, again.hits.energy)
+    assert len(once.geometry.cell_size) == len(events)
+    assert len(once[2:4].geometry.cell_size) == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("probability", 1.5),
+        ("scale", (2.0, 1.0)),
+        ("endcap", (0.0, 1.0)),
+        ("sides", (2,)),
+        ("sides", ()),
+        ("coarser", (0,)),
+        ("ecal_threshold", -1.0),
+        ("shorter_hcal", 2.0),
+    ],
+)
+def test_impossible_options_are_named(option, value):
+    with pytest.raises(ConfigError, match=f"detector: {option} must be"):
+        Variation(**{option: value})
