@@ -28,6 +28,12 @@ class PointingNetworkConfig:
     refine_layers
         Layers of the refiner; 0: no refinement. With it, training trains the refiner only, on the output of the trained
         first stage.
+    track_prior
+        Whether a particle whose seed is a track is charged is decided by a small network of its own, from what is the
+        same in every detector (`pflow.model.pointing.head.TrackIdentity`), with a track taken for a charged particle
+        before any training.
+    front
+        Whether the direction to the front of the shower is one of those that the refinement's direction is a mean of.
 
     Raises
     ------
@@ -43,6 +49,8 @@ class PointingNetworkConfig:
     hidden_width: int = 48
     dropout: float = 0.0
     refine_layers: int = 0
+    track_prior: bool = False
+    front: bool = False
 
     def __post_init__(self) -> None:
         check_positive(self, "width", "heads", "feedforward", "hidden_width")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,8 +17,8 @@ from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import N_CHARGE, PreviousParticles
 from pflow.model.pointing.geometry import ItemPlaces, Tables, TokenFrames, TokenTracks
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.shower_directions import ConversionDirectionCorrection
-from pflow.model.pointing.showers import Proxies, make_proxies, n_proxy_features
+from pflow.model.pointing.shower_directions import ConversionDirectionCorrection, front_direction
+from pflow.model.pointing.showers import PROXY_FEATURES, Proxies, make_proxies, n_proxy_features
 
 LN10 = math.log(10.0)
 
@@ -32,6 +33,18 @@ ENERGY_LOG_SIGMA = (-6.0, 1.5)
 
 DIRECTION_LOG_SIGMA = (-9.5, 0.0)
 """Range of the logarithm of the standard deviation of an angle, rad."""
+
+TRACK_FEATURES = ("log_track_energy", "log_ratio", "n_tracks", "charge", "track_off")
+"""The proxies of `TrackIdentity`."""
+
+TRACK_PRIOR = 3.0
+"""Initial logit of a particle with a track as seed being charged: 95%."""
+
+RESOLUTION = 0.6
+"""Resolution of the deposit of a hadron of 1 GeV, relative to the square root of the momentum."""
+
+FRONT_DEPTH = 12.0
+"""Depth over which the weights in the front of a shower of 1 GeV fall by e, mm, where it is one of the proxies."""
 
 
 class EnergyScale(NamedTuple):
@@ -94,6 +107,41 @@ class Particles(NamedTuple):
         }
 
 
+class TrackIdentity(nn.Module):
+    """Whether particles whose seed is a track are charged: a logit of its own, for all charged codes together.
+
+    It sees what means the same in every detector: momentum and number of the tracks, their charge, the deposit against
+    the momentum as a ratio and in units of a calorimeter's resolution, and the angle between tracks and shower. The
+    other codes share the rest as the identity's logits say.
+    """
+
+    def __init__(self, charged: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("charged", charged, persistent=False)
+        self.logit = FullyConnected((len(TRACK_FEATURES) + 1, 16, 1), activation="gelu")
+
+    @torch.no_grad()
+    def set_initial_values(self) -> None:
+        """Set the initial logit to `TRACK_PRIOR`."""
+        self.logit[-1].weight.zero_()  # type: ignore[operator]
+        self.logit[-1].bias.fill_(TRACK_PRIOR)  # type: ignore[operator]
+
+    def forward(self, logits: Tensor, proxies: Proxies, is_track: Tensor) -> Tensor:
+        """Logits [N, V] of the codes, as the logarithms of probabilities where a seed is a track, float [N, 1]."""
+        momentum = torch.linalg.vector_norm(proxies.track_momentum, dim=1, keepdim=True)
+        pull = (proxies.energy - momentum) / (RESOLUTION * (momentum + 0.01).sqrt())
+        columns = proxies.features[:, [PROXY_FEATURES.index(name) for name in TRACK_FEATURES]]
+        x = self.logit(torch.cat([columns, pull.asinh()], dim=1).to(logits.dtype))
+        charged = self.get_buffer("charged")
+        within = torch.where(
+            charged,
+            logits - logits.masked_fill(~charged, -torch.inf).logsumexp(1, keepdim=True),
+            logits - logits.masked_fill(charged, -torch.inf).logsumexp(1, keepdim=True),
+        )
+        known = within + torch.where(charged, functional.logsigmoid(x), functional.logsigmoid(-x))
+        return torch.where(is_track > 0.5, known, logits)
+
+
 class ParticleHead(nn.Module):
     """Predict particles from what describes them and from their proxies.
 
@@ -110,6 +158,9 @@ class ParticleHead(nn.Module):
         self.describe = FullyConnected((n_features(width, inputs.n_subdetectors), width, width), activation="gelu")
         self.identity = nn.Linear(width, inputs.n_pdg + inputs.n_charge)
         self.correct = nn.Linear(width, 8)
+        self.track_identity = None
+        if config.track_prior and len(set(inputs.charged)) == 2:  # both charged codes and others
+            self.track_identity = TrackIdentity(self.get_buffer("charged"))
 
     @torch.no_grad()
     def set_initial_values(self) -> None:
@@ -128,6 +179,7 @@ class ParticleHead(nn.Module):
         pdg: Tensor | None = None,
         refined_describe: nn.Module | None = None,
         direction_correction: ConversionDirectionCorrection | None = None,
+        front_trust: nn.Module | None = None,
         electron_log_odds: float = 0.0,
     ) -> tuple[Particles, Proxies]:
         """Predict particles, and return the proxies that were corrected, too.
@@ -135,7 +187,8 @@ class ParticleHead(nn.Module):
         `query`, float [N, W], is from the assignment; `seed`, int64 [N], are indices into B * S; `hit_fraction`, float
         [P], is the particle's fraction of the pair's item; `pdg`, int64 [N], are identities if they are known
         (training), else they are the most probable, `electron_log_odds` considered. Of a refinement:
-        `refined_describe`, added to the description, from the same features, and `direction_correction`.
+        `refined_describe`, added to the description, from the same features, `direction_correction`, and `front_trust`,
+        the logit of the direction to the shower's front in the mean of directions, from the description.
         """
         precise = hit_fraction if self.training else hit_fraction.double()
         seed_unit = ItemPlaces.of(TokenFrames.of(tables.token_frames.index_select(0, seed)).place).unit
@@ -149,11 +202,13 @@ class ParticleHead(nn.Module):
         described = gelu(described)
         pdg_logits, charge_logits = torch.split(self.identity(described), [self.n_pdg, N_CHARGE], dim=1)
         corrections = self.correct(described).to(precise.dtype)
+        track = TokenTracks.of(tables.token_tracks.index_select(0, seed))
+        if self.track_identity is not None:
+            pdg_logits = self.track_identity(pdg_logits, proxies, track.is_track)
         if pdg is None:
             is_electron = self.get_buffer("charged") & (self.get_buffer("masses") < MAX_ELECTRON_MASS)
             pdg = (pdg_logits + electron_log_odds * is_electron if electron_log_odds else pdg_logits).argmax(-1)
 
-        track = TokenTracks.of(tables.token_tracks.index_select(0, seed))
         charged = self.get_buffer("charged")[pdg][:, None]
         by_track = charged & (track.momentum > 0)
         energy, trust, angles, energy_log_sigma, direction_log_sigma, direction_trust = torch.split(
@@ -161,7 +216,13 @@ class ParticleHead(nn.Module):
         )
         direction_log_sigma = direction_log_sigma.clamp(*DIRECTION_LOG_SIGMA)
         log_energy = _base_energy(proxies, trust).log() + CORRECTION_UNIT * energy
-        direction = _corrected_direction(proxies, direction_trust, angles, direction_log_sigma)
+        directions = [proxies.direction, proxies.linear_direction, proxies.track_direction]
+        if front_trust is not None:
+            front = front_direction(proxies.showers, pairs, depth=FRONT_DEPTH)
+            known = front.square().sum(1, keepdim=True) > 0.5
+            directions.append(torch.where(known, front, proxies.direction))
+            direction_trust = torch.cat([direction_trust, front_trust(described).to(precise.dtype)], dim=1)
+        direction = _corrected_direction(directions, direction_trust, angles, direction_log_sigma)
         if direction_correction is not None:
             direction = direction_correction(features, direction, proxies.showers, pairs)
         mass = self.get_buffer("masses")[pdg][:, None]
@@ -206,17 +267,17 @@ def _base_energy(proxies: Proxies, trust: Tensor) -> Tensor:
     return energy
 
 
-def _corrected_direction(proxies: Proxies, trust: Tensor, angles: Tensor, log_sigma: Tensor) -> Tensor:
-    """A mean of the three directions of the proxies, turned by small angles; unit vectors float [N, 3].
+def _corrected_direction(directions: Sequence[Tensor], trust: Tensor, angles: Tensor, log_sigma: Tensor) -> Tensor:
+    """A mean of K unit vectors float [N, 3], turned by small angles; unit vectors float [N, 3].
 
-    `trust` [N, 2] are logits of the linear barycentre and of the tracks' direction; that of the other is 0. `angles`
-    [N, 2], in polar angle and azimuth, are in units of sigma (its logarithm [N, 1]): the gradient of a likelihood with
-    a small sigma would be as large as the sigma is small.
+    `trust` [N, K - 1] are the logits of the directions after the first, whose logit is 0. `angles` [N, 2], in polar
+    angle and azimuth, are in units of sigma (its logarithm [N, 1]): the gradient of a likelihood with a small sigma
+    would be as large as the sigma is small.
     """
     logits = torch.cat([torch.zeros_like(log_sigma), trust], dim=1)
-    by_log, linear, by_track = torch.split(logits.softmax(-1), 1, dim=1)
-    mean = by_log * proxies.direction + linear * proxies.linear_direction + by_track * proxies.track_direction
-    mean = functional.normalize(mean, dim=1)
+    weights = torch.split(logits.softmax(-1), 1, dim=1)
+    weighted = [weight * direction for weight, direction in zip(weights, directions, strict=True)]
+    mean = functional.normalize(sum(weighted[1:], weighted[0]), dim=1)
     theta, phi = tangent_basis(mean)
     off_theta, off_phi = torch.split(log_sigma.exp().detach() * angles, 1, dim=1)
     return functional.normalize(mean + off_theta * theta + off_phi * phi, dim=1)

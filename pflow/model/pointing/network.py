@@ -143,6 +143,7 @@ class PointingNetwork(nn.Module):
             pdg=None if pdg is None else pdg.flatten(),
             refined_describe=self.refiner.describe,
             direction_correction=self.refiner.direction_correction,
+            front_trust=self.refiner.front_trust,
             electron_log_odds=electron_log_odds,
         )
         return particles.view(*seed.shape), proxies

@@ -170,6 +170,7 @@ class Refiner(nn.Module):
         self.existence = FullyConnected((width, width, 1), activation="gelu")
         self.describe = FullyConnected((features, width, width), activation="gelu")
         self.direction_correction = ConversionDirectionCorrection(features=features, hidden_width=hidden_width)
+        self.front_trust = nn.Linear(width, 1) if config.front else None
 
     @torch.no_grad()
     def set_initial_values(self) -> None:
@@ -178,6 +179,9 @@ class Refiner(nn.Module):
         for layer in last:
             layer.weight.zero_()  # type: ignore[operator]
         self.existence[-1].bias.fill_(3.0)  # type: ignore[operator]
+        if self.front_trust is not None:
+            self.front_trust.weight.zero_()
+            self.front_trust.bias.fill_(-4.0)
 
     def forward(
         self, particles: DecodedParticles, source: EncodedSource, *, existence_threshold: float = 0.0
