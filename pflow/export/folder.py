@@ -72,6 +72,8 @@ def _export(model: TrainedModel) -> Export:
         raise CannotExportError(f"{model.path} is an exported model: copy the folder")
     if model.reconstructor.exporter is None:
         raise CannotExportError(f"a {type(model.reconstructor).__name__} cannot be exported to ONNX")
+    if model.tokeniser.config.geometry:
+        raise CannotExportError(f"{model.path} reads the geometry of any detector, which the graphs do not yet")
     module, _, name = model.reconstructor.exporter.partition(":")
     export: Export = getattr(importlib.import_module(module), name)(model)
     return export

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from pflow.checkpoint.load import TrainedModel, load_model
-from pflow.errors import ConfigError, InputError, check_choice
+from pflow.errors import ConfigError, InputError, check_choice, first_line
 from pflow.event import jagged
 from pflow.event.events import MOST_UNUSED, Events, Flag, count_flags
 from pflow.event.links import Links
@@ -195,6 +195,11 @@ def pick_engine(
         except CannotExportError:
             if engine != "auto":
                 raise
+        except (ImportError, RuntimeError) as error:  # of torch's exporter, or of ONNX Runtime
+            if engine != "auto":
+                raise
+            message = f"no graphs of '{model.path}' can be made for ONNX Runtime, so torch runs: {first_line(error)}"
+            warnings.warn(message, stacklevel=3)
         else:
             kind = OnnxTokenEngine if "hits" in graphs.inputs else OnnxEngine
             return kind(model, graphs, max_particles=max_particles)

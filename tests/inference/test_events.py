@@ -7,9 +7,11 @@ import pytest
 import torch
 
 import pflow
+from pflow.checkpoint.load import TrainedModel
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
+from pflow.event.merge_hits import Merge
 from pflow.event.skipped import BadEntriesWarning, ImplausibleWarning, LeftOutWarning
 from pflow.inference.engine import pick_device
 from pflow.inference.events import reconstruct
@@ -244,3 +246,63 @@ def test_tracks_without_their_hits_are_counted_as_lost(cld_rec):
     assert lost > 0.5 * total
     assert got.flags.tolist() == [Flag.LOST_TRACKS]
     assert reconstruct(cld_rec, "cld-general").flags.tolist() == [Flag.NONE]
+
+
+def test_torch_runs_where_no_graphs_can_be_made(model, events, monkeypatch):
+    def fails(model):
+        raise RuntimeError("no such operator\nand a long trace")
+
+    monkeypatch.setattr("pflow.inference.events.graphs_of", fails)
+    with pytest.warns(UserWarning, match=r"so torch runs: .*no such operator$"):
+        got = reconstruct(events, model)
+    assert len(got) == len(events)
+    with pytest.raises(RuntimeError, match="no such operator"):
+        reconstruct(events, model, engine="onnxruntime")
+
+
+BENDING = ("bend", "bend_there", "bend_difference", "steeper", "steeper_there")
+DEPTHS = ("behind_barrel", "cosine", "depth", "radiation", "interaction", "per_layer", "cell_size")
+FACES = ("face_barrel", "face_endcap")
+GEOMETRY = TokenConfig(
+    hit_features=("log_energy", "nx", "ny", "nz", "ecal", *DEPTHS, *FACES),
+    track_features=("log_p", "charge", *BENDING, *FACES),
+    merge=Merge(ecal_mm=20, hcal_mm=90, depth=8.0),
+    coarse=True,
+    geometry=True,
+)
+
+
+@pytest.fixture
+def any_detector(sample_dir, make_model) -> TrainedModel:
+    """A small model of the simplified ILD, with random weights, that reads the geometry."""
+    tokeniser = Tokeniser.fit([read_events(sample_dir / "multi_test_small.root")], GEOMETRY)
+    tokeniser = dataclasses.replace(tokeniser, config=dataclasses.replace(GEOMETRY, readout=True))
+    network = PointingNetworkConfig(
+        width=16, heads=2, feedforward=16, encoder_layers=1, decoder_layers=1, track_prior=True
+    )
+    decoding = PointingDecodingConfig(max_particles=10, require_all_tracks=True)
+    return make_model(tokeniser, PointingReconstructor, network=network, decoding=decoding)
+
+
+@pytest.mark.filterwarnings("ignore:.*GeV of tracks")  # the weights are random
+def test_a_model_that_reads_the_geometry_reads_other_detectors(any_detector, sample_dir):
+    events = read_events(sample_dir / "cld_multi_test_small.root", layout="cld_g4")
+    assert events.detector.name == "cld"
+    got = reconstruct(events[:3], any_detector)
+    assert ak.sum(ak.num(got.particles)) > 0
+
+
+@pytest.mark.filterwarnings("ignore:.*GeV of tracks")
+def test_it_needs_no_numbers_of_layers(any_detector, sample_dir):
+    events = read_events(sample_dir / "multi_test_small.root")[:3]
+    unknown = jagged.replaced(events.hits, {"layer": np.full(int(ak.count(events.hits.layer)), -1, np.int32)})
+    got = reconstruct(events, any_detector)
+    without = reconstruct(dataclasses.replace(events, hits=unknown), any_detector)
+    assert ak.array_equal(got.particles.energy, without.particles.energy)
+
+
+def test_a_detector_that_is_not_described_is_named(any_detector, events):
+    bare = [dataclasses.replace(one, layers=()) for one in events.detector.calorimeters]
+    other = dataclasses.replace(events, detector=dataclasses.replace(events.detector, calorimeters=tuple(bare)))
+    with pytest.raises(ConfigError, match="does not say layers of 'ecal_barrel': complete its YAML file"):
+        reconstruct(other, any_detector)

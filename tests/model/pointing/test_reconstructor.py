@@ -274,3 +274,40 @@ def test_all_particles_that_are_learned_by_heart_are_decoded_and_no_more(make_mo
         for name in ("hit_fraction", "track_fraction"):
             found, truth = pairs[name]
             assert ((found > 0.5) == (truth > 0.5)).float().mean() > 0.97
+
+
+def test_a_particle_at_a_track_is_charged_before_any_training(make_model, batch):
+    model = make_model(track_prior=True, initial=True, require_all_tracks=True)
+    particles = model.decode(batch)
+    charged = model.network.head.charged
+    assert particles.by_track.sum() >= batch.readout.track_mask.sum()  # some tracks are a seed twice
+    probability = particles.pdg_probability[particles.by_track]
+    torch.testing.assert_close(
+        probability[:, charged].sum(1), torch.full((len(probability),), 0.9526), atol=1e-3, rtol=0
+    )
+
+
+def test_the_prior_leaves_particles_that_begin_at_a_hit(make_model, batch):
+    plain, model = make_model(), make_model(track_prior=True)
+    missing = model.load_state_dict(plain.state_dict(), strict=False).missing_keys
+    assert all("track_identity" in name for name in missing)
+    one, other = (some.network for some in (plain, model))
+    tables = one.encode(batch).tables()
+    seed = (~tables.token_is_track & tables.token_mask).nonzero()[:4, 0]
+    pairs = PairList.where(torch.ones(1, 4, len(tables.item_weight), dtype=torch.bool))
+    fraction = torch.rand(pairs.item.shape, generator=torch.Generator().manual_seed(1))
+    made = [net.head(torch.zeros(4, 24), seed, fraction, pairs, tables)[0].pdg for net in (one, other)]
+    torch.testing.assert_close(*made)
+
+
+def test_the_front_of_a_shower_is_learned_into_its_direction(make_model, batch):
+    model = make_model(refine_layers=1, front=True)
+    model.train()
+    model.losses(batch)["direction"].backward()
+    trust = model.network.refiner.front_trust
+    assert trust.bias.grad.abs() > 0
+    before = make_model(refine_layers=1, front=True).decode(batch).direction
+    with torch.no_grad():
+        trust.bias.fill_(50.0)
+    moved = model.eval().decode(batch).direction
+    assert 0 < (moved - before).norm(dim=-1).max() < 0.1
