@@ -159,7 +159,7 @@ def truth_settings(files: Mapping[str, Sequence[FilePath]], **given: Any) -> Eva
     for name, training in trained.items():
         if training is not None and training.rule != settings.rule:
             warnings.warn(
-                f"{name} is evaluated under truth rule '{settings.rule}', and its model was trained with '{training.rule}', "
+                f"{name} is evaluated under rule '{settings.rule}', its model was trained with '{training.rule}', "
                 "which counts other particles",
                 ImplausibleWarning,
                 stacklevel=2,

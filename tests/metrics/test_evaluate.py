@@ -189,7 +189,7 @@ def test_the_targets_are_those_of_the_model_unless_told_otherwise(sample, of_mod
 
 
 def test_another_rule_than_the_models_is_said(of_model):
-    with pytest.warns(ImplausibleWarning, match="'stable', and its model was trained with 'calo'"):
+    with pytest.warns(ImplausibleWarning, match="'stable', its model was trained with 'calo'"):
         settings = truth_settings({"PFlow": [of_model]}, rule="stable")
     assert settings == EvaluationSettings(e_min=0.3)
 
