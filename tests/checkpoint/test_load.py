@@ -2,6 +2,8 @@ import dataclasses
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -22,6 +24,12 @@ def test_what_was_written_is_read_back(save, header):
     assert checkpoint.header.to_dict() == header.to_dict()
     assert checkpoint.path == str(path)
     assert checkpoint.digest == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_loading_does_not_import_the_compiler_of_torch():
+    code = "import sys, pflow; pflow.load_model('ild-g4-general'); print('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
 
 
 class Payload:

@@ -132,14 +132,19 @@ class SeedPointer(nn.Module):
         return logits.view(*state.shape[:-1], -1 if len(state) else assigned.shape[3]), self.eos(state)
 
 
+def _one_hot(n: int) -> Tensor:
+    """The identity matrix [n, n]; `torch.eye` of tensors without values (device ``meta``) imports torch's compiler."""
+    return torch.tensor([[float(i == j) for j in range(n)] for i in range(n)])
+
+
 class ParticleDecoder(nn.Module):
     """Embed the previous particles, decode, and point at the next seed."""
 
     def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
         super().__init__()
         width = config.width
-        self.register_buffer("codes", torch.eye(inputs.n_pdg), persistent=False)
-        self.register_buffer("charges", torch.eye(N_CHARGE), persistent=False)
+        self.register_buffer("codes", _one_hot(inputs.n_pdg), persistent=False)
+        self.register_buffer("charges", _one_hot(N_CHARGE), persistent=False)
         self.bos = nn.Parameter(torch.empty(width))
         self.embed_particle = FullyConnected((inputs.n_pdg + N_CHARGE + 7, width, width), activation="gelu")
         self.embed_seed = nn.Linear(width, width, bias=False)
