@@ -103,8 +103,10 @@ def reconstruct(
     if not isinstance(model, TrainedModel):
         model = load_model(model)
     if not isinstance(events, Events):
-        events = read_events(events, detector=model.tokeniser.detector, truth=False, on_error=on_error)
-        check_geometry(events[:20], model.tokeniser.detector)
+        trained_on = None if model.tokeniser.config.geometry else model.tokeniser.detector
+        events = read_events(events, detector=trained_on, truth=False, on_error=on_error)
+        if trained_on is not None:
+            check_geometry(events[:20], trained_on)
     ready = pick_engine(
         model, engine, device=device, decoding=decoding, max_particles=max_particles, batch_size=batch_size
     )
