@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import awkward as ak
@@ -13,7 +13,7 @@ from pflow.checkpoint.load import TrainedModel
 from pflow.data.collate import collate
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event.events import Events
-from pflow.physics.pdg import name_of
+from pflow.physics.pdg import CLASSES, class_index, name_of
 from pflow.tokens.encode import kept_hits, select_hits
 from pflow.tokens.vocab import CHARGES
 
@@ -83,6 +83,14 @@ class Explanation:
         return steps
 
 
+def _class_names(codes: Sequence[int]) -> list[str]:
+    """Names of PDG codes: where each stands for all particles of its class, those of the classes."""
+    classes = class_index(codes)
+    if len(set(classes.tolist())) < len(codes):
+        return [name_of(code) for code in codes]
+    return [CLASSES[index].replace("_", " ") for index in classes]
+
+
 def explain(model: TrainedModel, event: Events) -> Explanation:
     """Probabilities, attention and assignment of each step with which a model reconstructs an event.
 
@@ -122,7 +130,7 @@ def explain(model: TrainedModel, event: Events) -> Explanation:
     reconstructor, tokeniser = model.reconstructor.cpu().eval(), model.tokeniser
     arrays = {name: value.numpy() for name, value in reconstructor.explain(collate(tokens)).items()}
     arrays["energy"] = tokeniser.energy.invert(arrays["energy"][:, None])[:, 0]
-    names = {"charge": [f"{charge:+d}" for charge in CHARGES], "pdg": [name_of(code) for code in tokeniser.pdg.codes]}
+    names = {"charge": [f"{charge:+d}" for charge in CHARGES], "pdg": _class_names(tokeniser.pdg.codes)}
     classes: dict[str, tuple[str, ...]] = {}
     for name, value in arrays.items():
         head = name.removeprefix("probability.")

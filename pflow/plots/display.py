@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -42,8 +42,10 @@ def plot_event(scene: EventScene) -> Figure:
     """
     detector = scene.detector
     reach = detector.ecal_inner_radius * (1 + OUTWARDS)
-    radius = 1.05 * max(np.hypot(*scene.position[:, :2].T).max(initial=0.0), 1.3 * reach)
-    z = 1.05 * max(np.abs(scene.position[:, 2]).max(initial=0.0), 1.3 * detector.ecal_inner_z)
+    tips = [_outwards(lines.points, scene)[:, 1] for lines in scene.lines if lines.kind == "reco"]
+    furthest = np.concatenate([scene.position, *tips, np.zeros((0, 3))])
+    radius = 1.15 * max(np.hypot(*furthest[:, :2].T).max(initial=0.0), 1.3 * reach)
+    z = 1.15 * max(np.abs(furthest[:, 2]).max(initial=0.0), 1.3 * detector.ecal_inner_z)
     circles, bars = outline_points(detector)
     half = detector.ecal_inner_z
     barrels = [
@@ -59,9 +61,9 @@ def plot_event(scene: EventScene) -> Figure:
         grid = figure.add_gridspec(2, 3, width_ratios=(1.0, 0.5, 0.5))
         across, along = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1:])
         space: Any = figure.add_subplot(grid[1, 1], projection="3d")
-        _draw(across, scene, _xy, rings, norm)
+        _draw(across, scene, _xy, rings, norm, (-radius, radius, -radius, radius))
         across.set(xlim=(-radius, radius), ylim=(-radius, radius), xlabel="x [mm]", ylabel="y [mm]")
-        _draw(along, scene, _zr, profiles, norm)
+        _draw(along, scene, _zr, profiles, norm, (-z, z, 0, radius))
         along.set(xlim=(-z, z), ylim=(0, radius), xlabel="z [mm]", ylabel="r [mm]")
         _draw(space, scene, _zxy, [*circles, *bars, np.array([[0, 0, -half], [0, 0, half]])], norm)
         space.set_axis_off()
@@ -73,8 +75,8 @@ def plot_event(scene: EventScene) -> Figure:
         if len(scene.energy):
             flat.append(figure.add_subplot(grid[1, 2]))
             project, names, frame = (_xy, "xy", rings) if _in_barrel(scene) else (_zr, "zr", profiles)
-            _draw(flat[-1], scene, project, frame, norm)
             (a, b), size = _main_shower(project(scene.position), scene), 0.5 * WINDOW * detector.ecal_inner_radius
+            _draw(flat[-1], scene, project, frame, norm, (a - size, a + size, b - size, b + size))
             flat[-1].set(xlim=(a - size, a + size), ylim=(b - size, b + size), title="around the main shower")
             flat[-1].set(xlabel=f"{names[0]} [mm]", ylabel=f"{names[1]} [mm]")
         for axes in flat:
@@ -120,8 +122,15 @@ def _zxy(points: Points) -> Points:
     return points[..., [2, 0, 1]]
 
 
-def _draw(axes: Any, scene: EventScene, project: Callable[[Points], Points], frame: Any, norm: LogNorm | None) -> None:
-    """Add the outline, the lines and the hits to axes of two or three dimensions."""
+def _draw(
+    axes: Any,
+    scene: EventScene,
+    project: Callable[[Points], Points],
+    frame: Any,
+    norm: LogNorm | None,
+    limits: tuple[float, ...] = (),
+) -> None:
+    """Add the outline, the lines and the hits to axes of two or three dimensions, and of two, within limits, labels."""
     flat = axes.name != "3d"
     collection: Any
     collection, add = (LineCollection, axes.add_collection) if flat else (Line3DCollection, axes.add_collection3d)
@@ -133,12 +142,13 @@ def _draw(axes: Any, scene: EventScene, project: Callable[[Points], Points], fra
             points = _outwards(lines.points, scene) if lines.kind == "reco" else lines.points
             add(collection(project(points), colors=shades, zorder=3, **STYLES[lines.kind]))
             if flat and lines.kind == "reco":
-                tips, placed = project(points[:, 1]), np.zeros((0, 2))
-                for k in np.argsort(lines.energy)[::-1][:MAX_NUMBERS]:
-                    if (np.linalg.norm(placed - tips[k], axis=1) > 0.22 * scene.detector.ecal_inner_radius).all():
-                        text = {"fontsize": 10, "color": shades[k], "clip_on": True, "zorder": 4}
-                        axes.annotate(f"{lines.energy[k]:.1f} GeV", tips[k], ha="center", **text)
-                        placed = np.vstack([placed, tips[k]])
+                largest = np.argsort(lines.energy)[::-1][:MAX_NUMBERS]
+                ends = project(points[largest][:, :2])
+                for k, place in _places(ends[:, 0], ends[:, 1], limits):
+                    text = f"{lines.energy[largest[k]]:.1f} GeV"
+                    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
+                    style = {"color": shades[largest[k]], "fontsize": 10, "bbox": box, "zorder": 4}
+                    axes.text(*place, text, ha="center", va="center", **style)
     for group in scene.groups:
         energy = scene.energy[group.index]
         colour = {"color": group.colour} if norm is None else {"c": np.maximum(energy, norm.vmin or 0.0), "norm": norm}
@@ -151,6 +161,22 @@ def _draw(axes: Any, scene: EventScene, project: Callable[[Points], Points], fra
             **colour,
             **({} if flat else {"depthshade": False}),
         )
+
+
+def _places(starts: Points, tips: Points, limits: tuple[float, ...]) -> Iterator[tuple[int, Points]]:
+    """Middles of labels [2] beyond the tips of arrows [n, 2], without those that would overlap or leave the axes."""
+    low, high = np.array(limits[::2]), np.array(limits[1::2])
+    size = np.array([0.09, 0.028]) * (high - low).max()  # of a label
+    taken = np.zeros((0, 2))
+    for k, (start, tip) in enumerate(zip(starts, tips, strict=True)):
+        direction = (tip - start) / max(float(np.linalg.norm(tip - start)), 1e-9)
+        for distance in (1.2, 1.8, 2.4):
+            place = tip + distance * (np.abs(direction) @ size / 2) * direction
+            inside = (place - size / 2 >= low).all() and (place + size / 2 <= high).all()
+            if inside and (np.abs(taken - place) >= size).any(axis=1).all():
+                taken = np.vstack([taken, place])
+                yield k, place
+                break
 
 
 def _outwards(arrows: Points, scene: EventScene) -> Points:

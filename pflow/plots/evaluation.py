@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
-from pflow.metrics.evaluation import EvaluationResult
+from pflow.metrics.evaluation import ORACLE, REFERENCE, EvaluationResult
 from pflow.metrics.event import OPENING_ANGLE
 from pflow.metrics.particles import ENERGY, THETA
 from pflow.metrics.stats import Axis, Histogram, Number, Series, Tree
@@ -67,7 +68,9 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
     >>> drawn = figures(pflow.evaluate(pflow.reconstruct(events, "ild-g4-general"), events))
     >>> drawn["visible_energy"].savefig("visible_energy.png")
     """
-    trees = {result.titles.get(name, name): tree for name, tree in result.algorithms.items()}
+    titles = {name: result.titles.get(name, name) for name in result.algorithms}
+    trees = {titles[name]: tree for name, tree in result.algorithms.items()}
+    styles = {titles[name]: style for name, style in _styles(result).items()}
     text = f"{result.n_events - result.n_bad_input} events, truth rule '{result.settings.rule}'"
     if result.n_truth_tracks:
         text += ", tracks from Monte Carlo particles"
@@ -76,29 +79,39 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
         series = _binned(trees, axis, "all", metric)
         if _any_value(series):
             shown = _reconstructed(axis) if metric == "fake_rate" else axis
-            drawn[f"{metric}_vs_{axis.name}"] = plot_binned(shown, series, label=label, text=text, **options)
+            drawn[f"{metric}_vs_{axis.name}"] = plot_binned(
+                shown, series, label=label, text=text, styles=styles, **options
+            )
     for metric, label, options in BINNED:
         by_class = {f"{group.replace('_', ' ')}s": _binned(trees, ENERGY, group, metric) for group in CLASSES}
         if any(map(_any_value, by_class.values())):
             shown = _reconstructed(ENERGY) if metric == "fake_rate" else ENERGY
-            drawn[f"{metric}_vs_energy_by_class"] = _plot_panels(shown, by_class, label=label, text=text, **options)
+            # Tracks measure a hundred times better than showers of hadrons.
+            options = {"log": True} if metric == "resolution_68" else options
+            drawn[f"{metric}_vs_energy_by_class"] = _plot_panels(
+                shown, by_class, label=label, text=text, styles=styles, **options
+            )
     drawn["response"] = plot_distribution(
         {title: tree["histograms"]["response"] for title, tree in trees.items()},
         label="$E_{reco}/E_{true}$",
         numbers={title: _response_text(tree["energy"]) for title, tree in trees.items()},
         text=text,
+        styles=styles,
+        central=True,
     )
     drawn["angle"] = plot_distribution(
         {title: tree["histograms"]["angle_deg"] for title, tree in trees.items()},
         label="Angle between true and reconstructed direction [deg]",
         numbers={title: f"median {_digits(tree['angle']['median_deg'])} deg" for title, tree in trees.items()},
         text=text,
+        styles=styles,
         log_x=True,
     )
     drawn["count_difference"] = plot_count_difference(
         {title: {int(d): n for d, n in tree["count"]["difference"].items()} for title, tree in trees.items()},
         numbers={title: f"exact: {tree['count']['exact_fraction'].value:.1%}" for title, tree in trees.items()},
         text=text,
+        styles=styles,
     )
     for quantity in ("visible_energy", "visible_mass"):
         by_title = {title: tree["event"][quantity] for title, tree in trees.items()}
@@ -108,6 +121,8 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
                 label=f"{quantity.replace('_', ' ').capitalize()}, reconstructed / true",
                 numbers={title: _response_text(tree) for title, tree in by_title.items()},
                 text=text,
+                styles=styles,
+                central=True,
             )
     jets = {title: tree["jets"]["durham_2"] for title, tree in trees.items() if tree.get("jets")}
     if any(tree["n_true"] for tree in jets.values()):
@@ -116,12 +131,14 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
             label="Energy of jets, reconstructed / true (Durham, two jets)",
             numbers={title: f"IQR / median {_digits(tree['iqr_over_median'])}" for title, tree in jets.items()},
             text=text,
+            styles=styles,
+            central=True,
             fraction_of="jets",
         )
     separation = {title: tree["count"]["two_photons_found"]["efficiency"] for title, tree in trees.items()}
     if _any_value(separation):
         drawn["two_photons_found"] = plot_binned(
-            OPENING_ANGLE, separation, label="Both photons found", text=text, reference=1.0
+            OPENING_ANGLE, separation, label="Both photons found", text=text, styles=styles, reference=1.0
         )
     for name, tree in result.algorithms.items():
         confusion = tree["confusion"]
@@ -133,6 +150,14 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
                 text=f"{result.titles.get(name, name)}, {text}",
             )
     return drawn
+
+
+def _styles(result: EvaluationResult) -> dict[str, int]:
+    """Index of the colour and marker of each algorithm by its role: the same whichever others are beside it."""
+    roles = {result.name: 0, ORACLE: 1, REFERENCE: 2}
+    others = [name for name in result.algorithms if name not in roles]
+    roles |= {name: len(roles) + number for number, name in enumerate(others)}
+    return {name: roles[name] for name in result.algorithms}
 
 
 def _binned(trees: Mapping[str, Tree], axis: Axis, group: str, metric: str) -> dict[str, Series]:
@@ -156,22 +181,34 @@ def _digits(number: Number) -> str:
 
 
 def plot_binned(axis: Axis, series: Mapping[str, Series], *, label: str, text: str = "", **options: Any) -> Figure:
-    """Points with 68.3% intervals against a binned quantity, by algorithm; a thin line at the height of `reference`."""
+    """Points with 68.3% intervals against a binned quantity, by algorithm; a thin line at the height of `reference`.
+
+    `styles`: index of the colour and marker of each algorithm; by default its place.
+    """
     return _plot_panels(axis, {text: series}, label=label, **options)
 
 
 def _plot_panels(
-    axis: Axis, by_title: Mapping[str, Mapping[str, Series]], *, label: str, text: str = "", **options: Any
+    axis: Axis,
+    by_title: Mapping[str, Mapping[str, Series]],
+    *,
+    label: str,
+    text: str = "",
+    limits: tuple[float | None, float | None] = (None, None),
+    **options: Any,
 ) -> Figure:
-    """Panels as of `plot_binned` side by side."""
+    """Panels as of `plot_binned` side by side, of the same axes."""
     n = len(by_title)
     with styled():
         figure = Figure(figsize=(7.0, 5.2) if n == 1 else (4.6 * n, 4.8))
-        panels = np.atleast_1d(figure.subplots(1, n))
+        panels = np.atleast_1d(figure.subplots(1, n, sharex=True, sharey=True))
+        there = np.zeros(len(axis), dtype=np.bool_)
         for axes, (name, series) in zip(panels, by_title.items(), strict=True):
-            _fill(axes, axis, series, **options)
+            there |= _fill(axes, axis, series, **options)
             axes.set_title(name, loc="left")
-        panels[0].set_ylabel(label)
+        bins = np.flatnonzero(there) if there.any() else np.arange(len(axis))
+        panels[0].set_xlim(axis.edges[bins[0]], axis.edges[bins[-1] + 1])
+        panels[0].set(ylabel=label, ylim=limits)
         _legend(figure, panels[0], text)
         return figure
 
@@ -181,39 +218,51 @@ def _fill(
     axis: Axis,
     series: Mapping[str, Series],
     *,
-    limits: tuple[float | None, float | None] = (None, None),
     reference: float | None = None,
     log: bool = False,
-) -> None:
+    styles: Mapping[str, int] | None = None,
+) -> npt.NDArray[np.bool_]:
+    """Draw into a panel; return which bins have a value, bool [bins]."""
     if reference is not None:
         axes.axhline(reference, color="0.6", linewidth=1, zorder=0)
     there = np.zeros(len(axis), dtype=np.bool_)
     for k, (name, values) in enumerate(series.items()):
-        there |= _draw(axes, axis, values, k, len(series), name)
+        place = (k + 1) / (len(series) + 1)
+        there |= _draw(axes, axis, values, place, _style(styles, name, k), name)
     if axis.log:
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     if log and any(np.nanmax(values.value, initial=0) > 0 for values in series.values()):
         axes.set_yscale("log", nonpositive="mask")
-    bins = np.flatnonzero(there) if there.any() else np.arange(len(axis))
-    axes.set_xlim(axis.edges[bins[0]], axis.edges[bins[-1] + 1])
-    axes.set_ylim(*limits)
     axes.set_xlabel(f"{axis.label} [{axis.unit}]" if axis.unit else axis.label)
+    return there
+
+
+def _style(styles: Mapping[str, int] | None, name: str, place: int) -> dict[str, Any]:
+    """Colour and marker of an algorithm."""
+    index = place if styles is None else styles[name]
+    return {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)]}
 
 
 def _legend(figure: Figure, axes: Axes, text: str = "") -> None:
     """The legend of the axes above all of them, where it hides no point."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside upper center", ncols=min(3, len(labels)), title=text or None)
+        ncols = min(3, len(labels))
+        spacing = {"columnspacing": 1.0, "handlelength": 1.2}
+        figure.legend(handles, labels, loc="outside upper center", ncols=ncols, title=text or None, **spacing)
 
 
-def _draw(axes: Axes, axis: Axis, series: Series, k: int, n_series: int, name: str) -> npt.NDArray[np.bool_]:
-    """Draw series `k` of `n_series`, side by side in each bin; return which bins have a value, bool [bins]."""
+def _draw(
+    axes: Axes, axis: Axis, series: Series, place: float, style: Mapping[str, Any], name: str
+) -> npt.NDArray[np.bool_]:
+    """Draw a series at a place, 0 to 1, in each bin; return which bins have a value, bool [bins]."""
     there = np.isfinite(series.value)
     if not there.any():
         return there
     low_edge, high_edge = axis.edges[:-1][there], axis.edges[1:][there]
-    place = (k + 1) / (n_series + 1)
     if axis.log:
         x = low_edge ** (1 - place) * high_edge**place
     else:
@@ -224,9 +273,9 @@ def _draw(axes: Axes, axis: Axis, series: Series, k: int, n_series: int, name: s
         value,
         xerr=[x - low_edge, high_edge - x],
         yerr=np.nan_to_num(np.maximum(0, [value - series.low[there], series.high[there] - value])),
-        fmt=MARKERS[k % len(MARKERS)],
-        color=COLORS[k % len(COLORS)],
-        linewidth=1.2,
+        linestyle="none",
+        elinewidth=1.2,
+        **style,
         label=name,
     )
     return there
@@ -238,25 +287,33 @@ def plot_distribution(
     label: str,
     numbers: Mapping[str, str] | None = None,
     text: str = "",
+    styles: Mapping[str, int] | None = None,
     log_x: bool = False,
+    central: bool = False,
     fraction_of: str = "entries per bin",
 ) -> Figure:
-    """Fraction of the entries in each bin by algorithm, entries outside the axis included; `numbers`: legend texts."""
+    """Fraction of the entries in each bin by algorithm, entries outside the axis included; `numbers`: legend texts.
+
+    `styles` as of `plot_binned`; `central`: the axis is where the middle 98% of the entries of each algorithm are.
+    """
     with styled():
         figure = Figure()
         axes = figure.add_subplot()
+        filled = [histogram for histogram in histograms.values() if _total(histogram)]
+        shown = _middle(filled) if central and filled else slice(None)
         for k, (name, histogram) in enumerate(histograms.items()):
-            total = float(histogram.counts.sum()) + histogram.below + histogram.above
+            total = _total(histogram)
             if not total:
                 continue
-            outside = (histogram.below + histogram.above) / total
+            counts = histogram.counts[shown]
+            outside = 1.0 - float(counts.sum()) / total
             parts = [name, (numbers or {}).get(name, ""), f"{outside:.1%} outside" if outside >= 0.0005 else ""]
             mplhep.histplot(
-                histogram.counts / total,
-                histogram.edges,
+                counts / total,
+                histogram.edges[shown.start : None if shown.stop is None else shown.stop + 1],
                 ax=axes,
                 flow="none",
-                color=COLORS[k % len(COLORS)],
+                color=_style(styles, name, k)["color"],
                 linewidth=1.5,
                 label="\n".join(filter(None, parts)),
             )
@@ -270,8 +327,26 @@ def plot_distribution(
         return figure
 
 
+def _total(histogram: Histogram) -> float:
+    return float(histogram.counts.sum()) + histogram.below + histogram.above
+
+
+def _middle(histograms: Sequence[Histogram]) -> slice:
+    """The bins that hold the middle 98% of the entries of each histogram, and some beside them."""
+    ends = []
+    for histogram in histograms:
+        share = (histogram.below + np.cumsum(histogram.counts)) / _total(histogram)
+        ends += np.searchsorted(share, (0.01, 0.99)).tolist()
+    margin = max(3, round(0.15 * (max(ends) - min(ends))))
+    return slice(max(min(ends) - margin, 0), min(max(ends) + margin + 1, len(histograms[0].counts)))
+
+
 def plot_count_difference(
-    counts: Mapping[str, Mapping[int, int]], *, numbers: Mapping[str, str] | None = None, text: str = ""
+    counts: Mapping[str, Mapping[int, int]],
+    *,
+    numbers: Mapping[str, str] | None = None,
+    text: str = "",
+    styles: Mapping[str, int] | None = None,
 ) -> Figure:
     """Fraction of events against the reconstructed minus true number of particles, from events by difference."""
     differences = [difference for by_difference in counts.values() for difference in by_difference] or [0]
@@ -281,7 +356,8 @@ def plot_count_difference(
         for name, of in counts.items()
     }
     label = "Reconstructed minus true number of particles"
-    return plot_distribution(histograms, label=label, numbers=numbers, text=text, fraction_of="events")
+    options: dict[str, Any] = {"numbers": numbers, "text": text, "styles": styles}
+    return plot_distribution(histograms, label=label, fraction_of="events", **options)
 
 
 def plot_confusion(

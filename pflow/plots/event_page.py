@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from pflow.plots.scene import DARK, EventScene, Lines, hit_size, outline_points
+from pflow.plots.scene import DARK, GREY, LIGHT_GREY, EventScene, Lines, hit_size, outline_points
 from pflow.plots.style import MARK
 
 LINE_STYLES: dict[str, dict[str, Any]] = {
@@ -20,6 +20,9 @@ LINE_STYLES: dict[str, dict[str, Any]] = {
     "reference": {"width": 3, "dash": "dot"},
 }
 """Line styles by kind; reference particles beside reconstructed ones are hidden at first."""
+
+LISTED = 12
+"""Particles that the legend lists, those of most energy; the others are one entry."""
 
 STRONGEST = 2000
 """Hits that stay when the weakest are hidden, which makes turning faster without a graphics card."""
@@ -92,10 +95,15 @@ def interactive_figure(scene: EventScene) -> go.Figure:
     weak = np.ones(len(scene.energy), dtype=np.bool_)
     weak[np.argsort(-scene.energy, kind="stable")[:STRONGEST]] = False
     weak_traces = []
+    unlisted = [k for k, group in enumerate(scene.groups) if group.colour not in (GREY, LIGHT_GREY)][LISTED:]
     for k, group in enumerate(scene.groups):
         parts = [part for part in (group.index[~weak[group.index]], group.index[weak[group.index]]) if len(part)]
         for part in parts:
-            figure.add_trace(_hits(scene, k, part, in_legend=part is parts[0]))
+            trace = _hits(scene, k, part, in_legend=part is parts[0])
+            if k in unlisted:
+                more = f"{len(unlisted)} more particles, each of its own colour"
+                trace.update(legendgroup="more", name=more, showlegend=trace.showlegend and k == unlisted[0])
+            figure.add_trace(trace)
             weak_traces += [len(figure.data) - 1] if weak[part[0]] else []
     axis = {"showbackground": False, "gridcolor": "#eeeeee", "zeroline": False, "showspikes": False}
     figure.update_layout(

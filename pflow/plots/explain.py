@@ -8,6 +8,8 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
+from matplotlib import colormaps
+from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 
 from pflow.plots.scene import hit_size
@@ -15,9 +17,12 @@ from pflow.plots.style import styled
 
 Floats = npt.NDArray[np.float64]
 
+COLOURS = ListedColormap(colormaps["YlOrRd"](np.linspace(0.13, 1.0, 256)))
+"""Without the palest, which cannot be seen on white."""
+
 
 def plot_steps(steps: Sequence[tuple[str, ak.Array, npt.NDArray[Any]]], *, columns: int = 4) -> Figure:
-    """Draw steps of `pflow.explain`, a panel each: hits by azimuth and polar angle, the darker the more they count.
+    """Draw steps of `pflow.explain`, a panel each: hits by azimuth and polar angle, coloured by how much they count.
 
     Angles are from the mean direction of the energy; 99% of the energy is drawn.
     """
@@ -38,18 +43,19 @@ def plot_steps(steps: Sequence[tuple[str, ak.Array, npt.NDArray[Any]]], *, colum
             drawn = panel.scatter(
                 phi[order],
                 theta[order],
-                c=np.sqrt(np.clip(weight / max(weight.max(initial=0.0), 1e-9), 0.0, 1.0))[order],
+                c=np.clip(weight / max(weight.max(initial=0.0), 1e-9), 0.0, 1.0)[order],
                 s=14.0 * hit_size(energy)[order],
-                cmap="YlOrRd",
-                vmin=-0.15,
-                vmax=1.0,
+                cmap=COLOURS,
+                norm=PowerNorm(0.5, vmin=0.0, vmax=1.0),
                 edgecolors="0.6",
                 linewidths=0.2,
             )
             drawn.set_rasterized(True)
             panel.set_title(f"{number}: {text}", fontsize=11)
         # All panels show the same hits.
-        panels[0].set(xlim=_range(phi, energy), ylim=_range(theta, energy)[::-1])
+        panels[0].set(xlim=np.clip(_range(phi, energy), -180, 180), ylim=np.clip(_range(theta, energy)[::-1], 0, 180))
+        bar = figure.colorbar(drawn, ax=panels, aspect=40, pad=0.01)
+        bar.set_label("weight of a hit in the step / the largest", fontsize=12)
         figure.supxlabel("azimuth [deg]", fontsize=12)
         figure.supylabel("polar angle [deg]", fontsize=12)
         return figure

@@ -8,6 +8,7 @@ from pflow.inference.events import reconstruct
 from pflow.inference.explain import explain
 from pflow.io.open import read_events
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
+from pflow.physics.pdg import CLASSES
 from pflow.plots.explain import plot_steps
 from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
@@ -34,8 +35,10 @@ def test_the_steps_of_the_shipped_model_are_its_particles(event):
     text, hits, weight = found.steps(1)[0]
     assert len(hits) == len(weight) == len(found.hits)
     assert text.endswith("GeV")
+    assert sorted(found.classes["probability.pdg"]) == sorted(name.replace("_", " ") for name in CLASSES)
 
 
+@pytest.mark.filterwarnings("ignore:.*of tracks are in no particle")  # of random weights
 @pytest.mark.parametrize("special", ["flags", "kind"])
 def test_a_translation_tells_probabilities_and_attention(event, make_model, special):
     network = TranslationNetworkConfig(width=8, heads=2, special=special)
@@ -50,7 +53,9 @@ def test_a_translation_tells_probabilities_and_attention(event, make_model, spec
     on_cells = found.on_cells("attention.decoder.layers.0.memory_attention")
     assert on_cells.shape == (2, steps, len(found.cells))
     assert ak.all(found.cells.energy > 0)
-    assert plot_steps(found.steps(3)).axes
+    assert "weight of a hit in the step / the largest" in [
+        axes.get_ylabel() for axes in plot_steps(found.steps(3)).axes
+    ]
     with pytest.raises(KeyError, match=r"nearest: probability\.pdg"):
         found["probability.pgd"]
 

@@ -1,10 +1,12 @@
 import dataclasses
+import itertools
 
 import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 
+from pflow.io.open import read_events
 from pflow.plots.display import plot_event
 from pflow.plots.scene import COLOUR_BY, make_scene
 from pflow.plots.style import rendered
@@ -49,6 +51,19 @@ def test_the_legend_names_particles_and_lines_in_their_colours(event):
     arrows = [item for item in figure.axes[0].collections if isinstance(item, LineCollection)][-1]
     expected = [mpl.colors.to_rgb(colour) for colour in scene.lines[1].colours]
     np.testing.assert_allclose(arrows.get_colors()[:, :3], expected)
+
+
+def test_energies_beside_the_arrows_are_whole_and_apart(sample_dir):
+    figure = plot_event(make_scene(read_events(sample_dir / "zqq_test_small.root")[2], max_colours=12))
+    figure.draw_without_rendering()
+    across, along = figure.axes[:2]
+    for axes in (across, along):
+        boxes = [text.get_window_extent() for text in axes.texts]
+        assert len(boxes) > 3
+        for one, other in itertools.combinations(boxes, 2):
+            assert not one.overlaps(other)
+        outer = axes.get_window_extent()
+        assert all(outer.x0 <= box.x0 and box.x1 <= outer.x1 and box.y1 <= outer.y1 for box in boxes)
 
 
 def test_an_event_without_anything_can_be_drawn(empty_event):

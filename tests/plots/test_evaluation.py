@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from pflow.event.particles import Reconstruction
 from pflow.io.open import read_events
 from pflow.metrics.evaluation import AlgorithmMetrics, Evaluation
 from pflow.metrics.stats import Axis, Histogram, Number, Series
@@ -43,6 +44,27 @@ def test_without_fastjet_all_but_jets_is_drawn(result, sample_dir, monkeypatch):
     evaluation = Evaluation(name="oracle", oracle=True)
     evaluation.update(read_events(sample_dir / "gammasep_test_small.root", entry_stop=5), {})
     assert set(figures(evaluation.result())) == set(figures(result)) - {"jets"}
+
+
+def test_an_algorithm_has_its_colour_whichever_others_are_beside_it(sample_dir):
+    def colours(*, oracle: bool) -> dict[str, object]:
+        events = read_events(sample_dir / "gammasep_test_small.root", entry_stop=5)
+        reco = Reconstruction(particles=events.reference, event=events.event, flags=events.flags)
+        evaluation = Evaluation(oracle=oracle)
+        evaluation.update(events, {"PFlow": reco, "Other": reco})
+        figure = figures(evaluation.result())["efficiency_vs_energy"]
+        axes = figure.axes[0]
+        return {own.get_label(): own.lines[0].get_color() for own in axes.containers}
+
+    alone, beside = colours(oracle=False), colours(oracle=True)
+    assert alone == {name: beside[name] for name in alone}
+    assert len(set(beside.values())) == len(beside) == 4
+
+
+def test_panels_of_classes_have_the_same_axes(result):
+    panels = figures(result)["resolution_68_vs_energy_by_class"].axes
+    assert len({(panel.get_xlim(), panel.get_ylim()) for panel in panels}) == 1
+    assert panels[0].get_yscale() == "log"
 
 
 AXIS = Axis(name="energy", label="True energy", unit="GeV", edges=np.array([1.0, 10.0, 100.0]), log=True)
@@ -92,6 +114,17 @@ def test_distribution_is_in_fractions_of_all_entries_and_counts_those_outside():
     axes = figure.axes[0]
     assert axes.patches[0].get_data().values.tolist() == [0.3, 0.5]
     assert figure.legends[0].get_texts()[0].get_text() == "PFlow\nmedian 1.02\n20.0% outside"
+
+
+def test_the_axis_of_a_distribution_is_where_its_middle_is():
+    counts = np.zeros(100)
+    counts[49:51], counts[2] = 999.0, 2.0
+    histogram = Histogram(edges=np.linspace(0.0, 2.0, 101), counts=counts)
+    axes = plot_distribution({"PFlow": histogram}, label="Response", central=True).axes[0]
+    shown = axes.patches[0].get_data()
+    assert (shown.edges[0], shown.edges[-1]) == pytest.approx((0.92, 1.08))
+    assert shown.values.max() == 999 / 2000
+    assert axes.figure.legends[0].get_texts()[0].get_text() == "PFlow\n0.1% outside"
 
 
 def test_count_difference_is_in_fractions_of_events():

@@ -4,8 +4,8 @@ import re
 import numpy as np
 
 from pflow.io.open import read_events
-from pflow.plots.event_page import STRONGEST, event_page, interactive_figure
-from pflow.plots.scene import Group, make_scene
+from pflow.plots.event_page import LISTED, STRONGEST, event_page, interactive_figure
+from pflow.plots.scene import GREY, LIGHT_GREY, Group, make_scene
 
 
 def traces(figure, **fields):
@@ -66,6 +66,17 @@ def test_the_reference_beside_a_reconstruction_is_hidden_at_first(event, reconst
     assert {trace.visible for trace in traces(figure, legendgroup="reco")} == {True}
 
 
+def test_the_legend_lists_the_particles_of_most_energy_and_the_others_together(sample_dir):
+    scene = make_scene(read_events(sample_dir / "zqq_test_small.root", entry_start=2, entry_stop=3))
+    figure = interactive_figure(scene)
+    listed = [trace.name for trace in figure.data if trace.showlegend is not False and trace.mode == "markers"]
+    n_coloured = sum(group.colour not in (GREY, LIGHT_GREY) for group in scene.groups)
+    assert n_coloured > LISTED + 5
+    assert len(listed) == LISTED + 1 + len(scene.groups) - n_coloured
+    assert listed[LISTED] == f"{n_coloured - LISTED} more particles, each of its own colour"
+    assert len({trace.marker.color for trace in figure.data if trace.legendgroup == "more"}) == n_coloured - LISTED
+
+
 def test_the_page_holds_the_library_and_loads_nothing(event):
     page = event_page(make_scene(event))
     assert page.startswith("<!DOCTYPE html>")
@@ -91,8 +102,9 @@ def test_a_browser_shows_the_page_without_errors(sample_dir, open_in_browser):
     report = open_in_browser(event_page(scene))
     assert report["seen"] == report["resources"] == []
     assert report["canvases"] > 0
-    expected = {f"{group.name} ({len(group.index)} hits)" for group in scene.groups}
+    expected = {f"{group.name} ({len(group.index)} hits)" for group in (*scene.groups[:LISTED], *scene.groups[-2:])}
     assert expected <= set(report["legend"])
+    assert len(report["legend"]) < LISTED + 10
     assert not [button for button in report["buttons"] if button and "hare" in button]
 
 
