@@ -391,11 +391,13 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
 
     def _say_that_nothing_is_left(self) -> None:
         """Say which option to raise; ConfigError if the checkpoint is of another folder, which then stays empty."""
-        trainer = self.trainer
+        assert self.spec.checkpoint is not None
+        last, trainer = self.spec.checkpoint.header.provenance, self.trainer
         by_steps = 0 < trainer.max_steps <= trainer.global_step
-        option, limit = ("steps", trainer.max_steps) if by_steps else ("epochs", trainer.max_epochs)
+        option, done = ("max_steps", last["step"]) if by_steps else ("max_epochs", last["epoch"] + 1)
         text = (
-            f"nothing left to train: {self.resumed} has all {limit} {option}; to train on, raise --trainer.max-{option}"
+            f"nothing left to train: {self.resumed} has {done} {option[4:]}, and trainer.{option} is "
+            f"{getattr(trainer, option)}; to train on, raise --trainer.{option.replace('_', '-')}"
         )
         if not (self.folder / "last.ckpt").exists():
             raise ConfigError(text)

@@ -51,7 +51,7 @@ def nearest_options(wrong: str, options: Iterable[str]) -> list[str]:
         )
         return max(by_whole, by_last, shortened), by_whole
 
-    ranked = sorted(((likeness(option), option) for option in options), reverse=True)
+    ranked = sorted(((likeness(option), option) for option in options if option[-1] != "+"), reverse=True)
     return [option for (best, _), option in ranked if best >= 0.6][:3]
 
 

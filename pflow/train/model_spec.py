@@ -149,7 +149,8 @@ class ModelSpec:
     def _refuse(self, differences: list[str]) -> None:
         if differences:
             assert self.checkpoint is not None
-            raise ConfigError(f"{self.checkpoint.path}, to {PURPOSES[self.purpose]}: {'; '.join(differences)}")
+            remedy = "; leave that out, or begin a new training" if self.purpose == "continue" else ""
+            raise ConfigError(f"{self.checkpoint.path}, to {PURPOSES[self.purpose]}: {'; '.join(differences)}{remedy}")
 
 
 def differences(

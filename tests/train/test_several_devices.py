@@ -99,7 +99,7 @@ def test_a_validation_on_two_devices_gives_the_numbers_of_one(fitted, small, cap
 
 def test_a_training_is_resumed_and_all_ranks_stop_after_the_same_step(fitted, options, tmp_path):
     """All processes but the first get a signal, also those that load."""
-    words = ["--trainer.limit_val_batches=1", "--trainer.max_epochs=100000"]
+    words = ["--trainer.limit_val_batches=1", "--trainer.max_epochs=100000", "--trainer.max_steps=-1"]
     fit = started([*options, *words, f"--checkpoint={fitted / 'run' / 'last.ckpt'}"], tmp_path)
     try:
         wait_for(lambda: all(len(steps(tmp_path, rank)) > 9 for rank in (0, 1)))
