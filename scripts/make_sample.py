@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,9 @@ from pflow.io.edm4hep.data_model import (
     CollectionInfo,
     DataModel,
     collection_id,
-    edm4hep_types,
 )
 from pflow.io.edm4hep.frames import Filled, FrameWriter, Parameters, write_metadata
+from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reco import NO_OBJECT, ranges, references, track_frames
 from pflow.io.edm4hep.simulated import PROMPT_TIME, SPEED_OF_LIGHT
 from pflow.io.events_root import write_events
@@ -86,10 +87,12 @@ def main() -> None:
         write_events(written[-1], reader.read(0, n_events), compression=COMPRESSION, inputs=[reader.path])
         reader.close()
     events = read_events(args.data_dir / "cld_g4" / "zqq_test.root", layout="cld_g4", entry_stop=20)[EDM4HEP_EVENTS]
+    with closing(open_podio(args.data_dir / "edm4hep" / "cld_zqq_small_rntuple.edm4hep.root")) as file:
+        definition = file.definitions()["edm4hep"]  # EDM4hep's own, which every file of podio carries
     for kind, content in (("", reconstructed(events)), ("_sim", simulated(events[:SIMULATED]))):
         for form, write in (("", write_tree), ("_rntuple", write_rntuple)):
             written.append(args.output / f"cld_zqq_small{kind}{form}.edm4hep.root")
-            write(written[-1], content)
+            write(written[-1], content, definition)
     written.append(args.output / "gamma1_small.h5")
     write_hdf5(args.data_dir / "legacy" / "gamma1_30.h5", written[-1])
     sizes = [path.stat().st_size for path in written]
@@ -261,21 +264,19 @@ def simulated(events: Events) -> Content:
     return content
 
 
-def write_rntuple(path: Path, content: Content) -> None:
+def write_rntuple(path: Path, content: Content, definition: str) -> None:
     """Write as podio does."""
-    types = edm4hep_types()
+    model, definitions = DataModel(json.loads(definition)), {"edm4hep": (definition, EDM4HEP_VERSION)}
     with uproot.recreate(path, compression=COMPRESSION) as file:
-        collections = [(DataModel(types), collection) for collection in content.collections]
-        writer = FrameWriter(
-            file, collections=collections, definitions={"edm4hep": (json.dumps(types), EDM4HEP_VERSION)}
-        )
+        collections = [(model, collection) for collection in content.collections]
+        writer = FrameWriter(file, collections=collections, definitions=definitions)
         writer.extend(content.frames, [{}] * len(content.events))
         writer.finish(content.metadata())
 
 
-def write_tree(path: Path, content: Content) -> None:
+def write_tree(path: Path, content: Content, definition: str) -> None:
     """Write branches named as podio's, without members that are arrays, which uproot cannot write to a TTree."""
-    model = DataModel(edm4hep_types())
+    model = DataModel(json.loads(definition))
     branches = {}
     for collection in content.collections:
         for field, cpp_type in model.fields(collection).items():

@@ -92,13 +92,24 @@ _JETS = {
     "photons found [%]": "class.photon.efficiency",
     "electrons: class right, of matched [%]": "class.electron.identified",
 }
+CLASSES = ("photon", "neutral hadron", "charged hadron")
+OF_CLASS = {
+    "energy, median response [%]": "response_median",
+    "energy, resolution_68 / median [%]": "resolution_68_over_median",
+    "fakes, by number [%]": "fake_rate",
+}
+BY_CLASS = {
+    f"{name}: {quantity}": f"class.{name.replace(' ', '_')}.{key}"
+    for name in CLASSES
+    for quantity, key in OF_CLASS.items()
+}
 QUANTITIES: dict[str, dict[str, str]] = {
     "gamma1": {**_ENERGY, "exactly one particle [%]": "count.exact_fraction"},
     "gammasep": _PHOTONS,
     "single": _PARTICLES,
     "multi": _PARTICLES,
-    "zqq": {**_PARTICLES, **_JETS},
-    "zh": {**_PARTICLES, **_JETS},
+    "zqq": {**_PARTICLES, **_JETS, **BY_CLASS},
+    "zh": {**_PARTICLES, **_JETS, **BY_CLASS},
     "tau10": _PARTICLES,
     "cld_rec": _FULL,
     "cld_zuds100_sim": _FULL,

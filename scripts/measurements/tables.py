@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from measurements.cards import training_table
 from measurements.paper import paper_tables
 from measurements.rows import REPORT, ROOT, Row, fill, read_rows, table
-from measurements.shipped import CLD, GENERAL, PHOTON, QUANTITIES, TRANSLATION
+from measurements.shipped import BY_CLASS, CLASSES, CLD, GENERAL, OF_CLASS, PHOTON, QUANTITIES, TRANSLATION
 from pflow.checkpoint.load import read_checkpoint
 from pflow.config import weights_dir
 
@@ -28,8 +28,9 @@ LEFT_OUT = (
     "jets (kt R = 0.7), IQR / median [%]",
     "photons found [%]",
     "electrons: class right, of matched [%]",
+    *BY_CLASS,
 )
-"""Quantities that stand in results.csv alone."""
+"""Quantities that the tables by sample leave out."""
 OF_MANY_EVENTS = ("energy-weighted efficiency [%]", "fake energy fraction [%]")
 """Quantities whose errors are too large for a table of four events."""
 CARD = (
@@ -65,6 +66,7 @@ def report_tables(rows: Sequence[Row]) -> dict[str, str]:
         "photons": models_table(rows, (PHOTON, GENERAL, TRANSLATION), PHOTON_SAMPLES),
         "ild": sample_table(rows, GENERAL, "g4", ILD_SAMPLES),
         "cld": sample_table(rows, CLD, "cld_g4", CLD_SAMPLES),
+        "classes": class_table(rows),
         "full": sample_table(rows, CLD, "edm4hep", ("cld_rec", "cld_zuds100_sim"), left_out=OF_MANY_EVENTS),
         "fine_tuning": fine_tuning_table(rows),
         "robustness": robustness_table(rows),
@@ -101,6 +103,20 @@ def sample_table(
         if row.quantity not in left_out
     )
     return table(["sample", "quantity", "pflow", "Pandora", "oracle"], lines, left=2)
+
+
+def class_table(rows: Iterable[Row]) -> str:
+    """Each class of particles in full events: response, width and fakes, with Pandora's beside."""
+    found = {row.key: row for row in rows}
+    lines = []
+    for detector, model, folder in (("ILD", GENERAL, "g4"), ("CLD", CLD, "cld_g4")):
+        for sample in ("zqq", "zh"):
+            for name in CLASSES:
+                own = [found[model, f"{folder}/{sample}", f"{name}: {quantity}"] for quantity in OF_CLASS]
+                cells = [cell for row in own for cell in (row.text, row.beside(row.reference))]
+                lines.append([f"{detector}, {sample}", name, *cells])
+    head = [cell for name in ("response [%]", "width [%]", "fakes [%]") for cell in (name, "Pandora")]
+    return table(["sample", "class", *head], lines, left=2)
 
 
 def card_table(rows: Iterable[Row], samples: Sequence[str]) -> str:

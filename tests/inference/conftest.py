@@ -9,6 +9,6 @@ def events(sample_dir):
 
 
 @pytest.fixture(scope="session")
-def cld_rec(data_dir):
-    """A fully simulated event of CLD."""
-    return read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+def cld_rec(cld_path):
+    """Two events of CLD."""
+    return read_events(cld_path, entry_stop=2)

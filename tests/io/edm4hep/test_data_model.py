@@ -1,14 +1,23 @@
 import json
 import re
+from contextlib import closing
+
+import pytest
 
 from pflow.io.edm4hep.data_model import CHANGED, CollectionInfo, DataModel, collection_id, edm4hep_types, evolved
+from pflow.io.edm4hep.podio import open_podio
 
 EDM4HEP = edm4hep_types()
 
 
-def test_our_types_are_those_of_edm4hep(cld_podio):
-    """Against the definition that a file of EDM4hep 1.0 carries."""
-    definition = json.loads(cld_podio.definitions()["edm4hep"])
+@pytest.fixture
+def definition(cld_rntuple_path):
+    """EDM4hep's own, which a file of EDM4hep 1.0 carries."""
+    with closing(open_podio(cld_rntuple_path)) as file:
+        return json.loads(file.definitions()["edm4hep"])
+
+
+def test_our_types_are_those_of_edm4hep(definition):
     ours, theirs = DataModel(EDM4HEP), DataModel(definition)
     assert definition["schema_version"] == EDM4HEP["schema_version"]
     for name in (*EDM4HEP["components"], *(f"{name}Data" for name in EDM4HEP["datatypes"])):
@@ -23,14 +32,13 @@ def test_ids_are_hashes_of_names_as_podio_makes_them(cld_podio):
     assert all(collection_id(own) == number for number, own in cld_podio.ids.items())
 
 
-def test_members_of_an_older_schema_become_the_present_ones(cld_podio):
-    present = json.loads(cld_podio.definitions()["edm4hep"])
-    older = json.loads(json.dumps(present | {"schema_version": 5}))
+def test_members_of_an_older_schema_become_the_present_ones(definition):
+    older = json.loads(json.dumps(definition | {"schema_version": 5}))
     lines = older["datatypes"]["edm4hep::Cluster"]["Members"]
     lines[:] = [re.sub(r"^float +iPhi", "float  phi", line) for line in lines]
     lines = older["components"]["edm4hep::Quantity"]["Members"]
     lines[:] = [re.sub(r"^\S+ type", "int16_t type", line) for line in lines]
     before, after = DataModel(older).structs, DataModel(evolved(older)).structs
-    assert {name for name, members in DataModel(present).structs.items() if before[name] != members} == set(CHANGED)
-    assert after == DataModel(present).structs
-    assert evolved(older)["schema_version"] == present["schema_version"]
+    assert {name for name, members in DataModel(definition).structs.items() if before[name] != members} == set(CHANGED)
+    assert after == DataModel(definition).structs
+    assert evolved(older)["schema_version"] == definition["schema_version"]

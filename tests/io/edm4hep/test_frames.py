@@ -111,11 +111,20 @@ def test_a_copy_equals_the_original(copied, tree):
             assert set(one[key].array()[0]) == set(other[key].array()[0])
 
 
-@pytest.mark.parametrize("podio_1_0", [False, True])
-def test_a_file_that_does_not_say_its_types_is_refused(write, content, data_dir, podio_1_0):
-    """The table of types of podio 1.0 consists of tuples."""
-    path = data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root" if podio_1_0 else write(content, "rntuple")
-    file = open_podio(path)
+@pytest.fixture
+def without_types(write, content):
+    return write(content, "rntuple")
+
+
+@pytest.fixture
+def podio_1_0(data_dir):
+    """Its table of types consists of tuples."""
+    return data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root"
+
+
+@pytest.mark.parametrize("name", ["without_types", "podio_1_0"])
+def test_a_file_that_does_not_say_its_types_is_refused(request, name):
+    file = open_podio(request.getfixturevalue(name))
     with pytest.raises(InputError, match=r"does not say the types.*podio 1\.3 or later") as error:
         InputCopy(file)
     file.close()

@@ -23,10 +23,9 @@ from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events
 from pflow.io.particles_root import read_reco
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("ROOT") is None, reason="ROOT is not installed"),
-]
+if importlib.util.find_spec("ROOT") is None:
+    pytest.skip("ROOT is not installed", allow_module_level=True)
+pytestmark = pytest.mark.slow
 
 RUN = """
 import sys, warnings

@@ -21,11 +21,9 @@ from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events
 
 FOLDERS = [os.environ.get(name) for name in ("PODIO_ROOT", "EDM4HEP_ROOT")]
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not all(FOLDERS), reason="PODIO_ROOT and EDM4HEP_ROOT do not name podio and EDM4hep"),
-    pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed"),
-]
+if not all(FOLDERS) or shutil.which("g++") is None:
+    pytest.skip("PODIO_ROOT and EDM4HEP_ROOT do not name podio and EDM4hep, or no g++", allow_module_level=True)
+pytestmark = pytest.mark.slow
 
 SOURCES = {
     "copied": ("cld_zqq_small_rntuple.edm4hep.root", {}),
