@@ -272,11 +272,13 @@ def track_states(columns: Columns, collection: str) -> str | None:
 class Joined:
     """Several collections concatenated in each event, and where references into them point.
 
-    `names` of the collections in order, and `counts` of their objects, int64 [collection, event].
+    `names` of the collections in order, and `counts` of their objects, int64 [collection, event]. `chosen`: of those of
+    which only some objects are joined, which, [event, object].
     """
 
-    def __init__(self, names: Sequence[str], counts: npt.ArrayLike) -> None:
+    def __init__(self, names: Sequence[str], counts: npt.ArrayLike, chosen: Sequence[ak.Array | None] = ()) -> None:
         self.names = tuple(names)
+        self.chosen = chosen or [None] * len(self.names)
         self.counts: Ints = np.asarray(counts, dtype=np.int64)
         self.totals: Ints = self.counts.sum(axis=0)
         self.offsets: Ints = np.cumsum(self.counts, axis=0) - self.counts
@@ -296,8 +298,17 @@ class Joined:
                 continue
             own = [found for found, own_name in file.ids.items() if own_name == name]
             mine = np.flatnonzero(np.isin(collection_id, own))
-            known[mine] = True
             at, where = index[mine], event[mine]
+            if (some := self.chosen[slot]) is not None:
+                stride = max(int(at.max(initial=0)), int(jagged.flat(some).max(initial=0))) + 1
+                keys = jagged.event_index(self.counts[slot]) * stride + jagged.flat(some, np.int64)
+                order = np.argsort(keys, kind="stable")
+                place = np.searchsorted(keys[order], where * stride + at)
+                here = (at >= 0) & (place < len(keys))
+                here[here] = keys[order][place[here]] == (where * stride + at)[here]
+                mine, where = mine[here], where[here]
+                at = jagged.local_index(self.counts[slot])[order[place[here]]]
+            known[mine] = True
             inside = (at >= 0) & (at < self.counts[slot, where])
             outside = np.where(at < 0, at, np.maximum(at, self.totals[where]))
             joined[mine] = np.where(inside, at + self.offsets[slot, where], outside)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import awkward as ak
@@ -113,6 +113,11 @@ class Edm4hepReader:
             "reference": detector.references,
         }
         there = {part: tuple(name for name in names if columns.has(name)) for part, names in wanted.items()}
+        for calorimeter in detector.calorimeters:
+            names = _names(calorimeter, self.sim)
+            there[calorimeter.name] = tuple(name for name in names if _holds(file, name, self.sim))
+        hits = {name for calorimeter in detector.calorimeters for name in there[calorimeter.name]}
+        self.subsets = frozenset(name for name in hits if not columns.has(name))
         self.sources: Mapping[str, tuple[str, ...]] = {
             part: names[:1] if part in FIRST_ONLY else names for part, names in there.items()
         }
@@ -147,6 +152,9 @@ class Edm4hepReader:
     def _chain(self) -> dict[str, tuple[str, ...]]:
         """Links from the digitised hits to simulated ones, through which particles follow from contributions."""
         digitised = {name for own in self.detector.calorimeters for name in self.sources[own.name]}
+        for name in self.subsets:
+            _, ids, _ = self.file.references(f"{name}{SUBSET}", 0, min(self.num_entries, MAX_LINKED))
+            digitised |= set(self.file.names(ids))
         listed = {own.name: own.kind for own in list_collections(self.file)}
         chain = {}
         for link in (name for name, kind in listed.items() if kind == "Link"):
@@ -179,6 +187,7 @@ class _Range:
         self.start, self.stop = start, stop
         self.names: list[str] = []
         self.index: list[ak.Array] = []
+        self.chosen: list[bool] = []  # whether these hits are some of their collection, which a subset refers to
         self.contributions: dict[str, Contributions] = {}
 
     def get(self, collection: str, *members: str) -> ak.Array:
@@ -229,7 +238,7 @@ class _Range:
         """Hits of all calorimeters; notes where each collection went, and the contributions to each simulated one."""
         pieces: defaultdict[str, list[ak.Array]] = defaultdict(list)
         for subdetector, calorimeter in enumerate(self.reader.detector.calorimeters):
-            for name in self.sources[calorimeter.name]:
+            for name, index in (piece for own in self.sources[calorimeter.name] for piece in self.members(own)):
                 energy = self.get(name, "energy")
                 counts = jagged.count(energy)
                 columns = {"energy": energy, "index": jagged.unflatten(jagged.local_index(counts), counts)}
@@ -243,6 +252,9 @@ class _Range:
                 else:
                     known = self.file.columns.has(name, "time")
                     columns["time"] = self.get(name, "time") if known else _filled(energy, np.float32(np.nan))
+                if index is not None:
+                    columns = {key: values[index] for key, values in columns.items()}
+                self.chosen.append(index is not None)
                 columns["subdetector"] = _filled(columns["energy"], np.int32(subdetector))
                 self.names.append(name)
                 self.index.append(columns.pop("index"))
@@ -252,6 +264,23 @@ class _Range:
             none = jagged.unflatten(np.zeros(0, np.float32), np.zeros(self.stop - self.start, np.int64))
             return make_hits(**dict.fromkeys(("energy", "x", "y", "z"), none))
         return make_hits(**jagged.join(pieces))
+
+    def members(self, name: str) -> Iterator[tuple[str, ak.Array | None]]:
+        """Collections that the hits of one are from, and which of their objects, [event, hit] (None: all)."""
+        if name not in self.reader.subsets:
+            yield name, None
+            return
+        counts, ids, index = self.references(f"{name}{SUBSET}")
+        event, lost = jagged.event_index(counts), np.ones(len(ids), dtype=np.bool_)
+        for source in self.file.names(ids):
+            if self.file.columns.has(source, "energy"):
+                size = jagged.count(self.get(source, "energy"))[event]
+                own = [number for number, known in self.file.ids.items() if known == source]
+                mine = np.isin(ids & 0xFFFFFFFF, own) & (index >= 0) & (index < size)
+                lost &= ~mine
+                yield source, jagged.unflatten(index[mine], np.bincount(event[mine], minlength=len(counts)))
+        if lost.any():
+            self.file.notes[name] = f"{lost.sum()} of {len(lost)} references of {name} lead to no hit of the file"
 
     def hit_origins(self) -> HitOrigins:
         """What the hits are; after `hits`."""
@@ -374,7 +403,8 @@ class _Range:
         """Links of hits and tracks; those to or from collections that are not read are left out."""
         n, found = self.stop - self.start, {}
         counts = [jagged.count(array) for array in self.index]
-        hits = Joined(self.names, counts or np.zeros((1, n)))
+        chosen = [index if some else None for index, some in zip(self.index, self.chosen, strict=True)]
+        hits = Joined(self.names, counts or np.zeros((1, n)), chosen)
         pieces = [self.links_of(name, hits, truth) for name in self.sources["hit_links"]]
         pieces += [self.sim_links(name, own, hits, truth) for name, own in self.contributions.items()]
         pieces += [self.chained_links(link, names, hits, truth) for link, names in self.reader.chain.items()]
@@ -470,9 +500,15 @@ def missing_collections(file: PodioFile, detector: Detector, *, sim: bool | None
     """Alternatives of each required part of the detector that the file lacks; `sim` as in `Edm4hepReader`."""
     simulated = _only_simulated(file, detector) if sim is None else sim
     groups = [_names(calorimeter, simulated) for calorimeter in detector.calorimeters if calorimeter.required]
-    if detector.tracks_required:
-        groups.append(detector.tracks)
-    return [names for names in groups if file.columns.first(*names) is None and names]
+    missing = [names for names in groups if names and not any(_holds(file, name, simulated) for name in names)]
+    if detector.tracks_required and detector.tracks and file.columns.first(*detector.tracks) is None:
+        missing.append(detector.tracks)
+    return missing
+
+
+def _holds(file: PodioFile, name: str, sim: bool) -> bool:
+    """Whether a file holds a collection of hits; digitised ones may be a subset that refers to hits of others."""
+    return file.columns.has(name) or (not sim and file.columns.has(f"{name}{SUBSET}"))
 
 
 def _names(calorimeter: Calorimeter, sim: bool) -> tuple[str, ...]:
@@ -481,10 +517,10 @@ def _names(calorimeter: Calorimeter, sim: bool) -> tuple[str, ...]:
 
 def _only_simulated(file: PodioFile, detector: Detector) -> bool:
     simulated, digitised = (
-        file.columns.first(*(name for calorimeter in detector.calorimeters for name in _names(calorimeter, sim)))
+        any(_holds(file, name, sim) for calorimeter in detector.calorimeters for name in _names(calorimeter, sim))
         for sim in (True, False)
     )
-    return simulated is not None and digitised is None
+    return simulated and not digitised
 
 
 def _first_state(track: Ints, member: Ints, rank: Ints, n_tracks: int) -> Ints:

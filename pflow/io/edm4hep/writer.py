@@ -60,7 +60,7 @@ class Edm4hepRecoWriter(OutputWriter):
         self._track_id = self._mc_id = None
         if reader is not None and self._copy is not None:
             sources = reader.sources
-            if not reader.sim:
+            if not (reader.sim or reader.subsets):
                 self._hit_collections = tuple(name for own in file.detector.calorimeters for name in sources[own.name])
             self._track_id = next((reader.file.id_of(name) for name in sources["tracks"]), None)
             self._mc_id = next((reader.file.id_of(name) for name in sources["truth"] if name in copied), None)
@@ -73,11 +73,12 @@ class Edm4hepRecoWriter(OutputWriter):
         self._mc_links = mc_links
         # Those of the input cannot be referred to.
         self._own_tracks = self._track_id is None and (self._copy is None or file.truth_tracks)
-        self._own_hits = self._copy is None or (reader is not None and reader.sim)
+        self._sim = reader is not None and reader.sim
+        self._own_hits = self._copy is None or self._sim or (reader is not None and bool(reader.subsets))
         own = names.collections(
             mc_links=mc_links,
             own_hits=self._own_hits,
-            sim_links=self._own_hits and self._copy is not None,
+            sim_links=self._sim and self._copy is not None,
             own_tracks=self._own_tracks,
         )
         self._write_header = HEADER not in copied
@@ -168,7 +169,7 @@ class Edm4hepRecoWriter(OutputWriter):
             track_index=track_index,
         )
         if self._own_hits:
-            frames |= hit_frames(events, None if self._copy is None else origins, names)
+            frames |= hit_frames(events, origins if self._sim and self._copy is not None else None, names)
         if self._own_tracks:
             frames |= track_frames(events, names.tracks)
         offsets = np.zeros((len(events), 0), np.int64)

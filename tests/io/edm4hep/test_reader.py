@@ -1,12 +1,15 @@
 from dataclasses import replace
+from typing import Any
 
 import awkward as ak
 import numpy as np
 import pytest
 
 from pflow.errors import ConfigError, InputError
+from pflow.event.skipped import ImplausibleWarning
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
+from pflow.io.open import read_events
 
 
 def test_collections_are_joined_in_the_order_of_the_detector(read, content):
@@ -193,3 +196,32 @@ def test_cld_links_point_close_to_their_particles(cld_rec):
     direct = (photons.pdg == 22) & (photons.status == 1) & (photons.energy > 2.0)
     angle = hits.position[direct].deltaangle(photons.momentum[direct])
     assert np.median(ak.flatten(angle)) < 0.02
+
+
+def as_subset(content: dict[str, Any]) -> dict[str, Any]:
+    """The hits of A1 in reverse order after another one in the collection Other, to which a subset A1 refers."""
+    subset = {key: values for key, values in content.items() if not key.startswith("A1.")}
+    for key in (key for key in content if key.startswith("A1.")):
+        subset[key.replace("A1", "Other")] = [[9.0, *reversed(values)] for values in content[key]]
+    counts = [len(values) for values in content["A1.energy"]]
+    subset["A1_objIdx.index"] = [[n - k for k in range(n)] for n in counts]
+    subset["A1_objIdx.collectionID"] = [[16] * n for n in counts]
+    pairs = list(zip(content["_HitLinks_from.collectionID"], content["_HitLinks_from.index"], counts, strict=True))
+    subset["_HitLinks_from.index"] = [
+        [n - k if own == 11 else k for own, k in zip(ids, index, strict=True)] for ids, index, n in pairs
+    ]
+    subset["_HitLinks_from.collectionID"] = [[16 if own == 11 else own for own in ids] for ids, *_ in pairs]
+    return subset
+
+
+@pytest.mark.parametrize("layout", ["new", "rntuple"])
+def test_hits_of_a_subset_are_those_that_it_refers_to(read, content, layout, assert_same):
+    assert_same(read(as_subset(content), layout), read(content, layout))
+
+
+def test_references_of_a_subset_that_lead_nowhere_are_said(write, content, toy):
+    subset = as_subset(content)
+    subset["A1_objIdx.index"][0][1] = 7
+    with pytest.warns(ImplausibleWarning, match="1 of 2 references of A1 lead to no hit of the file"):
+        events = read_events(write(subset), detector=toy)
+    assert ak.num(events.hits).to_list() == [3, 1]
