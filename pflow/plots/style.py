@@ -28,6 +28,9 @@ _OWN = {
     "ytick.labelsize": 13,
     "lines.markersize": 5,
     "figure.constrained_layout.use": True,
+    # By name, and not through lists of the style that a figure does not know where it is saved outside of it.
+    "font.family": ["TeX Gyre Heros", "sans-serif"],
+    "mathtext.fontset": "stixsans",
 }
 
 

@@ -1,3 +1,5 @@
+import io
+
 import matplotlib as mpl
 import pytest
 from matplotlib.figure import Figure
@@ -20,3 +22,11 @@ def test_the_same_content_gives_the_same_bytes_of_the_format(format, start):
     first, second = rendered(figure, format), rendered(figure, format)
     assert first.startswith(start)
     assert first == second
+
+
+def test_a_figure_that_is_saved_outside_of_the_style_finds_its_fonts(caplog):
+    with styled():
+        figure = Figure()
+        figure.add_subplot().set(xlabel=r"$E_{reco}$ and $\sigma_{68}$", title="title")
+    figure.savefig(io.BytesIO())
+    assert not caplog.messages

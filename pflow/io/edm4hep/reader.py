@@ -114,8 +114,8 @@ class Edm4hepReader:
         }
         there = {part: tuple(name for name in names if columns.has(name)) for part, names in wanted.items()}
         for calorimeter in detector.calorimeters:
-            names = _names(calorimeter, self.sim)
-            there[calorimeter.name] = tuple(name for name in names if _holds(file, name, self.sim))
+            own = _names(calorimeter, self.sim)
+            there[calorimeter.name] = tuple(name for name in own if _holds(file, name, self.sim))
         hits = {name for calorimeter in detector.calorimeters for name in there[calorimeter.name]}
         self.subsets = frozenset(name for name in hits if not columns.has(name))
         self.sources: Mapping[str, tuple[str, ...]] = {
