@@ -16,7 +16,10 @@ import numpy.typing as npt
 
 from pflow.event import jagged
 from pflow.event.events import Events
+from pflow.event.links import Links
+from pflow.event.schema import MAX_LENGTH
 from pflow.event.truth import STABLE_STATUS, Targets, select_targets, unknown_status
+from pflow.physics.calorimeter_shape import distance_to_sides, fraction_on_layers, layers_by_position
 from pflow.physics.pdg import is_invisible
 
 MUON = 13
@@ -26,7 +29,20 @@ RESPONSE = (0.5, 1.5)  # plausible ratios of the energy in hits to that of the s
 FIELD = 0.05  # largest plausible deviation of the transverse momenta of tracks from those of their particles
 MIN_TRACKS = 20  # with links to particles, that show the field
 OPPOSITE = 0.5  # largest plausible fraction of tracks whose charge is not their particle's
-UNOWNED = 0.25  # largest plausible fraction of the hits' energy that belongs to no target
+UNOWNED = 0.25  # largest plausible fraction of the hits' energy, or of tracks, that belongs to no target or particle
+FEW = 5  # events in which objects are looked for that are there twice, and layers at another depth
+TWICE = 0.05  # largest plausible fraction of hits at the very place of another, or of tracks like another
+ALIKE = 0.02  # relative difference of the momenta of tracks that are alike
+MIN_LAYERED = 300  # hits of a calorimeter that show how layers and depth belong together
+FOLLOWS = 0.5  # smallest plausible correlation of layer and depth
+MIN_ON_DEPTH = 5  # hits at a depth, in the mean, where the hits lie on planes that are known
+ON_LAYERS = 0.85  # smallest plausible fraction of hits on planes whose layer is their depth's, and the other way round
+MIN_LINKED, MIN_LINKED_TRACKS = 20, 5  # hits of a calorimeter, and tracks, that show whether they are linked
+STRAIGHT = 5.0  # transverse momentum from which on charged particles enter the calorimeter within `FAR`, GeV
+FAR = 0.3  # largest angle between a hit and its particle's direction that is usual, rad
+MOST_FAR = 0.3  # largest plausible fraction of targets with most of their hits beyond
+MIN_TARGETS = 10  # that show where their hits are
+MAX_LINKS = 20_000  # links of hits that are followed
 
 
 class Check(NamedTuple):
@@ -159,11 +175,130 @@ def check_targets(subject: Subject) -> Iterator[Check]:
         yield Check("targets", share < UNOWNED, text)
 
 
+def check_twice(subject: Subject) -> Iterator[Check]:
+    """Hits at the very place of another, and tracks like another, as of two collections of the same objects."""
+    events = subject.events[:FEW]
+    counts, event = jagged.count(events.hits), jagged.event_index(jagged.count(events.hits))
+    place = jagged.vectors(events.hits.position) @ np.array([1.0, np.pi, np.e]) + event * np.sqrt(2) * MAX_LENGTH
+    n_twice = int(np.sum(np.diff(np.sort(place)) == 0))
+    if counts.any():
+        text = f"{n_twice} of {len(place)} hits lie exactly where another one does"
+        yield Check("hits twice", n_twice <= TWICE * len(place), text)
+    if events.tracks is None or not jagged.count(events.tracks).any():
+        return
+    n_alike = n_tracks = 0
+    for number in range(len(events)):
+        tracks = events.tracks[number : number + 1]
+        momentum, charge = jagged.vectors(tracks.momentum), jagged.flat(tracks.charge)
+        size = np.linalg.norm(momentum, axis=1)
+        apart = np.linalg.norm(momentum[:, None] - momentum, axis=2) / np.minimum(size[:, None], size)
+        alike = (apart < ALIKE) & (charge[:, None] == charge)
+        n_alike += int(np.sum(alike.sum(axis=1) > 1))
+        n_tracks += len(momentum)
+    text = f"{n_alike} of {n_tracks} tracks have the momentum of another one, to {ALIKE:.0%}"
+    yield Check("tracks twice", n_alike <= TWICE * n_tracks, text)
+
+
+def check_layers(subject: Subject) -> Iterator[Check]:
+    """Layers of the hits against their depth, which tells a wrong encoding of the cells."""
+    events = subject.events[:FEW]
+    columns, wrong = jagged.columns(events.hits), []
+    n_checked = 0
+    for number, calorimeter in enumerate(events.detector.calorimeters):
+        mine = (columns["subdetector"] == number) & (columns["layer"] >= 0)
+        if calorimeter.region == "other" or np.count_nonzero(mine) < MIN_LAYERED:
+            continue
+        n_checked += 1
+        layer = columns["layer"][mine]
+        x, y, z = (columns[f"position.{axis}"][mine].astype(np.float64) for axis in "xyz")
+        sides = events.detector.phi_symmetry or 0
+        phases = (0.0, np.pi / sides) if sides else (0.0,)
+        barrel = calorimeter.region == "barrel"
+        shapes = [distance_to_sides(x, y, sides, phase) for phase in phases] if barrel else [np.abs(z)]
+        follows, depth = max(((_correlation(shape, layer), shape) for shape in shapes), key=lambda pair: pair[0])
+        by_depth = layers_by_position(depth)
+        text = f"(correlation {follows:.2f}"
+        if MIN_ON_DEPTH * (by_depth.max() + 1) > len(layer):  # the shape is not known
+            good = follows > FOLLOWS
+        else:
+            shares = fraction_on_layers(by_depth.astype(np.float64), layer), fraction_on_layers(layer * 1.0, by_depth)
+            good = follows > FOLLOWS and min(shares) > ON_LAYERS
+            text += f", {min(shares):.0%} of the hits have the layer of their depth"
+        if not good:
+            wrong.append(f"of {calorimeter.name} {text})")
+    if n_checked:
+        text = f"layers do not follow the depth of the hits, so the cell encoding is wrong: {'; '.join(wrong)}"
+        yield Check("layers", not wrong, text if wrong else "layers follow the depth of the hits")
+
+
+def _correlation(depth: npt.NDArray[np.float64], layer: npt.NDArray[Any]) -> float:
+    """Correlation of depth and layer; 1 where the depth is one and the same, 0 where only the layer is."""
+    if not depth.std() or not layer.std():
+        return float(not depth.std())
+    return float(np.corrcoef(depth, layer)[0, 1])
+
+
+def check_links(subject: Subject) -> Iterator[Check]:
+    """Hits of each calorimeter, and tracks, without a true particle."""
+    events = subject.events
+    if events.truth is None:
+        return
+    lost = []
+    if events.hit_links is not None:
+        linked = _linked(events, "hits")
+        subdetector = jagged.flat(events.hits.subdetector)
+        for number, calorimeter in enumerate(events.detector.calorimeters):
+            energy = subject.hit_energy * (subdetector == number)
+            share = float(energy[linked].sum() / energy.sum()) if np.count_nonzero(energy) >= MIN_LINKED else 1.0
+            if share < 1 - UNOWNED:
+                lost.append(f"{share:.0%} of the energy of {calorimeter.name} is linked to particles")
+    if events.tracks is not None and jagged.count(events.tracks).sum() >= MIN_LINKED_TRACKS:
+        share = float(_linked(events, "tracks").mean())
+        if share < 1 - UNOWNED:
+            names = "" if events.track_links is not None else f" (no {' or '.join(events.detector.track_links)})"
+            lost.append(f"{share:.0%} of the tracks are linked to particles{names}")
+    yield Check("links", not lost, "; ".join(lost) or "hits and tracks are linked to particles")
+
+
+def _linked(events: Events, part: str) -> npt.NDArray[np.bool_]:
+    """Which hits or tracks have a link to a particle."""
+    counts = jagged.count(getattr(events, part))
+    links = Links.of(getattr(events, {"hits": "hit_links", "tracks": "track_links"}[part]), len(counts))
+    linked = np.zeros(int(counts.sum()), dtype=np.bool_)
+    linked[links.flat_source(counts)] = True
+    return linked
+
+
+def check_directions(subject: Subject) -> Iterator[Check]:
+    """Where the hits of targets that fly straight lie: links that are shifted lead elsewhere."""
+    targets, events = subject.targets, subject.events
+    if targets is None:
+        return
+    momentum = np.stack([targets.column(axis) for axis in ("px", "py", "pz")], axis=1)
+    straight = (targets.column("charge") == 0) | (np.hypot(momentum[:, 0], momentum[:, 1]) > STRAIGHT)
+    links = targets.links_to(targets.hits, np.where(straight, np.arange(len(straight)), -1))
+    links = links.take(np.arange(0, len(links), -(-len(links) // MAX_LINKS) or 1))  # a sample, evenly spaced
+    links = links.take(links.particle >= 0)
+    source = links.flat_source(jagged.count(events.hits))
+    energy, position, along = subject.hit_energy[source], jagged.vectors(events.hits.position), momentum[links.particle]
+    cosine = (position[source] * along).sum(axis=1)
+    far = cosine < np.cos(FAR) * np.linalg.norm(position[source], axis=1) * np.linalg.norm(along, axis=1)
+    of_target, of_far = (np.bincount(links.particle, energy * part, len(straight)) for part in (far >= 0, far))
+    n_targets, n_far = int(np.sum(of_target > 0)), int(np.sum(of_far > 0.5 * of_target))
+    if n_targets >= MIN_TARGETS:
+        text = f"{n_far} of {n_targets} particles have most of their hits farther than {FAR:g} rad from their direction"
+        yield Check("directions", n_far < MOST_FAR * n_targets, text)
+
+
 CHECKS: tuple[Callable[[Subject], Iterator[Check]], ...] = (
     check_units,
     check_tracks,
     check_status,
     check_response,
     check_targets,
+    check_twice,
+    check_layers,
+    check_links,
+    check_directions,
 )
 """All checks, in the order in which they are listed."""

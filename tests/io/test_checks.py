@@ -1,6 +1,7 @@
 """What is implausible in a file or leads nowhere is said, once, with numbers; `pflow inspect` lists the same."""
 
 import dataclasses
+import re
 import warnings
 
 import awkward as ak
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 import uproot
 
+from pflow.event import jagged
+from pflow.event.links import Links
 from pflow.event.skipped import ImplausibleWarning
 from pflow.io.checks import Expected, check_events
 from pflow.io.events_root import write_events
@@ -27,7 +30,8 @@ def problems(events, **targets) -> list[str]:
 
 def test_nothing_is_wrong_with_real_events(cld_rec, cld_sim):
     assert problems(cld_rec) == problems(cld_sim) == []
-    assert {check.name for check in checks(cld_rec)} == {"units", "response", "field", "charges", "targets"}
+    names = {"units", "response", "field", "charges", "targets", "hits twice", "tracks twice"}
+    assert {check.name for check in checks(cld_rec)} >= names | {"layers", "links", "directions"}
 
 
 @pytest.mark.parametrize(
@@ -51,8 +55,8 @@ def test_a_wrong_scale_field_or_status_is_found(cld_rec, part, field, factor, na
 def test_hits_without_targets_are_found(cld_rec):
     links = cld_rec.hit_links
     fewer = links[links.source % 3 > 0]
-    (check,) = (one for one in checks(dataclasses.replace(cld_rec, hit_links=fewer)) if not one.good)
-    assert check.name == "targets"
+    check, linked = (one for one in checks(dataclasses.replace(cld_rec, hit_links=fewer)) if not one.good)
+    assert (check.name, linked.name) == ("targets", "links")
     assert "of the hits' energy belongs to no target of the rule 'stable'" in check.text
 
 
@@ -188,3 +192,70 @@ def test_what_is_not_read_is_named(write, content, toy):
     assert events.tracks is None
     names = [check.name for check in inspect_file(path, detector=toy).checks if not check.good]
     assert {"Tracks", "calorimeters"} <= set(names)
+
+
+def doubled(part):
+    return lambda events: {part: ak.concatenate([getattr(events, part)] * 2, axis=1)}
+
+
+def layered(change):
+    """Layers of the hits changed, given with random bits, int [hit]."""
+
+    def made(events):
+        layer, counts = jagged.flat(events.hits.layer), jagged.count(events.hits)
+        bits = np.random.default_rng(1).integers(0, 2, len(layer))
+        return {"hits": ak.with_field(events.hits, ak.unflatten(change(layer, bits), counts), "layer")}
+
+    return made
+
+
+def shifted(links, by):
+    """Links to other particles, the last ones to the first."""
+
+    def made(events):
+        found = Links.of(getattr(events, links))
+        particle = (found.particle + by) % jagged.count(events.truth)[found.event]
+        return {links: dataclasses.replace(found, particle=particle).records()}
+
+    return made
+
+
+def without_links_of(calorimeter):
+    def made(events):
+        found, subdetector = Links.of(events.hit_links), jagged.flat(events.hits.subdetector)
+        return {
+            "hit_links": found.take(subdetector[found.flat_source(jagged.count(events.hits))] != calorimeter).records()
+        }
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "said"),
+    [
+        (doubled("hits"), "hits twice", r"\d+ of \d+ hits lie exactly where another one does"),
+        (doubled("tracks"), "tracks twice", r"\d+ of \d+ tracks have the momentum of another one"),
+        (
+            layered(lambda layer, bits: layer >> 1),
+            "layers",
+            r"of ecal_endcap \(correlation 1\.00, 5\d% of the hits have",
+        ),
+        (
+            layered(lambda layer, bits: 2 * layer + bits),
+            "layers",
+            r"of ecal_barrel \(correlation 1\.00, [56]\d% of the hits",
+        ),
+        (layered(lambda layer, bits: 7 + 0 * layer), "layers", r"of ecal_barrel \(correlation 0\.00"),
+        (layered(lambda layer, bits: 40 - layer), "layers", r"of ecal_endcap \(correlation -1\.00"),
+        (shifted("hit_links", 1), "directions", r"\d+ of \d+ particles have most of their hits farther than 0\.3 rad"),
+        (shifted("hit_links", -1), "directions", "particles have most of their hits"),
+        (without_links_of(0), "links", "0% of the energy of ecal_barrel is linked to particles"),
+        (lambda events: {"track_links": None}, "links", r"0% of the tracks are linked .* \(no SiTracksMCTruthLink\)"),
+    ],
+)
+def test_objects_that_are_there_twice_or_belong_elsewhere_are_found(cld_rec, cld_sim, change, name, said):
+    for events in (cld_rec, cld_sim):
+        (before,) = (check for check in checks(events) if check.name == name)
+        (after,) = (check for check in checks(dataclasses.replace(events, **change(events))) if check.name == name)
+        assert (before.good, after.good) == (True, False)
+        assert re.search(said, after.text)
