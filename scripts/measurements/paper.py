@@ -2,8 +2,8 @@
 
 Which decoder, treatment of the special tokens and form is the better one: recipe `paper`, its first stage, for each
 variant and seed. Trainings that are finished are not repeated, and interrupted ones are resumed; each is evaluated as
-soon as it is there, into seeds.csv below `--output`. The results are means over the seeds, with the standard error of
-the mean. Beside them stand the shipped model, of all stages of the recipe, and with `--models` others that are trained.
+soon as it is there, into seeds.csv below `--output`. The results are means over the seeds there, with the standard
+error of the mean; `--variants` without a name trains none. Beside them stand the shipped model, of all stages of the recipe, and with `--models` others that are trained.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
             known = read_rows(seeds) if seeds.is_file() else []
             if not any(row.model == f"{RULES[args.rule][0]}{name}" for row in known):
                 write_rows(measured(name, str(model), args), seeds)
-    rows = list(means(read_rows(seeds))) if args.variants else []
+    rows = list(means(read_rows(seeds))) if seeds.is_file() else []
     models = [words.partition("=")[::2] for words in args.models]
     for name, model in [*models, (f"{TRANSLATION}, all stages", TRANSLATION)]:
         rows += measured(name, model, args)

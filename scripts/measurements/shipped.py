@@ -49,7 +49,7 @@ SAMPLES = {
     "flagship": (
         *(Sample(f"g4/{name}", (PHOTON, TRANSLATION, GENERAL)) for name in ("gamma1", "gammasep")),
         *(Sample(f"g4/{name}", (GENERAL,)) for name in ("single", "multi", "zqq", "zh")),
-        Sample("g4/tau10", (GENERAL,), rule="entering"),
+        Sample("g4/tau10", (GENERAL, TRANSLATION), rule="entering"),
     ),
     "cld": (
         *(Sample(f"cld_g4/{name}", (CLD,)) for name in ("gammasep", "single", "multi", "zqq", "zh")),
