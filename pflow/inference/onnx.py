@@ -213,7 +213,7 @@ class OnnxEngine(GraphEngine):
             arrays[name] = values = np.ascontiguousarray(values, dtype=dtype)
             if name in self._graphs.known:
                 finite = np.isfinite(values) if dtype == np.float32 else values >= 0
-                known = finite if finite.ndim == 1 else finite.all(axis=1)
+                known = np.asarray(finite if finite.ndim == 1 else finite.all(axis=1))
                 if not known.all():
                     raise unknown_values(events, f"{part}s", known, field=f"{part}s.{field}")
         return [
