@@ -3,7 +3,8 @@
 Which decoder, treatment of the special tokens and form is the better one: recipe `paper`, its first stage, for each
 variant and seed. Trainings that are finished are not repeated, and interrupted ones are resumed; each is evaluated as
 soon as it is there, into seeds.csv below `--output`. The results are means over the seeds there, with the standard
-error of the mean; `--variants` without a name trains none. Beside them stand the shipped model, of all stages of the recipe, and with `--models` others that are trained.
+error of the mean; `--variants` without a name trains none. Beside them stand the shipped model, of all stages of the
+recipe, and with `--models` others that are trained.
 """
 
 from __future__ import annotations
