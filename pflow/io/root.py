@@ -314,7 +314,8 @@ def _check_local(path: Path) -> None:
         with path.open("rb") as stream:
             head = stream.read(len(ROOT_SIGNATURE))
     except OSError as error:
-        raise InputError(f"cannot be opened: {error.strerror}", file=path) from error
+        near = nearest(path.name, (own.name for own in path.parent.glob("*"))) if path.parent.is_dir() else []
+        raise InputError(f"cannot be opened: {error.strerror}", file=path, suggestions=near) from error
     if head != ROOT_SIGNATURE:
         found = f"begins with {head!r}" if head else "is empty"
         raise InputError(f"not a ROOT file: it {found}, a ROOT file with {ROOT_SIGNATURE!r}", file=path)

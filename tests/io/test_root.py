@@ -31,6 +31,12 @@ def test_packed_numbers_of_root_are_read(sample_dir):
     assert events.hits.position.y[2].to_list() == [0, -500.5]
 
 
+def test_a_file_that_is_not_there_names_the_nearest(tmp_path):
+    (tmp_path / "zqq_1.root").touch()
+    with pytest.raises(InputError, match=r"No such file or directory \(nearest matches: zqq_1\.root\)"):
+        open_root(tmp_path / "zqq_1.rot")
+
+
 @pytest.mark.parametrize("keep", [0.02, 0.5, 0.999])
 def test_a_truncated_file_is_refused(sample_dir, tmp_path, keep):
     whole = (sample_dir / "gamma1_val_small.root").read_bytes()
