@@ -139,7 +139,7 @@ class BeginRun(pl.Callback):  # type: ignore[misc]
             self.folder.mkdir(parents=True, exist_ok=True)
             with replacing(self.folder / "config.yaml") as partial:
                 self.parser.save(self.configuration, partial, skip_none=False, overwrite=True, multifile=False)
-        if self.loggers:
+        if self.loggers:  # they write as soon as they are made
             trainer.loggers = make_loggers(self.folder)
         for logger in trainer.loggers:
             groups = ("model", "data", "trainer")
@@ -331,7 +331,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
                 # A batch may not use all of a model: e.g. no event of it has a track.
                 options["strategy"] = "ddp_find_unused_parameters_true"
             if ours:
-                options["logger"] = False  # until the training begins
+                options["logger"] = bool(config["trainer"]["fast_dev_run"])  # else not before the training begins
         else:
             options.update(logger=False, enable_checkpointing=False)
         return self._instantiate_trainer({**config["trainer"], **options}, own)

@@ -156,8 +156,8 @@ class StopOnSignal(pl.Callback):  # type: ignore[misc]
                     signal.signal(number, note)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: ParticleFlow, *_: Any) -> None:
-        """Raise `Interrupted` if one of the ranks got a signal."""
-        if pl_module.data.stop.agreed:
+        """Raise `Interrupted` if one of the ranks got a signal; after an epoch its validation comes first."""
+        if pl_module.data.stop.agreed and not trainer.is_last_batch:
             raise Interrupted(pl_module.data.stop.agreed)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:

@@ -210,13 +210,14 @@ def left(path: Path) -> list[Any]:
     ("batching", "epoch"), [(SAME_NUMBER, "tttvv"), (BY_TOKENS, "tttttttvv")], ids=["same number", "by tokens"]
 )
 def test_an_interrupted_fit_is_resumed_as_if_it_had_not_been(interrupted, tmp_path, batching, epoch, capsys):
-    """Interrupted within an epoch, at its end, in its validation, which is finished, and in the next epoch."""
+    """Interrupted within an epoch, at its end and in its validation, which then is finished, and in the next epoch."""
     assert interrupted(*batching, f"--output={tmp_path / 'whole'}") == (0, 2 * epoch)
     n_train = epoch.count("t")
     for during in (1, n_train - 1, n_train, len(epoch)) if batching is SAME_NUMBER else (n_train - 1,):
         folder = tmp_path / str(during)
         code, batches = interrupted(*batching, f"--output={folder}", during=during, number=signal.SIGINT)
-        assert (code, batches) == (130, (2 * epoch)[: (2 * epoch).index("t", during) + 1])
+        stop = (2 * epoch).index("t", during + (during == n_train - 1))
+        assert (code, batches) == (130, (2 * epoch)[: stop + 1])
         command = capsys.readouterr().err.splitlines()[-1].partition("resume with: pflow fit ")[2].split()
         assert command == ["--checkpoint", str(folder)]
         assert left(folder / "last.ckpt")[0] == batches.count("t")
