@@ -205,7 +205,8 @@ def rows(result: EvaluationResult, *, paper: bool = False) -> list[Row]:
 
 def table(result: EvaluationResult, *, paper: bool = False) -> Table:
     """The table for a terminal: a row for each metric, a column for each algorithm."""
-    table = Table(title=summary(result), title_justify="left", caption=method(result), caption_justify="left")
+    title, caption = Text(summary(result), "table.title"), Text(method(result), "table.caption")
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     table.add_column("metric", no_wrap=True)
     for name in result.algorithms:
         table.add_column(Text(result.titles.get(name, name)), justify="right")
