@@ -24,8 +24,6 @@ def by_name(path):
 def kernel(tmp_path_factory):
     """A kernel for all notebooks, which has imported the libraries once; one thread, and no large samples."""
     folder = tmp_path_factory.mktemp("kernel")
-    shared = Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data"))
-    (folder / "edm4hep").symlink_to(shared / "edm4hep")  # which may not be there
     settings = {"PFLOW_REPO": str(REPOSITORY), "PFLOW_DATA": str(folder), "IPYTHONDIR": str(folder / "ipython")}
     settings["OMP_NUM_THREADS"] = "1"
     manager = KernelManager(kernel_name="python3")
