@@ -66,7 +66,7 @@ TRACKER_ENCODING = "system:0:5,side:5:-2,layer:7:6,module:13:11,sensor:24:8"
 SYSTEMS = (20, 29, 10, 11, 12, 13)  # numbers of the calorimeters, in the order of configs/detector/cld.yaml
 TYPES = {"ecal": 10, "hcal": 21, "muon": 32}  # iLCSoft's code of a hit's type (CHT), without region and layer
 PITCH = {"ecal": 5.1, "hcal": 30.0, "muon": 30.0}  # of the cells, mm
-BARREL_Z = {"ecal": 2300.0, "hcal": 2300.0, "muon": 3950.0}  # |z| up to which hits are those of a barrel, mm
+BARREL_Z = {"ecal": 2300.0, "hcal": 2300.0, "muon": 3950.0}  # |z| of the last hits of a barrel, mm
 STAVE, ENDCAP_TURN = np.deg2rad(30), np.deg2rad(75)  # staves of a barrel; how far the axes of an endcap's cells turn
 TRACKER_LAYERS = (range(6), range(20, 32), range(6, 9), range(32, 46), range(9, 12), range(46, 54))
 """Layers in the flat file of barrel and discs of the vertex detector, the inner and the outer tracker."""
@@ -116,7 +116,7 @@ class Content:
         truth, counts = jagged.columns(events.truth), jagged.count(events.truth)
         child = np.flatnonzero(truth["parent"] >= 0)
         parent = truth["parent"][child] + jagged.offsets(counts)[jagged.event_index(counts)[child]]
-        order = np.argsort(parent, kind="stable")  # daughters of one particle after those of another
+        order = np.argsort(parent, kind="stable")  # daughters by parent
         event, n = jagged.event_index(counts), len(events)
         columns = {
             "PDG": truth["pdg"],
@@ -304,10 +304,10 @@ def write_hdf5(source: Path, path: Path) -> None:
             buffers = {key: np.asarray(values) for key, values in group.items()}
             array = ak.from_buffers(group.attrs["form"], int(group.attrs["length"]), buffers)
             form, length, buffers = ak.to_buffers(ak.to_packed(array[:HDF5_EVENTS]))
-            few = file.create_group(name)
-            few.attrs.update(form=form.to_json(), length=str(length))
+            copy = file.create_group(name)
+            copy.attrs.update(form=form.to_json(), length=str(length))
             for key, values in buffers.items():
-                few.create_dataset(key, data=values, compression="gzip", shuffle=True)
+                copy.create_dataset(key, data=values, compression="gzip", shuffle=True)
 
 
 def _cells(number: int, calorimeter: Calorimeter, hits: Mapping[str, Any]) -> npt.NDArray[np.uint64]:
