@@ -94,7 +94,7 @@ def calibrate(
     metrics = [[ParticleMetrics() for _ in inputs] for _ in decodings]
     numbers = [[CountMetrics() for _ in inputs] for _ in decodings]
     encode = functools.partial(model.tokeniser.encode, truth=False)
-    reading["expected"] = Expected(targets=model.tokeniser.config.chosen_by)
+    reading["expected"] = Expected(targets=model.tokeniser.config.chosen_by, sample=model.tokeniser.sample)
     for number, path in enumerate(inputs):
         for chunk in iterate_events(path, **reading, chunk_size=chunk_size, on_error=on_error):
             usable = usable_events(chunk, MAX_HITS, on_error)

@@ -18,8 +18,10 @@ from pflow.cli.options import add_file_options, add_options, at_least, file_opti
 from pflow.show import text_facts, text_table
 
 if TYPE_CHECKING:
+    from pflow.event.scales import SampleScales
     from pflow.io.edm4hep.collections import Collection
     from pflow.io.inspect import FileContent
+    from pflow.physics.detector import Detector
 
 HITS = ("CalorimeterHit", "SimCalorimeterHit")
 KINDS = (*HITS, "Track", "TrackerHit", "SimTrackerHit", "MCParticle", "Link", "ReconstructedParticle")
@@ -49,20 +51,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what the file holds."""
-    from pflow.checkpoint.format import fitting_models
+    from pflow.checkpoint.format import fitting_models, read_header
     from pflow.io.inspect import inspect_file, inspect_truth
-    from pflow.io.open import open_events
 
     made = _provenance(args.file)
     if made is not None and made["kind"] != "reconstruction":
         _print_json(made) if args.json else _print_provenance(made)
         return 0
     chosen = truth_options(args)
-    content = inspect_file(args.file, targets=chosen, **file_options(args))
     models: list[str] = []
-    if content.detector:
-        with open_events(args.file, **file_options(args)) as file:
-            models = fitting_models(file.detector)
+
+    def sample_of(detector: Detector) -> SampleScales | None:
+        """What the model that fits best was trained on."""
+        models[:] = fitting_models(detector)
+        return read_header(models[0]).tokeniser.sample if models else None
+
+    content = inspect_file(args.file, targets=chosen, sample_of=sample_of, **file_options(args))
     truth = None
     if args.targets:
         settings = {**chosen, "e_min": args.min_energy, "use_tracks": not args.ignore_tracks}

@@ -26,6 +26,7 @@ from pflow.errors import ConfigError, InputError, PflowError, nearest
 from pflow.event import jagged
 from pflow.event.augment import Augmentation
 from pflow.event.merge_hits import Merge
+from pflow.event.scales import SampleScales, joined
 from pflow.event.skipped import BadEntriesWarning
 from pflow.event.truth import STABLE_STATUS
 from pflow.io.cache import check_cache
@@ -40,6 +41,10 @@ Paths = str | list[str] | None
 
 FEW = 8
 """Entries at the beginning of each file in which targets are looked for."""
+
+
+SAMPLE_EVENTS = 1000
+"""Training events from which `SampleScales` are taken."""
 
 
 class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
@@ -231,6 +236,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             paths = list(dict.fromkeys(matching(given)))
             chunks[name], self.options = survey(paths, self.options, self.chunk_size, num_workers=self.num_workers)
             self._left_out += [path for path in paths if path not in self.options.known]
+        trained = self.tokeniser
         if self.tokeniser is None:
             if stage != "fit":
                 raise ConfigError(f"'{stage!s}' needs a trained model: give its checkpoint with --checkpoint")
@@ -242,6 +248,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             with self.options.open(chunks["train"][0].path) as file:
                 if self.tokeniser.other_geometry(file.detector):
                     self.tokeniser = self.transfer(self.tokeniser, file.detector)
+        if trained is not None and trained is self.tokeniser:
+            expected = dataclasses.replace(self.options.expected, sample=trained.sample)
+            self.options = dataclasses.replace(self.options, expected=expected)
         if stage == "fit":
             for name in splits:
                 _check_targets(name, chunks[name], self.options, self.tokeniser.config)
@@ -251,6 +260,10 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
                     f"data.val: {', '.join(common)} is also in data.train: what was learnt by heart looks good there",
                     stacklevel=2,
                 )
+            of_one_detector = not self.tokeniser.config.geometry
+            if of_one_detector and (trained is None or self.transfer is not None):
+                scales = sample_scales(chunks["train"], self.options, num_workers=self.num_workers)
+                self.tokeniser = dataclasses.replace(self.tokeniser, sample=scales)
             chunks["train"] = self._repeated(chunks["train"])
         return chunks
 
@@ -403,6 +416,22 @@ def _common_files(train: Collection[str], val: Iterable[str]) -> list[str]:
         return by_link or any(filecmp.cmp(path, other, shallow=False) for other in same_size)
 
     return list(filter(is_known, val))
+
+
+def sample_scales(chunks: Sequence[Chunk], options: FileOptions, *, num_workers: int = 0) -> SampleScales:
+    """Typical energies and curvatures of training files, from about `SAMPLE_EVENTS` of their events."""
+    of_file: dict[str, list[Chunk]] = {}
+    for chunk in chunks:
+        of_file.setdefault(chunk.path, []).append(chunk)
+    most = max(1, SAMPLE_EVENTS // len(of_file))
+    sample = [chunk for listed in of_file.values() for chunk in spread_sample(listed, most)]
+    return joined(list(in_order(functools.partial(_scales, options=options), sample, num_workers=num_workers)))
+
+
+def _scales(chunk: Chunk, options: FileOptions) -> SampleScales:
+    """Typical energies and curvatures of one chunk."""
+    (events,) = read_chunks([chunk], options)
+    return SampleScales.of(events)
 
 
 def _statistics(chunk: Chunk, options: FileOptions, config: TokenConfig) -> Statistics:

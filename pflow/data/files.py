@@ -39,13 +39,17 @@ class FileOptions:
     truth_tracks: bool = False
     on_error: Literal["raise", "skip"] = "raise"
     cache: str | None = None
-    expected: Expected | None = None
+    expected: Expected = Expected()  # noqa: RUF009
     known: Mapping[str, FileOptions] = dataclasses.field(default_factory=dict)
     """Of files that were opened before, with what was detected then: opening them again detects nothing."""
+    said: dict[str, set[str]] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    """Names of the checks that were warned of, by path."""
 
     def open(self, path: str) -> EventFile:
         """Open a file."""
-        return open_events(path, expected=self.expected, **self.known.get(path, self)._of_file())
+        file = open_events(path, expected=self.expected, **self.known.get(path, self)._of_file())
+        file.said = self.said.setdefault(path, file.said)
+        return file
 
     def open_cached(self, path: str) -> EventFile | CachedFile:
         """The file with its cache, if there is one and the file was opened before."""

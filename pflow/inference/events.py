@@ -30,6 +30,7 @@ from pflow.event.skipped import (
 from pflow.export.folder import CannotExportError
 from pflow.inference.engine import BATCH_SIZE, Engine, TorchEngine, pick_device
 from pflow.inference.onnx import OnnxEngine, OnnxTokenEngine, graphs_of
+from pflow.io.checks import Expected, Subject, check_sample, first_events, problems
 from pflow.io.detect import geometry_fits
 from pflow.io.open import Files, read_events
 from pflow.model.api import DecodingConfig
@@ -107,6 +108,9 @@ def reconstruct(
         events = read_events(events, detector=trained_on, truth=False, on_error=on_error)
         if trained_on is not None:
             check_geometry(events[:20], trained_on)
+    subject = Subject(first_events(events), Expected(sample=model.tokeniser.sample))
+    if said := problems(check_sample(subject)):
+        warnings.warn(f"{events.path or 'these events'}: {said}", ImplausibleWarning, 2)
     ready = pick_engine(
         model, engine, device=device, decoding=decoding, max_particles=max_particles, batch_size=batch_size
     )

@@ -23,13 +23,14 @@ from pflow.config import shipped_models
 from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event.events import Flag, count_flags
-from pflow.event.skipped import ImplausibleWarning, leave_out_files
+from pflow.event.skipped import leave_out_files
 from pflow.inference.cluster import run_on_cluster
 from pflow.inference.engine import BATCH_SIZE, pick_device
 from pflow.inference.events import MAX_HITS, check_geometry, pick_engine, warn_of_tracks
 from pflow.inference.provenance import describe_input, is_finished, provenance
 from pflow.inference.worker import ChunkResult, Job, Outcome, Settings, Task, Worker
 from pflow.io.atomic import check_output, make_folder
+from pflow.io.checks import Expected
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import matching
 from pflow.io.output import NOTE
@@ -146,6 +147,7 @@ def reconstruct_files(
         checkpoint, first = _model_for(jobs, reading, skip=skip_files)
     model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint)
     trained_on = model.tokeniser.detector
+    reading = dataclasses.replace(reading, expected=Expected(sample=model.tokeniser.sample))
     settings = Settings(
         reading=reading
         if model.tokeniser.config.geometry
@@ -160,6 +162,7 @@ def reconstruct_files(
     # The writer of EDM4hep copies the collections of a file that must stay open; `_Plan` closes it after its output.
     with contextlib.closing(Worker(model, settings, max_open=None if format == "edm4hep" else 2)) as worker:
         if first is not None and (detector is not None or not model.tokeniser.other_geometry(first.detector)):
+            first.expected = reading.expected
             worker.files.keep(first.path, first)  # opening it again takes a second
         elif first is not None:
             first.close()
@@ -243,9 +246,6 @@ class _Plan:
             file = self.worker.files.open(path)
             if self.check_geometry:
                 check_geometry(file.read_all(0, 20, truth=False)[0], model.tokeniser.detector)
-            if absent := file.empty_calorimeters:
-                text = f"{path}: holds no collection of {', '.join(absent)}, whose energy is missing from the particles"
-                warnings.warn(text, ImplausibleWarning, stacklevel=2)
             inputs.append(describe_input(file))
             read_as = file.detector.name
             chunks += Chunk.of(file, self.options["chunk_size"])

@@ -8,26 +8,35 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
+from pflow.event.entries import Entries
 from pflow.event.events import Events
 from pflow.event.links import Links
+from pflow.event.scales import MIN_TRACKS, MOST_TRACKS, SampleScales
 from pflow.event.schema import MAX_LENGTH
 from pflow.event.truth import STABLE_STATUS, Targets, select_targets, unknown_status
 from pflow.physics.calorimeter_shape import distance_to_sides, fraction_on_layers, layers_by_position
-from pflow.physics.pdg import is_invisible
+from pflow.physics.kinematics import angle_between
+from pflow.physics.pdg import is_invisible, masses
 
-MUON = 13
+ELECTRON, MUON = 11, 13
+
+CHECKED, CHECKED_HITS = 20, 10_000  # most events of a file, and their hits, that are checked while it is read
 
 UNITS = 30.0  # energies that differ by more than this factor are in different units
-RESPONSE = (0.5, 1.5)  # plausible ratios of the energy in hits to that of the stable particles that shower
-FIELD = 0.05  # largest plausible deviation of the transverse momenta of tracks from those of their particles
-MIN_TRACKS = 20  # with links to particles, that show the field
+RESPONSE = (0.3, 1.5)  # plausible ratios of the energy in hits to that of the stable particles that shower
+HIT_ENERGY = (2e-5, 1.0)  # GeV, plausible medians of the energies of hits, calibrated or not
+MASS = 1.3  # largest plausible ratio of masses to the PDG's
+FIELD = 0.02  # largest plausible deviation of the transverse momenta of tracks from those of their particles
+ANGLE = 0.05  # rad, largest plausible median angle of tracks to their particles
+SHARE, NEAR = 0.67, 60.0  # smallest plausible fraction of tracks that enter the calorimeter so near to a hit, mm
+TURNED = 0.1  # rad, largest plausible median angle of momenta at the calorimeter to those that the helix gives
 OPPOSITE = 0.5  # largest plausible fraction of tracks whose charge is not their particle's
 UNOWNED = 0.25  # largest plausible fraction of the hits' energy, or of tracks, that belongs to no target or particle
 FEW = 5  # events in which objects are looked for that are there twice, and layers at another depth
@@ -44,6 +53,15 @@ MOST_FAR = 0.3  # largest plausible fraction of targets with most of their hits 
 MIN_TARGETS = 10  # that show where their hits are
 MAX_LINKS = 20_000  # links of hits that are followed
 
+COMPARED = (
+    ("ecal_hit", 2.0, "a typical hit of the ECAL has {} GeV"),
+    ("hcal_hit", 2.0, "a typical hit of the HCAL has {} GeV"),
+    ("max_energy", 3.0, "events have up to {} GeV in hits"),
+    ("near_tracks", 2.5, "hits near a track have {} times its momentum"),
+    ("b_field", 1.05, "tracks are curved as in {} T"),
+)
+"""Scales that are compared with those of a training sample, the largest plausible ratio, and what is said of them."""
+
 
 class Check(NamedTuple):
     """One thing that was looked at."""
@@ -57,10 +75,12 @@ class Check(NamedTuple):
 class Expected:
     """What a verb knows of the events that it reads.
 
-    `targets`: how it chooses them, options of `pflow.event.truth.select_targets`; None: it has no targets.
+    `targets`: how it chooses them, options of `pflow.event.truth.select_targets`; None: it has no targets. `sample`: of
+    what the events' model was trained on; None: there is no model, or it does not say.
     """
 
     targets: Mapping[str, Any] | None = None
+    sample: SampleScales | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -80,6 +100,16 @@ class Subject:
     def hit_energy(self) -> npt.NDArray[np.float64]:
         """Energy of each hit, GeV, [hit]."""
         return jagged.flat(self.events.hits.energy, np.float64)
+
+    @functools.cached_property
+    def entries(self) -> Entries:
+        """Where tracks enter the calorimeter."""
+        return Entries.of(self.events, most=MOST_TRACKS)
+
+    @functools.cached_property
+    def scales(self) -> SampleScales:
+        """Typical energies and curvatures."""
+        return SampleScales.of(self.events, self.entries)
 
     @functools.cached_property
     def has_stable(self) -> bool:
@@ -107,6 +137,17 @@ class Subject:
         return select_targets(self.events, **options)
 
 
+def first_events(events: Events) -> Events:
+    """So many of the first events as checks need: `CHECKED`, or fewer with `CHECKED_HITS` hits in all."""
+    n_hits = np.cumsum(jagged.count(events.hits[:CHECKED]))
+    return events[: max(1, int(np.searchsorted(n_hits, CHECKED_HITS)))]
+
+
+def problems(checks: Iterable[Check]) -> str:
+    """What the checks that are not good say; "" if all are."""
+    return "; ".join(check.text for check in checks if not check.good)
+
+
 def check_events(events: Events, expected: Expected | None = None) -> list[Check]:
     """Everything that can be checked about events, by what a verb expects of them.
 
@@ -132,21 +173,81 @@ def check_units(subject: Subject) -> Iterator[Check]:
             yield Check("units", good, f"{hits:.4g} GeV in hits, {other:.4g} GeV in {what}")
 
 
+def check_hits(subject: Subject) -> Iterator[Check]:
+    """Energies of single hits, and masses of true particles, which are much alike in all files."""
+    for name, median in (("ECAL", subject.scales.ecal_hit), ("HCAL", subject.scales.hcal_hit)):
+        if median is not None:
+            low, high = HIT_ENERGY
+            text = f"a typical hit of the {name} has {median:.3g} GeV"
+            yield Check("hits", low < median < high, text if low < median < high else f"{text}: is its unit GeV?")
+    truth = subject.events.truth
+    if truth is not None:
+        columns = jagged.columns(truth)
+        known = masses(columns["pdg"])
+        heavy = np.isfinite(known) & (known > 0)
+        if heavy.any():
+            ratio = float(np.median(columns["rest_mass"][heavy] / known[heavy]))
+            text = f"masses of true particles are {ratio:.3g} times the PDG's"
+            yield Check("masses", 1 / MASS < ratio < MASS, text)
+
+
+def check_entries(subject: Subject) -> Iterator[Check]:
+    """Whether hits lie where tracks enter the calorimeter: directions, frames and the field."""
+    entries, field = subject.entries, subject.events.detector.b_field
+    ways = {
+        f"the helix from the IP in {field:g} T leads them": entries.by_helix,
+        "their state at the calorimeter is": entries.by_state[~np.isnan(entries.by_state)],
+    }
+    for way, distance in ways.items():
+        if len(distance) >= MIN_TRACKS:
+            near = float(np.mean(distance < NEAR))
+            text = f"{near:.0%} of {len(distance)} tracks have a hit within {NEAR:g} mm of where {way}"
+            yield Check("entries", near > SHARE, text)
+    turned = entries.turned[np.isfinite(entries.turned)]
+    if len(turned) >= MIN_TRACKS:
+        median = float(np.median(turned))
+        text = f"momenta of tracks at the calorimeter are {median:.2g} rad from the helix from the IP"
+        yield Check("entries", median < TURNED, text)
+
+
 def check_tracks(subject: Subject) -> Iterator[Check]:
-    """Momenta and charges of tracks against those of the particles that they are linked to."""
+    """Momenta and charges of tracks against those of the particles, other than electrons, that they are linked to."""
     events = subject.events
-    links = events.track_links
-    if events.tracks is None or events.truth is None or links is None or len(jagged.flat(links.source)) < MIN_TRACKS:
+    if events.tracks is None or events.truth is None or events.track_links is None:
         return
-    tracks, particles, field = events.tracks[links.source], events.truth[links.particle], events.detector.b_field
-    with np.errstate(divide="ignore", invalid="ignore"):  # true particles that were left out have no momentum
-        ratio = float(np.nanmedian(jagged.flat(tracks.momentum.pt / particles.momentum.pt)))
+    links = Links.of(events.track_links)
+    truth = jagged.columns(events.truth)
+    track, of = links.flat_source(jagged.count(events.tracks)), links.flat_particle(jagged.count(events.truth))
+    chosen = (np.abs(truth["pdg"][of]) != ELECTRON) & (truth["energy"][of] > 0)  # particles left out have none
+    track, of = track[chosen], of[chosen]
+    if len(track) < MIN_TRACKS:
+        return
+    measured = jagged.vectors(events.tracks["momentum"])[track].astype(np.float64)
+    true = np.stack([truth[axis][of] for axis in ("px", "py", "pz")], axis=1)
+    field = events.detector.b_field
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = float(np.nanmedian(np.hypot(*measured[:, :2].T) / np.hypot(*true[:, :2].T)))
     text = f"transverse momenta of tracks are {ratio:.3f} times those of their particles in {field:g} T"
     good = abs(ratio - 1) < FIELD
-    yield Check("field", good, text if good else f"{text}; {field / ratio:.2g} T would fit")
-    opposite = float(np.mean(jagged.flat(tracks.charge) * jagged.flat(particles.charge) < 0))
+    yield Check("field", good, text if good else f"{text}; {field / ratio:.3g} T would fit")
+    angle = float(np.median(angle_between(measured, true)))
+    yield Check("track directions", angle < ANGLE, f"tracks are {angle:.2g} rad from their particles (median)")
+    opposite = float(np.mean(jagged.flat(events.tracks["charge"])[track] * truth["charge"][of] < 0))
     text = f"{opposite:.0%} of the tracks have the opposite charge of their particles"
     yield Check("charges", opposite < OPPOSITE, text)
+
+
+def check_sample(subject: Subject) -> Iterator[Check]:
+    """The scales of the events against those of the sample that a model was trained on."""
+    sample, scales = subject.expected.sample, subject.scales
+    if sample is None:
+        return
+    for name, factor, what in COMPARED:
+        theirs, ours = getattr(sample, name), getattr(scales, name)
+        if theirs and ours:
+            low = 0.0 if name == "max_energy" else 1 / factor
+            text = f"{what.format(f'{ours:.3g}')}, and in the training sample of the model {theirs:.3g}"
+            yield Check("training sample", low < ours / theirs < factor, text)
 
 
 def check_status(subject: Subject) -> Iterator[Check]:
@@ -292,7 +393,10 @@ def check_directions(subject: Subject) -> Iterator[Check]:
 
 CHECKS: tuple[Callable[[Subject], Iterator[Check]], ...] = (
     check_units,
+    check_hits,
+    check_entries,
     check_tracks,
+    check_sample,
     check_status,
     check_response,
     check_targets,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from pflow.errors import InputError, first_line
 from pflow.event import jagged
 from pflow.event.events import Events
+from pflow.event.scales import SampleScales
 from pflow.event.truth import select_targets
 from pflow.io.checks import Check, Expected, check_events
 from pflow.io.detect import DetectorMatch, NoDetectorError, detector_matches, fitting_detectors
@@ -23,6 +24,7 @@ from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.open import EventFile, open_events
 from pflow.io.root import open_root, tree_names
+from pflow.physics.detector import Detector
 
 CHUNK_SIZE = 100  # entries read at once
 CHECKED = 100  # events whose energies are checked
@@ -95,18 +97,25 @@ class FileContent:
 
 
 def inspect_file(
-    path: str | Path, *, max_entries: int = 1000, targets: Mapping[str, Any] | None = None, **options: Any
+    path: str | Path,
+    *,
+    max_entries: int = 1000,
+    targets: Mapping[str, Any] | None = None,
+    sample_of: Callable[[Detector], SampleScales | None] = lambda _: None,
+    **options: Any,
 ) -> FileContent:
     """Summarise the first `max_entries` entries of a file; `options` as of `pflow.io.open.open_events`.
 
-    `targets`: how they are chosen for the checks, options of `pflow.event.truth.select_targets`.
+    `targets`: how they are chosen for the checks, options of `pflow.event.truth.select_targets`; `sample_of`: what a
+    model of the file's detector was trained on, for the checks.
     Entries that cannot be used count as empty. A podio file that no built-in detector fits is summarised by its
     collections, a ROOT file whose events cannot be read by its trees. Errors in opening it are raised.
     """
     try:
         try:
             with open_events(path, **options) as file:
-                return _by_events(file, min(file.num_entries, max_entries), targets or {})
+                file.expected = Expected(targets=targets or {}, sample=sample_of(file.detector))
+                return _by_events(file, min(file.num_entries, max_entries))
         except NoDetectorError as error:
             sim = options.get("schema") == "edm4hep-sim"
             return _by_collections(path, error.summary, sim=sim, max_entries=max_entries)
@@ -145,14 +154,14 @@ def inspect_truth(
     return found
 
 
-def _by_events(file: EventFile, stop: int, targets: Mapping[str, Any]) -> FileContent:
+def _by_events(file: EventFile, stop: int) -> FileContent:
     """A file that is read as a detector; counts are over the first `stop` entries."""
     collections = collection_contents(file.reader.file, stop) if isinstance(file.reader, Edm4hepReader) else ()
     missing = []
     try:
-        sums = _sum_up(file, stop, targets)
+        sums = _sum_up(file, stop)
     except InputError as error:  # raised again if it is not the truth that cannot be read
-        sums = _sum_up(file, stop, targets, truth=False)
+        sums = _sum_up(file, stop, truth=False)
         missing.append(MissingPart(name="truth", needed_for=LEARNING, reason=str(error)))
     kinds = {own.name: own.kind for own in file.detector.calorimeters}
     parts = tuple(
@@ -196,8 +205,6 @@ def _checks(file: EventFile, sums: _Sums) -> Iterator[Check]:
     yield from file.notes()
     if sums.left_out:
         yield Check("objects", False, f"left out in {len(sums.left_out)} entries; the first: {sums.left_out[0]}")
-    if absent := file.empty_calorimeters:
-        yield Check("calorimeters", False, f"no collection of {', '.join(absent)}: its energy is missing")
     yield from sums.checks
 
 
@@ -214,7 +221,7 @@ class _Sums:
     checks: list[Check] = dataclasses.field(default_factory=list)
 
 
-def _sum_up(file: EventFile, stop: int, targets: Mapping[str, Any], *, truth: bool = True) -> _Sums:
+def _sum_up(file: EventFile, stop: int, *, truth: bool = True) -> _Sums:
     sums = _Sums(template=file.read_all(file.num_entries, truth=truth)[0])
     for start, end in file.ranges(CHUNK_SIZE):
         if start >= stop:
@@ -224,7 +231,7 @@ def _sum_up(file: EventFile, stop: int, targets: Mapping[str, Any], *, truth: bo
         sums.left_out += map(str, left_out)
         if start == 0:
             with suppress(InputError):  # truth that cannot be used, which is listed as missing
-                sums.checks = check_events(events[:CHECKED], Expected(targets=targets))
+                sums.checks = check_events(events[:CHECKED], file.expected)
         energies = {} if events.reference is None else {"reference": float(ak.sum(events.reference.energy))}
         sums.counts.update({name: int(jagged.count(part).sum()) for name, part in events.parts() if name != "hits"})
         subdetector, layer = jagged.flat(events.hits.subdetector), jagged.flat(events.hits.layer)

@@ -14,14 +14,12 @@ from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.events import Events, concatenate
 from pflow.event.skipped import BadEntriesWarning, ImplausibleWarning, LeftOutWarning, leave_out, refused_message
-from pflow.io.checks import Check, Expected, check_events
+from pflow.io.checks import Check, Expected, check_events, first_events, problems
 from pflow.io.remote import with_retries
 from pflow.io.root import read_ranges
 from pflow.physics.detector import Detector
 
 OnError = Literal["raise", "skip"]
-
-CHECKED = 20  # events of a file that are checked while it is read
 
 
 @runtime_checkable
@@ -37,7 +35,11 @@ class Reader(Protocol):
     absent: tuple[str, ...]
     sources: Mapping[str, tuple[str, ...]]
     truth_tracks: bool
-    notes: Mapping[str, str]  # what was found to be wrong while it was read, by what it is about
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What was found to be wrong while it was read, by what it is about."""
+        ...
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
         """Read the entries `start` to `stop` (exclusive) without validating them; `truth` with links and reference.
@@ -66,6 +68,10 @@ class EventFile:
         Branches of a flat file (`pflow.io.layout.Layout`); None for other schemas.
     truth_tracks
         Whether its tracks are made from Monte Carlo particles.
+    expected
+        What is known of its events, for the checks of the first that are read (`pflow.io.checks.Expected`).
+    said
+        Names of the checks that were warned of.
 
     >>> with pflow.open_events("multi_test_small.root") as file:
     ...     events = file.read(10, 20)
@@ -73,7 +79,7 @@ class EventFile:
 
     def __init__(self, path: str, reopen: Callable[[], Reader], *, expected: Expected | None = None) -> None:
         self._reopen = reopen
-        self._expected = expected
+        self.expected = expected
         self.reader = reader = with_retries(path, reopen)
         self.schema = reader.schema
         self.path = reader.path
@@ -85,7 +91,7 @@ class EventFile:
         self.truth_tracks = reader.truth_tracks
         self.layout = getattr(reader, "layout", None)
         self._checked: set[bool] = set()  # with truth, without
-        self._noted: set[str] = set()
+        self.said: set[str] = set()
 
     def __enter__(self) -> EventFile:
         return self
@@ -156,17 +162,20 @@ class EventFile:
         if truth not in self._checked and len(jagged.flat_records(events.hits)):
             self._checked.add(truth)
             with suppress(InputError):  # truth that cannot be used, which who uses it says
-                checks += check_events(events[:CHECKED], self._expected)
-        new = [check for check in checks if not check.good and check.name not in self._noted]
-        self._noted |= {check.name for check in new}
+                checks += check_events(first_events(events), self.expected)
+        new = [check for check in checks if not check.good and check.name not in self.said]
+        self.said |= {check.name for check in new}
         if new:
-            text = "; ".join(check.text for check in new)
-            warnings.warn(f"{self.path}: {text}", ImplausibleWarning, stacklevel=3)
+            warnings.warn(f"{self.path}: {problems(new)}", ImplausibleWarning, stacklevel=3)
         return events
 
     def notes(self) -> list[Check]:
         """What was found to be wrong with the file while it was opened and read so far."""
-        return [Check(about, False, text) for about, text in self.reader.notes.items()]
+        notes = [Check(about, False, text) for about, text in self.reader.notes.items()]
+        if absent := self.empty_calorimeters:
+            text = f"no collection of {', '.join(absent)}: its energy is missing from the particles"
+            notes.append(Check("calorimeters", False, text))
+        return notes
 
     def read_all(
         self, start: int = 0, stop: int | None = None, *, truth: bool = True, strict: bool = False

@@ -14,6 +14,7 @@ from pflow.config import from_plain
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction, concatenate
+from pflow.event.scales import SampleScales
 from pflow.event.skipped import ImplausibleWarning, leave_out_files
 from pflow.event.truth import RULES
 from pflow.io.checks import Expected
@@ -106,7 +107,7 @@ def evaluate(
         check_order(paths, truth_files)
     if any(one.get("truth_tracks") for paths in files.values() for path in paths for one in _inputs(path) or ()):
         options["truth_tracks"] = True
-    options["expected"] = Expected(targets=total.settings.chosen_by)
+    options["expected"] = Expected(targets=total.settings.chosen_by, sample=_sample(files[name][0]))
     by_hits = isinstance(total.settings.matching, HitMatching)
     parts = _parts(files, truth_files)
     failed: list[InputError] = []
@@ -201,6 +202,12 @@ def _inputs(path: FilePath) -> list[dict[str, Any]] | None:
         return None
     stated = [entry.get("entries") for entry in inputs]
     return inputs if None in stated or sum(stated) == count_entries(str(path)) else None
+
+
+def _sample(path: FilePath) -> SampleScales | None:
+    """What an output of pflow says of the sample that its model was trained on."""
+    scales = (provenance_of(path) or {}).get("configuration", {}).get("tokeniser", {}).get("sample")
+    return None if scales is None else from_plain(SampleScales, scales, "sample")
 
 
 def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:

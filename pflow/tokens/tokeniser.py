@@ -14,6 +14,7 @@ from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
+from pflow.event.scales import SampleScales
 from pflow.event.skipped import without_refused
 from pflow.physics.detector import KINDS, Detector
 from pflow.physics.geometry import Geometry
@@ -84,6 +85,7 @@ class Tokeniser:
     """Token configuration, detector, vocabulary and scales, fitted on training events (`fit`) or from a checkpoint.
 
     `scales` has the normaliser of each part of the source, `energy` that of the particles' energy, log10(E / GeV).
+    `sample`: of what the model was trained on, by which other events are checked; None: not known.
     """
 
     config: TokenConfig
@@ -92,6 +94,7 @@ class Tokeniser:
     scales: Mapping[str, Normaliser]
     energy: Normaliser
     n_events: int
+    sample: SampleScales | None = None
 
     def __post_init__(self) -> None:
         for part in PARTS:

@@ -43,6 +43,7 @@ def test_every_event_has_an_entry_in_order(model, events):
     assert np.count_nonzero(ak.num(got.particles)) > len(events) / 2
 
 
+@pytest.mark.filterwarnings("ignore::pflow.event.skipped.ImplausibleWarning")  # no track leads to hits that are moved
 def test_files_are_read_as_the_detector_of_the_model(model, sample_dir, same_reco, tmp_path):
     path = sample_dir / "multi_test_small.root"
     found = model.reconstruct(f"{path}:events")

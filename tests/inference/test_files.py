@@ -159,7 +159,10 @@ def test_a_file_of_another_detector_is_refused(model, cld_path, tmp_path):
 
 def test_a_shipped_model_reads_another_detector_that_is_named(cld_path, tmp_path):
     """It has more calorimeters: each hit goes to the one that is most like its own."""
-    with pytest.warns(ImplausibleWarning, match=r"reco\.root: .* of 244\.4 GeV of tracks are in neutral"):
+    with (
+        pytest.warns(ImplausibleWarning, match=r"reco\.root: .* of 244\.4 GeV of tracks are in neutral"),
+        pytest.warns(ImplausibleWarning, match=r"curved as in 2 T, and in the training sample of the model 3\.5"),
+    ):
         summary = run([cld_path], "ild-g4-general", tmp_path / "reco.root", detector="cld")
     _, neutral, lost = summary.track_momentum / summary.track_momentum[0]
     assert f"{neutral:.1%} of the momentum of tracks in neutral particles, {lost:.1%} of" in _report(summary, "")

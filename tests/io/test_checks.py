@@ -31,17 +31,25 @@ def problems(events, **targets) -> list[str]:
 def test_nothing_is_wrong_with_real_events(cld_rec, cld_sim):
     assert problems(cld_rec) == problems(cld_sim) == []
     names = {"units", "response", "field", "charges", "targets", "hits twice", "tracks twice"}
-    assert {check.name for check in checks(cld_rec)} >= names | {"layers", "links", "directions"}
+    assert {check.name for check in checks(cld_rec)} >= names | {
+        "layers",
+        "links",
+        "directions",
+        "hits",
+        "masses",
+        "entries",
+        "track directions",
+    }
 
 
 @pytest.mark.parametrize(
     ("part", "field", "factor", "names"),
     [
-        ("hits", "energy", 1000.0, {"units", "response"}),
+        ("hits", "energy", 1000.0, {"units", "hits", "response"}),
         ("hits", "energy", 0.025, {"units", "response", "targets"}),
         ("hits", "energy", 2.0, {"response"}),
-        ("tracks", "momentum", 1.75, {"field"}),
-        ("tracks", "charge", -1, {"charges"}),
+        ("tracks", "momentum", 1.75, {"field", "entries"}),
+        ("tracks", "charge", -1, {"charges", "entries"}),
         ("reference", "energy", 1000.0, {"units"}),
         ("truth", "status", 2001, {"status"}),
     ],
@@ -156,7 +164,7 @@ def test_ids_of_merged_files_are_joined(merged, toy):
 
 def test_an_id_with_two_names_in_merged_files_is_named(merged, toy):
     with open_events(merged({**IDS, "A1": 13, "B": 11}), detector=toy) as file:
-        (check,) = file.notes()
+        check, *_ = file.notes()
     assert "entries 0 and 1 of the metadata name the collection with id 13 B and A1" in check.text
 
 

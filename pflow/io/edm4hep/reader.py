@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections import ChainMap, defaultdict
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import awkward as ak
@@ -20,9 +22,16 @@ from pflow.event.links import Links, sum_by_pair
 from pflow.event.truth_tracks import follow_to_calorimeter, make_truth_tracks
 from pflow.io.edm4hep.collections import SUBSET, link_pairs, list_collections
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation, track_states
-from pflow.io.edm4hep.simulated import Contributions, count_layers, digitise, read_contributions
+from pflow.io.edm4hep.simulated import (
+    ROUNDING,
+    Contributions,
+    Digitised,
+    count_layers,
+    digitise,
+    read_contributions,
+)
 from pflow.physics import kinematics
-from pflow.physics.detector import Calorimeter, Detector
+from pflow.physics.detector import Calorimeter, Detector, TruthTracking
 from pflow.physics.pdg import known_charges
 
 __all__ = ["AT_CALORIMETER", "AT_IP", "Edm4hepReader", "HitOrigins", "missing_collections"]
@@ -45,12 +54,26 @@ TRUTH_MEMBERS = {
     **{f"v{axis}": f"vertex.{axis}" for axis in "xyz"},
 }
 
+STATE = ("D0", "Z0", "phi", "omega", "tanLambda", "referencePoint.x", "referencePoint.y", "referencePoint.z")
+"""Members of edm4hep::TrackState that are read."""
+
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 MAX_LINKED = 10  # entries that are looked at to find what links lead to
 
 MOSTLY = 0.8
 """Fraction of links that must lead to collections of the file; others lead to detectors that are not described."""
+
+MOST_CUT = 0.4  # largest plausible fraction of the energy of simulated hits that a time window cuts
+EARLY = 0.01  # largest plausible fraction of the energy of all hits that comes before light from the origin
+LEAST_ENERGY = 5.0  # GeV; less shows nothing of the times
+
+CROSSING_PT, CROSSING_TAN_LAMBDA = 1.0, 3.0  # GeV, particles above and below which should cross the tracker
+MIN_CROSSING = 5  # so many particles show whether they get tracks
+
+AT_AXIS = 10.0  # mm from the z axis, within which a reference point is at the IP
+FRONT = 0.9  # share of the distance to the calorimeter's front face from which on a point is near it
 
 CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that counts as none
 
@@ -88,7 +111,9 @@ class Edm4hepReader:
         self.file = file
         self.schema, self.path, self.uuid, self.tree = file.schema, file.path, file.uuid, columns.tree
         self.num_entries = columns.num_entries
-        self.notes: Mapping[str, str] = file.notes
+        self.notes: MutableMapping[str, str] = ChainMap(
+            {}, file.notes
+        )  # another detector may be tried on the same file
         self.detector = detector
         self.sim = _only_simulated(file, detector) if sim is None else sim
         if not any(_names(calorimeter, self.sim) for calorimeter in detector.calorimeters):
@@ -131,7 +156,7 @@ class Edm4hepReader:
         )
         for name in (name for part, names in wanted.items() if not there[part] for name in names):
             if columns.has(f"{name}{SUBSET}"):
-                file.notes[name] = f"{name} only refers to objects of other collections (a subset) and is not read"
+                self.notes[name] = f"{name} only refers to objects of other collections (a subset) and is not read"
         self.truth_tracks = truth_tracks and not self.sources["tracks"]
         if self.truth_tracks:
             self._check_truth_tracks()
@@ -148,6 +173,16 @@ class Edm4hepReader:
         """The same, and which objects of the file the hits are."""
         chosen = _Range(self, start, stop)
         return chosen.events(truth), chosen.hit_origins()
+
+    @functools.cached_property
+    def states_elsewhere(self) -> bool:
+        """Whether many states at the calorimeter are elsewhere, by the first entries."""
+        (collection,), first = self.sources["tracks"], _Range(self, 0, min(self.num_entries, MAX_LINKED))
+        with suppress(InputError):  # an entry that cannot be decoded
+            location, parameters = first.states(collection)
+            mine = jagged.flat(location) == AT_CALORIMETER
+            return first.note_states(collection, "calorimeter", ~_at_front(_position(parameters), self.detector)[mine])
+        return False
 
     def _chain(self) -> dict[str, tuple[str, ...]]:
         """Links from the digitised hits to simulated ones, through which particles follow from contributions."""
@@ -215,6 +250,7 @@ class _Range:
                 assert settings is not None  # checked when the file was opened
                 names = [name for name in settings.sim_tracker_hits if self.file.columns.has(name)]
                 n_layers = count_layers(self.file, names, joined, self.start, self.stop)
+                self.note_untracked(particles, n_layers, settings)
                 entry = np.arange(self.start, self.stop)
                 parts["tracks"], track_links = make_truth_tracks(
                     particles, n_layers, detector=detector, settings=settings, event=event, entry=entry
@@ -237,6 +273,7 @@ class _Range:
     def hits(self) -> ak.Array:
         """Hits of all calorimeters; notes where each collection went, and the contributions to each simulated one."""
         pieces: defaultdict[str, list[ak.Array]] = defaultdict(list)
+        digitised: dict[str, Digitised] = {}
         for subdetector, calorimeter in enumerate(self.reader.detector.calorimeters):
             for name, index in (piece for own in self.sources[calorimeter.name] for piece in self.members(own)):
                 energy = self.get(name, "energy")
@@ -246,9 +283,8 @@ class _Range:
                 columns["layer"] = self.layers(name, energy, calorimeter.cell_encoding)
                 if self.reader.sim:
                     contributions = read_contributions(self.file, name, self.start, self.stop)
-                    columns, contributions = digitise(calorimeter, columns, contributions)
-                    if contributions is not None:
-                        self.contributions[name] = contributions
+                    digitised[name] = digitise(calorimeter, columns, contributions)
+                    columns = digitised[name].columns
                 else:
                     known = self.file.columns.has(name, "time")
                     columns["time"] = self.get(name, "time") if known else _filled(energy, np.float32(np.nan))
@@ -260,6 +296,10 @@ class _Range:
                 self.index.append(columns.pop("index"))
                 for key, values in columns.items():
                     pieces[key].append(values)
+        self.contributions = {
+            name: made.contributions for name, made in digitised.items() if made.contributions is not None
+        }
+        self.note_lost(digitised)
         if not self.names:
             none = jagged.unflatten(np.zeros(0, np.float32), np.zeros(self.stop - self.start, np.int64))
             return make_hits(**dict.fromkeys(("energy", "x", "y", "z"), none))
@@ -280,7 +320,44 @@ class _Range:
                 lost &= ~mine
                 yield source, jagged.unflatten(index[mine], np.bincount(event[mine], minlength=len(counts)))
         if lost.any():
-            self.file.notes[name] = f"{lost.sum()} of {len(lost)} references of {name} lead to no hit of the file"
+            self.reader.notes[name] = f"{lost.sum()} of {len(lost)} references of {name} lead to no hit of the file"
+
+    def note_lost(self, digitised: Mapping[str, Digitised]) -> None:
+        """Note simulated hits without all of their contributions, and energy that a time window cuts."""
+        everything = sum(made.total for made in digitised.values())
+        lost, cut = [], []
+        for name, made in digitised.items():
+            absent = () if made.contributions is None else made.contributions.absent
+            if made.lost > ROUNDING * made.total:
+                gone = f" ({', '.join(absent)} is not in the file)" if absent else ""
+                lost.append(f"{made.lost / made.total:.0%} of {name}{gone}")
+            early, outside = made.early, made.early + made.late
+            if early > EARLY * everything or outside > MOST_CUT * max(made.total, everything / 4):
+                early_share = early / made.total
+                cut.append(f"{outside / made.total:.0%} of {name} ({early_share:.0%} comes earlier than light)")
+        if lost:
+            self.reader.notes["contributions"] = (
+                "contributions do not sum to the energy of their hits, which is used: "
+                f"without contributions are {', '.join(lost)}"
+            )
+        if cut and everything > LEAST_ENERGY:
+            self.reader.notes["times"] = f"time windows cut energy, as if times were not in ns: {', '.join(cut)}"
+
+    def note_untracked(self, particles: ak.Array, n_layers: Ints, settings: TruthTracking) -> None:
+        """Note stable charged particles that cross the tracker and get no track, as where tracker hits are missing."""
+        columns = jagged.columns(particles)
+        pt = np.hypot(columns["px"], columns["py"])
+        radius = np.hypot(columns["vertex.x"], columns["vertex.y"])
+        charged = (np.abs(columns["charge"]) == 1) & (columns["status"] == 1) & (radius < settings.max_vertex_radius)
+        crossing = charged & (pt > CROSSING_PT) & (np.abs(columns["pz"]) < CROSSING_TAN_LAMBDA * pt)
+        n_tracks, n = int((n_layers[crossing] >= settings.min_layers).sum()), int(crossing.sum())
+        if n >= MIN_CROSSING and n_tracks < MOSTLY * n:
+            absent = [name for name in settings.sim_tracker_hits if not self.file.columns.has(name)]
+            gone = f" ({', '.join(absent)}: not in the file)" if absent else ""
+            self.reader.notes["truth tracks"] = (
+                f"only {n_tracks} of {n} charged particles that cross the tracker have hits in {settings.min_layers} "
+                f"layers and so a track{gone}"
+            )
 
     def hit_origins(self) -> HitOrigins:
         """What the hits are; after `hits`."""
@@ -321,46 +398,52 @@ class _Range:
         """Tracks of one collection.
 
         Momentum, charge and track parameters are those of the state at the IP, else at the first hit, the last, the
-        calorimeter, or any; NaN without states (those that are not finite or straight count as none). At the
-        calorimeter they are the state's there, at ``referencePoint + (-D0 sin phi, D0 cos phi, Z0)``; without one the
-        helix is followed.
+        calorimeter, or any, followed along the helix to where it is closest to the z axis; NaN without states (those
+        that are not finite or straight count as none). At the calorimeter they are the state's there, at
+        ``referencePoint + (-D0 sin phi, D0 cos phi, Z0)``; without one that is there the helix is followed.
         """
-        states = track_states(self.file.columns, collection)
-        if states is None:
-            raise InputError(
-                f"the tracks have no states; expected _{collection}_trackStates or {collection}_1",
-                file=self.file.path,
-                field=collection,
-            )
-        names = ("D0", "Z0", "phi", "omega", "tanLambda", *(f"referencePoint.{axis}" for axis in "xyz"))
-        location_by_event = self.get(states, "location")
+        location_by_event, parameters = self.states(collection)
         location = jagged.flat(location_by_event)
         begin, end = self.get(collection, "trackStates_begin"), self.get(collection, "trackStates_end")
         track, member = expand(begin, end, jagged.count(location_by_event))
         counts = jagged.count(begin)
 
-        d0, z0, phi, omega, tan_lambda, x, y, z = (jagged.flat(self.get(states, name), np.float64) for name in names)
-        usable = np.isfinite([d0, z0, phi, omega, tan_lambda, x, y, z]).all(axis=0) & (omega != 0)
+        d0, z0, phi, omega, tan_lambda, x, y, _ = parameters
+        usable = np.isfinite(parameters).all(axis=0) & (omega != 0)
         track, member, omega = track[usable[member]], member[usable[member]], np.where(usable, omega, np.nan)
+        detector, charge = self.reader.detector, np.sign(omega)
+        b_field = detector.b_field
+        position = _position(parameters)
+        momentum = np.stack(kinematics.momentum_from_track(omega, phi, tan_lambda, b_field))
+        away = (location != AT_IP) | (np.hypot(x, y) > AT_AXIS)
+        self.note_states(collection, "IP", away[location == AT_IP])
         rank = np.full(len(location), len(VERTEX_PREFERENCE))
         for preference, place in enumerate(VERTEX_PREFERENCE):
             rank[location == place] = preference
         vertex = _first_state(track, member, rank[member], int(counts.sum()))
         there = location[member] == AT_CALORIMETER
+        elsewhere = ~_at_front(position, detector)
+        if elsewhere[member[there]].any() and self.reader.states_elsewhere:
+            there &= ~elsewhere[member]
         face = _first_state(track[there], member[there], rank[member][there], int(counts.sum()))
-
-        b_field = self.reader.detector.b_field
-        px, py, pz = kinematics.momentum_from_track(omega, phi, tan_lambda, b_field)
-        at_vertex = {"omega": omega, "phi": phi, "tan_lambda": tan_lambda, "d0": d0, "z0": z0}
-        position, momentum = np.stack([x - d0 * np.sin(phi), y + d0 * np.cos(phi), z + z0]), np.stack([px, py, pz])
         at_face = np.append(np.concatenate([position, momentum]), np.full((6, 1), np.nan), axis=1)[:, face]
+
+        if away.any():
+            (x, y, z), (px, py, pz) = position, momentum
+            distance, z_axis = kinematics.impact_parameters(x, y, z, px, py, pz, charge, b_field)
+            perigee = kinematics.momentum_at_perigee(x, y, px, py, charge, b_field)
+            d0, z0 = np.where(away, -np.sign(charge * b_field) * distance, d0), np.where(away, z_axis, z0)
+            phi = np.where(away, np.arctan2(perigee[1], perigee[0]), phi)
+            momentum[:2] = np.where(away, perigee, momentum[:2])
+            position = np.where(away, [-d0 * np.sin(phi), d0 * np.cos(phi), z0], position)
+        at_vertex = {"omega": omega, "phi": phi, "tan_lambda": tan_lambda, "d0": d0, "z0": z0}
         follow = np.flatnonzero((face < 0) & (vertex >= 0))
         if len(follow):
-            start, detector = vertex[follow], self.reader.detector
+            start = vertex[follow]
             sides = None if detector.truth_tracks is None else detector.truth_tracks.sides
             origin: Any = position[:, start].T
             motion: Any = momentum[:, start].T
-            reached = follow_to_calorimeter(origin, motion, np.sign(omega[start]), detector, sides)
+            reached = follow_to_calorimeter(origin, motion, charge[start], detector, sides)
             at_face[:, follow] = np.concatenate(reached, axis=1).T
         return make_tracks(
             b_field=b_field,
@@ -369,6 +452,29 @@ class _Range:
                 f"calo_{name}": jagged.unflatten(values, counts)
                 for name, values in zip(("x", "y", "z", "px", "py", "pz"), at_face, strict=True)
             },
+        )
+
+    def note_states(self, collection: str, place: str, elsewhere: Mask) -> bool:
+        """Whether many states of a place lie elsewhere, [state], which then is noted."""
+        many = bool(elsewhere.sum() > (1 - MOSTLY) * len(elsewhere))
+        if many:
+            self.reader.notes[f"{collection} at the {place}"] = (
+                f"{elsewhere.sum()} of {len(elsewhere)} states of {collection} at the {place} have a reference point "
+                "elsewhere (expected mm); their tracks are followed along the helix"
+            )
+        return many
+
+    def states(self, collection: str) -> tuple[ak.Array, npt.NDArray[np.float64]]:
+        """Locations [event, state] and parameters of all states of tracks: `STATE`, float64 [8, state]."""
+        states = track_states(self.file.columns, collection)
+        if states is None:
+            raise InputError(
+                f"the tracks have no states; expected _{collection}_trackStates or {collection}_1",
+                file=self.file.path,
+                field=collection,
+            )
+        return self.get(states, "location"), np.stack(
+            [jagged.flat(self.get(states, name), np.float64) for name in STATE]
         )
 
     def particles(self) -> ak.Array:
@@ -392,7 +498,7 @@ class _Range:
         wrong = np.flatnonzero(np.abs(known - charge) > CHARGE_ROUNDING)
         if len(wrong):
             first = wrong[0]
-            self.file.notes[f"{name}.charge"] = (
+            self.reader.notes[f"{name}.charge"] = (
                 f"{name}.charge is not the PDG's for {len(wrong)} of {len(charge)} particles (PDG code {codes[first]}: "
                 f"{charge[first]:g} e, expected {known[first]:g} e); the PDG's is used"
             )
@@ -450,7 +556,7 @@ class _Range:
                     lost |= own == number
         if lost.mean() > 1 - MOSTLY or not known.any():
             gone = f": {', '.join(sorted(names))} is not in the file" if names else ""
-            self.file.notes[link] = f"{known.sum()} of {len(known)} references of {link} lead from {ends}{gone}"
+            self.reader.notes[link] = f"{known.sum()} of {len(known)} references of {link} lead from {ends}{gone}"
 
     def sim_links(self, name: str, own: Contributions, hits: Joined, truth: Joined) -> Links:
         """Links of one simulated collection: the energy that each particle left in each of its hits."""
@@ -521,6 +627,21 @@ def _only_simulated(file: PodioFile, detector: Detector) -> bool:
         for sim in (True, False)
     )
     return simulated and not digitised
+
+
+def _position(parameters: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Where states of tracks with parameters `STATE` [8, state] are, [3, state], mm."""
+    d0, z0, phi, _, _, x, y, z = parameters
+    return np.stack([x - d0 * np.sin(phi), y + d0 * np.cos(phi), z + z0])
+
+
+def _at_front(position: npt.NDArray[np.float64], detector: Detector) -> Mask:
+    """Whether points [3, N], mm, lie near the front face of the calorimeter."""
+    radius, z = np.hypot(*position[:2]), np.abs(position[2])
+    most = detector.ecal_outer_radius / detector.ecal_inner_radius / FRONT
+    inside = (radius < FRONT * detector.ecal_inner_radius) & (z < FRONT * detector.ecal_inner_z)
+    beyond = (radius > most * detector.ecal_inner_radius) | (z > most * detector.ecal_inner_z)
+    return np.asarray(~inside & ~beyond)
 
 
 def _first_state(track: Ints, member: Ints, rank: Ints, n_tracks: int) -> Ints:

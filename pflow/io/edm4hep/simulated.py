@@ -1,5 +1,6 @@
 """Simulated hits: contributions to calorimeter hits, their digitisation, and the tracker layers of each particle.
 
+The energy of a hit is the sum of its contributions; where some of them are not in the file, the hit's energy counts.
 Digitisation follows DDCaloDigi (iLCSoft/DDMarlinPandora) with the settings of key4hep/CLDConfig: contributions within
 the time window are summed, cells above the threshold are kept, the sum is scaled to calibrated energy, and the time is
 the earliest in the window, t - r / (300 mm/ns) + 0.1 ns. DDCaloDigi also counts the first contribution whatever its
@@ -24,6 +25,9 @@ from pflow.physics.detector import Calorimeter
 SPEED_OF_LIGHT = 300.0  # mm/ns, rounded as in DDCaloDigi, whose times are reproduced to a picosecond so
 PROMPT_TIME = 0.1  # time of a hit by a particle that flew straight from the origin at c, ns, by DDCaloDigi's definition
 
+ROUNDING = 0.01
+"""Largest relative difference of a hit's energy from the sum of its contributions that counts as none."""
+
 BY_SECONDARY = 1 << 30
 """Bit of edm4hep::SimTrackerHit.quality: the hit is of a secondary that is not kept, though linked to its ancestor."""
 
@@ -42,6 +46,7 @@ class Contributions:
     event: Ints
     particle_id: Ints
     particle: Ints  # collection id and index of the Monte Carlo particle, both -1 where the file has none
+    absent: tuple[str, ...] = ()  # collections of contributions that the file does not hold
 
     def of_kept(self, kept: npt.NDArray[np.bool_], counted: npt.NDArray[np.bool_]) -> Contributions:
         """Those that count, bool [contribution], to the hits that are kept, bool [hit], which are numbered anew."""
@@ -49,8 +54,21 @@ class Contributions:
         return Contributions(
             counts=np.diff(jagged.offsets(kept)[jagged.offsets(self.counts)]),
             hit=(np.cumsum(kept) - 1)[self.hit[use]],
+            absent=self.absent,
             **{name: getattr(self, name)[use] for name in ("energy", "time", "event", "particle_id", "particle")},
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Digitised:
+    """The hits of one simulated collection that digitisation keeps, and what became of the energy of all, GeV."""
+
+    columns: dict[str, ak.Array]
+    contributions: Contributions | None  # that count to these hits
+    total: float  # calibrated, before any is cut
+    lost: float  # by which hits differ from the sum of their contributions
+    early: float  # cut by the time window: earlier than light
+    late: float
 
 
 def read_contributions(file: PodioFile, collection: str, start: int, stop: int) -> Contributions | None:
@@ -66,7 +84,8 @@ def read_contributions(file: PodioFile, collection: str, start: int, stop: int) 
     begin, end = get(collection, "contributions_begin"), get(collection, "contributions_end")
     n_references, reference_id, reference_index = file.references(branch, start, stop)
     event = jagged.event_index(n_references)
-    names = [name for name in file.names(reference_id) if columns.has(name, "energy")]
+    referenced = file.names(reference_id)
+    names = [name for name in referenced if columns.has(name, "energy")]
     energies = [get(name, "energy") for name in names]
     joined = Joined(names, [jagged.count(values) for values in energies] or np.zeros((1, stop - start)))
     position, known = joined.resolve(file, reference_id, reference_index, event)
@@ -92,47 +111,66 @@ def read_contributions(file: PodioFile, collection: str, start: int, stop: int) 
         event=event[member],
         particle_id=particle_id,
         particle=particle,
+        absent=tuple(name for name in referenced if name not in names),
     )
 
 
-def digitise(
-    calorimeter: Calorimeter, columns: dict[str, ak.Array], contributions: Contributions | None
-) -> tuple[dict[str, ak.Array], Contributions | None]:
-    """The hits of one simulated collection that digitisation keeps, and the contributions that count to them.
+def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributions: Contributions | None) -> Digitised:
+    """Digitise the hits of one simulated collection.
 
     `columns`, [event, hit]: ``energy`` (visible, GeV; calibrated in the result), ``x``, ``y``, ``z`` (mm), ``layer``
     (-1 unknown) and others; ``time`` (ns) is added, NaN without contributions, to which then no time window applies.
+    Of a hit some of whose contributions are missing the window cuts the share that it cuts of the others.
     """
     values = {key: jagged.flat(array) for key, array in columns.items()}
     energy = values["energy"].astype(np.float64)
     n_hits = len(energy)
     time = np.full(n_hits, np.nan)
+    scale = np.full(n_hits, calorimeter.sim_scale)
+    if calorimeter.sim_deep_scale is not None:
+        first_layer, deep_scale = calorimeter.sim_deep_scale
+        scale[values["layer"] >= first_layer] = deep_scale
     counted = None
-    if contributions is not None:
+    total, lost, early, late = float(np.nansum(scale * energy)), 0.0, 0.0, 0.0
+    if contributions is None:
+        lost = 0.0 if calorimeter.sim_time_window is None else total  # no energy is of an unknown time
+    else:
         times = contributions.time
         counted = np.ones(len(times), dtype=bool)
+        known = np.bincount(contributions.hit, contributions.energy, n_hits)
+        differs = (energy > 0) & (np.abs(known - energy) > ROUNDING * energy)
+        lost = float(scale[differs] @ np.abs(known - energy)[differs])
         if calorimeter.sim_time_window is not None:
             earliest, latest = calorimeter.sim_time_window
             position = np.stack([values[axis] for axis in "xyz"], axis=-1).astype(np.float64)
             times = time_after_flight(times, position[contributions.hit])
             counted = (times > earliest) & (times < latest)
-            energy = np.bincount(contributions.hit[counted], contributions.energy[counted], n_hits).astype(np.float64)
+            calibrated = scale[contributions.hit] * contributions.energy
+            early = float(calibrated[times <= earliest].sum())
+            late = float(calibrated[~counted].sum()) - early
+            inside = np.bincount(contributions.hit[counted], contributions.energy[counted], n_hits).astype(np.float64)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                share = np.where(known > 0, inside / known, 1.0)
+            energy = np.where(differs, energy * share, inside)
         first = np.full(n_hits, np.inf)
         np.minimum.at(first, contributions.hit[counted], times[counted])
         time = np.where(np.isfinite(first), first, np.nan)
     if not calorimeter.sim_measures_time:
         time = np.zeros(n_hits)
     kept = np.ones(n_hits, dtype=bool) if calorimeter.sim_threshold is None else energy > calorimeter.sim_threshold
-    scale = np.full(n_hits, calorimeter.sim_scale)
-    if calorimeter.sim_deep_scale is not None:
-        first_layer, deep_scale = calorimeter.sim_deep_scale
-        scale[values["layer"] >= first_layer] = deep_scale
     values |= {"energy": energy * scale, "time": time}
     event = jagged.event_index(jagged.count(columns["energy"]))
     counts = np.bincount(event[kept], minlength=len(columns["energy"]))
     if contributions is not None and counted is not None:
         contributions = contributions.of_kept(kept, counted)
-    return {key: jagged.unflatten(array[kept], counts) for key, array in values.items()}, contributions
+    return Digitised(
+        columns={key: jagged.unflatten(array[kept], counts) for key, array in values.items()},
+        contributions=contributions,
+        total=total,
+        lost=lost,
+        early=early,
+        late=late,
+    )
 
 
 def time_after_flight(time: Floats, position: Floats) -> Floats:

@@ -1,7 +1,8 @@
 """A small file as podio writes it, and a reconstruction of its events."""
 
+import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
-from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, edm4hep_types
+from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, collection_id, edm4hep_types
 from pflow.io.edm4hep.frames import Filled, FrameWriter
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
@@ -113,6 +114,36 @@ def write_podio(tmp_path: Path) -> Callable[..., Path]:
                 {"metadata": [{"String": {"A1__CellIDEncoding": ["layer:8"]}}], "runs": [{"Int": {"run": [7]}}] * 2}
             )
         return path
+
+    return write
+
+
+@functools.cache
+def columns_of(path: Path) -> tuple[dict[str, ak.Array], dict[str, ak.Array]]:
+    """Columns of a file by branch and member, e.g. ``MCParticles.PDG``, and its metadata."""
+    with uproot.open(path) as file:
+        tree = file["events"]
+        metadata = {key: file["metadata"][key].array()[:1] for key in ("GPStringKeys", "GPStringValues")}
+        return {key: tree[key].array() for key in tree.keys(filter_name="*.*")}, metadata
+
+
+@pytest.fixture
+def rewrite(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a file again with some members set, in the shape that they have, and without the collections `drop`."""
+
+    def write(path: Path, members: Mapping[str, Callable[[Any], Any]] = {}, drop: tuple[str, ...] = ()) -> Path:
+        columns, metadata = columns_of(path)
+        found = {key: values for key, values in columns.items() if key.strip("_").partition(".")[0] not in drop}
+        for key, values in members.items():
+            flat = ak.to_numpy(ak.flatten(found[key]))
+            found[key] = ak.unflatten(np.asarray(values(flat.copy()), flat.dtype), ak.num(found[key]))
+        names = sorted({key.partition(".")[0] for key in columns if not key.startswith("_")})
+        table = {"name": ak.Array([names]), "collectionID": np.array([[collection_id(name) for name in names]])}
+        with uproot.recreate(tmp_path / "changed.root") as file:
+            file.mktree("events", {key: array.type.content for key, array in found.items()}).extend(found)
+            file.mkrntuple("metadata", metadata)
+            file.mkrntuple("podio_metadata", {"events___CollectionTypeInfo": ak.zip(table)})
+        return tmp_path / "changed.root"
 
     return write
 

@@ -5,51 +5,16 @@ import warnings
 import awkward as ak
 import numpy as np
 import pytest
-import uproot
 
 from pflow.event.truth import select_targets
-from pflow.io.edm4hep.data_model import collection_id
 from pflow.io.open import read_events
 from pflow.metrics.evaluation import visible_truth
 
-TRUTH = ("MCParticles", "_MCParticles_parents", "_MCParticles_daughters")
-OTHERS = ("ECALBarrel", "ECALEndcap", "HCALBarrel", "HCALEndcap", "HCALOther", "MUON", "PandoraPFOs")
-LINKS = ("CalohitMCTruthLink", "SiTracksMCTruthLink")
-TRACKS = ("SiTracks_Refitted", "_SiTracks_Refitted_trackStates")
-
-
-@pytest.fixture(scope="module")
-def columns(cld_path):
-    """Columns of the events by branch and member, e.g. ``MCParticles.PDG``."""
-    ends = [f"_{name}_{end}" for name in LINKS for end in ("from", "to")]
-    with uproot.open(cld_path) as file:
-        tree = file["events"]
-        branches = (*TRUTH, *OTHERS, *LINKS, *ends, *TRACKS)
-        found = {key: tree[key].array() for branch in branches for key in tree.keys(filter_name=f"{branch}.*")}
-        metadata = {key: file["metadata"][key].array()[:1] for key in ("GPStringKeys", "GPStringValues")}
-    return found, metadata
-
 
 @pytest.fixture
-def changed(columns, tmp_path):
+def changed(rewrite, cld_path):
     """Writes the events with some members set, in the shape that they have, and reads it."""
-
-    def change(members, **options):
-        found, metadata = columns
-        found = dict(found)
-        for key, values in members.items():
-            flat = ak.to_numpy(ak.flatten(found[key]))
-            found[key] = ak.unflatten(np.asarray(values(flat.copy()), flat.dtype), ak.num(found[key]))
-        names = sorted({key.partition(".")[0] for key in found if not key.startswith("_")})
-        path = tmp_path / "changed.root"
-        table = {"name": ak.Array([names]), "collectionID": np.array([[collection_id(name) for name in names]])}
-        with uproot.recreate(path) as file:
-            file.mktree("events", {key: array.type.content for key, array in found.items()}).extend(found)
-            file.mkrntuple("metadata", metadata)
-            file.mkrntuple("podio_metadata", {"events___CollectionTypeInfo": ak.zip(table)})
-        return read_events(path, **options)
-
-    return change
+    return lambda members, **options: read_events(rewrite(cld_path, members), **options)
 
 
 def described(targets):

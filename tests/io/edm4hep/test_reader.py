@@ -95,10 +95,11 @@ def test_the_states_of_a_track_are_found_by_location(read, content):
     assert track.charge == -1
 
 
-def test_a_track_with_a_state_at_its_first_hit_alone_uses_that(read, content):
+def test_a_track_with_a_state_at_its_first_hit_alone_is_followed_from_there(read, content):
     track = read(content).tracks[0, 1]
     pt = 0.299792458e-3 * 2.0 / 2e-4
-    np.testing.assert_allclose([track.momentum[axis] for axis in ("px", "py", "pz")], [-pt, 0, 0], atol=1e-6)
+    assert track.momentum.pt == pytest.approx(pt)
+    assert track.momentum.deltaangle(ak.Record({"px": -pt, "py": 0.0, "pz": 0.0}, with_name="Momentum3D")) < 0.01
     assert track.charge == 1
 
 

@@ -145,7 +145,8 @@ HITS = {
     ids=["no settings", "window", "threshold on the energy in the window", "deep layers", "no times"],
 )
 def test_hits_are_digitised_as_the_detector_says(settings, layers, energy, time):
-    found, used = digitise(calorimeter(**settings), HITS, MADE_BY)
+    made = digitise(calorimeter(**settings), HITS, MADE_BY)
+    found, used = made.columns, made.contributions
     assert found["layer"].to_list() == [layers]
     assert found["energy"].to_list() == [energy]
     np.testing.assert_allclose(found["time"][0], time)
@@ -155,10 +156,11 @@ def test_hits_are_digitised_as_the_detector_says(settings, layers, energy, time)
 
 
 def test_without_contributions_there_is_no_window_and_no_time():
-    found, used = digitise(calorimeter(sim_time_window=(-1.0, 10.0), sim_threshold=0.5), HITS, None)
+    made = digitise(calorimeter(sim_time_window=(-1.0, 10.0), sim_threshold=0.5), HITS, None)
+    found = made.columns
     assert found["energy"].to_list() == [[7.0, 3.0]]
     assert np.isnan(found["time"]).to_list() == [[True, True]]
-    assert used is None
+    assert (made.contributions, made.lost) == (None, made.total)
 
 
 ENCODING = "system:4,layer:4"

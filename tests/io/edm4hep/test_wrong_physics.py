@@ -1,0 +1,148 @@
+"""Files whose physics is wrong although every branch can be read: each is said once, with numbers, or mended."""
+
+import dataclasses
+import warnings
+
+import awkward as ak
+import numpy as np
+import pytest
+
+from pflow.event.skipped import ImplausibleWarning
+from pflow.io.checks import Expected
+from pflow.io.open import open_events, read_events
+from pflow.physics.detector import load_detector
+
+STATES = "_SiTracks_Refitted_trackStates"
+CALORIMETERS = ("ECALBarrel", "ECALEndcap", "HCALBarrel", "HCALEndcap", "HCALOther", "MUON")
+SIM = tuple(f"{kind}Cal{region}Collection" for kind in "EH" for region in ("Barrel", "Endcap"))
+TRACKER = load_detector("cld").truth_tracks.sim_tracker_hits
+
+
+@pytest.fixture
+def sim_path(sample_dir):
+    """Three events of simulated hits, in a TTree."""
+    return sample_dir / "cld_zqq_small_sim.edm4hep.root"
+
+
+def said(path, **options):
+    """What reading a file warns of, without truth and as `pflow evaluate` reads it; and the events."""
+    texts = []
+    for truth in (False, True):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with open_events(path, expected=Expected(targets={} if truth else None), **options) as file:
+                events = file.read(truth=truth)
+        texts.append(" ".join(str(one.message) for one in caught if one.category is ImplausibleWarning))
+    return (*texts, events)
+
+
+def times(factor=1.0, shift=0.0):
+    return {f"{name}Contributions.time": lambda values: factor * values + shift for name in SIM}
+
+
+@pytest.mark.parametrize(
+    ("drop", "text"),
+    [
+        ((f"{SIM[0]}Contributions",), rf"100% of {SIM[0]} ({SIM[0]}Contributions is not in the file)"),
+        ((f"{SIM[0]}_contributions", f"{SIM[1]}_contributions"), rf"100% of {SIM[0]}, 100% of {SIM[1]}"),
+    ],
+    ids=["contributions", "relations"],
+)
+def test_hits_without_their_contributions_keep_their_energy(rewrite, sim_path, drop, text):
+    whole = read_events(sim_path)
+    without, with_truth, events = said(rewrite(sim_path, drop=drop))
+    assert text in without
+    assert "of the hits' energy belongs to no target" in with_truth
+    assert ak.sum(events.hits.energy) == pytest.approx(ak.sum(whole.hits.energy), rel=0.1)
+
+
+def test_hits_of_whose_contributions_a_part_is_there_keep_their_energy(rewrite, sim_path):
+    part = {
+        f"{name}Contributions.energy": lambda energy: np.where(np.arange(len(energy)) % 2, energy, 0) for name in SIM
+    }
+    without, _, events = said(rewrite(sim_path, part))
+    assert "contributions do not sum to the energy of their hits" in without
+    assert ak.sum(events.hits.energy) == pytest.approx(ak.sum(read_events(sim_path).hits.energy), rel=0.1)
+
+
+@pytest.mark.parametrize("change", [{"shift": -5.0}, {"factor": 0.0}, {"factor": 1000.0}], ids=str)
+def test_what_a_time_window_cuts_is_said(rewrite, sim_path, change):
+    without, *_ = said(rewrite(sim_path, times(**change)))
+    assert "time windows cut energy, as if times were not in ns" in without
+
+
+def test_particles_without_tracks_because_tracker_hits_are_missing(rewrite, sim_path):
+    without, *_ = said(rewrite(sim_path, drop=TRACKER[:-1]), truth_tracks=True)
+    assert "charged particles that cross the tracker have hits in 4 layers and so a track (VertexBarrel" in without
+
+
+def test_a_calorimeter_that_is_not_there_is_said_by_all_who_read(rewrite, sim_path):
+    without, with_truth, _ = said(rewrite(sim_path, drop=("HCalRingCollection",)))
+    assert "no collection of hcal_other" in without
+    assert "no collection of hcal_other" in with_truth
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {f"{STATES}.phi": lambda phi: np.mod(phi + 2 * np.pi, 2 * np.pi) - np.pi},
+        {f"{STATES}.phi": lambda phi: -phi},
+        {f"{STATES}.phi": np.rad2deg},
+        {f"{STATES}.tanLambda": lambda tan_lambda: -tan_lambda},
+        {f"{STATES}.omega": lambda omega: 1.5 * omega},
+        {f"{STATES}.omega": lambda omega: -omega},
+        {f"{name}.position.z": lambda z: -z for name in CALORIMETERS},
+        {f"{name}.position.x": lambda x: -x for name in CALORIMETERS},
+    ],
+    ids=["phi + pi", "-phi", "degrees", "-tan lambda", "curvature", "charge", "hits -z", "hits -x"],
+)
+def test_directions_and_frames(rewrite, cld_path, change):
+    without, with_truth, _ = said(rewrite(cld_path, change))
+    assert "tracks have a hit within 60 mm of where the helix from the IP in 2 T leads them" in without
+    others = ("rad from their particles", "times those of their particles", "opposite charge", "hits of neutral")
+    assert any(other in with_truth for other in others)
+
+
+@pytest.mark.parametrize("factor", [0.1, 1e-3, 10.0])
+def test_reference_points_in_other_units(rewrite, cld_path, factor):
+    points = {f"{STATES}.referencePoint.{axis}": lambda values: factor * values for axis in "xyz"}
+    without, _, events = said(rewrite(cld_path, points))
+    assert "states of SiTracks_Refitted at the calorimeter have a reference point elsewhere" in without
+    assert_same_tracks(events, read_events(cld_path))
+
+
+@pytest.mark.parametrize(
+    ("location", "text"),
+    [
+        (
+            lambda values: np.where((values >= 1) & (values <= 4), 5 - values, values),
+            "at the IP have a reference point",
+        ),
+        (lambda values: np.where(values == 4, values, 7), ""),
+    ],
+    ids=["reversed", "at the calorimeter only"],
+)
+def test_states_that_are_not_at_the_ip_are_followed_there(rewrite, cld_path, location, text):
+    without, _, events = said(rewrite(cld_path, {f"{STATES}.location": location}))
+    assert text in without
+    assert_same_tracks(events, read_events(cld_path))
+
+
+def assert_same_tracks(events, expected):
+    """Of most tracks above 1 GeV directions within 30 mrad and entries within 30 mm: they lose energy on the way."""
+    hard = expected.tracks.momentum.mag > 1.0
+    assert ak.mean(events.tracks.momentum.deltaangle(expected.tracks.momentum)[hard] < 0.03) > 0.8
+    assert ak.mean(abs(events.tracks.calo_position - expected.tracks.calo_position)[hard] < 30.0) > 0.8
+
+
+@pytest.mark.parametrize(("field", "text"), [(2.1, "2 T would fit"), (1.0, "2 T would fit"), (-2.0, "60 mm of where")])
+def test_another_field(cld_path, field, text):
+    detector = dataclasses.replace(load_detector("cld"), b_field=field)
+    without, with_truth, _ = said(cld_path, detector=detector)
+    assert text in with_truth
+    assert "would fit" not in without
+
+
+def test_masses_in_mev_are_said(rewrite, cld_path):
+    _, with_truth, _ = said(rewrite(cld_path, {"MCParticles.mass": lambda mass: 1000 * mass}))
+    assert "masses of true particles are 1e+03 times the PDG's" in with_truth
