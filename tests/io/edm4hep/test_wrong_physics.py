@@ -99,7 +99,7 @@ def test_a_calorimeter_that_is_not_there_is_said_by_all_who_read(rewrite, sim_pa
 def test_directions_and_frames(rewrite, cld_path, change):
     without, with_truth, _ = said(rewrite(cld_path, change))
     assert "tracks have a hit within 60 mm of where the helix from the IP in 2 T leads them" in without
-    others = ("rad from their particles", "times those of their particles", "opposite charge", "rad from their direction")
+    others = ("rad from their particles", "times those of their", "opposite charge", "rad from their direction")
     assert any(other in with_truth for other in others)
 
 
