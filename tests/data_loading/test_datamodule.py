@@ -152,6 +152,7 @@ def test_batches_have_a_readout_where_the_model_needs_it(data):
     assert next(iter(data.val_dataloader())).batch.readout is None
 
 
+@pytest.mark.filterwarnings("ignore:.*events have up to 883 GeV")  # the two files are not of one sample
 def test_training_alone_is_augmented_and_the_tokeniser_fitted_before(train_files, val_file):
     def data(**more) -> ParticleFlowData:
         made = ParticleFlowData(train=train_files, val=val_file, test=val_file, batch_size=8, chunk_size=16, **more)
