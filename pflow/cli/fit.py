@@ -94,7 +94,7 @@ EVALUATION = ("accelerator", "devices", "num_nodes", "strategy", "precision", "d
 """Options of the trainer that do something without a training."""
 
 TRAINING = ("buffer", "seed", "tokeniser_events", "repeat", "augment", *TokenConfig.__dataclass_fields__)
-"""Options of the data that do something in a training alone, or are those of the trained model."""
+"""Options of the data that do something in a training alone, or that the trained model brings."""
 
 MOST_USED = """\
 used most:
@@ -383,11 +383,13 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             for kind in ("png", "pdf"):
                 with replacing(self.folder / f"training.{kind}") as path:
                     path.write_bytes(rendered(figure, kind))
-        best = self.trainer.checkpoint_callback
-        if best.best_model_score is not None:
+        best, last = self.trainer.checkpoint_callback, self.folder / "last.ckpt"
+        if best.best_model_score is not None and Path(best.best_model_path).is_file():
             epoch = read_checkpoint(best.best_model_path).header.provenance["epoch"] + 1
             quantity = COLUMNS.get(best.monitor, f"{best.monitor} {{:.4g}}").format(float(best.best_model_score))
             print(f"best model: {best.best_model_path} (epoch {epoch}, {quantity})")
+        elif last.exists():
+            print(f"no best model by {best.monitor}, without a validation; the last one is {last}")
 
     def _say_that_nothing_is_left(self) -> None:
         """Say which option to raise; ConfigError if the checkpoint is of another folder, which then stays empty."""
@@ -412,7 +414,7 @@ def _moved(value: Any, old: str, new: str) -> Any:
 
 
 def _with_its_run(options: list[str], checkpoint: Path) -> list[str]:
-    """Options of a training that is resumed: those of its run, which the given ones replace; it stays in its folder."""
+    """Options of a resumed training: those given replace its run's, and it stays in its folder."""
     folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
     if not (folder / "config.yaml").is_file():
         return options

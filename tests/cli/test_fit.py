@@ -75,6 +75,14 @@ def test_the_best_model_is_of_the_epoch_with_the_least_wrong_energy_and_the_last
     assert capsys.readouterr().out.splitlines()[-1] == said
 
 
+def test_without_a_validation_the_last_line_names_the_last_model(tiny, data, tmp_path, capsys):
+    assert main(["fit", *tiny, *data, "--trainer.max-steps=1"]) == 0
+    last = tmp_path / "new" / "last.ckpt"
+    said = f"no best model by val/wrong_energy, without a validation; the last one is {last}"
+    assert capsys.readouterr().out.splitlines()[-1] == said
+    assert last.is_file()
+
+
 def test_the_checkpoint_says_where_it_comes_from_and_is_ready_to_use(run):
     for name in ("best.ckpt", "last.ckpt"):
         torch.load(run / name, weights_only=True)  # weights and plain data only
