@@ -367,8 +367,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             first = "" if self.spec.tokeniser else f"; first scales and vocabulary, from up to {n:,} training events"
             print(f"checkpoints, logs and configuration: {self.folder}{first}", flush=True)
             if self.resumed and self.spec.checkpoint:
-                last = self.spec.checkpoint.header.provenance
-                print(f"resume {self.resumed}: epoch {last['epoch'] + 1}, step {last['step']}", flush=True)
+                made = self.spec.checkpoint.header.provenance
+                print(f"resume {self.resumed}: epoch {made['epoch'] + 1}, step {made['step']}", flush=True)
         with disk_errors(self.folder):
             # No code from files.
             self.trainer.fit(self.model, self.datamodule, ckpt_path=self.resumed, weights_only=True)
