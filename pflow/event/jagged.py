@@ -50,7 +50,7 @@ class Momentum4DRecord(_Particle, MomentumRecord4D):  # type: ignore[misc]
 
 
 class _Behavior(dict[Any, Any]):
-    """A behaviour that is pickled and copied by its name, as the functions in that of `vector` cannot be."""
+    """A behaviour that is pickled and copied by its name, as the functions of `vector` cannot be."""
 
     def __reduce__(self) -> str:
         return "BEHAVIOR"
@@ -59,7 +59,7 @@ class _Behavior(dict[Any, Any]):
 BEHAVIOR = _Behavior(vector_behavior)
 """Behaviour of our records: vectors, and particles with the names of `vector` (pt, eta, mass, +)."""
 BEHAVIOR |= {("*", "Momentum4D"): Momentum4DArray, "Momentum4D": Momentum4DRecord}
-ak.behavior.update(BEHAVIOR)  # arrays that come back from a Parquet file have none of their own
+ak.behavior.update(BEHAVIOR)  # for arrays from Parquet files, which carry no behaviour
 
 
 def flat(array: Any, dtype: Any = None) -> npt.NDArray[Any]:

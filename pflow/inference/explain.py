@@ -84,7 +84,7 @@ class Explanation:
 
 
 def _class_names(codes: Sequence[int]) -> list[str]:
-    """Names of PDG codes: where each stands for all particles of its class, those of the classes."""
+    """Names of the classes where each PDG code stands for all particles of its class, else of the codes."""
     classes = class_index(codes)
     if len(set(classes.tolist())) < len(codes):
         return [name_of(code) for code in codes]

@@ -285,10 +285,10 @@ def _tables(path: str | Path) -> tuple[Table, ...]:
             with suppress(Exception):  # a type that uproot does not know harms no other table
                 table = directory[name]
                 n_entries = int(table.num_entries)
-                for own in table.keys(recursive=True):
-                    columns[str(own)] = "unknown"
+                for key in table.keys(recursive=True):
+                    columns[str(key)] = "unknown"
                     with suppress(Exception):  # nor another branch
-                        columns[str(own)] = str(table[own].typename)
+                        columns[str(key)] = str(table[key].typename)
             kind = str(directory.classname_of(name))
             found.append(Table(name=name, type=kind, num_entries=n_entries, columns=columns))
     return tuple(found)

@@ -46,7 +46,7 @@ def open_events(
     ----------
     path
         EDM4hep (TTree or RNTuple), a flat ntuple, or an HDF5 file of the first paper; ``file.root:tree`` names the
-        tree of a flat ntuple, in place of that of the layout.
+        tree of a flat ntuple, which the layout names otherwise.
     detector
         Built-in name, file or `Detector`; by default the built-in one that fits, or that the layout names.
     schema
@@ -122,7 +122,7 @@ def _open(
 
 
 def matching(paths: Files) -> list[str]:
-    """The files that paths and glob patterns name, those of a pattern in sorted order; one at least of each pattern."""
+    """The files that paths and glob patterns name, each pattern's in sorted order; one at least of each pattern."""
     found: list[str] = []
     for path in map(str, [paths] if isinstance(paths, str | PathLike) else paths):
         if "://" in path or not glob.has_magic(path) or Path(split_tree(path)[0]).exists():
@@ -162,16 +162,16 @@ def read_events(
     """
     chunks: list[Events] = []
     before = 0
-    for one in matching(path):
+    for name in matching(path):
         if chunks and entry_stop is not None and entry_stop <= before:
             break
-        with open_events(one, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks) as file:
+        with open_events(name, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks) as file:
             start = max(entry_start - before, 0) if chunks else entry_start
             stop = None if entry_stop is None else entry_stop - before
             events = file._read(start, stop, truth=truth, on_error=on_error)
             if chunks and events.detector != chunks[0].detector:
                 expected = chunks[0].detector.name
-                raise InputError(f"is of detector '{events.detector.name}', files before it of '{expected}'", file=one)
+                raise InputError(f"is of detector '{events.detector.name}', files before it of '{expected}'", file=name)
             chunks.append(events)
             before += file.num_entries
     if not chunks:

@@ -7,6 +7,7 @@ Member ``energy`` of collection ``X`` is the column (``X``, ``energy``), be it b
 from __future__ import annotations
 
 import json
+import os
 from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
@@ -121,9 +122,9 @@ def read_branch(tree: Any, branch: str, start: int, stop: int, path: str | PathL
     """One branch or field of entries `start` to `stop`; an `InputError` says what cannot be read."""
     with reading(f"cannot be read up to entry {stop}, truncated or damaged file", file=path, entry=start, field=branch):
         try:
-            own = tree[branch]
-            how = {} if hasattr(tree, "all_fields") else {"interpretation": _interpretation(own)}
-            values = own.array(entry_start=start, entry_stop=stop, library="ak", **how)
+            column = tree[branch]
+            how = {} if hasattr(tree, "all_fields") else {"interpretation": _interpretation(column)}
+            values = column.array(entry_start=start, entry_stop=stop, library="ak", **how)
         except KeyError:
             if not hasattr(tree, "all_fields"):
                 raise
@@ -314,7 +315,7 @@ def _check_local(path: Path) -> None:
         with path.open("rb") as stream:
             head = stream.read(len(ROOT_SIGNATURE))
     except OSError as error:
-        near = nearest(path.name, (own.name for own in path.parent.glob("*"))) if path.parent.is_dir() else []
+        near = nearest(path.name, os.listdir(path.parent)) if path.parent.is_dir() else []
         raise InputError(f"cannot be opened: {error.strerror}", file=path, suggestions=near) from error
     if head != ROOT_SIGNATURE:
         found = f"begins with {head!r}" if head else "is empty"

@@ -141,8 +141,8 @@ class EvaluationResult:
     matched_otherwise: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        found = ((name, tree["class"]["all"]["efficiency"].value) for name, tree in self.algorithms.items())
-        texts = (f"{self.titles.get(name, name)} {value:.3f}" for name, value in found)
+        numbers = {name: tree["class"]["all"]["efficiency"].value for name, tree in self.algorithms.items()}
+        texts = (f"{self.titles.get(name, name)} {value:.3f}" for name, value in numbers.items())
         return f"<EvaluationResult: {self.n_events} events, efficiency: {', '.join(texts)}>"
 
     def _repr_html_(self) -> str:

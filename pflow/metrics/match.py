@@ -98,19 +98,20 @@ def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
     cost. Of equally good assignments the solver's first one is taken, which depends on the order of the particles only.
 
     >>> events = pflow.read_events("multi_test_small.root", entry_stop=2)
-    >>> true, found = pflow.select_targets(events).particles, events.reference
-    >>> pairs = match(true, found)
-    >>> (found[pairs.reco].energy / true[pairs.truth].energy).to_list()
+    >>> true, reco = pflow.select_targets(events).particles, events.reference
+    >>> pairs = match(true, reco)
+    >>> (reco[pairs.reco].energy / true[pairs.truth].energy).to_list()
     [[...], [...]]
     """
     if isinstance(truth, ak.Array):
         if len(truth) != len(reco):
             raise ValueError(f"{len(truth)} events of true particles and {len(reco)} of reconstructed ones")
-        true, other = ParticleTable.from_records(truth), ParticleTable.from_records(reco)
-        found = match(true, other, matching)
-        index = {"truth": true.local_index[found.truth], "reco": other.local_index[found.reco]}
-        n_matches = np.bincount(true.event[found.truth], minlength=len(truth))
-        return jagged.records({**index, "cost": found.cost}, n_matches)
+        tables = ParticleTable.from_records(truth), ParticleTable.from_records(reco)
+        matches = match(*tables, matching)
+        rows = {"truth": matches.truth, "reco": matches.reco}
+        index = {name: table.local_index[rows[name]] for name, table in zip(rows, tables, strict=True)}
+        n_matches = np.bincount(tables[0].event[matches.truth], minlength=len(truth))
+        return jagged.records({**index, "cost": matches.cost}, n_matches)
     matching = matching or Matching()
     pairs: list[Ints] = [np.empty((2, 0), dtype=np.int64)]
     costs: list[Floats] = [np.empty(0)]

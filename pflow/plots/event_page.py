@@ -22,7 +22,7 @@ LINE_STYLES: dict[str, dict[str, Any]] = {
 """Line styles by kind; reference particles beside reconstructed ones are hidden at first."""
 
 LISTED = 12
-"""Particles that the legend lists, those of most energy; the others are one entry."""
+"""Particles that the legend lists, by falling energy; the others share an entry."""
 
 STRONGEST = 2000
 """Hits that stay when the weakest are hidden, which makes turning faster without a graphics card."""

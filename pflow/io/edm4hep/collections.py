@@ -83,7 +83,7 @@ def list_collections(file: PodioFile) -> list[Collection]:
 
 def collection_contents(file: PodioFile, stop: int) -> tuple[Collection, ...]:
     """The same with what they hold in the first `stop` entries; one that cannot be read says so itself."""
-    return tuple(_content(file, own, stop) for own in list_collections(file))
+    return tuple(_content(file, collection, stop) for collection in list_collections(file))
 
 
 def _content(file: PodioFile, own: Collection, stop: int) -> Collection:

@@ -272,8 +272,8 @@ def track_states(columns: Columns, collection: str) -> str | None:
 class Joined:
     """Several collections concatenated in each event, and where references into them point.
 
-    `names` of the collections in order, and `counts` of their objects, int64 [collection, event]. `chosen`: of those of
-    which only some objects are joined, which, [event, object].
+    `names` of the collections in order, and `counts` of their objects, int64 [collection, event]. `chosen`: the
+    objects, [event, object], of a collection of which only some are joined.
     """
 
     def __init__(self, names: Sequence[str], counts: npt.ArrayLike, chosen: Sequence[ak.Array | None] = ()) -> None:
@@ -304,10 +304,10 @@ class Joined:
                 keys = jagged.event_index(self.counts[slot]) * stride + jagged.flat(some, np.int64)
                 order = np.argsort(keys, kind="stable")
                 place = np.searchsorted(keys[order], where * stride + at)
-                here = (at >= 0) & (place < len(keys))
-                here[here] = keys[order][place[here]] == (where * stride + at)[here]
-                mine, where = mine[here], where[here]
-                at = jagged.local_index(self.counts[slot])[order[place[here]]]
+                joins = (at >= 0) & (place < len(keys))
+                joins[joins] = keys[order][place[joins]] == (where * stride + at)[joins]
+                mine, where = mine[joins], where[joins]
+                at = jagged.local_index(self.counts[slot])[order[place[joins]]]
             known[mine] = True
             inside = (at >= 0) & (at < self.counts[slot, where])
             outside = np.where(at < 0, at, np.maximum(at, self.totals[where]))

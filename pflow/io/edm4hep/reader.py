@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections import ChainMap, defaultdict
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
@@ -139,8 +140,7 @@ class Edm4hepReader:
         }
         there = {part: tuple(name for name in names if columns.has(name)) for part, names in wanted.items()}
         for calorimeter in detector.calorimeters:
-            own = _names(calorimeter, self.sim)
-            there[calorimeter.name] = tuple(name for name in own if _holds(file, name, self.sim))
+            there[calorimeter.name] = tuple(n for n in _names(calorimeter, self.sim) if _holds(file, n, self.sim))
         hits = {name for calorimeter in detector.calorimeters for name in there[calorimeter.name]}
         self.subsets = frozenset(name for name in hits if not columns.has(name))
         self.sources: Mapping[str, tuple[str, ...]] = {
@@ -275,7 +275,7 @@ class _Range:
         pieces: defaultdict[str, list[ak.Array]] = defaultdict(list)
         digitised: dict[str, Digitised] = {}
         for subdetector, calorimeter in enumerate(self.reader.detector.calorimeters):
-            for name, index in (piece for own in self.sources[calorimeter.name] for piece in self.members(own)):
+            for name, index in itertools.chain.from_iterable(map(self.members, self.sources[calorimeter.name])):
                 energy = self.get(name, "energy")
                 counts = jagged.count(energy)
                 columns = {"energy": energy, "index": jagged.unflatten(jagged.local_index(counts), counts)}
@@ -315,8 +315,8 @@ class _Range:
         for source in self.file.names(ids):
             if self.file.columns.has(source, "energy"):
                 size = jagged.count(self.get(source, "energy"))[event]
-                own = [number for number, known in self.file.ids.items() if known == source]
-                mine = np.isin(ids & 0xFFFFFFFF, own) & (index >= 0) & (index < size)
+                source_ids = [number for number, known in self.file.ids.items() if known == source]
+                mine = np.isin(ids & 0xFFFFFFFF, source_ids) & (index >= 0) & (index < size)
                 lost &= ~mine
                 yield source, jagged.unflatten(index[mine], np.bincount(event[mine], minlength=len(counts)))
         if lost.any():

@@ -206,7 +206,7 @@ def _copy_of(reader: Edm4hepReader | None) -> InputCopy | None:
     if reader is None:
         return None
     try:
-        parts = ("tracks", *(own.name for own in reader.detector.calorimeters))
+        parts = ("tracks", *(calorimeter.name for calorimeter in reader.detector.calorimeters))
         return InputCopy(reader.file, [name for part in parts for name in reader.sources[part]])
     except InputError as error:
         warnings.warn(f"{error}; the output holds the hits and tracks that were used instead", stacklevel=3)
