@@ -43,10 +43,8 @@ def layer_from_cell_id(cell_id: npt.NDArray[Any], encoding: str | None) -> npt.N
     if found is None:
         return np.full(cells.shape, -1, dtype=np.int32)
     offset, width, signed = found
-    value = (cells >> np.uint64(offset)) & np.uint64((1 << width) - 1)
-    layer = value.astype(np.int64)
-    if signed:
-        layer = np.where(layer >= 1 << (width - 1), layer - (1 << width), layer)
+    highest = cells << np.uint64(64 - offset - width)  # the field's bits are the highest ones
+    layer = highest.astype(np.int64) >> (64 - width) if signed else highest >> np.uint64(64 - width)
     return layer.astype(np.int32)
 
 
