@@ -1,5 +1,6 @@
 import shutil
 import subprocess
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,12 @@ import onnx
 import pytest
 
 from benchmarks.cpp import RUNTIME, SOURCES, compile_program, include_folder, missing_for_cpp, run_program
+from pflow.event.events import Flag
+from pflow.event.truth_tracks import follow_to_calorimeter
+from pflow.io.edm4hep.cellid import layer_from_cell_id
+from pflow.physics.detector import load_detector
 from pflow.physics.kinematics import momentum_from_track
+from pflow.physics.showers import cluster_shape
 
 HERE = Path(__file__).resolve().parent
 
@@ -21,6 +27,7 @@ METADATA = {
     "format": "4",
     "architecture": "pointing",
     "b_field": "3.5",
+    "calorimeter_face": "1800 2200 12",
     "subdetectors": "ecal,hcal",
     "known": "hit_energy,hit_position,hit_subdetector,hit_layer,track_momentum,track_charge",
     "energy_above": "0",
@@ -172,17 +179,137 @@ def test_graphs_that_do_not_fit_are_an_error(error_of, tmp_path, change, message
     assert message in error_of(write_toy(tmp_path / "model", change=change))
 
 
-def test_the_example_for_key4hep_converts_collections(library, toy):
-    flags = f"-O0 -I {HERE / 'cpp'}"
-    program = compile_program(library, HERE / "cpp" / "key4hep.cpp", flags=flags)
-    done = subprocess.run([str(program), str(toy)], check=True, capture_output=True, text=True)
-    track, out = (list(map(float, line.split())) for line in done.stdout.splitlines())
-    at_vertex = momentum_from_track(-0.001, 0.3, 0.5, 3.5)
-    at_face = momentum_from_track(-0.001, 0.4, 0.5, 3.5)
-    position = (1800 - 2 * np.sin(0.4), 40 + 2 * np.cos(0.4), 903)
-    np.testing.assert_allclose(track, [*at_vertex, -1, *position, at_face[0]], rtol=1e-5)
-    # Hits in the order of the model's calorimeters; the toy gives half of each to its particle, the last first.
-    assert out == [2.5, 1, 0.5, 1, 1.5, 1, 1.25, 7, 0.25, 4, 0.75, 3]
+@pytest.fixture(scope="module")
+def run_event(library, toy):
+    """Runs event.cpp, with stand-ins for EDM4hep, on the text of an event; numbers by line."""
+    flags = f"-O0 -I {HERE / 'cpp'} {SOURCES / 'event.cpp'}"
+    program = compile_program(library, HERE / "cpp" / "event.cpp", flags=flags)
+
+    def run(*lines, model=toy):
+        text = "".join(f"{line}\n" for line in lines)
+        done = subprocess.run([str(program), str(model)], check=True, capture_output=True, text=True, input=text)
+        rows = defaultdict(list)
+        for line in done.stdout.splitlines():
+            name, *numbers = line.split()
+            rows[name].append([float(number) for number in numbers])
+        return rows
+
+    return run
+
+
+ECAL, HCAL = "collection ecal layer:0:8", "collection hcal layer:0:8"
+
+
+def state(location, *, d0=0.0, phi=0.3, omega=-1e-3, z0=0.0, tan_lambda=0.5, point="0 0 0"):
+    return f"state {location} {d0:.9g} {phi:.9g} {omega:.9g} {z0:.9g} {tan_lambda:.9g} {point}"
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    ["system:5,side:-2,layer:9", "x:32:-16,layer:19:9", "layer:60:-4", "layer:0:-64", "K-1:4:6,M:3", "system:0:8"],
+)
+def test_layers_are_those_of_python(run_event, encoding):
+    cells = np.random.default_rng(0).integers(0, 2**64, 40, dtype=np.uint64)
+    rows = run_event(f"collection ecal {encoding}", *(f"hit 1 0 0 0 {cell}" for cell in cells))
+    assert [row[5] for row in rows["hit"]] == layer_from_cell_id(cells, encoding).tolist()
+
+
+@pytest.mark.parametrize(
+    ("collection", "message"),
+    [
+        ("ecal layer:60:5", "'layer:60:5' in 'layer:60:5' is not name:offset:width"),
+        ("ecal layer:8,side", "'side' in 'layer:8,side' is not"),
+        ("ecal layer:8:x", "is not name:offset:width or name:width within 64 bits"),
+        ("lumical layer:8", "lumical: the model has no such calorimeter; expected one of ecal hcal"),
+    ],
+)
+def test_a_collection_that_cannot_be_read_is_an_error(run_event, collection, message):
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        run_event(f"collection {collection}")
+    assert message in error.value.stderr
+
+
+def test_hits_are_ordered_by_calorimeter(run_event):
+    rows = run_event(HCAL, "hit 1 2 3 4 7", ECAL, "hit 2 2 3 4 8", "hit 3 2 3 4 9", ECAL, "hit 4 2 3 4 10")
+    assert [row[0] for row in rows["hit"]] == [2, 3, 4, 1]
+    assert [row[4:] for row in rows["hit"]] == [[0, 8], [0, 9], [0, 10], [1, 7]]
+    assert rows["offsets"] == [[3, 0, 2]]
+
+
+def test_a_track_has_its_best_states(run_event):
+    first, other, face = state(2, phi=0.1), state(7, phi=0.2), state(4, phi=0.4, d0=2, z0=3, point="1800 40 900")
+    (both,) = run_event("track", other, face, first, state(1), state(1, phi=9))["track"]
+    (without,) = run_event("track", other, face, first, state(1, omega=0), state(1, d0=np.nan))["track"]
+    (alone,) = run_event("track", other)["track"]
+    place = [1800 - 2 * np.sin(0.4), 40 + 2 * np.cos(0.4), 903]
+    at_face = momentum_from_track(-1e-3, 0.4, 0.5, 3.5)
+    for track, phi in ((both, 0.3), (without, 0.1)):
+        expected = [*momentum_from_track(-1e-3, phi, 0.5, 3.5), -1, *place, *at_face]
+        np.testing.assert_allclose(track, expected, rtol=1e-6)
+    np.testing.assert_allclose(alone[:3], momentum_from_track(-1e-3, 0.2, 0.5, 3.5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("sides", [0, 12])
+def test_tracks_without_a_state_at_the_calorimeter_are_followed(run_event, tmp_path, sides):
+    draw = np.random.default_rng(1)
+    phi, tan_lambda, d0, z0 = (draw.uniform(-3, 3, (4, 60)) * [[1], [1], [5], [900]]).astype(np.float32)
+    omega = (np.tile([-1, 1], 30) * 10 ** draw.uniform(-5, -2.5, 60)).astype(np.float32)
+    states = zip(d0, phi, omega, z0, tan_lambda, strict=True)
+    values = [dict(zip(("d0", "phi", "omega", "z0", "tan_lambda"), own, strict=True)) for own in states]
+    detector = load_detector("ild_g4")
+    face = f"{detector.ecal_inner_radius} {detector.ecal_inner_z} {sides}"
+    model = write_toy(tmp_path / "model", calorimeter_face=face)
+    rows = run_event(*(line for own in values for line in ("track", state(1, **own))), model=model)
+    position, momentum = follow_to_calorimeter(
+        np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=1),
+        np.stack(momentum_from_track(omega.astype(np.float64), phi, tan_lambda, 3.5), axis=1),
+        np.sign(omega),
+        detector,
+        sides or None,
+    )
+    never = np.isnan(position[:, 0])  # tracks that start beyond the endcap
+    assert 5 < never.sum() < 30
+    momentum[never] = np.nan
+    at_face = np.array(rows["track"])[:, 4:]
+    np.testing.assert_allclose(at_face, np.concatenate([position, momentum], axis=1), rtol=1e-5, atol=1e-3)
+
+
+def test_impossible_hits_and_tracks_are_left_out(run_event):
+    hits = ("hit nan 1 2 3 0", "hit -1 1 2 3 0", "hit 1 2 3 inf 0", *3 * ["hit 1 2 3 4 5"])
+    rows = run_event(ECAL, *hits, "track", "track", state(1), "track", state(1, omega=1e-12))
+    assert [row[0] for row in rows["hit"]] == [0, 0, 0, 1, 1, 1]
+    assert (len(rows["track"]), rows["unused"]) == (1, [[0, 2]])
+    assert rows["flags"] == [[Flag.UNUSABLE_HITS | Flag.UNUSABLE_TRACKS]]
+    rows = run_event(ECAL, *hits[:-1])  # more than half of them: for the library to refuse
+    assert np.isnan(rows["hit"][0][0])
+    assert rows["flags"] == [[0]]
+
+
+@pytest.mark.parametrize("n_hits", [1, 2, 3, 200])
+def test_clusters_are_those_of_python(run_event, n_hits):
+    draw = np.random.default_rng(n_hits)
+    position = (1500 + 300 * draw.standard_normal((n_hits, 3)) * [1, 0.3, 2]).astype(np.float32)
+    energy = draw.exponential(size=n_hits).astype(np.float32)
+    lines = [f"hit {e:.9g} {x:.9g} {y:.9g} {z:.9g} 0" for e, (x, y, z) in zip(energy, position, strict=True)]
+    rows = run_event(ECAL, *lines[: n_hits // 2], HCAL, *lines[n_hits // 2 :])
+    every = np.arange(0, n_hits, 2)
+    weight = (1 / (1 + every % 3)).astype(np.float32)
+    part = energy[every].astype(np.float64) * weight
+    (mean,), (axis,) = cluster_shape(np.zeros(len(every), int), part, position[every], 1)
+    expected = [part.sum(), *mean, np.arccos(axis[2]), np.arctan2(axis[1], axis[0])]
+    np.testing.assert_allclose(rows["cluster"], [expected], rtol=1e-5)
+    in_ecal = part[every < n_hits // 2].sum()
+    np.testing.assert_allclose(rows["subdetectors"], [[in_ecal, part.sum() - in_ecal]], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(rows["hits"], [energy[every]], rtol=1e-7)
+    np.testing.assert_allclose(rows["hit_weights"], [weight], rtol=1e-7)
+
+
+def test_tracks_are_sorted_by_weight_and_probabilities_are_there(run_event):
+    rows = run_event(*(line for i in range(4) for line in ("track", state(1, omega=0.5**i))))
+    assert rows["track_weights"] == [[0.5, 0.5, 0.25, 0.25]]
+    assert rows["tracks"] == [[0.5, 0.125, 1, 0.25]]
+    assert "cluster" not in rows
+    np.testing.assert_allclose(rows["particle_id"], [[4, 7, 0.1, 0.25]])
 
 
 def test_the_example_of_the_readme_runs(library, toy, tmp_path):

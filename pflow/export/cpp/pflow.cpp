@@ -80,12 +80,12 @@ class Graph {
     return found ? found.get() : otherwise;
   }
 
-  double number(const char* key) const {
+  /// Numbers in the file's metadata, one after the other.
+  template <class... Number>
+  void read(const char* key, Number&... numbers) const {
     std::istringstream text(metadata(key));
     text.imbue(std::locale::classic());
-    double number = 0.0;
-    if (!(text >> number)) throw Error(path_, std::string("expected a number as metadata '") + key + "'");
-    return number;
+    if (!(text >> ... >> numbers)) throw Error(path_, std::string("expected a number as metadata '") + key + "'");
   }
 
  private:
@@ -108,9 +108,7 @@ std::size_t index_of(const std::vector<std::string>& names, const std::string& n
 
 // --------------------------------------------------------------------------------------------------------- inputs
 
-constexpr float max_energy = 1e5f;   // GeV; the limits are those of pflow/event/schema.py
-constexpr float max_length = 1e7f;   // mm
-constexpr float max_charge = 1e3f;   // e
+constexpr float max_charge = 1e3f;  // e
 constexpr float max_layer = 65535.f;
 
 /// A member of hits or tracks, and its range.
@@ -251,8 +249,10 @@ class Reconstructor::Implementation {
         refinement_(env_, folder / "refinement.onnx", options.threads) {
     if (encoder_.metadata("format") != "4" || encoder_.metadata("architecture") != "pointing")
       throw Error(encoder_.path(), "expected an export of a pointing network in format 4");
-    energy_above_ = float(encoder_.number("energy_above"));
-    b_field_ = encoder_.number("b_field");
+    encoder_.read("energy_above", energy_above_);
+    encoder_.read("b_field", b_field_);
+    if (!encoder_.metadata("calorimeter_face", "").empty())  // exports of pflow 0.3 do not have it
+      encoder_.read("calorimeter_face", face_.radius, face_.half_length, face_.sides);
     subdetectors_ = split(encoder_.metadata("subdetectors"));
     reads_tracks_ = encoder_.metadata("tracks") == "1";
     if (split(encoder_.metadata("classes")) != std::vector<std::string>(classes.begin(), classes.end()))
@@ -278,6 +278,7 @@ class Reconstructor::Implementation {
 
   const std::vector<std::string>& subdetectors() const { return subdetectors_; }
   double b_field() const { return b_field_; }
+  const Face& face() const { return face_; }
 
  private:
   /// Finds out which tensor goes where.
@@ -409,6 +410,7 @@ class Reconstructor::Implementation {
   Graph encoder_, decoder_, refinement_;
   float energy_above_ = 0.0f;  // GeV
   double b_field_ = 0.0;       // T
+  Face face_;
   bool reads_tracks_ = false;
   std::vector<std::string> subdetectors_;
   std::vector<bool> all_known_;  // of the encoder's inputs
@@ -431,5 +433,6 @@ Reconstruction Reconstructor::reconstruct(const std::vector<Hit>& hits, const st
 
 const std::vector<std::string>& Reconstructor::subdetectors() const noexcept { return implementation_->subdetectors(); }
 double Reconstructor::b_field() const noexcept { return implementation_->b_field(); }
+const Face& Reconstructor::face() const noexcept { return implementation_->face(); }
 
 }  // namespace pflow

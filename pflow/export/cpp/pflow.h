@@ -36,6 +36,9 @@ class Error : public std::runtime_error {
 /// A value that is not known.
 inline constexpr float unknown = std::numeric_limits<float>::quiet_NaN();
 
+/// Largest energy or momentum, GeV, and coordinate, mm, that the library takes (pflow/event/schema.py).
+inline constexpr float max_energy = 1e5f, max_length = 1e7f;
+
 /// A calorimeter hit.
 struct Hit {
   float energy = unknown;                       ///< GeV
@@ -101,6 +104,13 @@ struct Options {
   std::size_t max_hits = 32768;
 };
 
+/// Where the calorimeter of a detector begins.
+struct Face {
+  double radius = 0.0;       ///< inscribed, of the barrel, mm
+  double half_length = 0.0;  ///< |z| of the endcap, mm
+  int sides = 0;             ///< of the barrel, whose normals point to multiples of 2 pi / sides; 0: a cylinder
+};
+
 /// A model. Its members may be called from several threads at a time, which share its ONNX Runtime sessions.
 class Reconstructor {
  public:
@@ -120,6 +130,9 @@ class Reconstructor {
 
   /// Field of the model's detector along z, T.
   double b_field() const noexcept;
+
+  /// Where the calorimeter of the model's detector begins.
+  const Face& face() const noexcept;
 
  private:
   class Implementation;

@@ -77,12 +77,15 @@ def pointing_export(model: TrainedModel) -> Export:
 def _metadata(model: TrainedModel, inputs: tuple[str, ...]) -> dict[str, str]:
     """What a host must know besides the graphs."""
     tokeniser = model.tokeniser
+    detector = tokeniser.detector
+    sides = 0 if detector.truth_tracks is None else detector.truth_tracks.sides or 0
     return {
         "format": str(EXPORT_FORMAT),
         "architecture": "pointing",
-        "detector": tokeniser.detector.name,
-        "b_field": repr(tokeniser.detector.b_field),
-        "subdetectors": ",".join(one.name for one in tokeniser.detector.calorimeters),
+        "detector": detector.name,
+        "b_field": repr(detector.b_field),
+        "calorimeter_face": f"{detector.ecal_inner_radius!r} {detector.ecal_inner_z!r} {sides}",
+        "subdetectors": ",".join(calorimeter.name for calorimeter in detector.calorimeters),
         "energy_above": repr(tokeniser.config.hit_energy_min),
         "tracks": str(int(bool(tokeniser.config.track_features))),
         "known": ",".join(_known(model, inputs)),

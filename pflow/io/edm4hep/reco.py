@@ -77,8 +77,8 @@ class RecoNames:
 
     @property
     def algorithm_type(self) -> int:
-        """Number (int32) by which ``ParticleID`` names this algorithm: a hash, so that no other in the file has it."""
-        return int(np.array(collection_id(self.particle_id), np.uint32).astype(np.int32))
+        """Number (int32) by which ``ParticleID`` names this algorithm: EDM4hep's hash of its name (ParticleIDMeta)."""
+        return int(np.array(collection_id(self.particles), np.uint32).astype(np.int32))
 
     def collections(
         self, *, mc_links: bool, own_hits: bool, sim_links: bool, own_tracks: bool

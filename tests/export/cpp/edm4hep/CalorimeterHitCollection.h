@@ -1,7 +1,8 @@
-// Stand-in for EDM4hep: what the example uses, with EDM4hep's names and types.
+// Stand-in for EDM4hep: what event.cpp uses, with EDM4hep's names and types.
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace edm4hep {

@@ -14,7 +14,8 @@ struct CovMatrix4f {
 struct ReconstructedParticle {
   struct Data {
     float energy = 0;
-    std::size_t n_clusters = 0;
+    std::vector<Cluster> clusters;
+    std::vector<Track> tracks;
   };
   std::shared_ptr<Data> data = std::make_shared<Data>();
 
@@ -25,8 +26,8 @@ struct ReconstructedParticle {
   void setMomentum(const Vector3f&) {}
   void setGoodnessOfPID(float) {}
   void setCovMatrix(const CovMatrix4f&) {}
-  void addToTracks(const Track&) {}
-  void addToClusters(const Cluster&) { ++data->n_clusters; }
+  void addToTracks(const Track& track) { data->tracks.push_back(track); }
+  void addToClusters(const Cluster& cluster) { data->clusters.push_back(cluster); }
 };
 
 using ReconstructedParticleCollection = Created<ReconstructedParticle>;

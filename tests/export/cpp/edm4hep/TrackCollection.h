@@ -4,7 +4,7 @@
 namespace edm4hep {
 
 struct TrackState {
-  static constexpr int AtIP = 1, AtCalorimeter = 4;
+  static constexpr std::int32_t AtIP = 1, AtFirstHit = 2, AtLastHit = 3, AtCalorimeter = 4;
   std::int32_t location;
   float D0, phi, omega, Z0, tanLambda;
   Vector3f referencePoint;

@@ -1,0 +1,105 @@
+/// Particle flow as an algorithm of Gaudi, for `k4run`: pflow_cld.py is an example of its options.
+///
+/// The algorithm is re-entrant: its model is made in initialize() and not changed by events, so that all threads of the
+/// scheduler share it.
+
+#include <DD4hep/DD4hepUnits.h>
+#include <DD4hep/Detector.h>
+#include <Gaudi/Property.h>
+#include <GaudiKernel/GaudiException.h>
+#include <edm4hep/utils/ParticleIDUtils.h>
+#include <k4FWCore/MetadataUtils.h>
+#include <k4FWCore/Transformer.h>
+#include <k4Interface/IGeoSvc.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+
+#include "event.h"
+
+using HitCollections = std::vector<const edm4hep::CalorimeterHitCollection*>;
+using TrackCollections = std::vector<const edm4hep::TrackCollection*>;
+
+struct PFlowReconstruction final
+    : k4FWCore::MultiTransformer<pflow::Collections(const HitCollections&, const TrackCollections&)> {
+  PFlowReconstruction(const std::string& name, ISvcLocator* locator)
+      : MultiTransformer(name, locator,
+                         {KeyValues("CaloHits", {"ECALBarrel", "ECALEndcap", "HCALBarrel", "HCALEndcap"}),
+                          KeyValues("Tracks", {"SiTracks_Refitted"})},
+                         {KeyValues("Particles", {"PFlow"}), KeyValues("Clusters", {"PFlowClusters"}),
+                          KeyValues("ParticleID", {"PFlowParticleID"}), KeyValues("HitWeights", {"PFlowHitWeights"}),
+                          KeyValues("TrackWeights", {"PFlowTrackWeights"})}) {}
+
+  StatusCode initialize() override {
+    if (m_on_error.value() != "raise" && m_on_error.value() != "skip")
+      throw pflow::Error("OnError", "expected raise or skip, found '" + m_on_error.value() + "'");
+    pflow::Options options;
+    options.threads = m_threads;
+    options.max_hits = m_max_hits;
+    m_model = std::make_unique<const pflow::Reconstructor>(m_folder.value(), options);
+    check_field();
+
+    const std::vector<std::string> collections = inputLocations("CaloHits");
+    m_sources.clear();
+    for (const std::string& collection : collections) {
+      const auto subdetector = m_subdetectors.value().find(collection);
+      if (subdetector == m_subdetectors.value().end())
+        throw pflow::Error("Subdetectors", "no calorimeter of the model is named for the collection " + collection);
+      const auto encoding = k4FWCore::getCellIDEncoding(collection, this);
+      if (!encoding) warning() << collection << ": no CellIDEncoding in the metadata, its layers are unknown" << endmsg;
+      m_sources.emplace_back(*m_model, subdetector->second, encoding.value_or(""));
+    }
+    for (const auto& [collection, subdetector] : m_subdetectors.value())
+      if (std::find(collections.begin(), collections.end(), collection) == collections.end())
+        throw pflow::Error("Subdetectors", "the collection " + collection + " is not one of CaloHits");
+
+    // Not in finalize(): algorithms that come after this one look it up when they are initialised.
+    m_algorithm = {outputLocations("Particles")[0], {pflow::classes.begin(), pflow::classes.end()}};
+    k4FWCore::putParameter(outputLocations("ParticleID")[0], m_algorithm, this);
+    k4FWCore::putCollectionParameter(outputLocations("Clusters")[0], "SubdetectorNames", m_model->subdetectors(), this);
+    return StatusCode::SUCCESS;
+  }
+
+  pflow::Collections operator()(const HitCollections& hits, const TrackCollections& tracks) const override {
+    const pflow::Event event = pflow::make_event(*m_model, m_sources, hits, tracks);
+    pflow::Reconstruction reconstruction;
+    try {
+      reconstruction = m_model->reconstruct(event.hits, event.tracks);
+    } catch (const pflow::Error& error) {
+      if (m_on_error.value() == "raise") throw GaudiException(error.what(), name(), StatusCode::FAILURE);
+      warning() << "an event cannot be used and has no particles: " << error.what() << endmsg;
+    }
+    if (event.flags & pflow::UNUSABLE_HITS) warning() << "hits with impossible numbers count with energy 0" << endmsg;
+    if (!event.unused_tracks.empty()) warning() << event.unused_tracks.size() << " tracks cannot be used" << endmsg;
+    if (reconstruction.truncated) warning() << "decoding stopped at the largest number of particles" << endmsg;
+    return pflow::make_collections(*m_model, reconstruction, event, m_algorithm.algoType());
+  }
+
+ private:
+  /// Compares the model's field with the property or, without one, the geometry's.
+  void check_field() {
+    double field = m_field;
+    if (const auto geometry = service<IGeoSvc>("GeoSvc", false); field == 0 && geometry)
+      field = geometry->getDetector()->field().magneticField({0, 0, 0}).z() / dd4hep::tesla;
+    if (field != 0 && std::abs(field - m_model->b_field()) > 0.01 * std::abs(m_model->b_field()))
+      throw pflow::Error("Field", "the detector's is " + std::to_string(field) + " T, and the model was trained for " +
+                                      std::to_string(m_model->b_field()) + " T");
+  }
+
+  Gaudi::Property<std::string> m_folder{this, "Model", "", "folder that `pflow export` wrote"};
+  Gaudi::Property<std::map<std::string, std::string>> m_subdetectors{
+      this, "Subdetectors", {}, "calorimeter of the model for each collection of CaloHits"};
+  Gaudi::Property<int> m_threads{this, "Threads", 1, "threads within one event"};
+  Gaudi::Property<unsigned> m_max_hits{this, "MaxHits", 32768, "largest number of hits of an event"};
+  Gaudi::Property<std::string> m_on_error{
+      this, "OnError", "raise", "an event that cannot be used: raise (the job fails) or skip (it has no particles)"};
+  Gaudi::Property<double> m_field{this, "Field", 0.0, "field along z, T, to compare; 0: the GeoSvc's, if there is one"};
+
+  std::unique_ptr<const pflow::Reconstructor> m_model;
+  std::vector<pflow::HitSource> m_sources;  // of each collection of CaloHits
+  edm4hep::utils::ParticleIDMeta m_algorithm;
+};
+
+DECLARE_COMPONENT(PFlowReconstruction)

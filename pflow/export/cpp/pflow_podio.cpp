@@ -1,0 +1,233 @@
+/// Reconstructs the events of an EDM4hep file: its frames, with the collections `PFlow...` beside those of the input.
+///
+///     pflow_podio [--threads N] [--on-error raise|skip] [--max-hits N] [--rntuple] MODEL IN.root OUT.root
+///                 COLLECTION=SUBDETECTOR... [TRACKS]
+///
+/// MODEL is the folder that `pflow export` wrote. Each collection of calorimeter hits is named with the calorimeter of
+/// the model that it belongs to (ECALBarrel=ecal_barrel), and the collection of tracks alone. N threads (1) reconstruct
+/// as many events at a time; the output is the same. `--on-error skip` leaves events that cannot be used empty and
+/// flagged, and the program exits with 3. OUT.root, a TTree or with `--rntuple` an RNTuple, appears when it is whole.
+
+#include <edm4hep/Constants.h>
+#include <edm4hep/utils/ParticleIDUtils.h>
+#include <podio/Frame.h>
+#include <podio/Reader.h>
+#include <podio/Writer.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "event.h"
+
+namespace {
+
+struct Arguments {
+  unsigned threads = 1;
+  bool skip = false;
+  std::string type = "default";
+  pflow::Options options;
+  std::vector<std::string> files;                         // model, input and output
+  std::vector<std::pair<std::string, std::string>> hits;  // collection and calorimeter
+  std::vector<std::string> tracks;
+};
+
+Arguments parse(const std::vector<std::string>& words) {
+  Arguments arguments;
+  for (auto word = words.begin(); word != words.end(); ++word) {
+    const auto value = [&word, &words] {
+      if (std::next(word) == words.end()) throw pflow::Error(*word, "expected a value");
+      return *++word;
+    };
+    const auto number = [&value, name = *word] {
+      const std::string text = value();
+      if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") < text.size() || std::stoul(text) < 1)
+        throw pflow::Error(name, "expected a whole number from 1, found '" + text + "'");
+      return std::stoul(text);
+    };
+    if (*word == "--threads") {
+      arguments.threads = unsigned(number());
+    } else if (*word == "--max-hits") {
+      arguments.options.max_hits = number();
+    } else if (*word == "--on-error") {
+      const std::string choice = value();
+      arguments.skip = choice == "skip";
+      if (!arguments.skip && choice != "raise")
+        throw pflow::Error("--on-error", "expected raise or skip, found '" + choice + "'");
+    } else if (*word == "--rntuple") {
+      arguments.type = "rntuple";
+    } else if (word->rfind("--", 0) == 0) {
+      throw pflow::Error(*word, "no such option");
+    } else if (arguments.files.size() < 3) {
+      arguments.files.push_back(*word);
+    } else if (const std::size_t sign = word->find('='); sign < word->size()) {
+      arguments.hits.emplace_back(word->substr(0, sign), word->substr(sign + 1));
+    } else {
+      arguments.tracks.push_back(*word);
+    }
+  }
+  if (arguments.hits.empty())
+    throw pflow::Error("usage", "pflow_podio [OPTIONS] MODEL IN.root OUT.root COLLECTION=SUBDETECTOR... [TRACKS]");
+  return arguments;
+}
+
+template <class Collection>
+const Collection* collection(const podio::Frame& frame, const std::string& name) {
+  if (const auto* wanted = dynamic_cast<const Collection*>(frame.get(name))) return wanted;
+  std::string text = "no such " + std::string(Collection::typeName) + "; the file has";
+  for (const std::string& available : frame.getAvailableCollections())
+    if (dynamic_cast<const Collection*>(frame.get(available))) text += " " + available;
+  throw pflow::Error(name, text);
+}
+
+/// What an entry's work throws, with the entry named; none if nothing.
+template <class Work>
+std::exception_ptr error_of(std::size_t entry, const Work& work) {
+  try {
+    work();
+    return nullptr;
+  } catch (const std::exception& error) {
+    return std::make_exception_ptr(pflow::Error("entry " + std::to_string(entry), error.what()));
+  }
+}
+
+/// A file being reconstructed by several threads, of which one at a time reads or writes.
+class Job {
+ public:
+  explicit Job(const Arguments& arguments)
+      : arguments_(arguments),
+        reconstructor_(arguments.files[0], arguments.options),
+        reader_(podio::makeReader(arguments.files[1])) {
+    if (reader_.getEntries(podio::Category::Event) == 0) throw pflow::Error(arguments.files[1], "it has no events");
+    if (reader_.getEntries(podio::Category::Metadata) > 0)
+      metadata_ = reader_.readFrame(podio::Category::Metadata, 0);
+    for (const auto& [name, subdetector] : arguments_.hits) {
+      const auto key = podio::collMetadataParamName(name, edm4hep::labels::CellIDEncoding);
+      const auto encoding = metadata_.getParameter<std::string>(key);
+      if (!encoding) std::fprintf(stderr, "%s: no CellIDEncoding in the metadata, its layers are unknown\n", name.c_str());
+      sources_.emplace_back(reconstructor_, subdetector, encoding.value_or(""));
+    }
+  }
+  ~Job() { std::filesystem::remove(partial_); }
+
+  /// Number of events that could not be used.
+  std::size_t run() {
+    writer_.emplace(podio::makeWriter(partial_, arguments_.type));
+    std::vector<std::thread> threads;
+    for (unsigned i = 0; i < arguments_.threads; ++i) threads.emplace_back([this] { work(); });
+    for (std::thread& thread : threads) thread.join();
+    if (error_) std::rethrow_exception(error_);
+    finish();
+    return n_refused_;
+  }
+
+ private:
+  /// Reads, reconstructs and writes events, in their order, until there are no more or one of them fails.
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (!error_ && n_read_ < reader_.getEntries(podio::Category::Event)) {
+      const std::size_t entry = n_read_++;
+      podio::Frame frame;
+      std::string refused;
+      std::exception_ptr error = error_of(entry, [&] {
+        frame = reader_.readEvent(entry);
+        lock.unlock();
+        refused = reconstruct(frame);
+      });
+      if (!lock) lock.lock();
+      turn_.wait(lock, [this, entry] { return n_written_ == entry || error_; });
+      if (error_) return;
+      if (!error) error = error_of(entry, [&] { writer_->writeFrame(frame, podio::Category::Event); });
+      error_ = error;
+      ++n_written_;
+      if (!refused.empty()) {
+        ++n_refused_;
+        std::fprintf(stderr, "entry %zu: %s\n", entry, refused.c_str());
+      }
+      turn_.notify_all();
+    }
+  }
+
+  /// Puts the reconstruction into a frame; why it cannot, if events are skipped.
+  std::string reconstruct(podio::Frame& frame) const {
+    std::vector<const edm4hep::CalorimeterHitCollection*> hits;
+    std::vector<const edm4hep::TrackCollection*> tracks;
+    for (const auto& [name, subdetector] : arguments_.hits)
+      hits.push_back(collection<edm4hep::CalorimeterHitCollection>(frame, name));
+    for (const std::string& name : arguments_.tracks) tracks.push_back(collection<edm4hep::TrackCollection>(frame, name));
+    const pflow::Event event = pflow::make_event(reconstructor_, sources_, hits, tracks);
+    pflow::Reconstruction reconstruction;
+    std::int32_t flags = event.flags | pflow::BAD_INPUT;
+    std::string refused;
+    try {
+      reconstruction = reconstructor_.reconstruct(event.hits, event.tracks);
+      flags = pflow::flags_of(event, reconstruction);
+    } catch (const pflow::Error& error) {
+      if (!arguments_.skip) throw;
+      refused = error.what();
+    }
+    auto [particles, clusters, particle_ids, hit_weights, track_weights] =
+        pflow::make_collections(reconstructor_, reconstruction, event, algorithm_.algoType());
+    frame.put(std::move(particles), "PFlow");
+    frame.put(std::move(clusters), "PFlowClusters");
+    frame.put(std::move(particle_ids), "PFlowParticleID");
+    frame.put(std::move(hit_weights), "PFlowHitWeights");
+    frame.put(std::move(track_weights), "PFlowTrackWeights");
+    frame.putParameter("PFlow_flags", flags);
+    frame.putParameter("PFlow_hitOffsets", event.hit_offsets);
+    frame.putParameter("PFlow_unusedTracks", event.unused_tracks);
+    return refused;
+  }
+
+  /// Writes the frames that are not events, with what `pflow` needs to read the reconstruction, and renames the file.
+  void finish() {
+    const podio::Frame frame = reader_.readEvent(0);
+    std::vector<std::string> names;
+    std::vector<int> ids;
+    for (const auto& [name, subdetector] : arguments_.hits) {
+      names.push_back(name);
+      ids.push_back(int(frame.get(name)->getID()));
+    }
+    edm4hep::utils::PIDHandler::setAlgoInfo(metadata_, "PFlowParticleID", algorithm_);
+    metadata_.putParameter("PFlowClusters__SubdetectorNames", reconstructor_.subdetectors());
+    metadata_.putParameter("PFlow__HitCollections", names);
+    metadata_.putParameter("PFlow__HitCollectionIDs", ids);
+    metadata_.putParameter("PFlow__Parts", std::vector<std::string>{"covariance", "hit_links", "scores", "track_links"});
+    writer_->writeFrame(metadata_, podio::Category::Metadata);
+    for (const auto& name : reader_.getAvailableCategories()) {
+      const std::string category(name);
+      for (std::size_t entry = category == podio::Category::Metadata; entry < reader_.getEntries(category); ++entry)
+        if (category != podio::Category::Event) writer_->writeFrame(reader_.readFrame(category, entry), category);
+    }
+    writer_->finish();
+    std::filesystem::rename(partial_, arguments_.files[2]);
+  }
+
+  const Arguments& arguments_;
+  const std::string partial_ = arguments_.files[2] + ".partial.root";
+  const pflow::Reconstructor reconstructor_;
+  const edm4hep::utils::ParticleIDMeta algorithm_{"PFlow", {pflow::classes.begin(), pflow::classes.end()}};
+  std::vector<pflow::HitSource> sources_;
+  podio::Reader reader_;
+  std::optional<podio::Writer> writer_;
+  podio::Frame metadata_;
+  std::mutex mutex_;
+  std::condition_variable turn_;
+  std::size_t n_read_ = 0, n_written_ = 0, n_refused_ = 0;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const Arguments arguments = parse({argv + 1, argv + argc});
+  return Job(arguments).run() == 0 ? 0 : 3;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "error: %s\n", error.what());
+  return 1;
+}

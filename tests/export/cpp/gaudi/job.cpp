@@ -1,0 +1,56 @@
+// The algorithm of Gaudi on a file of CLD, in an event loop of several threads:
+//     job MODEL IN.root OUT.root THREADS [OnError] [MaxHits] [Field, T] [geometry's field, T]
+
+#include "../../../../pflow/export/cpp/PFlowReconstruction.cpp"
+
+#include <podio/Reader.h>
+#include <podio/Writer.h>
+
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <thread>
+
+int main(int argc, char** argv) try {
+  auto reader = podio::makeReader(std::string(argv[2]));
+  ISvcLocator services{reader.readFrame(podio::Category::Metadata, 0)};
+  PFlowReconstruction algorithm("PFlow", &services);
+  const std::map<std::string, std::string> subdetectors{
+      {"ECALBarrel", "ecal_barrel"}, {"ECALEndcap", "ecal_endcap"}, {"HCALBarrel", "hcal_barrel"},
+      {"HCALEndcap", "hcal_endcap"}, {"HCALOther", "hcal_other"},   {"MUON", "muon"}};
+  std::vector<std::string> collections;
+  for (const auto& [collection, subdetector] : subdetectors) collections.push_back(collection);
+  algorithm.set("Model", std::string(argv[1]));
+  algorithm.set("CaloHits", collections);
+  algorithm.set("Subdetectors", subdetectors);
+  if (argc > 5) algorithm.set("OnError", std::string(argv[5]));
+  if (argc > 6) algorithm.set("MaxHits", unsigned(std::stoul(argv[6])));
+  if (argc > 7) algorithm.set("Field", std::stod(argv[7]));
+  IGeoSvc geometry{{{argc > 8 ? std::stod(argv[8]) * dd4hep::tesla : 0.0}}};
+  services.geometry = &geometry;
+  algorithm.initialize();
+
+  std::vector<podio::Frame> events;
+  for (std::size_t i = 0; i < reader.getEntries(podio::Category::Event); ++i) events.push_back(reader.readEvent(i));
+  std::vector<std::exception_ptr> errors(events.size());
+  std::atomic<std::size_t> next = 0;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < std::stoi(argv[4]); ++thread)
+    threads.emplace_back([&] {
+      for (std::size_t i = next++; i < events.size(); i = next++) try {
+          algorithm.execute(events[i]);
+        } catch (...) {
+          errors[i] = std::current_exception();
+        }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& error : errors)
+    if (error) std::rethrow_exception(error);
+  auto writer = podio::makeWriter(argv[3]);
+  for (const podio::Frame& event : events) writer.writeFrame(event, podio::Category::Event);
+  writer.writeFrame(services.metadata, podio::Category::Metadata);
+  writer.finish();
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "error: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,255 @@
+"""pflow_podio and the algorithm of Gaudi, which is compiled against stand-ins for Gaudi, k4FWCore and DD4hep.
+
+Needs podio and EDM4hep, else skipped: PODIO_ROOT and EDM4HEP_ROOT name their folders, LD_LIBRARY_PATH ROOT's libraries.
+"""
+
+import dataclasses
+import os
+import subprocess
+from pathlib import Path
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+
+from benchmarks.cpp import COMPILER, RUNTIME, SOURCES, missing_for_cpp
+from make_sample import reconstructed, write_rntuple
+from pflow.cli.main import main
+from pflow.event import jagged
+from pflow.event.build import make_links
+from pflow.event.events import Flag, concatenate
+from pflow.io.edm4hep.podio import open_podio
+from pflow.io.open import read_events
+from pflow.io.particles_root import read_reco
+
+if missing := missing_for_cpp():
+    pytest.skip(missing, allow_module_level=True)
+FOLDERS = [os.environ.get(name) for name in ("PODIO_ROOT", "EDM4HEP_ROOT")]
+if not all(FOLDERS):
+    pytest.skip("PODIO_ROOT and EDM4HEP_ROOT do not name podio and EDM4hep", allow_module_level=True)
+
+pytestmark = pytest.mark.slow
+
+GAUDI = Path(__file__).resolve().parent / "cpp" / "gaudi"
+
+CLD = {
+    "ECALBarrel": "ecal_barrel",
+    "ECALEndcap": "ecal_endcap",
+    "HCALBarrel": "hcal_barrel",
+    "HCALEndcap": "hcal_endcap",
+    "HCALOther": "hcal_other",
+    "MUON": "muon",
+}
+COLLECTIONS = (*(f"{name}={calorimeter}" for name, calorimeter in CLD.items()), "SiTracks_Refitted")
+MODEL = "cld-general"
+
+
+def compile_with_podio(source: Path, library: Path, flags: str = "-O1") -> Path:
+    """Compile a program of podio's beside the library; its path."""
+    program, folder = library.with_name(source.stem), library.parent
+    include = [*(f"-isystem{root}/include" for root in FOLDERS), f"-I{SOURCES}", f"-I{GAUDI}"]
+    objects = [str(source), str(SOURCES / "event.cpp"), str(library), str(folder / RUNTIME), f"-Wl,-rpath,{folder}"]
+    folders = [option for root in FOLDERS for option in (f"-L{root}/lib", f"-Wl,-rpath,{root}/lib")]
+    libraries = ["-lpodioIO", "-lpodio", "-ledm4hep", "-ledm4hepUtils", "-pthread"]
+    command = [*COMPILER, "-std=c++20", *flags.split(), *include, *objects, *folders, *libraries, "-o", str(program)]
+    subprocess.run(command, check=True)
+    return program
+
+
+@pytest.fixture(scope="session")
+def pflow_podio(library, exported):
+    """Runs the program with a model of CLD; what it exits with and says."""
+    program = compile_with_podio(SOURCES / "pflow_podio.cpp", library)
+
+    def run(source, output, *options, collections=COLLECTIONS):
+        command = [program, *options, exported(MODEL), source, output, *collections]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def job(library, exported):
+    """Runs the algorithm in an event loop of several threads; what it exits with and says."""
+    program = compile_with_podio(GAUDI / "job.cpp", library)
+
+    def run(source, output, threads, *options):
+        command = [program, exported(MODEL), source, output, threads, *options]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def source(sample_dir):
+    return sample_dir / "cld_zqq_small_rntuple.edm4hep.root"
+
+
+@pytest.fixture(scope="session")
+def by_program(pflow_podio, source, tmp_path_factory):
+    """The program's output."""
+    path = tmp_path_factory.mktemp("podio") / "program.root"
+    assert pflow_podio(source, path, "--rntuple") == (0, "")
+    return path
+
+
+@pytest.fixture(scope="session")
+def synthetic(sample_dir, tmp_path_factory):
+    """A file of 200 events: small ones with hits and tracks that are missing, unusable or without a state."""
+    events = read_events(sample_dir / "cld_multi_test_small.root")
+    none = make_links(source=[[]] * len(events), particle=[[]] * len(events))
+    events = dataclasses.replace(events, hit_links=none, track_links=none)
+    draw, variants = np.random.default_rng(2), []
+    for variant in range(8):
+        hits, tracks = jagged.columns(events.hits), jagged.columns(events.tracks)
+        n_hits, n_tracks = jagged.count(events.hits), jagged.count(events.tracks)
+        hits["energy"] = hits["energy"] * (0.6 + 0.1 * variant)
+        unusable = draw.random(n_tracks.sum()) < 0.3
+        if variant == 1:
+            n_hits = 0 * n_hits
+        elif variant == 2:
+            n_tracks = 0 * n_tracks
+        elif variant == 3:
+            hits["energy"][draw.random(n_hits.sum()) < 0.02] = np.nan
+        elif variant == 4:
+            tracks = {name: np.where(unusable, np.nan, values) for name, values in tracks.items()}
+        elif variant == 5:  # to be followed to the calorimeter
+            tracks |= {name: np.where(unusable, np.nan, tracks[name]) for name in tracks if name.startswith("calo")}
+        elif variant == 6:
+            hits["layer"] = hits["layer"] % 4
+        hits = {name: values[: n_hits.sum()] for name, values in hits.items()}
+        tracks = {name: values[: n_tracks.sum()] for name, values in tracks.items()}
+        changed = {"hits": jagged.records(hits, n_hits), "tracks": jagged.records(tracks, n_tracks)}
+        variants.append(dataclasses.replace(events, **changed))
+    path = tmp_path_factory.mktemp("synthetic") / "events.root"
+    write_rntuple(path, reconstructed(concatenate(variants)))
+    return path
+
+
+def command_line(source, output, *options):
+    arguments = ["reconstruct", f"{source}", "--checkpoint", MODEL, "--format", "edm4hep", "-o", f"{output}", *options]
+    return output, main(arguments)
+
+
+def contents(path):
+    """Collections of the reconstruction by name."""
+    with uproot.open(path) as file:
+        events = file["events"]
+        return {name: events[name].array() for name in events.keys(recursive=False) if "PFlow" in name}
+
+
+def parameters(path):
+    """Parameters of the frames of events and of the file."""
+    podio = open_podio(path)
+    frames = [podio.frame_parameters(category) for category in ("events", "metadata")]
+    podio.close()
+    return frames
+
+
+def assert_same(first, second):
+    """The same to the last bit."""
+    assert first.keys() == second.keys()
+    for name, values in first.items():
+        assert ak.array_equal(values, second[name], same_content_types=False, check_parameters=False), name
+
+
+def test_the_program_writes_what_the_command_line_writes(by_program, source, tmp_path):
+    expected, _ = command_line(source, tmp_path / "python.root")
+    assert ak.sum(ak.num(contents(by_program)["PFlow"])) > 100
+    assert_same(contents(by_program), contents(expected))
+    assert parameters(by_program) == parameters(expected)
+
+
+def test_pflow_reads_what_the_program_writes(by_program, source, tmp_path):
+    expected, _ = command_line(source, tmp_path / "python.root")
+    ours, theirs = read_reco(by_program), read_reco(expected)
+    for part in ("particles", "hit_links", "track_links"):
+        assert ak.array_equal(getattr(ours, part), getattr(theirs, part)), part
+
+
+def test_synthetic_events_are_those_of_the_command_line(pflow_podio, synthetic, tmp_path):
+    status, message = pflow_podio(synthetic, tmp_path / "cpp.root", "--rntuple", "--threads", "2")
+    assert (status, message) == (0, "")
+    expected, _ = command_line(synthetic, tmp_path / "python.root")
+    ours = contents(tmp_path / "cpp.root")
+    assert len(ours["PFlow"]) == 200
+    assert_same(ours, contents(expected))
+    assert parameters(tmp_path / "cpp.root") == parameters(expected)
+    flags = read_reco(tmp_path / "cpp.root").flags
+    assert np.count_nonzero(flags & Flag.UNUSABLE_HITS) > 10
+    assert np.count_nonzero(flags & Flag.UNUSABLE_TRACKS) > 10
+
+
+@pytest.mark.parametrize("options", [("--threads", "4"), ()])
+def test_threads_and_trees_do_not_change_the_content(pflow_podio, by_program, source, tmp_path, options):
+    assert pflow_podio(source, tmp_path / "out.root", "--rntuple", *options) == (0, "")
+    assert_same(contents(tmp_path / "out.root"), contents(by_program))
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_the_algorithm_gives_what_the_program_writes(job, by_program, source, tmp_path, threads):
+    assert job(source, tmp_path / "job.root", threads) == (0, "")
+    tree, expected = uproot.open(tmp_path / "job.root")["events"], contents(by_program)
+    for name in ("energy", "PDG", "tracks_end"):
+        assert ak.array_equal(tree[f"PFlow.{name}"].array(), expected["PFlow"][name])
+    for name in ("energy", "iTheta", "hits_end"):
+        assert ak.array_equal(tree[f"PFlowClusters.{name}"].array(), expected["PFlowClusters"][name])
+    for name in ("PFlowHitWeights", "PFlowTrackWeights", "_PFlowParticleID_parameters"):
+        assert ak.array_equal(tree[name].array(), expected[name])
+    podio = open_podio(tmp_path / "job.root")
+    assert podio.parameters["PFlowParticleID__AlgoName"] == ("PFlow",)
+    assert podio.parameters["PFlowClusters__SubdetectorNames"] == tuple(CLD.values())
+    podio.close()
+
+
+def test_an_event_that_cannot_be_used_is_an_error_or_is_skipped(pflow_podio, job, source, tmp_path):
+    limit = ("--max-hits", "2400")
+    status, message = pflow_podio(source, tmp_path / "out.root", *limit, "--threads", "3")
+    assert (status, message) == (1, "error: entry 0: hits: 2602, expected at most 2400 (Options::max_hits)\n")
+    assert list(tmp_path.iterdir()) == []
+    status, message = pflow_podio(source, tmp_path / "out.root", *limit, "--on-error", "skip", "--rntuple")
+    assert status == 3
+    assert "entry 0: hits: 2" in message
+    reco = read_reco(tmp_path / "out.root")
+    skipped = (reco.flags & Flag.BAD_INPUT) > 0
+    assert 0 < skipped.sum() < len(skipped)
+    np.testing.assert_array_equal(skipped, ak.num(reco.particles) == 0)
+    assert job(source, tmp_path / "job.root", 2, "raise", 2400)[0] == 1
+    status, message = job(source, tmp_path / "job.root", 2, "skip", 2400)
+    assert (status, message.count("an event cannot be used")) == (0, skipped.sum())
+
+
+@pytest.mark.parametrize(
+    ("options", "collections", "message"),
+    [
+        ((), ("ECALBarel=ecal_barrel",), "ECALBarel: no such edm4hep::CalorimeterHitCollection; the file has ECALB"),
+        ((), ("ECALBarrel=ecal",), "ecal: the model has no such calorimeter; expected one of ecal_barrel"),
+        ((), (*COLLECTIONS[:-1], "Tracks"), "Tracks: no such edm4hep::TrackCollection; the file has SiTracks_Refitted"),
+        (("--threads", "0"), COLLECTIONS, "--threads: expected a whole number from 1, found '0'"),
+        (("--on-error", "stop"), COLLECTIONS, "--on-error: expected raise or skip, found 'stop'"),
+        (("--quiet",), COLLECTIONS, "--quiet: no such option"),
+        ((), (), "usage: pflow_podio [OPTIONS] MODEL"),
+    ],
+)
+def test_wrong_arguments_of_the_program(pflow_podio, source, tmp_path, options, collections, message):
+    status, said = pflow_podio(source, tmp_path / "out.root", *options, collections=collections)
+    assert status == 1
+    assert message in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("stop",), "OnError: expected raise or skip, found 'stop'"),
+        (("raise", 9000, 3.5), "Field: the detector's is 3.5"),
+        (("raise", 9000, 0, 1.9), "Field: the detector's is 1.9"),
+    ],
+)
+def test_a_job_that_does_not_fit_the_model_does_not_begin(job, source, tmp_path, options, message):
+    status, said = job(source, tmp_path / "job.root", 1, *options)
+    assert status == 1
+    assert message in said
