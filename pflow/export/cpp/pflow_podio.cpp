@@ -14,14 +14,12 @@
 #include <podio/Reader.h>
 #include <podio/Writer.h>
 
-#include <algorithm>
-#include <condition_variable>
 #include <cstdio>
+#include <deque>
 #include <exception>
 #include <filesystem>
-#include <mutex>
+#include <future>
 #include <optional>
-#include <thread>
 
 #include "event.h"
 
@@ -85,18 +83,7 @@ const Collection* collection(const podio::Frame& frame, const std::string& name)
   throw pflow::Error(name, text);
 }
 
-/// What an entry's work throws, with the entry named; none if nothing.
-template <class Work>
-std::exception_ptr error_of(std::size_t entry, const Work& work) {
-  try {
-    work();
-    return nullptr;
-  } catch (const std::exception& error) {
-    return std::make_exception_ptr(pflow::Error("entry " + std::to_string(entry), error.what()));
-  }
-}
-
-/// A file being reconstructed by several threads, of which one at a time reads or writes.
+/// A file being reconstructed by several threads, while the main one reads and writes.
 class Job {
  public:
   explicit Job(const Arguments& arguments)
@@ -118,41 +105,33 @@ class Job {
   /// Number of events that could not be used.
   std::size_t run() {
     writer_.emplace(podio::makeWriter(partial_, arguments_.type));
-    std::vector<std::thread> threads;
-    for (unsigned i = 0; i < arguments_.threads; ++i) threads.emplace_back([this] { work(); });
-    for (std::thread& thread : threads) thread.join();
-    if (error_) std::rethrow_exception(error_);
+    struct Task {
+      podio::Frame frame;
+      std::future<std::string> refused;
+    };
+    std::deque<Task> tasks;  // in the order of the events
+    const std::size_t n_events = reader_.getEntries(podio::Category::Event);
+    std::size_t n_refused = 0;
+    for (std::size_t n_read = 0, n_written = 0; n_written < n_events; ++n_written) {
+      for (; n_read < n_events && tasks.size() < arguments_.threads; ++n_read) {
+        Task& task = tasks.emplace_back(Task{reader_.readEvent(n_read), {}});
+        task.refused = std::async(std::launch::async, [this, &task] { return reconstruct(task.frame); });
+      }
+      try {
+        const std::string refused = tasks.front().refused.get();
+        if (!refused.empty()) std::fprintf(stderr, "entry %zu: %s\n", n_written, refused.c_str());
+        n_refused += !refused.empty();
+        writer_->writeFrame(tasks.front().frame, podio::Category::Event);
+      } catch (const std::exception& error) {
+        throw pflow::Error("entry " + std::to_string(n_written), error.what());
+      }
+      tasks.pop_front();
+    }
     finish();
-    return n_refused_;
+    return n_refused;
   }
 
  private:
-  /// Reads, reconstructs and writes events, in their order, until there are no more or one of them fails.
-  void work() {
-    std::unique_lock lock(mutex_);
-    while (!error_ && n_read_ < reader_.getEntries(podio::Category::Event)) {
-      const std::size_t entry = n_read_++;
-      podio::Frame frame;
-      std::string refused;
-      std::exception_ptr error = error_of(entry, [&] {
-        frame = reader_.readEvent(entry);
-        lock.unlock();
-        refused = reconstruct(frame);
-      });
-      if (!lock) lock.lock();
-      turn_.wait(lock, [this, entry] { return n_written_ == entry || error_; });
-      if (error_) return;
-      if (!error) error = error_of(entry, [&] { writer_->writeFrame(frame, podio::Category::Event); });
-      error_ = error;
-      ++n_written_;
-      if (!refused.empty()) {
-        ++n_refused_;
-        std::fprintf(stderr, "entry %zu: %s\n", entry, refused.c_str());
-      }
-      turn_.notify_all();
-    }
-  }
-
   /// Puts the reconstruction into a frame; why it cannot, if events are skipped.
   std::string reconstruct(podio::Frame& frame) const {
     std::vector<const edm4hep::CalorimeterHitCollection*> hits;
@@ -216,10 +195,6 @@ class Job {
   podio::Reader reader_;
   std::optional<podio::Writer> writer_;
   podio::Frame metadata_;
-  std::mutex mutex_;
-  std::condition_variable turn_;
-  std::size_t n_read_ = 0, n_written_ = 0, n_refused_ = 0;
-  std::exception_ptr error_;
 };
 
 }  // namespace
