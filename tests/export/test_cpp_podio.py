@@ -45,6 +45,10 @@ COLLECTIONS = (*(f"{name}={calorimeter}" for name, calorimeter in CLD.items()), 
 MODEL = "cld-general"
 
 
+ENVIRONMENT = os.environ | {"ORT_DISABLE_TELEMETRY": "1"}
+"""Without the thread by which ONNX Runtime sends telemetry, and which may be at work while the program ends."""
+
+
 def compile_with_podio(source: Path, library: Path, flags: str = "-O1") -> Path:
     """Compile a program of podio's beside the library; its path."""
     program, folder = library.with_name(source.stem), library.parent
@@ -64,7 +68,7 @@ def pflow_podio(library, exported):
 
     def run(source, output, *options, collections=COLLECTIONS):
         command = [program, *options, exported(MODEL), source, output, *collections]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=ENVIRONMENT)
         return done.returncode, done.stderr
 
     return run
@@ -77,7 +81,7 @@ def job(library, exported):
 
     def run(source, output, threads, *options):
         command = [program, exported(MODEL), source, output, threads, *options]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=ENVIRONMENT)
         return done.returncode, done.stderr
 
     return run

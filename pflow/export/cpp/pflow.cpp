@@ -247,6 +247,7 @@ class Reconstructor::Implementation {
         encoder_(env_, folder / "encoder.onnx", options.threads),
         decoder_(env_, folder / "decoder.onnx", options.threads),
         refinement_(env_, folder / "refinement.onnx", options.threads) {
+    env_.DisableTelemetryEvents();  // Microsoft's builds send usage data, also of jobs on a farm
     if (encoder_.metadata("format") != "4" || encoder_.metadata("architecture") != "pointing")
       throw Error(encoder_.path(), "expected an export of a pointing network in format 4");
     encoder_.read("energy_above", energy_above_);
