@@ -31,6 +31,8 @@ def test_the_tokeniser_is_fitted_on_the_training_split_alone(data, train_files):
     np.testing.assert_allclose(data.tokeniser.scales["hits"].mean, alone.scales["hits"].mean, rtol=1e-9)
     # The validation events have a hundred times the energy: any one of them would show.
     assert 10 ** data.tokeniser.energy.mean[0] < 10
+    energies = [np.asarray(event.energy).sum() for path in train_files for event in read_events(path).hits]
+    assert data.tokeniser.sample.max_energy == pytest.approx(max(energies))
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 import uproot
 
+from pflow.checkpoint.format import read_header
 from pflow.event import jagged
 from pflow.event.links import Links
 from pflow.event.skipped import ImplausibleWarning
 from pflow.io.checks import Expected, check_events
+from pflow.io.checks import problems as problems_of
 from pflow.io.events_root import write_events
 from pflow.io.inspect import inspect_file
 from pflow.io.open import open_events, read_events
+from pflow.physics.detector import load_detector
 
 IDS = {"A1": 11, "A2": 4_000_000_000, "B": 13, "Tracks": 14, "MCParticles": 15, "Other": 16}
 
@@ -59,6 +62,27 @@ def test_a_wrong_scale_field_or_status_is_found(cld_rec, part, field, factor, na
     records = getattr(cld_rec, part)
     changed = ak.with_field(records, records[field] * factor, field)
     assert set(problems(dataclasses.replace(cld_rec, **{part: changed}))) == names
+
+
+@pytest.mark.parametrize(
+    ("factor", "field", "said"),
+    [
+        (1.0, 2.0, ""),
+        (0.1, 2.0, r"hit of the ECAL has 0\.001.* GeV, and in the training sample of the model 0\.0117"),
+        (3.0, 2.0, r"hit of the HCAL has 0\.1.* GeV, and in the training sample of the model 0\.0416"),
+        (1000.0, 2.0, r"events have up to .*e\+0. GeV in hits, and in the training sample of the model 238"),
+        (1.0, 3.0, "tracks are curved as in 3 T, and in the training sample of the model 2"),
+        (1.0, -2.0, "60 mm of where the helix from the IP in -2 T leads them"),
+    ],
+)
+def test_scales_are_compared_with_those_of_the_training_sample(cld_path, factor, field, said):
+    detector = dataclasses.replace(load_detector("cld"), b_field=field)
+    with open_events(cld_path, detector=detector) as file:
+        events, *_ = file.read_all(truth=False)
+    events = dataclasses.replace(events, hits=_scaled(events.hits, factor))
+    expected = Expected(sample=read_header("cld-general").tokeniser.sample)
+    found = problems_of(check_events(events, expected))
+    assert re.search(said, found) if said else not found
 
 
 def test_hits_without_targets_are_found(cld_rec):
