@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-from contextlib import closing
 from pathlib import Path
 
 import awkward as ak
@@ -16,7 +15,6 @@ import uproot
 
 from pflow.io.edm4hep.data_model import DataModel
 from pflow.io.edm4hep.frames import Filled, FrameWriter, InputCopy
-from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events
 
@@ -77,9 +75,10 @@ def test_podio_reads_and_writes_again_what_pflow_writes(source, program, sample_
     check(program, reconstructed(sample_dir / name, tmp_path / "out.root", perfect, **options))
 
 
-def test_clusters_of_an_older_edm4hep_keep_their_angle(cld_path, program, perfect, tmp_path):
-    with closing(open_podio(cld_path)) as file, uproot.recreate(tmp_path / "older.root") as to:
-        source = InputCopy(file)
+def test_clusters_of_an_older_edm4hep_keep_their_angle(cld_podio, program, perfect, tmp_path):
+    source = InputCopy(cld_podio)
+    expected = cld_podio.columns.get("PandoraClusters", "iPhi", start=0, stop=1).to_list()
+    with uproot.recreate(tmp_path / "older.root") as to:
         text = source.definitions["edm4hep"][0].replace("iPhi", "phi")
         text = json.dumps(json.loads(text) | {"schema_version": 5})
         collections = [(DataModel(json.loads(text)), info) for info in source.collections.values()]
@@ -90,7 +89,6 @@ def test_clusters_of_an_older_edm4hep_keep_their_angle(cld_path, program, perfec
         writer = FrameWriter(to, collections=collections, definitions={"edm4hep": (text, (0, 99, 4))})
         writer.extend(frames, source.parameters(0, 1))
         writer.finish(source.categories())
-        expected = file.columns.get("PandoraClusters", "iPhi", start=0, stop=1).to_list()
     check(program, reconstructed(tmp_path / "older.root", tmp_path / "out.root", perfect))
     with uproot.open(tmp_path / "again.root") as file:
         assert file["events"]["PandoraClusters.iPhi"].array().to_list() == expected
