@@ -162,7 +162,7 @@ def check_units(subject: Subject) -> Iterator[Check]:
     events, hits = subject.events, float(subject.hit_energy.sum())
     others = {"energy of stable particles that shower": (subject.showering_energy, UNITS)}
     if events.tracks is not None:
-        momentum = np.linalg.norm(jagged.vectors(events.tracks.momentum), axis=1)
+        momentum = np.linalg.norm(jagged.vectors(events.tracks["momentum"]), axis=1)
         others["momenta of tracks"] = float(momentum.sum()), UNITS**1.5
     if events.reference is not None:
         energy = float(jagged.flat(events.reference.energy, np.float64).sum())
