@@ -312,10 +312,11 @@ def check_layers(subject: Subject) -> Iterator[Check]:
         n_checked += 1
         layer = columns["layer"][mine]
         x, y, z = (columns[f"position.{axis}"][mine].astype(np.float64) for axis in "xyz")
-        sides = events.detector.phi_symmetry or 0
-        phases = (0.0, np.pi / sides) if sides else (0.0,)
+        # The whole detector may have half the symmetry of its barrel: ILD's endcaps have a square hole.
+        symmetry = events.detector.phi_symmetry or 0
+        polygons = [(n, phase) for n in (symmetry, 2 * symmetry) if n for phase in (0.0, np.pi / n)]
         barrel = calorimeter.region == "barrel"
-        shapes = [distance_to_sides(x, y, sides, phase) for phase in phases] if barrel else [np.abs(z)]
+        shapes = [distance_to_sides(x, y, *shape) for shape in ((0, 0.0), *polygons)] if barrel else [np.abs(z)]
         follows, depth = max(((_correlation(shape, layer), shape) for shape in shapes), key=lambda pair: pair[0])
         by_depth = layers_by_position(depth)
         text = f"(correlation {follows:.2f}"

@@ -11,6 +11,8 @@ import uproot
 
 from pflow.checkpoint.format import read_header
 from pflow.event import jagged
+from pflow.event.build import make_hits
+from pflow.event.events import Events
 from pflow.event.links import Links
 from pflow.event.skipped import ImplausibleWarning
 from pflow.io.checks import Expected, check_events
@@ -292,3 +294,16 @@ def test_objects_that_are_there_twice_or_belong_elsewhere_are_found(cld_rec, cld
         (after,) = (check for check in checks(dataclasses.replace(events, **change(events))) if check.name == name)
         assert (before.good, after.good) == (True, False)
         assert re.search(said, after.text)
+
+
+def test_the_barrel_may_have_more_sides_than_the_detector_is_symmetric():
+    """ILD's barrel is an octagon; its endcaps, with a square hole, make the detector's symmetry 4."""
+    ild, random = load_detector("ild"), np.random.default_rng(2)
+    layer, side = random.integers(0, 30, 1000), random.integers(0, 8, 1000)
+    depth, along = ild.ecal_inner_radius + 5.0 * layer, random.uniform(-700, 700, 1000)
+    angle = side * np.pi / 4
+    x, y = depth * np.cos(angle) - along * np.sin(angle), depth * np.sin(angle) + along * np.cos(angle)
+    number = [calorimeter.name for calorimeter in ild.calorimeters].index("ecal_barrel")
+    columns = {"energy": 0 * x + 1, "x": x, "y": y, "z": along, "layer": layer, "subdetector": 0 * layer + number}
+    events = Events(detector=ild, hits=make_hits(**{name: values[None] for name, values in columns.items()}))
+    assert {check.name: check.good for check in checks(events)}["layers"]
