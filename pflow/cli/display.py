@@ -123,13 +123,19 @@ def _read_event(args: argparse.Namespace) -> Events:
 
 
 def _read_reco(args: argparse.Namespace, event: Events) -> Reconstruction:
-    """Particles of one entry, checked to have the event's number."""
+    """Particles of one entry, checked to be the event's."""
     from pflow.errors import InputError
+    from pflow.event.particles import LINKS
     from pflow.io.particles_root import read_reco
+    from pflow.metrics.evaluate import check_input
 
     entry = args.entry if args.reco_entry is None else args.reco_entry
     reconstruction = read_reco(args.reco, name=args.collection, entry_start=entry, entry_stop=entry + 1)
     if not len(reconstruction):
         raise InputError("there is no such entry", file=args.reco, entry=entry)
+    check_input(args.reco, args.input)
     reconstruction.check_events(event)
+    for links in LINKS:
+        if getattr(reconstruction, links) is not None:
+            reconstruction.check_links(links, event)
     return reconstruction

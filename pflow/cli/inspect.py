@@ -52,27 +52,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print what the file holds."""
     from pflow.checkpoint.format import fitting_models, read_header
+    from pflow.inference.files import readable_models
     from pflow.io.inspect import inspect_file, inspect_truth
+    from pflow.io.open import open_events
 
     made = _provenance(args.file)
     if made is not None and made["kind"] != "reconstruction":
         _print_json(made) if args.json else _print_provenance(made)
         return 0
     chosen = truth_options(args)
-    models: list[str] = []
 
     def sample_of(detector: Detector) -> SampleScales | None:
         """What the model that fits best was trained on."""
-        models[:] = fitting_models(detector)
-        return read_header(models[0]).tokeniser.sample if models else None
+        fitting = fitting_models(detector)
+        return read_header(fitting[0]).tokeniser.sample if fitting else None
 
     content = inspect_file(args.file, targets=chosen, sample_of=sample_of, **file_options(args))
+    models: dict[str, str] = {}
+    if content.detector:
+        with open_events(args.file, **file_options(args)) as file:
+            models = readable_models(file)
     truth = None
     if args.targets:
         settings = {**chosen, "e_min": args.min_energy, "use_tracks": not args.ignore_tracks}
         truth = inspect_truth(args.file, targets=settings, entries=args.entries, **file_options(args))
     if args.json:
-        found = dataclasses.asdict(content) | {"models": models} | ({} if made is None else {"provenance": made})
+        suited = {"models": [name for name, reason in models.items() if not reason]}
+        refused = {"unsuited_models": {name: reason for name, reason in models.items() if reason}}
+        found = dataclasses.asdict(content) | suited | refused | ({} if made is None else {"provenance": made})
         if truth is not None:
             settings["e_min_gev"] = settings.pop("e_min")
             found["truth"] = {**settings, "events": truth}
@@ -87,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_content(content: FileContent, models: Sequence[str]) -> None:
+def _print_content(content: FileContent, models: Mapping[str, str]) -> None:
     print(text_facts(_facts(content, models)))
     title = f"means over the first {content.entries_read:,} of {content.num_entries:,} entries"
     title = title if content.entries_read < content.num_entries else "means over all entries"
@@ -100,7 +107,7 @@ def _print_content(content: FileContent, models: Sequence[str]) -> None:
         print(f"\n{table.name}: {table.type}, {table.num_entries:,} entries\n{text_table(('type', 'branch'), columns)}")
 
 
-def _facts(content: FileContent, models: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _facts(content: FileContent, models: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     yield "file", content.path
     if content.schema:
         yield "schema", content.schema
@@ -110,7 +117,12 @@ def _facts(content: FileContent, models: Sequence[str]) -> Iterator[tuple[str, s
     for number, fit in enumerate(content.detectors):
         yield "" if number else "detectors", f"{fit.name}: {'fits' if fit.fits else f'no: {fit.reason}'}"
     if content.detector:
-        yield "models", ", ".join(models) or "none comes with pflow for this detector; pflow fit --start-from makes one"
+        suited = ", ".join(name for name, reason in models.items() if not reason)
+        yield (
+            "models",
+            suited or "none comes with pflow for this detector and content; pflow fit --start-from makes one",
+        )
+        yield from (("", f"not {name}: {reason}") for name, reason in models.items() if reason)
         yield "truth", "particles and links from hits to them" if content.has_truth else "none"
         if content.truth_tracks:
             yield "tracks", "made from Monte Carlo particles"

@@ -21,7 +21,8 @@ from pflow.checkpoint.format import fitting_models, read_header
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.config import shipped_models
 from pflow.data.files import Chunk, FileOptions
-from pflow.errors import ConfigError, InputError, check_choice
+from pflow.errors import ConfigError, InputError, PflowError, check_choice
+from pflow.event import jagged
 from pflow.event.events import Flag, count_flags
 from pflow.event.skipped import leave_out_files
 from pflow.inference.cluster import run_on_cluster
@@ -243,9 +244,7 @@ class _Plan:
         model = self.worker.model
         chunks, inputs = [], []
         for path in job.inputs:
-            file = self.worker.files.open(path)
-            if self.check_geometry:
-                check_geometry(file.read_all(0, 20, truth=False)[0], model.tokeniser.detector)
+            file = self._open(path)
             inputs.append(describe_input(file))
             read_as = file.detector.name
             chunks += Chunk.of(file, self.options["chunk_size"])
@@ -257,6 +256,36 @@ class _Plan:
         check_output(job.output, inputs=[*job.inputs, model.path], replace=NOTE.encode(), force=self.force)
         self.entries[job] = job.n_entries
         return chunks
+
+    def _open(self, path: str) -> EventFile:
+        """Open an input; a file of another detector than the model's is refused unless the user named it."""
+        try:
+            file = self.worker.files.open(path)
+            if self.check_geometry:
+                check_geometry(file.read_all(0, 20, truth=False)[0], self.worker.model.tokeniser.detector)
+        except (ConfigError, InputError) as error:
+            if self.check_geometry:
+                self._refuse_other_detector(path, error)
+            raise
+        return file
+
+    def _refuse_other_detector(self, path: str, error: PflowError) -> None:
+        """Raise what names the file's detector, the model's and the way out, if the file is of another detector."""
+        model = self.worker.model
+        with contextlib.suppress(PflowError):
+            with dataclasses.replace(self.worker.settings.reading, detector=None).open(path) as file:
+                detector = file.detector
+            if not (differing := model.tokeniser.other_geometry(detector)):
+                return
+            models = ", ".join(fitting_models(detector)) or "none comes with pflow"
+            message = (
+                f"is of detector '{detector.name}', and the model '{model.path}' was trained on "
+                f"'{model.tokeniser.detector.name}', which differs in {', '.join(differing)}: reconstruct files of "
+                f"different detectors apart, with a model of each (of '{detector.name}': {models}), or name the "
+                f"detector (--detector {detector.name}) to use this model anyway"
+            )
+            error = InputError(message, file=path, field="detector")
+        raise error
 
     def write(self, job: Job, outcomes: Iterable[Outcome], on_progress: Callable[[int, int], None] | None) -> Summary:
         """Write the output of a job chunk by chunk; its numbers."""
@@ -353,6 +382,23 @@ def _model_for(jobs: Sequence[Job], reading: FileOptions, *, skip: bool) -> tupl
             if not skip or path == inputs[-1]:
                 raise
     raise ConfigError("no input files are given")
+
+
+def readable_models(file: EventFile) -> dict[str, str]:
+    """The models that come with pflow for an open file's detector, and why one cannot read its events ("": it can)."""
+    events, *_ = file.read_all(0, 5, truth=False)
+    n_with_tracks = 0 if events.tracks is None else int(np.count_nonzero(jagged.count(events.tracks)))
+    reasons = {}
+    for name in fitting_models(file.detector):
+        tokeniser, reasons[name] = read_header(name).tokeniser, ""
+        if 2 * n_with_tracks > len(events) and not any(tokeniser.model_inputs["charged"]):
+            codes = ", ".join(map(str, tokeniser.pdg.codes))
+            reasons[name] = f"trained on |PDG| {codes} alone, and {n_with_tracks} of {len(events)} events have tracks"
+        try:
+            tokeniser.encode(events, truth=False)
+        except InputError as error:
+            reasons[name] = str(error)
+    return reasons
 
 
 def shipped_model(file: EventFile) -> str:

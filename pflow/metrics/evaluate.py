@@ -210,6 +210,20 @@ def _sample(path: FilePath) -> SampleScales | None:
     return None if scales is None else from_plain(SampleScales, scales, "sample")
 
 
+def check_input(reco: str, events: str) -> None:
+    """Refuse a reconstruction that says that it was made from other files than the one with the events."""
+    made_from, known = _inputs(reco), file_uuid(events)
+    uuids = {entry.get("uuid") for entry in made_from or ()}
+    if (
+        made_from
+        and known
+        and all(uuids)
+        and uuids.isdisjoint({known, *(e.get("uuid") for e in _inputs(events) or ())})
+    ):
+        paths = ", ".join(str(entry.get("path")) for entry in made_from)
+        raise InputError(f"was made from {paths} and not from {events}", file=reco)
+
+
 def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
     """Refuse reconstructions of other files than the truth's, or in another order, which event numbers do not tell."""
     made_from: list[tuple[str, Mapping[str, Any]]] = []

@@ -3,6 +3,7 @@ import pytest
 from pflow.cli.main import run_parsed
 from pflow.errors import ConfigError, InputError
 from pflow.event.build import make_links
+from pflow.inference.provenance import describe_input
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events
 from pflow.io.particles_root import RecoWriter
@@ -115,3 +116,18 @@ def test_colours_by_what_is_not_there_are_refused(sample_dir, tmp_path):
     with pytest.raises(ConfigError, match="no reconstructed particles"):
         run(sample_dir / "gamma1_train_small.root", "--colour", "reco", "-o", tmp_path / "event.png")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_reconstruction_of_another_file_is_refused(sample, make_reco, tmp_path):
+    """By what it says of its input, and by its links."""
+    with open_events(sample.with_name("gamma1_test_small.root")) as file:
+        made = {"inputs": [describe_input(file) | {"entries": 3}]}
+    links = make_links(source=[[9999]] * 3, particle=[[0]] * 3)
+    for provenance, more, message in (
+        (made, {}, r"was made from .*gamma1_test_small\.root and not from .*multi_test_small\.root"),
+        ({}, {"hit_links": links}, r"found 9999 at index 0; made from another file\?"),
+    ):
+        with RecoWriter(tmp_path / "other.root", provenance=provenance) as writer:
+            writer.extend(make_reco([0, 1, 2], **more))
+        with pytest.raises(InputError, match=message):
+            run(sample, "--reco", tmp_path / "other.root", "-o", tmp_path / "event.png")

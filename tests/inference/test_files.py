@@ -15,7 +15,7 @@ from pflow.errors import ConfigError, InputError, OutputError
 from pflow.event.events import Flag
 from pflow.event.skipped import ImplausibleWarning
 from pflow.inference.events import _counterpart
-from pflow.inference.files import reconstruct_files, shipped_model
+from pflow.inference.files import readable_models, reconstruct_files, shipped_model
 from pflow.io.events_root import write_events
 from pflow.io.particles_root import read_provenance, read_reco
 from pflow.physics.detector import load_detector
@@ -152,9 +152,31 @@ def test_a_bad_entry_stops_everything_or_is_skipped(model, events, spoil, tmp_pa
 
 
 def test_a_file_of_another_detector_is_refused(model, cld_path, tmp_path):
-    with pytest.raises(InputError, match=r"trained on detector 'ild_g4'.*another detector"):
+    with pytest.raises(
+        InputError, match=r"is of detector 'cld', and the model .* trained on 'ild_g4'.*: cld-general\)"
+    ):
         run([cld_path], model, tmp_path / "reco.root")
     assert not (tmp_path / "reco.root").exists()
+
+
+@pytest.mark.parametrize("names", [("cld_multi", "zqq"), ("zqq", "cld_multi")])
+def test_files_of_several_detectors_are_told_apart(sample_dir, tmp_path, names):
+    """Whose calorimeters have other names, or lie elsewhere."""
+    paths = [sample_dir / f"{name}_test_small.root" for name in names]
+    with pytest.raises(
+        InputError, match=f"{paths[1].name}, 'detector': is of detector '.*reconstruct files of different"
+    ):
+        reconstruct_files(paths, output=tmp_path / "both.root", device="cpu")
+
+
+def test_models_that_cannot_read_a_file_or_know_no_tracks_are_named_with_the_reason(sample_dir, make_photons, tmp_path):
+    write_events(tmp_path / "no_layers.root", make_photons(5))
+    with pflow.open_events(tmp_path / "no_layers.root") as file:
+        assert "'hits.layer'" in readable_models(file)["ild-g4-photon"]
+    with pflow.open_events(sample_dir / "zqq_test_small.root") as file:
+        models = readable_models(file)
+    assert models["ild-g4-general"] == ""
+    assert models["ild-g4-photon"] == "trained on |PDG| 22 alone, and 5 of 5 events have tracks"
 
 
 def test_a_shipped_model_reads_another_detector_that_is_named(cld_path, tmp_path):
