@@ -1,10 +1,12 @@
 """pflow_podio and the algorithm of Gaudi, which is compiled against stand-ins for Gaudi, k4FWCore and DD4hep.
 
-Needs podio and EDM4hep, else skipped: PODIO_ROOT and EDM4HEP_ROOT name their folders, LD_LIBRARY_PATH ROOT's libraries.
+Needs podio and EDM4hep, else skipped: PODIO_ROOT and EDM4HEP_ROOT name their folders, LD_LIBRARY_PATH ROOT's libraries,
+CMAKE_PREFIX_PATH its CMake package.
 """
 
 import dataclasses
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 import uproot
 
-from benchmarks.cpp import COMPILER, RUNTIME, SOURCES, missing_for_cpp
+from benchmarks.cpp import COMPILER, RUNTIME, SOURCES, include_folder, missing_for_cpp
 from make_sample import reconstructed, write_rntuple
 from pflow.cli.main import main
 from pflow.event import jagged
@@ -101,7 +103,7 @@ def by_program(pflow_podio, source, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def synthetic(sample_dir, tmp_path_factory):
+def synthetic(sample_dir, source, tmp_path_factory):
     """A file of 200 events: small ones with hits and tracks that are missing, unusable or without a state."""
     events = read_events(sample_dir / "cld_multi_test_small.root")
     none = make_links(source=[[]] * len(events), particle=[[]] * len(events))
@@ -129,7 +131,9 @@ def synthetic(sample_dir, tmp_path_factory):
         changed = {"hits": jagged.records(hits, n_hits), "tracks": jagged.records(tracks, n_tracks)}
         variants.append(dataclasses.replace(events, **changed))
     path = tmp_path_factory.mktemp("synthetic") / "events.root"
-    write_rntuple(path, reconstructed(concatenate(variants)))
+    podio = open_podio(source)
+    write_rntuple(path, reconstructed(concatenate(variants)), podio.definitions()["edm4hep"])
+    podio.close()
     return path
 
 
@@ -257,3 +261,21 @@ def test_a_job_that_does_not_fit_the_model_does_not_begin(job, source, tmp_path,
     status, said = job(source, tmp_path / "job.root", 1, *options)
     assert status == 1
     assert message in said
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+def test_cmake_builds_the_program_and_the_module_of_gaudi(library, exported, source, tmp_path):
+    definitions = {
+        "ONNXRUNTIME_INCLUDE": include_folder(),
+        "ONNXRUNTIME_LIBRARY": library.parent / RUNTIME,
+        "CMAKE_CXX_FLAGS": "-O0",
+        "PFLOW_TEST_MODEL": exported(MODEL),
+        "PFLOW_TEST_INPUT": source,
+        **{f"{name}_DIR": GAUDI / "cmake" for name in ("Gaudi", "k4FWCore", "DD4hep")},
+    }
+    options = [f"-D{name}={value}" for name, value in definitions.items()]
+    subprocess.run(["cmake", "-S", str(SOURCES), "-B", str(tmp_path), *options], check=True)
+    subprocess.run(["cmake", "--build", str(tmp_path), "--target", "pflow_podio", "pflow_gaudi"], check=True)
+    assert (tmp_path / "libpflow_gaudi.so").is_file()
+    tests = subprocess.run(["ctest", "-N", "--test-dir", str(tmp_path)], check=True, capture_output=True, text=True)
+    assert "k4run" in tests.stdout

@@ -1,0 +1,1 @@
+# Stand-in: GaudiConfig.cmake has its targets.

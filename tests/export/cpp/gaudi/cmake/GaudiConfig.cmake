@@ -1,0 +1,10 @@
+# Stand-in for the CMake packages of Gaudi, k4FWCore and DD4hep; the headers are those of the folder above.
+function(gaudi_add_module name)
+  cmake_parse_arguments(MODULE "" "" "SOURCES;LINK" ${ARGN})
+  add_library(${name} MODULE ${MODULE_SOURCES})
+  target_link_libraries(${name} PRIVATE ${MODULE_LINK})
+endfunction()
+foreach(target Gaudi::GaudiKernel k4FWCore::k4FWCore k4FWCore::k4Interface DD4hep::DDCore)
+  add_library(${target} INTERFACE IMPORTED)
+  target_include_directories(${target} INTERFACE "${CMAKE_CURRENT_LIST_DIR}/..")
+endforeach()
