@@ -48,7 +48,7 @@ MODEL = "cld-general"
 
 
 ENVIRONMENT = os.environ | {"ORT_DISABLE_TELEMETRY": "1"}
-"""Without the thread by which ONNX Runtime sends telemetry, and which may be at work while the program ends."""
+"""Without the thread by which ONNX Runtime sends telemetry."""
 
 
 def compile_with_podio(source: Path, library: Path, flags: str = "-O1") -> Path:
