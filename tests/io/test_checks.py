@@ -307,3 +307,9 @@ def test_the_barrel_may_have_more_sides_than_the_detector_is_symmetric():
     columns = {"energy": 0 * x + 1, "x": x, "y": y, "z": along, "layer": layer, "subdetector": 0 * layer + number}
     events = Events(detector=ild, hits=make_hits(**{name: values[None] for name, values in columns.items()}))
     assert {check.name: check.good for check in checks(events)}["layers"]
+
+
+def test_weights_of_events_that_differ_are_said_not_to_be_used(write, content, toy):
+    content["EventHeader.eventNumber"], content["EventHeader.weight"] = [[3], [4]], [[0.5], [2.0]]
+    with pytest.warns(ImplausibleWarning, match=r"EventHeader\.weight is 0\.5 to 2: weights of events are not used"):
+        read_events(write(content), detector=toy)

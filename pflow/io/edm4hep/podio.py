@@ -119,6 +119,13 @@ class PodioFile:
         if not self.columns.has("EventHeader", "eventNumber"):
             return entries
         headers = self.columns.get("EventHeader", "eventNumber", start=start, stop=stop)
+        if self.columns.has("EventHeader", "weight"):
+            weights = jagged.flat(self.columns.get("EventHeader", "weight", start=start, stop=stop))
+            if len(weights) and weights.min() < weights.max():
+                self.notes["weights"] = (
+                    f"EventHeader.weight is {weights.min():g} to {weights.max():g}: weights of events are not used; "
+                    "only outputs of the format edm4hep keep them"
+                )
         counts = jagged.count(headers)
         first = jagged.offsets(counts)[:-1][counts > 0]
         entries[counts > 0] = jagged.flat(headers, np.int64)[first]
