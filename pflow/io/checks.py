@@ -39,7 +39,7 @@ SHARE, NEAR = 0.67, 60.0  # smallest plausible fraction of tracks that enter the
 TURNED = 0.1  # rad, largest plausible median angle of momenta at the calorimeter to those that the helix gives
 OPPOSITE = 0.5  # largest plausible fraction of tracks whose charge is not their particle's
 UNOWNED = 0.25  # largest plausible fraction of the hits' energy, or of tracks, that belongs to no target or particle
-FEW = 5  # events in which objects are looked for that are there twice, and layers at another depth
+FEW = 2  # events in which objects are looked for that are there twice, and layers at another depth
 TWICE = 0.05  # largest plausible fraction of hits at the very place of another, or of tracks like another
 ALIKE = 0.02  # relative difference of the momenta of tracks that are alike
 MIN_LAYERED = 300  # hits of a calorimeter that show how layers and depth belong together
@@ -51,7 +51,7 @@ STRAIGHT = 5.0  # transverse momentum from which on charged particles enter the 
 FAR = 0.3  # largest angle between a hit and its particle's direction that is usual, rad
 MOST_FAR = 0.3  # largest plausible fraction of targets with most of their hits beyond
 MIN_TARGETS = 10  # that show where their hits are
-MAX_LINKS = 20_000  # links of hits that are followed
+MAX_LINKS = 5_000  # links of hits that are followed
 
 COMPARED = (
     ("ecal_hit", 2.0, "a typical hit of the ECAL has {} GeV"),
