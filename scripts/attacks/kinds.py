@@ -10,7 +10,6 @@ import json
 import os
 import shlex
 import shutil
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,10 +91,8 @@ def _events_of(name: str) -> Case:
             inspect_file(path)
             return
         on_error = "skip" if generator.random() < 0.5 else "raise"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with open_events(path) as file:
-                events = file.read(0, 3, on_error=on_error)
+        with open_events(path) as file:
+            events = file.read(0, 3, on_error=on_error)
         assert not events.violations(), "events with violations were returned"
 
     return case
@@ -193,12 +190,10 @@ def _configuration(originals: Path, folder: Path, generator: Generator) -> None:
     else:
         path.write_text(yaml.safe_dump(altered(yaml.safe_load(original), generator), allow_unicode=True), "utf-8")
     option = {kind: load_detector(path) if kind == "detector" else load_layout(path)}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if kind == "detector":
-            pflow.read_events(originals / "flat.root", detector=option[kind], entry_stop=1)
-        else:
-            pflow.read_events(originals / "flat.root", layout=path, detector="ild_g4", entry_stop=1)
+    if kind == "detector":
+        pflow.read_events(originals / "flat.root", detector=option[kind], entry_stop=1)
+    else:
+        pflow.read_events(originals / "flat.root", layout=path, detector="ild_g4", entry_stop=1)
 
 
 NUMBERS = (0.0, -1.0, 1e-30, 1e6, 1e12, 1e30, 3e38, -3e38, np.nan, np.inf, -np.inf)
@@ -217,9 +212,7 @@ def _strange_event(originals: Path, folder: Path, generator: Generator) -> None:
         events = dataclasses.replace(events, **{part: _spoilt(records, fields, spoilt, generator)})
     model = load_model(MODEL if generator.random() < 0.5 else "ild-g4-general")
     on_error = "skip" if generator.random() < 0.7 else "raise"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = pflow.reconstruct(events, model, device="cpu", on_error=on_error, max_particles=30)
+    found = pflow.reconstruct(events, model, device="cpu", on_error=on_error, max_particles=30)
     _check(found, events)
     others = np.arange(len(events)) != spoilt
     assert not (found.flags[others] & np.uint32(Flag.BAD_INPUT | Flag.NOT_FINITE)).any(), "a good event was given up"

@@ -150,7 +150,7 @@ def test_from_physical_hits_to_physical_particles(make_model, events, tmp_path):
         got = folder.particles(folder.generate({"hits": folder.tokens("hits", kept)}))
         for name, value in got.items():
             record = wanted.momentum if name in ("px", "py", "pz") else wanted
-            np.testing.assert_allclose(value, record[name], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(value, record[name.replace("mass", "rest_mass")], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("graph", ["encoder", "decoder"])
