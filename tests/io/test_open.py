@@ -61,7 +61,7 @@ def test_skipped_events_stay_in_their_place_without_content_and_one_warning_coun
     expected = r"2 of 4 entries .*, entry 1, 'hits.energy': expected a finite number"
     with pytest.warns(BadEntriesWarning, match=expected) as caught:
         events = read_events(write(four, name="bad.root"), detector=toy, on_error="skip")
-    assert [warning.filename for warning in caught] == [__file__]
+    assert [warning.filename for warning in caught if warning.category is BadEntriesWarning] == [__file__]
     assert events.flags.tolist() == [0, int(Flag.BAD_INPUT), 0, int(Flag.BAD_INPUT)]
     assert events.entry.tolist() == [0, 1, 2, 3]
     for name, part in events.parts():
@@ -230,6 +230,7 @@ class TestSeveralFiles:
         assert events.event.tolist() == list(range(70))
         assert [chunk.path for chunk in iterate_events(paths[given])] == train_files
 
+    @pytest.mark.filterwarnings("ignore:.*a typical hit of the ECAL")  # of the few that are read
     @pytest.mark.parametrize(
         ("start", "stop", "expected"),
         [(38, 42, range(38, 42)), (0, 10, range(10)), (50, None, range(50, 70)), (99, None, ()), (5, 2, ())],
