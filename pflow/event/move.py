@@ -25,14 +25,15 @@ from pflow.event.events import Events
 from pflow.event.merge_hits import equal_rows
 from pflow.event.overlay import sum_cells
 from pflow.event.schema import SCHEMA
+from pflow.physics.calorimeter_shape import distance_to_sides
 from pflow.physics.detector import KINDS
-from pflow.physics.geometry import FAR, Faces, Geometry, distance_along_normal, kind_index
+from pflow.physics.geometry import FAR, Faces, Geometry, kind_index
 
 Floats = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-ECAL, HCAL, MUON = (KINDS.index(kind) for kind in ("ecal", "hcal", "muon"))
+ECAL, HCAL = KINDS.index("ecal"), KINDS.index("hcal")
 LENGTHS = {"d0": 1, "z0": 1, "time": 1, "omega": -1}
 """Fields, beside positions, that change with the scale, and by which power of it."""
 LEVELS = (0.0, 3.0, 10.0)
@@ -238,7 +239,7 @@ class _CellGrid:
         side = np.where(self.barrel, np.round((azimuth - self.phase) / self.width), np.sign(z)).astype(np.int64)
         side[self.barrel & (self.sides == 0)] = 0
         off = azimuth - self._normal(side)
-        distance = distance_along_normal(x, y, self.sides, self.phase)
+        distance = distance_to_sides(x, y, self.sides, self.phase)
         along = np.where(self.sides == 0, off, np.tan(np.where(self.sides == 0, 0.0, off))) * distance
         cos, sin = np.cos(self.phase), np.sin(self.phase)
         flat = x * cos + y * sin, y * cos - x * sin
@@ -247,7 +248,7 @@ class _CellGrid:
     def position(self, position: Floats, side: Index, place: Floats) -> Floats:
         """Points [3, N] with other coordinates on their surfaces, [2, N]."""
         x, y, z = position
-        distance = distance_along_normal(x, y, self.sides, self.phase)
+        distance = distance_to_sides(x, y, self.sides, self.phase)
         angle = place[0] / np.maximum(distance, 1.0)
         azimuth = self._normal(side) + np.where(self.sides == 0, angle, np.arctan(angle))
         radius = np.where(self.sides == 0, distance, np.hypot(distance, place[0]))
@@ -307,7 +308,7 @@ def _on_faces(position: Floats, before: Faces, after: Faces) -> Floats:
     x, y, z = position
     in_barrel, in_endcap = before.distances(x, y, z)
     radius = np.hypot(x, y)
-    old, new = (distance_along_normal(x, y, faces.sides, faces.phase) for faces in (before, after))
+    old, new = (distance_to_sides(x, y, faces.sides, faces.phase) for faces in (before, after))
     # The face is at `faces.radius` times radius / distance along the normal, in units of the radius:
     by_barrel = after.radius / np.maximum(new, 1.0) - before.radius / np.maximum(old, 1.0)
     by_endcap = (after.z - before.z) / np.maximum(np.abs(z), 1.0)

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
 
+from pflow.physics.arrays import namespace
+
 Floats = npt.NDArray[np.float64]
 Layers = npt.NDArray[Any]
 
@@ -61,17 +63,21 @@ class LayerRange:
     count: int
 
 
-def distance_to_sides(x: Floats, y: Floats, sides: int, phase: float = 0.0) -> Floats:
+def distance_to_sides(x: Any, y: Any, sides: Any, phase: Any = 0.0) -> Any:
     """Distance of points [N] from the axis along the normal of the side that they are in; the radius for 0 sides. mm.
+
+    Of arrays or tensors; one shape for all points, or `sides` and `phase` [N].
 
     >>> distance_to_sides(np.array([10.0]), np.array([3.0]), 8).tolist()
     [10.0]
     """
-    if not sides:
-        return np.asarray(np.hypot(x, y))
-    width = 2 * math.pi / sides
-    normal = phase + width * np.round((np.arctan2(y, x) - phase) / width)
-    return np.asarray(x * np.cos(normal) + y * np.sin(normal))
+    xp = namespace(x)
+    if isinstance(sides, int) and not sides:
+        return xp.hypot(x, y)
+    width = 2 * math.pi / (sides + (sides == 0))
+    normal = phase + width * xp.round((xp.arctan2(y, x) - phase) / width)
+    along = x * xp.cos(normal) + y * xp.sin(normal)
+    return along if isinstance(sides, int) else xp.where(sides == 0, xp.hypot(x, y), along)
 
 
 def barrel_shape(x: Floats, y: Floats, layer: Layers | None = None) -> BarrelShape | None:

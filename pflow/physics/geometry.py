@@ -12,7 +12,6 @@ Formulas are for NumPy and torch alike.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError
 from pflow.physics.arrays import constant, namespace
+from pflow.physics.calorimeter_shape import distance_to_sides
 from pflow.physics.detector import KINDS, Calorimeter, Detector
 
 Floats = npt.NDArray[np.float64]
@@ -39,7 +39,7 @@ class Faces(NamedTuple):
 
     def distances(self, x: Any, y: Any, z: Any) -> tuple[Any, Any]:
         """How far points [N], mm, are beyond the planes of the barrel's and of the endcaps' faces; below 0 inside."""
-        along = distance_along_normal(x, y, self.sides, self.phase)
+        along = distance_to_sides(x, y, self.sides, self.phase)
         return along - self.radius, namespace(x).abs(z) - self.z
 
 
@@ -169,16 +169,6 @@ class Depths(NamedTuple):
 def kind_index(detector: Detector) -> npt.NDArray[np.int64]:
     """Index of each calorimeter's kind in `pflow.physics.detector.KINDS`, int64 [R]."""
     return np.array([KINDS.index(calorimeter.kind) for calorimeter in detector.calorimeters])
-
-
-def distance_along_normal(x: Any, y: Any, sides: Any, phase: Any) -> Any:
-    """Distance of points [N] from the axis along the normal of the side that they face; the radius for 0 sides; mm."""
-    xp = namespace(x)
-    width = 2 * math.pi / xp.where(sides == 0, 1.0, sides)
-    azimuth = xp.arctan2(y, x)
-    normal = phase + width * xp.round((azimuth - phase) / width)
-    radius = xp.sqrt(x * x + y * y)
-    return xp.where(sides == 0, radius, radius * xp.cos(azimuth - normal))
 
 
 def _described(calorimeter: Calorimeter, detector: Detector) -> Calorimeter:

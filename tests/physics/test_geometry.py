@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from pflow.errors import ConfigError
+from pflow.physics.calorimeter_shape import distance_to_sides
 from pflow.physics.detector import load_detector
-from pflow.physics.geometry import Geometry, distance_along_normal
+from pflow.physics.geometry import Geometry
 
 ILD, CLD = load_detector("ild_g4"), load_detector("cld")
 NAMES = [calorimeter.name for calorimeter in CLD.calorimeters]
@@ -85,10 +86,10 @@ def test_tensors_have_the_same_depths_as_arrays():
 
 def test_distance_to_the_nearest_side():
     x, y = np.array([10.0, 0.0]), np.array([0.0, 10.0])
-    assert distance_along_normal(x, y, np.array([4, 4]), np.array([0, math.pi / 4])) == pytest.approx(
+    assert distance_to_sides(x, y, np.array([4, 4]), np.array([0, math.pi / 4])) == pytest.approx(
         [10, 10 * math.cos(math.pi / 4)]
     )
-    assert distance_along_normal(x, y, np.array([0, 0]), 0.0).tolist() == [10, 10]
+    assert distance_to_sides(x, y, np.array([0, 0]), 0.0).tolist() == [10, 10]
 
 
 @pytest.mark.parametrize(
