@@ -1,11 +1,11 @@
 """Fixtures that every test may use."""
 
+import contextlib
 import dataclasses
 import functools
 import json
 import os
 import resource
-import shutil
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -70,16 +70,6 @@ def data_dir() -> Path:
     return folder
 
 
-@pytest.fixture(scope="session", autouse=True)
-def graph_cache(tmp_path_factory) -> Iterator[Path]:
-    """Folder of the graphs that ONNX Runtime runs: made once for all tests, by all their processes."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PFLOW_CACHE", str(folder))
-        yield folder
-
-
 @pytest.fixture(scope="session")
 def sample_dir() -> Path:
     """The small samples that come with the repository."""
@@ -106,12 +96,22 @@ def cld_sim_path(sample_dir: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory) -> Callable[[str], Path]:
-    """Folder of a shipped model's graphs, those in the cache; not to be changed."""
-    from pflow.inference.onnx import graphs_of
+    """Folder of a shipped model's graphs, made once by all processes of the tests; not to be changed."""
+    from pflow.export.folder import export_model
+
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     @functools.cache
     def exported(name: str) -> Path:
-        return Path(shutil.copytree(graphs_of(load_model(name)).folder, tmp_path_factory.mktemp("exported") / name))
+        folder = shared / "exported" / name
+        if not folder.is_dir():
+            made = tmp_path_factory.mktemp("export") / name
+            export_model(load_model(name), made)
+            folder.parent.mkdir(exist_ok=True)
+            with contextlib.suppress(OSError):  # another process was faster
+                os.rename(made, folder)
+        return folder
 
     return exported
 

@@ -21,7 +21,6 @@ SHORT = {
         "data.batch_size=4",
     ),
     "evaluate": ("no-plots",),
-    "reconstruct": ("engine=torch",),  # no export; what README shows is printed by another engine
 }
 """Options that make a command short."""
 

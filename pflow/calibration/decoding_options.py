@@ -17,7 +17,7 @@ from pflow.checkpoint.load import TrainedModel
 from pflow.errors import ConfigError, check_choice
 from pflow.event.events import Flag
 from pflow.event.skipped import without_refused
-from pflow.inference.engine import BATCH_SIZE, TorchEngine
+from pflow.inference.engine import BATCH_SIZE, Engine
 from pflow.inference.events import MAX_HITS, finite_events, usable_events, with_detector
 from pflow.io.checks import Expected
 from pflow.io.open import iterate_events
@@ -104,7 +104,7 @@ def calibrate(
             with_truth = usable.emptied((events.flags & Flag.BAD_INPUT) > 0)
             truth = ParticleTable.from_records(target_particles(with_truth, model.tokeniser.config))
             for decoding, fit, of_files, counts in zip(decodings, fits, metrics, numbers, strict=True):
-                engine = TorchEngine(model, decoding=decoding, batch_size=batch_size, device=device)
+                engine = Engine(model, decoding=decoding, batch_size=batch_size, device=device)
                 generated = engine.collect(tokens).tokens()
                 if len(decodings) == 1 and generated.energy_sigma is None:
                     raise ConfigError(

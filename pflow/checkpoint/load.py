@@ -17,7 +17,6 @@ import torch
 
 import pflow
 from pflow.checkpoint.format import (
-    EXPORT_FORMAT,
     HEADER_FILE,
     KEY,
     TOKENS,
@@ -58,9 +57,8 @@ class Checkpoint:
 class TrainedModel:
     """All that turns events into particles.
 
-    The `reconstructor` is in evaluation mode, on the CPU; where the model is the folder of `graphs` that `pflow export`
-    wrote, it has no weights (device ``meta``). `digest` and `path` are as of `Checkpoint`, and `config` is the header
-    as plain data.
+    The `reconstructor` is in evaluation mode, on the CPU. `digest` and `path` are as of `Checkpoint`, and `config` is
+    the header as plain data.
     """
 
     reconstructor: Reconstructor
@@ -69,7 +67,6 @@ class TrainedModel:
     path: str
     config: dict[str, Any]
     calibration: UncertaintyCalibration | None = None
-    graphs: Path | None = None
 
     def __repr__(self) -> str:
         return f"<TrainedModel {', '.join(f'{name}: {text}' for name, text in self._facts())}>"
@@ -103,8 +100,8 @@ class TrainedModel:
 def load_model(source: str | Path) -> TrainedModel:
     """Load a trained model.
 
-    The `source` is the path of a checkpoint of `pflow fit` or of a folder of `pflow export` (of weights or of ONNX
-    graphs), or the name of a model that comes with pflow (`pflow.shipped_models` lists them).
+    The `source` is the path of a checkpoint of `pflow fit` or of a folder of ``pflow export --format weights``, or the
+    name of a model that comes with pflow (`pflow.shipped_models` lists them).
 
     Raises
     ------
@@ -117,17 +114,10 @@ def load_model(source: str | Path) -> TrainedModel:
     >>> load_model("ild-g4-photon")
     <TrainedModel path: ild-g4-photon, detector: ild_g4, ..., reads: hits, truth rule: stable>
     """
-    folder = _folder(source)
-    graphs = folder if folder is not None and (folder / TOKENS).is_file() else None
-    if graphs is None:
-        checkpoint = read_checkpoint(source)
-        check_weights(checkpoint)
-        reconstructor = _build(checkpoint)
-        load_weights(reconstructor, checkpoint)
-    else:
-        checkpoint = _read_description(graphs, path=str(source))
-        with torch.device("meta"):
-            reconstructor = _build(checkpoint)
+    checkpoint = read_checkpoint(source)
+    check_weights(checkpoint)
+    reconstructor = _build(checkpoint)
+    load_weights(reconstructor, checkpoint)
     return TrainedModel(
         reconstructor=reconstructor.eval(),
         tokeniser=checkpoint.header.tokeniser,
@@ -135,7 +125,6 @@ def load_model(source: str | Path) -> TrainedModel:
         digest=checkpoint.digest,
         path=checkpoint.path,
         config=checkpoint.header.to_dict(),
-        graphs=graphs,
     )
 
 
@@ -212,24 +201,6 @@ def _folder(source: str | Path) -> Path | None:
     return path if path.is_dir() else None
 
 
-def _read_description(folder: Path, *, path: str) -> Checkpoint:
-    """An exported model: its header, and no weights."""
-    file = folder / TOKENS
-    with reading("not JSON", file=file):
-        text = json.loads(file.read_text(encoding="utf-8"))
-    number = text.get("format") if isinstance(text, dict) else None
-    if number != EXPORT_FORMAT:
-        raise InputError(
-            f"expected layout {EXPORT_FORMAT}, found {number}, of another version of pflow: export the model again",
-            file=file,
-            field="format",
-        )
-    header = Header.from_dict(text.get("checkpoint"), file=str(file), prefix="checkpoint.")
-    with reading("expected what `pflow export` wrote", file=file):
-        digest = str(text["run"]["checkpoint_sha256"])
-    return Checkpoint(path=path, digest=digest, header=header, state_dict={})
-
-
 def _read_file(path: str) -> Checkpoint:
     _check_archive(path)
     try:
@@ -291,10 +262,17 @@ def _check_tensors(weights: Mapping[Any, Any], path: str | Path) -> None:
 
 
 def _read_folder(folder: Path, *, path: str) -> Checkpoint:
+    if (folder / TOKENS).is_file():
+        with reading("expected what `pflow export` wrote", file=folder / TOKENS):
+            made_of = str(json.loads((folder / TOKENS).read_text(encoding="utf-8"))["run"]["checkpoint_sha256"])
+        raise InputError(
+            f"holds graphs for C++ and no weights: name the checkpoint that it was exported from (SHA-256 {made_of})",
+            file=folder,
+        )
     for name in (HEADER_FILE, WEIGHTS_FILE):
         if not (folder / name).is_file():
             raise InputError(
-                f"not a folder of weights or graphs: it has no {name}",
+                f"not a folder of weights: it has no {name}",
                 file=folder,
                 suggestions=map(str, folder.glob("*.ckpt")),
             )

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("onnx", "weights"),
         default="onnx",
         help="onnx: graphs (encoder.onnx, decoder.onnx and, for some networks, refinement.onnx) and tokens.json, which "
-        "says how to use them; weights: model.safetensors and model.json; pflow takes both as a checkpoint (default: "
+        "says how to use them, for C++; weights: model.safetensors and model.json, a checkpoint for pflow (default: "
         "onnx)",
     )
     add_option(parser, "output", metavar="DIR", help="folder to make")
@@ -31,8 +31,13 @@ def run(args: argparse.Namespace) -> int:
     else:
         from pflow.checkpoint.format import EXPORT_FILES
         from pflow.checkpoint.load import load_model
-        from pflow.export.folder import export_model
+        from pflow.errors import missing_package
         from pflow.io.atomic import check_folder
+
+        try:
+            from pflow.export.folder import export_model
+        except ImportError as error:
+            raise missing_package(str(error.name), "graphs for C++", extra="export") from error
 
         check_folder(args.output, replace=EXPORT_FILES, force=args.force)  # before the model is loaded
         written = export_model(load_model(args.checkpoint), args.output, force=args.force)

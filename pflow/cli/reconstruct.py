@@ -56,13 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "warning; with --output-dir also a file that cannot be used: stop, or list it at the end (default: raise)",
     )
     add_options(parser, "max-particles", "max-hits", "batch-size", "chunk-size", "device")
-    parser.add_argument(
-        "--engine",
-        choices=("auto", "torch", "onnxruntime"),
-        default="auto",
-        help="what runs the network: torch, in batches, or ONNX Runtime on the CPU, one event at a time; both find the "
-        "same particles (default: auto, ONNX Runtime on a CPU and torch on a GPU)",
-    )
+    parser.add_argument("--engine", help=argparse.SUPPRESS)  # deprecated
     parser.add_argument(
         "--cluster",
         help="local:N for N processes, a YAML file of a batch system to submit them to (configs/cluster), or the "
@@ -130,4 +124,4 @@ def _report(summary: Summary, place: str) -> str:
         if part > 0:
             happened.append(f"{part / momentum:.1%} of the momentum of tracks in {particles}")
     said = ", ".join([*events, *happened, f"{summary.seconds:.1f} s"])
-    return f"{place}: {said} ({summary.model}, detector {summary.detector}, engine {summary.engine})"
+    return f"{place}: {said} ({summary.model}, detector {summary.detector}, device {summary.device})"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,21 +14,19 @@ from pflow.checkpoint.load import TrainedModel
 from pflow.errors import ConfigError
 from pflow.export.convert import OPSET, check_graphs, to_onnx
 from pflow.export.graphs import Export, Graph, Loop
+from pflow.export.pointing.graphs import pointing_export
 from pflow.io.atomic import check_folder, replacing_folder
 from pflow.model.api import describe
+from pflow.model.pointing import PointingReconstructor
 from pflow.version import VERSION
-
-
-class CannotExportError(ConfigError):
-    """A model of an architecture without graphs."""
 
 
 def export_model(model: TrainedModel, folder: str | Path, *, force: bool = False) -> tuple[Path, ...]:
     """Write a model as ``encoder.onnx``, ``decoder.onnx``, for some ``refinement.onnx``, and ``tokens.json``.
 
     Returns the paths. The folder appears only when it is complete; one that exists must be empty, or with `force` hold
-    nothing but an earlier export. CannotExportError: no graphs of this architecture, or already exported. ConfigError:
-    the folder cannot be made there, or ONNX Runtime computes something else than torch.
+    nothing but an earlier export. ConfigError: there are no graphs of this architecture, the folder cannot be made
+    there, or ONNX Runtime computes something else than torch.
     """
     folder = check_folder(folder, replace=EXPORT_FILES, force=force)
     export = _export(model)
@@ -55,7 +52,6 @@ def export_model(model: TrainedModel, folder: str | Path, *, force: bool = False
                 name: {"file": GRAPHS[name], "opset": OPSET, **_tensors(graph, inputs[name])}
                 for name, graph in export.graphs.items()
             },
-            **export.description,
             "sha256": {
                 GRAPHS[name]: hashlib.sha256((partial / GRAPHS[name]).read_bytes()).hexdigest()
                 for name in export.graphs
@@ -67,16 +63,12 @@ def export_model(model: TrainedModel, folder: str | Path, *, force: bool = False
 
 
 def _export(model: TrainedModel) -> Export:
-    """What the exporter of the model's architecture makes of it."""
-    if model.graphs is not None:
-        raise CannotExportError(f"{model.path} is an exported model: copy the folder")
-    if model.reconstructor.exporter is None:
-        raise CannotExportError(f"a {type(model.reconstructor).__name__} cannot be exported to ONNX")
+    """The graphs of a model."""
+    if not isinstance(model.reconstructor, PointingReconstructor):
+        raise ConfigError(f"{model.path} is a {type(model.reconstructor).__name__}: only pointing networks have graphs")
     if model.tokeniser.config.geometry:
-        raise CannotExportError(f"{model.path} reads the geometry of any detector, which the graphs do not yet")
-    module, _, name = model.reconstructor.exporter.partition(":")
-    export: Export = getattr(importlib.import_module(module), name)(model)
-    return export
+        raise ConfigError(f"{model.path} reads the geometry of any detector, which the graphs do not yet")
+    return pointing_export(model)
 
 
 def _tensors(graph: Graph | Loop, inputs: Sequence[str]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -87,7 +86,7 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Export:
-    """What the exporter of an architecture (`pflow.model.api.Reconstructor.exporter`) makes of a trained model."""
+    """The graphs of a trained model, and how to use them."""
 
     graphs: Mapping[str, Graph | Loop]
     """``encoder``, ``decoder`` and, if there is one, ``refinement``; they are run in this order, for one event at a
@@ -96,8 +95,6 @@ class Export:
     """How to use them, step by step."""
     run: Mapping[str, str]
     """What a host must know besides; the files of the graphs hold it too."""
-    description: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """More for ``tokens.json``, plain data."""
 
 
 def specs(tensors: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> tuple[TensorSpec, ...]:

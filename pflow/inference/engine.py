@@ -1,9 +1,8 @@
-"""What runs a network: torch, in batches, or ONNX Runtime, one event at a time."""
+"""A network ready to run, in batches of events, and the particles that it generates."""
 
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
 from typing import Any
 
 import awkward as ak
@@ -33,41 +32,51 @@ MAX_BATCH_TOKENS = 65536
 """Most source tokens in a batch, padding included."""
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(ParticleTokens) if field.name != "counts")
-"""Of generated particles, those that are kept."""
+"""Columns of generated particles that are kept."""
 
 
-class Engine(ABC):
-    """The network of a model, ready to run."""
+class Engine:
+    """The network of a model, ready to run in torch, `batch_size` events in one pass; parameters as of `reconstruct`.
 
-    name: str
+    ConfigError: no such device, or a number of particles or events below 1.
+    """
 
-    def __init__(self, model: TrainedModel) -> None:
-        self.model = model
-
-    @abstractmethod
-    def encode(self, events: Events) -> Any:
-        """What the network reads of events; InputError for another detector or a value that is missing."""
-
-    @abstractmethod
-    def run(self, encoded: Any, events: Events) -> tuple[Reconstruction, npt.NDArray[np.bool_]]:
-        """The particles of events that `encode` made `encoded` of, and which have numbers that are not finite."""
-
-
-class TokenEngine(Engine):
-    """A network that reads the tokens of pflow's tokeniser, `batch_size` events in one pass."""
-
-    batch_size = 1
-
-    @abstractmethod
-    def generate(self, batch: Batch) -> GeneratedParticles:
-        """Decode the particles of a batch on the CPU."""
+    def __init__(
+        self,
+        model: TrainedModel,
+        *,
+        device: str | torch.device = "auto",
+        decoding: DecodingConfig | None = None,
+        max_particles: int | None = None,
+        batch_size: int = BATCH_SIZE,
+    ) -> None:
+        if batch_size < 1:
+            raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
+        self.model, self.batch_size, self.device = model, batch_size, pick_device(device)
+        self._decoding = model.reconstructor.decoding if decoding is None else decoding
+        if max_particles is not None:
+            try:
+                self._decoding = self._decoding.limited(max_particles)
+            except ValueError as error:
+                raise ConfigError(str(error)) from error
 
     def encode(self, events: Events) -> Tokens:
-        """The source tokens."""
+        """The source tokens of events; InputError: events of another detector, or a missing value."""
         return self.model.tokeniser.encode(events, truth=False)
 
+    @torch.inference_mode()
+    def generate(self, batch: Batch) -> GeneratedParticles:
+        """Decode the particles of a batch on the device."""
+        reconstructor = self.model.reconstructor
+        if reconstructor.training:
+            reconstructor.eval()
+        first = next(reconstructor.parameters(), None)
+        if first is not None and first.device != self.device:
+            reconstructor.to(self.device)
+        return reconstructor.generate(batch.to(self.device), decoding=self._decoding)
+
     def collect(self, encoded: Tokens) -> ParticleCollector:
-        """The generated particles of all events."""
+        """The generated particles of all events, in batches of events of similar length."""
         collector = ParticleCollector(len(encoded), linked=self.model.reconstructor.needs_readout)
         padder = Padder([encoded])
         longest_first = np.argsort(-encoded.n_source, kind="stable")
@@ -77,7 +86,7 @@ class TokenEngine(Engine):
         return collector
 
     def run(self, encoded: Tokens, events: Events) -> tuple[Reconstruction, npt.NDArray[np.bool_]]:
-        """The particles, in batches."""
+        """The particles of the events that were encoded, and bool [event], whether their numbers are not finite."""
         collector, model = self.collect(encoded), self.model
         particles = collector.tokens()
         links: dict[str, Any] = {
@@ -87,7 +96,7 @@ class TokenEngine(Engine):
             n_tracks = jagged.count(events.tracks)
             index = jagged.unflatten(jagged.local_index(n_tracks), n_tracks)
             links["track_links"] = collector.links("track_fraction", index)
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
+        with np.errstate(over="ignore", invalid="ignore"):  # numbers that overflow are reported below
             reconstruction = model.tokeniser.decode(
                 particles,
                 calibration=model.calibration,
@@ -96,37 +105,6 @@ class TokenEngine(Engine):
             )
         reconstruction = dataclasses.replace(reconstruction, **links)
         return reconstruction, ~particles.finite() | ~reconstruction.finite()
-
-
-class TorchEngine(TokenEngine):
-    """The network in torch, by default with the model's own decoding."""
-
-    name = "torch"
-
-    def __init__(
-        self,
-        model: TrainedModel,
-        *,
-        device: str | torch.device = "auto",
-        decoding: DecodingConfig | None = None,
-        batch_size: int = BATCH_SIZE,
-    ) -> None:
-        super().__init__(model)
-        if model.graphs is not None:
-            raise ConfigError(f"{model.path} holds graphs for ONNX Runtime and no weights: torch cannot run it")
-        self._device, self.batch_size = pick_device(device), batch_size
-        self._decoding = model.reconstructor.decoding if decoding is None else decoding
-
-    @torch.inference_mode()
-    def generate(self, batch: Batch) -> GeneratedParticles:
-        """Decode on the device."""
-        reconstructor = self.model.reconstructor
-        if reconstructor.training:
-            reconstructor.eval()
-        first = next(reconstructor.parameters(), None)
-        if first is not None and first.device != self._device:
-            reconstructor.to(self._device)
-        return reconstructor.generate(batch.to(self._device), decoding=self._decoding)
 
 
 def pick_device(device: str | torch.device) -> torch.device:

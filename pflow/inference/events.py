@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from pflow.checkpoint.load import TrainedModel, load_model
-from pflow.errors import ConfigError, InputError, check_choice, first_line
+from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.events import MOST_UNUSED, Events, Flag, count_flags
 from pflow.event.links import Links
@@ -27,17 +27,12 @@ from pflow.event.skipped import (
     refused_message,
     without_refused,
 )
-from pflow.export.folder import CannotExportError
-from pflow.inference.engine import BATCH_SIZE, Engine, TorchEngine, pick_device
-from pflow.inference.onnx import OnnxEngine, OnnxTokenEngine, graphs_of
+from pflow.inference.engine import BATCH_SIZE, Engine
 from pflow.io.checks import Expected, Subject, check_sample, first_events, problems
 from pflow.io.detect import geometry_fits
 from pflow.io.open import Files, read_events
 from pflow.model.api import DecodingConfig
 from pflow.physics.detector import Calorimeter, Detector
-
-ENGINES = ("auto", "torch", "onnxruntime")
-"""``auto``: ONNX Runtime on a CPU, torch on a GPU."""
 
 MAX_HITS = 32768
 """Default of the largest event: attention costs the square of the number of hits."""
@@ -50,10 +45,10 @@ def reconstruct(
     decoding: DecodingConfig | None = None,
     max_particles: int | None = None,
     max_hits: int = MAX_HITS,
-    engine: Literal["auto", "torch", "onnxruntime"] = "auto",
     batch_size: int = BATCH_SIZE,
     device: str | torch.device = "auto",
     on_error: Literal["raise", "skip"] = "raise",
+    engine: str | None = None,
 ) -> Reconstruction:
     """Reconstruct the particles of events; truth is not used.
 
@@ -68,18 +63,17 @@ def reconstruct(
         Largest number of particles of any event, in place of that of `decoding`, which may grow with the event.
     max_hits
         Largest number of hits of an event.
-    engine
-        ``torch``; ``onnxruntime``, on the CPU, one event at a time, with graphs that are made once and kept; or
-        ``auto``: ONNX Runtime on a CPU, torch on a GPU and where `decoding` is given. Both give the same
-        particles.
     batch_size
-        Events in one pass of the network in torch.
+        Events in one pass of the network.
     device
         ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
     on_error
         ``raise``, or ``skip``: warn, and leave an empty entry. It is flagged ``BAD_INPUT`` where most hits are
         impossible, a value that the model reads is missing or there are more than `max_hits` hits, ``NOT_FINITE`` for
         numbers that are not finite. Single impossible hits and tracks are left out in either case, with a warning.
+
+    engine
+        Deprecated: torch runs all models.
 
     Returns
     -------
@@ -91,7 +85,7 @@ def reconstruct(
     InputError
         Events of another detector, or an event that cannot be used: names file, entry, field and what was expected.
     ConfigError
-        No such engine or device, one that cannot do what is asked for, or a number of particles or events below 1.
+        No such device, or a number of particles or events below 1.
 
     Examples
     --------
@@ -111,9 +105,8 @@ def reconstruct(
     subject = Subject(first_events(events), Expected(sample=model.tokeniser.sample))
     if said := problems(check_sample(subject)):
         warnings.warn(f"{events.path or 'these events'}: {said}", ImplausibleWarning, 2)
-    ready = pick_engine(
-        model, engine, device=device, decoding=decoding, max_particles=max_particles, batch_size=batch_size
-    )
+    warn_of_engine(engine)
+    ready = Engine(model, device=device, decoding=decoding, max_particles=max_particles, batch_size=batch_size)
     kept, left_out = leave_out(events.without_truth())
     if left_out:
         error = events.error_of(events.without_truth().violations()[0])
@@ -128,6 +121,13 @@ def reconstruct(
         links = dataclasses.replace(links, source=index[links.flat_source(jagged.count(kept.tracks))])
         reconstruction = dataclasses.replace(reconstruction, track_links=links.records())
     return reconstruction
+
+
+def warn_of_engine(engine: str | None) -> None:
+    """Warn a caller who names an engine, as versions before 0.4 allowed."""
+    if engine is not None:
+        message = f"engine '{engine}' is not used: torch runs all models, and `pflow export` makes graphs for C++"
+        warnings.warn(message, DeprecationWarning, stacklevel=3)
 
 
 def check_geometry(events: Events, trained_on: Detector) -> None:
@@ -171,45 +171,6 @@ def warn_of_tracks(momentum: npt.NDArray[np.float64], flagged: Mapping[str, int]
                 ImplausibleWarning,
                 stacklevel=3,
             )
-
-
-def pick_engine(
-    model: TrainedModel,
-    engine: str = "auto",
-    *,
-    device: str | torch.device = "auto",
-    decoding: DecodingConfig | None = None,
-    max_particles: int | None = None,
-    batch_size: int = BATCH_SIZE,
-) -> Engine:
-    """The engine that runs a model; parameters and errors as of `reconstruct`."""
-    check_choice(engine, ENGINES, "engine")
-    on_cpu, changed = pick_device(device).type == "cpu", decoding is not None
-    if engine == "onnxruntime" and (changed or not on_cpu):
-        limit = "with the model's own decoding" if changed else f"on the CPU, not on device '{device}'"
-        raise ConfigError(f"the engine onnxruntime runs {limit}: choose the engine torch")
-    if batch_size < 1:
-        raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
-    if max_particles is not None:
-        try:
-            decoding = (decoding or model.reconstructor.decoding).limited(max_particles)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-    if engine == "onnxruntime" or (engine == "auto" and on_cpu and not changed):
-        try:
-            graphs = graphs_of(model)
-        except CannotExportError:
-            if engine != "auto":
-                raise
-        except (ImportError, RuntimeError) as error:  # of torch's exporter, or of ONNX Runtime
-            if engine != "auto":
-                raise
-            message = f"no graphs of '{model.path}' can be made for ONNX Runtime, so torch runs: {first_line(error)}"
-            warnings.warn(message, stacklevel=3)
-        else:
-            kind = OnnxTokenEngine if "hits" in graphs.inputs else OnnxEngine
-            return kind(model, graphs, max_particles=max_particles)
-    return TorchEngine(model, device=device, decoding=decoding, batch_size=batch_size)
 
 
 def usable_events(events: Events, max_hits: int, on_error: str, *, valid: bool = False) -> Events:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pflow.checkpoint.load import TrainedModel
 from pflow.data.collate import collate
-from pflow.errors import ConfigError, InputError, nearest
+from pflow.errors import InputError, nearest
 from pflow.event.events import Events
 from pflow.physics.pdg import CLASSES, class_index, name_of
 from pflow.tokens.encode import kept_hits, select_hits
@@ -97,19 +97,19 @@ def explain(model: TrainedModel, event: Events) -> Explanation:
     Parameters
     ----------
     model
-        From `pflow.load_model`; with weights, as graphs tell nothing of their steps.
+        From `pflow.load_model`.
     event
         One event, e.g. ``events[3:4]``.
 
     Returns
     -------
     Explanation
-        For the particles of ``pflow.reconstruct(event, model)``, in torch on the CPU.
+        For the particles of ``pflow.reconstruct(event, model)``, on the CPU.
 
     Raises
     ------
     ConfigError
-        The model has graphs alone, or an architecture that tells nothing of its steps.
+        The architecture of the model tells nothing of its steps.
     InputError
         Not one event, or one without tokens or of another detector.
 
@@ -122,8 +122,6 @@ def explain(model: TrainedModel, event: Events) -> Explanation:
     """
     if len(event) != 1:
         raise InputError(f"expected one event, e.g. events[3:4], found {len(event)}")
-    if model.graphs is not None:
-        raise ConfigError(f"{model.path} holds graphs and no weights: graphs tell nothing of their steps")
     tokens = model.tokeniser.encode(event, truth=False)
     if not tokens.n_source[0]:
         raise InputError("the event has no hits or tracks that the model reads")

@@ -27,7 +27,7 @@ from pflow.event.events import Flag, count_flags
 from pflow.event.skipped import leave_out_files
 from pflow.inference.cluster import run_on_cluster
 from pflow.inference.engine import BATCH_SIZE, pick_device
-from pflow.inference.events import MAX_HITS, check_geometry, pick_engine, warn_of_tracks
+from pflow.inference.events import MAX_HITS, check_geometry, warn_of_engine, warn_of_tracks
 from pflow.inference.provenance import describe_input, is_finished, provenance
 from pflow.inference.worker import ChunkResult, Job, Outcome, Settings, Task, Worker
 from pflow.io.atomic import check_output, make_folder
@@ -49,7 +49,7 @@ class Summary:
 
     model: str = ""
     detector: str = ""
-    engine: str = ""
+    device: str = ""
     n_events: int = 0
     n_particles: int = 0
     n_skipped: int = 0
@@ -111,16 +111,17 @@ def reconstruct_files(
     batch_size: int = BATCH_SIZE,
     chunk_size: int = 256,
     device: str = "auto",
-    engine: Literal["auto", "torch", "onnxruntime"] = "auto",
     cluster: str | None = None,
     force: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
+    engine: str | None = None,
 ) -> Summary:
     """Reconstruct files into one ROOT file, or into one each.
 
     Outputs appear only when they are complete. Options are those of `pflow reconstruct`, whose help explains them;
     `detector` to `truth_tracks` are as of `pflow.open_events`, `cluster` as of `pflow.inference.cluster`. `on_progress`
-    is called with the number of entries done and of all, which is an estimate until all inputs are opened.
+    is called with the number of entries done and of all, which is an estimate until all inputs are opened; `engine` is
+    deprecated: torch runs all models.
 
     Raises
     ------
@@ -129,6 +130,7 @@ def reconstruct_files(
     ConfigError
         An output that cannot be written, or was made with other settings; options that do not work together.
     """
+    warn_of_engine(engine)
     check_choice(format, (*FORMATS, "edm4hep"), "output format")
     if mc_links and format != "edm4hep":
         raise ConfigError(f"mc_links is for the output format edm4hep, not {format}")
@@ -157,9 +159,8 @@ def reconstruct_files(
         max_hits=max_hits,
         batch_size=batch_size,
         device=str(pick_device(device)),
-        engine=pick_engine(model, engine, device=device).name,
     )
-    summary, begin = Summary(model=model.path, detector=trained_on.name, engine=settings.engine), time.perf_counter()
+    summary, begin = Summary(model=model.path, detector=trained_on.name, device=settings.device), time.perf_counter()
     # The writer of EDM4hep copies the collections of a file that must stay open; `_Plan` closes it after its output.
     with contextlib.closing(Worker(model, settings, max_open=None if format == "edm4hep" else 2)) as worker:
         if first is not None and (detector is not None or not model.tokeniser.other_geometry(first.detector)):

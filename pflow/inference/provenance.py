@@ -27,7 +27,7 @@ SWITCHES = ("mc_links", "truth_tracks")
 
 VALUES = (
     *("format", "read_as", "schema", "layout", "on_error", "max_particles", "max_hits"),
-    *("batch_size", "chunk_size", "device", "engine", "cluster"),
+    *("batch_size", "chunk_size", "device", "cluster"),
 )
 """Its options with a value, by their names in the provenance."""
 
@@ -69,7 +69,7 @@ def provenance(
     own = reading.detector is trained_on  # no other was asked for
     return {
         "pflow_version": VERSION,
-        "versions": versions(*PACKAGES, *([] if settings.engine == "torch" else [settings.engine])),
+        "versions": versions(*PACKAGES),
         "machine": {
             "processor": platform.machine(),
             "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -83,10 +83,7 @@ def provenance(
             "read_as": None if own else _named(reading.detector),
             "layout": None if reading.layout is None else str(reading.layout),
             **{name: getattr(reading, name) for name in ("schema", "truth_tracks", "on_error")},
-            **{
-                name: getattr(settings, name)
-                for name in ("max_particles", "max_hits", "batch_size", "device", "engine")
-            },
+            **{name: getattr(settings, name) for name in ("max_particles", "max_hits", "batch_size", "device")},
             **options,
         },
         "decoding": model.decoding,

@@ -15,7 +15,8 @@ from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.data.files import Chunk, FileOptions, OpenFiles
 from pflow.errors import ConfigError, InputError
 from pflow.event.particles import Reconstruction
-from pflow.inference.events import pick_engine, reconstruct_valid, usable_events, with_detector
+from pflow.inference.engine import Engine
+from pflow.inference.events import reconstruct_valid, usable_events, with_detector
 
 MAX_OPEN = 2
 """Input files that a worker keeps open."""
@@ -30,7 +31,6 @@ class Settings:
     max_hits: int
     batch_size: int
     device: str
-    engine: str
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,9 +69,8 @@ class Worker:
     def __init__(self, model: TrainedModel | str, settings: Settings, *, max_open: int | None = MAX_OPEN) -> None:
         self.model = model if isinstance(model, TrainedModel) else load_model(model)
         self.settings = settings
-        self._engine = pick_engine(
+        self._engine = Engine(
             self.model,
-            settings.engine,
             device=settings.device,
             max_particles=settings.max_particles,
             batch_size=settings.batch_size,

@@ -124,10 +124,6 @@ class Reconstructor(nn.Module, ABC):
     needs_readout: ClassVar[bool] = False
     """Whether batches must hold physical hits and tracks (`pflow.data.batch.Readout`)."""
 
-    exporter: ClassVar[str | None] = None
-    """Function, ``module:name``, that makes a `pflow.export.graphs.Export` of a trained model; None: there are no
-    graphs of this architecture, and torch alone runs it."""
-
     def __init__(self, inputs: ModelInputs, *, decoding: DecodingConfig, **options: Any) -> None:
         super().__init__()
         self.inputs = inputs

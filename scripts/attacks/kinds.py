@@ -28,7 +28,6 @@ from pflow.config import config_dir, weights_dir
 from pflow.errors import ConfigError
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
-from pflow.inference.onnx import graphs_of
 from pflow.io.events_root import write_events
 from pflow.io.inspect import inspect_file
 from pflow.io.layout import load_layout
@@ -69,7 +68,6 @@ def make_originals(folder: Path) -> None:
         header = Header(version=pflow.__version__, tokeniser=tokeniser, model=describe(model))
         content = {KEY: json.dumps(header.to_dict()), "state_dict": model.state_dict(prefix=PREFIX)}
         torch.save(content, folder / f"{name}.ckpt")
-    shutil.copytree(graphs_of(load_model(MODEL)).folder, folder / "exported")
     for name, target in SAMPLES.items():
         shutil.copy(DATA / name, folder / target)
 
@@ -147,18 +145,6 @@ def _weights_header(originals: Path, folder: Path, generator: Generator) -> None
     (folder / WEIGHTS_FILE).write_bytes((originals / WEIGHTS_FILE).read_bytes())
     (folder / HEADER_FILE).write_bytes(text)
     _use(folder)
-
-
-def _exported(originals: Path, folder: Path, generator: Generator) -> None:
-    """An exported folder of which a graph, the description's text or a value in it is damaged."""
-    copy = shutil.copytree(originals / "exported", folder / "exported")
-    files = sorted(copy.iterdir())
-    path = files[int(generator.integers(len(files)))]
-    if path.suffix == ".json" and generator.random() < 0.7:
-        path.write_text(json.dumps(altered(json.loads(path.read_text("utf-8")), generator)), "utf-8")
-    else:
-        path.write_bytes(damaged(path.read_bytes(), generator))
-    _use(copy)
 
 
 def _use(source: Path) -> None:
@@ -292,7 +278,6 @@ KINDS: dict[str, Case] = {
     "checkpoint, header": _checkpoint_header,
     "weights, bytes": _weights,
     "weights, header": _weights_header,
-    "ONNX folder": _exported,
     "configuration": _configuration,
     "strange event": _strange_event,
     "command line": _command,

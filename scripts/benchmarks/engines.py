@@ -1,8 +1,9 @@
-"""Torch, ONNX Runtime from Python and the C++ program on the same events: times of each, and whether they agree."""
+"""Torch and the C++ program on the same events: times of each, and whether they agree."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -16,7 +17,6 @@ import torch
 from benchmarks.cpp import run_program
 from benchmarks.timing import peak_mb, timed
 from pflow.checkpoint.load import load_model
-from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.inference.events import reconstruct
 from pflow.io.open import open_events
@@ -55,15 +55,7 @@ def measure(engine: str, task: Task) -> dict[str, Any]:
 def measure_torch(task: Task) -> dict[str, Any]:
     torch.set_num_threads(1)
     model, _, loading = timed(1, lambda: load_model(task.checkpoint))
-    return _python(task, loading, lambda event: reconstruct(event, model, engine="torch", batch_size=1, device="cpu"))
-
-
-def measure_onnxruntime(task: Task) -> dict[str, Any]:
-    model, _, loading = timed(1, lambda: load_model(task.exported))
-    return _python(task, loading, lambda event: reconstruct(event, model))
-
-
-def _python(task: Task, loading: float, work: Callable[[Events], Reconstruction]) -> dict[str, Any]:
+    work = functools.partial(reconstruct, model=model, device="cpu")
     with open_events(task.file) as file:
         events, reading, _ = timed(task.runs, lambda: file.read(0, task.events, truth=False))
     work(events[:1])
@@ -87,7 +79,6 @@ def measure_cpp(task: Task) -> dict[str, Any]:
 
 ENGINES: dict[str, Callable[[Task], dict[str, Any]]] = {
     "torch": measure_torch,
-    "ONNX Runtime": measure_onnxruntime,
     "C++": measure_cpp,
 }
 

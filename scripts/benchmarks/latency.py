@@ -1,4 +1,4 @@
-"""One event at a time: CPU time of an event, from the file to particles, in torch, ONNX Runtime and C++.
+"""One event at a time: CPU time of an event, from the file to particles, in torch and C++.
 
 What a reconstruction in an event loop pays, with one thread, and whether the engines find the same particles. Reading
 is of all entries, shared. Each event is done `--runs` times and the fastest counts. With `--hits`, times against the
@@ -25,7 +25,7 @@ from measurements.tables import speed_table
 from pflow.checkpoint.load import load_model
 from pflow.errors import ConfigError
 from pflow.event.events import Events, concatenate
-from pflow.inference.onnx import graphs_of
+from pflow.export.folder import export_model
 from pflow.io.events_root import write_events as write_root
 from pflow.io.open import read_events
 
@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> None:
         events = read_events(args.file, entry_stop=args.events)
         program = exported = folder / "none"
         try:
-            exported = graphs_of(load_model(args.checkpoint)).folder
+            exported = folder / "model"
+            export_model(load_model(args.checkpoint), exported)
         except ConfigError as error:
             print(f"only torch: {error}")
             engines = [engine for engine in engines if engine == "torch"]

@@ -1,4 +1,4 @@
-"""Events a second of a reconstruction: torch in batches, ONNX Runtime, and several processes beside each other.
+"""Events a second of a reconstruction: in batches, and in several processes beside each other.
 
 A translation network is timed beside the loop without caches, too, which the first paper's code has. Whole events, from
 the file to particles in memory, wall time. Beside torch in batches stands the share of reading, tokens and network.
@@ -7,7 +7,6 @@ the file to particles in memory, wall time. Beside torch in batches stands the s
 from __future__ import annotations
 
 import argparse
-import functools
 import multiprocessing
 import os
 from pathlib import Path
@@ -18,9 +17,8 @@ import torch
 from benchmarks.naive import generate_naively
 from benchmarks.timing import make_batches, timed, write_json
 from pflow.checkpoint.load import TrainedModel, load_model
-from pflow.errors import ConfigError
 from pflow.inference.engine import BATCH_SIZE
-from pflow.inference.events import pick_engine, reconstruct
+from pflow.inference.events import reconstruct
 from pflow.io.open import open_events
 from pflow.model.translation import TranslationReconstructor
 
@@ -44,7 +42,6 @@ def run(args: argparse.Namespace) -> None:
         rows += [measure(model, path, size, args) for size in args.batch_sizes]
         if isinstance(model.reconstructor, TranslationReconstructor):
             rows.append(naive(model, path, args))
-        rows += exported(model, path, args)
         if args.processes > 1:
             rows.append(side_by_side(path, args))
     for row in rows:
@@ -59,7 +56,7 @@ def measure(model: TrainedModel, path: Path, batch_size: int, args: argparse.Nam
         n = min(args.events, file.num_entries)
         events, _, reading = timed(args.runs, lambda: file.read(0, n, truth=False))
     _, _, tokens = timed(args.runs, lambda: make_batches(model, events, batch_size))
-    options: dict[str, Any] = {"engine": "torch", "batch_size": batch_size, "device": args.device}
+    options: dict[str, Any] = {"batch_size": batch_size, "device": args.device}
     _, _, whole = timed(args.runs, lambda: reconstruct(events, model, **options))
     stages = {"reading": reading / n, "tokens": tokens / n, "network": (whole - tokens) / n}
     how = f"torch, {args.device}, batches of {batch_size}"
@@ -79,20 +76,6 @@ def naive(model: TrainedModel, path: Path, args: argparse.Namespace) -> dict[str
         n = min(args.events, file.num_entries)
         _, _, ms = timed(args.runs, work)
     return {"file": path.name, "how": "torch, one event after another without caches", "ms": ms / n}
-
-
-def exported(model: TrainedModel, path: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Milliseconds an event of ONNX Runtime; nothing for a model that cannot be exported."""
-    with open_events(path) as file:
-        n = min(args.events, file.num_entries)
-        try:
-            pick_engine(model, "onnxruntime")
-        except ConfigError as error:
-            print(f"only torch: {error}")
-            return []
-        work = functools.partial(reconstruct, model=model, engine="onnxruntime")
-        _, _, ms = timed(args.runs, lambda: work(file.read(0, n, truth=False)))
-    return [{"file": path.name, "how": "ONNX Runtime", "ms": ms / n}]
 
 
 def side_by_side(path: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -116,10 +99,10 @@ def _work(name: str, path: Path, n_events: int, runs: int, barrier: Any, times: 
     model = load_model(name)
     with open_events(path) as file:
         n = min(n_events, file.num_entries)
-        reconstruct(file.read(0, min(n, 4), truth=False), model, engine="torch", device="cpu")
+        reconstruct(file.read(0, min(n, 4), truth=False), model, device="cpu")
         found = []
         for _ in range(runs):
             barrier.wait()
-            _, _, ms = timed(1, lambda: reconstruct(file.read(0, n, truth=False), model, engine="torch", device="cpu"))
+            _, _, ms = timed(1, lambda: reconstruct(file.read(0, n, truth=False), model, device="cpu"))
             found.append(ms / n)
     times.put(found)

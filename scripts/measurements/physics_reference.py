@@ -55,12 +55,10 @@ def run(args: argparse.Namespace) -> None:
     args.output.write_text(json.dumps(reference, indent=1) + "\n", encoding="utf-8")
 
 
-def measure(
-    model: TrainedModel, path: Path, change: Callable[[Events], Events] | None = None, *, engine: str = "auto"
-) -> dict[str, Any]:
+def measure(model: TrainedModel, path: Path, change: Callable[[Events], Events] | None = None) -> dict[str, Any]:
     """What a model finds in a file, on a CPU; `change` is applied to the events before."""
     events = read_events(path)
-    answer = reconstruct(events if change is None else change(events), model, device="cpu", engine=engine)
+    answer = reconstruct(events if change is None else change(events), model, device="cpu")
     settings = EvaluationSettings(use_tracks=bool(model.tokeniser.config.track_features))
     tree = evaluate(answer, events, settings=settings, oracle=False).algorithms["PFlow"]
     figures = {}

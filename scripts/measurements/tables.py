@@ -177,7 +177,7 @@ def fine_tuning_table(rows: Iterable[Row]) -> str:
     return table(["start, events", *MAIN], lines)
 
 
-ENGINES = ("torch", "ONNX Runtime", "C++")
+ENGINES = ("torch", "C++")
 
 
 def speed_table(rows: Iterable[Row]) -> str:

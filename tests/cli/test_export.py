@@ -1,5 +1,6 @@
 import json
 import socket
+import sys
 
 import pytest
 
@@ -13,14 +14,14 @@ def run(*words: object) -> int:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(model, save_model, tmp_path_factory):
-    return save_model(model, tmp_path_factory.mktemp("export") / "best.ckpt")
+def checkpoint(save_model, tmp_path_factory):
+    return save_model(load_model("ild-g4-photon"), tmp_path_factory.mktemp("export") / "best.ckpt")
 
 
 def test_a_checkpoint_becomes_a_folder(checkpoint, tmp_path, capsys):
     assert run("--checkpoint", checkpoint, "-o", tmp_path / "model") == 0
     written = sorted(path.name for path in (tmp_path / "model").iterdir())
-    assert written == ["decoder.onnx", "encoder.onnx", "tokens.json"]
+    assert written == ["decoder.onnx", "encoder.onnx", "refinement.onnx", "tokens.json"]
     text = json.loads((tmp_path / "model" / "tokens.json").read_text())
     assert text["run"]["checkpoint_sha256"] == load_model(checkpoint).digest
     output = capsys.readouterr().out
@@ -42,6 +43,16 @@ def test_a_folder_of_weights_becomes_onnx(checkpoint, tmp_path):
 def test_a_bad_folder_is_refused_before_any_work(tmp_path):
     with pytest.raises(ConfigError, match="nowhere does not exist"):
         run("--checkpoint", tmp_path / "missing.ckpt", "-o", tmp_path / "nowhere" / "model")
+
+
+def test_without_onnx_the_extra_is_named(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    for module in [name for name in sys.modules if name.startswith("pflow.export")]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(
+        ConfigError, match=r"the package onnx, for graphs for C\+\+, is not installed: .*'pflow\[export\]'"
+    ):
+        run("--checkpoint", checkpoint, "-o", tmp_path / "model")
 
 
 @pytest.mark.parametrize(("form", "name"), [("onnx", "tokens.json"), ("weights", "model.json")])

@@ -320,7 +320,7 @@ def test_a_fit_can_add_layers_to_a_trained_model_that_change_nothing_at_first(
     old, new = (load_model(folder / "best.ckpt") for folder in (first_stage, tmp_path / "new"))
     assert old.reconstructor.state_dict().keys() < new.reconstructor.state_dict().keys()
     events = read_events(small["test"], entry_stop=5)
-    theirs, ours = (reconstruct(events, model, engine="torch").particles for model in (old, new))
+    theirs, ours = (reconstruct(events, model).particles for model in (old, new))
     assert ak.all(ak.num(theirs) == ak.num(ours))
     np.testing.assert_allclose(ak.flatten(ours.energy), ak.flatten(theirs.energy), rtol=1e-4)
 

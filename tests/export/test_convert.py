@@ -6,6 +6,7 @@ import onnx
 import pytest
 import torch
 
+from pflow.checkpoint.load import load_model
 from pflow.errors import ConfigError
 from pflow.export import convert, operators
 from pflow.export.convert import check_graphs, to_onnx
@@ -32,10 +33,10 @@ def test_a_wrong_translation_is_an_error(tmp_path, monkeypatch):
         checked(tmp_path)
 
 
-def test_nothing_is_written_if_the_graphs_disagree(make_model, tmp_path, monkeypatch):
+def test_nothing_is_written_if_the_graphs_disagree(tmp_path, monkeypatch):
     monkeypatch.setattr(convert, "TOLERANCE", -1.0)
     with pytest.raises(ConfigError, match="differs in ONNX Runtime"):
-        export_model(make_model(), tmp_path / "model")
+        export_model(load_model("ild-g4-photon"), tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
 

@@ -165,21 +165,19 @@ def reads_all(events, make_model):
 def test_an_unknown_value_that_the_model_reads_is_refused(reads_all, events, spoil, field, value, message):
     bad = spoil(events, ENTRY, field, value)
     with pytest.raises(InputError, match=rf"entry {ENTRY}, '{message}"):
-        reconstruct(bad, reads_all, engine="torch")
+        reconstruct(bad, reads_all)
 
 
 def test_an_unknown_value_that_the_model_reads_is_skipped(reads_all, events, spoil):
     bad = spoil(events, ENTRY, "hits.layer", -1)
     with pytest.warns(BadEntriesWarning, match="1 of 25 entries cannot be used"):
-        got = reconstruct(bad, reads_all, engine="torch", on_error="skip")
+        got = reconstruct(bad, reads_all, on_error="skip")
     assert np.flatnonzero(got.flags & Flag.BAD_INPUT).tolist() == [ENTRY]
     assert len(got) == len(events)
 
 
-@pytest.mark.parametrize(
-    ("kind", "engine"), [("translation", "torch"), ("translation", "onnxruntime"), ("pointing", "torch")]
-)
-def test_numbers_of_the_model_that_are_not_finite_are_refused_or_flagged(model, events, make_model, kind, engine):
+@pytest.mark.parametrize("kind", ["translation", "pointing"])
+def test_numbers_of_the_model_that_are_not_finite_are_refused_or_flagged(model, events, make_model, kind):
     """Weights that are finite and overflow: no event may come out empty without a flag."""
     spoilt = dataclasses.replace(model, reconstructor=copy.deepcopy(model.reconstructor))
     if kind == "pointing":
@@ -194,9 +192,9 @@ def test_numbers_of_the_model_that_are_not_finite_are_refused_or_flagged(model, 
             parameter.mul_(1e25)
     some = events[:4]
     with pytest.raises(InputError, match=r"entry \d: the model '.*' gives numbers that are not finite"):
-        reconstruct(some, spoilt, engine=engine)
+        reconstruct(some, spoilt)
     with pytest.warns(BadEntriesWarning, match="of 4 entries cannot be used"):
-        got = reconstruct(some, spoilt, engine=engine, on_error="skip")
+        got = reconstruct(some, spoilt, on_error="skip")
     flagged = (got.flags & Flag.NOT_FINITE) != 0
     assert flagged.any()
     assert not ak.num(got.particles).to_numpy()[flagged].any()
@@ -207,7 +205,7 @@ def test_an_energy_that_overflows_is_flagged(model, events):
     scale = dataclasses.replace(model.tokeniser.energy, mean=(400.0,))
     overflowing = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, energy=scale))
     with pytest.warns(BadEntriesWarning, match="not finite"):
-        got = reconstruct(events, overflowing, engine="torch", on_error="skip")
+        got = reconstruct(events, overflowing, on_error="skip")
     with_particles = ak.to_numpy(ak.num(reconstruct(events, model).particles)) > 0
     assert ((got.flags & Flag.NOT_FINITE) != 0).tolist() == with_particles.tolist()
     assert ak.sum(ak.num(got.particles)) == 0
@@ -247,18 +245,6 @@ def test_tracks_without_their_hits_are_counted_as_lost(cld_rec):
     assert lost > 0.5 * total
     assert got.flags.tolist() == [Flag.LOST_TRACKS] * 2
     assert reconstruct(cld_rec, "cld-general").flags.tolist() == [Flag.NONE] * 2
-
-
-def test_torch_runs_where_no_graphs_can_be_made(model, events, monkeypatch):
-    def fails(model):
-        raise RuntimeError("no such operator\nand a long trace")
-
-    monkeypatch.setattr("pflow.inference.events.graphs_of", fails)
-    with pytest.warns(UserWarning, match=r"so torch runs: .*no such operator$"):
-        got = reconstruct(events, model)
-    assert len(got) == len(events)
-    with pytest.raises(RuntimeError, match="no such operator"):
-        reconstruct(events, model, engine="onnxruntime")
 
 
 BENDING = ("bend", "bend_there", "bend_difference", "steeper", "steeper_there")

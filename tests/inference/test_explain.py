@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from pflow.checkpoint.load import load_model
-from pflow.errors import ConfigError, InputError
+from pflow.errors import InputError
 from pflow.inference.events import reconstruct
 from pflow.inference.explain import explain
 from pflow.io.open import read_events
@@ -22,7 +22,7 @@ def event(sample_dir):
 def test_the_steps_of_the_shipped_model_are_its_particles(event):
     model = load_model("ild-g4-general")
     found = explain(model, event)
-    particles = reconstruct(event, model, engine="torch", device="cpu").particles[0]
+    particles = reconstruct(event, model, device="cpu").particles[0]
     assert len(found["refined_assignment"]) == len(particles)
     assert found["probability.seed"].shape == (len(found["seed"]) + 1, len(found.cells) + len(event.tracks[0]) + 1)
     np.testing.assert_allclose(found["probability.seed"].sum(axis=1), 1.0, atol=1e-5)
@@ -44,7 +44,7 @@ def test_a_translation_tells_probabilities_and_attention(event, make_model, spec
     network = TranslationNetworkConfig(width=8, heads=2, special=special)
     model = make_model(Tokeniser.fit([event], TokenConfig()), TranslationReconstructor, network=network)
     found = explain(model, event)
-    particles = reconstruct(event, model, engine="torch", device="cpu").particles[0]
+    particles = reconstruct(event, model, device="cpu").particles[0]
     steps = len(particles) + 1
     np.testing.assert_allclose(found["energy"][:-1], particles.energy, rtol=1e-4)
     for name, classes in found.classes.items():
@@ -66,8 +66,3 @@ def test_what_cannot_be_explained_is_refused(event, sample_dir):
         explain(model, read_events(sample_dir / "multi_test_small.root", entry_stop=2))
     with pytest.raises(InputError, match="no hits or tracks"):
         explain(model, event.emptied(np.array([True])))
-
-
-def test_graphs_tell_nothing(event, exported_general):
-    with pytest.raises(ConfigError, match="holds graphs and no weights"):
-        explain(load_model(exported_general), event)

@@ -8,7 +8,7 @@ OPTIONS = {
     "io": ["zqq_test_small.root", "--events", "2", "--runs", "1"],
     "training": ["multi_test_small.root", "--events", "2", "--batch-size", "2", "--runs", "1"],
     "reconstruct": ["gammasep_test_small.root", "--events", "2", "--processes", "1", "--runs", "1"],
-    "latency": ["gammasep_test_small.root", "--events", "2", "--runs", "1", "--engines", "ONNX Runtime"],
+    "latency": ["gammasep_test_small.root", "--events", "2", "--runs", "1", "--engines", "torch"],
     "gpu": ["multi_test_small.root", "--events", "2", "--device", "cpu", "--runs", "1"],
 }
 

@@ -48,7 +48,7 @@ def checkpoint(sample, tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def reco(checkpoint, sample, tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("reco") / "reco.root"
-    assert main(["reconstruct", sample, "--checkpoint", checkpoint, "-o", str(path), "-q", "--engine=torch"]) == 0
+    assert main(["reconstruct", sample, "--checkpoint", checkpoint, "-o", str(path), "-q"]) == 0
     return str(path)
 
 

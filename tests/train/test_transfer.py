@@ -105,7 +105,7 @@ def test_what_was_learned_on_one_detector_serves_on_another(begun, sample_dir, t
     reco, report = str(tmp_path / "reco.root"), tmp_path / "report"
     sample = str(sample_dir / "cld_multi_test_small.root")
     words = ["reconstruct", sample, "--layout", "cld_g4", "--checkpoint", str(begun), "-o", reco, "-q"]
-    assert main([*words, "--engine=torch"]) == 0
+    assert main([*words]) == 0
     options = ["--layout", "cld_g4", "--output", str(report), "--no-plots", "--no-oracle", "-q"]
     assert main(["evaluate", reco, "--truth", sample, *options]) == 0
     found = json.loads((report / "metrics.json").read_text())

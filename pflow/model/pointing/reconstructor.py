@@ -35,7 +35,6 @@ class PointingReconstructor(Reconstructor):
     """Network, decoding and losses of the pointing model; ValueError: inputs or options that do not belong together."""
 
     needs_readout: ClassVar[bool] = True
-    exporter = "pflow.export.pointing.graphs:pointing_export"
 
     def __init__(
         self,

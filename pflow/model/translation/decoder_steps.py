@@ -36,7 +36,7 @@ def next_tokens(
     """Whether the sequence of each event has ended, bool [B'], and else its next particle, columns [B', ...].
 
     Of the newest `tokens` [B', 1], which have the index `first` in their sequences, and what a `TranslationDecoder`
-    keeps; also the step of an exported graph.
+    keeps.
     """
     x = network.decoder(network.target(tokens, first=first), memory, memory_mask=memory_mask, caches=caches)
     prediction = {name: value[:, 0] for name, value in network.heads(x).items()}

@@ -26,8 +26,6 @@ class TranslationReconstructor(Reconstructor):
     that the source does not read, or options that do not belong together.
     """
 
-    exporter = "pflow.export.translation:translation_export"
-
     def __init__(
         self,
         inputs: ModelInputs,
