@@ -1,6 +1,6 @@
 """Augmentation of training events by the detector's symmetries, by overlay and by disturbance.
 
-A solenoid's field along z is an axial vector: reflection in z leaves it, and the curvature of every track, unchanged.
+Reflection in the plane z = 0 leaves a solenoid's field, an axial vector along z, and the curvature of tracks unchanged.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ Angles = npt.NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Overlay:
-    """Random overlay: each event of a chunk is the first of one group, the others are drawn from the chunk.
+    """Random overlay: each event of a chunk starts a group, whose other members are drawn from the chunk.
 
     Parameters
     ----------
     frequencies
-        Relative frequencies of groups of 1, 2, 3 ... events: ``[1, 2]`` makes pairs in two of three.
+        Relative frequencies of groups of 1, 2, 3 ... events: ``[1, 2]`` makes pairs of two events in three.
     cone
-        Largest angle in rad between the axes (energy-weighted mean directions of the hits) of the first event and of
-        the others, which are drawn from events of about its polar angle and rotated towards it by a symmetry of the
-        detector; groups are smaller where too few are near. None: rotated at random.
+        Largest angle, rad, between the axis (energy-weighted mean direction of the hits) of the first event and of
+        each other member. Members are drawn from events with about the same polar angle and rotated towards the first
+        by a symmetry of the detector; a group with too few such events is smaller. None: rotated at random.
     max_hits
         Events with more hits stay alone. None: join all.
     ecal_tolerance, hcal_tolerance
-        Largest distance in mm of hits in the same cell: just below half a cell, see `pflow.event.overlay`.
+        Largest distance, mm, of hits in the same cell: just below half a cell, see `pflow.event.overlay`.
 
     Raises
     ------
@@ -71,11 +71,11 @@ class Overlay:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """Augmentation of training events, drawn anew in every epoch. By default none.
+    """Augmentation of training events, drawn again in every epoch; the default changes nothing.
 
-    Events are first joined (`overlay`), then rotated about the z axis by any angle that the detector's symmetry allows,
-    then reflected in the plane z = 0 with probability 1/2, then moved into other detectors (`detector`, whose cells are
-    read before all of this), and last disturbed as a real detector differs from its simulation.
+    Steps, in order: the cells of other detectors are read (`detector`); events are rotated about the z axis by an angle
+    of the detector's symmetry, reflected in the plane z = 0 with probability 1/2, joined (`overlay`), moved into the
+    other detectors, and disturbed as a real detector differs from its simulation.
     """
 
     rotate: bool = False
@@ -86,24 +86,27 @@ class Augmentation:
 
 
 def augment(events: Events, options: Augmentation, generator: np.random.Generator) -> Events:
-    """Augment a chunk of events at random: the same event numbers in the same order; none is in an overlay twice."""
+    """Augment a chunk of events at random; event numbers and their order stay. No group holds an event twice."""
+    n = len(events)
     groups = None if options.overlay is None else _random_groups(events, options.overlay, generator)
-    phi = random_phi(events.detector, len(events), generator) if options.rotate else None
-    reflected = generator.random(len(events)) < 0.5 if options.reflect else None
+    phi = random_phi(events.detector, n, generator) if options.rotate else None
+    reflected = generator.random(n) < 0.5 if options.reflect else None
+    drawn = None if options.detector is None else Drawn.of(options.detector, n, generator)
     if options.overlay is not None:
         events = dataclasses.replace(events, reference=None, reference_name="")
-    drawn = None if options.detector is None else Drawn.of(options.detector, len(events), generator)
-    if options.overlay is None or groups is None:
-        events = events if drawn is None else change_cells(events, drawn)
-        events = _moved(events, phi, reflected)
-    else:
-        angle = groups.phi if phi is None else groups.phi + np.repeat(phi, groups.sizes)
-        reflected = None if reflected is None else np.repeat(reflected, groups.sizes)
-        members = events[groups.members]
-        if drawn is not None:  # all of a group are read by the same cells
-            members = change_cells(members, drawn[np.repeat(np.arange(len(events)), groups.sizes)])
+    cells = drawn
+    if groups is not None:
+        group = np.repeat(np.arange(n), groups.sizes)  # of each member
+        events = events[groups.members]
+        phi = groups.phi if phi is None else groups.phi + phi[group]
+        reflected = None if reflected is None else reflected[group]
+        cells = None if drawn is None else drawn[group]  # all members of a group have the same cells
+    if cells is not None:
+        events = change_cells(events, cells)
+    events = _moved(events, phi, reflected)
+    if options.overlay is not None and groups is not None:
         events = overlay(
-            _moved(members, angle, reflected),
+            events,
             jagged.unflatten(np.arange(len(groups.members)), groups.sizes),
             ecal_tolerance=options.overlay.ecal_tolerance,
             hcal_tolerance=options.overlay.hcal_tolerance,
@@ -116,24 +119,24 @@ def augment(events: Events, options: Augmentation, generator: np.random.Generato
 
 
 def random_phi(detector: Detector, n: int, generator: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Angles of `n` random rotations that are symmetries of the detector, rad in [0, 2 pi)."""
+    """Angles of `n` random symmetry rotations of the detector, rad in [0, 2 pi)."""
     if detector.phi_symmetry is None:
         return generator.uniform(0.0, 2 * np.pi, n)
     return np.asarray(generator.integers(detector.phi_symmetry, size=n) * (2 * np.pi / detector.phi_symmetry))
 
 
 def rotate(events: Events, phi: npt.ArrayLike) -> Events:
-    """Rotate events about the z axis by `phi` in rad, one angle for all or one for each, in each field's precision."""
+    """Rotate events about the z axis by `phi`, rad, a number or [event], in each field's precision."""
     return _moved(events, phi=np.broadcast_to(np.asarray(phi, dtype=np.float64), len(events)))
 
 
 def reflect(events: Events, which: npt.ArrayLike = True) -> Events:
-    """Reflect `which` of the events in z = 0: z, pz, z0 and tan_lambda change sign, charge and curvature do not."""
+    """Reflect `which` events in z = 0: z, pz, z0 and tan_lambda change sign, charge and curvature do not."""
     return _moved(events, reflected=np.broadcast_to(np.asarray(which, dtype=np.bool_), len(events)))
 
 
 class _Groups(NamedTuple):
-    """Events to join: sizes int64 [group]; members int64 and their rotations, rad, [member of any group]."""
+    """Groups of events to join: `sizes` int64 [group]; `members`, indices int64, and rotations `phi`, rad, [member]."""
 
     sizes: Index
     members: Index
@@ -141,39 +144,37 @@ class _Groups(NamedTuple):
 
 
 def _random_groups(events: Events, options: Overlay, generator: np.random.Generator) -> _Groups | None:
-    """A group for each event, drawn at random; None where each event is alone."""
-    is_small = np.ones(len(events), dtype=np.bool_)
-    if options.max_hits is not None:
-        is_small = jagged.count(events.hits) <= options.max_hits
+    """Draw a group for each event; None if each event is alone."""
+    is_small = jagged.count(events.hits) <= (np.inf if options.max_hits is None else options.max_hits)
     small = np.flatnonzero(is_small)
     if not len(small):
         return None
     frequencies = np.array(options.frequencies, dtype=np.float64)
     sizes = 1 + generator.choice(len(frequencies), size=len(small), p=frequencies / frequencies.sum())
     if options.cone is None:
-        members, sizes = _any_others(sizes, generator)
+        members, sizes = _any_members(sizes, generator)
         phi = random_phi(events.detector, members.size, generator).reshape(members.shape)
     else:
         theta, azimuth = _axes(events.hits, is_small)
         n_steps = events.detector.phi_symmetry
-        members, sizes, phi = _others_nearby(theta, azimuth, sizes, options.cone, generator, n_steps)
+        members, sizes, phi = _members_nearby(theta, azimuth, sizes, options.cone, generator, n_steps)
     phi[:, 0] = 0.0
-    taken = np.arange(members.shape[1]) < sizes[:, np.newaxis]
+    is_member = np.arange(members.shape[1]) < sizes[:, np.newaxis]
     all_sizes = np.ones(len(events), dtype=np.int64)
     all_sizes[small] = sizes
     if (all_sizes == 1).all():
         return None
-    picked = np.repeat(np.arange(len(events)), all_sizes)
-    angle = np.zeros(len(picked))
+    index = np.repeat(np.arange(len(events)), all_sizes)
+    angle = np.zeros(len(index))
     of_small = np.repeat(is_small, all_sizes)
-    picked[of_small], angle[of_small] = small[members[taken]], phi[taken]
-    return _Groups(all_sizes, picked, angle)
+    index[of_small], angle[of_small] = small[members[is_member]], phi[is_member]
+    return _Groups(all_sizes, index, angle)
 
 
-def _any_others(sizes: Index, generator: np.random.Generator) -> tuple[Index, Index]:
+def _any_members(sizes: Index, generator: np.random.Generator) -> tuple[Index, Index]:
     """Members [event, largest size] of each event's group, itself first, and the sizes that the chunk allows.
 
-    Neighbours on a random circle: all different, and each event is equally often in a group.
+    Members are neighbours on a random circle: all different, and each event is in equally many groups.
     """
     n = len(sizes)
     sizes = np.minimum(sizes, n)
@@ -183,10 +184,13 @@ def _any_others(sizes: Index, generator: np.random.Generator) -> tuple[Index, In
     return circle[(place[:, np.newaxis] + steps) % n], sizes
 
 
-def _others_nearby(
+def _members_nearby(
     theta: Angles, azimuth: Angles, sizes: Index, cone: float, generator: np.random.Generator, n_steps: int | None
 ) -> tuple[Index, Index, Angles]:
-    """Members and sizes like `_any_others`, and rotations, of `n_steps` or any, that bring them near the first."""
+    """Members and sizes like `_any_members`, and rotations, by `n_steps` or any angle, that bring them near the first.
+
+    `theta` and `azimuth`, rad, [event], are the events' axes; members are within `cone`, rad, of the first.
+    """
     n = len(sizes)
     near, phi = _rotations(theta, azimuth, cone, generator, n_steps)
     np.fill_diagonal(near, False)
@@ -199,8 +203,8 @@ def _others_nearby(
 def _rotations(
     theta: Angles, azimuth: Angles, cone: float, generator: np.random.Generator, n_steps: int | None
 ) -> tuple[npt.NDArray[np.bool_], Angles]:
-    """Which events a rotation brings within `cone` of each one, bool [one, other], and by which angle, at random."""
-    along = np.outer(np.cos(theta), np.cos(theta))  # NaN, and near nothing, where an axis is unknown
+    """Whether a rotation brings an event within `cone` of another, bool [event, other], and a random such angle."""
+    along = np.outer(np.cos(theta), np.cos(theta))  # NaN, hence never near, for an unknown axis
     across = np.outer(np.sin(theta), np.sin(theta))
     difference = azimuth[:, np.newaxis] - azimuth
     if n_steps is None:
@@ -209,14 +213,14 @@ def _rotations(
         widest = np.arccos(np.clip(np.nan_to_num(cos, nan=-1.0), -1.0, 1.0))
         return along + across > np.cos(cone), difference + widest * generator.uniform(-1.0, 1.0, along.shape)
     steps = np.arange(n_steps) * (2 * np.pi / n_steps)
-    turned = np.cos(difference[:, :, np.newaxis] - steps)  # [one, other, step]
+    turned = np.cos(difference[:, :, np.newaxis] - steps)  # [event, other, step]
     near = along[:, :, np.newaxis] + across[:, :, np.newaxis] * turned > np.cos(cone)
-    step = np.where(near, generator.random(near.shape), -1.0).argmax(axis=-1)  # one of those that bring it near
+    step = np.where(near, generator.random(near.shape), -1.0).argmax(axis=-1)  # a random step among the near ones
     return near.any(axis=-1), steps[step]
 
 
 def _axes(hits: ak.Array, which: npt.NDArray[np.bool_]) -> tuple[Angles, Angles]:
-    """Axes of `which` of the events, by polar angle and azimuth, rad; NaN without energy."""
+    """Polar angle and azimuth, rad, of the axes of `which` events; NaN without energy."""
     if not which.all():
         hits = jagged.take(hits, np.flatnonzero(which))
     flat, counts = jagged.columns(hits), jagged.count(hits)
@@ -229,31 +233,26 @@ def _axes(hits: ak.Array, which: npt.NDArray[np.bool_]) -> tuple[Angles, Angles]
 
 
 def _moved(events: Events, phi: Angles | None = None, reflected: npt.NDArray[np.bool_] | None = None) -> Events:
-    """The events rotated by an angle each, and some of them reflected, in the precision of each field."""
+    """The events rotated by `phi`, rad [event], and reflected where `reflected` holds, in each field's precision."""
     if phi is None and reflected is None:
         return events
     values = {}
     for name, part in events.parts():
         flat, counts = jagged.columns(part), jagged.count(part)
         columns: dict[str, Values] = {}
+        vectors = [tuple(field.quantities.values()) for field in SCHEMA[name] if field.axes]
         if phi is not None:
-            angle = np.repeat(phi, counts)
-            cos, sin = np.repeat(np.cos(phi), counts), np.repeat(np.sin(phi), counts)
-        if reflected is not None:
-            sign = np.repeat(np.where(reflected, -1, 1).astype(np.int8), counts)
-        for field in SCHEMA[name]:
-            if field.axes:
-                x, y, z = field.quantities.values()
-                if phi is not None:
-                    columns[x] = (flat[x] * cos - flat[y] * sin).astype(flat[x].dtype)
-                    columns[y] = (flat[x] * sin + flat[y] * cos).astype(flat[y].dtype)
-                if reflected is not None:
-                    columns[z] = flat[z] * sign
-            elif field.turns == "azimuth" and phi is not None:
+            angle, cos, sin = (np.repeat(column, counts) for column in (phi, np.cos(phi), np.sin(phi)))
+            for x, y, _ in vectors:
+                columns[x] = (flat[x] * cos - flat[y] * sin).astype(flat[x].dtype)
+                columns[y] = (flat[x] * sin + flat[y] * cos).astype(flat[y].dtype)
+            for field in (field for field in SCHEMA[name] if field.turns == "azimuth"):
                 azimuth = flat[field.name].astype(np.float64) + angle
                 columns[field.name] = (np.pi - np.mod(np.pi - azimuth, 2 * np.pi)).astype(field.dtype)  # (-pi, pi]
-            elif field.turns == "z" and reflected is not None:
-                columns[field.name] = flat[field.name] * sign
+        if reflected is not None:
+            sign = np.repeat(np.where(reflected, -1, 1).astype(np.int8), counts)
+            for column in (*(z for _, _, z in vectors), *(f.name for f in SCHEMA[name] if f.turns == "z")):
+                columns[column] = flat[column] * sign
         if columns:
             values[name] = jagged.replaced(part, columns)
     return dataclasses.replace(events, **values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import awkward as ak
@@ -15,7 +16,10 @@ from pflow.physics import kinematics
 
 
 def build(part: str, /, **quantities: Any) -> ak.Array:
-    """Records of a part from arrays [event, object] or None (default) by quantity; ValueError if they do not fit."""
+    """Records of a part from an array [event, object] for each quantity; None takes the schema's default.
+
+    ValueError: an unknown or missing quantity, or a shape that does not fit.
+    """
     given = {name: values for name, values in quantities.items() if values is not None}
     known = {name: field for field in SCHEMA[part] for name in field.quantities}
     wrong = [name for name in quantities if name not in known]
@@ -52,21 +56,20 @@ make_tracker_hits = functools.partial(build, "tracker_hits")
 def make_tracks(*, b_field: float, **quantities: Any) -> ak.Array:
     """Tracks of unit charge from px, py, pz, charge or omega, phi, tan_lambda; `b_field` in T; else ValueError."""
     names = ("px", "py", "pz", "charge"), ("omega", "phi", "tan_lambda")
-    by_momentum, by_helix = ([quantities.get(name) for name in group] for group in names)
-    has_momentum, has_helix = (all(value is not None for value in group) for group in (by_momentum, by_helix))
-    if not has_momentum and not has_helix:
-        raise ValueError("tracks need px, py, pz and charge, or omega, phi and tan_lambda")
+    has_momentum, has_helix = (all(quantities.get(name) is not None for name in group) for group in names)
     if has_momentum and has_helix:
         return build("tracks", **quantities)
-    given = by_momentum if has_momentum else by_helix
-    flat = dict(zip(names[0] if has_momentum else names[1], map(jagged.flat, given), strict=True))
+    if not has_momentum and not has_helix:
+        raise ValueError("tracks need px, py, pz and charge, or omega, phi and tan_lambda")
+    given, missing = names if has_momentum else names[::-1]
+    flat = {name: jagged.flat(quantities[name]) for name in given}
     if has_momentum:
-        computed = dict(zip(names[1], kinematics.track_from_momentum(**flat, b_field=b_field), strict=True))
+        values: Sequence[Any] = kinematics.track_from_momentum(**flat, b_field=b_field)
     else:
-        momentum = kinematics.momentum_from_track(**flat, b_field=b_field)
-        computed = dict(zip(names[0], (*momentum, np.sign(flat["omega"])), strict=True))
-    counts = jagged.count(given[0])
-    return build("tracks", **{**quantities, **{name: jagged.unflatten(computed[name], counts) for name in computed}})
+        values = (*kinematics.momentum_from_track(**flat, b_field=b_field), np.sign(flat["omega"]))
+    counts = jagged.count(quantities[given[0]])
+    computed = {name: jagged.unflatten(column, counts) for name, column in zip(missing, values, strict=True)}
+    return build("tracks", **{**quantities, **computed})
 
 
 def make_truth(**quantities: Any) -> ak.Array:
@@ -79,11 +82,11 @@ def make_truth(**quantities: Any) -> ak.Array:
 def make_particles(*, mass: Any = None, **quantities: Any) -> ak.Array:
     """Particles of a reconstruction: pdg, charge, energy, px, py, pz; mass, score, scores, covariance.
 
-    Without a given mass, it is sqrt(max(0, E^2 - p^2)). `scores` [event, particle, 5] are the probabilities of
-    `pflow.physics.pdg.CLASSES`, `covariance` [event, particle, 10] as of `pflow.physics.kinematics.COVARIANCE`.
+    The mass defaults to sqrt(max(0, E^2 - p^2)). `scores` [event, particle, 5] are the probabilities of
+    `pflow.physics.pdg.CLASSES`; `covariance` [event, particle, 10] is ordered as `pflow.physics.kinematics.COVARIANCE`.
 
-    >>> one = {"pdg": [22], "charge": [0], "energy": [5], "px": [3], "py": [4], "pz": [0]}
-    >>> particles = make_particles(**{name: [value, []] for name, value in one.items()})  # two events
+    >>> photon = {"pdg": [22], "charge": [0], "energy": [5], "px": [3], "py": [4], "pz": [0]}
+    >>> particles = make_particles(**{name: [value, []] for name, value in photon.items()})  # two events
     >>> particles.pt.to_list(), particles.mass.to_list()
     ([[5.0], []], [[0.0], []])
     """
@@ -95,7 +98,7 @@ def make_particles(*, mass: Any = None, **quantities: Any) -> ak.Array:
 
 
 def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: bool = True) -> ak.Array:
-    """Links from jagged arrays [event, link] of indices; see `pflow.event.links.Links.normalised`."""
+    """Links from arrays [event, link] of indices; `normalise` divides weights as `Links.normalised` does."""
     sources = jagged.flat(source)
     links = Links(
         counts=jagged.count(source),

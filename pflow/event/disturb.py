@@ -1,4 +1,4 @@
-"""Disturbance of events: how a real detector differs from its simulation, for training and for tests of sturdiness."""
+"""Disturbance of events: how a real detector differs from its simulation, for training and robustness tests."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ Mask = npt.NDArray[np.bool_]
 Values = npt.NDArray[np.floating[Any]]
 
 NOISE_QUANTILE = 0.25
-"""Noise has the energies of the softest hits of its subdetector: of those below this quantile."""
+"""Noise copies hits of its subdetector with an energy below this quantile."""
 HADRONS = [CLASSES.index("charged_hadron"), CLASSES.index("neutral_hadron")]
 SPLIT_MOMENTUM = 0.1
-"""Relative standard deviation of the momentum of the second track of a particle: half the hits measure it."""
+"""Relative standard deviation of a split track's second momentum, which half of the hits measure."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Disturbance:
-    """What is disturbed, by how much; by default nothing. Drawn for each event anew.
+    """Sizes of disturbances, drawn for each event; the default changes nothing.
 
     Parameters
     ----------
     probability
-        Share of the events that are disturbed.
+        Fraction of the events that are disturbed.
     energy_scale
         Standard deviation of the relative calibration error of each subdetector.
     hadron_ecal_scale
-        Smallest and largest factor on the energy that hadrons leave in the ECAL; one factor an event, uniform.
+        Smallest and largest factor on the energy that hadrons leave in the ECAL; one uniform factor per event.
     shift_mm
         Standard deviation of the displacement of each subdetector along x, y and z, mm.
     ecal_threshold, hcal_threshold
-        Largest threshold on the energy of a hit, GeV; uniform between 0 and this. Other calorimeters have none.
+        Largest threshold on the energy of a hit, GeV; drawn uniformly from 0. Other calorimeters have no threshold.
     dead_cells
         Fraction of the hits that are lost.
     noise_hits
-        Mean number of hits that belong to no particle (Poisson). They are at places of soft hits of the other events.
+        Mean number of hits without a particle (Poisson), copied from soft hits of other events.
     lost_tracks, split_tracks
-        Share of the tracks that are lost, and that are found twice, the second time with a poor momentum.
+        Fraction of the tracks that are lost, and that appear a second time, with a poor momentum.
     fake_tracks
-        Mean number of tracks that belong to no particle, relative to the number of tracks; taken from other events.
+        Mean number of tracks without a particle, copied from other events, relative to the number of tracks.
 
     Raises
     ------
@@ -83,7 +83,7 @@ class Disturbance:
 
 
 def disturb(events: Events, options: Disturbance, generator: np.random.Generator) -> Events:
-    """Disturb events at random, with the same truth; noise and fake tracks are taken from the other events."""
+    """Disturb events at random; the truth stays. Noise and fake tracks are copied from other events."""
     chosen = generator.random(len(events)) < options.probability
     events = _disturb_hits(events, options, chosen, generator)
     if events.tracks is not None:
@@ -112,48 +112,48 @@ def _disturb_hits(events: Events, options: Disturbance, chosen: Mask, generator:
 
     largest = np.select([kinds == "ecal", kinds == "hcal"], [options.ecal_threshold, options.hcal_threshold], 0.0)
     threshold = generator.random(shape) * largest
-    kept = (energy >= threshold[event, subdetector]) & (generator.random(len(event)) >= options.dead_cells)
-    kept |= ~chosen[event]
+    keep = (energy >= threshold[event, subdetector]) & (generator.random(len(event)) >= options.dead_cells)
+    keep |= ~chosen[event]
 
     soft = energy < _quantiles(energy, subdetector, len(kinds), NOISE_QUANTILE)[subdetector]
-    added, into = _from_others(event, np.flatnonzero(soft), options.noise_hits * chosen, generator)
-    rows = np.concatenate([np.flatnonzero(kept), added])
-    order, new_counts = _grouped(np.concatenate([event[kept], into]), len(events))
-    hits = _with_rows({**columns, **moved}, rows[order], new_counts, like=columns)
-    links = None if events.hit_links is None else _kept_links(events.hit_links, counts, kept, None)
-    return dataclasses.replace(events, hits=hits, hit_links=links)
+    noise, noise_event = _from_others(event, np.flatnonzero(soft), options.noise_hits * chosen, generator)
+    rows = np.concatenate([np.flatnonzero(keep), noise])
+    row_event = np.concatenate([event[keep], noise_event])
+    rows = rows[np.argsort(row_event, kind="stable")]
+    hits = _with_rows({**columns, **moved}, rows, np.bincount(row_event, minlength=len(events)), like=columns)
+    return dataclasses.replace(events, hits=hits, hit_links=_kept_links(events.hit_links, counts, keep))
 
 
-def keep_hits(events: Events, kept: Mask) -> Events:
-    """The events with some of their hits, bool [all hits], and the links of these."""
-    if kept.all():
+def keep_hits(events: Events, keep: Mask) -> Events:
+    """The events with the hits where `keep`, bool [all hits], holds, and their links."""
+    if keep.all():
         return events
     counts = jagged.count(events.hits)
-    links = None if events.hit_links is None else _kept_links(events.hit_links, counts, kept, None)
-    return dataclasses.replace(events, hits=events.hits[jagged.unflatten(kept, counts)], hit_links=links)
+    hits = events.hits[jagged.unflatten(keep, counts)]
+    return dataclasses.replace(events, hits=hits, hit_links=_kept_links(events.hit_links, counts, keep))
 
 
 def _disturb_tracks(events: Events, options: Disturbance, chosen: Mask, generator: np.random.Generator) -> Events:
     counts = jagged.count(events.tracks)
     event = jagged.event_index(counts)
     columns = jagged.columns(events.tracks)
-    kept = (generator.random(len(event)) >= options.lost_tracks) | ~chosen[event]
-    twice = kept & chosen[event] & (generator.random(len(event)) < options.split_tracks)
-    added, into = _from_others(event, np.arange(len(event)), options.fake_tracks * counts * chosen, generator)
-    rows = np.concatenate([np.flatnonzero(kept), np.flatnonzero(twice), added])
-    order, new_counts = _grouped(np.concatenate([event[kept], event[twice], into]), len(events))
-    poor = np.zeros(len(rows), dtype=np.bool_)
-    poor[kept.sum() : kept.sum() + twice.sum()] = True
-    rows, poor = rows[order], poor[order]
+    keep = (generator.random(len(event)) >= options.lost_tracks) | ~chosen[event]
+    split = keep & chosen[event] & (generator.random(len(event)) < options.split_tracks)
+    fake, fake_event = _from_others(event, np.arange(len(event)), options.fake_tracks * counts * chosen, generator)
+    rows = np.concatenate([np.flatnonzero(keep), np.flatnonzero(split), fake])
+    row_event = np.concatenate([event[keep], event[split], fake_event])
+    is_second = np.repeat([False, True, False], [keep.sum(), split.sum(), len(fake)])
 
-    stretch = np.where(poor, np.exp(SPLIT_MOMENTUM * generator.standard_normal(len(rows))), 1.0)
-    picked = {name: values[rows] for name, values in columns.items()}
-    moved = {"omega": picked["omega"] / stretch}
+    order = np.argsort(row_event, kind="stable")
+    rows = rows[order]
+    stretch = np.exp(SPLIT_MOMENTUM * generator.standard_normal(len(rows)))
+    stretch[~is_second[order]] = 1.0
+    changed = {name: values[rows] for name, values in columns.items()}
+    changed["omega"] = changed["omega"] / stretch
     for name in (f"{vector}.{axis}" for vector in ("momentum", "calo_momentum") for axis in ("px", "py", "pz")):
-        moved[name] = picked[name] * stretch
-    tracks = _with_rows({**picked, **moved}, slice(None), new_counts, like=columns)
-    links = None if events.track_links is None else _kept_links(events.track_links, counts, kept, twice)
-    return dataclasses.replace(events, tracks=tracks, track_links=links)
+        changed[name] = changed[name] * stretch
+    tracks = _with_rows(changed, slice(None), np.bincount(row_event, minlength=len(events)), like=columns)
+    return dataclasses.replace(events, tracks=tracks, track_links=_kept_links(events.track_links, counts, keep, split))
 
 
 def _with_rows(
@@ -162,9 +162,9 @@ def _with_rows(
     counts: Index,
     like: Mapping[str, npt.NDArray[Any]],
 ) -> ak.Array:
-    """Records of some rows of columns, in the precision of others."""
-    picked = {name: values[rows].astype(like[name].dtype, copy=False) for name, values in columns.items()}
-    return jagged.records(picked, counts)
+    """Records [event, object] of `rows` of the columns, `counts` in each event, in the precision of columns `like`."""
+    chosen = {name: values[rows].astype(like[name].dtype, copy=False) for name, values in columns.items()}
+    return jagged.records(chosen, counts)
 
 
 def _hadron_fraction(events: Events) -> Values:
@@ -184,26 +184,23 @@ def _quantiles(values: Values, group: Index, n_groups: int, quantile: float) -> 
 
 
 def _from_others(event: Index, donors: Index, means: Values, generator: np.random.Generator) -> tuple[Index, Index]:
-    """Rows to add and the events that they are added to: a Poisson number, drawn from the donors of other events."""
-    into = np.repeat(np.arange(len(means)), generator.poisson(means))
+    """Rows to copy, from the `donors` of other events, and the events that get them: Poisson numbers of `means`."""
+    target = np.repeat(np.arange(len(means)), generator.poisson(means))
     if not len(donors):
-        return donors[:0], into[:0]
-    drawn = donors[generator.integers(len(donors), size=len(into))]
-    other = event[drawn] != into
-    return drawn[other], into[other]
+        return donors[:0], target[:0]
+    row = donors[generator.integers(len(donors), size=len(target))]
+    is_other = event[row] != target
+    return row[is_other], target[is_other]
 
 
-def _grouped(into: Index, n: int) -> tuple[Index, Index]:
-    """Order of rows by event, in an event as they come, and the number of rows of each of `n` events."""
-    return np.argsort(into, kind="stable"), np.bincount(into, minlength=n)
-
-
-def _kept_links(records: ak.Array, counts: Index, kept: Mask, twice: Mask | None) -> ak.Array:
-    """Links of what is kept, at its new place: the kept ones of an event come first, then those found twice."""
+def _kept_links(records: ak.Array | None, counts: Index, *masks: Mask) -> ak.Array | None:
+    """Links of the sources that the masks keep, with new indices; in each event, in the order of the masks."""
+    if records is None:
+        return None
     links, event = Links.of(records), jagged.event_index(counts)
     source = links.flat_source(counts)
-    parts, before = [], np.zeros(len(counts), dtype=np.int64)  # sources of earlier parts in each event
-    for mask in (kept,) if twice is None else (kept, twice):
+    parts, before = [], np.zeros(len(counts), dtype=np.int64)  # sources of earlier masks in each event
+    for mask in masks:
         n_marked = np.bincount(event[mask], minlength=len(counts))
         place = np.cumsum(mask) - mask - (jagged.offsets(n_marked)[:-1] - before)[event]
         parts.append(links.take(mask[source], source=place[source]))

@@ -1,4 +1,4 @@
-"""Where tracks enter the calorimeter, and which hits lie there."""
+"""Where tracks enter the calorimeter, and how far the nearest hits are."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pflow.event.truth_tracks import follow_to_calorimeter
 from pflow.physics.kinematics import angle_between, unit_vector
 
 MIN_MOMENTUM = 1.0
-"""GeV; softer tracks curl, and scatter on their way."""
+"""GeV. Softer tracks curl, and scatter in the tracker."""
 
 CONE = 0.1
-"""rad around a track's entry, seen from the origin, within which hits are counted as near it."""
+"""Half opening angle, rad, of the cone from the origin around a track's entry in which hits are near the track."""
 
 FAR = 500.0
-"""mm; a hit that is farther from a track's entry, e.g. because the entry is at the origin, is not near it at all."""
+"""mm. A nearest hit farther than this does not belong to the entry, which is wrong, e.g. at the origin."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,10 +29,11 @@ Floats = npt.NDArray[np.float64]
 class Entries:
     """Tracks above `MIN_MOMENTUM` in events that have hits, float64 [track] each.
 
-    `by_helix` and `by_state`: distance, across the direction from the origin, from where a track enters the calorimeter
-    to the hit that is nearest to this point, mm; inf for a track that does not get there. `by_helix` follows the track
-    from the IP, `by_state` takes ``calo_position``. `turned`: angle between the momentum at the entry by the helix and
-    ``calo_momentum``, rad. NaN without the state at the calorimeter. `energy`: of the hits in the `CONE`, GeV.
+    `by_helix` and `by_state`: distance, mm, from the track's entry into the calorimeter to the nearest hit, across the
+    direction from the origin; inf without a hit closer than `FAR`. `by_helix` takes the entry of the helix from the
+    IP, `by_state` takes ``calo_position``. `turned`: angle, rad, at the entry between the helix' momentum and
+    ``calo_momentum``. `by_state` and `turned` are NaN without a state at the calorimeter. `momentum`, GeV; `energy`:
+    sum of the hits in the `CONE`, GeV.
     """
 
     momentum: Floats
@@ -43,10 +44,9 @@ class Entries:
 
     @classmethod
     def of(cls, events: Events, *, most: int) -> Entries:
-        """Measure the tracks of events, `most` of them; none where the events hold no tracks."""
-        none = np.zeros(0)
+        """Measure the first `most` tracks of the events."""
         if events.tracks is None:
-            return cls(momentum=none, by_helix=none, by_state=none, turned=none, energy=none)
+            return cls(**dict.fromkeys(("momentum", "by_helix", "by_state", "turned", "energy"), np.zeros(0)))
         columns = jagged.columns(events.tracks)
         momentum, state, at_state = (
             jagged.vectors(events.tracks[name]).astype(np.float64)
@@ -69,13 +69,13 @@ class Entries:
         across, energy = np.full((2, len(chosen)), np.inf), np.zeros(len(chosen))
         points = np.stack([hits[f"position.{axis}"] for axis in "xyz"], axis=1)
         for number in np.unique(event):
-            mine = np.flatnonzero(event == number)
-            there = slice(first_hit[number], first_hit[number + 1])
-            used = hits["energy"][there] > 0  # hits that were left out have none
-            if used.any():
-                places = np.stack([entry[mine], state[mine]])
-                across[:, mine], energy[mine] = _near(
-                    points[there][used].astype(np.float64), hits["energy"][there][used], places
+            of_event = np.flatnonzero(event == number)
+            hit = np.arange(first_hit[number], first_hit[number + 1])
+            hit = hit[hits["energy"][hit] > 0]  # unusable hits have energy 0
+            if len(hit):
+                entries = np.stack([entry[of_event], state[of_event]])
+                across[:, of_event], energy[of_event] = _near(
+                    points[hit].astype(np.float64), hits["energy"][hit], entries
                 )
         return cls(
             momentum=size[chosen],
@@ -86,15 +86,18 @@ class Entries:
         )
 
 
-def _near(points: Floats, energy: npt.NDArray[Any], places: Floats) -> tuple[Floats, Floats]:
-    """Distances across, [2, track], of the hits that are nearest to `places` [2, track, 3], and energy [track] near."""
+def _near(points: Floats, energy: npt.NDArray[Any], entries: Floats) -> tuple[Floats, Floats]:
+    """Distance across of the hit nearest to each of `entries` [2, track, 3], mm, [2, track]; energy in the cone, GeV.
+
+    Hits have `points` [hit, 3], mm, and `energy` [hit]. The cone is around the second entry, or the first without one.
+    """
     size = np.linalg.norm(points, axis=1)
-    product = places @ points.T  # [2, track, hit]
-    step = points[np.argmin(size**2 - 2 * product, axis=2)] - places
-    along = (step * unit_vector(places)).sum(axis=2)
+    product = entries @ points.T  # [2, track, hit]
+    step = points[np.argmin(size**2 - 2 * product, axis=2)] - entries
+    along = (step * unit_vector(entries)).sum(axis=2)
     squared = (step**2).sum(axis=2)
     across = np.where(squared < FAR**2, np.sqrt(np.maximum(squared - along**2, 0.0)), np.inf)
-    of_state = np.isfinite(product[1, :, :1])
-    seen = np.where(of_state, product[1], product[0])
-    distance = np.linalg.norm(np.where(of_state, places[1], places[0]), axis=1)
-    return across, (seen > np.cos(CONE) * distance[:, None] * size) @ energy.astype(np.float64)
+    has_state = np.isfinite(product[1, :, :1])
+    cosine = np.where(has_state, product[1], product[0])
+    distance = np.linalg.norm(np.where(has_state, entries[1], entries[0]), axis=1)
+    return across, (cosine > np.cos(CONE) * distance[:, None] * size) @ energy.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Events: the one contract between the readers and everything else.
+"""Events: the contract between the readers and the rest of pflow.
 
 An `Events` holds consecutive entries of one file. Each part is an Awkward array ``[event, object]`` of records with
 `vector` behaviour, so that ``events.tracks.momentum.pt``, ``events.hits.position.theta`` or ``events.truth.eta`` work:
@@ -28,40 +28,38 @@ from pflow.show import html_table
 TRUTH_PARTS = ("truth", *LINKED, "reference")
 """Parts that a reconstruction does not need."""
 
-
 MOST_UNUSED = 0.1
-"""Largest part of the momentum of an event's tracks that is in no particle, or in neutral ones, without a flag."""
+"""Largest fraction of an event's track momentum that may be in no particle, or in neutral ones, without a flag."""
 
 
 class Flag(enum.IntFlag):
-    """What is special about an event, bit by bit; written to the output as ``flags``."""
+    """Bits that mark an event; written to the output as ``flags``."""
 
     NONE = 0
     BAD_INPUT = 1
     """The entry could not be used and was emptied (``on_error="skip"``)."""
     MAX_PARTICLES = 2
-    """Decoding stopped at `max_particles`, before the end of the output sequence."""
+    """Decoding stopped at `max_particles` before the model ended the output sequence."""
     TRUTH_TRACKS = 8
     """The tracks were made from Monte Carlo particles (`pflow.event.truth_tracks`)."""
     NOT_FINITE = 16
-    """The model gave numbers that are not finite, and the event was left without particles (``on_error="skip"``)."""
+    """The model gave numbers that are not finite; the event has no particles (``on_error="skip"``)."""
     UNUSABLE_HITS = 32
-    """Hits with impossible numbers were left out: calorimeter hits keep their place with energy 0."""
+    """Hits with impossible numbers were left out; calorimeter hits keep their place with energy 0."""
     UNUSABLE_TRACKS = 64
     """Tracks without a finite momentum were left out."""
     UNUSABLE_REFERENCE = 128
     """Particles of the other algorithm with impossible numbers were left out."""
     UNUSABLE_TRUTH = 256
-    """True particles with impossible numbers lost their energy, or links that lead nowhere were left out."""
+    """True particles with impossible numbers have energy 0, or links that lead nowhere were left out."""
     LOST_TRACKS = 512
-    """No particle has more than `MOST_UNUSED` of the momentum of the tracks."""
+    """More than `MOST_UNUSED` of the track momentum is in no particle."""
     NEUTRAL_TRACKS = 1024
-    """Neutral particles have more than `MOST_UNUSED` of the momentum of the tracks, as K0S, Lambda and converted
-    photons rightly may."""
+    """More than `MOST_UNUSED` of the track momentum is in neutral particles: right for K0S, Lambda and conversions."""
 
 
 def count_flags(flags: npt.NDArray[np.uint32]) -> dict[str, int]:
-    """Number of events that have each flag, by its name, without flags that no event has.
+    """Number of events with each flag, by the flag's name; flags without an event are left out.
 
     >>> count_flags(np.array([0, 1, 3], dtype=np.uint32))
     {'BAD_INPUT': 2, 'MAX_PARTICLES': 1}
@@ -71,20 +69,20 @@ def count_flags(flags: npt.NDArray[np.uint32]) -> dict[str, int]:
 
 
 class EventLists:
-    """A dataclass of consecutive events: `event` and `flags` [event], and parts [event, object]."""
+    """Base of dataclasses of consecutive events: `event` and `flags` [event], and parts [event, object]."""
 
     event: npt.NDArray[np.int64]
     flags: npt.NDArray[np.uint32]
 
     def parts(self) -> Iterator[tuple[str, ak.Array]]:
-        """Name and array of each part that is there."""
+        """Name and array of each part that is not None."""
         raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self.event)
 
     def __getitem__(self, which: int | slice | npt.NDArray[Any] | Sequence[int]) -> Self:
-        """Some of the events, in the same form: an index, a slice, a mask or a list of indices."""
+        """Events chosen by an index, a slice, a mask or a list of indices."""
         rows = event_rows(which, len(self))
         values = {name: jagged.take(part, rows) for name, part in self.parts()}
         for name in ("event", "flags", "entry", "geometry"):
@@ -93,7 +91,6 @@ class EventLists:
         return dataclasses.replace(self, **values)  # type: ignore[type-var]
 
     def __iter__(self) -> Iterator[Self]:
-        """Each event, in the same form."""
         return (self[index] for index in range(len(self)))
 
     def __repr__(self) -> str:
@@ -111,7 +108,7 @@ class EventLists:
         return html_table(("part", "objects", "per event", "fields"), rows, caption=caption)
 
     def emptied(self, bad: npt.NDArray[np.bool_], flag: Flag = Flag.BAD_INPUT) -> Self:
-        """The same events, those where `bad` holds without content and flagged."""
+        """The same events; those where `bad`, bool [event], holds lose their objects and get the flag."""
         if not bad.any():
             return self
         values: Any = {name: jagged.emptied(part, bad) for name, part in self.parts()}
@@ -128,9 +125,9 @@ class Events(EventLists):
     Parameters
     ----------
     detector
-        The detector whose calorimeters the hits' ``subdetector`` counts.
+        The hits' ``subdetector`` is an index into its calorimeters.
     path, entry
-        File that they come from ("" for none), and entry of its tree, int64 [event], from 0.
+        The file ("" for none), and the entry of its tree, int64 [event], from 0.
     event, flags
         Event number as the file gives it, int64 [event]; `Flag` bits, uint32 [event].
     absent
@@ -138,14 +135,14 @@ class Events(EventLists):
     reference_name
         Name of the algorithm or collection in ``reference``.
     geometry
-        Geometry of each event, where it is another one than the detector's (`pflow.event.move`).
+        Geometry of each event if it differs from the detector's (`pflow.event.move`).
 
     Examples
     --------
     >>> events = pflow.read_events("gammasep_test_small.root", entry_stop=3)
     >>> events
     <Events: 3 events of ild_g4, 2203 hits, 0 tracks, ...>
-    >>> ak.sum(events.hits.energy, axis=1)  # of each event, GeV
+    >>> ak.sum(events.hits.energy, axis=1)  # GeV
     <Array [...] type='3 * float32'>
     """
 
@@ -189,30 +186,34 @@ class Events(EventLists):
         return f"{super()._summary()} of {self.detector.name}"
 
     def parts(self) -> Iterator[tuple[str, ak.Array]]:
-        """Name and array of each part that is there."""
+        """Name and array of each part that is not None."""
         return ((name, part) for name in PARTS if (part := getattr(self, name)) is not None)
 
     def geometries(self, part: str) -> tuple[Geometry, npt.NDArray[np.int64]]:
-        """Geometries, and which of them each object of a part is in, int64 [N]; ConfigError: not described."""
+        """Geometries, and the index into them of each object of a part, int64 [N].
+
+        ConfigError: the detector's description lacks its geometry.
+        """
+        counts = jagged.count(getattr(self, part))
         if self.geometry is None:
-            return Geometry.of(self.detector), np.zeros(int(jagged.count(getattr(self, part)).sum()), dtype=np.int64)
-        return self.geometry, jagged.event_index(jagged.count(getattr(self, part)))
+            return Geometry.of(self.detector), np.zeros(int(counts.sum()), dtype=np.int64)
+        return self.geometry, jagged.event_index(counts)
 
     @property
     def has_truth(self) -> bool:
-        """Whether truth particles and links from hits to them are there."""
+        """Whether the events have truth particles and links from hits to them."""
         return self.truth is not None and self.hit_links is not None
 
     def error(
         self, message: str, *, index: int | np.integer[Any] | None = None, field: str | None = None
     ) -> InputError:
-        """What to raise of these events, or of the one at an index; it names the file and the entry."""
+        """An error that names the file and, for the event at `index`, its entry."""
         entry = None if index is None else int(self.entry[index])
         return InputError(message, file=self.path or None, entry=entry, field=field)
 
-    def error_of(self, found: Violation) -> InputError:
-        """What to raise of a violation."""
-        return self.error(found.message, index=found.index, field=found.field)
+    def error_of(self, violation: Violation, more: str = "") -> InputError:
+        """The error for a violation; `more` is added to its message."""
+        return self.error(violation.message + more, index=violation.index, field=violation.field)
 
     def without_truth(self) -> Events:
         """The same events without `TRUTH_PARTS`."""
@@ -226,23 +227,22 @@ class Events(EventLists):
         return sizes | {"calorimeters": np.full(len(self), len(self.detector.calorimeters))}
 
     def violations(self) -> list[Violation]:
-        """All that is wrong with the content, in the order of the events."""
+        """Impossible values and indices that lead nowhere, in the order of the events."""
         sizes = self.sizes()
-        found = [violation for name, part in self.parts() for violation in validate_part(name, part, sizes)]
-        return sorted(found, key=lambda violation: violation.index)
+        violations = [violation for name, part in self.parts() for violation in validate_part(name, part, sizes)]
+        return sorted(violations, key=lambda violation: violation.index)
 
     def validate(self) -> Events:
-        """Return self if nothing is wrong with the content; else `InputError` names file, entry and field."""
-        found = self.violations()
-        if found:
-            first = found[0]
-            more = "" if len(found) == 1 else f" (and {len(found) - 1} more violations)"
-            raise self.error(first.message + more, index=first.index, field=first.field)
+        """Return self; `InputError` names the file, entry and field of the first violation."""
+        violations = self.violations()
+        if violations:
+            n_more = len(violations) - 1
+            raise self.error_of(violations[0], f" (and {n_more} more violations)" if n_more else "")
         return self
 
 
 def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: int) -> slice | npt.NDArray[np.int64]:
-    """What an index, a slice, a mask or a list of indices picks of so many events: a slice, or int64 [n]."""
+    """Rows of `n_events` events that an index, a slice, a mask or a list of indices picks: a slice, or int64 [n]."""
     if isinstance(which, slice):
         return which
     if isinstance(which, int | np.integer):
@@ -257,7 +257,7 @@ def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: 
 
 
 def concatenate(chunks: Sequence[Events]) -> Events:
-    """One `Events` from several of the same detector. Parts that not all of them have are dropped."""
+    """Join chunks of events of one detector. Parts that a chunk lacks are dropped."""
     if not chunks:
         raise ValueError("no events to concatenate")
     first = chunks[0]

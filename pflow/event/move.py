@@ -1,11 +1,11 @@
-"""Events moved into other detectors, so that a model learns what is the same in all of them.
+"""Move simulated events into other detectors, so that a model learns what all detectors have in common.
 
-What is exact: the scale, for transport through matter is unchanged if all lengths and times are multiplied by s, and
-densities and the field divided by s; coarser cells and fewer layers, which are sums and subsets of what was simulated
-(the calibration of fewer layers is the old one times their number, as of evenly spaced layers); a shorter or missing
-calorimeter, but for what it would scatter back; digital readout. What is not: polygons and moved faces, for which the
-hits and the entry of the track are shifted along their rays from the origin, so that showers keep their shape and their
-distances from each other change: the material in front, and how far the field bends a track, stay as simulated.
+Exact: the scale, because transport through matter is unchanged if all lengths and times are multiplied by s, and
+densities and the field divided by s; coarser cells and fewer layers, which are sums and subsets of the simulated ones
+(energies of fewer, evenly spaced layers are multiplied by the ratio of the numbers); a shorter or missing calorimeter,
+except for backscatter from it; digital readout. Approximate: polygons and moved faces. Hits and track entries are
+shifted along their rays from the origin. Showers keep their shape, their distances change; the material in front and
+the bending of tracks stay as simulated.
 """
 
 from __future__ import annotations
@@ -35,38 +35,37 @@ Mask = npt.NDArray[np.bool_]
 
 ECAL, HCAL = KINDS.index("ecal"), KINDS.index("hcal")
 LENGTHS = {"d0": 1, "z0": 1, "time": 1, "omega": -1}
-"""Fields, beside positions, that change with the scale, and by which power of it."""
+"""Fields other than positions that change with the scale, and the power of the scale."""
 LEVELS = (0.0, 3.0, 10.0)
 """Thresholds of a semi-digital readout, in units of the median energy of the event's hits in the HCAL."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Variation:
-    """How other detectors differ from the simulated one. Drawn for each event.
+    """Differences of other detectors from the simulated one, drawn for each event.
 
     Parameters
     ----------
     probability
-        Share of the events that are moved; the others stay as they are.
+        Fraction of the events that are moved.
     scale
         Smallest and largest factor on all lengths; its logarithm is uniform. Exact.
     sides
-        Numbers of sides of the barrel, of which one is drawn; 0: a cylinder. Hits are shifted along their rays.
+        Numbers of sides of the barrel to draw from; 0: a cylinder. Hits are shifted along their rays.
     endcap
         Smallest and largest factor on |z| of the endcaps' faces. Hits are shifted along their rays.
     coarser
-        Factors on the size of cells, whole numbers, of which one is drawn for each kind of calorimeter. Exact.
+        Integer factors on the cell size to draw from, for each kind of calorimeter. Exact.
     fewer_layers
-        Probability that only every second layer is read, with twice the energy; for each kind. Exact.
+        Probability, for each kind, that only every second layer is read, with twice the energy. Exact.
     ecal_threshold, hcal_threshold
-        Largest threshold on the energy of a hit, GeV; uniform between 0 and this.
+        Largest threshold on the energy of a hit, GeV; drawn uniformly from 0.
     shorter_hcal
-        Smallest share of the HCAL's layers that are read, from the inside; uniform between this and 1.
+        Smallest fraction of the HCAL's layers, from the inside; drawn uniformly up to 1.
     missing
-        Probability that calorimeters which are not required (ring, muon system) are not there.
+        Probability that calorimeters which are not required (ring, muon system) are missing.
     digital
-        Probability that hits of the HCAL are counted, and not measured: half of them with one threshold, half with
-        three.
+        Probability of a digital readout of the HCAL, with one or three thresholds at equal probability.
     no_time
         Probability that times are not measured.
 
@@ -108,26 +107,26 @@ class Variation:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Drawn:
-    """The detectors drawn for N events; kinds are those of `pflow.physics.detector.KINDS`."""
+    """The detectors drawn for N events; [kinds] are `pflow.physics.detector.KINDS`."""
 
     scale: Floats  # [N]
-    sides: Floats  # [N], -1: as they are
+    sides: Floats  # [N], -1: as simulated
     phase: Floats  # [N], rad
     endcap: Floats  # [N]
-    coarser: Index  # [N, kinds], factor on the size of a cell
-    every: Index  # [N, kinds], 1 or 2: each layer is read, or every second
+    coarser: Index  # [N, kinds], factor on the cell size
+    every: Index  # [N, kinds], every first or second layer is read
     threshold: Floats  # [N, kinds], GeV
-    hcal: Floats  # [N], share of the HCAL's layers
-    missing: Mask  # [N], no calorimeter that is not required
-    digital: Index  # [N], 0: measured, 1: one threshold, 2: three
+    hcal: Floats  # [N], fraction of the HCAL's layers
+    missing: Mask  # [N], whether only required calorimeters exist
+    digital: Index  # [N], 0: energies are measured, 1: one threshold, 2: three
     no_time: Mask  # [N]
 
     @classmethod
     def of(cls, options: Variation, n: int, generator: np.random.Generator) -> Self:
         """Draw for `n` events."""
         moved = generator.random(n) < options.probability
-        of_cells = moved[:, np.newaxis] & np.isin(np.arange(len(KINDS)), [ECAL, HCAL])
-        shape = of_cells.shape
+        new_cells = moved[:, np.newaxis] & np.isin(np.arange(len(KINDS)), [ECAL, HCAL])
+        shape = new_cells.shape
         (small, large), (near, far) = options.scale, options.endcap
         sides = generator.choice(np.array(options.sides, dtype=np.float64), n)
         largest = np.zeros(len(KINDS))
@@ -137,9 +136,9 @@ class Drawn:
             sides=np.where(moved, sides, -1.0),
             phase=generator.random(n) * 2 * np.pi / np.maximum(sides, 1),
             endcap=np.where(moved, generator.uniform(near, far, n), 1.0),
-            coarser=np.where(of_cells, generator.choice(np.array(options.coarser), shape), 1),
-            every=np.where(of_cells & (generator.random(shape) < options.fewer_layers), 2, 1),
-            threshold=np.where(of_cells, generator.random(shape) * largest, 0.0),
+            coarser=np.where(new_cells, generator.choice(np.array(options.coarser), shape), 1),
+            every=np.where(new_cells & (generator.random(shape) < options.fewer_layers), 2, 1),
+            threshold=np.where(new_cells, generator.random(shape) * largest, 0.0),
             hcal=np.where(moved, generator.uniform(options.shorter_hcal, 1.0, n), 1.0),
             missing=moved & (generator.random(n) < options.missing),
             digital=np.where(moved & (generator.random(n) < options.digital), generator.integers(1, 3, n), 0),
@@ -147,46 +146,48 @@ class Drawn:
         )
 
     def __getitem__(self, rows: Index) -> Self:
-        """The detectors of some of the events."""
+        """The detectors of the events in `rows`."""
         return dataclasses.replace(self, **{name: values[rows] for name, values in vars(self).items()})
 
 
 def change_cells(events: Events, drawn: Drawn) -> Events:
-    """Read other cells: fewer layers, coarser cells, thresholds, fewer calorimeters. Rotate the events afterwards."""
+    """Read other cells: fewer layers, coarser cells, thresholds, fewer calorimeters.
+
+    Events must not be rotated before, because their cells lie in the grid of the simulation.
+    """
     hits = jagged.columns(events.hits)
     event = jagged.event_index(jagged.count(events.hits))
-    kinds = kind_index(events.detector)
+    calorimeters, kinds = events.detector.calorimeters, kind_index(events.detector)
     kind = kinds[hits["subdetector"]]
-    n_layers = np.array([sum(layers.count for layers in one.layers) for one in events.detector.calorimeters])
-    required = np.array([one.required for one in events.detector.calorimeters])
+    n_layers = np.array([sum(layers.count for layers in calorimeter.layers) for calorimeter in calorimeters])
+    required = np.array([calorimeter.required for calorimeter in calorimeters])
     every = drawn.every[event, kind]
-    kept = hits["layer"] % every == 0
-    kept &= (kind != HCAL) | (hits["layer"] < np.ceil(drawn.hcal[event] * n_layers[hits["subdetector"]]))
-    kept &= ~drawn.missing[event] | required[hits["subdetector"]]
+    keep = hits["layer"] % every == 0
+    keep &= (kind != HCAL) | (hits["layer"] < np.ceil(drawn.hcal[event] * n_layers[hits["subdetector"]]))
+    keep &= ~drawn.missing[event] | required[hits["subdetector"]]
     energy = hits["energy"] * every.astype(hits["energy"].dtype)
     layer = np.where(hits["layer"] >= 0, hits["layer"] // every, hits["layer"]).astype(hits["layer"].dtype)
     columns = {"energy": energy, "layer": layer}
     if drawn.no_time.any():
         columns["time"] = np.where(drawn.no_time[event], np.nan, hits["time"]).astype(hits["time"].dtype)
     events = dataclasses.replace(events, hits=jagged.replaced(events.hits, columns))
-    events = _coarser(keep_hits(events, kept), drawn)
+    events = _coarser(keep_hits(events, keep), drawn)
 
     counts, energy = jagged.count(events.hits), jagged.columns(events.hits)["energy"]
     event, kind = jagged.event_index(counts), kinds[jagged.columns(events.hits)["subdetector"]]
     if drawn.threshold.any():
-        kept = energy >= drawn.threshold[event, kind]
-        events, event, kind, energy = keep_hits(events, kept), event[kept], kind[kept], energy[kept]
-    if drawn.digital.any():
-        counted = np.flatnonzero((drawn.digital[event] > 0) & (kind == HCAL))
-        if len(counted):
-            energy = energy.copy()
-            energy[counted] = _counted(energy[counted], event[counted], drawn.digital)
-            events = dataclasses.replace(events, hits=jagged.replaced(events.hits, {"energy": energy}))
+        keep = energy >= drawn.threshold[event, kind]
+        events, event, kind, energy = keep_hits(events, keep), event[keep], kind[keep], energy[keep]
+    digital = np.flatnonzero((drawn.digital[event] > 0) & (kind == HCAL))
+    if len(digital):
+        energy = energy.copy()
+        energy[digital] = _digital(energy[digital], event[digital], drawn.digital)
+        events = dataclasses.replace(events, hits=jagged.replaced(events.hits, {"energy": energy}))
     return events
 
 
-def _counted(energy: npt.NDArray[np.floating[Any]], event: Index, digital: Index) -> npt.NDArray[np.floating[Any]]:
-    """Energies of hits of which only is known how many thresholds they pass: the mean of such hits of all events."""
+def _digital(energy: npt.NDArray[np.floating[Any]], event: Index, digital: Index) -> npt.NDArray[np.floating[Any]]:
+    """Mean energy, over all events, of the hits that pass the same number of thresholds as each hit."""
     level = np.zeros(len(energy), dtype=np.int64)
     unit = np.median(energy)
     for number, threshold in enumerate(LEVELS):
@@ -196,7 +197,7 @@ def _counted(energy: npt.NDArray[np.floating[Any]], event: Index, digital: Index
 
 
 def _coarser(events: Events, drawn: Drawn) -> Events:
-    """Sum cells, in the grid of the file: events may not be rotated before."""
+    """Sum the cells of the simulation's grid into coarser ones."""
     hits = jagged.columns(events.hits)
     event = jagged.event_index(jagged.count(events.hits))
     factor = drawn.coarser[event, kind_index(events.detector)[hits["subdetector"]]]
@@ -211,29 +212,29 @@ def _coarser(events: Events, drawn: Drawn) -> Events:
     number = np.floor(place / size).astype(np.int64)
     centre = grid.position(position, side, (number + 0.5) * size)
     columns = {f"position.{axis}": hits[f"position.{axis}"].copy() for axis in "xyz"}
-    for values, of_cells in zip(columns.values(), centre, strict=True):
-        values[chosen] = of_cells
+    for values, of_cell in zip(columns.values(), centre, strict=True):
+        values[chosen] = of_cell
     events = dataclasses.replace(events, hits=jagged.replaced(events.hits, columns))
     group, first = equal_rows(event[chosen], calorimeter, hits["layer"][chosen].astype(np.int64), side, *number)
     return sum_cells(events, chosen, chosen[first[group]])
 
 
 class _CellGrid:
-    """Where N hits lie in the surface of their layers: on the sides of a barrel, on the two faces of endcaps.
+    """Coordinates of N hits in the surfaces of their layers: the sides of a barrel, the two faces of endcaps.
 
-    Coordinates in the surface are in mm: in a barrel along the circle or the side and along z, in endcaps along the
-    axes of their cells, which are turned by the calorimeter's `phase`.
+    Coordinates, mm, are along the circle or the side and along z in a barrel; in endcaps they are along the axes of the
+    cells, which are turned by the calorimeter's `phase`.
     """
 
     def __init__(self, events: Events, calorimeter: Index) -> None:
         geometry = Geometry.of(events.detector)
         self.size = geometry.cell_size[0][calorimeter]
         self.sides, self.phase = geometry.faces.sides[0][calorimeter], geometry.faces.phase[0][calorimeter]
-        self.barrel = np.array([one.region == "barrel" for one in events.detector.calorimeters])[calorimeter]
+        self.barrel = np.array([c.region == "barrel" for c in events.detector.calorimeters])[calorimeter]
         self.width = 2 * np.pi / np.maximum(self.sides, 1)
 
     def place(self, position: Floats) -> tuple[Index, Floats]:
-        """The side or face of points [3, N], int64 [N], and coordinates on it, [2, N]."""
+        """The side or face of points [3, N], int64 [N], and their coordinates on it, [2, N]."""
         x, y, z = position
         azimuth = np.arctan2(y, x)
         side = np.where(self.barrel, np.round((azimuth - self.phase) / self.width), np.sign(z)).astype(np.int64)
@@ -246,7 +247,7 @@ class _CellGrid:
         return side, np.where(self.barrel, np.stack([along, z]), np.stack(flat))
 
     def position(self, position: Floats, side: Index, place: Floats) -> Floats:
-        """Points [3, N] with other coordinates on their surfaces, [2, N]."""
+        """Points [3, N] moved within their surfaces to the coordinates `place` [2, N]."""
         x, y, z = position
         distance = distance_to_sides(x, y, self.sides, self.phase)
         angle = place[0] / np.maximum(distance, 1.0)
@@ -258,12 +259,12 @@ class _CellGrid:
         return np.where(self.barrel, on_barrel, on_face)
 
     def _normal(self, side: Index) -> Floats:
-        """Azimuth of the normal of sides; 0 for a cylinder."""
+        """Azimuth of the sides' normals, rad; 0 for a cylinder."""
         return np.where(self.sides == 0, 0.0, self.phase + self.width * side)
 
 
 def move(events: Events, drawn: Drawn) -> Events:
-    """Move hits, tracks and truth into detectors of other sizes and shapes, and say which: ``events.geometry``."""
+    """Move hits, tracks and truth into detectors of other sizes and shapes, which ``events.geometry`` describes."""
     before = Geometry.of(events.detector)[np.zeros(len(events), dtype=np.int64)]
     after = _reshaped(before, drawn, kind_index(events.detector))
     moved: dict[str, dict[str, Floats]] = {}
@@ -280,7 +281,7 @@ def move(events: Events, drawn: Drawn) -> Events:
 
 
 def _reshaped(geometry: Geometry, drawn: Drawn, kinds: Index) -> Geometry:
-    """The geometries of N events with other sides, faces and cells, of the size that they have."""
+    """The geometries of N events with other sides, faces and cells, at the same scale."""
 
     def shaped(faces: Faces) -> Faces:
         sides, phase, endcap = (
@@ -292,8 +293,8 @@ def _reshaped(geometry: Geometry, drawn: Drawn, kinds: Index) -> Geometry:
             faces.radius, faces.z * endcap, np.where(new, sides, faces.sides), np.where(new, phase, faces.phase)
         )
 
-    every = np.ones((*geometry.edge.shape, 3))  # of the layers there are fewer
-    every[..., 0] = drawn.every[:, kinds, np.newaxis]
+    every = np.ones((*geometry.edge.shape, 3))
+    every[..., 0] = drawn.every[:, kinds, np.newaxis]  # fewer layers in the same matter
     return dataclasses.replace(
         geometry,
         faces=shaped(geometry.faces),
@@ -304,7 +305,7 @@ def _reshaped(geometry: Geometry, drawn: Drawn, kinds: Index) -> Geometry:
 
 
 def _on_faces(position: Floats, before: Faces, after: Faces) -> Floats:
-    """Points [3, N] shifted along their rays by as much as the faces that they are behind."""
+    """Points [3, N] shifted along their rays by as much as the faces in front of them."""
     x, y, z = position
     in_barrel, in_endcap = before.distances(x, y, z)
     radius = np.hypot(x, y)
@@ -317,7 +318,7 @@ def _on_faces(position: Floats, before: Faces, after: Faces) -> Floats:
 
 
 def _scaled(events: Events, moved: dict[str, dict[str, Floats]], scale: Floats) -> Events:
-    """The events with all lengths multiplied, and some columns of parts replaced before."""
+    """The events with columns `moved` of each part replaced, then all lengths multiplied by `scale` [event]."""
     values: dict[str, Any] = {}
     for name, part in events.parts():
         columns = jagged.columns(part)

@@ -1,4 +1,4 @@
-"""Reconstruction: the particles that any particle-flow algorithm found in consecutive events."""
+"""Reconstruction: an algorithm's particles in consecutive events."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ LINKS = ("hit_links", "track_links")
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Reconstruction(EventLists):
-    """Reconstructed particles of consecutive events, one list an event, aligned with the input's entries.
+    """Reconstructed particles of consecutive events, aligned with the input's entries.
 
     Parameters
     ----------
     particles
-        [event, particle] records as `pflow.event.build.make_particles` builds them: four-momenta (`vector`), so that
-        ``particles.pt``, ``particles.mass`` and ``+`` work, with pdg, charge [e] and score; where the algorithm has
+        [event, particle] records from `pflow.event.build.make_particles`: four-momenta (`vector`), so that
+        ``particles.pt``, ``particles.mass`` and ``+`` work, with pdg, charge [e] and score; if the algorithm gives
         them, scores (5, one a class) and covariance (10) [GeV^2].
     event, flags
         Event number of the input, int64 [event]; `pflow.event.events.Flag` bits, uint32 [event].
@@ -36,14 +36,14 @@ class Reconstruction(EventLists):
         Name of the algorithm, for tables and plots.
     hit_links, track_links
         [event, link] records, or None if the algorithm gives none: source (hit or track of the event), particle,
-        weight (fraction of the source's energy that the particle has; those of a source sum to at most 1).
+        weight (the particle's fraction of the source's energy; a source's weights sum to at most 1).
 
     Examples
     --------
     >>> reco = pflow.reconstruct(pflow.read_events("multi_test_small.root", entry_stop=2), "ild-g4-general")
     >>> reco
     <Reconstruction: 2 events by PFlow, 5 particles, 1317 hit_links, 4 track_links>
-    >>> ak.sum(reco.particles, axis=-1).mass  # of each event, GeV
+    >>> ak.sum(reco.particles, axis=-1).mass  # GeV
     <Array [2.33, 13.5] type='2 * float...'>
     """
 
@@ -65,7 +65,7 @@ class Reconstruction(EventLists):
 
     @property
     def optional_parts(self) -> frozenset[str]:
-        """Names of the optional parts and fields of particles that are there, e.g. ``hit_links`` and ``scores``."""
+        """Names of the optional parts and particle fields that it has, e.g. ``hit_links`` and ``scores``."""
         links = {name for name in LINKS if getattr(self, name) is not None}
         return frozenset(links | {"scores", "covariance"} & set(self.particles.fields))
 
@@ -80,11 +80,11 @@ class Reconstruction(EventLists):
         return np.asarray(np.bincount(jagged.event_index(counts)[~good], minlength=len(counts)) == 0)
 
     def parts(self) -> Iterator[tuple[str, ak.Array]]:
-        """Name and array of the particles and of the links that are there."""
+        """Name and array of each part that is not None."""
         return ((name, part) for name in ("particles", *LINKS) if (part := getattr(self, name)) is not None)
 
     def check_events(self, events: Events) -> None:
-        """Raise `InputError` unless these are the events that it was made from."""
+        """Raise `InputError` unless `events` have the same length and event numbers."""
         if len(events) != len(self):
             raise events.error(f"{len(events)} events here, reconstruction '{self.name}' has {len(self)}")
         for index in np.flatnonzero(events.event != self.event)[:1]:
@@ -95,9 +95,10 @@ class Reconstruction(EventLists):
             )
 
     def track_momentum(self, events: Events) -> npt.NDArray[np.float64]:
-        """Sums of the momenta of each event's tracks, GeV, float64 [event, 3]: of all, in neutral particles, in none.
+        """Each event's sum of track momenta, GeV, float64 [event, 3]: in total, in neutral particles, in no particle.
 
-        Without links from tracks, in none is what the momenta of the charged particles lack, and in neutral ones NaN.
+        Without links from tracks, the part in no particle is the total minus the momenta of the charged particles, and
+        the part in neutral particles is NaN.
         """
         if events.tracks is None:
             return np.zeros((len(self), 3))
@@ -117,7 +118,7 @@ class Reconstruction(EventLists):
         return np.stack([total, neutral, lost], axis=1)
 
     def check_links(self, name: str, events: Events) -> None:
-        """Raise `InputError` if links, ``hit_links`` or ``track_links``, cannot be of these very events."""
+        """Raise `InputError` if ``hit_links`` or ``track_links`` point outside these events."""
         sources = getattr(events, LINKED[name])
         n_sources = np.zeros(len(events), dtype=np.int64) if sources is None else jagged.count(sources)
         sizes = {LINKED[name]: n_sources, "truth": jagged.count(self.particles)}
@@ -131,17 +132,17 @@ class Reconstruction(EventLists):
 
 
 def concatenate(chunks: Sequence[Reconstruction]) -> Reconstruction:
-    """One reconstruction from chunks of it; links and fields that not all chunks with particles have are dropped."""
+    """Join chunks of a reconstruction; links and fields that a chunk with particles lacks are dropped."""
     if not chunks:
         raise ValueError("no reconstructions to concatenate")
     if len(chunks) == 1:
         return chunks[0]
-    # A chunk without particles knows neither optional fields nor links: it takes none from the others.
-    holds = [bool(jagged.count(chunk.particles).any()) for chunk in chunks]
-    holds = holds if any(holds) else [True] * len(chunks)
+    # A chunk without particles lacks optional fields and links, but must not drop them from the others.
+    filled = [bool(jagged.count(chunk.particles).any()) for chunk in chunks]
+    filled = filled if any(filled) else [True] * len(chunks)
 
     def joined(name: str) -> ak.Array | None:
-        parts = [getattr(chunk, name) if held else len(chunk) for chunk, held in zip(chunks, holds, strict=True)]
+        parts = [getattr(chunk, name) if full else len(chunk) for chunk, full in zip(chunks, filled, strict=True)]
         return None if any(part is None for part in parts) else jagged.concatenate(parts)
 
     values: dict[str, Any] = {name: joined(name) for name in ("particles", *LINKS)}

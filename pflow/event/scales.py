@@ -1,9 +1,10 @@
-"""Scales of a sample of events, by which other events are compared with it."""
+"""Typical energies and curvatures of a sample, to compare other events with it."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,19 +14,19 @@ from pflow.event.events import Events
 from pflow.physics.kinematics import GEV_PER_TESLA_MM
 
 MIN_HITS, MIN_TRACKS = 100, 10
-"""Hits of a kind of calorimeter, and tracks, from which on a median is taken."""
+"""Fewest hits of a kind of calorimeter, and fewest tracks, for a median."""
 
 MOST_TRACKS = 60
-"""Tracks whose surroundings are looked at."""
+"""Tracks that `Entries` measures for the ratio `near_tracks`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleScales:
-    """Energies and curvatures that are typical of a sample; None where it holds too few hits or tracks to tell.
+    """Typical energies and curvatures of a sample; None where it holds too few hits or tracks.
 
     `ecal_hit` and `hcal_hit`: median energy of a hit, GeV; `max_energy`: largest energy of an event in hits, GeV;
     `near_tracks`: median ratio of the energy in hits near a track (`pflow.event.entries.CONE`) to its momentum;
-    `b_field`: field in which the tracks' curvature gives their momentum, T.
+    `b_field`: field that relates the tracks' curvature to their momentum, T.
     """
 
     ecal_hit: float | None
@@ -36,13 +37,13 @@ class SampleScales:
 
     @classmethod
     def of(cls, events: Events, entries: Entries | None = None) -> SampleScales:
-        """The scales of events, of which `entries` may be known."""
+        """Measure events; `entries`, if known, saves following the tracks."""
         entries = entries or Entries.of(events, most=MOST_TRACKS)
         energy = jagged.flat(events.hits.energy, np.float64)
         subdetector = jagged.flat(events.hits.subdetector)
         hit = {}
         for kind in ("ecal", "hcal"):
-            of_kind = [number for number, own in enumerate(events.detector.calorimeters) if own.kind == kind]
+            of_kind = [i for i, calorimeter in enumerate(events.detector.calorimeters) if calorimeter.kind == kind]
             positive = energy[np.isin(subdetector, of_kind) & (energy > 0)]
             hit[f"{kind}_hit"] = float(np.median(positive)) if len(positive) >= MIN_HITS else None
         event = jagged.event_index(jagged.count(events.hits))
@@ -56,16 +57,17 @@ class SampleScales:
 
 
 def joined(samples: Sequence[SampleScales]) -> SampleScales:
-    """The scales of several samples: medians of theirs, and the largest energy."""
-    values = {field.name: [getattr(one, field.name) for one in samples] for field in dataclasses.fields(SampleScales)}
-    known = {name: [value for value in column if value is not None] for name, column in values.items()}
-    medians = {name: float(np.median(column)) if column else None for name, column in known.items()}
-    medians["max_energy"] = max(known["max_energy"], default=0.0)
-    return SampleScales(**medians)  # type: ignore[arg-type]
+    """The scales of several samples: the median of each scale, and the largest `max_energy`."""
+    scales: dict[str, Any] = {}
+    for field in dataclasses.fields(SampleScales):
+        known = [value for sample in samples if (value := getattr(sample, field.name)) is not None]
+        scales[field.name] = float(np.median(known)) if known else None
+    scales["max_energy"] = max((sample.max_energy for sample in samples), default=0.0)
+    return SampleScales(**scales)
 
 
 def _field(events: Events) -> float | None:
-    """Median field, T, in which the tracks of unit charge have their curvature."""
+    """Median field, T, that gives tracks of unit charge their curvature; None for too few tracks."""
     if events.tracks is None:
         return None
     momentum = jagged.vectors(events.tracks["momentum"])

@@ -1,10 +1,9 @@
-"""The schema of events: one row for each field of each part. Everything that handles events reads it.
+"""The schema of events: one row for each field of each part.
 
 Builders (`pflow.event.build`) take the dtype and default from it, validation the bounds, merging and overlay the rule
-by which the hits of a cell are summed, augmentation the fields that turn with the event, flat files the names of the
-quantities. A new field is one row here, and one reader that fills it.
-
-Numbers that a file does not hold have the field's default: NaN for an unknown time, -1 for an unknown layer.
+that sums the hits of a cell, augmentation the fields that turn with the event, flat files the names of the quantities.
+A new field needs one row here, and a reader that fills it. A number that a file lacks has the field's default: NaN for
+an unknown time, -1 for an unknown layer.
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
 
 MAX_ENERGY = 1e5
-"""Largest energy or momentum that is measured, GeV: ten times any collider's; a track of more is all but straight."""
+"""Largest measured energy or momentum, GeV: ten times any collider's."""
 MAX_TRUE_ENERGY = 1e7
-"""Largest energy or momentum of a true particle, GeV, whose generator may have written MeV."""
+"""Largest energy or momentum of a true particle, GeV; larger than `MAX_ENERGY` for generators that write MeV."""
 MAX_LENGTH = 1e7
 """Largest coordinate, mm: larger than any cavern."""
-
 MAX_LAYER = 2**16 - 1
-"""Largest number of a layer: of the widest field in a cell's id."""
+"""Largest layer number: the widest field of a cell id has 16 bits."""
 
 XYZ, PXYZ = ("x", "y", "z"), ("px", "py", "pz")
 
@@ -36,23 +34,23 @@ class Field:
     name: str
     dtype: str = "float32"
     unit: str = ""
-    default: float = math.nan  # where a file has none
-    required: bool = False  # a builder must be given it, and its values must be finite
+    default: float = math.nan  # for a file without it
+    required: bool = False  # for builders; its values must be finite
     low: float = -math.inf
     high: float = math.inf
-    points_to: str = ""  # part of the event (or "calorimeters") that it is an index into
-    turns: str = ""  # "azimuth": rotates with the event; "z": changes sign in a reflection; vectors turn alone
-    merge: str = "first"  # of a cell that several hits are merged into: "sum", energy-weighted "mean", "min" or "first"
+    points_to: str = ""  # an index points into this part of the event (or "calorimeters")
+    turns: str = ""  # "azimuth": rotates with the event; "z": changes sign in a reflection; "" for vectors
+    merge: str = "first"  # how hits of a cell are merged: "sum", energy-weighted "mean", "min" or "first"
     axes: tuple[str, ...] = ()  # components of a vector: (x, y, z) or (px, py, pz)
-    prefix: str = ""  # what names of its quantities in builders and flat files begin with: calo_ for calo_x
+    prefix: str = ""  # of the quantities in builders and flat files: calo_ for calo_x
     inline: bool = False  # the components are fields of the record itself, which is then a four-momentum
-    width: int = 0  # numbers of each object, 0 for a plain number; the field exists only if given
-    derived: bool = False  # computed from other fields: no file needs to name it
-    quantity: str = ""  # its name in builders and flat files, where that is another
+    width: int = 0  # length of a field with several numbers per object, which exists only if given; 0: one number
+    derived: bool = False  # computed from other fields, never read from a file
+    quantity: str = ""  # name in builders and flat files, if it differs
 
     @property
     def quantities(self) -> dict[str, str]:
-        """Column, as of `pflow.event.jagged.columns`, of each quantity: ``calo_x`` is ``calo_position.x``."""
+        """Column (`pflow.event.jagged.columns`) of each quantity: ``calo_x`` is ``calo_position.x``."""
         if not self.axes:
             return {self.quantity or self.name: self.name}
         return {self.prefix + axis: axis if self.inline else f"{self.name}.{axis}" for axis in self.axes}
@@ -142,23 +140,23 @@ SCHEMA: Mapping[str, tuple[Field, ...]] = {
     "reference": PARTICLE,
     "particles": PARTICLE,
 }
-"""Fields of each part, in the order of the records. ``reference`` holds another algorithm's particles, ``particles``
-a reconstruction's; the weights of the links of one ``source`` sum to 1."""
+"""Fields of each part, in the order of the records. ``reference``: another algorithm's particles; ``particles``: a
+reconstruction's. The weights of a source's links sum to 1."""
 
 PARTS = tuple(part for part in SCHEMA if part != "particles")
-"""Names of the parts of `pflow.event.events.Events`, in the order in which they are checked."""
+"""Names of the parts of `pflow.event.events.Events`, in the order of validation."""
 
 LINKED = {part: fields[0].points_to for part, fields in SCHEMA.items() if part.endswith("_links")}
-"""Which part the ``source`` of each kind of link points into."""
+"""Part that the ``source`` of each kind of link points into."""
 
 
 def fields_of(part: str) -> dict[str, Field]:
-    """The field of each column of a part, by the column's name as of `pflow.event.jagged.columns`."""
+    """The field of each column (`pflow.event.jagged.columns`) of a part."""
     return {column: field for field in SCHEMA[part] for column in field.quantities.values()}
 
 
 def quantities_of(part: str) -> dict[str, str]:
-    """The column of each quantity of a part that a file may hold, one number an object each."""
+    """The column of each quantity of a part that a file may hold with one number per object."""
     return {
         quantity: column
         for field in SCHEMA[part]

@@ -1,4 +1,4 @@
-"""Doing something with events of which some may be refused, or some of their objects left out."""
+"""Skip invalid events, and leave out single invalid objects, with warnings and flags."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ LEFT_OUT = {
     **dict.fromkeys(LINKED, Flag.UNUSABLE_TRUTH),
     "reference": Flag.UNUSABLE_REFERENCE,
 }
-"""Parts of which single objects are left out, and the flag of events that lack some."""
+"""Flag of an event that lost objects, by their part."""
 
 IN_PLACE = {"hits": ("energy", "time", "position"), "truth": ("charge", "rest_mass", "energy", "px", "py", "pz")}
-"""Parts whose objects keep their place, as others count them, and the numbers that are then 0."""
+"""Parts whose objects are not removed, because links and outputs index them, and the numbers that are set to 0."""
 
 T = TypeVar("T")
 
@@ -39,48 +39,45 @@ class BadEntriesWarning(UserWarning):
 
 
 class LeftOutWarning(UserWarning):
-    """Single objects that cannot be used were left out, and their events flagged."""
+    """Single objects with impossible numbers were left out, and their events flagged."""
 
 
 class ImplausibleWarning(UserWarning):
-    """Something in a file that is probably wrong, and would give wrong physics without a word."""
+    """A file holds something that is probably wrong and would silently give wrong physics."""
 
 
 def leave_out(events: Events) -> tuple[Events, dict[str, npt.NDArray[np.bool_]]]:
-    """The events without single objects that have impossible numbers, flagged; and which of each part are left out.
+    """Leave out single objects with impossible numbers and flag their events; also returns a mask of them by part.
 
-    Calorimeter hits (with energy 0 at the origin) and true particles (with energy 0) keep their place, as links and
-    outputs count them, and a parent that is not there is none; others are removed with their links. An event with more
-    than half of its hits, true particles or links bad is left for `Events.validate` to refuse.
+    Calorimeter hits (then with energy 0 at the origin) and true particles (with energy 0) keep their place, because
+    links and outputs index them. A missing parent becomes -1. Other objects are removed with their links. An event in
+    which more than half of the hits, true particles or links are bad is left for `Events.validate` to refuse.
     """
     masks = {}
     changed: dict[str, Any] = {}
     flags, all_sizes = events.flags.copy(), events.sizes()
     for name, flag in LEFT_OUT.items():
-        part = getattr(events, name) if name not in changed else changed[name]
+        part = changed.get(name, getattr(events, name))
         if part is None:
             continue
         columns, counts = jagged.columns(part), jagged.count(part)
         event = jagged.event_index(counts)
         if name == "truth":
-            lost = (columns["parent"] < -1) | (columns["parent"] >= counts[event])
-            columns["parent"] = np.where(lost, -1, columns["parent"])
-            if lost.any():
-                flags[event[lost]] |= np.uint32(flag)
+            no_parent = (columns["parent"] < -1) | (columns["parent"] >= counts[event])
+            columns["parent"] = np.where(no_parent, -1, columns["parent"])
+            if no_parent.any():
+                flags[event[no_parent]] |= np.uint32(flag)
                 part = changed[name] = jagged.records(columns, counts)
         mask = unusable_objects(name, part, all_sizes if name in LINKED else {})
+        if name in IN_PLACE or name in LINKED:
+            mask &= (2 * np.bincount(event[mask], minlength=len(counts)) <= counts)[event]
         if not mask.any():
             continue
-        n_kept = np.bincount(event[~mask], minlength=len(counts))
-        if name in IN_PLACE or name in LINKED:
-            mask &= (2 * n_kept >= counts)[event]
-            if not mask.any():
-                continue
-            n_kept = np.bincount(event[~mask], minlength=len(counts))
         if name in IN_PLACE:
             numbers = (column for column in columns if column.partition(".")[0] in IN_PLACE[name])
             changed[name] = jagged.replaced(part, {key: np.where(mask, 0, columns[key]) for key in numbers})
         else:
+            n_kept = np.bincount(event[~mask], minlength=len(counts))
             changed[name] = jagged.records({key: values[~mask] for key, values in columns.items()}, n_kept)
             number = np.where(mask, -1, np.cumsum(~mask) - 1 - jagged.offsets(n_kept)[event])
             for link, source in LINKED.items():
@@ -92,14 +89,14 @@ def leave_out(events: Events) -> tuple[Events, dict[str, npt.NDArray[np.bool_]]]
 
 
 def _renumbered(links: Links, number: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> ak.Array:
-    """Links whose sources have these numbers now, -1 for those that are gone; what led nowhere still does."""
+    """Links with the new `number` of each source, without removed sources (-1); invalid links stay for validation."""
     inside = (links.source >= 0) & (links.source < np.repeat(counts, links.counts))
     source = np.where(inside, number[np.where(inside, links.flat_source(counts), 0)], links.source)
     return links.take(~inside | (source >= 0), source=source).records()
 
 
 def leave_out_files(errors: Sequence[PflowError], n_files: int) -> None:
-    """Warn of the files that cannot be used; raise the first error if none can."""
+    """Warn about files that cannot be used; raise the first error if all `n_files` have one."""
     if not errors:
         return
     if len(errors) == n_files:
@@ -109,14 +106,15 @@ def leave_out_files(errors: Sequence[PflowError], n_files: int) -> None:
 
 
 def refused_message(errors: Sequence[InputError], n_events: int) -> str:
-    """What a `BadEntriesWarning` says: how many of `n_events` entries were refused, and why the first."""
+    """Message of a `BadEntriesWarning`: how many of `n_events` entries were refused, and the first error."""
     return f"{len(errors)} of {n_events} entries cannot be used and were left empty; the first: {errors[0]}"
 
 
 def without_refused(events: Events, attempt: Callable[[Events], T], on_error: str = "skip") -> tuple[T, Events]:
-    """Result of `attempt` for events, without those for which it raises an `InputError` that names an entry.
+    """Result of `attempt`, and the events for which it was computed.
 
-    Also the events, those refused emptied and flagged ``Flag.BAD_INPUT``, with a `BadEntriesWarning`.
+    Events for which `attempt` raises an `InputError` that names an entry are emptied and flagged ``Flag.BAD_INPUT``,
+    with a `BadEntriesWarning`; with `on_error` ``raise``, or if no entry is named, the error is raised.
     """
     try:
         return attempt(events), events

@@ -1,20 +1,20 @@
 """Truth rules: which Monte Carlo particles a reconstruction should find, and which hits and tracks belong to them.
 
-A rule assigns each Monte Carlo particle to an ancestor (or to itself), for which its hits and tracks count, and selects
+A rule assigns each Monte Carlo particle to an ancestor or to itself, which gets its hits and tracks, and selects
 targets among these assigned ancestors:
 
 ``calo``
-    Each particle is assigned to itself: conversion electrons, decay products and albedo are particles of their own.
+    Each particle is assigned to itself: conversion electrons, decay products and albedo are separate particles.
     Targets have the largest weight of at least one hit.
 ``stable``
-    The assigned ancestor is the nearest one with generator status 1 (or another that is stable in this generator), so
-    that conversions, decays in flight and showers belong to the particle that made them. A particle that the generator
-    decays, and that reaches material before (K0S, Lambda), takes its place: one with visible hits that belong to no
-    stable particle, for which all its descendants count too. Targets are visible: they have a track, or hits worth at
-    least max(0.1 GeV, 5% of their energy).
+    The assigned ancestor is the nearest one with generator status 1 (or another stable status of this generator), so
+    that conversions, decays in flight and showers belong to the particle that made them. If a particle that the
+    generator decays (K0S, Lambda) reaches material before, it has visible hits that belong to no stable particle; then
+    it is the assigned ancestor of all its descendants. Targets are visible: they have a track, or hits of at least
+    max(0.1 GeV, 5% of their energy).
 ``entering``
-    The assigned ancestor is the one that enters the calorimeter: of the ancestry from the root down to the particle,
-    the last one before the first vertex inside the calorimeter. Albedo, and what albedo makes on its way, belong to the
+    The assigned ancestor is the particle that enters the calorimeter: in the ancestry from the root down to the
+    particle, the last one before the first vertex inside the calorimeter. Albedo and its products belong to the
     particle that went in. Targets have the largest weight of at least one hit.
 
 In every rule a target has more energy than `e_min`, and detectors see it (`pflow.physics.pdg.INVISIBLE`). If tracks are
@@ -48,8 +48,8 @@ RULES = ("calo", "stable", "entering")
 STABLE_STATUS = (1,)
 """Generator status of stable particles: HepMC's."""
 
-MOST_NAMED = 10  # status codes that a message lists
-
+MOST_NAMED = 10
+"""Largest number of status codes in a message."""
 MIN_VISIBLE_ENERGY = 0.1
 """Smallest energy in hits, GeV, that makes a particle visible under ``stable``."""
 MIN_VISIBLE_FRACTION = 0.05
@@ -62,12 +62,13 @@ Floats = npt.NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Targets:
-    """The truth particles that a rule selects, with their hits and tracks; made into records where these are looked at.
+    """The truth particles that a rule selects, with their hits and tracks.
 
-    `counts` int64 [event]: number of targets; `chosen` int64 [target]: index into the flat list of all events' `truth`;
-    `final` bool [particle]: which of these are in the generator's final state and visible in principle; `added`:
-    further fields of `particles`, [target] each. `hits` and `tracks` link to each particle's assigned ancestor;
-    `tracks` is None where the events have no links from tracks. `list_dropped` makes `dropped`.
+    `counts` int64 [event]: number of targets; `chosen` int64 [target]: indices into the flat list of `truth`; `final`
+    bool [particle]: whether a truth particle is in the generator's final state and not invisible; `added`: further
+    fields of `particles`, [target] each. `hits` and `tracks` link to each particle's assigned ancestor; `tracks` is
+    None if the events have no links from tracks. Records are made when they are first used; `list_dropped` makes
+    `dropped`.
     """
 
     rule: str
@@ -87,7 +88,7 @@ class Targets:
         return f"<Targets: {len(self)} events, {self.counts.sum()} particles by rule '{self.rule}'>"
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A field of `particles` one event after the other, [target]; by a name as of `pflow.event.jagged.columns`."""
+        """A flat column of `particles`, [target], by its name in `pflow.event.jagged.columns`."""
         return self.added[name] if name in self.added else jagged.columns(self.truth)[name].take(self.chosen)
 
     @functools.cached_property
@@ -98,16 +99,16 @@ class Targets:
 
     @functools.cached_property
     def hit_links(self) -> ak.Array:
-        """[event, link]: source (hit), particle (index into `particles`), weight; none to what is no target."""
+        """[event, link]: source (hit), particle (index into `particles`), weight; links to targets only."""
         return self.links_to(self.hits, jagged.local_index(self.counts)).records()
 
     @functools.cached_property
     def track_links(self) -> ak.Array | None:
-        """The same of tracks; None where the events have none."""
+        """The same for tracks; None if the events have no links from tracks."""
         return None if self.tracks is None else self.links_to(self.tracks, jagged.local_index(self.counts)).records()
 
     def links_to(self, links: Links, number: npt.NDArray[Any]) -> Links:
-        """`hits` or `tracks` as links to the targets alone, by the `number` of each target, int [target]."""
+        """`hits` or `tracks` restricted to targets, with `number`, int [target], as the particle index."""
         n_particles = jagged.count(self.truth)
         numbers = np.full(int(n_particles.sum()), -1, dtype=number.dtype)
         numbers[self.chosen] = number
@@ -120,7 +121,7 @@ class Targets:
 
 
 def assigned_ancestors(events: Events, *, rule: str) -> Index:
-    """Index of each particle's assigned ancestor, a target or not, int64 [N] over the flat list of truth; -1 none."""
+    """Index of each particle's assigned ancestor, target or not, int64 [N] in the flat list of truth; -1 for none."""
     check_choice(rule, RULES, "truth rule")
     if events.truth is None:
         raise events.error(f"truth rule '{rule}' needs truth particles; the file holds none")
@@ -143,11 +144,11 @@ def select_targets(
     e_min
         Energy that a target must exceed, GeV.
     use_tracks
-        Whether tracks are part of the source, and a particle with a track is visible by it.
+        Whether tracks are part of the source, so that a track makes a particle visible.
     stable_status
-        Generator status of stable particles under ``stable``: 1, unless a generator has codes of its own.
+        Generator status of stable particles under ``stable``, for generators that do not use 1.
     invisible
-        |PDG| of particles that no detector sees, beside `pflow.physics.pdg.INVISIBLE`.
+        |PDG| of particles that no detector sees, in addition to `pflow.physics.pdg.INVISIBLE`.
 
     Raises
     ------
@@ -173,17 +174,13 @@ def select_targets(
     if rule == "stable" and (problem := unknown_status(ancestry.status, stable_status)):
         warnings.warn(f"{events.path or 'events'}: {problem}", ImplausibleWarning, stacklevel=2)
     assigned, final = _assign(ancestry, events, rule, stable_status)
-    n_hits = jagged.count(events.hits)
-    hits = Links.of(hit_links).summed(assigned, n_hits, ancestry.counts)
-    hit, of_hit = hits.flat_source(n_hits), hits.flat_particle(ancestry.counts)
+    hits, hit, of_hit = ancestry.linked(hit_links, events.hits, assigned)
     energy = jagged.columns(events.hits)["energy"].take(hit)
     hit_energy = np.bincount(of_hit, hits.weight * energy, ancestry.size).astype(np.float64)
     tracks = None
     n_tracks = np.zeros(ancestry.size, dtype=np.int64)
     if events.track_links is not None and events.tracks is not None:
-        counts = jagged.count(events.tracks)
-        tracks = Links.of(events.track_links).summed(assigned, counts, ancestry.counts)
-        track, of_track = tracks.flat_source(counts), tracks.flat_particle(ancestry.counts)
+        tracks, track, of_track = ancestry.linked(events.track_links, events.tracks, assigned)
         n_tracks = np.bincount(of_track[largest_weight(track, of_track, tracks.weight)], minlength=ancestry.size)
     has_track = (n_tracks > 0) & use_tracks
 
@@ -219,20 +216,20 @@ def select_targets(
 
 
 def unknown_status(codes: npt.NDArray[np.integer[Any]], stable_status: Sequence[int]) -> str:
-    """What is wrong where particles, of these status codes, are there and none is stable; "" if nothing."""
+    """A message if the particles have status `codes` but none is stable, else ""."""
     if not len(codes) or np.isin(codes, stable_status).any():
         return ""
     of_generator = codes[codes != 0] if codes.any() else codes  # 0: made by the simulation
-    found = Counter(of_generator.tolist()).most_common()
+    frequencies = Counter(of_generator.tolist()).most_common()
     return (
         f"no particle has status {', '.join(map(str, stable_status))}, as targets of the rule 'stable' have (option "
-        f"stable-status); found are {', '.join(f'{code} ({n} times)' for code, n in found[:MOST_NAMED])}"
-        + (f" and {len(found) - MOST_NAMED} rarer ones" if len(found) > MOST_NAMED else "")
+        f"stable-status); found are {', '.join(f'{code} ({n} times)' for code, n in frequencies[:MOST_NAMED])}"
+        + (f" and {len(frequencies) - MOST_NAMED} rarer ones" if len(frequencies) > MOST_NAMED else "")
     )
 
 
 class _Ancestry:
-    """The particles of all events in one flat list, with indices of parents into the same list (-1 none)."""
+    """The flat list of all events' particles, with indices of their parents in it (-1 for none)."""
 
     def __init__(self, events: Events, truth: ak.Array) -> None:
         self.counts = jagged.count(truth)
@@ -247,20 +244,26 @@ class _Ancestry:
         self._events = events
         self.nearest(np.zeros(self.size, dtype=np.bool_))  # refuses particles that are their own ancestors
 
-    def nearest(self, wanted: Mask) -> Index:
-        """For each particle, the nearest of itself and its ancestors where `wanted` holds; -1 if none does."""
+    def linked(self, links: ak.Array, sources: ak.Array, assigned: Index) -> tuple[Links, Index, Index]:
+        """Links to the `assigned` ancestors, and the flat indices of their sources and particles."""
+        n_sources = jagged.count(sources)
+        summed = Links.of(links).summed(assigned, n_sources, self.counts)
+        return summed, summed.flat_source(n_sources), summed.flat_particle(self.counts)
+
+    def nearest(self, mask: Mask) -> Index:
+        """For each particle, the nearest of itself and its ancestors where `mask` holds; -1 for none."""
         ancestor = np.arange(self.size)
         for _ in range(int(self.counts.max(initial=0)) + 1):
-            moving = (ancestor >= 0) & ~wanted[ancestor]
+            moving = (ancestor >= 0) & ~mask[ancestor]
             if not moving.any():
                 return ancestor
             ancestor = np.where(moving, self.parent[ancestor], ancestor)
         index = int(self.event[np.flatnonzero(moving)[0]])
         raise self._events.error("a particle is its own ancestor", index=index, field="truth.parent")
 
-    def topmost(self, wanted: Mask) -> Index:
-        """The farthest of itself and its ancestors where `wanted` holds; -1 if none does."""
-        nearest = self.nearest(wanted)
+    def topmost(self, mask: Mask) -> Index:
+        """For each particle, the farthest of itself and its ancestors where `mask` holds; -1 for none."""
+        nearest = self.nearest(mask)
         top = higher = nearest
         while (higher >= 0).any():
             top = np.where(higher >= 0, higher, top)
@@ -270,13 +273,13 @@ class _Ancestry:
 
 
 def _assign(ancestry: _Ancestry, events: Events, rule: str, stable_status: Sequence[int]) -> tuple[Index, Mask]:
-    """Assigned ancestors, and which particles are the generator's final state."""
+    """Assigned ancestors, and whether each particle is in the generator's final state."""
     final, itself = np.isin(ancestry.status, stable_status), np.arange(ancestry.size)
     if rule == "stable":
         return _stable(ancestry, events, final)
     if rule == "calo":
         return itself, final
-    # The parent of the topmost ancestor whose vertex is inside the calorimeter, or that one if it has no parent.
+    # The parent of the topmost ancestor with a vertex inside the calorimeter; if it has no parent, this ancestor.
     radius, detector = np.hypot(ancestry.vertex["x"], ancestry.vertex["y"]), events.detector
     inside = (radius >= detector.ecal_inner_radius) | (np.abs(ancestry.vertex["z"]) >= detector.ecal_inner_z)
     top = ancestry.topmost(inside)
@@ -285,18 +288,19 @@ def _assign(ancestry: _Ancestry, events: Events, rule: str, stable_status: Seque
 
 
 def _stable(ancestry: _Ancestry, events: Events, final: Mask) -> tuple[Index, Mask]:
+    """The same under ``stable``; particles that reach material before the generator decays them are final, too."""
     nearest = ancestry.nearest(final)
     links = Links.of(events.hit_links, len(ancestry.counts))
     particle = links.flat_particle(ancestry.counts)
-    lost = np.flatnonzero(nearest[particle] < 0)
-    if not len(lost):
+    unassigned = np.flatnonzero(nearest[particle] < 0)
+    if not len(unassigned):
         return nearest, final
-    of_generator = ancestry.nearest(ancestry.status != 0)  # itself, or the one whose secondary it is
-    owner = of_generator[particle[lost]]
-    hit = links.flat_source(jagged.count(events.hits))[lost]
-    energy = np.where(owner >= 0, links.weight[lost] * jagged.columns(events.hits)["energy"][hit], 0.0)
+    of_generator = ancestry.nearest(ancestry.status != 0)  # itself, or the ancestor that it is a secondary of
+    ancestor = of_generator[particle[unassigned]]
+    hit = links.flat_source(jagged.count(events.hits))[unassigned]
+    energy = np.where(ancestor >= 0, links.weight[unassigned] * jagged.columns(events.hits)["energy"][hit], 0.0)
     needed = np.maximum(MIN_VISIBLE_ENERGY, MIN_VISIBLE_FRACTION * ancestry.energy)
-    top = ancestry.topmost(np.bincount(np.maximum(owner, 0), energy, ancestry.size) >= needed)
+    top = ancestry.topmost(np.bincount(np.maximum(ancestor, 0), energy, ancestry.size) >= needed)
     return np.where(top < 0, nearest, top), np.where(top < 0, final, top == np.arange(ancestry.size))
 
 

@@ -1,7 +1,7 @@
-"""Tracks for events whose file has none: helices of charged Monte Carlo particles, smeared ("truth-seeded").
+"""Tracks for files without tracks: smeared helices of charged Monte Carlo particles ("truth-seeded").
 
-They stand in for a tracking that finds every charged particle with enough hits, splits none and makes no fakes. Numbers
-measured with them do not hold for real tracks. Events that have them are flagged `Flag.TRUTH_TRACKS`.
+They imitate a tracking that finds every charged particle with enough hits, splits no track and makes no fakes: results
+do not hold for real tracks. Events with them are flagged `Flag.TRUTH_TRACKS`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def make_truth_tracks(
     event: npt.NDArray[np.int64],
     entry: npt.NDArray[np.int64],
 ) -> tuple[ak.Array, ak.Array]:
-    """Tracks of charged particles, and the links from the tracks to them, as of ``events.tracks`` and ``track_links``.
+    """Tracks of charged particles, and their links, for ``events.tracks`` and ``events.track_links``.
 
     A particle of `truth` [event, particle] gets a track if its charge is +-1, it was made within `max_vertex_radius`
-    and it crossed `min_layers` of the tracker; `n_layers` int64 [all particles] says how many it crossed. The helix
-    through its vertex, without energy loss, gives the state closest to the z axis. Its 1/pt, phi, lambda, d0 and z0 are
-    smeared by independent Gaussians, and the smeared helix is followed to the calorimeter. The noise depends on the
-    event's number and entry alone, so that an event read again has the same tracks.
+    and it crossed at least `min_layers` of the tracker; it crossed `n_layers`, int64 [all particles]. The helix through
+    its vertex, without energy loss, gives the state closest to the z axis. Its 1/pt, phi, lambda, d0 and z0 are smeared
+    by independent Gaussians, and the smeared helix is followed to the calorimeter. The noise depends only on the
+    event's number and entry, so that an event has the same tracks whenever it is read.
     """
     counts = jagged.count(truth)
     charge = jagged.flat(truth.charge, np.float64)
@@ -46,31 +46,28 @@ def make_truth_tracks(
         & (np.hypot(vertex[:, 0], vertex[:, 1]) < settings.max_vertex_radius)
         & (np.hypot(momentum[:, 0], momentum[:, 1]) > 0)
     )
-    of_event = jagged.event_index(counts)[chosen]
-    per_event = np.bincount(of_event, minlength=len(counts))
+    n_tracks = np.bincount(jagged.event_index(counts)[chosen], minlength=len(counts))
+    noise = [
+        np.random.default_rng((abs(int(number)), int(row))).standard_normal((int(n), 5))
+        for number, row, n in zip(event, entry, n_tracks, strict=True)
+    ]
     columns = _smeared(
-        vertex[chosen], momentum[chosen], charge[chosen], detector, settings, _noise(event, entry, per_event)
+        vertex[chosen], momentum[chosen], charge[chosen], detector, settings, np.concatenate([np.zeros((0, 5)), *noise])
     )
     tracks = make_tracks(
-        b_field=detector.b_field, **{name: jagged.unflatten(values, per_event) for name, values in columns.items()}
+        b_field=detector.b_field, **{name: jagged.unflatten(values, n_tracks) for name, values in columns.items()}
     )
-    source, particle = jagged.local_index(per_event), jagged.local_index(counts)[chosen]
-    return tracks, Links(counts=per_event, source=source, particle=particle, weight=np.ones(len(source))).records()
-
-
-def _noise(event: npt.NDArray[np.int64], entry: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> Floats:
-    """Standard normal numbers [track, 5], the same for an event wherever it is read."""
-    draws = [
-        np.random.default_rng((abs(int(number)), int(row))).standard_normal((int(count), 5))
-        for number, row, count in zip(event, entry, counts, strict=True)
-    ]
-    return np.concatenate([np.zeros((0, 5)), *draws])
+    source, particle = jagged.local_index(n_tracks), jagged.local_index(counts)[chosen]
+    return tracks, Links(counts=n_tracks, source=source, particle=particle, weight=np.ones(len(source))).records()
 
 
 def _smeared(
     vertex: Floats, momentum: Floats, charge: Floats, detector: Detector, settings: TruthTracking, noise: Floats
 ) -> dict[str, Floats]:
-    """Columns of `make_tracks` [track]; EDM4hep's track parameters, with respect to the origin."""
+    """Columns [track] for `make_tracks`: EDM4hep's track parameters with respect to the origin.
+
+    `vertex`, mm, and `momentum`, GeV, [track, 3]; `noise`, standard normal, [track, 5].
+    """
     b_field = detector.b_field
     (x, y, z), (px, py, pz) = vertex.T, momentum.T
     px_perigee, py_perigee = kinematics.momentum_at_perigee(x, y, px, py, charge, b_field)
@@ -108,7 +105,7 @@ def _smeared(
 def follow_to_calorimeter(
     position: Floats, momentum: Floats, charge: Floats, detector: Detector, sides: int | None
 ) -> tuple[Floats, Floats]:
-    """Position and momentum [track, 3] where tracks enter the calorimeter; NaN where they never do."""
+    """Position, mm, and momentum, GeV, [track, 3] at the entry into the calorimeter; NaN for a track without entry."""
     helix = (position, momentum, charge)
     b_field, radius, half_length = detector.b_field, detector.ecal_inner_radius, detector.ecal_inner_z
     if sides is None:
@@ -116,11 +113,11 @@ def follow_to_calorimeter(
     else:
         length = length_to_prism(*helix, b_field=b_field, apothem=radius, half_length=half_length, sides=sides)
     length = np.where(np.isfinite(length) & (length > 0), length, np.nan)
-    place, direction = propagate(*helix, length[:, None], b_field=b_field)
-    return place[:, 0], direction[:, 0] * np.linalg.norm(momentum, axis=1)[:, None]
+    entry, direction = propagate(*helix, length[:, None], b_field=b_field)
+    return entry[:, 0], direction[:, 0] * np.linalg.norm(momentum, axis=1)[:, None]
 
 
 def _resolution(terms: tuple[float, ...], momentum: Floats) -> Floats:
-    """Constant term and multiple scattering added in quadrature, a (+) b / p."""
+    """Constant term and multiple scattering in quadrature, a (+) b / p."""
     constant, scattering = terms
     return np.hypot(constant, scattering / momentum)

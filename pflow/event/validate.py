@@ -1,4 +1,4 @@
-"""Checks of the content of events: values that cannot be, and indices that lead nowhere."""
+"""Checks of the content of events: impossible values, and indices that lead nowhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True)
 class Violation:
-    """One thing that is wrong with one event, by its position from 0: part and field, e.g. ``hits.energy``."""
+    """A violation in the event at `index` (from 0), with part and field, e.g. ``hits.energy``."""
 
     index: int
     field: str
@@ -28,39 +28,46 @@ class Violation:
 def validate_part(
     part: str, records: ak.Array, sizes: Mapping[str, npt.NDArray[np.int64]], *, name: str | None = None
 ) -> list[Violation]:
-    """Find impossible numbers in a part of the events, which violations call `name`, as the schema says.
+    """Check the numbers of a part of the events against the schema; violations call the part `name`.
 
-    `sizes`, int64 [event], is how many of each part (or ``calorimeters``) there are; indices without are not checked.
+    `sizes`, int64 [event]: number of objects of each part (or of ``calorimeters``). An index into a part without a size
+    is not checked. Each check yields one violation an event, which names the first bad object.
     """
-    found: list[Violation] = []
-    for column, values, bad, expected in _impossible(part, records, sizes):
-        found += _violations(f"{name or part}.{column}", values, jagged.count(records), bad, expected)
-    return found
+    violations: list[Violation] = []
+    for column, values, impossible, expected in _impossible(part, records, sizes):
+        counts, rows = jagged.count(records), np.flatnonzero(impossible)
+        event, local = jagged.event_index(counts), jagged.local_index(counts)
+        for index, first, n in zip(*np.unique(event[rows], return_index=True, return_counts=True), strict=True):
+            row = rows[first]
+            message = f"{expected}, found {values[row]} at index {local[row]}"
+            more = f" and {n - 1} more like it" if n > 1 else ""
+            violations.append(Violation(int(index), f"{name or part}.{column}", message + more))
+    return violations
 
 
 def unusable_objects(part: str, records: ak.Array, sizes: Mapping[str, npt.NDArray[np.int64]]) -> Mask:
-    """Whether each object of a part has impossible numbers, bool [N]; `sizes` as of `validate_part`."""
+    """Whether each object of a part has impossible numbers, bool [N]; `sizes` as for `validate_part`."""
     unusable = np.zeros(int(jagged.count(records).sum()), dtype=np.bool_)
-    for _, _, bad, _ in _impossible(part, records, sizes):
-        unusable |= bad
+    for _, _, impossible, _ in _impossible(part, records, sizes):
+        unusable |= impossible
     return unusable
 
 
 def _impossible(
     part: str, records: ak.Array, sizes: Mapping[str, npt.NDArray[np.int64]]
 ) -> Iterator[tuple[str, npt.NDArray[Any], Mask, str]]:
-    """Columns and their values, which of these cannot be, and what was expected, once for each check."""
+    """Column, values, mask of the impossible ones and the expectation, for each check that finds some."""
     columns, counts = jagged.columns(records), jagged.count(records)
     for column, field in fields_of(part).items():
         if column in columns and not field.width:
-            for bad, expected in _checks(field, columns[column], counts, sizes):
-                yield column, columns[column], bad, expected
+            for impossible, expected in _checks(field, columns[column], counts, sizes):
+                yield column, columns[column], impossible, expected
 
 
 def _checks(
     field: Field, values: npt.NDArray[Any], counts: npt.NDArray[np.int64], sizes: Mapping[str, npt.NDArray[np.int64]]
 ) -> list[tuple[Mask, str]]:
-    """The checks that values of a field need; most often none, which one look at the smallest and largest shows."""
+    """Masks of impossible values with the expectation; most often none, as the smallest and largest value show."""
     if not len(values) or (field.points_to and field.points_to not in sizes):
         return []
     low, high = field.low, field.high
@@ -83,22 +90,3 @@ def _checks(
         checks.append((finite & (values < 0), f"expected at least 0{unit}"))
     checks.append((finite & (np.abs(values) > high), f"expected at most {high:g}{unit}"))
     return checks
-
-
-def _violations(
-    field: str, values: npt.NDArray[Any], counts: npt.NDArray[np.int64], is_bad: Mask, expected: str
-) -> list[Violation]:
-    """One violation for each event in which a value of the field is bad; it names the first such object."""
-    bad = np.flatnonzero(is_bad)
-    if not len(bad):
-        return []
-    local = jagged.local_index(counts)
-    events, first, times = np.unique(jagged.event_index(counts)[bad], return_index=True, return_counts=True)
-    return [
-        Violation(
-            int(index),
-            field,
-            f"{expected}, found {values[row]} at index {local[row]}" + (f" and {n - 1} more like it" if n > 1 else ""),
-        )
-        for index, row, n in zip(events, bad[first], times, strict=True)
-    ]
