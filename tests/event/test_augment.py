@@ -1,5 +1,4 @@
 import dataclasses
-from typing import Any
 
 import awkward as ak
 import numpy as np
@@ -27,7 +26,6 @@ def joined_at_random(events: Events, options: Overlay, *, seed: int) -> Events:
 
 @pytest.fixture(scope="module", params=SAMPLES)
 def events(request, sample_dir) -> Events:
-    """Real events of every kind; those with a reference too."""
     return read_events(sample_dir / f"{request.param}.root", entry_stop=4)
 
 
@@ -48,7 +46,7 @@ def momenta(events: Events) -> np.ndarray:
 # Rotation
 
 
-def test_all_that_is_a_vector_turns_by_the_same_angle(events, phi):
+def test_rotation_turns_all_vectors(events, phi):
     turned = rotate(events, phi)
     for part in ("hits", "tracks", "truth"):
         before, after = jagged.columns(getattr(events, part)), jagged.columns(getattr(turned, part))
@@ -60,16 +58,18 @@ def test_all_that_is_a_vector_turns_by_the_same_angle(events, phi):
             np.testing.assert_array_equal(after[z], before[z])
 
 
-def test_the_azimuth_of_tracks_turns_and_stays_in_one_turn(events, phi):
+def test_rotation_turns_the_azimuth_of_tracks(events, phi):
     before, turned = events.tracks, rotate(events, phi)
     assert ak.all(abs(np.exp(1j * turned.tracks.phi) - np.exp(1j * (before.phi + phi))) < 1e-5)
     assert ak.all(abs(turned.tracks.phi) <= np.float32(np.pi))
 
 
+def without_hits(tracks: ak.Array) -> Events:
+    return Events(detector=ILD, hits=make_hits(**{name: [[]] for name in ("energy", "x", "y", "z")}), tracks=tracks)
+
+
 def test_unknown_numbers_stay_unknown():
-    tracks = make_tracks(b_field=3.5, px=[[1.0]], py=[[0.0]], pz=[[0.0]], charge=[[1.0]])
-    nothing = [[]]
-    events = Events(detector=ILD, hits=make_hits(energy=nothing, x=nothing, y=nothing, z=nothing), tracks=tracks)
+    events = without_hits(make_tracks(b_field=3.5, px=[[1.0]], py=[[0.0]], pz=[[0.0]], charge=[[1.0]]))
     for changed in (rotate(events, 1.0), reflect(events)):
         assert np.isnan(changed.tracks.calo_position.x).tolist() == [[True]]
         assert np.isnan(changed.tracks.z0).tolist() == [[True]]
@@ -79,40 +79,35 @@ def test_unknown_numbers_stay_unknown():
 # Reflection
 
 
-def test_twice_reflected_is_exactly_the_same(events, assert_same):
-    assert_same(reflect(reflect(events)), events)
-
-
-def test_only_the_chosen_events_are_reflected(events, assert_same):
+def test_chosen_events_are_reflected(events, assert_same):
     which = np.arange(len(events)) % 2 == 0
     changed = reflect(events, which)
     assert_same(changed[~which], events[~which])
-    assert_same(changed[which], reflect(events[which]))
+    assert_same(reflect(changed[which]), events[which])
 
 
-def test_what_changes_sign_and_what_does_not(events):
+def test_reflection_changes_the_sign_of_z_components(events):
     before, after = jagged.columns(events.tracks), jagged.columns(reflect(events).tracks)
-    turned_over = {"momentum.pz", "calo_position.z", "calo_momentum.pz", "z0", "tan_lambda"}
+    changed = {"momentum.pz", "calo_position.z", "calo_momentum.pz", "z0", "tan_lambda"}
     for field, values in before.items():
-        np.testing.assert_array_equal(after[field], -values if field in turned_over else values, err_msg=field)
+        np.testing.assert_array_equal(after[field], -values if field in changed else values, err_msg=field)
 
 
 def track_of(p: np.ndarray, charge: float) -> Events:
     """A track of this momentum, GeV, from the origin, whose helix is followed for 2 m."""
-    position, direction = (found[0, 0] for found in propagate([[0, 0, 0]], [p], [charge], [[2000.0]], b_field=3.5))
+    position, direction = (points[0, 0] for points in propagate([[0, 0, 0]], [p], [charge], [[2000.0]], b_field=3.5))
     tracks = make_tracks(
         **{"b_field": 3.5, "charge": [[charge]], "d0": [[0.0]], "z0": [[0.0]]},
         **{f"p{key}": [[value]] for key, value in zip("xyz", p, strict=True)},
         **{f"calo_{key}": [[value]] for key, value in zip("xyz", position, strict=True)},
         **{f"calo_p{key}": [[value]] for key, value in zip("xyz", direction * np.linalg.norm(p), strict=True)},
     )
-    nothing: Any = [[]]
-    return Events(detector=ILD, hits=make_hits(energy=nothing, x=nothing, y=nothing, z=nothing), tracks=tracks)
+    return without_hits(tracks)
 
 
 @pytest.mark.parametrize("charge", [-1.0, 1.0])
 def test_a_reflected_track_is_the_helix_of_the_reflected_momentum(charge, assert_same):
-    """The charge, and the sign of the curvature, are those before."""
+    """With the same charge and sign of the curvature."""
     p = np.array([1.2, -2.0, 0.8])
     reflected = reflect(track_of(p, charge))
     assert_same(reflected, track_of(p * [1, 1, -1], charge), rtol=1e-5, atol=2e-3)
@@ -128,24 +123,20 @@ def test_a_reflected_track_is_the_helix_of_the_reflected_momentum(charge, assert
 @pytest.mark.parametrize("use_tracks", [False, True])
 def test_targets_of_changed_events_are_the_changed_targets(events, phi, rule, use_tracks):
     plain = select_targets(events, rule=rule, use_tracks=use_tracks)
+    no_links = dict.fromkeys(("hit_links", "track_links", "tracker_hit_links"))
     for change in (lambda x: rotate(x, phi), reflect):
         after = select_targets(change(events), rule=rule, use_tracks=use_tracks)
-        moved = change(dataclasses.replace(events, truth=plain.particles, **without_links()))
+        moved = change(dataclasses.replace(events, truth=plain.particles, **no_links))
         assert after.particles.index.tolist() == plain.particles.index.tolist()
-        np.testing.assert_allclose(
-            momenta(dataclasses.replace(moved, truth=after.particles)), momenta(moved), rtol=1e-9, atol=1e-12
-        )
+        momentum = jagged.vectors(after.particles.momentum)
+        np.testing.assert_allclose(momentum, momenta(moved), rtol=1e-9, atol=1e-12)
         assert after.hit_links.tolist() == plain.hit_links.tolist()
-
-
-def without_links() -> dict[str, None]:
-    return dict.fromkeys(("hit_links", "track_links", "tracker_hit_links"))
 
 
 # At random
 
 
-def test_any_angle_where_the_detector_is_round_and_its_own_where_not():
+def test_random_rotations_are_symmetries_of_the_detector():
     rng = np.random.default_rng(3)
     everywhere = random_phi(ILD, 1000, rng)
     assert len(np.unique(everywhere)) == 1000
@@ -164,11 +155,10 @@ EVERYTHING = Augmentation(rotate=True, reflect=True, overlay=Overlay(frequencies
     ids=["everything", "cone"],
 )
 def test_augmented_events_are_sound_and_the_same_for_the_same_seed(events, options, assert_same):
-    one = augment(events, options, np.random.default_rng(5)).validate()
-    assert one.event.tolist() == events.event.tolist()
-    assert_same(augment(events, options, np.random.default_rng(5)), one)
-    other = augment(events, options, np.random.default_rng(6))
-    assert other.truth.momentum.tolist() != one.truth.momentum.tolist()
+    first, again, second = (augment(events, options, np.random.default_rng(seed)).validate() for seed in (5, 5, 6))
+    assert first.event.tolist() == events.event.tolist()
+    assert_same(again, first)
+    assert second.truth.momentum.tolist() != first.truth.momentum.tolist()
 
 
 # Overlay at random
@@ -177,12 +167,12 @@ def test_augmented_events_are_sound_and_the_same_for_the_same_seed(events, optio
 def test_the_number_of_events_joined_follows_the_frequencies(make_photons):
     events = make_photons(600)
     joined = joined_at_random(events, Overlay(frequencies=[1, 2, 0, 3]), seed=1)
-    found = np.bincount(ak.to_numpy(ak.num(joined.truth)), minlength=5)
-    assert found[[0, 3]].tolist() == [0, 0]
-    np.testing.assert_allclose(found[[1, 2, 4]] / 600, [1 / 6, 1 / 3, 1 / 2], atol=4 * 0.5 / np.sqrt(600))
+    n_groups = np.bincount(ak.to_numpy(ak.num(joined.truth)), minlength=5)
+    assert n_groups[[0, 3]].tolist() == [0, 0]
+    np.testing.assert_allclose(n_groups[[1, 2, 4]] / 600, [1 / 6, 1 / 3, 1 / 2], atol=4 * 0.5 / np.sqrt(600))
 
 
-def test_the_first_of_a_group_is_the_event_itself_as_it_is(zqq):
+def test_a_group_starts_with_the_unchanged_event(zqq):
     joined = joined_at_random(zqq, PAIRS, seed=1)
     n = ak.to_numpy(ak.num(zqq.truth))
     for i in range(len(zqq)):
@@ -190,7 +180,7 @@ def test_the_first_of_a_group_is_the_event_itself_as_it_is(zqq):
     assert joined.event.tolist() == zqq.event.tolist()
 
 
-def test_nothing_is_joined_with_itself_and_each_event_as_often(make_photons):
+def test_groups_hold_different_events_each_equally_often(make_photons):
     events = make_photons(50)
     joined = joined_at_random(events, Overlay(frequencies=[0, 0, 1]), seed=2)
     energies = ak.to_numpy(joined.truth.energy)
@@ -206,8 +196,8 @@ def test_groups_are_no_larger_than_the_chunk(make_photons):
     assert ak.num(joined_at_random(make_photons(1), PAIRS, seed=1).truth).tolist() == [1]
 
 
-def test_large_events_stay_as_they_are_and_small_ones_are_joined(make_photons, assert_same):
-    """Event i has i % 7 + 2 hits; those of more than five stay alone."""
+def test_only_events_up_to_max_hits_are_joined(make_photons, assert_same):
+    """Event i has i % 7 + 2 hits."""
     events = make_photons(35)
     options = Overlay(frequencies=[0, 1], max_hits=5)
     joined = joined_at_random(events, options, seed=1)
@@ -215,18 +205,18 @@ def test_large_events_stay_as_they_are_and_small_ones_are_joined(make_photons, a
     assert joined.event.tolist() == events.event.tolist()
     assert ak.num(joined.truth).to_list() == [1 if alone else 2 for alone in large]
     assert_same(joined[large], events[large])
-    own = ak.to_numpy(joined.truth.momentum.px[:, 0])
-    np.testing.assert_array_equal(own, ak.to_numpy(events.truth.momentum.px[:, 0]))
+    first = ak.to_numpy(joined.truth.momentum.px[:, 0])
+    np.testing.assert_array_equal(first, ak.to_numpy(events.truth.momentum.px[:, 0]))
     assert set(ak.to_numpy(ak.num(joined.hits))[~large]) <= {*range(4, 11)}
 
 
-def test_in_a_cone_axes_are_no_farther_apart(make_photons):
+def test_a_cone_limits_the_angle_between_axes(make_photons):
     events = make_photons(300)
     joined = joined_at_random(events, Overlay(frequencies=[0, 0, 1], cone=0.15), seed=1)
     full = joined[ak.to_numpy(ak.num(joined.truth)) == 3]
     assert len(full) > 250
     direction = momenta(full).reshape(-1, 3, 3)
-    # The axis is that of the hits, which scatter by 5 mm each around the photon's direction at 1850 mm.
+    # The axes are of the hits, which scatter by 5 mm each around the photon's direction at 1850 mm.
     angles = angle_between(direction[:, :1], direction[:, 1:])
     assert angles.max() < 0.15 + 0.02
     assert np.mean(angles > 0.05) > 0.5
@@ -236,12 +226,12 @@ def test_in_a_cone_an_event_without_hits_stays_alone(make_photons):
     events = make_photons(40)
     bare = events.emptied(np.arange(40) == 3)
     joined = joined_at_random(bare, Overlay(frequencies=[0, 1], cone=np.pi), seed=1)
-    found = ak.to_numpy(ak.num(joined.truth))
-    assert found[3] == 0
-    assert np.delete(found, 3).tolist() == [2] * 39
+    n_photons = ak.to_numpy(ak.num(joined.truth))
+    assert n_photons[3] == 0
+    assert np.delete(n_photons, 3).tolist() == [2] * 39
 
 
-def test_in_a_cone_of_a_polygonal_detector_the_others_turn_by_its_symmetry(make_photons):
+def test_in_a_cone_members_turn_by_the_symmetry_of_a_polygonal_detector(make_photons):
     photons = make_photons(300)
     polygon = dataclasses.replace(photons, detector=dataclasses.replace(ILD, phi_symmetry=12))
     joined = joined_at_random(polygon, Overlay(frequencies=[0, 1], cone=0.15), seed=1)

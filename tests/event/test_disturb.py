@@ -1,6 +1,4 @@
-"""Disturbed events: what changes by how much, and that links follow."""
-
-from pathlib import Path
+"""Disturbed events: the size of each disturbance, and that links follow."""
 
 import awkward as ak
 import numpy as np
@@ -12,101 +10,89 @@ from pflow.event.events import Events
 from pflow.io.open import read_events
 from pflow.physics.pdg import class_index
 
-FILE = Path(__file__).parents[1] / "data" / "zqq_test_small.root"
-
 
 @pytest.fixture(scope="module")
-def events() -> Events:
-    return read_events(FILE)
+def events(sample_dir) -> Events:
+    return read_events(sample_dir / "zqq_test_small.root")
 
 
 def disturbed(events: Events, seed: int = 1, **options: object) -> Events:
-    found = disturb(events, Disturbance(**options), np.random.default_rng(seed))  # type: ignore[arg-type]
-    found.validate()
-    return found
+    return disturb(events, Disturbance(**options), np.random.default_rng(seed)).validate()  # type: ignore[arg-type]
 
 
-def ecal(events: Events) -> np.ndarray:
-    kinds = np.array([calorimeter.kind for calorimeter in events.detector.calorimeters])
-    return (kinds == "ecal")[jagged.flat(events.hits.subdetector)]
-
-
-def energy_by_particle(events: Events, which: np.ndarray) -> np.ndarray:
-    """Energy of some hits that each truth particle of all events left, GeV."""
-    hit = jagged.global_index(events.hit_links.source, jagged.count(events.hits))
-    particle = jagged.global_index(events.hit_links.particle, jagged.count(events.truth))
-    energy = jagged.flat(events.hits.energy) * which
-    return np.bincount(particle, jagged.flat(events.hit_links.weight) * energy[hit], int(ak.count(events.truth.pdg)))
-
-
-def test_by_default_nothing_changes(events):
-    found = disturbed(events)
-    for name, part in events.parts():
-        assert ak.array_equal(part, getattr(found, name), equal_nan=True), name
+def test_by_default_nothing_changes(events, assert_same):
+    assert_same(disturbed(events), events)
 
 
 def test_the_same_seed_gives_the_same_events(events):
     options = {"energy_scale": 0.1, "noise_hits": 5.0, "lost_tracks": 0.2}
-    once, again, other = (disturbed(events, seed, **options).hits.energy for seed in (1, 1, 2))
-    assert ak.array_equal(once, again)
-    assert not ak.array_equal(once, other)
+    first, again, second = (disturbed(events, seed, **options).hits.energy for seed in (1, 1, 2))
+    assert ak.array_equal(first, again)
+    assert not ak.array_equal(first, second)
 
 
-def test_a_scale_is_one_factor_for_a_subdetector_of_an_event(events):
-    found = disturbed(events, energy_scale=0.1)
-    ratio = jagged.flat(found.hits.energy) / jagged.flat(events.hits.energy)
-    event = jagged.event_index(jagged.count(events.hits))
-    of_first = (event == 0) & (jagged.flat(events.hits.subdetector) == 0)
-    assert np.ptp(ratio[of_first]) < 1e-5
+def in_one_subdetector(events: Events) -> np.ndarray:
+    """Whether each hit is in the first event and subdetector."""
+    return (jagged.event_index(jagged.count(events.hits)) == 0) & (jagged.flat(events.hits.subdetector) == 0)
+
+
+def test_energies_are_scaled_by_subdetector_and_event(events):
+    ratio = jagged.flat(disturbed(events, energy_scale=0.1).hits.energy) / jagged.flat(events.hits.energy)
+    assert np.ptp(ratio[in_one_subdetector(events)]) < 1e-5
     assert np.unique(ratio.round(4)).size > len(events)
     assert np.std(np.log(ratio)) == pytest.approx(0.1, rel=0.5)
 
 
-def test_only_hadrons_in_the_ecal_have_another_response(events):
-    found = disturbed(events, hadron_ecal_scale=(1.5, 1.5))
-    hadron = class_index(jagged.flat(events.truth.pdg)) < 2
-    before, after = (energy_by_particle(e, ecal(events)) for e in (events, found))
-    seen = before > 0.01
-    alone = seen & ~hadron
-    assert after[seen & hadron].sum() / before[seen & hadron].sum() == pytest.approx(1.5, abs=0.02)
-    assert after[alone].sum() / before[alone].sum() == pytest.approx(1.0, abs=0.02)  # in cells shared with hadrons
-    assert np.array_equal(jagged.flat(found.hits.energy)[~ecal(events)], jagged.flat(events.hits.energy)[~ecal(events)])
-
-
-def test_a_subdetector_moves_as_one(events):
-    found = disturbed(events, shift_mm=2.0)
-    step = jagged.flat(found.hits.position.x) - jagged.flat(events.hits.position.x)
-    event = jagged.event_index(jagged.count(events.hits))
-    of_first = (event == 0) & (jagged.flat(events.hits.subdetector) == 0)
-    assert np.ptp(step[of_first]) < 1e-3
+def test_positions_are_shifted_by_subdetector_and_event(events):
+    shifted = disturbed(events, shift_mm=2.0)
+    step = jagged.flat(shifted.hits.position.x) - jagged.flat(events.hits.position.x)
+    assert np.ptp(step[in_one_subdetector(events)]) < 1e-3
     assert 0.5 < np.std(step) < 4.0
 
 
+def test_only_hadrons_in_the_ecal_have_another_response(events):
+    kinds = np.array([calorimeter.kind for calorimeter in events.detector.calorimeters])
+    ecal = (kinds == "ecal")[jagged.flat(events.hits.subdetector)]
+    hit = jagged.global_index(events.hit_links.source, jagged.count(events.hits))
+    particle = jagged.global_index(events.hit_links.particle, jagged.count(events.truth))
+    hadron = class_index(jagged.flat(events.truth.pdg)) < 2
+
+    def ecal_energy(events: Events) -> np.ndarray:
+        energy = jagged.flat(events.hits.energy) * ecal
+        return np.bincount(particle, jagged.flat(events.hit_links.weight) * energy[hit], len(hadron))
+
+    changed = disturbed(events, hadron_ecal_scale=(1.5, 1.5))
+    before, after = ecal_energy(events), ecal_energy(changed)
+    for kind, factor in ((hadron, 1.5), (~hadron, 1.0)):  # some cells are shared
+        seen = (before > 0.01) & kind
+        assert after[seen].sum() / before[seen].sum() == pytest.approx(factor, abs=0.02)
+    assert np.array_equal(jagged.flat(changed.hits.energy)[~ecal], jagged.flat(events.hits.energy)[~ecal])
+
+
 def test_lost_hits_take_their_links_with_them(events):
-    found = disturbed(events, dead_cells=0.3)
-    before, after = (jagged.count(e.hits).sum() for e in (events, found))
+    changed = disturbed(events, dead_cells=0.3)
+    before, after = (jagged.count(e.hits).sum() for e in (events, changed))
     assert after / before == pytest.approx(0.7, abs=0.02)
-    # Every link joins the particle and the cell that it joined before.
-    cells = []
-    for e in (events, found):
+    cells = []  # z of the cell and particle of each link
+    for e in (events, changed):
         z = jagged.flat(e.hits.position.z)[jagged.global_index(e.hit_links.source, jagged.count(e.hits))]
         particle = jagged.flat(e.hit_links.particle)
         cells.append(set(zip(z.tolist(), particle.tolist(), strict=True)))
     assert cells[1] < cells[0]
-    assert len(ak.flatten(found.hit_links)) / len(ak.flatten(events.hit_links)) == pytest.approx(0.7, abs=0.02)
+    assert len(ak.flatten(changed.hit_links)) / len(ak.flatten(events.hit_links)) == pytest.approx(0.7, abs=0.02)
 
 
 def test_thresholds_remove_soft_hits_only(events):
-    found = disturbed(events, ecal_threshold=0.02, hcal_threshold=0.02)
-    assert ak.sum(events.hits.energy > 0.02) == ak.sum(found.hits.energy > 0.02)
-    assert ak.sum(found.hits.energy < 0.02) < ak.sum(events.hits.energy < 0.02)
+    changed = disturbed(events, ecal_threshold=0.02, hcal_threshold=0.02)
+    assert ak.sum(events.hits.energy > 0.02) == ak.sum(changed.hits.energy > 0.02)
+    assert ak.sum(changed.hits.energy < 0.02) < ak.sum(events.hits.energy < 0.02)
 
 
 def test_noise_belongs_to_no_particle_and_is_soft(events):
-    found = disturbed(events, noise_hits=50.0)
-    added = jagged.count(found.hits) - jagged.count(events.hits)
+    noisy = disturbed(events, noise_hits=50.0)
+    added = jagged.count(noisy.hits) - jagged.count(events.hits)
     assert added.mean() == pytest.approx(50, rel=0.35)
-    for before, after in zip(events, found, strict=True):
+    for before, after in zip(events, noisy, strict=True):
         n = len(before.hits.energy[0])
         assert ak.array_equal(after.hits.energy[0][:n], before.hits.energy[0])
         assert np.max(after.hit_links.source[0], initial=0) < n
@@ -131,7 +117,6 @@ def test_tracks_are_lost_split_and_invented(events):
     assert ak.array_equal(fake.track_links.particle, events.track_links.particle)
 
 
-def test_only_the_stated_share_of_events(events):
-    found = disturbed(events, probability=0.5, dead_cells=0.5)
-    whole = jagged.count(found.hits) == jagged.count(events.hits)
-    assert 0 < whole.sum() < len(events)
+def test_a_fraction_of_the_events_is_disturbed(events):
+    unchanged = jagged.count(disturbed(events, probability=0.5, dead_cells=0.5).hits) == jagged.count(events.hits)
+    assert 0 < unchanged.sum() < len(events)

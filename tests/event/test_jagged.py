@@ -30,25 +30,24 @@ def particles() -> ak.Array:
     return jagged.records(floats, np.array([2, 0]))
 
 
-def test_particles_are_four_momenta_with_their_own_mass():
-    found = particles()
-    assert found.pt.to_list() == [[50, 0], []]
-    assert found.eta[0, 0] == 0
-    assert found.mass[0].to_list() == pytest.approx([0.13957, 0.0])  # E^2 - p^2 is 0 in float32
-    assert found[0, 0].mass == pytest.approx(0.13957)
-    assert found[0, 1].E == found[0, 1].energy == 3
-    assert found.momentum.px.to_list() == [[30, 0], []]
-    assert found.momentum[0, 0].to_list() == {"px": 30, "py": 40, "pz": 0}
-    assert found.momentum.p.to_list() == [[50, 3], []]
+def test_particles_are_four_momenta_with_a_stored_mass():
+    array = particles()
+    assert array.pt.to_list() == [[50, 0], []]
+    assert array.eta[0, 0] == 0
+    assert array.mass[0].to_list() == pytest.approx([0.13957, 0.0])  # E^2 - p^2 is 0 in float32
+    assert array[0, 0].mass == pytest.approx(0.13957)
+    assert array[0, 1].E == array[0, 1].energy == 3
+    assert array.momentum[0, 0].to_list() == {"px": 30, "py": 40, "pz": 0}
+    assert array.momentum.p.to_list() == [[50, 3], []]
 
 
-def test_the_sum_of_two_particles_has_the_mass_of_both():
-    found = particles()
-    pair = found[0, 0] + found[0, 1]
+def test_sums_of_particles_have_an_invariant_mass():
+    array = particles()
+    pair = array[0, 0] + array[0, 1]
     assert (pair.energy, pair.px, pair.pz) == (53, 30, 3)
     assert pair.mass == pytest.approx(np.sqrt(53**2 - 30**2 - 40**2 - 9), rel=1e-6)
-    assert (found + found).mass[0, 1] == 0
-    assert ak.sum(found, axis=1).energy.to_list() == [53, 0]
+    assert (array + array).mass[0, 1] == 0
+    assert ak.sum(array, axis=1).energy.to_list() == [53, 0]
 
 
 ELSEWHERE = """
@@ -65,7 +64,7 @@ print(json.dumps([fields, vectors, "pflow" in sys.modules]))
 
 @pytest.mark.parametrize("words", [("pickle",), ("pickle", "registered"), ("registered",), ("fields",)], ids=" ".join)
 def test_particles_are_the_same_in_another_process(tmp_path, words):
-    """Pickled they are particles of pflow there; from a Parquet file, of `vector`, which knows the fields."""
+    """From a pickle they have pflow's behaviour; from a Parquet file `vector`'s, if registered."""
     expected = particles()
     (tmp_path / "a.pickle").write_bytes(pickle.dumps(expected))
     ak.to_parquet(expected, tmp_path / "a.parquet")
@@ -77,19 +76,17 @@ def test_particles_are_the_same_in_another_process(tmp_path, words):
     assert by_pflow == ("pickle" in words)
 
 
-@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda array: pickle.loads(pickle.dumps(array))])
-@pytest.mark.parametrize("some", [slice(None), (0, 1), ("momentum",)], ids=["all", "one", "momentum"])
-def test_copies_have_all_that_the_original_has(again, some):
-    whole = particles()
-    part = whole.momentum if some == ("momentum",) else whole[some]
-    copied = again(part)
+@pytest.mark.parametrize("copy_of", [copy.copy, copy.deepcopy, lambda array: pickle.loads(pickle.dumps(array))])
+@pytest.mark.parametrize("part", [particles(), particles()[0, 1], particles().momentum], ids=["all", "1", "momentum"])
+def test_copies_are_equal(copy_of, part):
+    copied = copy_of(part)
     assert copied.to_list() == part.to_list()
-    assert copied.pt == pytest.approx(part.pt) if some == (0, 1) else copied.pt.to_list() == part.pt.to_list()
+    assert ak.to_list(copied.pt) == ak.to_list(part.pt)
     assert type(copied) is type(part)
 
 
 def test_arrays_from_a_parquet_file_are_four_vectors_with_their_mass(tmp_path):
     ak.to_parquet(particles(), tmp_path / "a.parquet")
-    found = ak.from_parquet(tmp_path / "a.parquet")
-    assert found.mass.to_list() == particles().mass.to_list()
-    assert found.momentum.p.to_list() == particles().momentum.p.to_list()
+    array = ak.from_parquet(tmp_path / "a.parquet")
+    assert array.mass.to_list() == particles().mass.to_list()
+    assert array.momentum.p.to_list() == particles().momentum.p.to_list()

@@ -1,7 +1,3 @@
-"""Events moved into other detectors."""
-
-from pathlib import Path
-
 import awkward as ak
 import numpy as np
 import pytest
@@ -13,13 +9,17 @@ from pflow.event.events import Events
 from pflow.event.move import Drawn, Variation, change_cells, move
 from pflow.io.open import read_events
 
-DATA = Path(__file__).parents[1] / "data"
 STILL = {"sides": (0,), "endcap": (1.0, 1.0), "scale": (1.0, 1.0), "probability": 1.0}
 
 
 @pytest.fixture(scope="module")
-def events() -> Events:
-    return read_events(DATA / "zqq_test_small.root")
+def events(sample_dir) -> Events:
+    return read_events(sample_dir / "zqq_test_small.root")
+
+
+@pytest.fixture(scope="module")
+def cld(sample_dir) -> Events:
+    return read_events(sample_dir / "cld_multi_test_small.root")
 
 
 def drawn(events: Events, **options: object) -> Drawn:
@@ -37,10 +37,8 @@ def positions(events: Events) -> np.ndarray:
     return jagged.vectors(events.hits.position)
 
 
-def test_nothing_changes_where_no_event_is_moved(events):
-    same = augment(events, Augmentation(detector=Variation(probability=0.0)), np.random.default_rng(1))
-    for name, part in events.parts():
-        assert ak.array_equal(part, getattr(same, name), equal_nan=True), name
+def test_nothing_changes_where_no_event_is_moved(events, assert_same):
+    assert_same(augment(events, Augmentation(detector=Variation(probability=0.0)), np.random.default_rng(1)), events)
 
 
 def test_the_scale_changes_all_lengths_and_no_depth_in_matter(events):
@@ -88,9 +86,9 @@ def test_fewer_layers_are_every_second_with_twice_the_energy(events):
     assert move(changed, drawn(events, fewer_layers=1.0)).geometry.density[0, 0, 0, 0] == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize("file", ["zqq_test_small.root", "cld_multi_test_small.root"])
-def test_coarser_cells_keep_the_energies_of_events_and_of_particles(file):
-    events = read_events(DATA / file)
+@pytest.mark.parametrize("sample", ["events", "cld"])
+def test_coarser_cells_keep_the_energies_of_events_and_of_particles(request, sample):
+    events = request.getfixturevalue(sample)
     changed = change_cells(events, drawn(events, coarser=(3,)))
     changed.validate()
     assert ak.count(changed.hits.energy) < 0.95 * ak.count(events.hits.energy)
@@ -105,10 +103,9 @@ def test_coarser_cells_keep_the_energies_of_events_and_of_particles(file):
     np.testing.assert_allclose(by_particle(changed), by_particle(events), rtol=1e-4, atol=1e-5)
 
 
-def test_coarse_cells_of_an_endcap_hold_just_the_cells_of_the_file(events):
-    # Cells of 5 mm: no coarse cell of 10 mm has more than four of them.
-    changed = change_cells(events, drawn(events, coarser=(2,)))
-    name = [one.name for one in events.detector.calorimeters].index("ecal_endcap")
+def test_coarse_cells_of_an_endcap_are_a_grid_of_twice_the_size(events):
+    changed = change_cells(events, drawn(events, coarser=(2,)))  # cells of 5 mm become cells of 10 mm
+    name = [calorimeter.name for calorimeter in events.detector.calorimeters].index("ecal_endcap")
 
     def endcap(some: Events) -> np.ndarray:
         hits = jagged.columns(some.hits)
@@ -119,34 +116,30 @@ def test_coarse_cells_of_an_endcap_hold_just_the_cells_of_the_file(events):
     assert len(np.unique(coarse, axis=0)) == len(coarse)
     cells = np.stack([fine[:, 0], np.floor(fine[:, 1] / 10), np.floor(fine[:, 2] / 10), fine[:, 3]], axis=1)
     assert len(np.unique(cells, axis=0)) == len(coarse)
-    offset = np.abs(coarse[:, 1:3] % 10 - 5)
-    assert offset.max() < 1e-2
+    assert np.abs(coarse[:, 1:3] % 10 - 5).max() < 1e-2
 
 
-def test_thresholds_shorter_and_missing_calorimeters_drop_hits_and_their_links(events):
+def test_thresholds_and_fewer_layers_and_calorimeters_drop_hits_and_their_links(events, cld):
     options = {"ecal_threshold": 0.02, "hcal_threshold": 0.1, "shorter_hcal": 0.5}
     changed = change_cells(events, drawn(events, **options))
     changed.validate()
     assert 0.3 < ak.count(changed.hits.energy) / ak.count(events.hits.energy) < 0.95
     assert ak.all(changed.hit_links.source < ak.num(changed.hits))
-    cld = read_events(DATA / "cld_multi_test_small.root")
-    ring = [i for i, one in enumerate(cld.detector.calorimeters) if not one.required]
-    left = change_cells(cld, drawn(cld, missing=1.0))
-    assert not np.isin(jagged.flat(left.hits.subdetector), ring).any()
+    optional = [i for i, calorimeter in enumerate(cld.detector.calorimeters) if not calorimeter.required]
+    required_only = change_cells(cld, drawn(cld, missing=1.0))
+    assert not np.isin(jagged.flat(required_only.hits.subdetector), optional).any()
 
 
-def test_a_digital_readout_knows_one_or_three_energies(events):
-    changed = change_cells(events, drawn(events, digital=1.0))
-    hcal = np.array([one.kind == "hcal" for one in events.detector.calorimeters])[jagged.flat(events.hits.subdetector)]
-    assert len(np.unique(jagged.flat(changed.hits.energy)[hcal])) <= 4
-    assert np.array_equal(jagged.flat(changed.hits.energy)[~hcal], jagged.flat(events.hits.energy)[~hcal])
+def test_a_digital_readout_without_times(events):
+    changed = jagged.columns(change_cells(events, drawn(events, digital=1.0, no_time=1.0)).hits)
+    before = jagged.columns(events.hits)
+    hcal = np.array([c.kind == "hcal" for c in events.detector.calorimeters])[before["subdetector"]]
+    assert len(np.unique(changed["energy"][hcal])) <= 4
+    assert np.array_equal(changed["energy"][~hcal], before["energy"][~hcal])
+    assert np.isnan(changed["time"]).all()
 
 
-def test_times_are_not_measured(events):
-    assert np.isnan(jagged.flat(change_cells(events, drawn(events, no_time=1.0)).hits.time)).all()
-
-
-def test_the_same_seed_moves_alike_and_joined_events_share_a_detector(events):
+def test_the_same_seed_gives_the_same_detectors_and_joined_events_share_one(events):
     options = Augmentation(
         rotate=True,
         reflect=True,

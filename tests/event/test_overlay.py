@@ -18,9 +18,9 @@ ILD = load_detector("ild_g4")
 
 @pytest.fixture(scope="module")
 def two() -> Events:
-    """A photon of 10 GeV with three cells, and a pi+ with a daughter, a track and two cells, one of them the photon's.
+    """A photon of 10 GeV with three cells, and a pi+ with a daughter, a track and two cells.
 
-    The shared cell: 3 GeV of the photon, and 1 GeV of which the pion made three quarters and its daughter the rest.
+    They share a cell: 3 GeV of the photon, and 1 GeV of the pion (three quarters) and its daughter.
     """
     return Events(
         detector=ILD,
@@ -89,7 +89,7 @@ def test_shares_of_the_shared_cell_go_with_the_energies(joined):
     assert links == {(0, 0): 1.0, (1, 0): 0.75, (2, 0): 1.0, (3, 1): 1.0, (1, 1): 0.1875, (1, 2): 0.0625}
 
 
-def test_the_rest_lies_side_by_side_counted_anew(joined):
+def test_other_parts_are_concatenated_with_shifted_indices(joined):
     assert (joined.entry.tolist(), joined.event.tolist(), joined.flags.tolist()) == ([4], [40], [1 | 4])
     assert (joined.reference, joined.reference_name) == (None, "")
     assert joined.truth.pdg.tolist() == [[22, 211, 11]]
@@ -114,7 +114,7 @@ def test_within_the_tolerance_the_cell_lies_at_the_barycentre(two):
     assert ak.num(overlay(near, [[0, 1]], ecal_tolerance=1.9).hits).tolist() == [5]
 
 
-def test_the_hcal_has_a_tolerance_of_its_own():
+def test_the_hcal_has_another_tolerance():
     hits = make_hits(
         energy=[[1.0], [1.0]], x=[[2100.0], [2100.0]], y=[[0.0], [10.0]], z=[[0.0], [0.0]], subdetector=[[2], [2]]
     )
@@ -142,18 +142,18 @@ def test_all_near_hits_of_different_events_are_in_one_cell_and_no_others():
     event, layer = np.repeat(np.arange(6), counts), generator.integers(0, 2, counts.sum())
     columns = {"energy": np.ones(len(layer)), **dict(zip("xyz", position.T, strict=True)), "layer": layer}
     hits = make_hits(**{name: ak.unflatten(values, counts) for name, values in columns.items()})
-    found = overlay(Events(detector=ILD, hits=hits), [[0, 1, 2], [3], [4, 5]])
+    joined = overlay(Events(detector=ILD, hits=hits), [[0, 1, 2], [3], [4, 5]])
 
     near = np.linalg.norm(position[:, np.newaxis].astype(float) - position, axis=-1) <= 2.4
     near &= (layer[:, np.newaxis] == layer) & (event[:, np.newaxis] != event)
     group = np.array([0, 0, 0, 1, 2, 2])[event]
     n_cells, cell = connected_components(near & (group[:, np.newaxis] == group), directed=False)
     assert n_cells < len(layer)
-    assert ak.num(found.hits).tolist() == [len(np.unique(cell[group == k])) for k in range(3)]
-    assert sorted(ak.flatten(found.hits.energy)) == sorted(np.bincount(cell))
+    assert ak.num(joined.hits).tolist() == [len(np.unique(cell[group == k])) for k in range(3)]
+    assert sorted(ak.flatten(joined.hits.energy)) == sorted(np.bincount(cell))
 
 
-def test_what_an_event_becomes_does_not_depend_on_other_groups(real):
+def test_groups_do_not_depend_on_each_other(real):
     together = overlay(real, [[0, 1], [2, 3, 4], [5]])
     alone = overlay(real, [[2, 3, 4]])
     for name, part in alone.parts():
@@ -191,10 +191,10 @@ def test_targets_are_those_of_the_events(real, rule):
     """Where no cells are shared: nothing in one event makes a particle of another more or less visible."""
     apart = overlay(real, [[0, 1], [2, 3], [4, 5]], ecal_tolerance=1e-6, hcal_tolerance=1e-6)
     assert int(ak.sum(ak.num(apart.hits))) == int(ak.sum(ak.num(real[:6].hits)))
-    found = select_targets(apart, rule=rule).particles
+    targets = select_targets(apart, rule=rule).particles
     expected = select_targets(real[:6], rule=rule).particles
-    assert ak.flatten(found.energy).tolist() == ak.flatten(expected.energy).tolist()
-    assert ak.flatten(found.hit_energy).tolist() == pytest.approx(ak.flatten(expected.hit_energy).tolist(), rel=1e-6)
+    assert ak.flatten(targets.energy).tolist() == ak.flatten(expected.energy).tolist()
+    assert ak.flatten(targets.hit_energy).tolist() == pytest.approx(ak.flatten(expected.hit_energy).tolist(), rel=1e-6)
 
 
 @pytest.mark.parametrize(

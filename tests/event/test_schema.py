@@ -1,4 +1,4 @@
-"""Every field of a hit and a track survives whatever is done with events; a new row of the schema is enough."""
+"""Every operation on events keeps every field; a new field needs only a row of the schema."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ NEW = Field(name="quality", unit="1", default=0.5, low=0, high=1, required=False
 
 
 def made() -> Events:
-    """Three events; each column of each object has a number of its own that the schema allows."""
+    """Three events with random numbers that the schema allows."""
     rng = np.random.default_rng(1)
     n, parts = int(COUNTS.sum()), {}
     for part in PARTS:
@@ -57,9 +57,9 @@ def events(request, monkeypatch) -> Events:
     return made()
 
 
-def same(found: Events, events: Events, *, part: str, rows=slice(None), but: tuple[str, ...] = ()) -> None:
-    """All columns of a part have these values, at these rows of all objects, in the types of the schema."""
-    before, after = jagged.columns(getattr(events, part)), jagged.columns(getattr(found, part))
+def same(changed: Events, events: Events, *, part: str, rows=slice(None), but: tuple[str, ...] = ()) -> None:
+    """Check that the columns of a part, except `but`, equal the given rows of the events, in the schema's types."""
+    before, after = jagged.columns(getattr(events, part)), jagged.columns(getattr(changed, part))
     for column, field in fields_of(part).items():
         assert after[column].dtype == field.dtype, column
         if field.name not in but:
@@ -86,19 +86,19 @@ class TestEveryField:
 
     def test_disturbance(self, events, part):
         options = Disturbance(energy_scale=0.1, shift_mm=1.0, split_tracks=0.5, dead_cells=0.3, noise_hits=3.0)
-        changed = {"hits": ("energy", "position"), "tracks": ("omega", "momentum", "calo_momentum")}.get(part, ())
-        found = disturb(events, options, np.random.default_rng(1))
-        index = {"hits": "time", "tracks": "d0"}.get(part, "time")  # unlike in all objects: says which one it is
-        before, after = (jagged.columns(getattr(e, part))[index] for e in (events, found))
+        fields = {"hits": ("energy", "position"), "tracks": ("omega", "momentum", "calo_momentum")}.get(part, ())
+        disturbed = disturb(events, options, np.random.default_rng(1))
+        identifier = "d0" if part == "tracks" else "time"  # different for all objects
+        before, after = (jagged.columns(getattr(e, part))[identifier] for e in (events, disturbed))
         order = np.argsort(before)
-        same(found, events, part=part, rows=order[np.searchsorted(before[order], after)], but=changed)
+        same(disturbed, events, part=part, rows=order[np.searchsorted(before[order], after)], but=fields)
         assert part == "tracker_hits" or len(after) != len(before)
 
     def test_files(self, events, part, tmp_path):
         write_events(tmp_path / "events.root", events)
         same(read_events(tmp_path / "events.root"), events, part=part)
 
-    def test_values_that_cannot_be_are_found(self, events, part):
+    def test_impossible_values_are_violations(self, events, part):
         assert events.violations() == []
         column, field = list(fields_of(part).items())[-1]
         values = jagged.columns(getattr(events, part))[column].copy()
@@ -123,8 +123,8 @@ def test_merged_hits_have_every_field(events):
 
 
 def test_a_quantity_that_the_schema_does_not_have_or_needs_is_named():
-    one = [[1.0]]
+    values = [[1.0]]
     with pytest.raises(ValueError, match=r"hits have no colour; they have energy, x"):
-        build("hits", energy=one, x=one, y=one, z=one, colour=one)
+        build("hits", energy=values, x=values, y=values, z=values, colour=values)
     with pytest.raises(ValueError, match=r"hits need z;"):
-        build("hits", energy=one, x=one, y=one)
+        build("hits", energy=values, x=values, y=values)

@@ -22,18 +22,15 @@ CLD = load_detector("cld")
 
 def particles(n=1, **columns):
     """One event of `n` pions of 5 GeV from the origin, with some of their columns replaced."""
-    usual = {
+    pion = {
         "pdg": 211,
         "mass": 0.1396,
         "charge": 1.0,
         "px": 3.0,
-        "py": 0.0,
         "pz": 4.0,
-        "vx": 0.0,
-        "vy": 0.0,
-        "vz": 0.0,
+        **dict.fromkeys(("py", "vx", "vy", "vz"), 0.0),
     }
-    return make_truth(**{name: ak.Array([[columns.get(name, [value] * n)][0]][:1]) for name, value in usual.items()})
+    return make_truth(**{name: ak.Array([columns.get(name, [value] * n)]) for name, value in pion.items()})
 
 
 def tracks_of(truth, layers, settings=EXACT, event=7):
@@ -43,7 +40,7 @@ def tracks_of(truth, layers, settings=EXACT, event=7):
     )
 
 
-def test_charged_particles_from_within_with_enough_layers_get_tracks():
+def test_charged_particles_from_the_beam_region_with_enough_layers_get_tracks():
     truth = particles(5, charge=[1.0, 0.0, 1.0, -1.0, 2.0], vx=[0.0, 0.0, 400.0, 100.0, 0.0])
     tracks, links = tracks_of(truth, [4, 9, 9, 4, 9])
     assert links.particle.to_list() == [[0, 3]]
@@ -86,9 +83,9 @@ def test_track_parameters_have_the_stated_resolutions():
 
 def test_the_noise_depends_on_the_event_and_not_on_its_neighbours():
     settings = dataclasses.replace(EXACT, angle=(0.01, 0.0))
-    one, two = particles(2), ak.concatenate([particles(2), particles(3)])
-    again, _ = tracks_of(two, np.full(5, 9), settings)
-    first, _ = tracks_of(one, np.full(2, 9), settings)
-    other, _ = tracks_of(one, np.full(2, 9), settings, event=8)
-    assert first.phi[0].to_list() == again.phi[0].to_list()
-    assert first.phi[0].to_list() != other.phi[0].to_list()
+    alone, with_neighbour = particles(2), ak.concatenate([particles(2), particles(3)])
+    tracks, _ = tracks_of(alone, np.full(2, 9), settings)
+    with_others, _ = tracks_of(with_neighbour, np.full(5, 9), settings)
+    renumbered, _ = tracks_of(alone, np.full(2, 9), settings, event=8)
+    assert tracks.phi[0].to_list() == with_others.phi[0].to_list()
+    assert tracks.phi[0].to_list() != renumbered.phi[0].to_list()
