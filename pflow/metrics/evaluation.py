@@ -1,4 +1,4 @@
-"""Evaluation of reconstructions against the truth: chunks of events in, one tree of results for each algorithm out."""
+"""Evaluation of reconstructions against the truth: chunks of events in, a tree of results for each algorithm out."""
 
 from __future__ import annotations
 
@@ -25,33 +25,23 @@ from pflow.metrics.stats import Floats, Tree
 from pflow.metrics.table import ParticleTable
 from pflow.show import html_table
 
-__all__ = [
-    "ORACLE",
-    "REFERENCE",
-    "AlgorithmMetrics",
-    "Evaluation",
-    "EvaluationResult",
-    "EvaluationSettings",
-    "visible_truth",
-]
-
 REFERENCE = "reference"
 """Name in the results of the algorithm whose particles are in the truth file (`Events.reference`)."""
 
 WITHOUT_HITS = Matching()
-"""Matching of algorithms that assign no hits, beside one that is matched by hits."""
+"""Matching of an algorithm without links from hits, if the algorithm under evaluation is matched by hits."""
 
-MATCHED = 0.3
-"""Part of an event's true energy below which, if less is matched, the particles may be another event's."""
+MIN_MATCHED = 0.3
+"""If a smaller fraction of an event's true energy is matched, the particles may be another event's."""
 UNLIKE, MIN_UNLIKE = 0.2, 3
-"""Part and number of such events in a chunk from which on they are compared with their neighbours."""
+"""Smallest fraction and number of such events in a chunk that are compared with the next event's truth."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """Choices that the numbers of an evaluation depend on.
+    """Options that the numbers of an evaluation depend on.
 
-    `rule` to `invisible` are as of `pflow.event.truth.select_targets`, `e_min` in GeV. For `matching` by hits, the
+    `rule` to `invisible` are options of `pflow.event.truth.select_targets`, `e_min` in GeV. For `matching` by hits, the
     algorithm under evaluation must have links from hits to its particles; other algorithms without such links are
     matched by energy and angle (`WITHOUT_HITS`), and the result names them.
 
@@ -68,9 +58,8 @@ class EvaluationSettings:
 
     @property
     def chosen_by(self) -> dict[str, Any]:
-        """How targets are chosen, as options of `select_targets`."""
-        names = ("rule", "e_min", "use_tracks", "stable_status", "invisible")
-        return {name: getattr(self, name) for name in names}
+        """The options of `select_targets`."""
+        return {name: getattr(self, name) for name in ("rule", "e_min", "use_tracks", "stable_status", "invisible")}
 
     def targets(self, events: Events) -> Targets:
         """The targets of the events."""
@@ -90,7 +79,7 @@ class AlgorithmMetrics:
         self.jets = jets.JetMetrics() if jets.available() else None
 
     def update(self, *, truth: ParticleTable, visible: ParticleTable, reco: ParticleTable, matches: Matches) -> None:
-        """Count events: their targets, their visible truth, their reconstructed particles, and the matched pairs."""
+        """Count events by their targets, visible truth, reconstructed particles, and matched pairs."""
         self.n_events += len(truth.counts)
         self.particles.update(truth, reco, matches)
         self.counts.update(truth, reco)
@@ -100,7 +89,7 @@ class AlgorithmMetrics:
             self.jets.update(visible, reco)
 
     def result(self) -> Tree:
-        """Results by name; the keys are those of ``metrics.json``."""
+        """Results by name; with the keys of ``metrics.json``."""
         return {
             "n_events": self.n_events,
             "count": self.counts.result(),
@@ -119,14 +108,14 @@ class EvaluationResult:
     Parameters
     ----------
     n_events, n_bad_input, n_max_particles, n_truth_tracks
-        All events; those left out because of bad input; those that reached the maximum number of particles; those whose
-        tracks were made from Monte Carlo particles, in the truth file or for a reconstruction.
+        Numbers of all events; of events left out for bad input; of events that reached the maximum number of particles;
+        of events whose tracks were made from Monte Carlo particles, in the truth file or for a reconstruction.
     algorithms
-        Results by algorithm, `name` first; ``oracle`` if asked for; ``reference`` if the truth file has a reference.
+        Results by algorithm: `name` first; ``oracle`` on request; ``reference`` if the truth file has a reference.
     titles, calibrations
-        Name of each algorithm for tables and plots; by detector, the origin of the oracle's calibration.
+        Name of each algorithm for tables and plots; origin of the oracle's calibration by detector.
     matched_otherwise
-        Definition of the matching of each algorithm that could not be matched as `settings` says.
+        Definition of the matching of each algorithm that cannot be matched by the rule of `settings`.
     """
 
     settings: EvaluationSettings
@@ -157,8 +146,8 @@ class EvaluationResult:
 class Evaluation:
     """Accumulates chunks of events.
 
-    `oracle` adds the algorithm ``oracle``, perfect pattern recognition; with the `name` ``oracle`` it is the one under
-    evaluation. Memory grows by about 40 bytes for each matched particle and algorithm, as quantiles are exact.
+    `oracle` adds the algorithm ``oracle``, perfect pattern recognition; the `name` ``oracle`` evaluates it alone.
+    Exact quantiles need about 40 bytes of memory for each matched particle and algorithm.
     """
 
     def __init__(
@@ -176,7 +165,7 @@ class Evaluation:
         self.titles: dict[str, str] = {}
         self.calibrations: dict[str, str] = {}
         self.matched_by: dict[str, str] = {}
-        self.unlike: Counter[str] = Counter()  # events whose particles are not those of the truth, by algorithm
+        self.unlike: Counter[str] = Counter()  # events whose particles do not fit the truth, by algorithm
 
     def update(
         self,
@@ -185,10 +174,10 @@ class Evaluation:
         *,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
-        """Count events with truth and links, and reconstructions of these very events by algorithm, `name` among them.
+        """Count events with truth and links, and their reconstructions by algorithm, including `name`.
 
         `InputError`: the events hold no truth, a reconstruction is of other events, a particle's numbers are not
-        finite, or, for matching by hits, there are no links from hits or wrong ones.
+        finite, or links from hits, for matching by hits, are missing or wrong.
         """
         if self.name not in reconstructions and not (self.oracle and self.name == ORACLE):
             raise ValueError(f"expected the reconstruction '{self.name}', found {', '.join(reconstructions) or 'none'}")
@@ -198,26 +187,26 @@ class Evaluation:
             good &= (reconstruction.flags & Flag.BAD_INPUT) == 0
         self.counts["n_events"] += len(events)
         self.counts["n_bad_input"] += int(np.sum(~good))
-        flags = np.bitwise_or.reduce([events.flags, *(found.flags for found in reconstructions.values())])
+        flags = np.bitwise_or.reduce([events.flags, *(reco.flags for reco in reconstructions.values())])
         self.counts["n_truth_tracks"] += int(np.sum((flags & Flag.TRUTH_TRACKS) != 0))
         if self.name in reconstructions:
             stopped = (reconstructions[self.name].flags & Flag.MAX_PARTICLES) != 0
             self.counts["n_max_particles"] += int(np.sum(stopped))
 
         events, settings = events[good], self.settings
-        found = {algorithm: reconstruction[good] for algorithm, reconstruction in reconstructions.items()}
+        recos = {algorithm: reconstruction[good] for algorithm, reconstruction in reconstructions.items()}
         targets, events = without_refused(events, settings.targets, on_error)
         good = (events.flags & Flag.BAD_INPUT) == 0
-        if not good.all():  # without targets: their truth makes no sense
+        if not good.all():
             self.counts["n_bad_input"] += int(np.sum(~good))
-            events, found = events[good], {algorithm: one[good] for algorithm, one in found.items()}
+            events, recos = events[good], {algorithm: reco[good] for algorithm, reco in recos.items()}
             targets = settings.targets(events)
         if self.oracle:
             calibration = load_calibration(events.detector)
-            found[ORACLE] = perfect_reconstruction(events, targets, calibration, use_tracks=settings.use_tracks)
+            recos[ORACLE] = perfect_reconstruction(events, targets, calibration, use_tracks=settings.use_tracks)
             self.calibrations[events.detector.name] = calibration.origin
         if events.reference is not None:
-            found[REFERENCE] = Reconstruction(
+            recos[REFERENCE] = Reconstruction(
                 particles=events.reference,
                 event=events.event,
                 flags=events.flags,
@@ -225,7 +214,7 @@ class Evaluation:
             )
         self.n_targets += int(targets.counts.sum())
         truth, visible = ParticleTable.from_records(targets.particles), visible_truth(events, targets)
-        for algorithm, reconstruction in found.items():
+        for algorithm, reconstruction in recos.items():
             if reconstruction.track_links is not None:
                 reconstruction.check_links("track_links", events)
             reco = ParticleTable.from_records(
@@ -247,7 +236,7 @@ class Evaluation:
         truth: ParticleTable,
         reco: ParticleTable,
     ) -> Matches:
-        """Matches by the rule of the settings, or by `WITHOUT_HITS` for another algorithm that has no links."""
+        """Matches by the rule of the settings, or by `WITHOUT_HITS` for a further algorithm without links."""
         rule, links = self.settings.matching, reconstruction.hit_links
         if isinstance(rule, HitMatching) and links is None:
             if algorithm == self.name:
@@ -262,30 +251,31 @@ class Evaluation:
         if isinstance(rule, Matching):
             return match(truth, reco, rule)
         reconstruction.check_links("hit_links", events)
-        true = Links.of(targets.hit_links)
-        return match_by_hits(true, Links.of(links), events.hits, truth.counts, reco.counts, rule)
+        true_links = Links.of(targets.hit_links)
+        return match_by_hits(true_links, Links.of(links), events.hits, truth.counts, reco.counts, rule)
 
     def _count_unlike(self, truth: ParticleTable, reco: ParticleTable, matches: Matches) -> int:
-        """Number of events whose particles fit the truth of the next event as well, if these are many."""
+        """Number of events whose particles fit the next event's truth as well, if there are many."""
         if isinstance(self.settings.matching, HitMatching):  # its links are checked
             return 0
         if self.settings.matching != WITHOUT_HITS:
             matches = match(truth, reco, WITHOUT_HITS)
         matched = _matched_energy(truth, matches)
-        few = matched < MATCHED * truth.sum_by_event(truth.energy)
-        if few.sum() < max(MIN_UNLIKE, UNLIKE * len(few)):
+        unlike = matched < MIN_MATCHED * truth.sum_by_event(truth.energy)
+        if unlike.sum() < max(MIN_UNLIKE, UNLIKE * len(unlike)):
             return 0
-        following = truth.next_event()
-        of_next = _matched_energy(following, match(following, reco, WITHOUT_HITS))
-        return int(few.sum()) if matched[few].sum() <= 2 * of_next[few].sum() else 0
+        next_truth = truth.next_event()
+        matched_next = _matched_energy(next_truth, match(next_truth, reco, WITHOUT_HITS))
+        return int(unlike.sum()) if matched[unlike].sum() <= 2 * matched_next[unlike].sum() else 0
 
     def result(self) -> EvaluationResult:
-        """The numbers so far; a warning where a reconstruction does not look like one of these events."""
+        """The numbers so far, with a warning about an algorithm whose particles do not fit their events."""
         for algorithm, n_events in self.unlike.items():
             if n_events:
                 text = (
-                    f"in {n_events} of {self.counts['n_events']} events less than {MATCHED:.0%} of the true energy is "
-                    f"matched by '{algorithm}', no more than in the next event: are these its events, in their order?"
+                    f"in {n_events} of {self.counts['n_events']} events less than {MIN_MATCHED:.0%} of the true "
+                    f"energy is matched by '{algorithm}', no more than in the next event: are these its events, in "
+                    "their order?"
                 )
                 warnings.warn(text, ImplausibleWarning, stacklevel=3)
         default = self.settings.matching.definition
@@ -308,7 +298,7 @@ def _matched_energy(truth: ParticleTable, matches: Matches) -> Floats:
 def visible_truth(events: Events, targets: Targets) -> ParticleTable:
     """The particles of the true visible energy and mass: under ``stable`` all visible stable ones, else the targets.
 
-    So the energy of soft particles and of those in the beam pipe counts as lost.
+    Soft particles and particles in the beam pipe are thus counted as lost energy.
     """
     if targets.rule != "stable":
         return ParticleTable.from_records(targets.particles)
@@ -316,6 +306,6 @@ def visible_truth(events: Events, targets: Targets) -> ParticleTable:
 
 
 def _distinct(titles: Mapping[str, str]) -> dict[str, str]:
-    """Titles by algorithm; algorithms of one title have their names added."""
+    """Titles by algorithm; a title of several algorithms gets their names added."""
     counts = Counter(titles.values())
     return {name: title if counts[title] == 1 else f"{title} ({name})" for name, title in titles.items()}

@@ -20,15 +20,15 @@ OPENING_ANGLE = Axis(
     log=True,
 )
 MIN_WIDE_MRAD = 30.0
-"""Opening angle, an edge of the bins, below which pairs of photons do not count for the accuracy of wide pairs."""
+"""Smallest opening angle of a wide pair of photons; an edge of the bins."""
 PHOTON = CLASSES.index("photon")
 
 
 class CountMetrics:
     """Fraction of events with the right number of particles, and the separation of one photon from two.
 
-    The separation takes the events whose targets are one or two photons and nothing else: one reconstructed particle
-    is right for one photon, two or more are right for two.
+    The separation counts events whose only targets are one or two photons: one reconstructed particle is right for one
+    photon, two or more are right for two.
     """
 
     def __init__(self, *, axis: Axis = OPENING_ANGLE) -> None:
@@ -55,9 +55,9 @@ class CountMetrics:
     def result(self) -> Tree:
         """Keys under ``count``."""
         right, total = (self.singles + self.pairs.sum(axis=1)).tolist()
-        found, pairs = self.pairs[:, :-1]
+        binned = self.pairs[:, :-1]
         wide = self.axis.edges[:-1] >= MIN_WIDE_MRAD
-        wide_right, wide_total = (self.singles + self.pairs[:, :-1][:, wide].sum(axis=1)).tolist()
+        wide_right, wide_total = (self.singles + binned[:, wide].sum(axis=1)).tolist()
         return {
             "exact_fraction": fraction(self.differences[0], self.differences.total()),
             "one_vs_two_accuracy": fraction(right, total),
@@ -66,25 +66,25 @@ class CountMetrics:
             "two_photons_found": {
                 "edges": self.axis.edges.tolist(),
                 "unit": self.axis.unit,
-                "n_events": pairs.tolist(),
-                "efficiency": fractions(found, pairs),
+                "n_events": binned[1].tolist(),
+                "efficiency": fractions(*binned),
             },
         }
 
 
 MIN_MASS_FRACTION = 0.01
-"""Fraction of the true visible energy that the true visible mass must exceed; one particle has no mass response."""
+"""Smallest ratio of true visible mass and energy for a mass response; excludes single particles."""
 
 
 class EventMetrics:
-    """Response of the visible energy and mass to all that is visible in the event, target or not."""
+    """Response of the visible energy and mass: reconstructed over true, of all visible particles, target or not."""
 
     def __init__(self) -> None:
         self.energy = Distribution()
         self.mass = Distribution()
 
     def update(self, visible: ParticleTable, reco: ParticleTable) -> None:
-        """Count events: their visible truth and what was reconstructed."""
+        """Count events by their visible truth and reconstructed particles."""
         true_energy, true_mass = _energy_and_mass(visible)
         energy, mass = _energy_and_mass(reco)
         used = true_energy > 0
@@ -98,7 +98,7 @@ class EventMetrics:
 
 
 class TrackMetrics:
-    """Momentum of the events' tracks that is in neutral particles, and in none."""
+    """Fractions of the track momentum in neutral particles, and in no particle."""
 
     def __init__(self) -> None:
         self.neutral = WeightedFraction()
@@ -106,10 +106,10 @@ class TrackMetrics:
 
     def update(self, momentum: Floats) -> None:
         """Count events by their `pflow.event.particles.Reconstruction.track_momentum`."""
-        total, *parts = momentum[momentum[:, 0] > 0].T
-        for count, part in zip((self.neutral, self.none), parts, strict=True):
-            if not np.isnan(part).any():  # unknown without links from tracks
-                count.add(total, part / total)
+        total, neutral, none = momentum[momentum[:, 0] > 0].T
+        self.none.add(total, none / total)
+        if not np.isnan(neutral).any():  # unknown without links from tracks
+            self.neutral.add(total, neutral / total)
 
     def result(self) -> Tree:
         """Keys under ``track_momentum``."""
@@ -128,15 +128,15 @@ def _numbers(response: Distribution) -> Tree:
 
 
 def _energy_and_mass(table: ParticleTable) -> tuple[Floats, Floats]:
-    """Sum of energies and invariant mass of each event, GeV; a negative square of the mass counts as 0."""
+    """Sum of energies and invariant mass of each event, GeV; 0 for a negative squared mass."""
     energy, px, py, pz = map(table.sum_by_event, (table.energy, *table.momentum.T))
     return energy, np.sqrt(np.maximum(0.0, energy**2 - (px**2 + py**2 + pz**2)))
 
 
 class IndexedMetrics:
-    """Count, energy, charge, identity and direction of pairs by rank in energy.
+    """Metrics of the first paper: the particles of each event are paired by rank in energy.
 
-    Particles are paired by falling energy in each event; additional ones enter the count alone.
+    Particles without a partner enter the count difference alone.
     """
 
     def __init__(self) -> None:
@@ -150,8 +150,10 @@ class IndexedMetrics:
         """Count events; true energies must be above 0."""
         self.count_difference.add(reco.counts - truth.counts)
         overlap = np.minimum(truth.counts, reco.counts)
-        i = truth.by_falling_energy()[truth.local_index < overlap[truth.event]]
-        j = reco.by_falling_energy()[reco.local_index < overlap[reco.event]]
+        i, j = (
+            np.lexsort((-table.energy, table.event))[table.local_index < overlap[table.event]]
+            for table in (truth, reco)
+        )
         self.rel_error.add((reco.energy[j] - truth.energy[i]) / truth.energy[i])
         self.angle.add(np.degrees(angle_between(truth.momentum[i], reco.momentum[j])))
         self.n_charge += int(np.sum(np.rint(truth.charge[i]) == np.rint(reco.charge[j])))

@@ -1,4 +1,4 @@
-"""Jets: energy response of reconstructed jets that match a true one.
+"""Jets: energy response of reconstructed jets that match a true jet.
 
 FastJet (M. Cacciari, G. P. Salam, G. Soyez, EPJ C72 (2012) 1896) is an optional dependency; without it the results have
 no jets.
@@ -26,10 +26,10 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "genkt_r07": {"radius": 0.7},
     "durham_2": {"n_jets": 2},
 }
-"""Names in the results, and what they are to `find_jets`."""
+"""Names in the results, and options of `find_jets`."""
 
 MIN_ENERGY = 10.0
-"""Energy that a true jet needs to be counted, GeV. A reconstructed one needs none."""
+"""Smallest energy of a true jet, GeV; reconstructed jets have no minimum."""
 MATCHING = Matching(cost="angle", cut=0.1)
 
 
@@ -43,11 +43,12 @@ def find_jets(particles: ParticleTable, *, n_jets: int | None = ..., radius: flo
 @overload
 def find_jets(particles: ak.Array, *, n_jets: int | None = ..., radius: float | None = ...) -> ak.Array: ...
 def find_jets(particles: Any, *, n_jets: int | None = None, radius: float | None = None) -> Any:
-    """The jets of each event, of particles as of `Reconstruction`, ``Events.truth`` or any four-momenta in GeV.
+    """The jets of each event, from particles of a `Reconstruction`, ``Events.truth`` or any four-momenta in GeV.
 
-    Give `n_jets`, so many jets of an exclusive e+e- kt (Durham) clustering, none of fewer particles; or `radius`, rad,
-    of the inclusive e+e- generalised kt algorithm with p = -1. Jets, [event, jet], are four-momenta (E scheme).
-    ConfigError: neither or both, a number or radius that cannot be, or the package fastjet is not installed.
+    `n_jets` is the number of jets of an exclusive e+e- kt (Durham) clustering; an event with fewer particles has no
+    jets. `radius`, rad, is for the inclusive e+e- generalised kt algorithm with p = -1. Jets, [event, jet], are
+    four-momenta (E scheme). ConfigError: neither or both are given or one is out of range, or the package fastjet is
+    not installed.
 
     >>> events = pflow.read_events("zqq_test_small.root", entry_stop=2)
     >>> find_jets(events.reference, n_jets=2).energy
@@ -62,8 +63,8 @@ def find_jets(particles: Any, *, n_jets: int | None = None, radius: float | None
     if isinstance(particles, ak.Array):
         names = ("px", "py", "pz", "energy")
         four_momenta = {name: getattr(particles, name) for name in names}
-        nothing = ak.zeros_like(four_momenta["energy"])
-        table = ParticleTable.from_records(ak.zip({**four_momenta, "charge": nothing, "pdg": nothing}))
+        zeros = ak.zeros_like(four_momenta["energy"])
+        table = ParticleTable.from_records(ak.zip({**four_momenta, "charge": zeros, "pdg": zeros}))
         jets = _find_jets(table, n_jets, radius)
         columns = zip(names, (*jets.momentum.T, jets.energy), strict=True)
         return jagged.records({name: np.ascontiguousarray(values) for name, values in columns}, jets.counts)
@@ -80,14 +81,8 @@ def _find_jets(particles: ParticleTable, n_jets: int | None, radius: float | Non
         counts[enough] = ak.to_numpy(ak.num(jets, axis=1))
         flat = ak.flatten(jets, axis=1)
         four_momenta = np.stack([ak.to_numpy(flat[name]) for name in ("E", "px", "py", "pz")], axis=1)
-    nothing = np.zeros(len(four_momenta))
-    return ParticleTable(
-        counts=counts,
-        pdg=nothing.astype(np.int64),
-        charge=nothing,
-        energy=four_momenta[:, 0],
-        momentum=four_momenta[:, 1:],
-    )
+    zeros, energy, momentum = np.zeros(len(four_momenta)), four_momenta[:, 0], four_momenta[:, 1:]
+    return ParticleTable(counts=counts, pdg=zeros.astype(np.int64), charge=zeros, energy=energy, momentum=momentum)
 
 
 def _cluster(inputs: ak.Array, n_jets: int | None, radius: float | None) -> ak.Array:
@@ -99,7 +94,7 @@ def _cluster(inputs: ak.Array, n_jets: int | None, radius: float | None) -> ak.A
     if n_jets is not None:
         definition = fastjet.JetDefinition0Param(fastjet.ee_kt_algorithm)
         with warnings.catch_warnings():
-            # The wrapper warns of exclusive jets with anything but the hadron colliders' kt.
+            # The wrapper warns about exclusive jets of any algorithm but the hadron colliders' kt.
             warnings.filterwarnings("ignore", message="dcut and exclusive jets")
             return fastjet.ClusterSequence(inputs, definition).exclusive_jets(n_jets)
     definition = fastjet.JetDefinition(fastjet.ee_genkt_algorithm, radius, -1.0)
@@ -113,14 +108,14 @@ def _definition(n_jets: int | None = None, radius: float | None = None) -> str:
 
 
 class JetMetrics:
-    """Response E_reco / E_true of matched jets, and the matched fraction of true jets, made of all that is visible."""
+    """Response E_reco / E_true of matched jets, and the matched fraction of true jets of all visible particles."""
 
     def __init__(self) -> None:
         self.response = {name: Distribution() for name in ALGORITHMS}
         self.n_true = dict.fromkeys(ALGORITHMS, 0)
 
     def update(self, visible: ParticleTable, reco: ParticleTable) -> None:
-        """Count events: their visible truth and what was reconstructed."""
+        """Count events by their visible truth and reconstructed particles."""
         for name, response in self.response.items():
             true_jets = find_jets(visible, **ALGORITHMS[name])
             true_jets = true_jets.take(true_jets.energy >= MIN_ENERGY)

@@ -1,4 +1,4 @@
-"""One-to-one assignment of reconstructed to true particles in every event: by their momenta, or by shared hits."""
+"""One-to-one assignment of reconstructed to true particles in each event: by momenta, or by shared hits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import angle_between
 
 ANGLE_SCALE = 0.1
-"""Angle that costs as much as an energy wrong by 100%, rad."""
+"""Angle, rad, with the cost of an energy error of 100%."""
 PAIRS_AT_ONCE = 1 << 20
 """Pairs whose costs are held in memory together: about 150 MB."""
 
@@ -30,14 +30,14 @@ def angle_energy(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) ->
 
 
 def angle(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
-    """Angle between the directions of the pairs (i, j), rad, float64 [P]: for jets."""
+    """Cost for jets: angle between the directions of the pairs (i, j), rad, float64 [P]."""
     return np.asarray(angle_between(truth.momentum[i], reco.momentum[j]))
 
 
 def pt_delta_r(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
     """Cost sqrt((dpt / pt_true)^2 + dR^2), infinite for charged with neutral; Glow (arXiv:2508.20092), HGPflow."""
-    true, found = truth.vectors[i], reco.vectors[j]
-    cost = np.hypot((found.pt - true.pt) / true.pt, true.deltaR(found))
+    true, measured = truth.vectors[i], reco.vectors[j]
+    cost = np.hypot((measured.pt - true.pt) / true.pt, true.deltaR(measured))
     return np.where((truth.charge[i] != 0) == (reco.charge[j] != 0), cost, np.inf)
 
 
@@ -53,7 +53,7 @@ COSTS: dict[str, tuple[Cost, str]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Matching:
-    """A rule of assignment: a cost in `COSTS`, and the largest one of a match; None: as many pairs as possible.
+    """A rule of assignment: a cost in `COSTS`, and the largest cost of a match; None: as many pairs as possible.
 
     >>> print(Matching(cost="angle", cut=0.1).definition)
     one-to-one assignment of least total cost, angle in rad; pairs above cost 0.1 are not matches
@@ -90,12 +90,12 @@ def match(truth: ak.Array, reco: ak.Array, matching: Matching | None = ...) -> a
 def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
     """Assign reconstructed to true particles, one to one, event by event.
 
-    Particles [event, particle], as ``Targets.particles`` and ``Reconstruction.particles``, give [event, match] records
-    with the indices ``truth`` and ``reco`` in the event's lists, and the ``cost``; tables give `Matches`.
+    Particles [event, particle], such as ``Targets.particles`` and ``Reconstruction.particles``, give [event, match]
+    records with the indices ``truth`` and ``reco`` in the event's lists, and the ``cost``; tables give `Matches`.
 
     With a cut, the assignment maximises the sum of (cut - cost) over the matches, so that a pair above the cut never
-    takes a partner away from one below it. Without a cut, it matches as many particles as possible at the least total
-    cost. Of equally good assignments the solver's first one is taken, which depends on the order of the particles only.
+    takes a partner away from a pair below it. Without a cut, it matches as many particles as possible at the least
+    total cost. Of equally good assignments the solver takes its first, which depends only on the particles' order.
 
     >>> events = pflow.read_events("multi_test_small.root", entry_stop=2)
     >>> true, reco = pflow.select_targets(events).particles, events.reference
@@ -118,7 +118,7 @@ def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
     for i, j in _pairs(truth, reco):
         with np.errstate(divide="ignore", invalid="ignore"):
             cost = COSTS[matching.cost][0](truth, reco, i, j)
-        cost[np.isnan(cost)] = np.inf  # no energy or no transverse momentum to divide by
+        cost[np.isnan(cost)] = np.inf  # the true energy or transverse momentum is 0
         possible = np.isfinite(cost) if matching.cut is None else cost <= matching.cut
         pairs.append(np.stack([i, j])[:, possible])
         costs.append(cost[possible])
@@ -143,10 +143,10 @@ def _runs(keys: Ints) -> list[tuple[int, int]]:
 
 
 def best_pairs(event: Ints, i: Ints, j: Ints, cost: Floats, cut: float | None) -> Matches:
-    """Choose among pairs (i, j), int64 [P], as `match` says, but none of infinite `cost`; `event` int64 [N], sorted."""
+    """Choose among pairs (i, j), int64 [P], of finite `cost` by the rule of `match`; `event` int64 [N], sorted."""
     possible = np.isfinite(cost) if cut is None else cost <= cut
     i, j, cost = i[possible], j[possible], cost[possible]
-    # Partners without another possible partner need no solver.
+    # Pairs whose particles have no further possible partner need no solver.
     chosen = (np.bincount(i, minlength=1)[i] == 1) & (np.bincount(j, minlength=1)[j] == 1)
     rest = np.flatnonzero(~chosen)
     for first, last in _runs(event[i[rest]]):
@@ -157,12 +157,12 @@ def best_pairs(event: Ints, i: Ints, j: Ints, cost: Floats, cut: float | None) -
 
 
 def _assign(i: Ints, j: Ints, cost: Floats, cut: float | None) -> Ints:
-    """Positions of the best pairs of one event among its possible ones."""
+    """Indices of the best pairs of one event among its possible pairs."""
     rows, row_of = np.unique(i, return_inverse=True)
     columns, column_of = np.unique(j, return_inverse=True)
     shape = (len(rows), len(columns))
-    # Cost of an impossible pair: the cut, one rounding step higher so that a pair at the cut is a match; or more than
-    # all others together, so that as few as possible are chosen.
+    # Cost of an impossible pair: with a cut, one rounding step above it, so that a pair at the cut is a match; without,
+    # more than the sum of all costs, so that the solver chooses as few as possible.
     impossible = float(cost.sum()) + 1.0 if cut is None else float(np.nextafter(cut, np.inf))
     matrix = np.full(shape, impossible)
     matrix[row_of, column_of] = cost
@@ -188,7 +188,7 @@ class HitMatching:
 
     @property
     def cost(self) -> str:
-        """Its name."""
+        """Name of the cost."""
         return "hits"
 
     @property
@@ -208,30 +208,30 @@ class HitMatching:
 def overlaps(
     truth: Links, reco: Links, hit_energy: Floats, n_hits: Ints, n_true: Ints, n_reco: Ints
 ) -> tuple[Ints, Ints, Floats]:
-    """Pairs of true and reconstructed particles that share a hit, and their overlap, [P]; energies of all hits, GeV.
+    """Pairs of true and reconstructed particles that share a hit, and their overlap, [P]; `hit_energy` [all hits], GeV.
 
     The overlap is the intersection over union of their energy-weighted hit sets (HitPF's rule): a hit counts
     min(weight_true, weight_reco) of its energy in the intersection and max(weight_true, weight_reco) in the union.
     """
-    hit, particle = truth.flat_source(n_hits), truth.flat_particle(n_true)
-    other_hit, other_particle = reco.flat_source(n_hits), reco.flat_particle(n_reco)
-    # All pairs of a true and a reconstructed link of one hit.
-    order = np.argsort(other_hit, kind="stable")
-    first = np.searchsorted(other_hit[order], hit, side="left")
-    partners = np.searchsorted(other_hit[order], hit, side="right") - first
-    left = jagged.event_index(partners)
-    right = order[np.repeat(first, partners) + jagged.local_index(partners)]
+    true_hit, true_particle = truth.flat_source(n_hits), truth.flat_particle(n_true)
+    reco_hit, reco_particle = reco.flat_source(n_hits), reco.flat_particle(n_reco)
+    # All pairs of a true and a reconstructed link from the same hit.
+    order = np.argsort(reco_hit, kind="stable")
+    first = np.searchsorted(reco_hit[order], true_hit, side="left")
+    n_partners = np.searchsorted(reco_hit[order], true_hit, side="right") - first
+    a = jagged.event_index(n_partners)
+    b = order[np.repeat(first, n_partners) + jagged.local_index(n_partners)]
 
-    weight, other_weight = truth.weight.astype(np.float64), reco.weight.astype(np.float64)
-    shared = np.minimum(weight[left], other_weight[right]) * hit_energy[hit[left]]
-    i, j, intersection = sum_by_pair(particle[left], other_particle[right], shared)
-    union = np.bincount(particle, weight * hit_energy[hit], int(n_true.sum()))[i] - intersection
-    union += np.bincount(other_particle, other_weight * hit_energy[other_hit], int(n_reco.sum()))[j]
+    true_weight, reco_weight = truth.weight.astype(np.float64), reco.weight.astype(np.float64)
+    shared = np.minimum(true_weight[a], reco_weight[b]) * hit_energy[true_hit[a]]
+    i, j, intersection = sum_by_pair(true_particle[a], reco_particle[b], shared)
+    union = np.bincount(true_particle, true_weight * hit_energy[true_hit], int(n_true.sum()))[i] - intersection
+    union += np.bincount(reco_particle, reco_weight * hit_energy[reco_hit], int(n_reco.sum()))[j]
     return i, j, np.divide(intersection, union, out=np.zeros(len(i)), where=union > 0)
 
 
 def match_by_hits(truth: Links, reco: Links, hits: ak.Array, n_true: Ints, n_reco: Ints, rule: HitMatching) -> Matches:
-    """One-to-one assignment of the largest total overlap; `match` with the cost 1 - overlap."""
+    """One-to-one assignment of the largest total overlap, by `best_pairs` with the cost 1 - overlap."""
     energy = jagged.flat(hits["energy"], np.float64)
     i, j, overlap = overlaps(truth, reco, energy, jagged.count(hits), n_true, n_reco)
     return best_pairs(jagged.event_index(n_true), i, j, 1.0 - overlap, rule.cut)

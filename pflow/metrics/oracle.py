@@ -1,9 +1,9 @@
-"""The oracle: the reconstruction of perfect pattern recognition (perfect particle flow), from the truth links.
+"""The oracle: perfect pattern recognition (perfect particle flow) by the truth links.
 
-Every hit and track is assigned to the particle that made it; no other truth is used. A target with a track is measured
-by the track, and all hits of the target and its descendants are dropped. Any other target is the sum of the particles
-that it had become at the calorimeter (a photon's conversion electrons, the pions of a decay): those with a track are
-measured by the track, the others by the calibrated sum of their hits' energies at the hits' log-weighted barycentre.
+Every hit and track is assigned to the particle that made it. A target with a track is measured by the track, and all
+hits of the target and its descendants are dropped. Any other target is the sum of its descendants at the calorimeter
+(a photon's conversion electrons, the pions of a decay): each is measured by its track or, without one, by the
+calibrated sum of its hits' energies at the hits' log-weighted barycentre. Charge, mass and identity are the true ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KINDS = ("electromagnetic", "hadronic")
 
 
 def shower_kind(pdg: npt.ArrayLike) -> Ints:
-    """Index into `KINDS` of the shower that a particle of this code makes, int64, same shape."""
+    """Index into `KINDS` of the shower of each PDG code, int64, same shape."""
     return np.where(np.isin(np.abs(np.asarray(pdg)), (11, 22)), 0, 1)
 
 
@@ -43,9 +43,9 @@ def shower_kind(pdg: npt.ArrayLike) -> Ints:
 class ShowerCalibration:
     """Energy of a shower from the energies in the calorimeters: sum of factor x energy, times an angular correction.
 
-    For each of `KINDS`, `factors` has the factor of each calorimeter by its name, in the order of the detector's, and
-    `angular` the correction in each bin of |cos theta| (`cos_edges`), linear between their middles. `origin` says what
-    it was fitted on.
+    For each of `KINDS`, `factors` has the factor of each calorimeter by name, in the detector's order, and `angular`
+    the correction in each bin of |cos theta| (`cos_edges`), linear between the bins' middles. `origin` names the sample
+    of the fit.
     """
 
     origin: str
@@ -77,7 +77,7 @@ class ShowerCalibration:
 
 
 def load_calibration(detector: Detector) -> ShowerCalibration:
-    """The built-in calibration for a detector by its name (``configs/oracle/*.yaml``), or the unit one."""
+    """The built-in calibration with the detector's name (``configs/oracle/*.yaml``), else the unit calibration."""
     if detector.name not in builtin_names("oracle"):
         return ShowerCalibration.unit(detector)
     path = resolve("oracle", detector.name)
@@ -111,7 +111,7 @@ def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
     """Showers of the particles that entered the calorimeter; `rule` assigns hits to them: ``entering`` or ``calo``."""
     truth, links = _truth(events), events.hit_links
     if links is None:
-        raise events.error("the oracle needs links from hits to particles; there are none")
+        raise events.error("the oracle needs links from hits to particles; the file holds none")
     columns, flat = jagged.columns(events.hits), Links.of(links)
     hit = flat.flat_source(jagged.count(events.hits))
     linked = assigned_ancestors(events, rule=rule)[flat.flat_particle(jagged.count(truth))]
@@ -134,10 +134,9 @@ def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
 def perfect_reconstruction(
     events: Events, targets: Targets, calibration: ShowerCalibration, *, use_tracks: bool = True
 ) -> Reconstruction:
-    """One particle for each target that left a track or hits; without `use_tracks`, of the calorimeter alone.
+    """One particle for each target with a track or hits; without `use_tracks`, only hits are used.
 
-    Identity, charge and mass are the true ones. A particle measured by its track has E^2 = p^2 + m^2; a shower counts
-    as massless. The links are the true links of the targets that were found.
+    A particle measured by its track has E^2 = p^2 + m^2; a shower is massless. The links are the targets' true links.
     """
     truth = _truth(events)
     if not use_tracks:
@@ -145,7 +144,7 @@ def perfect_reconstruction(
     track, particle = tracks_of_particles(events)
     target, first_tracked = _ancestry(truth, targets, particle)
 
-    # A track below another track of the same target is dropped with the upper one's descendants.
+    # A track of a particle whose ancestor, up to the target, has a track is dropped.
     used = (first_tracked[particle] == particle) & (target[particle] >= 0)
     track, particle = track[used], particle[used]
     track_momentum = np.zeros((0, 3))
@@ -159,44 +158,52 @@ def perfect_reconstruction(
     length = np.maximum(np.linalg.norm(showers.position, axis=1), np.finfo(np.float64).tiny)
     shower_momentum = showers.position * (shower_energy / length)[:, None]
 
-    found_by, n = target[np.concatenate([particle, showers.particle])], int(targets.counts.sum())
+    measured_target, n = target[np.concatenate([particle, showers.particle])], int(targets.counts.sum())
     columns = [np.concatenate([track_energy, shower_energy]), *np.concatenate([track_momentum, shower_momentum]).T]
-    sums = (np.bincount(found_by, column, n).astype(np.float64) for column in columns)
-    found = np.bincount(found_by, minlength=n) > 0
+    energy, px, py, pz = (np.bincount(measured_target, column, n).astype(np.float64) for column in columns)
+    is_measured = np.bincount(measured_target, minlength=n) > 0
+    counts = np.bincount(jagged.event_index(targets.counts)[is_measured], minlength=len(targets))
+    columns_by_name = {"pdg": "pdg", "charge": "charge", "mass": "rest_mass"}
+    identity = {name: jagged.flat(targets.particles[column]) for name, column in columns_by_name.items()}
+    quantities = identity | {"energy": energy, "px": px, "py": py, "pz": pz}
+    index = np.full(n, -1, dtype=np.int64)  # of the target among the event's particles
+    index[is_measured] = jagged.local_index(counts)
     return Reconstruction(
-        particles=_particles(targets, found, dict(zip(("energy", "px", "py", "pz"), sums, strict=True))),
+        particles=make_particles(
+            **{name: jagged.unflatten(values[is_measured], counts) for name, values in quantities.items()}
+        ),
         event=events.event,
         flags=events.flags,
         name=ORACLE,
-        hit_links=_links(targets.hits, targets, found),
-        track_links=None if targets.tracks is None else _links(targets.tracks, targets, found),
+        hit_links=targets.links_to(targets.hits, index).records(),
+        track_links=None if targets.tracks is None else targets.links_to(targets.tracks, index).records(),
     )
 
 
 def _ancestry(truth: ak.Array, targets: Targets, tracked_particles: Ints) -> tuple[Ints, Ints]:
-    """Each particle's target (itself or the nearest ancestor that is one), index into the targets, int64 [N]; -1 none.
+    """Each particle's target, the nearest of itself and its ancestors, index into the targets, int64 [N]; -1 for none.
 
-    And the first particle with a track on the way down from the target to the particle, int64 [N].
+    And the first particle with a track on the path from the target down to the particle, int64 [N]; -1 for none.
     """
     counts = jagged.count(truth)
     size = int(counts.sum())
     parent = np.where(jagged.flat(truth["parent"]) < 0, -1, jagged.global_index(truth["parent"], counts))
     index = jagged.global_index(targets.particles["index"], counts)
-    own_target, has_track = np.full(size, -1), np.zeros(size, dtype=np.bool_)
-    own_target[index] = np.arange(len(index))
+    target_index, has_track = np.full(size, -1), np.zeros(size, dtype=np.bool_)
+    target_index[index] = np.arange(len(index))
     has_track[tracked_particles] = True
-    target, first_tracked, at = np.full(size, -1), np.full(size, -1), np.arange(size)
-    while (at >= 0).any():
-        moving = at >= 0
-        here = at[moving]
-        target[moving] = own_target[here]
-        first_tracked[moving] = np.where(has_track[here], here, first_tracked[moving])
-        at[moving] = np.where(own_target[here] < 0, parent[here], -1)
+    target, first_tracked, ancestor = np.full(size, -1), np.full(size, -1), np.arange(size)
+    while (ancestor >= 0).any():
+        moving = ancestor >= 0
+        current = ancestor[moving]
+        target[moving] = target_index[current]
+        first_tracked[moving] = np.where(has_track[current], current, first_tracked[moving])
+        ancestor[moving] = np.where(target_index[current] < 0, parent[current], -1)
     return target, first_tracked
 
 
 def tracks_of_particles(events: Events) -> tuple[Ints, Ints]:
-    """Flat indices of tracks and of the particles that they are assigned to; the first track of each particle."""
+    """Flat indices of each particle's first track and of the particle."""
     if events.tracks is None or events.track_links is None or events.truth is None:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     links = Links.of(events.track_links)
@@ -205,25 +212,6 @@ def tracks_of_particles(events: Events) -> tuple[Ints, Ints]:
     best = largest_weight(track, particle, links.weight)
     _, first = np.unique(particle[best], return_index=True)
     return track[best][first], particle[best][first]
-
-
-def _particles(targets: Targets, found: npt.NDArray[np.bool_], measured: dict[str, Floats]) -> ak.Array:
-    """Records of the targets that were found, with the measured energy and momentum."""
-    identity = {"pdg": "pdg", "charge": "charge", "mass": "rest_mass"}
-    columns = {name: jagged.flat(targets.particles[field]) for name, field in identity.items()} | measured
-    counts = _n_found(targets, found)
-    return make_particles(**{name: ak.unflatten(column[found], counts) for name, column in columns.items()})
-
-
-def _links(links: Links, targets: Targets, found: npt.NDArray[np.bool_]) -> ak.Array:
-    """Links to the targets that were found, with indices among these."""
-    index = np.full(len(found), -1, dtype=np.int64)
-    index[found] = jagged.local_index(_n_found(targets, found))
-    return targets.links_to(links, index).records()
-
-
-def _n_found(targets: Targets, found: npt.NDArray[np.bool_]) -> Ints:
-    return np.bincount(jagged.event_index(targets.counts)[found], minlength=len(targets))
 
 
 def _truth(events: Events) -> ak.Array:

@@ -38,10 +38,10 @@ ANGLE_EDGES_DEG = np.logspace(-4, 2, 91)
 
 
 class ParticleMetrics:
-    """Metrics of a one-to-one assignment in bins of energy [GeV] and polar angle [deg], the two `axes`.
+    """Metrics of a one-to-one assignment, also in bins of energy [GeV] and polar angle [deg], the two `axes`.
 
-    Efficiency, response and angle go by the true particle's class, energy and polar angle; fake rate and purity by the
-    reconstructed particle's. Particles outside the bins count in every number that is not binned.
+    Efficiency, response and angle are by the true particle's class, energy and polar angle; fake rate and purity by the
+    reconstructed particle's. Particles outside the bins count in all numbers without bins.
     """
 
     def __init__(self, *, axes: tuple[Axis, Axis] = (ENERGY, THETA)) -> None:
@@ -141,14 +141,14 @@ class ParticleMetrics:
 
     def _class_result(self, row: slice, response: Distribution, angle: Distribution) -> Tree:
         n_truth, n_reco = int(self.n_truth[row].sum()), int(self.n_reco[row].sum())
-        n_found, n_right = int(self.confusion[row].sum()), int(np.diagonal(self.confusion)[row].sum())
+        n_matched, n_right = int(self.confusion[row].sum()), int(np.diagonal(self.confusion)[row].sum())
         return {
             "n_truth": n_truth,
             "n_reco": n_reco,
-            "efficiency": fraction(n_found, n_truth),
+            "efficiency": fraction(n_matched, n_truth),
             "fake_rate": fraction(n_reco - int(self.confusion[:, row].sum()), n_reco),
             "purity": fraction(n_right, n_reco),
-            "identified": fraction(n_right, n_found),
+            "identified": fraction(n_right, n_matched),
             **_response_numbers(response),
             **_angle_numbers(angle),
         }
@@ -180,7 +180,7 @@ def _coordinate(table: ParticleTable, k: int) -> Floats:
 
 
 def _count(row: Ints, column: Ints, shape: tuple[int, int]) -> Ints:
-    """How often each pair (row, column) occurs, int64 of the given shape."""
+    """Frequency of each pair (row, column), int64 of the given shape."""
     return np.bincount(row * shape[1] + column, minlength=shape[0] * shape[1]).reshape(shape)
 
 

@@ -14,13 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from pflow.errors import ConfigError
-from pflow.metrics.evaluation import ORACLE, REFERENCE, EvaluationResult
+from pflow.metrics.evaluation import REFERENCE, EvaluationResult
+from pflow.metrics.oracle import ORACLE
 from pflow.metrics.stats import Histogram, Number, Series, leaves
 from pflow.physics.pdg import CLASSES
 from pflow.version import versions
 
 SCHEMA = "pflow-metrics-3"
-"""Changes when a key is renamed, removed or redefined; new keys do not change it. Version 3 renamed ``classical`` to
+"""Changes when a key is renamed, removed or redefined, not when one is added. Version 3 renamed ``classical`` to
 ``reference`` and ``legacy`` (the first paper's metrics) to ``energy_rank``."""
 
 VERSIONS = ("pflow", "numpy", "scipy", "awkward", "uproot", "fastjet")
@@ -81,7 +82,7 @@ DEFINITIONS = {
 
 
 def definition_of(key: str) -> str:
-    """The definition of a dotted key, e.g. ``class.photon.efficiency``."""
+    """The definition of a dotted key, e.g. ``class.photon.efficiency``; ConfigError without one."""
     for keys, text in DEFINITIONS.items():
         if keys.count(".") == key.count(".") and fnmatchcase(key, keys):
             return text
@@ -178,7 +179,7 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One row of the table of results: class of particles ("" for all), key, label with unit, number per algorithm."""
+    """A row of the table: class of particles ("" for all), key, label with unit, number for each algorithm."""
 
     section: str
     key: str
@@ -187,20 +188,20 @@ class Row:
 
 
 def rows(result: EvaluationResult, *, paper: bool = False) -> list[Row]:
-    """Rows with a number for any algorithm, all particles, then by class; `paper`: also pairs by rank in energy."""
+    """Rows with a number for any algorithm, for all particles, then by class; `paper` adds pairs by rank in energy."""
     flat = [dict(leaves(tree)) for tree in result.algorithms.values()]
-    wanted = [("", key, label) for key, label in TABLE_ROWS.items() if paper or not key.startswith("energy_rank.")]
+    labels = [("", key, label) for key, label in TABLE_ROWS.items() if paper or not key.startswith("energy_rank.")]
     for name in CLASSES:
         if any(tree[f"class.{name}.{n}"] for tree in flat for n in ("n_truth", "n_reco")):
             title = name.replace("_", " ")
-            wanted += [(name, f"class.{name}.{key}", f"{title}: {label}") for key, label in CLASS_ROWS.items()]
-    found = []
-    for section, key, label in wanted:
+            labels += [(name, f"class.{name}.{key}", f"{title}: {label}") for key, label in CLASS_ROWS.items()]
+    rows = []
+    for section, key, label in labels:
         numbers = tuple(tree.get(key, Number.undefined()) for tree in flat)
         if any(not math.isnan(number.value) for number in numbers):
             unit = unit_of(key)
-            found.append(Row(section, key, label if unit == "1" else f"{label} [{unit}]", numbers))
-    return found
+            rows.append(Row(section, key, label if unit == "1" else f"{label} [{unit}]", numbers))
+    return rows
 
 
 def table(result: EvaluationResult, *, paper: bool = False) -> Table:
@@ -220,7 +221,7 @@ def table(result: EvaluationResult, *, paper: bool = False) -> Table:
 
 
 def number_text(number: Number) -> str:
-    """Value with half its interval, to two digits of it; with the other end of an interval that ends at the value.
+    """Value and half the length of its interval, with two digits; an interval that ends at the value has one sign.
 
     >>> number_text(Number(0.93421, 0.92219, 0.94412))
     '0.934 ±0.011'
@@ -239,19 +240,17 @@ def number_text(number: Number) -> str:
 
 
 def summary(result: EvaluationResult) -> str:
-    """Number of events, of those left out and of those at the maximum number of particles."""
-    text = f"{result.n_events} events"
-    if result.n_bad_input:
-        text += f", {result.n_bad_input} of them left out (bad input)"
-    if result.n_max_particles:
-        text += f", {result.n_max_particles} stopped at the maximum number of particles"
-    if result.n_truth_tracks:
-        text += f", {result.n_truth_tracks} with tracks made from Monte Carlo particles"
-    return text
+    """Number of events, and of events with a flag."""
+    numbers = {
+        "of them left out (bad input)": result.n_bad_input,
+        "stopped at the maximum number of particles": result.n_max_particles,
+        "with tracks made from Monte Carlo particles": result.n_truth_tracks,
+    }
+    return ", ".join([f"{result.n_events} events", *(f"{n} {text}" for text, n in numbers.items() if n)])
 
 
 def method(result: EvaluationResult) -> str:
-    """Truth rule, matching, errors and what was left out, in a few sentences."""
+    """Sentences on truth rule, matching, errors and missing jets."""
     settings = result.settings
     tracks = "" if settings.use_tracks else ", tracks not used"
     otherwise = "".join(
@@ -284,6 +283,6 @@ def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def _finite(values: npt.ArrayLike) -> Any:
     """Numbers as plain data, with None for NaN."""
-    found = np.asarray(values, dtype=np.object_)
-    found[~np.isfinite(values)] = None
-    return found.tolist()
+    plain = np.array(values, dtype=np.object_)
+    plain[~np.isfinite(values)] = None
+    return plain.tolist()

@@ -1,13 +1,12 @@
 """Numbers with their 68.3% intervals: fractions, means, quantiles and resolutions, alone or in bins.
 
-A `Distribution` keeps every value, so quantiles and resolutions are exact and do not depend on the order of the values
-or on chunks; 8 bytes a value. Sums of weights and counts are float64 and int64: the order of the chunks changes a
-`WeightedFraction` by rounding only (1e-15 relative).
+A `Distribution` keeps every value, 8 bytes each, so quantiles and resolutions are exact and do not depend on the order
+of the values or on chunks. A `WeightedFraction` depends on the order of chunks by rounding only (1e-15 relative).
 
-Intervals of quantiles make no assumption on the shape: a quantile q of n values lies between the quantiles
-q -+ sqrt(q (1 - q) / n), and the narrowest interval of content c between contents c -+ sqrt(c (1 - c) / n). To
-first order this is the standard error of a sample quantile, and of the length of the narrowest interval (R. Grübel,
-Annals of Statistics 16 (1988) 619). With fewer than three values the interval is NaN.
+Intervals of quantiles assume no shape: a quantile q of n values lies between the quantiles q -+ sqrt(q (1 - q) / n),
+and the narrowest interval of content c between contents c -+ sqrt(c (1 - c) / n). To first order this is the standard
+error of a sample quantile, and of the length of the narrowest interval (R. Grübel, Annals of Statistics 16 (1988) 619).
+With fewer than three values the interval is NaN.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ class Number:
 
     @classmethod
     def undefined(cls) -> Number:
-        """A metric of no entries."""
+        """A metric without entries."""
         return cls(math.nan, math.nan, math.nan)
 
     def __mul__(self, factor: float) -> Number:
-        """The same in another unit; the factor is positive."""
+        """The number in another unit; the factor is positive."""
         return Number(self.value * factor, self.low * factor, self.high * factor)
 
 
@@ -60,14 +59,14 @@ class Series:
 
     @classmethod
     def of(cls, numbers: Iterable[Number]) -> Series:
-        """From one number a bin."""
+        """From a number for each bin."""
         columns = np.array([(n.value, n.low, n.high) for n in numbers], dtype=np.float64).reshape(-1, 3)
         return cls(value=columns[:, 0], low=columns[:, 1], high=columns[:, 2])
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Histogram:
-    """Counts between edges [bins + 1], and numbers of values outside, for plots only."""
+    """Counts between `edges` [bins + 1], and numbers of values `below` and `above`, for plots only."""
 
     edges: Floats
     counts: Floats
@@ -97,11 +96,10 @@ class Axis:
 
 
 def clopper_pearson(passed: npt.ArrayLike, total: npt.ArrayLike) -> tuple[Floats, Floats]:
-    """Central intervals of fractions that never cover less than `LEVEL`; shapes broadcast.
+    """Central intervals of fractions that cover at least `LEVEL`; shapes broadcast.
 
-    C. J. Clopper, E. S. Pearson, Biometrika 26 (1934) 404, through the quantiles of the beta distribution. Effective
-    counts of weighted entries need not be whole numbers. A total of 0 gives (0, 1); ValueError unless 0 <= passed <=
-    total.
+    C. J. Clopper, E. S. Pearson, Biometrika 26 (1934) 404, by quantiles of the beta distribution. Effective counts of
+    weighted entries may be fractional. A total of 0 gives (0, 1); ValueError unless 0 <= passed <= total.
 
     >>> low, high = clopper_pearson(5, 10)
     >>> round(float(low), 3), round(float(high), 3)
@@ -125,12 +123,12 @@ def fractions(passed: npt.ArrayLike, total: npt.ArrayLike) -> Series:
 
 def fraction(passed: float, total: float) -> Number:
     """passed / total with its Clopper-Pearson interval; NaN in (0, 1) where total is 0."""
-    one = fractions([passed], [total])
-    return Number(float(one.value[0]), float(one.low[0]), float(one.high[0]))
+    series = fractions(passed, total)
+    return Number(float(series.value), float(series.low), float(series.high))
 
 
 class WeightedFraction:
-    """Share of a total weight that passes; Clopper-Pearson interval for n = (sum of w)^2 / (sum of w^2) entries."""
+    """Fraction of a total weight that passes; Clopper-Pearson interval for n = (sum of w)^2 / (sum of w^2) entries."""
 
     def __init__(self) -> None:
         self.passed = 0.0
@@ -138,13 +136,13 @@ class WeightedFraction:
         self.squares = 0.0
 
     def add(self, weights: Floats, passed: npt.NDArray[Any]) -> None:
-        """Count entries of the given weights (at least 0), which pass (bool), or of which a part passes (0 to 1)."""
+        """Count entries with weights of at least 0; `passed`: whether (bool), or what fraction of, each passes."""
         self.passed += float(np.sum(weights * passed))
         self.total += float(np.sum(weights))
         self.squares += float(np.sum(weights**2))
 
     def result(self) -> Number:
-        """Share and interval; NaN in (0, 1) where the total is 0."""
+        """Fraction and interval; NaN in (0, 1) if the total is 0."""
         if not self.total:
             return fraction(0, 0)
         effective = self.total**2 / self.squares
@@ -152,7 +150,7 @@ class WeightedFraction:
 
 
 class Chunks(list[npt.NDArray[Any]]):
-    """Arrays that never change: copies of the list share them."""
+    """Arrays that never change, so that copies of the list share them."""
 
     def __deepcopy__(self, _: object) -> Chunks:
         return Chunks(self)
@@ -166,7 +164,7 @@ class Distribution:
         self.add(values)
 
     def add(self, values: npt.ArrayLike) -> None:
-        """Count all values; ValueError for one that is infinite or not a number."""
+        """Count all values; ValueError for an infinity or NaN."""
         flat = np.array(values, dtype=np.float64).ravel()
         if not np.isfinite(flat).all():
             raise ValueError("cannot count values that are infinite or not a number")
@@ -186,7 +184,7 @@ class Distribution:
         return self._chunks[0]
 
     def mean(self) -> Number:
-        """Mean and standard error; needs one value, and two for the error."""
+        """Mean and standard error; NaN without values, the error also with one."""
         if not self.count:
             return Number.undefined()
         mean = float(np.mean(self.values))
@@ -205,19 +203,19 @@ class Distribution:
         return self.quantile(0.5)
 
     def resolution_68(self) -> Number:
-        """Half the length of the narrowest interval that holds 68.3% of the values; needs two."""
+        """Half the length of the narrowest interval that holds 68.3% of at least two values."""
         if self.count < 2:
             return Number.undefined()
         spread = math.sqrt(LEVEL * (1 - LEVEL) / self.count)
         return self._number(*(0.5 * self._narrowest(c)[2] for c in (LEVEL, LEVEL - spread, LEVEL + spread)))
 
     def resolution_68_over_median(self) -> Number:
-        """`resolution_68` / median, the median taken as exact; undefined for a median of 0."""
+        """`resolution_68` / median, without the median's error; undefined unless the median is above 0."""
         median = self.median().value
         return self.resolution_68() * (1 / median) if median > 0 else Number.undefined()
 
     def resolution_iqr(self) -> Number:
-        """Interquartile range / 1.349: the standard deviation if the values were normal; needs two."""
+        """Interquartile range / 1.349, the standard deviation of a normal distribution, of at least two values."""
         if self.count < 2:
             return Number.undefined()
         spread = 0.5 / math.sqrt(self.count)
@@ -226,14 +224,14 @@ class Distribution:
         return self._number(*[(high - low) / IQR_TO_SIGMA for low, high in ends])
 
     def iqr_over_median(self) -> Number:
-        """Interquartile range / median, the median taken as exact; undefined for a median of 0."""
+        """Interquartile range / median, without the median's error; undefined unless the median is above 0."""
         median = self.median().value
         return self.resolution_iqr() * (IQR_TO_SIGMA / median) if median > 0 else Number.undefined()
 
     def rms90(self) -> Number:
         """Standard deviation in the narrowest interval with 90% of at least two values; Thomson, NIM A 611 (2009) 25.
 
-        The interval is the standard error from the influence function, both ends taken as equally far from the mean.
+        The interval is the standard error from the influence function, with both ends equally far from the mean.
         """
         if self.count < 2:
             return Number.undefined()
@@ -250,18 +248,17 @@ class Distribution:
 
     def histogram(self, edges: npt.ArrayLike) -> Histogram:
         """Counts between edges; bins hold their lower edge, the last one both."""
-        wanted = np.asarray(edges, dtype=np.float64)
-        below, above = np.sum(self.values < wanted[0]), np.sum(self.values > wanted[-1])
-        counts = np.histogram(self.values, wanted)[0].astype(np.float64)
-        return Histogram(edges=wanted, counts=counts, below=float(below), above=float(above))
+        bounds = np.asarray(edges, dtype=np.float64)
+        below, above = np.sum(self.values < bounds[0]), np.sum(self.values > bounds[-1])
+        counts = np.histogram(self.values, bounds)[0].astype(np.float64)
+        return Histogram(edges=bounds, counts=counts, below=float(below), above=float(above))
 
     def _quantiles(self, *q: float) -> list[float]:
-        found: list[float] = np.quantile(self.values, np.clip(q, 0.0, 1.0)).tolist()
-        return found
+        return list(map(float, np.quantile(self.values, np.clip(q, 0.0, 1.0))))
 
     def _narrowest(self, content: float) -> tuple[int, int, float]:
-        """First rank, rank behind the last, and length of the first narrowest interval with this share of all."""
-        # Rounded, as 0.9 * 10 is 9.000...1; the interval holds at least one value.
+        """First rank, last rank + 1, and length of the first narrowest interval with this fraction of the values."""
+        # Rounded, because 0.9 * 10 is 9.000...1; the interval holds at least one value.
         size = min(self.count, max(1, math.ceil(round(min(content, 1.0) * self.count, 9))))
         lengths = self.values[size - 1 :] - self.values[: self.count - size + 1]
         start = int(np.argmin(lengths))
@@ -272,7 +269,7 @@ class Distribution:
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and content of everything in a tree that is not a tree itself, in its order."""
+    """Dotted key and content of each leaf of a tree, in order."""
     for name, content in tree.items():
         key = f"{prefix}.{name}" if prefix else name
         if isinstance(content, Mapping):

@@ -1,4 +1,4 @@
-"""Particles of many events as flat columns: what every metric computes on."""
+"""Particles of many events as flat columns, the input of every metric."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class ParticleTable:
         columns = {"charge": particles["charge"], "energy": particles["energy"], **momentum}
         arrays = {field: jagged.flat(column, np.float64) for field, column in columns.items()}
         for field, values in arrays.items():
-            bad = np.flatnonzero(~np.isfinite(values))
-            if len(bad):
-                event = int(jagged.event_index(counts)[bad[0]])
+            invalid = np.flatnonzero(~np.isfinite(values))
+            if len(invalid):
+                event = int(jagged.event_index(counts)[invalid[0]])
                 raise InputError(
-                    f"{name}: expected finite numbers, found {values[bad[0]]}",
+                    f"{name}: expected finite numbers, found {values[invalid[0]]}",
                     file=file,
                     entry=event if entries is None else int(entries[event]),
                     field=field,
@@ -59,28 +59,19 @@ class ParticleTable:
         return len(self.pdg)
 
     def take(self, rows: npt.NDArray[Any]) -> ParticleTable:
-        """The particles of a mask, or of indices that keep the events in order."""
-        return ParticleTable(
-            counts=np.bincount(self.event[rows], minlength=len(self.counts)),
-            pdg=self.pdg[rows],
-            charge=self.charge[rows],
-            energy=self.energy[rows],
-            momentum=self.momentum[rows],
-        )
+        """The particles chosen by a mask, or by indices in the order of the events."""
+        columns = {name: getattr(self, name)[rows] for name in ("pdg", "charge", "energy", "momentum")}
+        return ParticleTable(counts=np.bincount(self.event[rows], minlength=len(self.counts)), **columns)
 
     def next_event(self) -> ParticleTable:
-        """The particles of the next event in the place of each, of the first in the place of the last."""
+        """A table that gives each event the particles of the next event, and the last event the first's."""
         n = int(self.counts[0])
         columns = {name: np.roll(getattr(self, name), -n, axis=0) for name in ("pdg", "charge", "energy", "momentum")}
         return ParticleTable(counts=np.roll(self.counts, -1), **columns)
 
-    def by_falling_energy(self) -> Ints:
-        """Indices that sort the particles of each event by falling energy, int64 [N]; ties keep their order."""
-        return np.lexsort((-self.energy, self.event))
-
     @cached_property
     def event(self) -> Ints:
-        """int64 [N]: position of each particle's event."""
+        """int64 [N]: index of each particle's event."""
         return jagged.event_index(self.counts)
 
     @cached_property
@@ -90,7 +81,7 @@ class ParticleTable:
 
     @cached_property
     def offsets(self) -> Ints:
-        """int64 [event + 1]: where each event's particles begin."""
+        """int64 [event + 1]: index of each event's first particle, and the number of particles."""
         return jagged.offsets(self.counts)
 
     @cached_property

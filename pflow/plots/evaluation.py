@@ -14,8 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from pflow.metrics.evaluation import ORACLE, REFERENCE, EvaluationResult
+from pflow.metrics.evaluation import REFERENCE, EvaluationResult
 from pflow.metrics.event import OPENING_ANGLE
+from pflow.metrics.oracle import ORACLE
 from pflow.metrics.particles import ENERGY, THETA
 from pflow.metrics.stats import Axis, Histogram, Number, Series, Tree
 from pflow.plots.style import COLORS, MARKERS, styled

@@ -187,7 +187,7 @@ def test_lists_of_files_have_the_numbers_of_one_file(lists, tmp_path):
 def test_lists_in_another_order_are_refused(lists, tmp_path, capsys):
     _, a, b = lists
     assert evaluate(*reco_of(a, b), "--truth", b, a, "-o", tmp_path / "out", "-q") == 1
-    assert f"{a.with_suffix('.reco.root')}: was made from {a}, and in its place in the truth is {b}" in (
+    assert f"{a.with_suffix('.reco.root')}: was made from {a}, and the truth has {b} at this place" in (
         capsys.readouterr().err
     )
 

@@ -1,4 +1,4 @@
-"""Particles by hand: one list of (pdg, energy, theta in degrees, phi in degrees) an event."""
+"""Fixtures that make particles from a list of (pdg, energy [GeV], theta [deg], phi [deg]) for each event."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ Particle = tuple[int, float, float, float]
 
 
 def records(events: Sequence[Sequence[Particle]]) -> ak.Array:
-    """Massless records as a reconstruction holds them."""
+    """Records of massless particles."""
     counts = np.array([len(event) for event in events], dtype=np.int64)
     flat = np.array([particle for event in events for particle in event], dtype=np.float64).reshape(-1, 4)
     pdg = flat[:, 0].astype(np.int64)

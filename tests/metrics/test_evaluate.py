@@ -1,4 +1,4 @@
-"""Evaluation of files and of what is in memory, and how chunks of different lengths come together."""
+"""Evaluation of files and of events in memory."""
 
 import dataclasses
 
@@ -35,32 +35,31 @@ def pandora(sample) -> Reconstruction:
     return Reconstruction(particles=events.reference, event=events.event, flags=events.flags)
 
 
-def test_files_have_the_numbers_of_what_is_in_memory(sample, pandora, tmp_path):
-    reco, seen = tmp_path / "reco.root", []
+def test_files_and_memory_give_the_same_numbers(sample, pandora, tmp_path):
+    reco, calls = tmp_path / "reco.root", []
     with RecoWriter(reco, provenance={}) as writer:
         writer.extend(pandora)
-    here = document(pflow.evaluate(pandora, pflow.read_events(sample)))
-    read = pflow.evaluate(str(reco), [sample], progress=lambda *counts: seen.append(counts))
+    in_memory = document(pflow.evaluate(pandora, pflow.read_events(sample)))
+    of_files = document(pflow.evaluate(str(reco), [sample], progress=lambda *counts: calls.append(counts)))
     for key in ("count", "energy_weighted_efficiency", "oracle", "reference"):
-        assert document(read)[key] == here[key]
-    assert seen[-1] == (25, 1, 1)
+        assert of_files[key] == in_memory[key]
+    assert calls[-1] == (25, 1, 1)
 
 
-def test_further_reconstructions_are_evaluated_beside_it(sample, pandora):
+def test_further_reconstructions_are_compared(sample, pandora):
     result = pflow.evaluate(pandora, pflow.read_events(sample), compare={"Again": pandora}, oracle=False)
     assert list(result.algorithms) == ["PFlow", "Again", "reference"]
 
 
-def test_files_and_memory_are_not_mixed(sample, pandora):
-    with pytest.raises(TypeError, match="reconstructions in memory"):
-        pflow.evaluate("reco.root", pflow.read_events(sample))
-    with pytest.raises(TypeError, match="files of reconstructions"):
-        pflow.evaluate(pandora, sample)
-
-
-def test_swapped_arguments_are_recognised(sample, pandora, tmp_path):
-    with pytest.raises(TypeError, match=r"evaluate\(reco, events\)"):
-        pflow.evaluate(pflow.read_events(sample), pandora)
+def test_mixed_and_swapped_arguments_are_refused(sample, pandora, tmp_path):
+    events = pflow.read_events(sample)
+    for reco, truth, message in (
+        ("reco.root", events, "reconstructions in memory"),
+        (pandora, sample, "files of reconstructions"),
+        (events, pandora, r"evaluate\(reco, events\)"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            pflow.evaluate(reco, truth)
     with pflow.open_events(sample) as file:
         made = {"inputs": [describe_input(file)]}
     with RecoWriter(tmp_path / "reco.root", provenance=made) as writer:
@@ -69,7 +68,7 @@ def test_swapped_arguments_are_recognised(sample, pandora, tmp_path):
         pflow.evaluate(sample, tmp_path / "reco.root")
 
 
-def test_a_result_is_shown_in_a_line_and_as_a_table(sample, pandora):
+def test_repr_and_html_of_a_result(sample, pandora):
     result = pflow.evaluate(pandora, pflow.read_events(sample), oracle=False)
     assert repr(result).startswith("<EvaluationResult: 25 events, efficiency: PFlow 0.9")
     assert len(repr(result)) < 120
@@ -78,77 +77,77 @@ def test_a_result_is_shown_in_a_line_and_as_a_table(sample, pandora):
     assert "<td>fake rate</td>" in table
 
 
-def as_output(path, input_path, events, **reading) -> None:
-    """An output of pflow with the collections of its input; the particles are the reference's."""
+def write_output(path, input_path, events, **reading) -> None:
+    """Write the reference's particles as an output of pflow with the collections of its input."""
     with pflow.open_events(input_path, **reading) as file:
         made = {"inputs": [describe_input(file)]}
         with Edm4hepRecoWriter(path, file, provenance=made) as writer:
             writer.extend(Reconstruction(particles=events.reference, event=events.event, flags=events.flags))
 
 
-def test_an_output_with_the_collections_of_its_input_is_truth_too(cld_rntuple_path, tmp_path):
+def test_an_output_with_the_collections_of_its_input_has_its_truth(cld_rntuple_path, tmp_path):
     events = pflow.read_events(cld_rntuple_path)
-    keep = tmp_path / "keep.root"
-    as_output(keep, cld_rntuple_path, events)
-    check_order([str(keep)], [str(cld_rntuple_path)])
-    found = pflow.evaluate(keep, keep, oracle=False)
-    assert found.algorithms["PFlow"]["n_truth"] == len(select_targets(events).chosen)
+    output = tmp_path / "output.root"
+    write_output(output, cld_rntuple_path, events)
+    check_order([str(output)], [str(cld_rntuple_path)])
+    result = pflow.evaluate(output, output, oracle=False)
+    assert result.algorithms["PFlow"]["n_truth"] == len(select_targets(events).chosen)
 
 
-def test_what_was_made_with_truth_tracks_is_evaluated_with_them(cld_path, cld_sim_path, tmp_path):
+def test_a_reconstruction_with_truth_tracks_is_evaluated_with_truth_tracks(cld_path, cld_sim_path, tmp_path):
     events = pflow.read_events(cld_path, entry_stop=3)
-    as_output(tmp_path / "reco.root", cld_sim_path, events, truth_tracks=True)
+    write_output(tmp_path / "reco.root", cld_sim_path, events, truth_tracks=True)
     assert pflow.evaluate(tmp_path / "reco.root", cld_sim_path, oracle=False).n_truth_tracks == 3
 
 
-def test_an_event_whose_truth_makes_no_sense_is_skipped_alone(sample, pandora, spoil):
+def test_only_the_event_with_invalid_truth_is_skipped(sample, pandora, spoil):
     events = pflow.read_events(sample)
     looped = spoil(events, 0, "truth.parent", 0)
     with pytest.raises(InputError, match="own ancestor"):
         pflow.evaluate(pandora, looped)
     with pytest.warns(BadEntriesWarning, match="1 of 25 entries cannot be used"):
-        found = pflow.evaluate(pandora, looped, on_error="skip")
-    assert (found.n_events, found.n_bad_input) == (25, 1)
-    wanted = document(pflow.evaluate(pandora[1:], events[1:]))
-    assert document(found)["energy"] == wanted["energy"]
-    assert document(found)["oracle"] == wanted["oracle"]
+        result = pflow.evaluate(pandora, looped, on_error="skip")
+    assert (result.n_events, result.n_bad_input) == (25, 1)
+    expected = document(pflow.evaluate(pandora[1:], events[1:]))
+    for key in ("energy", "oracle"):
+        assert document(result)[key] == expected[key]
 
 
-def test_a_bad_particle_of_the_reference_costs_the_reference_alone(sample, pandora, spoil, tmp_path):
+def test_an_invalid_particle_of_the_reference_is_left_out(sample, pandora, spoil, tmp_path):
     events = pflow.read_events(sample)
     write_events(tmp_path / "bad.root", spoil(events, 0, "reference.energy", np.nan))
     with pytest.warns(UserWarning, match="left out"):
-        found = document(pflow.evaluate(pandora, pflow.read_events(tmp_path / "bad.root"), oracle=False))
-    wanted = document(pflow.evaluate(pandora, events, oracle=False))
-    assert (found["n_bad_input"], found["energy"]) == (0, wanted["energy"])
-    assert found["reference"]["n_reco"] == wanted["reference"]["n_reco"] - 1
+        content = document(pflow.evaluate(pandora, pflow.read_events(tmp_path / "bad.root"), oracle=False))
+    expected = document(pflow.evaluate(pandora, events, oracle=False))
+    assert (content["n_bad_input"], content["energy"]) == (0, expected["energy"])
+    assert content["reference"]["n_reco"] == expected["reference"]["n_reco"] - 1
 
 
-def test_outputs_that_hadd_merged_are_checked_by_all_their_inputs(sample, pandora, tmp_path):
-    """hadd keeps the provenance of each as a cycle of one key; more entries than these are of files that it forgot."""
-    other = sample.with_name("gamma1_test_small.root")
-    events = pflow.read_events(other)
+def test_outputs_merged_by_hadd_are_checked_by_all_their_inputs(sample, pandora, tmp_path):
+    """hadd keeps each provenance as a cycle of one key; entries beyond their sum are of files that it forgot."""
+    second_sample = sample.with_name("gamma1_test_small.root")
+    events = pflow.read_events(second_sample)
     second = Reconstruction(particles=events.reference, event=events.event, flags=events.flags)
     notes = []
-    for path in (sample, other):
+    for path in (sample, second_sample):
         with pflow.open_events(path) as file:
             notes.append({"inputs": [describe_input(file)], "options": {}, "flagged": {"MAX_PARTICLES": 1}})
     merged = tmp_path / "merged.root"
     with RecoWriter(merged, provenance=notes[0]) as writer:
         writer.extend(pandora)
         writer.extend(second)
-    assert check_order([str(merged)], [str(other)]) is None
+    assert check_order([str(merged)], [str(second_sample)]) is None
     with uproot.update(merged) as file:
         write_note(file, NOTE, notes[1])
-    made = read_provenance(merged)
-    assert [entry["path"] for entry in made["inputs"]] == [str(sample), str(other)]
-    assert made["flagged"] == {"MAX_PARTICLES": 2}
-    check_order([str(merged)], [str(sample), str(other)])
+    provenance = read_provenance(merged)
+    assert [entry["path"] for entry in provenance["inputs"]] == [str(sample), str(second_sample)]
+    assert provenance["flagged"] == {"MAX_PARTICLES": 2}
+    check_order([str(merged)], [str(sample), str(second_sample)])
     with pytest.raises(InputError, match=r"was made from .*gammasep_test_small\.root"):
-        check_order([str(merged)], [str(other), str(sample)])
+        check_order([str(merged)], [str(second_sample), str(sample)])
 
 
-def test_outputs_of_other_options_that_were_merged_are_told(sample, pandora, tmp_path):
+def test_merged_outputs_of_different_options_give_a_warning(sample, pandora, tmp_path):
     merged = tmp_path / "merged.root"
     with RecoWriter(merged, provenance={"options": {"max_hits": 1}}) as writer:
         writer.extend(pandora)
@@ -158,14 +157,14 @@ def test_outputs_of_other_options_that_were_merged_are_told(sample, pandora, tmp
         read_provenance(merged)
 
 
-def test_particles_of_other_events_with_the_same_numbers_are_told(sample, pandora):
+def test_particles_of_other_events_with_the_same_numbers_give_a_warning(sample, pandora):
     events = pflow.read_events(sample)
-    turned = dataclasses.replace(pandora[np.roll(np.arange(25), 7)], event=events.event)
+    rolled = dataclasses.replace(pandora[np.roll(np.arange(25), 7)], event=events.event)
     with pytest.warns(ImplausibleWarning, match=r"in 2\d of 25 events less than 30% of the true energy is matched"):
-        pflow.evaluate(turned, events, oracle=False)
+        pflow.evaluate(rolled, events, oracle=False)
 
 
-def test_links_to_tracks_that_are_not_there_are_refused(sample, pandora):
+def test_links_from_missing_tracks_are_refused(sample, pandora):
     events = pflow.read_events(sample)
     links = Links.by_event(*(np.array([number]) for number in (3, 7, 0, 1)), len(events)).records()
     with pytest.raises(InputError, match=r"entry 3, 'track_links\.source': PFlow: points outside .* another file\?"):
@@ -173,7 +172,7 @@ def test_links_to_tracks_that_are_not_there_are_refused(sample, pandora):
 
 
 @pytest.fixture
-def of_model(pandora, tmp_path):
+def calo_output(pandora, tmp_path):
     """An output of a model that was trained with rule calo."""
     config = {"rule": "calo", "e_min": 0.3, "stable_status": [1], "invisible": [], "order": "energy"}
     path = tmp_path / "reco.root"
@@ -182,15 +181,15 @@ def of_model(pandora, tmp_path):
     return path
 
 
-def test_the_targets_are_those_of_the_model_unless_told_otherwise(sample, of_model):
-    settings = pflow.evaluate(of_model, sample, oracle=False).settings
+def test_default_settings_are_the_models(sample, calo_output):
+    settings = pflow.evaluate(calo_output, sample, oracle=False).settings
     assert (settings.rule, settings.e_min) == ("calo", 0.3)
-    assert truth_settings({"PFlow": [of_model]}, e_min=1.0) == EvaluationSettings(rule="calo", e_min=1.0)
+    assert truth_settings({"PFlow": [calo_output]}, e_min=1.0) == EvaluationSettings(rule="calo", e_min=1.0)
 
 
-def test_another_rule_than_the_models_is_said(of_model):
+def test_another_rule_than_the_models_gives_a_warning(calo_output):
     with pytest.warns(ImplausibleWarning, match="'stable', its model was trained with 'calo'"):
-        settings = truth_settings({"PFlow": [of_model]}, rule="stable")
+        settings = truth_settings({"PFlow": [calo_output]}, rule="stable")
     assert settings == EvaluationSettings(e_min=0.3)
 
 

@@ -22,7 +22,7 @@ from pflow.physics.pdg import charge_of, mass_of
 
 
 def events_of(particles, *, reference=None, numbers=None) -> Events:
-    """Events whose true particles (pdg, energy, phi in degrees, status) each left all their energy in one hit."""
+    """Events of true particles (pdg, energy, phi in degrees, status), each with all its energy in one hit."""
     counts = np.array([len(event) for event in particles], dtype=np.int64)
     flat = np.array([p for event in particles for p in event], dtype=np.float64).reshape(-1, 4)
     pdg = flat[:, 0].astype(np.int64)
@@ -56,14 +56,10 @@ def events_of(particles, *, reference=None, numbers=None) -> Events:
     )
 
 
-def answer(records, *, numbers=None, flags=None, name="PFlow") -> Reconstruction:
+def answer(records, *, numbers=None, flags=0, name="PFlow") -> Reconstruction:
     n = len(records)
-    return Reconstruction(
-        particles=records,
-        event=np.arange(n) if numbers is None else np.asarray(numbers),
-        flags=np.zeros(n, np.uint32) if flags is None else np.asarray(flags, np.uint32),
-        name=name,
-    )
+    event = np.arange(n) if numbers is None else np.asarray(numbers)
+    return Reconstruction(particles=records, event=event, flags=np.zeros(n, np.uint32) | np.uint32(flags), name=name)
 
 
 TRUTH = [[(22, 10.0, 0, 1), (211, 5.0, 90, 1)], [(22, 20.0, 0, 1)], [], [(130, 4.0, 0, 1)]]
@@ -76,17 +72,16 @@ def evaluate(events: Events, reco: Reconstruction, **options):
 
 def same(a, b) -> bool:
     """Whether two trees of results agree to 1e-12."""
-    mine, theirs = dict(leaves(a)), dict(leaves(b))
-    if list(mine) != list(theirs):
-        return False
-    for key, content in mine.items():
-        for name in ("value", "low", "high") if isinstance(content, Number | Series) else ():
-            if not np.allclose(getattr(content, name), getattr(theirs[key], name), 1e-12, 1e-15, equal_nan=True):
-                return False
-    return True
+    first, second = dict(leaves(a)), dict(leaves(b))
+    return list(first) == list(second) and all(
+        np.allclose(getattr(content, name), getattr(second[key], name), 1e-12, 1e-15, equal_nan=True)
+        for key, content in first.items()
+        if isinstance(content, Number | Series)
+        for name in ("value", "low", "high")
+    )
 
 
-def test_reference_of_the_file_is_evaluated_beside_it(make_records):
+def test_reference_of_the_file_is_evaluated(make_records):
     records = make_records(RECO)
     result = evaluate(events_of(TRUTH, reference=records), answer(records))
     assert list(result.algorithms) == ["PFlow", "reference"]
@@ -94,7 +89,7 @@ def test_reference_of_the_file_is_evaluated_beside_it(make_records):
     assert same(result.algorithms["PFlow"], result.algorithms["reference"])
 
 
-def test_algorithms_of_one_title_are_told_apart(make_records):
+def test_algorithms_with_the_same_title_get_their_names_added(make_records):
     records = make_records(RECO)
     result = evaluate(events_of(TRUTH, reference=records), answer(records, name="Classic"))
     assert result.titles == {"Classic": "Classic (Classic)", "reference": "Classic (reference)"}
@@ -107,8 +102,8 @@ def test_chunks_equal_one_pass(make_records, n_chunks):
         [(rng.choice([22, 211, 130]), rng.uniform(1, 50), rng.uniform(0, 360), 1) for _ in range(rng.integers(0, 6))]
         for _ in range(60)
     ]
-    found = [[(code, e * rng.normal(1, 0.1), 90 + rng.normal(), phi) for code, e, phi, _ in event] for event in truth]
-    events, reco = events_of(truth), answer(make_records(found))
+    answers = [[(code, e * rng.normal(1, 0.1), 90 + rng.normal(), phi) for code, e, phi, _ in event] for event in truth]
+    events, reco = events_of(truth), answer(make_records(answers))
     evaluation = Evaluation()
     for part in np.array_split(np.arange(60), n_chunks):
         chunk = slice(part[0], part[-1] + 1)
@@ -117,18 +112,18 @@ def test_chunks_equal_one_pass(make_records, n_chunks):
     assert same(evaluation.result().algorithms["PFlow"], evaluate(events, reco).algorithms["PFlow"])
 
 
-@pytest.mark.parametrize("where", ["truth", "reconstruction"])
-def test_flagged_events_are_counted_and_bad_input_is_left_out(make_records, where):
+@pytest.mark.parametrize("flagged", ["truth", "reconstruction"])
+def test_flagged_events_are_counted_and_bad_input_is_left_out(make_records, flagged):
     flags = np.array([0, Flag.BAD_INPUT, Flag.TRUTH_TRACKS, Flag.TRUTH_TRACKS], dtype=np.uint32)
-    events = dataclasses.replace(events_of(TRUTH), flags=flags if where == "truth" else 0 * flags)
-    result = evaluate(events, answer(make_records(RECO), flags=flags if where == "reconstruction" else None))
+    events = dataclasses.replace(events_of(TRUTH), flags=flags if flagged == "truth" else 0 * flags)
+    result = evaluate(events, answer(make_records(RECO), flags=flags if flagged == "reconstruction" else 0))
     assert (result.n_events, result.n_bad_input, result.n_truth_tracks) == (4, 1, 2)
     assert (result.algorithms["PFlow"]["n_events"], result.algorithms["PFlow"]["n_truth"]) == (3, 3)
     assert "2 with tracks made from Monte Carlo particles" in summary(result)
 
 
 @pytest.mark.parametrize(
-    ("settings", "wanted"),
+    ("settings", "numbers"),
     [
         ({}, (4, 2)),
         ({"e_min": 6.0}, (2, 2)),
@@ -136,10 +131,10 @@ def test_flagged_events_are_counted_and_bad_input_is_left_out(make_records, wher
         ({"invisible": (22,)}, (2, 0)),
     ],
 )
-def test_settings_are_used(make_records, settings, wanted):
+def test_settings_are_used(make_records, settings, numbers):
     reco = answer(make_records([[(22, 12.0, 90, 0)], [(22, 20.0, 90, 0)], [], []]))
     tree = evaluate(events_of(TRUTH), reco, settings=EvaluationSettings(**settings)).algorithms["PFlow"]
-    assert (tree["n_truth"], tree["n_matched"]) == wanted
+    assert (tree["n_truth"], tree["n_matched"]) == numbers
 
 
 @pytest.mark.parametrize(
@@ -157,16 +152,16 @@ def test_visible_truth(particles, rule, energies):
 
 
 @pytest.mark.parametrize(
-    ("kept", "numbers", "message"),
+    ("numbers", "message"),
     [
-        (4, [5, 6, 9, 8], r"truth.root, entry 2: is event number 7, in reconstruction 'PFlow' 9: not made"),
-        (1, [5], "4 events here, reconstruction 'PFlow' has 1"),
+        ([5, 6, 9, 8], r"truth.root, entry 2: is event number 7, in reconstruction 'PFlow' 9: not made"),
+        ([5], "4 events here, reconstruction 'PFlow' has 1"),
     ],
 )
-def test_other_events_are_refused(make_records, kept, numbers, message):
+def test_other_events_are_refused(make_records, numbers, message):
     events = events_of(TRUTH, numbers=[5, 6, 7, 8])
     with pytest.raises(InputError, match=message):
-        evaluate(events, answer(make_records(RECO[:kept]), numbers=numbers))
+        evaluate(events, answer(make_records(RECO[: len(numbers)]), numbers=numbers))
 
 
 def test_numbers_that_are_not_finite_name_algorithm_file_and_entry(make_records):
@@ -184,7 +179,7 @@ def test_impossible_settings_are_refused(settings):
 
 
 def test_pandora_on_the_geant4_samples(data_dir):
-    for sample, wanted in {  # PHYSICS, section 5: measured there with another code
+    for sample, expected in {  # from PHYSICS.md, section 5, by independent code
         "gamma1": {"count.exact_fraction": (0.934, 0.0005), "angle.mean_deg": (0.036, 0.0005)},
         "gammasep": {"count.one_vs_two_accuracy": (0.947, 0.0005)},
         "zqq": {"event.visible_energy.resolution_68": (0.044, 0.003)},
@@ -193,16 +188,16 @@ def test_pandora_on_the_geant4_samples(data_dir):
         for events in iterate_events(data_dir / "g4" / f"{sample}_test.root", chunk_size=500):
             reco = Reconstruction(particles=events.reference, event=events.event, flags=events.flags, name="Pandora")
             evaluation.update(events, {"Pandora": reco})
-        found = dict(leaves(evaluation.result().algorithms["reference"]))
-        for key, (value, tolerance) in wanted.items():
-            assert found[key].value == pytest.approx(value, abs=tolerance), key
+        numbers = dict(leaves(evaluation.result().algorithms["reference"]))
+        for key, (value, tolerance) in expected.items():
+            assert numbers[key].value == pytest.approx(value, abs=tolerance), key
 
 
 BY_HITS = EvaluationSettings(matching=HitMatching())
 
 
 def linked(records, hits, **options) -> Reconstruction:
-    """An answer whose particles have these hits, one list of (hit, particle, share) an event."""
+    """An answer whose particles have hits, a list of (hit, particle, weight) for each event."""
     counts = [len(event) for event in hits]
     flat = np.array([link for event in hits for link in event]).reshape(-1, 3)
     source, particle, weight = (ak.unflatten(column, counts) for column in flat.T)
@@ -210,15 +205,13 @@ def linked(records, hits, **options) -> Reconstruction:
     return dataclasses.replace(answer(records, **options), hit_links=links)
 
 
-# Targets: a photon (hit 0, 10 GeV) and a pion (hit 1, 5 GeV) in the first event, each with a hit of its own.
 HITS = [[(0, 0, 1.0)], [(0, 0, 1.0)], [], [(0, 0, 0.2)]]
 
 
-def test_hits_decide_and_not_energy_and_angle(make_records):
-    # Far away in energy and angle, but made of the true hit; and the other way round.
+def test_matching_by_hits_ignores_energy_and_angle(make_records):
+    # The first photon is far away but has the true hit; the last particle has the true momentum but 20% of the hit.
     far = [[(22, 90.0, 20, 170)], [(22, 20.0, 90, 0)], [], [(130, 4.0, 90, 0)]]
     tree = evaluate(events_of(TRUTH), linked(make_records(far), HITS), settings=BY_HITS).algorithms["PFlow"]
-    # Matched: the photons of the first two events; 20% of the last event's hit are less than 0.25.
     assert (tree["n_truth"], tree["n_reco"], tree["n_matched"]) == (4, 3, 2)
     assert tree["class"]["photon"]["efficiency"].value == 1.0
     assert tree["class"]["neutral_hadron"]["fake_rate"].value == 1.0
@@ -232,7 +225,7 @@ def test_oracle_by_hits_finds_all_that_have_hits():
     assert result.matched_otherwise == {}
 
 
-def test_algorithms_without_hits_are_matched_otherwise_and_named(make_records):
+def test_algorithms_without_hits_are_matched_by_energy_and_angle_and_named(make_records):
     records = make_records(RECO)
     evaluation = Evaluation(settings=BY_HITS, oracle=True)
     events = events_of(TRUTH, reference=records)
@@ -247,7 +240,7 @@ def test_algorithms_without_hits_are_matched_otherwise_and_named(make_records):
     assert same(result.algorithms["Linked"], result.algorithms["PFlow"])
 
 
-def test_links_to_hits_that_are_not_there_name_file_and_entry(make_records):
+def test_links_from_missing_hits_name_file_and_entry(make_records):
     wrong = linked(make_records(RECO), [[], [(1, 0, 1.0)], [], []])
     message = r"truth.root, entry 1, 'hit_links.source': PFlow: points outside .*, found 1 at index 0"
     with pytest.raises(InputError, match=message):
@@ -255,8 +248,8 @@ def test_links_to_hits_that_are_not_there_name_file_and_entry(make_records):
 
 
 def test_chunks_of_an_algorithm_with_and_without_hits_are_refused(make_records):
-    events, whole = events_of(TRUTH), linked(make_records(RECO), HITS)
+    events, reco = events_of(TRUTH), linked(make_records(RECO), HITS)
     evaluation = Evaluation(settings=BY_HITS)
-    evaluation.update(events[:1], {"PFlow": whole[:1], "Other": whole[:1]})
+    evaluation.update(events[:1], {"PFlow": reco[:1], "Other": reco[:1]})
     with pytest.raises(ValueError, match="some chunks of reconstruction 'Other' have links"):
-        evaluation.update(events[1:], {"PFlow": whole[1:], "Other": answer(make_records(RECO))[1:]})
+        evaluation.update(events[1:], {"PFlow": reco[1:], "Other": answer(make_records(RECO))[1:]})

@@ -15,42 +15,30 @@ def photons(*azimuths_mrad):
     return [(22, 10.0, 90, math.degrees(1e-3 * phi)) for phi in azimuths_mrad]
 
 
-COUNTED = [
-    photons(0, 20),  # found as two
-    photons(0, 20),  # found as one
-    photons(0, 80),  # found as three
-    photons(0, 300),  # found as two, outside the bins
-    photons(0),  # found as one
-    photons(0),  # found as none
-    photons(0),  # found as two
-    [(211, 5.0, 90, 0)],  # no photon: does not count as one against two
-    photons(0, 1, 2),  # three: neither
-    [],  # nothing, rightly found as nothing
+EVENTS = [  # true particles, number of reconstructed ones
+    (photons(0, 20), 2),
+    (photons(0, 20), 1),
+    (photons(0, 80), 3),
+    (photons(0, 300), 2),  # opening angle outside the bins
+    (photons(0), 1),
+    (photons(0), 0),
+    (photons(0), 2),
+    ([(211, 5.0, 90, 0)], 1),  # does not count for one photon against two, nor do the next two
+    (photons(0, 1, 2), 3),
+    ([], 0),
 ]
-COUNTED_RECO = [photons(*range(n)) for n in (2, 1, 3, 2, 1, 0, 2, 1, 3, 0)]
 
 
-@pytest.fixture
-def counts(make_table):
+def test_numbers_of_particles(make_table):
     metrics = CountMetrics(axis=AXIS)
-    metrics.update(make_table(COUNTED), make_table(COUNTED_RECO))
-    return metrics.result()
-
-
-def test_numbers_of_particles(counts):
-    # right: 0, 3, 4, 7, 8, 9
+    metrics.update(make_table([true for true, _ in EVENTS]), make_table([photons(*range(n)) for _, n in EVENTS]))
+    counts = metrics.result()
     assert counts["exact_fraction"].value == pytest.approx(0.6)
     assert counts["difference"] == {"-1": 2, "0": 6, "1": 2}
-    # pairs: found, not, found, found; singles: right, none, two
-    assert counts["one_vs_two_accuracy"].value == pytest.approx(4 / 7)
-    # of these the singles and the pair of 80 mrad
-    assert counts["one_vs_two_accuracy_above_30_mrad"].value == 2 / 4
-
-
-def test_two_photons_by_opening_angle(counts):
-    found = counts["two_photons_found"]
-    assert found["n_events"] == [2, 1]
-    assert found["efficiency"].value.tolist() == [0.5, 1.0]
+    assert counts["one_vs_two_accuracy"].value == pytest.approx(4 / 7)  # three pairs and a single of seven
+    assert counts["one_vs_two_accuracy_above_30_mrad"].value == 2 / 4  # the pair of 80 mrad and a single of four
+    assert counts["two_photons_found"]["n_events"] == [2, 1]
+    assert counts["two_photons_found"]["efficiency"].value.tolist() == [0.5, 1.0]
 
 
 def back_to_back(energy):
@@ -84,43 +72,36 @@ def test_events_without_mass_reconstruction_or_truth(make_table, visible, reco, 
     assert result["visible_energy"]["response_median"].value == pytest.approx(response, nan_ok=True)
 
 
-# Pairs by rank in energy, on a hand-made sample.
-#
+# Pairs by rank in energy.
 # Event 0: truth 10 (photon) and 4 (pi+), answer 12 (photon) and 5 (pi-, 90 degrees off) and 1, in another order.
-# Event 1: truth 3, no answer. Event 2: nothing true, one answer.
+# Event 1: truth 3, no answer. Event 2: no truth, an answer.
 
 TRUTH = [[(211, 4.0, 90, 0), (22, 10.0, 90, 0)], [(22, 3.0, 90, 0)], []]
 RECO = [[(22, 1.0, 90, 0), (22, 12.0, 90, 0), (-211, 5.0, 90, 90)], [], [(22, 7.0, 90, 0)]]
 
 
-@pytest.fixture
-def result(make_table):
+def test_pairs_by_rank_in_energy(make_table):
     metrics = IndexedMetrics()
     metrics.update(make_table(TRUTH), make_table(RECO))
-    return metrics.result()
+    result = metrics.result()
+    assert result.pop("n_pairs") == 2
+    assert {key: number.value for key, number in result.items()} == pytest.approx(
+        {
+            "count_difference": 1 / 3,  # 3 - 2, 0 - 1, 1 - 0
+            "mean_abs_rel_error": 0.225,  # (12 - 10) / 10 and (5 - 4) / 4
+            "mean_rel_error": 0.225,
+            "charge_accuracy": 0.5,
+            "pdg_accuracy": 1.0,
+            "angle_mean_deg": 45,
+            "angle_median_deg": 45,
+        }
+    )
 
 
-@pytest.mark.parametrize(
-    ("key", "wanted"),
-    [
-        ("count_difference", 1 / 3),  # 3 - 2, 0 - 1, 1 - 0
-        ("mean_abs_rel_error", 0.225),  # (12 - 10) / 10 and (5 - 4) / 4
-        ("mean_rel_error", 0.225),
-        ("charge_accuracy", 0.5),
-        ("pdg_accuracy", 1.0),
-        ("angle_mean_deg", 45),
-        ("angle_median_deg", 45),
-    ],
-)
-def test_pairs_by_rank_in_energy(result, key, wanted):
-    assert result["n_pairs"] == 2
-    assert result[key].value == pytest.approx(wanted)
-
-
-def test_momentum_of_tracks_in_neutral_particles_and_in_none_is_counted():
-    """Of 10 and 30 GeV of tracks, the latter by an algorithm without links from tracks; an event without tracks."""
+def test_fractions_of_the_track_momentum():
+    """10 GeV of tracks, an event without tracks, and 30 GeV of tracks without links."""
     metrics = TrackMetrics()
     metrics.update(np.array([[10.0, 2.0, 1.0], [0.0, 0.0, 0.0]]))
     metrics.update(np.array([[30.0, np.nan, 5.0]]))
-    found = metrics.result()
-    assert (found["in_neutral"].value, found["in_none"].value) == (0.2, 0.15)
+    result = metrics.result()
+    assert (result["in_neutral"].value, result["in_none"].value) == (0.2, 0.15)

@@ -1,5 +1,3 @@
-"""Jets of hand-made events."""
-
 import math
 
 import awkward as ak
@@ -29,35 +27,30 @@ def test_radius_decides(make_table):
     assert find_jets(make_table([pair]), radius=0.7).counts.tolist() == [1]
 
 
-def test_events_with_too_few_particles_have_no_exclusive_jets(make_table):
-    jets = find_jets(make_table([[], DIJET, DIJET[:1]]), n_jets=2)
-    assert jets.counts.tolist() == [0, 2, 0]
-
-
 @pytest.mark.parametrize("n_jets", [1, 2, 3, 4])
-def test_there_are_as_many_jets_as_asked_for(make_table, n_jets):
-    jets = find_jets(make_table([DIJET, DIJET[:1]]), n_jets=n_jets)
-    assert jets.counts.tolist() == [n_jets, 1 if n_jets == 1 else 0]
+def test_an_event_has_the_number_of_exclusive_jets_or_too_few_particles(make_table, n_jets):
+    jets = find_jets(make_table([[], DIJET, DIJET[:1]]), n_jets=n_jets)
+    assert jets.counts.tolist() == [0, n_jets, 1 if n_jets == 1 else 0]
     assert jets.energy[:n_jets].sum() == pytest.approx(80)
 
 
 def test_jets_of_particles_are_four_momenta():
-    one = {"pdg": [22, 22], "charge": [0, 0], "energy": [5, 4], "px": [3, 0], "py": [4, -4], "pz": [0, 0]}
-    particles = make_particles(**{name: [values, []] for name, values in one.items()})
-    for found in (find_jets(particles, n_jets=2), find_jets(particles.to_rhophietatau(), radius=1.0)):
-        jets = found[ak.argsort(found.energy, ascending=False)]
+    photons = {"pdg": [22, 22], "charge": [0, 0], "energy": [5, 4], "px": [3, 0], "py": [4, -4], "pz": [0, 0]}
+    particles = make_particles(**{name: [values, []] for name, values in photons.items()})
+    for jets in (find_jets(particles, n_jets=2), find_jets(particles.to_rhophietatau(), radius=1.0)):
+        jets = jets[ak.argsort(jets.energy, ascending=False)]
         assert ak.num(jets).to_list() == [2, 0]
         assert (jets.energy[0].to_list(), jets.pt[0].to_list()) == (pytest.approx([5, 4]), pytest.approx([5, 4]))
 
 
 @pytest.mark.parametrize("options", [{}, {"n_jets": 2, "radius": 0.4}, {"n_jets": 0}, {"radius": 0.0}, {"radius": 4.0}])
-def test_what_says_nothing_of_jets_is_refused(make_table, options):
+def test_impossible_options_are_refused(make_table, options):
     with pytest.raises(ConfigError, match="n_jets"):
         find_jets(make_table([DIJET]), **options)
 
 
-def test_response_by_hand(make_table):
-    # Jets of 40 and 40 GeV are seen as 36 and 44: median 1, quartiles 0.95 and 1.05
+def test_response(make_table):
+    # Jets of 40 and 40 GeV are reconstructed with 36 and 44 GeV: median 1, quartiles 0.95 and 1.05
     reco = [(22, 18.0, 90, -1), (22, 18.0, 90, 1), (22, 44.0, 90, 180)]
     metrics = JetMetrics()
     metrics.update(make_table([DIJET]), make_table([reco]))
@@ -82,17 +75,13 @@ def test_soft_true_jets_are_not_counted(make_table):
     assert metrics.result()["genkt_r04"]["n_true"] == 1
 
 
-def test_nothing_goes_to_standard_output(make_table, capfd):
+def test_fastjet_prints_no_banner(make_table, capfd):
     find_jets(make_table([DIJET]), radius=0.4)
     assert capfd.readouterr().out == ""
 
 
-def test_missing_package_is_named(make_table, monkeypatch):
+def test_without_the_package_metrics_have_no_jets(make_table, monkeypatch):
     monkeypatch.setattr(module, "available", lambda: False)
     with pytest.raises(ConfigError, match="pip install"):
         find_jets(make_table([DIJET]), radius=0.4)
-
-
-def test_evaluation_goes_on_without_the_package(make_table, monkeypatch):
-    monkeypatch.setattr(module, "available", lambda: False)
     assert "jets" not in AlgorithmMetrics().result()

@@ -1,8 +1,9 @@
-"""Assignment: costs by hand, the best pairing, the cut, ties, duplicates, empty sides."""
+"""Assignment: costs, the best pairing, the cut, ties, duplicates, empty sides."""
 
 import itertools
 import math
 
+import awkward as ak
 import numpy as np
 import pytest
 
@@ -15,11 +16,11 @@ GLOW = Matching(cost="pt_delta_r", cut=None)
 
 
 def pairs(truth, reco, rule=RULE):
-    found = match(truth, reco, rule)
-    return list(zip(found.truth.tolist(), found.reco.tolist(), strict=True))
+    matches = match(truth, reco, rule)
+    return list(zip(matches.truth.tolist(), matches.reco.tolist(), strict=True))
 
 
-def test_cost_of_energy_and_angle_by_hand(make_table):
+def test_cost_of_energy_and_angle(make_table):
     # 20% in energy and 0.03 rad: sqrt(0.2^2 + 0.3^2)
     truth = make_table([[(22, 10.0, 90, 0)]])
     reco = make_table([[(22, 12.0, 90, math.degrees(0.03))]])
@@ -31,37 +32,25 @@ def photons_at_one_place(*energies):
 
 
 @pytest.mark.parametrize(
-    ("truth", "reco", "cut", "wanted"),
+    ("truth", "reco", "cut", "expected"),
     [
         # The greedy 11-10.9 would leave 10-12 (0.01 + 0.2 > 0.09 + 0.09).
-        ((10.0, 11.0), (12.0, 10.9), 3.0, [(0, 1), (1, 0)]),
-        ((1.0,), (4.0,), 3.0, [(0, 0)]),
-        ((1.0,), (4.001,), 3.0, []),
+        pytest.param((10.0, 11.0), (12.0, 10.9), 3.0, [(0, 1), (1, 0)], id="best total"),
+        pytest.param((1.0,), (4.0,), 3.0, [(0, 0)], id="at the cut"),
+        pytest.param((1.0,), (4.001,), 3.0, [], id="above the cut"),
         # Costs (0,0) 1, (0,1) 2, (1,0) 0.5, (1,1) 0: the first pair is at the cut, and the second is the best for both.
-        ((1.0, 4.0), (2.0, 4.0), 1.0, [(0, 0), (1, 1)]),
-        ((10.0, 10.0), (11.0, 5000.0), None, [(0, 0), (1, 1)]),
-        # Costs (0,0) 0.1, (0,1) 4, (1,0) 0.1, (1,1) 4: two matches cannot be had within the cut.
-        ((10.0, 10.0), (11.0, 50.0), 3.0, [(0, 0)]),
-        ((10.0,), (10.5, 10.5), 3.0, [(0, 0)]),
-        ((0.0,), (1.0,), 3.0, []),
-        ((0.0,), (0.0,), 3.0, []),
-    ],
-    ids=[
-        *(
-            "best total",
-            "at the cut",
-            "above the cut",
-            "at the cut, solver",
-            "no cut",
-            "pair above the cut",
-            "duplicate",
-        ),
-        *("no energy", "no energies"),
+        pytest.param((1.0, 4.0), (2.0, 4.0), 1.0, [(0, 0), (1, 1)], id="at the cut, solver"),
+        pytest.param((10.0, 10.0), (11.0, 5000.0), None, [(0, 0), (1, 1)], id="no cut"),
+        # Costs (0,0) 0.1, (0,1) 4, (1,0) 0.1, (1,1) 4: only one match is within the cut.
+        pytest.param((10.0, 10.0), (11.0, 50.0), 3.0, [(0, 0)], id="pair above the cut"),
+        pytest.param((10.0,), (10.5, 10.5), 3.0, [(0, 0)], id="duplicate"),
+        pytest.param((0.0,), (1.0,), 3.0, [], id="no true energy"),
+        pytest.param((0.0,), (0.0,), 3.0, [], id="no energies"),
     ],
 )
-def test_pairs(make_table, truth, reco, cut, wanted):
+def test_pairs(make_table, truth, reco, cut, expected):
     tables = (make_table([photons_at_one_place(*energies)]) for energies in (truth, reco))
-    assert pairs(*tables, Matching(cut=cut)) == wanted
+    assert pairs(*tables, Matching(cut=cut)) == expected
 
 
 def test_empty_events_and_sides(make_table):
@@ -84,7 +73,7 @@ def random_events(make_table, seed, n=40, most=5):
 
 
 def best_by_trying_all(cost, alone):
-    """Least sum over truth of the cost of its partner or of `alone`, and its number of pairs."""
+    """Least sum over true particles of the partner's cost, or of `alone` without a partner."""
     n, m = cost.shape
     padded = np.concatenate([cost, np.full((n, n), alone)], axis=1)
     return min((sum(padded[i, j] for i, j in enumerate(p)) for p in itertools.permutations(range(m + n), n)), default=0)
@@ -92,22 +81,22 @@ def best_by_trying_all(cost, alone):
 
 def test_total_is_the_best_of_all_assignments(make_table):
     truth, reco = random_events(make_table, 0)
-    found = match(truth, reco, Matching(cut=1.0))
+    matches = match(truth, reco, Matching(cut=1.0))
     for event in range(len(truth.counts)):
         i = np.arange(*truth.offsets[event : event + 2])
         j = np.arange(*reco.offsets[event : event + 2])
         left, right = np.repeat(i, len(j)), np.tile(j, len(i))
         cost = angle_energy(truth, reco, left, right).reshape(len(i), len(j))
-        mine = found.cost[truth.event[found.truth] == event]
-        total = mine.sum() + 1.0 * (len(i) - len(mine))
+        matched = matches.cost[truth.event[matches.truth] == event]
+        total = matched.sum() + 1.0 * (len(i) - len(matched))
         assert total == pytest.approx(best_by_trying_all(np.where(cost <= 1.0, cost, 10.0), 1.0))
 
 
 def test_blocks_of_events_do_not_change_the_result(make_table, monkeypatch):
     truth, reco = random_events(make_table, 2)
-    whole = pairs(truth, reco)
+    in_one_block = pairs(truth, reco)
     monkeypatch.setattr(module, "PAIRS_AT_ONCE", 3)
-    assert pairs(truth, reco) == whole
+    assert pairs(truth, reco) == in_one_block
 
 
 ETA_1 = 2 * math.atan(math.exp(-1))
@@ -115,46 +104,38 @@ ETA_1 = 2 * math.atan(math.exp(-1))
 
 
 @pytest.mark.parametrize(
-    ("truth", "reco", "wanted"),
+    ("true", "reco", "expected"),
     [
-        # pt 10 and 12; equal eta; 0.3 rad in azimuth, across the cut at 180 degrees
-        (
-            (22, 10.0, 90, 180 - math.degrees(0.15)),
-            (22, 12.0, 90, -180 + math.degrees(0.15)),
-            math.hypot(0.2, 0.3),
-        ),
-        ((22, 10.0, 90, 0), (22, 10.0 / math.sin(ETA_1), math.degrees(ETA_1), 0), 1.0),
+        # pt 10 and 12; equal eta; 0.3 rad in azimuth, across 180 degrees
+        ((10.0, 90, 180 - math.degrees(0.15)), (12.0, 90, -180 + math.degrees(0.15)), math.hypot(0.2, 0.3)),
+        ((10.0, 90, 0), (10.0 / math.sin(ETA_1), math.degrees(ETA_1), 0), 1.0),
     ],
     ids=["transverse momentum and azimuth", "pseudorapidity"],
 )
-def test_glows_cost_by_hand(make_table, truth, reco, wanted):
-    cost = pt_delta_r(make_table([[truth]]), make_table([[reco]]), np.array([0]), np.array([0]))
-    assert cost[0] == pytest.approx(wanted, rel=1e-5)
+def test_cost_of_transverse_momentum_and_delta_r(make_table, true, reco, expected):
+    cost = pt_delta_r(make_table([[(22, *true)]]), make_table([[(22, *reco)]]), np.array([0]), np.array([0]))
+    assert cost[0] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("reco", "wanted"),
+    ("reco", "expected"),
     [([(11, 10.0, 90, 0), (130, 50.0, 40, 90)], [(0, 1), (1, 0)]), ([(211, 5.0, 90, 0)], [(1, 0)])],
 )
-def test_glows_rule_never_matches_charged_with_neutral(make_table, reco, wanted):
+def test_glows_rule_never_matches_charged_with_neutral(make_table, reco, expected):
     truth = make_table([[(22, 10.0, 90, 0), (211, 5.0, 90, 0)]])
-    assert pairs(truth, make_table([reco]), GLOW) == wanted
+    assert pairs(truth, make_table([reco]), GLOW) == expected
 
 
 def test_matches_of_particles_are_indices_in_their_events():
     def photons(energies):
+        energy = ak.Array(energies)
         return make_particles(
-            pdg=[[22] * len(own) for own in energies],
-            charge=[[0] * len(own) for own in energies],
-            energy=energies,
-            px=energies,
-            py=[[0] * len(own) for own in energies],
-            pz=[[0] * len(own) for own in energies],
+            pdg=22 + 0 * energy, energy=energy, px=energy, charge=0 * energy, py=0 * energy, pz=0 * energy
         )
 
-    true, found = photons([[], [5.0, 10.0], [2.0]]), photons([[7.0], [10.0, 5.5, 90.0], []])
-    pairs = match(true, found)
-    assert (pairs.truth.to_list(), pairs.reco.to_list()) == ([[], [0, 1], []], [[], [1, 0], []])
-    assert (found[pairs.reco].energy / true[pairs.truth].energy).to_list() == [[], [pytest.approx(1.1), 1.0], []]
+    true, reco = photons([[], [5.0, 10.0], [2.0]]), photons([[7.0], [10.0, 5.5, 90.0], []])
+    matches = match(true, reco)
+    assert (matches.truth.to_list(), matches.reco.to_list()) == ([[], [0, 1], []], [[], [1, 0], []])
+    assert (reco[matches.reco].energy / true[matches.truth].energy).to_list() == [[], [pytest.approx(1.1), 1.0], []]
     with pytest.raises(ValueError, match="3 events of true particles and 2"):
-        match(true, found[:2])
+        match(true, reco[:2])

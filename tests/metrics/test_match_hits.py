@@ -1,4 +1,4 @@
-"""Matching by shared hits, by hand."""
+"""Matching by shared hits."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ ENERGY = np.array([4.0, 3.0, 2.0, 1.0])
 
 
 def sets(*particles, counts=None):
-    """Links and number of particles of each event, from the weight of each hit, by particle; one event by default."""
+    """Links, and number of particles in each event, from the weights of hits by particle; one event by default."""
     n_particles = np.array([len(particles)] if counts is None else counts)
     event, local = jagged.event_index(n_particles), jagged.local_index(n_particles)
     rows = [(event[i], hit, local[i], weight) for i, hits in enumerate(particles) for hit, weight in hits.items()]
@@ -22,57 +22,45 @@ def sets(*particles, counts=None):
     return Links.by_event(*columns[:3].astype(int), columns[3], len(n_particles)), n_particles
 
 
-def overlap(truth, reco, energy=ENERGY):
-    return overlaps(truth[0], reco[0], energy, np.array([len(energy)]), truth[1], reco[1])
-
-
 def pairs(truth, reco, **options):
     n_events = len(truth[1])
     hits = make_hits(**dict.fromkeys(("energy", "x", "y", "z"), [ENERGY.tolist()] * n_events))
-    found = match_by_hits(truth[0], reco[0], hits, truth[1], reco[1], HitMatching(**options))
-    return list(zip(found.truth.tolist(), found.reco.tolist(), strict=True))
+    matches = match_by_hits(truth[0], reco[0], hits, truth[1], reco[1], HitMatching(**options))
+    return list(zip(matches.truth.tolist(), matches.reco.tolist(), strict=True))
 
 
-def test_overlap_by_hand():
-    # shared: hit 1 (3 GeV); union: hits 0, 1, 2 (9 GeV)
-    i, j, found = overlap(sets({0: 1, 1: 1}), sets({1: 1, 2: 1}))
-    assert (i.tolist(), j.tolist()) == ([0], [0])
-    assert found == pytest.approx([3 / 9])
-
-
-def test_weights_count_as_far_as_both_have_them():
-    # min 0.25 x 4 over max 0.75 x 4
-    assert overlap(sets({0: 0.25}), sets({0: 0.75}))[2] == pytest.approx([1 / 3])
-
-
-def test_particles_without_a_common_hit_are_no_pair():
-    assert len(overlap(sets({0: 1}), sets({1: 1}))[0]) == 0
+@pytest.mark.parametrize(
+    ("true", "reco", "energy", "expected"),
+    [
+        pytest.param({0: 1, 1: 1}, {1: 1, 2: 1}, ENERGY, [3 / 9], id="hit 1 of hits 0, 1 and 2"),
+        pytest.param({0: 0.25}, {0: 0.75}, ENERGY, [0.25 / 0.75], id="smaller over larger weight"),
+        pytest.param({0: 1}, {1: 1}, ENERGY, [], id="no common hit"),
+        pytest.param({0: 1}, {0: 1}, np.zeros(1), [0], id="no energy"),
+    ],
+)
+def test_overlap(true, reco, energy, expected):
+    i, j, overlap = overlaps(sets(true)[0], sets(reco)[0], energy, np.array([len(energy)]), *2 * (np.array([1]),))
+    assert i.tolist() == j.tolist() == [0] * len(expected)
+    assert overlap == pytest.approx(expected)
 
 
 def test_smallest_overlap():
-    # 1 of 4 GeV and 1 of 5 GeV
-    exactly, less = sets({3: 1}), sets({0: 1, 3: 1})
-    assert pairs(sets({1: 1, 3: 1}), exactly) == [(0, 0)]
-    assert pairs(less, exactly) == []
-    assert pairs(less, exactly, min_overlap=0.2) == [(0, 0)]
+    exact, smaller = sets({1: 1, 3: 1}), sets({0: 1, 3: 1})  # 1 of 4 GeV, 1 of 5 GeV
+    assert pairs(exact, sets({3: 1})) == [(0, 0)]
+    assert pairs(smaller, sets({3: 1})) == []
+    assert pairs(smaller, sets({3: 1}), min_overlap=0.2) == [(0, 0)]
 
 
-def test_largest_total_overlap_is_taken():
+def test_the_total_overlap_is_the_largest():
     truth = sets({0: 1, 1: 1}, {2: 1, 3: 1})
     reco = sets({2: 1}, {0: 1, 1: 1, 3: 1})
     assert pairs(truth, reco) == [(0, 1), (1, 0)]
 
 
-def test_events_are_apart():
+def test_particles_of_different_events_never_match():
     truth = sets({0: 1}, {0: 1}, counts=[1, 1])
     reco = sets({1: 1}, {0: 1}, {1: 1}, counts=[2, 1])
     assert pairs(truth, reco) == [(0, 1)]
-
-
-def test_hits_without_energy_are_no_overlap():
-    i, _, found = overlap(sets({0: 1}), sets({0: 1}), np.zeros(1))
-    assert len(i) == 1
-    assert found.tolist() == [0]
 
 
 def test_truth_matches_itself_on_full_events(cld_path):
@@ -80,6 +68,6 @@ def test_truth_matches_itself_on_full_events(cld_path):
     targets = select_targets(events)
     links, counts = Links.of(targets.hit_links), targets.counts
     with_hits = np.unique(links.flat_particle(counts))
-    found = match_by_hits(links, links, events.hits, counts, counts, HitMatching())
-    assert found.truth.tolist() == found.reco.tolist() == with_hits.tolist()
-    assert found.cost == pytest.approx(np.zeros(len(with_hits)), abs=1e-9)
+    matches = match_by_hits(links, links, events.hits, counts, counts, HitMatching())
+    assert matches.truth.tolist() == matches.reco.tolist() == with_hits.tolist()
+    assert matches.cost == pytest.approx(np.zeros(len(with_hits)), abs=1e-9)

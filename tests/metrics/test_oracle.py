@@ -1,4 +1,4 @@
-"""Perfect pattern recognition on hand-made events: what is measured by tracks, what by hits, and what is dropped."""
+"""The oracle: which particles are measured by tracks, which by hits, and what is dropped."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ def oracle(events, *, rule="stable", calibration=UNIT, **options):
     return [(p["pdg"], pytest.approx(p["energy"], rel=1e-5)) for p in reco.particles[0].to_list()]
 
 
-# As `make_event` takes them: particles, hits and tracks.
+# Particles, hits and tracks for `make_event`.
 PION = [(211, 10.0)]
 CONVERSION = [(22, 10.0), (11, 6.0, 0, 0, 100), (-11, 4.0, 0, 0, 100)]  # the electron has a track
 ELECTRONS = {"hits": [(5.0, {1: 1}), (3.8, {2: 1})], "tracks": [(1, 6.1)]}
@@ -35,51 +35,33 @@ HITS, TRACK = [(7.0, {0: 1})], [(0, 9.9)]
 BY_TRACK = math.hypot(9.9, mass_of(211))
 
 
+SHARED = [(8.0, {0: 0.75, 1: 0.25})]
+# A pion with a track interacts in the tracker: its daughters' hits and tracks would count its energy twice.
+INTERACTION = [*PION, (211, 5.0, 0, 0, 500), (22, 4.0, 0, 0, 500)]
+DAUGHTERS = {"hits": [(5.0, {1: 1}), (4.0, {2: 1})], "tracks": [(0, 9.9), (1, 5.0)]}
+
+
 @pytest.mark.parametrize(
-    ("particles", "readout", "options", "wanted"),
+    ("particles", "readout", "options", "expected"),
     [
-        ([(22, 10.0)], {"hits": [(4.0, {0: 1}), (5.0, {0: 1}, 0, 2)]}, {}, [(22, 9.0)]),
-        (PION, {"hits": HITS}, {}, [(211, 7.0)]),
-        (PION, {"hits": HITS, "tracks": TRACK}, {}, [(211, BY_TRACK)]),
-        (PION, {"hits": HITS, "tracks": TRACK}, {"use_tracks": False}, [(211, 7.0)]),
-        (PION, {"hits": HITS, "tracks": [*TRACK, (0, 11.0)]}, {}, [(211, BY_TRACK)]),
-        (PION, {"tracks": TRACK}, {"use_tracks": False}, []),
-        (CONVERSION, ELECTRONS, {}, [(22, 9.9)]),
-        (CONVERSION, ELECTRONS, {"rule": "entering"}, [(11, 6.1), (-11, 3.8)]),
-        ([], {}, {}, []),
-    ],
-    ids=[
-        "neutral: its hits",
-        "charged without track: its hits",
-        "charged: its track",
-        "calorimeter alone: its hits",
-        "split track: the first",
-        "nothing left: not found",
-        "conversion: track and hits",
-        "conversion electrons as targets",
-        "no particles",
+        pytest.param([(22, 10.0)], {"hits": [(4.0, {0: 1}), (5.0, {0: 1}, 0, 2)]}, {}, [(22, 9.0)], id="neutral: hits"),
+        pytest.param(PION, {"hits": HITS}, {}, [(211, 7.0)], id="charged without track: hits"),
+        pytest.param(PION, {"hits": HITS, "tracks": TRACK}, {}, [(211, BY_TRACK)], id="charged: track"),
+        pytest.param(PION, {"hits": HITS, "tracks": TRACK}, {"use_tracks": False}, [(211, 7.0)], id="only hits"),
+        pytest.param(PION, {"hits": HITS, "tracks": [*TRACK, (0, 11.0)]}, {}, [(211, BY_TRACK)], id="split: first"),
+        pytest.param(PION, {"tracks": TRACK}, {"use_tracks": False}, [], id="neither: no particle"),
+        pytest.param(CONVERSION, ELECTRONS, {}, [(22, 9.9)], id="conversion: track and hits"),
+        pytest.param(CONVERSION, ELECTRONS, {"rule": "entering"}, [(11, 6.1), (-11, 3.8)], id="electrons as targets"),
+        pytest.param([(22, 10.0), (22, 2.0)], {"hits": SHARED}, {}, [(22, 6.0), (22, 2.0)], id="a shared hit is split"),
+        pytest.param(INTERACTION, DAUGHTERS, {}, [(211, BY_TRACK)], id="descendants of a tracked particle"),
+        pytest.param([], {}, {}, [], id="no particles"),
     ],
 )
-def test_energy_of_each_target(make_event, particles, readout, options, wanted):
-    assert oracle(make_event(particles, **readout), **options) == wanted
+def test_energy_of_each_target(make_event, particles, readout, options, expected):
+    assert oracle(make_event(particles, **readout), **options) == expected
 
 
-def test_shared_hit_is_split(make_event):
-    events = make_event([(22, 10.0), (22, 2.0)], hits=[(8.0, {0: 0.75, 1: 0.25})])
-    assert oracle(events) == [(22, 6.0), (22, 2.0)]
-
-
-def test_descendants_of_a_tracked_particle_are_dropped(make_event):
-    # A pion with a track interacts in the tracker: its daughters' hits and tracks would count its energy twice.
-    events = make_event(
-        [*PION, (211, 5.0, 0, 0, 500), (22, 4.0, 0, 0, 500)],
-        hits=[(5.0, {1: 1}), (4.0, {2: 1})],
-        tracks=[(0, 9.9), (1, 5.0)],
-    )
-    assert oracle(events) == [(211, BY_TRACK)]
-
-
-def test_direction_is_that_of_the_barycentre(make_event):
+def test_a_shower_points_to_its_barycentre(make_event):
     events = make_event([(22, 10.0)], hits=[(4.0, {0: 1}), (4.0, {0: 1}, 190.0)])
     momentum = perfect_reconstruction(events, select_targets(events), UNIT).particles[0].momentum[0]
     assert momentum.py / momentum.px == pytest.approx(95 / 1900)
@@ -101,7 +83,7 @@ def test_calibration_is_by_kind_of_shower(make_event):
     assert oracle(events, calibration=double) == [(22, 10.0), (130, 10.0)]
 
 
-def test_showers_of_what_entered(make_event):
+def test_showers_of_particles_that_entered(make_event):
     particles = [(22, 10.0), (11, 6.0, 0, 0, 100), (22, 1.0, 0, 1, 1900)]
     events = make_event(particles, hits=[(5.0, {1: 1}), (1.0, {2: 1}, 0, 2)])
     showers = measure_showers(events)
@@ -113,8 +95,8 @@ def test_showers_of_what_entered(make_event):
 def test_single_photons_of_the_full_simulation(data_dir):
     evaluation = Evaluation(name="oracle", oracle=True)
     for events in iterate_events(data_dir / "g4" / "gamma1_test.root", chunk_size=250):
-        # PHYSICS: about 0.014 degrees and 3% for the barycentre and the sum of true hits; conversions are left out,
-        # which bend in the field
+        # PHYSICS.md: about 0.014 degrees and 3% for the barycentre and the sum of true hits. Conversions are left out,
+        # because their electrons bend in the field.
         evaluation.update(events[ak.to_numpy(ak.num(events.tracks)) == 0], {})
     tree = evaluation.result().algorithms["oracle"]
     assert tree["angle"]["mean_deg"].value == pytest.approx(0.0145, abs=0.001)
@@ -127,27 +109,27 @@ def test_oracle_is_better_than_pandora_on_full_events(data_dir):
     for events in iterate_events(data_dir / "g4" / "zqq_test.root", chunk_size=200):
         evaluation.update(events, {})
     trees = evaluation.result().algorithms
-    oracle, classical = (trees[name]["event"]["visible_energy"]["resolution_68_over_median"] for name in trees)
-    assert oracle.high < classical.low
+    oracle, reference = (trees[name]["event"]["visible_energy"]["resolution_68_over_median"] for name in trees)
+    assert oracle.high < reference.low
     assert oracle.value == pytest.approx(0.03, abs=0.004)
 
 
-def test_links_count_the_targets_that_were_found(make_event):
-    # The muon has a track and no hits: a target, but not found by the calorimeter alone.
-    one = make_event([(13, 5.0), (22, 10.0)], hits=[(4.0, {1: 1})], tracks=[(0, 5.0)])
-    events = concatenate([one, one])
+def test_links_point_to_the_particles_of_the_oracle(make_event):
+    # The muon has a track and no hits: a target, but no particle of the calorimeter alone.
+    event = make_event([(13, 5.0), (22, 10.0)], hits=[(4.0, {1: 1})], tracks=[(0, 5.0)])
+    events = concatenate([event, event])
     targets = select_targets(events)
-    alone = perfect_reconstruction(events, targets, UNIT, use_tracks=False)
-    assert alone.hit_links.particle.to_list() == [[0], [0]]
-    assert alone.track_links.particle.to_list() == [[], []]
-    whole = perfect_reconstruction(events, targets, UNIT)
-    assert whole.hit_links.particle.to_list() == [[1], [1]]
-    assert whole.track_links.particle.to_list() == [[0], [0]]
+    without_tracks = perfect_reconstruction(events, targets, UNIT, use_tracks=False)
+    assert without_tracks.hit_links.particle.to_list() == [[0], [0]]
+    assert without_tracks.track_links.particle.to_list() == [[], []]
+    reco = perfect_reconstruction(events, targets, UNIT)
+    assert reco.hit_links.particle.to_list() == [[1], [1]]
+    assert reco.track_links.particle.to_list() == [[0], [0]]
 
 
 NAMES = [calorimeter.name for calorimeter in DETECTOR.calorimeters]
-BY_HAND = {
-    "origin": "hand",
+CALIBRATION = {
+    "origin": "test",
     "factors": {
         kind: dict(zip(NAMES, factors, strict=True))
         for kind, factors in zip(KINDS, [(2.0, 1.0, 1.0, 1.0), (3.0, 1.0, 0.5, 1.0)], strict=True)
@@ -157,14 +139,14 @@ BY_HAND = {
 }
 
 
-def test_energy_by_hand():
-    # electromagnetic 2 x 10 + 4; hadronic (3 x 10 + 0.5 x 4) x 1.5, half way between the middles 0.25 and 0.75
+def test_calibrated_energies():
+    # electromagnetic 2 x 10 + 4; hadronic (3 x 10 + 0.5 x 4) x 1.5, half way between the middles 0.25 and 0.75;
+    # beyond the outer middles their corrections
     energy = np.array([[10.0, 0.0, 0.0, 4.0], [10.0, 0.0, 4.0, 0.0], [10.0, 0.0, 0.0, 0.0], [10.0, 0.0, 0.0, 0.0]])
-    found = ShowerCalibration(**BY_HAND).energy(
+    calibrated = ShowerCalibration(**CALIBRATION).energy(
         kind=np.array([0, 1, 1, 1]), energy=energy, abs_cos_theta=np.array([0.5, 0.5, 0, 1])
     )
-    # Beyond the outer middles, their corrections.
-    assert found == pytest.approx([24.0, 48.0, 30.0, 60.0])
+    assert calibrated == pytest.approx([24.0, 48.0, 30.0, 60.0])
 
 
 @pytest.mark.parametrize(
@@ -176,20 +158,14 @@ def test_energy_by_hand():
         ({"origin": 3}, "'origin' must be text"),
     ],
 )
-def test_what_is_no_calibration_is_refused(change, message):
+def test_invalid_calibrations_are_refused(change, message):
     with pytest.raises(ConfigError, match=message):
-        from_plain(ShowerCalibration, to_plain(ShowerCalibration(**BY_HAND)) | change, "mine.yaml")
+        from_plain(ShowerCalibration, to_plain(ShowerCalibration(**CALIBRATION)) | change, "mine.yaml")
 
 
-def test_other_calorimeters_are_refused():
+def test_calibration_by_the_name_of_the_detector():
+    assert "gamma1_train" in load_calibration(DETECTOR).origin
+    assert load_calibration(load_detector("clic")).origin.startswith("none")
     fewer = dataclasses.replace(DETECTOR, calorimeters=DETECTOR.calorimeters[1:])
     with pytest.raises(ConfigError, match="factors for the calorimeters of ild_g4: ecal_endcap, "):
         load_calibration(fewer)
-
-
-def test_builtin_calibration_by_the_name_of_the_detector():
-    assert "gamma1_train" in load_calibration(DETECTOR).origin
-
-
-def test_detector_without_calibration_has_the_unit_one():
-    assert load_calibration(load_detector("clic")).origin.startswith("none")

@@ -45,44 +45,37 @@ PROMISED_KEYS = [
 
 @pytest.fixture
 def result(make_table):
-    algorithm = AlgorithmMetrics()
     truth = make_table([[(22, 10.0, 90, 0), (211, 5.0, 40, 50)], [(22, 20.0, 90, 0)], []])
     reco = make_table([[(22, 10.5, 90, 0)], [(22, 20.0, 90, 0), (130, 1.0, 20, 30)], []])
+    algorithm, reference = AlgorithmMetrics(), AlgorithmMetrics()
     algorithm.update(truth=truth, visible=truth, reco=reco, matches=match(truth, reco, Matching()))
-    other = AlgorithmMetrics()
-    other.update(truth=truth, visible=truth, reco=truth, matches=match(truth, truth, Matching()))
+    reference.update(truth=truth, visible=truth, reco=truth, matches=match(truth, truth, Matching()))
     return EvaluationResult(
         settings=EvaluationSettings(),
         n_events=3,
         n_bad_input=1,
         n_max_particles=2,
         name="PFlow",
-        algorithms={"PFlow": algorithm.result(), "reference": other.result()},
+        algorithms={"PFlow": algorithm.result(), "reference": reference.result()},
         titles={"PFlow": "PFlow", "reference": "Classic"},
     )
 
 
-def at(tree, key):
-    for name in key.split("."):
-        tree = tree[name]
-    return tree
-
-
-def shown(result) -> str:
+def printed(result) -> str:
     console = Console(file=io.StringIO(), width=400)
     console.print(table(result))
     return " ".join(console.file.getvalue().split())
 
 
-def test_stable_keys_are_there_with_their_intervals(result):
+def test_stable_keys_have_numbers_and_intervals(result):
     content = document(result)
     for tree, key in itertools.product((content, content["reference"]), PROMISED_KEYS):
-        value, interval = at(tree, key), at(tree, f"{key}_interval")
-        assert value is None or isinstance(value, float)
-        assert len(interval) == 2
+        numbers = dict(leaves(tree))
+        assert numbers[key] is None or isinstance(numbers[key], float)
+        assert len(numbers[f"{key}_interval"]) == 2
 
 
-def test_numbers_are_those_of_the_result(result):
+def test_the_document_has_the_numbers_of_the_result(result):
     content = document(result)
     assert set(result.algorithms["PFlow"]) < set(content)
     assert content["class"]["photon"]["efficiency"] == 1.0
@@ -93,7 +86,7 @@ def test_numbers_are_those_of_the_result(result):
     assert np.shape(binned["all"]["efficiency_interval"]) == (len(binned["edges"]) - 1, 2)
 
 
-def test_numbers_and_definitions_belong_together(result):
+def test_numbers_have_definitions_and_definitions_numbers(result):
     keys = [key for key, content in leaves(result.algorithms["PFlow"]) if isinstance(content, Number | Series)]
     used = {definition_of(key) for key in keys}
     optional = {text for keys, text in DEFINITIONS.items() if keys.startswith("jets.")}
@@ -106,25 +99,22 @@ def test_every_row_of_the_table_has_a_definition():
         definition_of("count.best")
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_the_table_says_where_jets_are_left_out(result, there):
+@pytest.mark.parametrize("has_jets", [True, False])
+def test_the_table_says_that_jets_are_left_out(result, has_jets):
     algorithms = {name: {key: tree[key] for key in tree if key != "jets"} for name, tree in result.algorithms.items()}
-    algorithms["PFlow"] |= {"jets": {}} if there else {}
-    console = Console(file=io.StringIO(), width=200)
-    console.print(table(dataclasses.replace(result, algorithms=algorithms)))
-    shown = " ".join(console.file.getvalue().split())
-    assert ("Jets are left out: fastjet is not installed (pip install 'pflow[jets]')" in shown) is not there
+    algorithms["PFlow"] |= {"jets": {}} if has_jets else {}
+    text = printed(dataclasses.replace(result, algorithms=algorithms))
+    assert ("Jets are left out: fastjet is not installed (pip install 'pflow[jets]')" in text) is not has_jets
 
 
 def test_document_is_json_without_nan(result):
-    text = json.dumps(document(result, inputs={"reco": "a.root"}), allow_nan=False)
-    again = json.loads(text)
-    assert again["inputs"] == {"reco": "a.root"}
-    assert again["class"]["muon"]["efficiency"] is None
-    assert again["class"]["muon"]["efficiency_interval"] == [0.0, 1.0]
+    content = json.loads(json.dumps(document(result, inputs={"reco": "a.root"}), allow_nan=False))
+    assert content["inputs"] == {"reco": "a.root"}
+    assert content["class"]["muon"]["efficiency"] is None
+    assert content["class"]["muon"]["efficiency_interval"] == [0.0, 1.0]
 
 
-def test_document_says_what_the_numbers_depend_on(result):
+def test_document_has_schema_settings_counts_and_versions(result):
     content = document(result)
     assert content["schema"] == SCHEMA
     assert content["settings"]["truth_rule"] == "stable"
@@ -136,8 +126,8 @@ def test_document_says_what_the_numbers_depend_on(result):
     assert content["definitions"]["angle.mean_deg"]["unit"] == "deg"
 
 
-def test_table_shows_algorithms_side_by_side_and_how_it_was_made(result):
-    text = shown(result)
+def test_table_shows_algorithms_numbers_and_settings(result):
+    text = printed(result)
     for part in (
         "PFlow",
         "Classic",
@@ -165,12 +155,12 @@ def test_table_shows_algorithms_side_by_side_and_how_it_was_made(result):
         (Number(1234.6, 1134.6, 1334.6), "1235 ±100"),
     ],
 )
-def test_numbers_are_written_to_two_digits_of_their_error(number, text):
+def test_numbers_have_two_digits_of_their_error(number, text):
     assert number_text(number) == text
 
 
-def test_algorithms_matched_otherwise_are_named_everywhere(result):
-    other = dataclasses.replace(result, matched_otherwise={"reference": "by hand"})
-    assert document(other)["settings"]["matching"]["algorithms_matched_otherwise"] == {"reference": "by hand"}
-    assert "Classic assigns no hits and is matched by another rule: by hand." in shown(other)
-    assert "another rule" not in shown(result)
+def test_algorithms_matched_by_another_rule_are_named(result):
+    changed = dataclasses.replace(result, matched_otherwise={"reference": "by angle"})
+    assert document(changed)["settings"]["matching"]["algorithms_matched_otherwise"] == {"reference": "by angle"}
+    assert "Classic assigns no hits and is matched by another rule: by angle." in printed(changed)
+    assert "another rule" not in printed(result)
