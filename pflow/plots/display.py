@@ -1,4 +1,4 @@
-"""An event as a matplotlib figure: across the beam (x-y), along it (z-r) and in space."""
+"""An event as a matplotlib figure: across the beam (x-y), along it (z-r) and in 3D."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ STYLES: dict[str, dict[str, Any]] = {
     "truth": {"linewidths": 1.2, "linestyles": "solid", "alpha": 0.9},
     "reco": {"linewidths": 2.2, "linestyles": (0, (1.5, 0.7)), "alpha": 0.9},
 }
-"""Line styles by kind; reference particles beside reconstructed ones are not drawn."""
+"""Line styles by kind; reference particles are not drawn beside reconstructed ones."""
 
 OUTWARDS = 0.35
-"""Reconstructed particles are drawn so far, in radii of the ECAL, beyond true ones."""
+"""Distance, in radii of the ECAL, by which reconstructed particles are drawn further out than true ones."""
 MAX_NUMBERS = 12
-"""Largest number of reconstructed particles, by energy, beside which their energy stands."""
+"""Largest number of reconstructed particles, by energy, whose energy is written beside them."""
 WINDOW = 0.6
-"""Width of the view of the showers, in radii of the ECAL."""
+"""Width of the view of the main shower, in radii of the ECAL."""
 
 
 def plot_event(scene: EventScene) -> Figure:
-    """Draw an event from `pflow.plots.scene.make_scene`: x-y, z-r (distance from the beam), 3D and its main shower.
+    """Draw a scene of `pflow.plots.scene.make_scene`: x-y, z-r (distance from the beam), 3D and its main shower.
 
-    Lengths are in mm. True particles are arrows from where they enter the calorimeter; reconstructed ones are broken
-    and stand further out, with their energy in GeV beside the largest. The size of a hit grows with its energy; with
-    ``max_colours`` about 12 the legend stays readable.
+    Lengths are in mm. True particles are arrows from their entry into the calorimeter; reconstructed ones are dashed
+    and further out, with the energy in GeV beside the largest. The size of a hit grows with its energy. With
+    ``max_colours`` up to about 12 the legend stays readable.
     """
     detector = scene.detector
     reach = detector.ecal_inner_radius * (1 + OUTWARDS)
@@ -94,13 +94,13 @@ def plot_event(scene: EventScene) -> Figure:
 
 
 def _in_barrel(scene: EventScene) -> bool:
-    """Whether more energy is in front of the endcaps than in them."""
+    """Whether more energy is in the barrel than in the endcaps."""
     inside = np.abs(scene.position[:, 2]) < scene.detector.ecal_inner_z
     return bool(scene.energy[inside].sum() >= scene.energy[~inside].sum())
 
 
 def _main_shower(points: Points, scene: EventScene) -> Points:
-    """Energy-weighted middle, a little outwards, of the hits around the hit with most energy around it."""
+    """Centre of the view of the main shower: the mean position in the square with most energy, moved outwards."""
     size = 0.1 * scene.detector.ecal_inner_radius
     _, square = np.unique(np.floor(points / size), axis=0, return_inverse=True)
     energy = np.bincount(square.ravel(), weights=scene.energy)
@@ -130,14 +130,14 @@ def _draw(
     norm: LogNorm | None,
     limits: tuple[float, ...] = (),
 ) -> None:
-    """Add the outline, the lines and the hits to axes of two or three dimensions, and of two, within limits, labels."""
+    """Add outline, lines and hits to axes of two or three dimensions; in two, energies within the `limits`."""
     flat = axes.name != "3d"
     collection: Any
     collection, add = (LineCollection, axes.add_collection) if flat else (Line3DCollection, axes.add_collection3d)
     add(collection([project(line) for line in frame], colors="0.75", linewidths=1.0 if flat else 0.6, zorder=1))
     for lines in scene.lines:
         if lines.kind in STYLES:
-            # RGB values: matplotlib would take two names of colours for one colour and its opacity.
+            # RGB values, because matplotlib takes two names of colours for a colour and its opacity.
             shades = [to_rgb(colour) for colour in lines.colours]
             points = _outwards(lines.points, scene) if lines.kind == "reco" else lines.points
             add(collection(project(points), colors=shades, zorder=3, **STYLES[lines.kind]))
@@ -164,23 +164,26 @@ def _draw(
 
 
 def _places(starts: Points, tips: Points, limits: tuple[float, ...]) -> Iterator[tuple[int, Points]]:
-    """Middles of labels [2] beyond the tips of arrows [n, 2], without those that would overlap or leave the axes."""
+    """Index of an arrow and centre [2] of its label beyond its tip, for labels that neither overlap nor leave the axes.
+
+    Arrows have `starts` and `tips` [n, 2].
+    """
     low, high = np.array(limits[::2]), np.array(limits[1::2])
     size = np.array([0.09, 0.028]) * (high - low).max()  # of a label
-    taken = np.zeros((0, 2))
+    placed = np.zeros((0, 2))
     for k, (start, tip) in enumerate(zip(starts, tips, strict=True)):
         direction = (tip - start) / max(float(np.linalg.norm(tip - start)), 1e-9)
         for distance in (1.2, 1.8, 2.4):
             place = tip + distance * (np.abs(direction) @ size / 2) * direction
             inside = (place - size / 2 >= low).all() and (place + size / 2 <= high).all()
-            if inside and (np.abs(taken - place) >= size).any(axis=1).all():
-                taken = np.vstack([taken, place])
+            if inside and (np.abs(placed - place) >= size).any(axis=1).all():
+                placed = np.vstack([placed, place])
                 yield k, place
                 break
 
 
 def _outwards(arrows: Points, scene: EventScene) -> Points:
-    """Arrows [n, point, 3] moved along themselves."""
+    """Arrows [n, point, 3] moved along their directions by `OUTWARDS`."""
     direction = arrows[:, 1] - arrows[:, 0]
     length = np.maximum(np.linalg.norm(direction, axis=1, keepdims=True), 1e-9)
     moved: Points = arrows + (OUTWARDS * scene.detector.ecal_inner_radius * direction / length)[:, None]
@@ -188,7 +191,7 @@ def _outwards(arrows: Points, scene: EventScene) -> Points:
 
 
 def _energy_norm(scene: EventScene) -> LogNorm | None:
-    """Scale of the colours where they stand for energy; None otherwise and without hits with energy."""
+    """Scale of the colours of hits; None unless they show the energy and a hit has some."""
     positive = scene.energy[scene.energy > 0]
     if scene.colour_by != "energy" or not len(positive):
         return None
@@ -208,5 +211,5 @@ def _legend_handles(scene: EventScene) -> list[Line2D]:
 
 
 def _plain(text: str) -> str:
-    """Text in which a dollar sign starts no formula."""
+    """Text with escaped dollar signs, which would start a formula."""
     return text.replace("$", r"\$")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mplhep
@@ -28,10 +28,10 @@ BINNED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("efficiency", "Efficiency", {"reference": 1.0}),
     ("fake_rate", "Fake rate", {"limits": (0.0, None)}),
 )
-"""Metric in bins, label, options of `plot_binned`."""
+"""Binned metric, label, and options of `plot_binned`."""
 
 CLASSES = ("charged_hadron", "photon", "neutral_hadron")
-"""Classes that are shown side by side."""
+"""Classes with a panel each."""
 
 WORDS = {
     "response_median": "median response",
@@ -46,11 +46,11 @@ WORDS = {
     "two_photons_found": "both of two photons found, against their opening angle",
     "jets": "energy response of jets",
 }
-"""Names of figures, or what is before ``_vs_``, in words."""
+"""Captions of figures by name, or by the part of the name before ``_vs_``."""
 
 
 def caption(name: str) -> str:
-    """The name of a figure in words.
+    """The caption of a figure by its name.
 
     >>> caption("q68_deg_vs_energy_by_class")
     '68% quantile of the angle against energy, by class'
@@ -63,7 +63,7 @@ def caption(name: str) -> str:
 
 
 def figures(result: EvaluationResult) -> dict[str, Figure]:
-    """Figures (matplotlib) of a result by the name of their file; a metric without values has none.
+    """Matplotlib figures of a result by the name of their file; a metric without values has no figure.
 
     >>> events = pflow.read_events("multi_test_small.root", entry_stop=2)
     >>> drawn = figures(pflow.evaluate(pflow.reconstruct(events, "ild-g4-general"), events))
@@ -71,105 +71,124 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
     """
     titles = {name: result.titles.get(name, name) for name in result.algorithms}
     trees = {titles[name]: tree for name, tree in result.algorithms.items()}
-    styles = {titles[name]: style for name, style in _styles(result).items()}
     text = f"{result.n_events - result.n_bad_input} events, truth rule '{result.settings.rule}'"
     if result.n_truth_tracks:
         text += ", tracks from Monte Carlo particles"
-    drawn: dict[str, Figure] = {}
-    for axis, (metric, label, options) in itertools.product((ENERGY, THETA), BINNED):
-        series = _binned(trees, axis, "all", metric)
-        if _any_value(series):
-            shown = _reconstructed(axis) if metric == "fake_rate" else axis
-            drawn[f"{metric}_vs_{axis.name}"] = plot_binned(
-                shown, series, label=label, text=text, styles=styles, **options
-            )
-    for metric, label, options in BINNED:
-        by_class = {f"{group.replace('_', ' ')}s": _binned(trees, ENERGY, group, metric) for group in CLASSES}
-        if any(map(_any_value, by_class.values())):
-            shown = _reconstructed(ENERGY) if metric == "fake_rate" else ENERGY
-            # Tracks measure a hundred times better than showers of hadrons.
-            options = {"log": True} if metric == "resolution_68" else options
-            drawn[f"{metric}_vs_energy_by_class"] = _plot_panels(
-                shown, by_class, label=label, text=text, styles=styles, **options
-            )
-    drawn["response"] = plot_distribution(
-        {title: tree["histograms"]["response"] for title, tree in trees.items()},
-        label="$E_{reco}/E_{true}$",
-        numbers={title: _response_text(tree["energy"]) for title, tree in trees.items()},
-        text=text,
-        styles=styles,
-        central=True,
-    )
-    drawn["angle"] = plot_distribution(
-        {title: tree["histograms"]["angle_deg"] for title, tree in trees.items()},
-        label="Angle between true and reconstructed direction [deg]",
-        numbers={title: f"median {_digits(tree['angle']['median_deg'])} deg" for title, tree in trees.items()},
-        text=text,
-        styles=styles,
-        log_x=True,
-    )
-    drawn["count_difference"] = plot_count_difference(
-        {title: {int(d): n for d, n in tree["count"]["difference"].items()} for title, tree in trees.items()},
-        numbers={title: f"exact: {tree['count']['exact_fraction'].value:.1%}" for title, tree in trees.items()},
-        text=text,
-        styles=styles,
-    )
-    for quantity in ("visible_energy", "visible_mass"):
-        by_title = {title: tree["event"][quantity] for title, tree in trees.items()}
-        if any(tree["n_events"] for tree in by_title.values()):
-            drawn[quantity] = plot_distribution(
-                {title: tree["histogram"] for title, tree in by_title.items()},
-                label=f"{quantity.replace('_', ' ').capitalize()}, reconstructed / true",
-                numbers={title: _response_text(tree) for title, tree in by_title.items()},
-                text=text,
-                styles=styles,
-                central=True,
-            )
-    jets = {title: tree["jets"]["durham_2"] for title, tree in trees.items() if tree.get("jets")}
-    if any(tree["n_true"] for tree in jets.values()):
-        drawn["jets"] = plot_distribution(
-            {title: tree["histogram"] for title, tree in jets.items()},
-            label="Energy of jets, reconstructed / true (Durham, two jets)",
-            numbers={title: f"IQR / median {_digits(tree['iqr_over_median'])}" for title, tree in jets.items()},
-            text=text,
-            styles=styles,
-            central=True,
-            fraction_of="jets",
-        )
+    common: dict[str, Any] = {"text": text, "styles": {titles[name]: style for name, style in _styles(result).items()}}
+    drawn = _binned_figures(trees, common) | _distributions(trees, common)
     separation = {title: tree["count"]["two_photons_found"]["efficiency"] for title, tree in trees.items()}
     if _any_value(separation):
         drawn["two_photons_found"] = plot_binned(
-            OPENING_ANGLE, separation, label="Both photons found", text=text, styles=styles, reference=1.0
+            OPENING_ANGLE, separation, label="Both photons found", reference=1.0, **common
         )
     for name, tree in result.algorithms.items():
-        confusion = tree["confusion"]
-        if np.any(confusion["counts"]):
-            drawn["confusion" if name == result.name else f"confusion_{name}"] = plot_confusion(
-                confusion["counts"],
-                true_classes=confusion["true_classes"],
-                reco_classes=confusion["reco_classes"],
-                text=f"{result.titles.get(name, name)}, {text}",
+        counts, *classes = (tree["confusion"][key] for key in ("counts", "true_classes", "reco_classes"))
+        if np.any(counts):
+            figure = plot_confusion(counts, *classes, text=f"{titles[name]}, {text}")
+            drawn["confusion" if name == result.name else f"confusion_{name}"] = figure
+    return drawn
+
+
+def _binned_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[str, Figure]:
+    """Figures of metrics in bins, of all particles and by class; `common` options of all figures."""
+
+    def series(axis: Axis, group: str, metric: str) -> dict[str, Series]:
+        return {title: tree["binned"][axis.name][group][metric] for title, tree in trees.items()}
+
+    drawn: dict[str, Figure] = {}
+    for axis, (metric, label, options) in itertools.product((ENERGY, THETA), BINNED):
+        of_all = series(axis, "all", metric)
+        if _any_value(of_all):
+            drawn[f"{metric}_vs_{axis.name}"] = plot_binned(
+                _labelled(axis, metric), of_all, label=label, **common, **options
+            )
+    for metric, label, options in BINNED:
+        by_class = {f"{group.replace('_', ' ')}s": series(ENERGY, group, metric) for group in CLASSES}
+        if any(map(_any_value, by_class.values())):
+            # Tracks measure a hundred times better than showers of hadrons.
+            options = {"log": True} if metric == "resolution_68" else options
+            drawn[f"{metric}_vs_energy_by_class"] = _plot_panels(
+                _labelled(ENERGY, metric), by_class, label=label, **common, **options
             )
     return drawn
 
 
+def _distributions(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[str, Figure]:
+    """Figures of distributions; `common` options of all figures."""
+
+    def draw(
+        parts: Mapping[str, Tree], histogram: Callable[[Tree], Histogram], number: Callable[[Tree], str], **options: Any
+    ) -> Figure:
+        histograms = {title: histogram(tree) for title, tree in parts.items()}
+        return plot_distribution(
+            histograms, {title: number(tree) for title, tree in parts.items()}, **common, **options
+        )
+
+    differences = [int(difference) for tree in trees.values() for difference in tree["count"]["difference"]] or [0]
+    edges = np.arange(min(differences) - 1.5, max(differences) + 2.5)
+
+    def of_counts(tree: Tree) -> Histogram:
+        frequencies = tree["count"]["difference"]
+        values = [int(difference) for difference in frequencies]
+        return Histogram(edges=edges, counts=np.histogram(values, edges, weights=list(frequencies.values()))[0])
+
+    drawn = {
+        "response": draw(
+            trees,
+            lambda tree: tree["histograms"]["response"],
+            lambda tree: _response_text(tree["energy"]),
+            label="$E_{reco}/E_{true}$",
+            central=True,
+        ),
+        "angle": draw(
+            trees,
+            lambda tree: tree["histograms"]["angle_deg"],
+            lambda tree: f"median {_digits(tree['angle']['median_deg'])} deg",
+            label="Angle between true and reconstructed direction [deg]",
+            log_x=True,
+        ),
+        "count_difference": draw(
+            trees,
+            of_counts,
+            lambda tree: f"exact: {tree['count']['exact_fraction'].value:.1%}",
+            label="Reconstructed minus true number of particles",
+            fraction_of="events",
+        ),
+    }
+    for quantity in ("visible_energy", "visible_mass"):
+        events = {title: tree["event"][quantity] for title, tree in trees.items()}
+        if any(tree["n_events"] for tree in events.values()):
+            label = f"{quantity.replace('_', ' ').capitalize()}, reconstructed / true"
+            drawn[quantity] = draw(events, lambda tree: tree["histogram"], _response_text, label=label, central=True)
+    jets = {title: tree["jets"]["durham_2"] for title, tree in trees.items() if tree.get("jets")}
+    if any(tree["n_true"] for tree in jets.values()):
+        drawn["jets"] = draw(
+            jets,
+            lambda tree: tree["histogram"],
+            lambda tree: f"IQR / median {_digits(tree['iqr_over_median'])}",
+            label="Energy of jets, reconstructed / true (Durham, two jets)",
+            central=True,
+            fraction_of="jets",
+        )
+    return drawn
+
+
 def _styles(result: EvaluationResult) -> dict[str, int]:
-    """Index of the colour and marker of each algorithm by its role: the same whichever others are beside it."""
+    """Index of each algorithm's colour and marker, by its role, so that further algorithms do not change it."""
     roles = {result.name: 0, ORACLE: 1, REFERENCE: 2}
-    others = [name for name in result.algorithms if name not in roles]
-    roles |= {name: len(roles) + number for number, name in enumerate(others)}
+    further = [name for name in result.algorithms if name not in roles]
+    roles |= {name: len(roles) + number for number, name in enumerate(further)}
     return {name: roles[name] for name in result.algorithms}
-
-
-def _binned(trees: Mapping[str, Tree], axis: Axis, group: str, metric: str) -> dict[str, Series]:
-    return {title: tree["binned"][axis.name][group][metric] for title, tree in trees.items()}
 
 
 def _any_value(series: Mapping[str, Series]) -> bool:
     return any(np.isfinite(values.value).any() for values in series.values())
 
 
-def _reconstructed(axis: Axis) -> Axis:
+def _labelled(axis: Axis, metric: str) -> Axis:
+    """The axis with the label for a metric: fake rates are in bins of the reconstructed quantity."""
+    if metric != "fake_rate":
+        return axis
     return dataclasses.replace(axis, label=axis.label.replace("True", "Reconstructed"))
 
 
@@ -184,7 +203,7 @@ def _digits(number: Number) -> str:
 def plot_binned(axis: Axis, series: Mapping[str, Series], *, label: str, text: str = "", **options: Any) -> Figure:
     """Points with 68.3% intervals against a binned quantity, by algorithm; a thin line at the height of `reference`.
 
-    `styles`: index of the colour and marker of each algorithm; by default its place.
+    `styles`: index of the colour and marker of each algorithm, by default its place.
     """
     return _plot_panels(axis, {text: series}, label=label, **options)
 
@@ -198,16 +217,16 @@ def _plot_panels(
     limits: tuple[float | None, float | None] = (None, None),
     **options: Any,
 ) -> Figure:
-    """Panels as of `plot_binned` side by side, of the same axes."""
+    """Panels of `plot_binned` by title, with shared axes."""
     n = len(by_title)
     with styled():
         figure = Figure(figsize=(7.0, 5.2) if n == 1 else (4.6 * n, 4.8))
         panels = np.atleast_1d(figure.subplots(1, n, sharex=True, sharey=True))
-        there = np.zeros(len(axis), dtype=np.bool_)
+        filled = np.zeros(len(axis), dtype=np.bool_)
         for axes, (name, series) in zip(panels, by_title.items(), strict=True):
-            there |= _fill(axes, axis, series, **options)
+            filled |= _fill(axes, axis, series, **options)
             axes.set_title(name, loc="left")
-        bins = np.flatnonzero(there) if there.any() else np.arange(len(axis))
+        bins = np.flatnonzero(filled) if filled.any() else np.arange(len(axis))
         panels[0].set_xlim(axis.edges[bins[0]], axis.edges[bins[-1] + 1])
         panels[0].set(ylabel=label, ylim=limits)
         _legend(figure, panels[0], text)
@@ -223,13 +242,28 @@ def _fill(
     log: bool = False,
     styles: Mapping[str, int] | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """Draw into a panel; return which bins have a value, bool [bins]."""
+    """Draw into a panel; return whether each bin has a value, bool [bins]."""
     if reference is not None:
         axes.axhline(reference, color="0.6", linewidth=1, zorder=0)
-    there = np.zeros(len(axis), dtype=np.bool_)
+    filled = np.zeros(len(axis), dtype=np.bool_)
     for k, (name, values) in enumerate(series.items()):
-        place = (k + 1) / (len(series) + 1)
-        there |= _draw(axes, axis, values, place, _style(styles, name, k), name)
+        defined = np.isfinite(values.value)
+        if not defined.any():
+            continue
+        filled |= defined
+        low_edge, high_edge, value = axis.edges[:-1][defined], axis.edges[1:][defined], values.value[defined]
+        place = (k + 1) / (len(series) + 1)  # in the bin
+        x = low_edge ** (1 - place) * high_edge**place if axis.log else low_edge + place * (high_edge - low_edge)
+        axes.errorbar(
+            x,
+            value,
+            xerr=[x - low_edge, high_edge - x],
+            yerr=np.nan_to_num(np.maximum(0, [value - values.low[defined], values.high[defined] - value])),
+            linestyle="none",
+            elinewidth=1.2,
+            **_style(styles, name, k),
+            label=name,
+        )
     if axis.log:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
@@ -238,7 +272,7 @@ def _fill(
     if log and any(np.nanmax(values.value, initial=0) > 0 for values in series.values()):
         axes.set_yscale("log", nonpositive="mask")
     axes.set_xlabel(f"{axis.label} [{axis.unit}]" if axis.unit else axis.label)
-    return there
+    return filled
 
 
 def _style(styles: Mapping[str, int] | None, name: str, place: int) -> dict[str, Any]:
@@ -248,7 +282,7 @@ def _style(styles: Mapping[str, int] | None, name: str, place: int) -> dict[str,
 
 
 def _legend(figure: Figure, axes: Axes, text: str = "") -> None:
-    """The legend of the axes above all of them, where it hides no point."""
+    """Put the legend of the axes above all panels, where it hides no point."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         ncols = min(3, len(labels))
@@ -256,46 +290,20 @@ def _legend(figure: Figure, axes: Axes, text: str = "") -> None:
         figure.legend(handles, labels, loc="outside upper center", ncols=ncols, title=text or None, **spacing)
 
 
-def _draw(
-    axes: Axes, axis: Axis, series: Series, place: float, style: Mapping[str, Any], name: str
-) -> npt.NDArray[np.bool_]:
-    """Draw a series at a place, 0 to 1, in each bin; return which bins have a value, bool [bins]."""
-    there = np.isfinite(series.value)
-    if not there.any():
-        return there
-    low_edge, high_edge = axis.edges[:-1][there], axis.edges[1:][there]
-    if axis.log:
-        x = low_edge ** (1 - place) * high_edge**place
-    else:
-        x = low_edge + place * (high_edge - low_edge)
-    value = series.value[there]
-    axes.errorbar(
-        x,
-        value,
-        xerr=[x - low_edge, high_edge - x],
-        yerr=np.nan_to_num(np.maximum(0, [value - series.low[there], series.high[there] - value])),
-        linestyle="none",
-        elinewidth=1.2,
-        **style,
-        label=name,
-    )
-    return there
-
-
 def plot_distribution(
     histograms: Mapping[str, Histogram],
+    numbers: Mapping[str, str],
     *,
     label: str,
-    numbers: Mapping[str, str] | None = None,
     text: str = "",
     styles: Mapping[str, int] | None = None,
     log_x: bool = False,
     central: bool = False,
     fraction_of: str = "entries per bin",
 ) -> Figure:
-    """Fraction of the entries in each bin by algorithm, entries outside the axis included; `numbers`: legend texts.
+    """Fraction of all entries in each bin, by algorithm; entries outside the axis count. `numbers`: legend texts.
 
-    `styles` as of `plot_binned`; `central`: the axis is where the middle 98% of the entries of each algorithm are.
+    `styles` as for `plot_binned`; `central` restricts the axis to the middle 98% of each algorithm's entries.
     """
     with styled():
         figure = Figure()
@@ -308,7 +316,7 @@ def plot_distribution(
                 continue
             counts = histogram.counts[shown]
             outside = 1.0 - float(counts.sum()) / total
-            parts = [name, (numbers or {}).get(name, ""), f"{outside:.1%} outside" if outside >= 0.0005 else ""]
+            parts = [name, numbers[name], f"{outside:.1%} outside" if outside >= 0.0005 else ""]
             mplhep.histplot(
                 counts / total,
                 histogram.edges[shown.start : None if shown.stop is None else shown.stop + 1],
@@ -333,38 +341,19 @@ def _total(histogram: Histogram) -> float:
 
 
 def _middle(histograms: Sequence[Histogram]) -> slice:
-    """The bins that hold the middle 98% of the entries of each histogram, and some beside them."""
+    """The bins with the middle 98% of each histogram's entries, and a margin."""
     ends = []
     for histogram in histograms:
-        share = (histogram.below + np.cumsum(histogram.counts)) / _total(histogram)
-        ends += np.searchsorted(share, (0.01, 0.99)).tolist()
+        cumulative = (histogram.below + np.cumsum(histogram.counts)) / _total(histogram)
+        ends += np.searchsorted(cumulative, (0.01, 0.99)).tolist()
     margin = max(3, round(0.15 * (max(ends) - min(ends))))
     return slice(max(min(ends) - margin, 0), min(max(ends) + margin + 1, len(histograms[0].counts)))
 
 
-def plot_count_difference(
-    counts: Mapping[str, Mapping[int, int]],
-    *,
-    numbers: Mapping[str, str] | None = None,
-    text: str = "",
-    styles: Mapping[str, int] | None = None,
-) -> Figure:
-    """Fraction of events against the reconstructed minus true number of particles, from events by difference."""
-    differences = [difference for by_difference in counts.values() for difference in by_difference] or [0]
-    edges = np.arange(min(differences) - 1.5, max(differences) + 2.5)
-    histograms = {
-        name: Histogram(edges=edges, counts=np.histogram(list(of), edges, weights=list(of.values()))[0])
-        for name, of in counts.items()
-    }
-    label = "Reconstructed minus true number of particles"
-    options: dict[str, Any] = {"numbers": numbers, "text": text, "styles": styles}
-    return plot_distribution(histograms, label=label, fraction_of="events", **options)
-
-
 def plot_confusion(
-    counts: npt.ArrayLike, *, true_classes: Sequence[str], reco_classes: Sequence[str], text: str = ""
+    counts: npt.ArrayLike, true_classes: Sequence[str], reco_classes: Sequence[str], *, text: str = ""
 ) -> Figure:
-    """Counts [true, reconstructed], coloured by the fraction of their row; each cell shows fraction and count."""
+    """Counts [true, reconstructed]; cells are coloured by the fraction of their row and show fraction and count."""
     matrix = np.asarray(counts, dtype=np.float64)
     total = matrix.sum(axis=1, keepdims=True)
     fractions = np.divide(matrix, total, out=np.zeros_like(matrix), where=total > 0)

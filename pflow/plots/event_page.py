@@ -1,4 +1,4 @@
-"""An event as one self-contained interactive HTML page, which needs no network."""
+"""An event as a self-contained interactive HTML page that needs no network."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LINE_STYLES: dict[str, dict[str, Any]] = {
     "reco": {"width": 4, "dash": "dash"},
     "reference": {"width": 3, "dash": "dot"},
 }
-"""Line styles by kind; reference particles beside reconstructed ones are hidden at first."""
+"""Line styles by kind; reference particles are initially hidden beside reconstructed ones."""
 
 LISTED = 12
-"""Particles that the legend lists, by falling energy; the others share an entry."""
+"""Particles of the highest energies that the legend lists; the rest shares an entry."""
 
 STRONGEST = 2000
-"""Hits that stay when the weakest are hidden, which makes turning faster without a graphics card."""
+"""Hits that stay when a button hides the weakest, which makes rotation faster without a graphics card."""
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -73,7 +73,7 @@ CONFIG = {
 
 
 def event_page(scene: EventScene) -> str:
-    """HTML text of a page (about 5 MB, the drawing library included) from `pflow.plots.scene.make_scene`'s scene."""
+    """HTML of a page (about 5 MB with the drawing library) for a scene of `pflow.plots.scene.make_scene`."""
     figure = interactive_figure(scene).to_html(
         full_html=False,
         include_plotlyjs=True,
@@ -88,7 +88,7 @@ def event_page(scene: EventScene) -> str:
 
 
 def interactive_figure(scene: EventScene) -> go.Figure:
-    """The same as a plotly figure; with more than `STRONGEST` hits it has a button that hides the weaker ones."""
+    """The page's plotly figure; with more than `STRONGEST` hits it has a button that hides the weaker ones."""
     figure = go.Figure(_outline(scene))
     for lines in scene.lines:
         figure.add_traces([_lines(lines), _legend_entry(lines)])
@@ -156,7 +156,7 @@ def _hits(scene: EventScene, k: int, index: npt.NDArray[np.int64], *, in_legend:
         **_columns(scene.position[index]),
         mode="markers",
         marker={
-            "symbol": "square",  # drawn in half the time of a circle where there is no GPU
+            "symbol": "square",  # without a GPU twice as fast as a circle
             "size": np.round(2.0 + 4.0 * hit_size(energy), 1).astype(np.float32),
             "line": {"width": 0},
             "opacity": 1.0,
@@ -189,7 +189,7 @@ def _lines(lines: Lines) -> go.Scatter3d:
 
 
 def _legend_entry(lines: Lines) -> go.Scatter3d:
-    """An empty trace of one colour for the legend, which cannot show lines of many colours."""
+    """An empty trace of one colour for the legend, which cannot show several colours in a line."""
     return go.Scatter3d(
         **_columns(np.full((1, 3), np.nan)),
         mode="lines",
@@ -204,7 +204,7 @@ def _grouped(lines: Lines) -> dict[str, Any]:
 
 
 def _joined(lines: Iterable[npt.NDArray[np.floating[Any]]]) -> npt.NDArray[np.float32]:
-    """Polylines, [point, 3] each, one after the other, each followed by NaN: [points and gaps, 3]."""
+    """Concatenated polylines, [point, 3] each, separated by NaN: [points and gaps, 3]."""
     gap = np.full((1, 3), np.nan)
     return np.concatenate([part for line in lines for part in (line, gap)]).astype(np.float32)
 

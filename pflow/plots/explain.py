@@ -1,4 +1,4 @@
-"""The steps of a decoder on the calorimeter: which hits each of them looked at, or took."""
+"""The weights of the hits in each step of a decoder, drawn on the calorimeter."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from pflow.plots.style import styled
 Floats = npt.NDArray[np.float64]
 
 COLOURS = ListedColormap(colormaps["YlOrRd"](np.linspace(0.13, 1.0, 256)))
-"""Without the palest, which cannot be seen on white."""
+"""YlOrRd without its palest colours, which are invisible on white."""
 
 
 def plot_steps(steps: Sequence[tuple[str, ak.Array, npt.NDArray[Any]]], *, columns: int = 4) -> Figure:
-    """Draw steps of `pflow.explain`, a panel each: hits by azimuth and polar angle, coloured by how much they count.
+    """Draw steps of `pflow.explain`, (text, hits, weights) each, in panels: hits by azimuth and polar angle.
 
-    Angles are from the mean direction of the energy; 99% of the energy is drawn.
+    Colours show the weight of a hit relative to the largest. Azimuths are from the energy's mean direction; the axes
+    hold 99% of the energy.
     """
     columns = min(columns, max(1, len(steps)))
     rows = -(-len(steps) // columns)
@@ -62,7 +63,7 @@ def plot_steps(steps: Sequence[tuple[str, ak.Array, npt.NDArray[Any]]], *, colum
 
 
 def _range(values: Floats, weight: Floats) -> tuple[float, float]:
-    """Where 99% of the weight is, and a margin."""
+    """Range of the central 99% of the weight, with a margin."""
     order = np.argsort(values)
     low, high = np.interp([0.005, 0.995], np.cumsum(weight[order]) / weight.sum(), values[order])
     margin = max(1.0, 0.15 * (high - low))

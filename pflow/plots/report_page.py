@@ -1,4 +1,4 @@
-"""An evaluation as one self-contained HTML page: numbers, figures, definitions, provenance; needs no network."""
+"""An evaluation as a self-contained HTML page: numbers, figures, definitions, provenance."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ pre { background: #f6f6f6; padding: 1em; overflow-x: auto; font-size: .85em; }
 def report_page(
     result: EvaluationResult, content: Mapping[str, Any], images: Mapping[str, bytes], *, paper: bool = False
 ) -> str:
-    """HTML of the page: numbers, figures as PNG by name, provenance; `paper` as of `pflow.metrics.report.rows`."""
+    """HTML of a result with its `content` of ``metrics.json`` and PNG `images` by name.
+
+    `paper` as for `pflow.metrics.report.rows`.
+    """
     origin = {key: content[key] for key in ("inputs", "settings", "oracle_calibration", "versions") if key in content}
     inputs = content.get("inputs", {})
     truth = [Path(path).name for path in inputs.get("truth", [])]
@@ -65,21 +68,20 @@ def report_page(
 
 
 def _origin(result: EvaluationResult, inputs: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What was evaluated, in a few lines: for each reconstruction its files, model and detector; the date."""
-    found = [("date", datetime.now(UTC).date().isoformat())]
+    """The date, and files, model and detector of each reconstruction."""
+    lines = [("date", datetime.now(UTC).date().isoformat())]
     for name, paths in inputs.get("reco", {}).items():
-        made = inputs.get("provenance", {}).get(name)
         facts = [paths if isinstance(paths, str) else f"{len(paths)} files"]
         for label, keys in (
             ("model", ("checkpoint", "path")),
             ("detector", ("configuration", "tokeniser", "detector", "name")),
         ):
-            value: Any = made  # plain data of any algorithm
+            value: Any = inputs.get("provenance", {}).get(name)  # plain data of any algorithm
             for key in keys:
                 value = value.get(key) if isinstance(value, Mapping) else None
             facts += [f"{label} {value}"] if value is not None else []
-        found.append((result.titles.get(name, name), ", ".join(facts)))
-    return found
+        lines.append((result.titles.get(name, name), ", ".join(facts)))
+    return lines
 
 
 def _results(result: EvaluationResult, paper: bool) -> str:

@@ -1,4 +1,4 @@
-"""One event arranged for drawing: hits in coloured groups, tracks and particles as lines, the detector."""
+"""An event arranged for drawing: hits in coloured groups, tracks and particles as lines, the detector."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from pflow.physics.kinematics import tangent_basis, unit_vector
 from pflow.physics.pdg import is_invisible, name_of
 
 COLOUR_BY = ("truth", "reco", "energy", "subdetector")
-"""What the colour of a hit can stand for."""
+"""Meanings of the colour of a hit."""
 
 GREY = "#9a9a9a"
 """Colour of particles beyond `max_colours`."""
 LIGHT_GREY = "#c8c8c8"
 """Colour of hits without a particle."""
 DARK = "#303030"
-"""Colour of tracks and particles that share it with no hits."""
+"""Colour of tracks and particles whose hits are not coloured by them."""
 PALETTE = (
     *("#3f90da", "#bd1f01", "#ffa90e", "#832db6", "#1b9e4b", "#e76300"),
     *("#17becf", "#a96b59", "#e377c2", "#6b6ecf", "#b9ac70", "#556b2f"),
@@ -40,9 +40,9 @@ PALETTE = (
 """First colours of particles: M. Petroff's (arXiv:2107.02270) without the greys, and some more."""
 
 TRACK_POINTS, TRACK_TURNS = 49, 2.0
-"""Points of a drawn track, and turns after which a track that stays in the tracker ends."""
+"""Points of a drawn track, and largest number of turns of a track that stays in the tracker."""
 ENTRY_TURNS = 100.0
-"""Turns in which a particle may reach the calorimeter."""
+"""Largest number of turns of a particle before it enters the calorimeter."""
 
 Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -50,7 +50,7 @@ Index = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Group:
-    """Hits that are switched on and off together: their indices, int64 [hit], and their colour (``#rrggbb``)."""
+    """Hits that share a legend entry: their indices, int64 [hit], and their colour (``#rrggbb``)."""
 
     name: str
     colour: str
@@ -59,7 +59,10 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Lines:
-    """Polylines [line, point, 3], mm, that are switched together: ``tracks``, ``truth``, ``reco`` or ``reference``."""
+    """Polylines `points` [line, point, 3], mm, that share a legend entry; `energy` [line], GeV, of particles.
+
+    `kind`: ``tracks``, ``truth``, ``reco`` or ``reference``.
+    """
 
     name: str
     kind: str
@@ -67,7 +70,6 @@ class Lines:
     colours: tuple[str, ...]
     texts: tuple[str, ...]
     energy: tuple[float, ...] = ()
-    """Of particles, GeV."""
 
     def __len__(self) -> int:
         return len(self.points)
@@ -75,11 +77,11 @@ class Lines:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class EventScene:
-    """One event, ready to be drawn.
+    """An event to be drawn.
 
-    `title` names file and event, `note` says what the colours mean. Of the hits: `position` [hit, 3], mm; `energy`,
-    GeV; `time`, ns, NaN if unknown; `subdetector`, index into ``detector.calorimeters``; `layer`, -1 if unknown.
-    Each hit is in one of the non-empty `groups`; under `colour_by` ``energy`` there is only one.
+    `title` names file and event, `note` explains the colours. Columns of the hits: `position` [hit, 3], mm; `energy`,
+    GeV; `time`, ns, NaN if unknown; `subdetector`, index into ``detector.calorimeters``; `layer`, -1 if unknown. Each
+    hit is in one of the non-empty `groups`; `colour_by` ``energy`` has one group.
     """
 
     title: str
@@ -105,14 +107,15 @@ def make_scene(
     invisible: Sequence[int] = (),
     max_colours: int = 40,
 ) -> EventScene:
-    """Arrange one event, e.g. ``events[3]``, for drawing; truth, tracks and hits may each be absent.
+    """Arrange one event, e.g. ``events[3]``, for drawing; truth, tracks and hits may be missing.
 
-    The particles of `reconstruction` are shown beside the file's reference, or this takes their place. `colour_by` is
-    one of `COLOUR_BY`: the true particle with the largest weight of the hit; the reconstructed one or, if the algorithm
-    assigns no hits, the nearest in angle seen from the origin (charged ones where their helix meets the calorimeter);
-    the energy; the subdetector; by default the first that the event has. `rule`, `stable_status` and `invisible` select
-    the true particles, as in `pflow.select_targets`; the `max_colours` particles of most energy have a colour of their
-    own. ConfigError: an unknown choice, several events, no particles to colour by; InputError: links missing or wrong.
+    Reconstructed particles are from `reconstruction` or, without it, from the file's reference. `colour_by` is one of
+    `COLOUR_BY`: the true particle with the largest weight of the hit; the reconstructed one or, if the algorithm
+    assigns no hits, the nearest one in angle from the origin (for a charged particle of its entry into the
+    calorimeter); the energy; the subdetector; by default the first that is available. `rule`, `stable_status` and
+    `invisible` select the true particles as in `pflow.select_targets`; the `max_colours` particles with the highest
+    energies have different colours. ConfigError: an unknown choice, several events, no particles to colour by;
+    InputError: links missing or wrong.
     """
     if len(event) != 1 or (reconstruction is not None and len(reconstruction) != 1):
         raise ConfigError(f"expected one event and its reconstruction, e.g. events[3], found {len(event)} events")
@@ -142,8 +145,8 @@ def make_scene(
     if event.tracks is not None:
         lines.append(_tracks(event, tuple(shades[k] if k >= 0 else DARK for k in of_tracks)))
     for particles in (*true, *reconstructed):
-        own = shades if particles is coloured else (DARK,) * len(particles.pdg)
-        lines.append(_arrows(particles, own, event.detector))
+        arrow_shades = shades if particles is coloured else (DARK,) * len(particles.pdg)
+        lines.append(_arrows(particles, arrow_shades, event.detector))
     return EventScene(
         title=_title(event, energy),
         note=f"hits coloured by {note}",
@@ -160,7 +163,7 @@ def make_scene(
 
 
 def colours(n: int) -> tuple[str, ...]:
-    """`n` colours as ``#rrggbb``: the palette, then hues a golden section apart, of changing lightness."""
+    """`n` colours as ``#rrggbb``: the palette, then hues a golden section apart, in three lightnesses."""
     hues = (
         colorsys.hls_to_rgb((0.11 + 0.6180339887 * k) % 1.0, (0.38, 0.52, 0.64)[k % 3], 0.65)
         for k in range(max(0, n - len(PALETTE)))
@@ -199,7 +202,7 @@ class _Particles:
         return [f"{name_of(int(pdg))} {energy:.3g} GeV" for pdg, energy in zip(self.pdg, self.energy, strict=True)]
 
     def entry(self, detector: Detector) -> tuple[Float, Float]:
-        """Where the particles meet the calorimeter's inner surface, mm, and their directions there; both [n, 3]."""
+        """Positions, mm, and directions of the particles at the calorimeter's inner surface; both [n, 3]."""
         length = _length(self.start, self.momentum, self.charge, detector, ENTRY_TURNS)
         position, direction = propagate(
             self.start, self.momentum, self.charge, length[:, None], b_field=detector.b_field
@@ -215,7 +218,7 @@ def _colouring(
     reconstructed: list[_Particles],
     reconstruction: Reconstruction | None,
 ) -> tuple[_Particles | None, Index, Index, str]:
-    """Particles that hits have the colours of, the index of that of each hit and each track (-1 none), and a note."""
+    """Particles that colour the hits; the index of each hit's and each track's particle, -1 for none; a note."""
     names = ("hit_links", "track_links")
     links: dict[str, ak.Array | None] = {}
     particles, note = None, colour_by
@@ -229,10 +232,10 @@ def _colouring(
             raise ConfigError("no reconstructed particles to colour hits by: the file holds none and none were given")
         particles, note = reconstructed[0], f"the {reconstructed[0].name} particle with the largest weight"
         for name in names:
-            found = getattr(reconstruction, name, None)
-            if reconstruction is not None and found is not None and getattr(event, LINKED[name]) is not None:
+            reco_links = getattr(reconstruction, name, None)
+            if reconstruction is not None and reco_links is not None and getattr(event, LINKED[name]) is not None:
                 reconstruction.check_links(name, event)
-                links[name] = found
+                links[name] = reco_links
     of_hits, of_tracks = (_assigned(links.get(name), getattr(event, LINKED[name])) for name in names)
     if particles is not None and links.get("hit_links") is None:
         of_hits = _nearest_in_angle(event, particles)
@@ -243,7 +246,7 @@ def _colouring(
 def _true_particles(
     event: Events, targets: Targets | None, stable_status: Sequence[int], invisible: Sequence[int]
 ) -> list[_Particles]:
-    """The targets of the truth rule or, without links, the visible stable particles; none without truth."""
+    """The targets of the truth rule or, without links, the visible stable particles; empty without truth."""
     if targets is not None:
         return [_Particles.of("true", "truth", targets.particles[0])]
     if event.truth is None:
@@ -254,25 +257,25 @@ def _true_particles(
 
 
 def _reconstructed_particles(event: Events, reconstruction: Reconstruction | None) -> list[_Particles]:
-    """Particles of the reconstruction, then of the file's reference; the first are those to colour by."""
-    found = []
+    """Particles of the reconstruction, then of the file's reference; the first colour the hits."""
+    particles = []
     if reconstruction is not None:
-        found.append(_Particles.of(reconstruction.name, "reco", reconstruction.particles[0]))
+        particles.append(_Particles.of(reconstruction.name, "reco", reconstruction.particles[0]))
     if event.reference is not None:
-        kind = "reference" if found else "reco"
-        found.append(_Particles.of(event.reference_name or "reference", kind, event.reference[0]))
-    return found
+        kind = "reference" if particles else "reco"
+        particles.append(_Particles.of(event.reference_name or "reference", kind, event.reference[0]))
+    return particles
 
 
 def _colours_by_energy(energy: Float, max_colours: int) -> tuple[str, ...]:
-    """A colour per particle: its own for the `max_colours` of highest energy, grey for the others."""
+    """A colour for each particle: different for the `max_colours` of highest energy, grey for the rest."""
     order = np.argsort(-energy, kind="stable")[:max_colours]
     chosen = dict(zip(order.tolist(), colours(len(order)), strict=True))
     return tuple(chosen.get(k, GREY) for k in range(len(energy)))
 
 
 def _particle_groups(particles: _Particles, assigned: Index, shades: tuple[str, ...]) -> list[Group]:
-    """Groups of hits by assigned particle (-1 none): highest energy first, then those that share grey, then none."""
+    """Groups of hits by assigned particle: by falling energy, then the grey particles, then no particle (-1)."""
     labels = particles.labels()
     rank = np.argsort(-particles.energy, kind="stable").tolist()
     groups = [
@@ -297,14 +300,14 @@ def _subdetector_groups(detector: Detector, subdetector: Index) -> list[Group]:
 
 
 def _assigned(links: ak.Array | None, sources: ak.Array | None) -> Index:
-    """Particle with the largest weight of each source of the one event, -1 none."""
+    """Particle with the largest weight of each source of the event, -1 for none."""
     if links is None or sources is None:
         return np.full(0 if sources is None else len(sources[0]), -1, dtype=np.int64)
     return jagged.flat(assigned_particle(links, sources), np.int64)
 
 
 def _nearest_in_angle(event: Events, particles: _Particles) -> Index:
-    """The particle nearest to each hit in angle, -1 if there are none; a charged one where it meets the calorimeter."""
+    """The particle whose entry into the calorimeter is nearest to each hit in angle; -1 without particles."""
     position = jagged.vectors(event.hits[0].position)
     if not len(particles.pdg) or not len(position):
         return np.full(len(position), -1, dtype=np.int64)
@@ -326,7 +329,7 @@ def _length(start: Float, momentum: Float, charge: Float, detector: Detector, ma
 
 
 def _tracks(event: Events, shades: tuple[str, ...]) -> Lines:
-    """Tracks as helices from the point nearest to the beam to the calorimeter."""
+    """Tracks as helices from the perigee to the calorimeter."""
     assert event.tracks is not None
     tracks, detector = event.tracks[0], event.detector
     momentum, charge = jagged.vectors(tracks.momentum), ak.to_numpy(tracks.charge).astype(np.float64)
@@ -341,7 +344,7 @@ def _tracks(event: Events, shades: tuple[str, ...]) -> Lines:
 
 
 def _arrows(particles: _Particles, shades: tuple[str, ...], detector: Detector) -> Lines:
-    """Arrows from where the particles enter the calorimeter, or start in it, in the direction they have there."""
+    """Arrows from the particles' entry into the calorimeter, or their start inside it, along their direction there."""
     start, direction = particles.entry(detector)
     points = arrow_points(start, direction, particles.energy, 0.25 * detector.ecal_inner_radius)
     texts = [
@@ -366,9 +369,9 @@ def _momentum_text(p: Float) -> str:
 
 def _title(event: Events, energy: npt.NDArray[Any]) -> str:
     n_tracks = "" if event.tracks is None else f", {len(event.tracks[0])} tracks"
-    where = f"{Path(event.path).name}, " if event.path else ""
+    file = f"{Path(event.path).name}, " if event.path else ""
     return (
-        f"{where}entry {event.entry[0]}, event {event.event[0]}: "
+        f"{file}entry {event.entry[0]}, event {event.event[0]}: "
         f"{len(energy)} hits, {energy.sum(dtype=np.float64):.1f} GeV{n_tracks}"
     )
 
@@ -376,9 +379,9 @@ def _title(event: Events, energy: npt.NDArray[Any]) -> str:
 def arrow_points(start: npt.ArrayLike, direction: npt.ArrayLike, energy: npt.ArrayLike, unit: float) -> Float:
     """Arrows as polylines float64 [n, 10, 3], mm, that look like arrows in space, in x-y and in z-r.
 
-    From `start` [n, 3], mm, along unit vectors `direction` [n, 3]. An arrow is a `unit` (mm) long at 1 GeV and half a
-    `unit` more or less for each factor of ten in `energy`, between 0.2 and 2.5. Points: start, tip, and each of four
-    barbs followed by the tip. The barbs point along and across the polar angle: each projection shows two of them.
+    From `start` [n, 3], mm, along unit vectors `direction` [n, 3]. The length is a `unit` (mm) at 1 GeV and changes by
+    half a `unit` for each factor of ten in `energy`, within 0.2 and 2.5 units. Points: start, tip, and each of four
+    barbs followed by the tip. The barbs point along polar angle and azimuth, so that each projection shows two.
     """
     start, n = (np.asarray(vectors, dtype=np.float64).reshape(-1, 3) for vectors in (start, direction))
     with np.errstate(divide="ignore"):

@@ -1,4 +1,4 @@
-"""Style of every figure: fonts, colours, markers. No global state is changed."""
+"""Style of every figure: fonts, colours, markers. Global state does not change."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import mplhep
 from matplotlib.figure import Figure
 
 COLORS = ("#3f90da", "#bd1f01", "#94a4a2", "#ffa90e", "#832db6", "#a96b59", "#e76300", "#b9ac70")
-"""Colours of algorithms in their order, distinct for any colour vision (M. Petroff, arXiv:2107.02270)."""
+"""Colours of algorithms, distinct for any colour vision (M. Petroff, arXiv:2107.02270)."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
-_OWN = {
+OPTIONS = {
     "figure.figsize": (7.0, 5.2),
     "figure.dpi": 100,
     "savefig.dpi": 150,
@@ -28,7 +28,7 @@ _OWN = {
     "ytick.labelsize": 13,
     "lines.markersize": 5,
     "figure.constrained_layout.use": True,
-    # By name, and not through lists of the style that a figure does not know where it is saved outside of it.
+    # Names instead of the style's lists, which a figure that is saved outside of the style does not know.
     "font.family": ["TeX Gyre Heros", "sans-serif"],
     "mathtext.fontset": "stixsans",
 }
@@ -36,14 +36,14 @@ _OWN = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw in mplhep's ROOT style at sizes for a slide; the style ends with the context."""
-    style: Any = {**mplhep.style.ROOT, **_OWN}
+    """Draw in mplhep's ROOT style with sizes for a slide; the style ends with the context."""
+    style: Any = {**mplhep.style.ROOT, **OPTIONS}
     with mpl.rc_context(style):
         yield
 
 
 MARK = b"made by pflow"
-"""What every picture and page of pflow holds: it may be replaced by a new one."""
+"""Marks every picture and page of pflow, which a new one may then replace."""
 
 
 def rendered(figure: Figure, format: str) -> bytes:

@@ -16,11 +16,14 @@ ERRORS = {
     "val/energy_error": (100.0, "Energy error [%]"),
     "val/angle_deg": (1.0, "Angle [deg]"),
 }
-"""Metrics with a panel of their own: of decoded particles, and means over the next ones: factor, label of the axis."""
+"""Metrics with a separate panel: the factor to the unit of the axis, and its label."""
 
 
 def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "") -> Figure:
-    """Training (dashed) and validation (solid) loss, parts and errors, from `history`; ValueError without losses."""
+    """Training (dashed) and validation (solid) loss, parts and errors, from `history` [name][epoch].
+
+    ValueError: no losses.
+    """
     names = {name.split("/")[1] for name in history if name not in ERRORS}
     if not names:
         raise ValueError("the history holds no losses")

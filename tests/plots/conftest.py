@@ -1,4 +1,4 @@
-"""Events made by hand for the displays, and a browser for pages."""
+"""Events for the displays, and a browser for pages."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from pflow.physics.detector import load_detector
 
 @pytest.fixture
 def event() -> Events:
-    """One event: a 10 GeV photon along x with three hits, a 5 GeV pi+ along y with two, and one hit of nobody."""
+    """One event: a 10 GeV photon along x with three hits, a 5 GeV pi+ along y with two, a hit without a particle."""
     return Events(
         detector=load_detector("ild_g4"),
         hits=make_hits(
@@ -51,9 +51,9 @@ def event() -> Events:
 
 @pytest.fixture
 def empty_event() -> Events:
-    """One event without any hits, tracks or truth in a file that holds none of the latter."""
-    none = ak.values_astype(ak.Array([[0.0]])[:, :0], np.float32)
-    return Events(detector=load_detector("cld"), hits=make_hits(energy=none, x=none, y=none, z=none))
+    """One event without hits, in a file without tracks and truth."""
+    nothing = ak.values_astype(ak.Array([[0.0]])[:, :0], np.float32)
+    return Events(detector=load_detector("cld"), hits=make_hits(energy=nothing, x=nothing, y=nothing, z=nothing))
 
 
 @pytest.fixture

@@ -12,13 +12,8 @@ from pflow.plots.scene import COLOUR_BY, make_scene
 from pflow.plots.style import rendered
 
 
-def drawn(figure):
-    """The bytes of a figure: drawing is where most mistakes show."""
-    return rendered(figure, "png")
-
-
 @pytest.mark.parametrize("colour_by", COLOUR_BY)
-def test_three_views_with_units_for_every_kind_of_colour(event, reconstruction, colour_by):
+def test_views_and_units_for_every_kind_of_colour(event, reconstruction, colour_by):
     figure = plot_event(make_scene(event, reconstruction=reconstruction, colour_by=colour_by))
     views = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
     assert [axes.name for axes in views] == ["rectilinear", "rectilinear", "3d", "rectilinear"]
@@ -27,12 +22,12 @@ def test_three_views_with_units_for_every_kind_of_colour(event, reconstruction, 
         ("z [mm]", "r [mm]"),
     ]
     assert ("Hit energy [GeV]" in [axes.get_xlabel() for axes in figure.axes]) == (colour_by == "energy")
-    assert drawn(figure).startswith(b"\x89PNG")
+    assert rendered(figure, "png").startswith(b"\x89PNG")
 
 
-def test_hits_stand_at_their_place_in_both_projections_within_the_axes(event):
+def test_hits_are_at_their_positions_within_the_axes(event):
     across, along = plot_event(make_scene(event, colour_by="subdetector")).axes[:2]
-    hcal = -1  # the last group drawn has the one hit of the HCAL at (240, 2100, 0)
+    hcal = -1  # the last group has the hit of the HCAL at (240, 2100, 0)
     np.testing.assert_allclose(across.collections[hcal].get_offsets(), [[240, 2100]])
     np.testing.assert_allclose(along.collections[hcal].get_offsets(), [[0, np.hypot(240, 2100)]])
     assert min(across.get_xlim()[1], across.get_ylim()[1]) > 2100
@@ -53,29 +48,22 @@ def test_the_legend_names_particles_and_lines_in_their_colours(event):
     np.testing.assert_allclose(arrows.get_colors()[:, :3], expected)
 
 
-def test_energies_beside_the_arrows_are_whole_and_apart(sample_dir):
+def test_energies_beside_the_arrows_do_not_overlap_or_leave_the_axes(sample_dir):
     figure = plot_event(make_scene(read_events(sample_dir / "zqq_test_small.root")[2], max_colours=12))
     figure.draw_without_rendering()
     across, along = figure.axes[:2]
     for axes in (across, along):
         boxes = [text.get_window_extent() for text in axes.texts]
         assert len(boxes) > 3
-        for one, other in itertools.combinations(boxes, 2):
-            assert not one.overlaps(other)
+        assert not any(first.overlaps(second) for first, second in itertools.combinations(boxes, 2))
         outer = axes.get_window_extent()
         assert all(outer.x0 <= box.x0 and box.x1 <= outer.x1 and box.y1 <= outer.y1 for box in boxes)
 
 
-def test_an_event_without_anything_can_be_drawn(empty_event):
-    figure = plot_event(make_scene(empty_event))
-    assert drawn(figure)
-    assert not figure.legends
-
-
-def test_an_event_without_energy_can_be_drawn(event):
-    scene = make_scene(event, colour_by="energy")
-    assert drawn(plot_event(dataclasses.replace(scene, energy=np.zeros(6, np.float32))))
-
-
-def test_dollars_in_a_name_are_no_formula(event):
-    assert drawn(plot_event(make_scene(dataclasses.replace(event, path="price_$x^{_$.root"))))
+def test_events_without_hits_energy_or_plain_names_can_be_drawn(event, empty_event):
+    empty = plot_event(make_scene(empty_event))
+    assert not empty.legends
+    without_energy = dataclasses.replace(make_scene(event, colour_by="energy"), energy=np.zeros(6, np.float32))
+    dollars = make_scene(dataclasses.replace(event, path="price_$x^{_$.root"))
+    for figure in (empty, plot_event(without_energy), plot_event(dollars)):
+        assert rendered(figure, "png")

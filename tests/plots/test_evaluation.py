@@ -1,4 +1,4 @@
-"""All figures of an evaluation, and the kinds of figures."""
+"""The figures of an evaluation, and the kinds of figures."""
 
 import dataclasses
 
@@ -9,13 +9,13 @@ from pflow.event.particles import Reconstruction
 from pflow.io.open import read_events
 from pflow.metrics.evaluation import AlgorithmMetrics, Evaluation
 from pflow.metrics.stats import Axis, Histogram, Number, Series
-from pflow.plots.evaluation import figures, plot_binned, plot_confusion, plot_count_difference, plot_distribution
+from pflow.plots.evaluation import figures, plot_binned, plot_confusion, plot_distribution
 from pflow.plots.style import rendered
 
 
 @pytest.fixture(scope="module")
 def result(sample_dir):
-    """The oracle, and the classical algorithm of the file, on two-photon events."""
+    """The oracle and the file's reference on two-photon events."""
     evaluation = Evaluation(name="oracle", oracle=True)
     evaluation.update(read_events(sample_dir / "gammasep_test_small.root"), {})
     return evaluation.result()
@@ -33,20 +33,19 @@ def test_every_metric_with_values_has_a_figure(result):
     assert drawn["fake_rate_vs_energy"].axes[0].get_xlabel() == "Reconstructed energy [GeV]"
     assert drawn["efficiency_vs_energy"].axes[0].get_xlabel() == "True energy [GeV]"
     assert rendered(drawn["q68_deg_vs_energy"], "png").startswith(b"\x89PNG")
-    frames = figures(dataclasses.replace(result, algorithms={"oracle": AlgorithmMetrics().result()}))
-    assert set(frames) == {"response", "angle", "count_difference"}  # empty
-    assert not any(figure.axes[0].patches for figure in frames.values())
-    assert rendered(frames["angle"], "png").startswith(b"\x89PNG")
+    counts = drawn["count_difference"].axes[0].patches[0].get_data()
+    by_difference = result.algorithms["oracle"]["count"]["difference"]
+    expected = [by_difference.get(f"{round(edge + 0.5)}", 0) / result.n_events for edge in counts.edges[:-1]]
+    assert counts.values.tolist() == pytest.approx(expected)
+    empty = figures(dataclasses.replace(result, algorithms={"oracle": AlgorithmMetrics().result()}))
+    assert set(empty) == {"response", "angle", "count_difference"}
+    assert not any(figure.axes[0].patches for figure in empty.values())
+    assert rendered(empty["angle"], "png").startswith(b"\x89PNG")
+    without_jets = {name: {**tree, "jets": {}} for name, tree in result.algorithms.items()}
+    assert set(figures(dataclasses.replace(result, algorithms=without_jets))) == set(drawn) - {"jets"}
 
 
-def test_without_fastjet_all_but_jets_is_drawn(result, sample_dir, monkeypatch):
-    monkeypatch.setattr("pflow.metrics.jets.available", lambda: False)
-    evaluation = Evaluation(name="oracle", oracle=True)
-    evaluation.update(read_events(sample_dir / "gammasep_test_small.root", entry_stop=5), {})
-    assert set(figures(evaluation.result())) == set(figures(result)) - {"jets"}
-
-
-def test_an_algorithm_has_its_colour_whichever_others_are_beside_it(sample_dir):
+def test_the_colour_of_an_algorithm_does_not_depend_on_the_others(sample_dir):
     def colours(*, oracle: bool) -> dict[str, object]:
         events = read_events(sample_dir / "gammasep_test_small.root", entry_stop=5)
         reco = Reconstruction(particles=events.reference, event=events.event, flags=events.flags)
@@ -54,11 +53,11 @@ def test_an_algorithm_has_its_colour_whichever_others_are_beside_it(sample_dir):
         evaluation.update(events, {"PFlow": reco, "Other": reco})
         figure = figures(evaluation.result())["efficiency_vs_energy"]
         axes = figure.axes[0]
-        return {own.get_label(): own.lines[0].get_color() for own in axes.containers}
+        return {points.get_label(): points.lines[0].get_color() for points in axes.containers}
 
-    alone, beside = colours(oracle=False), colours(oracle=True)
-    assert alone == {name: beside[name] for name in alone}
-    assert len(set(beside.values())) == len(beside) == 4
+    without, with_oracle = colours(oracle=False), colours(oracle=True)
+    assert without == {name: with_oracle[name] for name in without}
+    assert len(set(with_oracle.values())) == len(with_oracle) == 4
 
 
 def test_panels_of_classes_have_the_same_axes(result):
@@ -93,7 +92,7 @@ def test_points_are_the_values_with_their_intervals():
     assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale()) == ("True energy [GeV]", "Efficiency", "log")
 
 
-def test_algorithms_share_a_bin_side_by_side():
+def test_algorithms_have_different_places_in_a_bin():
     figure = plot_binned(FLAT, {"a": series(0.5, 0.8), "b": series(0.5, 0.8)}, label="Efficiency")
     (first, _, _), (second, _, _) = points(figure.axes[0])
     assert first == pytest.approx([1 / 3, 4 / 3])
@@ -108,35 +107,26 @@ def test_empty_bins_are_left_out():
     assert figure.axes[0].get_xlim() == pytest.approx((10, 100))
 
 
-def test_distribution_is_in_fractions_of_all_entries_and_counts_those_outside():
+def test_a_distribution_shows_fractions_of_all_entries():
     histogram = Histogram(edges=np.array([0.0, 1.0, 2.0]), counts=np.array([3.0, 5.0]), below=1, above=1)
-    figure = plot_distribution({"PFlow": histogram}, label="Response", numbers={"PFlow": "median 1.02"})
+    figure = plot_distribution({"PFlow": histogram}, {"PFlow": "median 1.02"}, label="Response")
     axes = figure.axes[0]
     assert axes.patches[0].get_data().values.tolist() == [0.3, 0.5]
     assert figure.legends[0].get_texts()[0].get_text() == "PFlow\nmedian 1.02\n20.0% outside"
 
 
-def test_the_axis_of_a_distribution_is_where_its_middle_is():
+def test_the_axis_of_a_distribution_shows_its_middle():
     counts = np.zeros(100)
     counts[49:51], counts[2] = 999.0, 2.0
     histogram = Histogram(edges=np.linspace(0.0, 2.0, 101), counts=counts)
-    axes = plot_distribution({"PFlow": histogram}, label="Response", central=True).axes[0]
+    axes = plot_distribution({"PFlow": histogram}, {"PFlow": ""}, label="Response", central=True).axes[0]
     shown = axes.patches[0].get_data()
     assert (shown.edges[0], shown.edges[-1]) == pytest.approx((0.92, 1.08))
     assert shown.values.max() == 999 / 2000
     assert axes.figure.legends[0].get_texts()[0].get_text() == "PFlow\n0.1% outside"
 
 
-def test_count_difference_is_in_fractions_of_events():
-    figure = plot_count_difference({"PFlow": {-1: 1, 0: 6, 2: 1}}, numbers={"PFlow": "exact: 75%"})
-    axes = figure.axes[0]
-    data = axes.patches[0].get_data()
-    fractions = dict(zip((data.edges[:-1] + 0.5).tolist(), data.values.tolist(), strict=True))
-    assert fractions == {-2: 0, -1: 0.125, 0: 0.75, 1: 0, 2: 0.125, 3: 0}
-    assert figure.legends[0].get_texts()[0].get_text() == "PFlow\nexact: 75%"
-
-
 def test_confusion_shows_fractions_and_counts():
-    axes = plot_confusion([[3, 1], [0, 0]], true_classes=["photon", "fake"], reco_classes=["photon", "missed"]).axes[0]
+    axes = plot_confusion([[3, 1], [0, 0]], ["photon", "fake"], ["photon", "missed"]).axes[0]
     assert [text.get_text() for text in axes.texts] == ["75.0%\n3", "25.0%\n1"]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["photon", "missed"]

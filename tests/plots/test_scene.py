@@ -1,4 +1,4 @@
-"""What an event display shows, and its shapes."""
+"""The contents of an event display."""
 
 import dataclasses
 
@@ -42,30 +42,26 @@ def test_hits_in_groups(event, options, groups):
 
 
 def test_hits_by_the_reconstructed_particle_nearest_in_angle(event, reconstruction):
-    # The pi+ bends by 11 degrees towards +x on its way; the hit at -x is 101 degrees from it, 180 from the photon.
+    # The pi+ bends by 11 degrees towards +x; the hit at -x is 101 degrees from it, 180 from the photon.
     scene = make_scene(event, reconstruction=reconstruction, colour_by="reco")
     assert contents(scene) == {"gamma 9 GeV": [0, 1, 2], "pi+ 5.1 GeV": [3, 4, 5]}
     assert scene.note == "hits coloured by the nearest PFlow particle in angle (it assigns no hits)"
 
 
-def test_a_charged_particle_is_looked_for_where_its_helix_meets_the_calorimeter(event):
+def test_the_angle_of_a_charged_particle_is_its_entry_into_the_calorimeter(event):
     # Both start along y. In 3.5 T the pi+ of pt 1.2 GeV has R = 1.2 / (0.299792458e-3 * 3.5) = 1143.648 mm and meets
     # r = 1805 mm at an angle of arcsin(1805 / (2 R)) = 52.107 degrees from y, towards +x.
     turn = np.arcsin(1805 / (2 * 1143.648))
-    hits = make_hits(
-        energy=[[1.0, 1.0]],
-        x=[[1805 * np.sin(turn), 0.0]],
-        y=[[1805 * np.cos(turn), 1805.0]],
-        z=[[0.0, 0.0]],
-    )
+    x, y = [1805 * np.sin(turn), 0.0], [1805 * np.cos(turn), 1805.0]
+    hits = make_hits(energy=[[1.0, 1.0]], x=[x], y=[y], z=[[0.0, 0.0]])
     particles = make_particles(
         pdg=[[22, 211]], charge=[[0.0, 1.0]], energy=[[1.0, 1.208]], px=[[0.0, 0.0]], py=[[1.0, 1.2]], pz=[[0.0, 0.0]]
     )
-    here = Events(detector=event.detector, hits=hits, reference=particles, reference_name="Hand")
-    assert contents(make_scene(here, colour_by="reco")) == {"pi+ 1.21 GeV": [0], "gamma 1 GeV": [1]}
+    event = Events(detector=event.detector, hits=hits, reference=particles, reference_name="Hand")
+    assert contents(make_scene(event, colour_by="reco")) == {"pi+ 1.21 GeV": [0], "gamma 1 GeV": [1]}
 
 
-def test_a_particle_its_track_and_its_hits_have_one_colour(event):
+def test_a_particle_its_track_and_its_hits_have_the_same_colour(event):
     scene = make_scene(event, colour_by="truth")
     tracks, truth = scene.lines
     pion = next(group.colour for group in scene.groups if group.name.startswith("pi+"))
@@ -93,14 +89,14 @@ def test_arrows_start_where_particles_enter_the_calorimeter(event):
 
 
 def test_lines_are_tracks_truth_reconstruction_and_reference_in_this_order(event, reconstruction):
-    both = dataclasses.replace(event, reference=reconstruction.particles, reference_name="Other")
-    scene = make_scene(both, reconstruction=reconstruction)
+    event = dataclasses.replace(event, reference=reconstruction.particles, reference_name="Other")
+    scene = make_scene(event, reconstruction=reconstruction)
     assert kinds(scene) == ["tracks", "truth", "reco", "reference"]
     assert [lines.name for lines in scene.lines[2:]] == ["PFlow particles", "Other particles"]
-    assert kinds(make_scene(both)) == ["tracks", "truth", "reco"]  # the reference takes its place
+    assert kinds(make_scene(event)) == ["tracks", "truth", "reco"]  # the reference as reconstruction
 
 
-def test_colours_are_by_truth_then_reconstruction_then_energy(event, reconstruction, empty_event):
+def test_colours_are_by_truth_then_reconstruction_then_energy(event, reconstruction):
     assert make_scene(event, reconstruction=reconstruction).colour_by == "truth"
     assert make_scene(without_truth(event), reconstruction=reconstruction).colour_by == "reco"
     assert make_scene(without_truth(event)).colour_by == "energy"
@@ -135,39 +131,31 @@ def test_every_entry_of_the_cld_file_can_be_drawn(cld_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("options", "message"),
     [
-        ({"colour_by": "thruth"}, ConfigError, "nearest matches: truth"),
-        ({"colour_by": "reco"}, ConfigError, "no reconstructed particles"),
-        ({"rule": "all"}, ConfigError, "no truth rule"),
+        ({"colour_by": "thruth"}, "nearest matches: truth"),
+        ({"colour_by": "reco"}, "no reconstructed particles"),
+        ({"rule": "all"}, "no truth rule"),
     ],
 )
-def test_wrong_arguments_are_refused(event, options, error, message):
-    with pytest.raises(error, match=message):
+def test_wrong_arguments_are_refused(event, options, message):
+    with pytest.raises(ConfigError, match=message):
         make_scene(event, **options)
 
 
-def test_colours_by_truth_need_truth(event):
+def test_wrong_events_are_refused(event, reconstruction):
     with pytest.raises(InputError, match=r"hand\.root: holds no truth"):
         make_scene(without_truth(event), colour_by="truth")
-
-
-def test_several_events_are_refused(event, reconstruction):
     with pytest.raises(ConfigError, match="expected one event and its reconstruction"):
         make_scene(concatenate([event, event]), reconstruction=reconstruction)
 
 
-@pytest.fixture
-def linked(reconstruction):
-    """As `reconstruction`, made of hits and a track that are not those nearest in angle."""
-    return dataclasses.replace(
+def test_hits_and_tracks_by_the_reconstructed_particle_with_the_largest_weight(event, reconstruction):
+    linked = dataclasses.replace(
         reconstruction,
         hit_links=make_links(source=[[0, 1, 1, 5]], particle=[[1, 0, 1, 1]], weight=[[1.0, 0.3, 0.7, 0.5]]),
         track_links=make_links(source=[[0]], particle=[[1]]),
     )
-
-
-def test_hits_and_tracks_by_the_reconstructed_particle_with_the_largest_weight(event, linked):
     scene = make_scene(event, reconstruction=linked, colour_by="reco")
     assert contents(scene) == {"pi+ 5.1 GeV": [0, 1, 5], "no reconstructed particle": [2, 3, 4]}
     assert scene.note == "hits coloured by the PFlow particle with the largest weight"

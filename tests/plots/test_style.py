@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from pflow.plots.style import rendered, styled
 
 
-def test_no_global_state_changes():
+def test_global_state_does_not_change():
     before = dict(mpl.rcParams)
     with styled():
         assert mpl.rcParams["font.size"] != before["font.size"]
@@ -24,7 +24,7 @@ def test_the_same_content_gives_the_same_bytes_of_the_format(format, start):
     assert first == second
 
 
-def test_a_figure_that_is_saved_outside_of_the_style_finds_its_fonts(caplog):
+def test_a_figure_saved_outside_of_the_style_finds_its_fonts(caplog):
     with styled():
         figure = Figure()
         figure.add_subplot().set(xlabel=r"$E_{reco}$ and $\sigma_{68}$", title="title")

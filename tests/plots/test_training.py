@@ -11,7 +11,7 @@ HISTORY = {
 }
 
 
-def test_losses_of_each_split_and_errors_in_panels_of_their_own():
+def test_panels_of_losses_parts_and_errors():
     losses, parts, _, angle = plot_training(HISTORY).axes
     styles = {tuple(line.get_ydata()): line.get_linestyle() for axes in (losses, parts) for line in axes.lines}
     assert (styles[(2.0, 1.0)], styles[(1.5, 0.9)], styles[(0.5, 0.4)]) == ("--", "-", "-")
