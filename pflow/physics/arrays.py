@@ -1,4 +1,4 @@
-"""Formulas for NumPy and torch alike: an exported graph has those that make tokens and particles of events."""
+"""Array functions for formulas that take NumPy arrays and torch tensors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def namespace(values: Any) -> Any:
 
 
 def double(values: Any) -> Any:
-    """A tensor, or anything that becomes an array, in double precision."""
+    """A tensor or array-like in double precision."""
     return np.asarray(values, dtype=np.float64) if namespace(values) is np else values.double()
 
 
 def constant(values: npt.NDArray[Any], like: Any) -> Any:
-    """An array as such, or as a tensor where `like` is one."""
+    """The array, or a tensor of it if `like` is a tensor."""
     xp = namespace(like)
     return values if xp is np else xp.from_numpy(values)

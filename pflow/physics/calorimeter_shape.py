@@ -1,8 +1,7 @@
-"""Shape of a calorimeter from the positions of its hits: the sides of a barrel, and where its layers lie.
+"""Shape of a calorimeter from the positions of its hits: the sides of a barrel, and the positions of its layers.
 
-Cells of one layer have their centres on a plane: at a fixed |z| in an endcap, at a fixed distance from the axis along
-the normal of its side in a polygonal barrel, at a fixed radius in a cylinder. The number of sides is the one for which
-the hits lie on layers.
+Cell centres of a layer are at a fixed |z| in an endcap, at a fixed distance from the axis along the normal of their
+side in a polygonal barrel, at a fixed radius in a cylinder. With the right number of sides, hits lie on layers.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ Floats = npt.NDArray[np.float64]
 Layers = npt.NDArray[Any]
 
 TOLERANCE = 0.5
-"""How far from its layer's position a cell centre may lie, mm."""
+"""Largest distance of a cell centre from the position of its layer, mm."""
 MAX_SIDES = 64
-"""Barrels of more sides are taken for cylinders: at 2 m they differ by 2 mm."""
+"""Barrels with more sides are taken for cylinders: at 2 m they differ by 2 mm."""
 MIN_ON_LAYERS = 0.8
-"""Fraction of hits on layers from which on a shape is accepted. Where staves overlap, some hits are off."""
+"""Smallest fraction of hits on layers for an accepted shape; some hits are off, where staves overlap."""
 AS_GOOD = 0.01
-"""Shapes whose fraction lies this little below the best one's cannot be told from it."""
+"""Largest difference of this fraction from the best shape's for an equally good shape."""
 MIN_CELLS = 100
-"""Fewer cells do not show how large they are."""
+"""Fewest cells for an estimate of their size."""
 MAX_HITS = 5_000
-"""Hits that are looked at; of more, evenly spaced ones."""
+"""Largest number of hits that are used, evenly spaced in the list."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BarrelShape:
-    """Shape of a barrel of so many sides, 0 for a cylinder, of which the normal of one is at the azimuth `phase`, rad.
+    """Shape of a barrel: `sides`, 0 for a cylinder, and the azimuth `phase` of a side's normal, rad.
 
-    `on_layers` is the fraction of the hits that lie on layers of this shape. `as_good` has the numbers of sides, this
-    one among them, that describe the hits equally well: more than one where the hits cover too few sides.
+    `on_layers` is the fraction of the hits on layers of this shape. `as_good` has all numbers of sides, including this
+    one, that describe the hits equally well: several if the hits cover too few sides.
     """
 
     sides: int
@@ -49,13 +48,16 @@ class BarrelShape:
 
     @property
     def symmetry(self) -> int:
-        """Largest number of equal turns under which all shapes that are as good stay the same; 0 for any turn."""
+        """Largest n such that turns by 2 pi / n leave all equally good shapes unchanged; 0 for any turn."""
         return math.gcd(*self.as_good)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerRange:
-    """Where layers begin and end, half a `spacing` (the median) beyond the first and last of `count` with hits; mm."""
+    """`front` and `back` of layers, mm: half a spacing beyond the first and the last of `count` layers with hits.
+
+    `spacing`, mm, is the median.
+    """
 
     front: float
     back: float
@@ -64,9 +66,9 @@ class LayerRange:
 
 
 def distance_to_sides(x: Any, y: Any, sides: Any, phase: Any = 0.0) -> Any:
-    """Distance of points [N] from the axis along the normal of the side that they are in; the radius for 0 sides. mm.
+    """Distance of points [N] from the axis along the normal of their side, mm; the radius for 0 sides.
 
-    Of arrays or tensors; one shape for all points, or `sides` and `phase` [N].
+    For arrays or tensors; one shape for all points, or `sides` and `phase` [N].
 
     >>> distance_to_sides(np.array([10.0]), np.array([3.0]), 8).tolist()
     [10.0]
@@ -81,20 +83,21 @@ def distance_to_sides(x: Any, y: Any, sides: Any, phase: Any = 0.0) -> Any:
 
 
 def barrel_shape(x: Floats, y: Floats, layer: Layers | None = None) -> BarrelShape | None:
-    """The shape on whose layers most hits lie, or None; without `layer`, hits close to each other are one layer; mm."""
+    """The shape with most hits on its layers, or None; without `layer`, hits with close distances are a layer."""
     step = -(-len(x) // MAX_HITS) or 1
     x, y, layer = x[::step], y[::step], None if layer is None else layer[::step]
     shapes = [(0, 0.0)] + [(sides, phase) for sides in range(3, MAX_SIDES + 1) for phase in (0.0, math.pi / sides)]
-    found = [(fraction_on_layers(distance_to_sides(x, y, *shape), layer), shape) for shape in shapes]
-    best, (sides, phase) = max(found, key=lambda item: item[0])
+    fractions = [fraction_on_layers(distance_to_sides(x, y, *shape), layer) for shape in shapes]
+    best = max(fractions)
     if not best >= MIN_ON_LAYERS:
         return None
-    as_good = tuple(dict.fromkeys(other for value, (other, _) in found if value >= best - AS_GOOD))
-    return BarrelShape(sides=sides, phase=phase, on_layers=best, as_good=as_good)
+    sides, phase = shapes[fractions.index(best)]
+    as_good = dict.fromkeys(shape[0] for shape, value in zip(shapes, fractions, strict=True) if value >= best - AS_GOOD)
+    return BarrelShape(sides=sides, phase=phase, on_layers=best, as_good=tuple(as_good))
 
 
 def fraction_on_layers(distance: Floats, layer: Layers | None = None) -> float:
-    """Fraction of hits at their layer's `distance`, float64 [hit], mm; those alone in their layer do not count."""
+    """Fraction of hits whose `distance` [hit], mm, is their layer's; hits alone in their layer do not count."""
     if not len(distance):
         return 0.0
     _, position, group, counts = _layers(distance, layer)
@@ -103,7 +106,7 @@ def fraction_on_layers(distance: Floats, layer: Layers | None = None) -> float:
 
 
 def layers_by_position(distance: Floats) -> npt.NDArray[np.int64]:
-    """Number layers from the inside, from 0; hits that are close to each other count as one layer.
+    """Layer of each hit, from 0 at the smallest distance; a gap of more than `TOLERANCE` starts a layer.
 
     >>> layers_by_position(np.array([15.0, 10.1, 20.0, 10.0])).tolist()
     [1, 0, 2, 0]
@@ -115,10 +118,8 @@ def layers_by_position(distance: Floats) -> npt.NDArray[np.int64]:
 
 
 def layer_range(distance: Floats, layer: Layers | None = None) -> LayerRange:
-    """Where layers begin and end; hits alone in their layer count only if all are, and a single layer has spacing 0."""
-    number, position, _, counts = _layers(distance, layer)
-    if (counts > 1).any():
-        number, position = number[counts > 1], position[counts > 1]
+    """Front and back of layers; a single layer has spacing 0."""
+    number, position = _filled_layers(distance, layer)
     order = np.argsort(position)
     number, position = number[order], position[order]
     steps = np.diff(position) / np.maximum(np.abs(np.diff(number)), 1)
@@ -130,16 +131,14 @@ def layer_range(distance: Floats, layer: Layers | None = None) -> LayerRange:
 
 
 def layer_pitches(distance: Floats, layer: Layers | None = None) -> list[tuple[int, float]]:
-    """Numbers and spacings, mm, of consecutive layers that are alike, from the inside; a single layer has spacing 0.
+    """Numbers and spacings, mm, of consecutive layers with equal spacings, from the inside; 0 for a single layer.
 
     >>> layer_pitches(np.repeat([10.0, 15.0, 20.0, 27.0, 34.0], 2))
     [(3, 5.0), (2, 7.0)]
     """
-    number, position, _, counts = _layers(distance, layer)
-    if (counts > 1).any():
-        number, position = number[counts > 1], position[counts > 1]
-    missed = np.maximum(np.diff(number), 1)
-    steps = np.repeat(np.diff(position) / missed, missed)
+    number, position = _filled_layers(distance, layer)
+    n_steps = np.maximum(np.diff(number), 1)  # more than 1 across layers without hits
+    steps = np.repeat(np.diff(position) / n_steps, n_steps)
     if not len(steps):
         return [(1, 0.0)]
     begins = np.concatenate([[0], 1 + np.flatnonzero(np.abs(np.diff(steps)) > TOLERANCE)])
@@ -148,9 +147,9 @@ def layer_pitches(distance: Floats, layer: Layers | None = None) -> list[tuple[i
 
 
 def cell_pitch(position: Floats, distance: Floats) -> float:
-    """Distance of neighbouring cells of a layer, mm, by cell centres [N, 3] and their distances from the face; 0: none.
+    """Distance of neighbouring cells in a layer, mm, from cell centres [N, 3] and distances [N] to the face.
 
-    Of neighbours in the same layer, the nearest are a cell apart: the lowest tenth of the distances to them.
+    The lowest tenth of the distances to the nearest neighbour in the layer; 0 for less than `MIN_CELLS` cells.
     """
     centres = np.unique(np.round(np.column_stack([position, 1e3 * layers_by_position(distance)]), 2), axis=0)
     if len(centres) < MIN_CELLS:
@@ -159,8 +158,15 @@ def cell_pitch(position: Floats, distance: Floats) -> float:
     return float(np.quantile(nearest, 0.1))
 
 
+def _filled_layers(distance: Floats, layer: Layers | None) -> tuple[Layers, Floats]:
+    """Number and position of each layer with at least two hits; of all layers if each has one hit."""
+    number, position, _, counts = _layers(distance, layer)
+    filled = (counts > 1) | (counts <= 1).all()
+    return number[filled], position[filled]
+
+
 def _layers(distance: Floats, layer: Layers | None) -> tuple[Layers, Floats, Layers, Layers]:
-    """Number and median position of each layer, the layer's index of each hit, and the number of hits of each."""
+    """Number and median position of each layer, the index of each hit's layer, and the number of hits in each."""
     if layer is None:
         layer = layers_by_position(distance)
     number, group, counts = np.unique(layer, return_inverse=True, return_counts=True)

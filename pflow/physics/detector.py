@@ -1,4 +1,4 @@
-"""Description of a detector (configs/detector/*.yaml): field, collections, where the calorimeter begins."""
+"""Description of a detector (configs/detector/*.yaml): field, collections, shape of the calorimeters."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ REGIONS = ("barrel", "endcap", "other")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layers:
-    """Consecutive layers of a calorimeter that are alike.
+    """`count` equal consecutive layers of a calorimeter.
 
-    `count` layers, each `pitch` mm thick, of `radiation_lengths` and `interaction_lengths`, all along the normal.
+    Each has a thickness `pitch`, mm, `radiation_lengths` and `interaction_lengths`, all along the normal.
     """
 
     count: int
@@ -32,39 +32,39 @@ class Layers:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Calorimeter:
-    """One subdetector that measures energy; several collections of a file may be joined into it.
+    """A calorimeter, whose hits may be in several collections of a file.
 
     Parameters
     ----------
     kind, region
         One of ``ecal hcal muon lumi`` and of ``barrel endcap other``.
     collections
-        Names of the digitised collections (edm4hep::CalorimeterHit) that hold it; all that a file has are joined.
+        Names of digitised collections (edm4hep::CalorimeterHit); all that a file has are joined.
     sim_collections
-        Names of the simulated ones (edm4hep::SimCalorimeterHit), read where a file holds no digitised hits at all.
+        Names of simulated collections (edm4hep::SimCalorimeterHit), read if a file holds no digitised hits at all.
     sim_scale
         Factor from visible (deposited) energy to calibrated energy for simulated hits.
     sim_deep_scale
         For a calorimeter with two samplings: first layer of the deeper one, and the factor there.
     sim_threshold
-        Visible energy above which a simulated cell is kept, GeV; None keeps all.
+        Visible energy, GeV, above which a simulated cell is kept; None keeps all.
     sim_time_window
-        Earliest and latest time of energy that counts, ns, relative to a straight flight at c
-        (`pflow.io.edm4hep.simulated`), as the hits' times then are. None counts all energy and keeps the times.
+        Earliest and latest time, ns, of energy that counts, relative to a straight flight at c
+        (`pflow.io.edm4hep.simulated`); hits then have these relative times. None counts all energy and keeps the times.
     sim_measures_time
         Whether the readout measures time; if not, simulated hits have time 0.
     required
-        Whether a file without any of the collections is an error (otherwise it is reported).
+        Whether a file without any of the collections is an error; otherwise it is reported.
     cell_encoding
-        DD4hep bit field of the cell id, e.g. ``system:0:8,layer:8:8``, used where the file does not name its own.
+        DD4hep bit field of the cell id, e.g. ``system:0:8,layer:8:8``, for files that do not name it.
     inner_radius, inner_z
-        Where it begins, mm: inscribed radius of a barrel, |z| of endcaps or a ring; a calorimeter may have both.
+        Front faces, mm: inscribed radius of a barrel, |z| of endcaps or a ring; a calorimeter may have both.
     sides, phase
-        Number of sides of the barrel, 0 for a cylinder; one of their normals is at azimuth `phase`, rad.
+        Number of sides of the barrel, 0 for a cylinder; azimuth of the normal of a side, rad.
     cell_size
         Size of a cell in the surface, mm.
     layers
-        From the inside. A model that reads the geometry (`pflow.physics.geometry`) needs this and where it begins.
+        From the inside. A model that reads the geometry (`pflow.physics.geometry`) needs layers, cell size and faces.
     """
 
     name: str
@@ -107,20 +107,19 @@ class TruthTracking:
     Parameters
     ----------
     sim_tracker_hits
-        Collections of simulated tracker hits (edm4hep::SimTrackerHit); those that a file holds are counted.
+        Collections of simulated tracker hits (edm4hep::SimTrackerHit); layers are counted in all that a file holds.
     min_layers
-        Tracker layers that a particle must have crossed.
+        Smallest number of tracker layers that a particle crosses.
     max_vertex_radius
-        Distance from the z axis within which it must have been made, mm.
+        Largest distance of its vertex from the z axis, mm.
     sides
         Sides of the ECAL barrel, whose normals point to multiples of 2 pi / `sides`; None for a cylinder.
     inverse_pt
-        Resolution of 1/pt, 1/GeV; p is the transverse momentum.
+        Resolution of 1/pt, 1/GeV, with the transverse momentum as p.
     angle
-        Resolution of phi, where p is the transverse momentum, and of lambda = atan(pz / pt), where it is the momentum;
-        rad.
+        Resolution, rad, of phi, with the transverse momentum as p, and of lambda = atan(pz / pt).
     impact
-        Resolution of d0, with p sin(theta)^1.5 in place of p, and of z0, with p sin(theta)^2.5; mm.
+        Resolution, mm, of d0, with p sin(theta)^1.5 as p, and of z0, with p sin(theta)^2.5.
     """
 
     sim_tracker_hits: tuple[str, ...]
@@ -135,14 +134,14 @@ class TruthTracking:
         for field in ("inverse_pt", "angle", "impact"):
             terms = getattr(self, field)
             if len(terms) != 2 or min(terms) < 0:
-                raise ConfigError(f"truth_tracks: {field} must be two numbers, none of them below 0")
+                raise ConfigError(f"truth_tracks: {field} must be two numbers of at least 0")
         if self.sides is not None and self.sides < 3:
             raise ConfigError(f"truth_tracks: sides must be at least 3, found {self.sides}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Detector:
-    """A detector, frozen. Loaded from ``configs/detector/*.yaml``; travels inside a checkpoint.
+    """A detector. Loaded from ``configs/detector/*.yaml`` and stored in checkpoints.
 
     Parameters
     ----------
@@ -151,25 +150,25 @@ class Detector:
     calorimeters
         Subdetectors in order; a hit's ``subdetector`` is an index into them.
     ecal_inner_radius, ecal_inner_z
-        Where the calorimeter begins, mm: inscribed radius of the barrel and |z| of the endcap's front face.
+        Front faces of the calorimeter, mm: inscribed radius of the barrel and |z| of the endcaps.
     ecal_outer_radius
-        Outer radius of the ECAL barrel, mm; tells detectors with the same collection names apart.
+        Outer radius of the ECAL barrel, mm; distinguishes detectors with the same collection names.
     hcal_inner_radius, hcal_inner_z
-        Where the HCAL begins, mm; decides between ECAL and HCAL in files that do not name a hit's subdetector (the
+        Front faces of the HCAL, mm; decide between ECAL and HCAL in files that do not name a hit's subdetector (the
         first paper's). None if unknown.
     phi_symmetry
         The calorimeters are symmetric under rotations about the z axis by multiples of 2 pi / `phi_symmetry`; None: by
         any angle (cylinders and discs).
     tracks, tracker_hits
-        Collections of tracks (the first that a file holds is read) and of tracker hits (all are joined).
+        Collections of tracks (the first in the file is read) and of tracker hits (all are joined).
     tracks_required
         Whether a file without any of `tracks` is an error.
     truth_tracks
-        How tracks are made from Monte Carlo particles where a file has none and they are asked for.
+        Options to make tracks from Monte Carlo particles, on request, for a file without tracks.
     truth_particles, hit_links, track_links
         Collections of Monte Carlo particles and of the links from hits and tracks to them.
     references
-        Collections of another algorithm's particles, e.g. PandoraPFOs; the first that a file holds is read.
+        Collections of another algorithm's particles, e.g. PandoraPFOs; the first in the file is read.
 
     Examples
     --------
@@ -214,12 +213,12 @@ class Detector:
 
 
 def load_detector(name: str | Path | Detector) -> Detector:
-    """A detector by built-in name (``cld``, ``clic``, ``ild``, ``ild_g4``), from a YAML file, or as it is.
+    """A detector by built-in name (``cld``, ``clic``, ``ild``, ``ild_g4``) or from a YAML file; returns a `Detector`.
 
     Raises
     ------
     ConfigError
-        No such detector, or a file that does not describe one.
+        No such detector, or an invalid file.
 
     Examples
     --------

@@ -12,7 +12,7 @@ from pflow.physics.kinematics import GEV_PER_TESLA_MM
 Floats = npt.NDArray[np.float64]
 
 MIN_STEPS = 3
-"""Values that an estimate needs at least: fewer have no spread that could be believed."""
+"""Fewest values for an estimate; the spread of fewer is unreliable."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,16 +25,16 @@ class FieldEstimate:
 
 
 def field_from_momenta(pt: Floats, pt_per_tesla: Floats) -> FieldEstimate | None:
-    """Field, T, from the particles' `pt` [track], GeV, and `pt_per_tesla` of their tracks; None from less than 3."""
+    """Field from `pt` [track] of particles, GeV, and `pt_per_tesla` of their tracks, GeV/T; None for too few tracks."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return _median(pt / pt_per_tesla)
 
 
 def field_from_steps(start: Floats, end: Floats, start_momentum: Floats, end_momentum: Floats) -> FieldEstimate | None:
-    """Field that turns particles of charge 1 on their steps, e.g. from one tracker layer to the next.
+    """Field from the bending of particles of charge 1 on steps, e.g. between tracker layers; None for too few steps.
 
-    On a step with chord c the direction turns by 2 asin(c / 2R), with R = pt / (0.299792458e-3 B). Points are x and y,
-    mm, momenta px and py there, GeV, float64 [step, 2] each. None from fewer than three steps.
+    On a step with chord c the direction turns by 2 asin(c / 2R), with R = pt / (0.299792458e-3 B). Points (x, y), mm,
+    and momenta (px, py), GeV, float64 [step, 2] each.
     """
     chord = np.hypot(*(end - start).T)
     cross = start_momentum[:, 0] * end_momentum[:, 1] - start_momentum[:, 1] * end_momentum[:, 0]

@@ -1,12 +1,10 @@
-"""Where hits and track entries lie in the calorimeters, by measures that mean the same in every detector.
+"""Depths of hits and track entries in the calorimeters, in measures that have the same meaning in every detector.
 
-The depth of a point is taken along its ray from the origin, which most particles of a collision follow: behind the face
-of its calorimeter in mm, in radiation lengths and in nuclear interaction lengths, counted from the first face. Where a
-face is, what the layers are made of and how large the cells are, is the description of the detector
-(`pflow.physics.detector`); no layer number is needed. A `Geometry` holds one or many detectors, since events may be
-moved into other detectors, each into its own (`pflow.event.move`).
-
-Formulas are for NumPy and torch alike.
+The depth of a point is along its ray from the origin, which most particles follow: behind the face of its calorimeter
+in mm, and in radiation and nuclear interaction lengths from the first face on. Faces, matter and cell sizes are from
+the detector's description (`pflow.physics.detector`); no layer number is needed. A `Geometry` holds one or several
+detectors, because events may be moved into different detectors (`pflow.event.move`). Formulas take NumPy arrays and
+torch tensors.
 """
 
 from __future__ import annotations
@@ -26,11 +24,11 @@ from pflow.physics.detector import KINDS, Calorimeter, Detector
 Floats = npt.NDArray[np.float64]
 
 FAR = 1e9
-"""Distance of a face that a calorimeter does not have, mm: no hit is behind it."""
+"""Distance of a missing face of a calorimeter, mm: no hit is behind it."""
 
 
 class Faces(NamedTuple):
-    """Where calorimeters begin; arrays of one shape."""
+    """Front faces of calorimeters; arrays of the same shape."""
 
     radius: Any  # inscribed radius of the barrel, mm, `FAR` without one
     z: Any  # |z| of the endcaps, mm, `FAR` without them
@@ -38,25 +36,25 @@ class Faces(NamedTuple):
     phase: Any  # azimuth of the normal of a side, rad
 
     def distances(self, x: Any, y: Any, z: Any) -> tuple[Any, Any]:
-        """How far points [N], mm, are beyond the planes of the barrel's and of the endcaps' faces; below 0 inside."""
+        """Distances of points [N], mm, behind the planes of the barrel's and of the endcaps' faces; negative inside."""
         along = distance_to_sides(x, y, self.sides, self.phase)
         return along - self.radius, namespace(x).abs(z) - self.z
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Geometry:
-    """G detectors with R calorimeters each, of up to L ranges of layers; float64, lengths in mm, angles in rad."""
+    """G detectors with R calorimeters of up to L ranges of layers each; float64, lengths in mm, angles in rad."""
 
     faces: Faces  # [G, R]
     first: Faces  # [G], of the innermost barrel and endcaps
     cell_size: Floats  # [G, R]
-    edge: Floats  # [G, R, L], depth along the normal at which a range of layers begins
-    density: Floats  # [G, R, L, 3], layers, radiation and interaction lengths in a mm along the normal
+    edge: Floats  # [G, R, L], depth along the normal at the beginning of a range of layers
+    density: Floats  # [G, R, L, 3], layers, radiation and interaction lengths per mm along the normal
     before: Floats  # [G, R, 2], radiation and interaction lengths in front of the face
 
     @classmethod
     def of(cls, detector: Detector) -> Self:
-        """The geometry of one detector, G = 1; ConfigError names a calorimeter whose description is not complete."""
+        """The geometry of a detector, G = 1; ConfigError names a calorimeter with an incomplete description."""
         calorimeters = [_described(calorimeter, detector) for calorimeter in detector.calorimeters]
         n_ranges = max(len(calorimeter.layers) for calorimeter in calorimeters)
         shape = (1, len(calorimeters), n_ranges)
@@ -85,7 +83,7 @@ class Geometry:
         )
 
     def __getitem__(self, rows: Any) -> Self:
-        """Some of the detectors, as NumPy picks rows."""
+        """The detectors in `rows`, a NumPy index."""
         picked: dict[str, Any] = {
             name: Faces(*(column[rows] for column in values)) if isinstance(values, Faces) else values[rows]
             for name, values in vars(self).items()
@@ -93,7 +91,7 @@ class Geometry:
         return dataclasses.replace(self, **picked)
 
     def scaled(self, factor: Floats) -> Self:
-        """With all lengths multiplied by a factor for each detector, float64 [G], and so with thinner matter."""
+        """With all lengths multiplied, and densities divided, by a factor for each detector, float64 [G]."""
         by = factor[:, np.newaxis]
         return dataclasses.replace(
             self,
@@ -105,14 +103,14 @@ class Geometry:
         )
 
     def faces_of(self, detector: Any, calorimeter: Any = None) -> Faces:
-        """The faces of calorimeters int [N] of detectors int [N], [N]; without `calorimeter` the first ones."""
+        """The faces [N] of calorimeters int [N] of detectors int [N]; without `calorimeter`, the first faces."""
         if calorimeter is None:
             return Faces(*(constant(values, like=detector)[detector] for values in self.first))
         row = detector * self.cell_size.shape[1] + calorimeter
         return Faces(*(constant(values.reshape(-1), like=detector)[row] for values in self.faces))
 
     def depths(self, detector: Any, calorimeter: Any, x: Any, y: Any, z: Any) -> Depths:
-        """Where points [N] lie, mm, of `calorimeter` int [N] in `detector` int [N]; behind its barrel or its endcap."""
+        """Depths of points [N], mm, in `calorimeter` int [N] of `detector` int [N]."""
         xp = namespace(x)
         row = detector * self.cell_size.shape[1] + calorimeter
 
@@ -134,8 +132,8 @@ class Geometry:
             if i + 1 < n_ranges:
                 inside = xp.minimum(inside, look(self.edge[:, :, i + 1]) - begin)
             density = [look(self.density[:, :, i, k]) for k in range(3)]
-            totals = [total + inside * one for total, one in zip(totals, density, strict=True)]
-            in_range = (behind >= begin) | (begin == 0.0)  # a little before the face counts as the first layer
+            totals = [total + inside * per_mm for total, per_mm in zip(totals, density, strict=True)]
+            in_range = (behind >= begin) | (begin == 0.0)  # points in front of the face belong to the first range
             per_layer = xp.where(in_range, density[1] / density[0].clip(1e-9), per_layer)
         return Depths(
             barrel=is_barrel,
@@ -150,19 +148,19 @@ class Geometry:
 
 
 class Depths(NamedTuple):
-    """Where N points lie in their calorimeters; [N] each."""
+    """Depths of N points in their calorimeters; [N] each."""
 
     barrel: Any  # bool, True = behind the barrel's face, False = behind an endcap's
     cosine: Any  # of the angle between the ray from the origin and the normal of the face
     length: Any  # behind the face along the ray, mm
     layers: Any  # behind the face, in layers
-    per_layer: Any  # radiation lengths of the layer there, along the normal
+    per_layer: Any  # radiation lengths of a layer at this depth, along the normal
     radiation: Any  # radiation lengths along the ray
     interaction: Any  # nuclear interaction lengths along the ray
     cell_size: Any  # mm
 
     def of_kinds(self, kind: Any) -> Any:
-        """One measure of depth: radiation lengths in an ECAL, tenths of an interaction length elsewhere."""
+        """Depth in radiation lengths in an ECAL, in tenths of an interaction length elsewhere."""
         return namespace(self.radiation).where(kind == KINDS.index("ecal"), self.radiation, 10.0 * self.interaction)
 
 
@@ -172,30 +170,29 @@ def kind_index(detector: Detector) -> npt.NDArray[np.int64]:
 
 
 def _described(calorimeter: Calorimeter, detector: Detector) -> Calorimeter:
-    missing = [name for name in ("cell_size",) if getattr(calorimeter, name) is None]
-    if calorimeter.inner_radius is None and calorimeter.inner_z is None:
-        missing.append("inner_radius or inner_z")
-    if not calorimeter.layers:
-        missing.append("layers")
-    if missing:
+    missing = {
+        "cell_size": calorimeter.cell_size is None,
+        "inner_radius or inner_z": calorimeter.inner_radius is None and calorimeter.inner_z is None,
+        "layers": not calorimeter.layers,
+    }
+    if any(missing.values()):
         raise ConfigError(
             f"the model reads the geometry of the calorimeters, and detector '{detector.name}' does not say "
-            f"{', '.join(missing)} of '{calorimeter.name}': complete its YAML file (pflow detector FILE drafts one)"
+            f"{', '.join(name for name in missing if missing[name])} of '{calorimeter.name}': complete its YAML file "
+            "(pflow detector FILE drafts one)"
         )
     return calorimeter
 
 
-def _before(calorimeter: Calorimeter, others: Sequence[Calorimeter]) -> tuple[float, float]:
-    """Radiation and interaction lengths of the calorimeters in front, of the same region where there is one."""
+def _before(calorimeter: Calorimeter, calorimeters: Sequence[Calorimeter]) -> tuple[float, float]:
+    """Radiation and interaction lengths of the calorimeters in front, one of each kind, in the same region if any."""
+    kinds = [] if calorimeter.kind == "lumi" else KINDS[: KINDS.index(calorimeter.kind)]
     front: dict[str, Calorimeter] = {}
-    for other in others:
-        is_front = "lumi" not in (calorimeter.kind, other.kind) and KINDS.index(other.kind) < KINDS.index(
-            calorimeter.kind
-        )
-        if is_front and (other.kind not in front or other.region == calorimeter.region):
-            front[other.kind] = other
-    layers = [one for other in front.values() for one in other.layers]
+    for candidate in calorimeters:
+        if candidate.kind in kinds and (candidate.kind not in front or candidate.region == calorimeter.region):
+            front[candidate.kind] = candidate
+    ranges = [layers for candidate in front.values() for layers in candidate.layers]
     return (
-        sum(one.count * one.radiation_lengths for one in layers),
-        sum(one.count * one.interaction_lengths for one in layers),
+        sum(layers.count * layers.radiation_lengths for layers in ranges),
+        sum(layers.count * layers.interaction_lengths for layers in ranges),
     )

@@ -1,4 +1,4 @@
-"""Propagation of particles through a solenoid field to the calorimeter. Pure functions on numpy arrays."""
+"""Propagation of particles through a solenoid field to the calorimeter."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def propagate(
 ) -> tuple[Float, Float]:
     """Position [n, P, 3], mm, and unit direction [n, P, 3] of particles after path lengths [n, P], mm; float64.
 
-    `start` and `momentum` [n, 3] at length 0, mm and GeV; charges [n] in e, NaN counts as 0; field along z, T. A
-    particle with a null momentum stays at its start. The direction turns around z by -kappa l with kappa =
-    0.299792458e-3 q B / p [1/mm]: a positive particle turns clockwise, seen against a field along +z.
+    `start` and `momentum` [n, 3] at length 0, mm and GeV; charges [n], e, NaN counts as 0; field along z, T. A particle
+    with a null momentum stays at its start. The direction turns around z by -kappa l with kappa = 0.299792458e-3 q B /
+    p [1/mm]: a positive particle turns clockwise, seen against a field along +z.
     """
     x, n, kappa = _track(start, momentum, charge, b_field)
     along = np.asarray(length, dtype=np.float64)
@@ -45,16 +45,16 @@ def length_to_cylinder(
 
     With the start x, the unit direction n and lambda = (2 / kappa) tan(kappa l / 2), which is l for a straight path,
     the condition that the path of `propagate` is at the radius R reads (n_T^2 + v kappa - D kappa^2 / 4) lambda^2 + 2 u
-    lambda - D = 0, where D = R^2 - x_T^2, u = x_T . n_T and v = (x_T x n_T)_z. D / (u + sqrt(u^2 + a D)), a being the
-    first coefficient, belongs to the first crossing. A particle that has not reached the surface ends after `max_turns`
-    in the field; 0 for one that starts outside or has a null momentum.
+    lambda - D = 0, where D = R^2 - x_T^2, u = x_T . n_T and v = (x_T x n_T)_z. With the first coefficient a, the first
+    crossing is at lambda = D / (u + sqrt(u^2 + a D)). The path is at most `max_turns` long, and 0 for a particle that
+    starts outside or has a null momentum.
     """
     x, n, kappa = _track(start, momentum, charge, b_field)
     missing = radius**2 - x[:, 0] ** 2 - x[:, 1] ** 2
     u = x[:, 0] * n[:, 0] + x[:, 1] * n[:, 1]
     v = x[:, 0] * n[:, 1] - x[:, 1] * n[:, 0]
     square = u**2 + (n[:, 0] ** 2 + n[:, 1] ** 2 + v * kappa - missing * kappa**2 / 4) * missing
-    curvature = np.maximum(np.abs(kappa), 1e-12)  # 1/mm; the same formula is exact enough for straight paths
+    curvature = np.maximum(np.abs(kappa), 1e-12)  # 1/mm; at this curvature the formula holds for straight paths
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         chord = missing / (u + np.sqrt(np.maximum(square, 0.0)))
         half_turn = np.mod(np.arctan(0.5 * curvature * chord), np.pi)
@@ -74,12 +74,12 @@ def length_to_prism(
     half_length: float,
     sides: int,
 ) -> Float:
-    """Path length [n], mm, of charged particles to a regular prism around the z axis, as calorimeter barrels are.
+    """Path length [n], mm, of charged particles to a regular prism around the z axis, the shape of calorimeter barrels.
 
-    The path of `propagate` turns on a circle around c with radius R by kappa l. It meets the plane at distance d along
-    the unit vector m where c m + R cos(a - phi_m) = d, a being the angle on the circle; the first of all planes counts.
-    The normals of the sides point to multiples of 2 pi / `sides`. Neither charge nor field may be 0. 0 for a particle
-    that starts outside or has a null momentum, inf for one that never leaves.
+    The path of `propagate` turns by kappa l on a circle with centre c and radius R. At the angle a on the circle it
+    meets the plane at distance d along the unit vector m if c m + R cos(a - phi_m) = d; the first of all planes counts.
+    The normals of the sides point to multiples of 2 pi / `sides`. Charge and field must not be 0. The length is 0 for a
+    particle that starts outside or has a null momentum, inf for one that never leaves.
     """
     x, n, kappa = _track(start, momentum, charge, b_field)
     phi = 2 * np.pi / sides * np.arange(sides)

@@ -1,6 +1,6 @@
 """Relations between momenta, angles and track parameters; GeV, mm, T, rad and charges in e.
 
-`impact_parameters`, `unit_vector` and `four_momentum_covariance` take tensors of torch as well.
+`impact_parameters`, `unit_vector` and `four_momentum_covariance` also take torch tensors.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ def track_from_momentum(px: Array, py: Array, pz: Array, charge: Array, b_field:
 
 
 def momentum_at_perigee(x: Array, y: Array, px: Array, py: Array, charge: Array, b_field: float) -> tuple[Array, Array]:
-    """Transverse momentum (px, py) in GeV where a helix comes closest to the z axis, from a point x, y [mm] beyond.
+    """Transverse momentum (px, py), GeV, at the perigee of a helix, its point closest to the z axis.
 
-    Closest to the axis the momentum is tangent to the circle around c with radius R (see `_circle`) at c (1 - R/|c|).
-    pz does not change. A neutral particle, one without transverse momentum, and one around the axis keep theirs.
+    `px`, `py` are at the point x, y, mm. At the perigee c (1 - R/|c|) the momentum is tangent to the circle with centre
+    c and radius R (see `_circle`); pz does not change. Neutral particles, and particles without transverse momentum or
+    with the centre on the axis, keep their momentum.
     """
     pt = np.hypot(px, py)
     sense = np.sign(charge * b_field)
@@ -68,11 +69,11 @@ def momentum_at_perigee(x: Array, y: Array, px: Array, py: Array, charge: Array,
 def impact_parameters(
     x: Any, y: Any, z: Any, px: Any, py: Any, pz: Any, charge: Any, b_field: float
 ) -> tuple[Any, Any]:
-    """Distance d0 from the z axis at which a helix passes, and z0 there, both mm, from a point further along.
+    """Distance d0 of the perigee of a helix from the z axis, and its z0, both mm, from a point further along.
 
-    With centre c and radius R (see `_circle`), d0 = |c| - R, positive where the circle does not go round the axis, and
-    z0 = z - pz/pt R a, a being the angle on the circle from the nearest point (less than half a turn). A neutral
-    particle and one without transverse momentum have 0 and 0. Parameters as of `momentum_at_perigee`.
+    With centre c and radius R (see `_circle`), d0 = |c| - R, positive if the circle does not enclose the axis, and z0 =
+    z - pz/pt R a, with the angle a on the circle from the perigee (less than half a turn). Both are 0 for a neutral
+    particle and without transverse momentum. Parameters as for `momentum_at_perigee`.
     """
     xp = namespace(x)
     radius, centre_x, centre_y = _circle(x, y, px, py, charge, b_field)
@@ -107,7 +108,7 @@ def angle_between(a: Array, b: Array) -> Array:
 
 
 def unit_vector(vectors: Any, null: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> Any:
-    """Vectors [..., 3] divided by their lengths; `null` in place of null vectors."""
+    """Vectors [..., 3] divided by their lengths; null vectors become `null`."""
     xp = namespace(vectors)
     length = xp.sqrt((vectors**2).sum(axis=-1, keepdims=True))
     of_null = constant(np.array(null), like=vectors) if any(null) else 0.0
@@ -115,7 +116,7 @@ def unit_vector(vectors: Any, null: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 def tangent_basis(direction: Array) -> tuple[Array, Array]:
-    """Unit vectors across unit vectors [..., 3]: along rising polar angle, and azimuth (0 along the z axis)."""
+    """Unit vectors perpendicular to unit vectors [..., 3]: along polar angle, and azimuth (0 on the z axis)."""
     x, y, z = np.moveaxis(np.asarray(direction), -1, 0)
     radius = np.hypot(x, y)
     with np.errstate(invalid="ignore"):
@@ -124,16 +125,16 @@ def tangent_basis(direction: Array) -> tuple[Array, Array]:
 
 
 def four_momentum_covariance(energy: Any, mass: Any, direction: Any, energy_sigma: Any, direction_sigma: Any) -> Any:
-    """Covariance of (px, py, pz, E) of particles measured by energy and direction, of exactly known mass.
+    """Covariance of (px, py, pz, E) of particles measured by energy and direction, with an exactly known mass.
 
     With p = sqrt(E^2 - m^2), dp = (E / p) dE along n, and p times the angle across n. With s_E = E sigma(ln E), and
-    equal angular uncertainties in both axes across n, independent of the energy:
+    equal angular uncertainties along both axes across n, independent of the energy:
 
     cov(p, p) = (E s_E / p)^2 n n^T + (p sigma_angle)^2 (1 - n n^T), cov(p, E) = (E s_E^2 / p) n, cov(E, E) = s_E^2.
 
-    Near rest dp / dE grows without bound; there dp is at most the momentum at the energy E + s_E. An energy below the
-    mass counts as rest. `energy`, `mass` [...], GeV; `direction` [..., 3], unit vectors n; `energy_sigma` [...] of ln
-    E; `direction_sigma` [...], rad, of each of the two angles. float64 [..., 10], GeV^2, in the order of `COVARIANCE`.
+    Near rest dp / dE diverges, so dp is at most the momentum at the energy E + s_E. A particle with an energy below its
+    mass is at rest. `energy`, `mass` [...], GeV; `direction` [..., 3], unit vectors n; `energy_sigma` [...] of ln E;
+    `direction_sigma` [...], rad, of both angles. Returns float64 [..., 10], GeV^2, in the order of `COVARIANCE`.
     """
     xp = namespace(energy)
     total, m, sigma_ln, sigma_angle, n = map(double, (energy, mass, energy_sigma, direction_sigma, direction))
@@ -144,7 +145,7 @@ def four_momentum_covariance(energy: Any, mass: Any, direction: Any, energy_sigm
         linear = xp.where(p > 0, total * s_energy / p, np.inf)
     along, across = xp.minimum(linear, highest), (p * sigma_angle) ** 2
     n = [n[..., axis] for axis in range(3)]
-    by_energy = [*(component * along for component in n), s_energy]  # what a standard deviation of the energy does
+    by_energy = [*(component * along for component in n), s_energy]  # change by a standard deviation of the energy
     columns = []
     for i, j in zip(*np.tril_indices(4), strict=True):
         column = by_energy[i] * by_energy[j]

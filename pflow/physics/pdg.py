@@ -1,4 +1,4 @@
-"""PDG codes to charge, mass and the five particle-flow classes, on top of the `particle` package."""
+"""Charge, mass and particle-flow class of PDG codes, from the `particle` package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLASSES = ("charged_hadron", "neutral_hadron", "photon", "electron", "muon")
 """Particle-flow classes, in the order of their class index."""
 
 CLASS_PDG = {"charged_hadron": 211, "neutral_hadron": 130, "photon": 22, "electron": 11, "muon": 13}
-"""|PDG| that stands for a class: what a particle of unknown species in it is written as (Pandora's convention)."""
+"""|PDG| written for a particle of a class whose species is unknown (Pandora's convention)."""
 
 INVISIBLE = (
     *(12, 14, 16, 18, 39, *range(51, 61)),  # neutrinos, a fourth one; graviton; dark matter
@@ -25,9 +25,9 @@ INVISIBLE = (
     *(1023, 4900021, 4900022, 4900023),  # dark photons, gluons and Z, of MadGraph's models and of Pythia
     *(4900012, 4900014, 4900016, *range(4900101, 4900109), 4900111, 4900113, 4900211, 4900213),  # hidden valley
 )
-"""|PDG| of the particles that no detector sees if they do not decay: what CMS leaves out of generator jets
-(CMSSW, RecoJets/Configuration/python/GenJetParticles_cff.py), with further codes of the PDG's numbering scheme (Monte
-Carlo Particle Numbering Scheme, Review of Particle Physics) and of Pythia's hidden valley."""
+"""|PDG| of particles that no detector sees unless they decay: the codes that CMS leaves out of generator jets (CMSSW,
+RecoJets/Configuration/python/GenJetParticles_cff.py), with further codes of the PDG's numbering scheme (Monte Carlo
+Particle Numbering Scheme, Review of Particle Physics) and of Pythia's hidden valley."""
 
 
 @cache
@@ -37,14 +37,14 @@ def _known_charge(pdg: int) -> float:
 
 
 def charge_of(pdg: int) -> float:
-    """Electric charge in e. Codes that no table knows (a private ion, say) count as neutral."""
+    """Electric charge in e; 0 for codes that are in no table, e.g. private ions."""
     charge = _known_charge(pdg)
     return 0.0 if math.isnan(charge) else charge
 
 
 @cache
 def mass_of(pdg: int) -> float:
-    """Mass in GeV, from the PDG tables; 0 where they give none.
+    """Mass in GeV from the PDG tables; 0 without an entry.
 
     >>> round(mass_of(-211), 5)
     0.13957
@@ -58,7 +58,7 @@ def mass_of(pdg: int) -> float:
 
 @cache
 def name_of(pdg: int) -> str:
-    """Name for people to read, e.g. ``pi+``; the code itself where no table knows it.
+    """Name, e.g. ``pi+``; the code itself if it is in no table.
 
     >>> name_of(-211)
     'pi-'
@@ -72,21 +72,15 @@ def name_of(pdg: int) -> str:
 @cache
 def class_of(pdg: int) -> str:
     """Particle-flow class of a PDG code, one of `CLASSES`: electron, muon, photon; else a hadron by its charge."""
-    absolute = abs(pdg)
-    if absolute == 22:
-        return "photon"
-    if absolute == 11:
-        return "electron"
-    if absolute == 13:
-        return "muon"
-    return "charged_hadron" if charge_of(pdg) != 0 else "neutral_hadron"
+    hadron = "charged_hadron" if charge_of(pdg) != 0 else "neutral_hadron"
+    return {22: "photon", 11: "electron", 13: "muon"}.get(abs(pdg), hadron)
 
 
 def _lookup(function: Any, pdg: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:
     values = np.asarray(pdg, dtype=np.int64)
     codes = np.unique(values)
-    found: npt.NDArray[Any] = np.array([function(code) for code in codes.tolist()], dtype=dtype)
-    return np.asarray(found[np.searchsorted(codes, values)])  # in a sixth of the time of unique's own inverse
+    results: npt.NDArray[Any] = np.array([function(code) for code in codes.tolist()], dtype=dtype)
+    return np.asarray(results[np.searchsorted(codes, values)])  # six times as fast as the inverse of `unique`
 
 
 def charges(pdg: npt.ArrayLike) -> npt.NDArray[np.float32]:
@@ -95,7 +89,7 @@ def charges(pdg: npt.ArrayLike) -> npt.NDArray[np.float32]:
 
 
 def known_charges(pdg: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Charges in e of an array of PDG codes, same shape, float64; NaN for codes that no table knows."""
+    """Charges in e of an array of PDG codes, same shape, float64; NaN for codes that are in no table."""
     return _lookup(_known_charge, pdg, np.float64)
 
 

@@ -1,4 +1,4 @@
-"""Formulas give the same from arrays of NumPy and tensors of torch."""
+"""Formulas give the same results for NumPy arrays and torch tensors."""
 
 import numpy as np
 import pytest
@@ -37,8 +37,8 @@ FORMULAS = {
 @pytest.mark.parametrize("name", FORMULAS)
 def test_tensors_and_arrays_give_the_same(name):
     formula, arrays = FORMULAS[name]
-    expected = formula(*arrays)
-    found = formula(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
-    for ours, theirs in zip(*((one if isinstance(one, tuple) else (one,)) for one in (found, expected)), strict=True):
-        assert isinstance(ours, torch.Tensor)
-        np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-12, atol=1e-12)
+    tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
+    results = (result if isinstance(result, tuple) else (result,) for result in (formula(*tensors), formula(*arrays)))
+    for tensor, array in zip(*results, strict=True):
+        assert isinstance(tensor, torch.Tensor)
+        np.testing.assert_allclose(tensor.numpy(), array, rtol=1e-12, atol=1e-12)

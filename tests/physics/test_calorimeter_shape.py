@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -5,7 +7,7 @@ from pflow.physics.calorimeter_shape import barrel_shape, distance_to_sides, fra
 
 
 def barrel(sides: int, *, phase: float = 0.0, staves=None, n: int = 600, seed: int = 0):
-    """Hits on 20 layers every 5 mm from 1000 mm on, of all staves or of some."""
+    """Hits on 20 layers of 5 mm from 1000 mm on, in all or some staves."""
     rng = np.random.default_rng(seed)
     layer = rng.integers(0, 20, n)
     distance = 1002.5 + 5.0 * layer
@@ -28,9 +30,8 @@ def test_the_sides_of_a_barrel_are_counted(sides, turned, labelled):
     assert shape is not None
     assert (shape.sides, shape.as_good, shape.symmetry) == (sides, (sides,), sides)
     assert shape.phase == pytest.approx(turned * 2 * np.pi / sides)
-    found = layer_range(distance_to_sides(x, y, shape.sides, shape.phase), layer if labelled else None)
-    assert (found.front, found.back, found.spacing) == pytest.approx((1000.0, 1100.0, 5.0))
-    assert found.count == 20
+    layers = layer_range(distance_to_sides(x, y, shape.sides, shape.phase), layer if labelled else None)
+    assert dataclasses.astuple(layers) == pytest.approx((1000.0, 1100.0, 5.0, 20))
 
 
 def test_a_cylinder_has_no_sides():
@@ -42,7 +43,7 @@ def test_a_cylinder_has_no_sides():
     assert (shape.sides, shape.symmetry) == (0, 0)
 
 
-def test_few_staves_leave_several_numbers_of_sides():
+def test_hits_in_few_staves_fit_several_numbers_of_sides():
     x, y, layer = barrel(12, staves=[0, 3, 6, 9])
     shape = barrel_shape(x, y, layer)
     assert shape is not None
@@ -50,25 +51,19 @@ def test_few_staves_leave_several_numbers_of_sides():
     assert shape.symmetry == 4
 
 
-def test_hits_spread_evenly_in_depth_have_no_shape():
+def test_hits_without_layers_have_no_shape():
     rng = np.random.default_rng(2)
     phi, radius = rng.uniform(-np.pi, np.pi, 500), rng.uniform(1000, 1100, 500)
     x, y = radius * np.cos(phi), radius * np.sin(phi)
     assert barrel_shape(x, y) is None
     assert barrel_shape(x, y, rng.integers(0, 20, 500)) is None
+    assert barrel_shape(x[:0], y[:0]) is None
 
 
-def test_no_hits_have_no_shape():
-    none = np.zeros(0)
-    assert barrel_shape(none, none) is None
-    assert fraction_on_layers(none) == 0.0
-
-
-def test_a_hit_alone_in_its_layer_does_not_lie_on_it():
+def test_a_hit_alone_in_its_layer_does_not_count():
     assert fraction_on_layers(np.array([10.0, 10.1, 20.0]), np.array([0, 0, 1])) == pytest.approx(2 / 3)
 
 
 def test_layers_without_hits_do_not_change_the_spacing():
     distance = np.array([10.0, 10.0, 15.0, 15.0, 30.0, 30.0])
-    found = layer_range(distance, np.array([0, 0, 1, 1, 4, 4]))
-    assert (found.front, found.back, found.spacing, found.count) == (7.5, 32.5, 5.0, 3)
+    assert dataclasses.astuple(layer_range(distance, np.array([0, 0, 1, 1, 4, 4]))) == (7.5, 32.5, 5.0, 3)

@@ -15,39 +15,25 @@ def plain():
     return to_plain(load_detector("cld"))
 
 
-def test_the_detectors_that_come_with_pflow():
-    assert BUILTIN == ["cld", "clic", "ild", "ild_g4"]
+def test_built_in_detectors_have_the_field_and_symmetry_of_their_design():
+    expected = {"cld": (2.0, 12), "clic": (4.0, 12), "ild": (3.5, 4), "ild_g4": (3.5, None)}
+    detectors = {name: load_detector(name) for name in BUILTIN}
+    assert {name: (detector.b_field, detector.phi_symmetry) for name, detector in detectors.items()} == expected
 
 
 @pytest.mark.parametrize("name", BUILTIN)
-def test_plain_data_and_back_is_the_same_detector(name):
+def test_built_in_detectors_are_complete(name):
+    """They survive serialisation, have ECAL and HCAL barrel and endcap, and read no collection twice."""
     detector = load_detector(name)
     assert from_plain(Detector, to_plain(detector), "detector") == detector
-
-
-@pytest.mark.parametrize(
-    ("name", "field", "symmetry"), [("cld", 2.0, 12), ("clic", 4.0, 12), ("ild", 3.5, 4), ("ild_g4", 3.5, None)]
-)
-def test_field_and_symmetry_are_those_of_the_design(name, field, symmetry):
-    detector = load_detector(name)
-    assert (detector.b_field, detector.phi_symmetry) == (field, symmetry)
-
-
-@pytest.mark.parametrize("name", BUILTIN)
-def test_every_detector_has_ecal_and_hcal_barrel_and_endcap(name):
-    regions = {(own.kind, own.region) for own in load_detector(name).calorimeters if own.required}
+    regions = {(calorimeter.kind, calorimeter.region) for calorimeter in detector.calorimeters if calorimeter.required}
     assert {("ecal", "barrel"), ("ecal", "endcap"), ("hcal", "barrel"), ("hcal", "endcap")} <= regions
-
-
-@pytest.mark.parametrize("name", BUILTIN)
-def test_no_collection_is_read_twice(name):
-    calorimeters = load_detector(name).calorimeters
     for kind in ("collections", "sim_collections"):
-        names = [collection for own in calorimeters for collection in getattr(own, kind)]
+        names = [collection for calorimeter in detector.calorimeters for collection in getattr(calorimeter, kind)]
         assert len(names) == len(set(names))
 
 
-def test_a_detector_file_of_one_s_own(tmp_path, plain):
+def test_a_detector_from_a_file(tmp_path, plain):
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(plain | {"name": "mine"}))
     assert load_detector(path) == replace(load_detector("cld"), name="mine")
@@ -88,7 +74,7 @@ def test_an_unknown_field_or_a_value_of_the_wrong_type_is_named(plain, field, va
         ({"region": "forward"}, "region 'forward' is not one of"),
     ],
 )
-def test_a_calorimeter_that_cannot_be_is_refused(plain, change, message):
+def test_an_invalid_calorimeter_is_refused(plain, change, message):
     plain["calorimeters"][1] |= change
     with pytest.raises(ConfigError, match=message):
         from_plain(Detector, plain, "detector")
@@ -97,7 +83,7 @@ def test_a_calorimeter_that_cannot_be_is_refused(plain, change, message):
 @pytest.mark.parametrize(
     ("field", "value"), [("inverse_pt", [1e-5]), ("angle", [1e-3, -1.0]), ("impact", []), ("sides", 2)]
 )
-def test_truth_tracks_that_make_no_sense_are_refused(plain, field, value):
+def test_invalid_truth_tracks_are_refused(plain, field, value):
     plain["truth_tracks"][field] = value
     with pytest.raises(ConfigError, match=f"truth_tracks: {field}"):
         from_plain(Detector, plain, "detector")

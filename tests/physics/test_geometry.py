@@ -1,4 +1,4 @@
-"""Depths of points in calorimeters, with values by hand."""
+"""Depths of points in calorimeters."""
 
 import dataclasses
 import math
@@ -18,23 +18,20 @@ NAMES = [calorimeter.name for calorimeter in CLD.calorimeters]
 
 def depths(detector, name, *point):
     geometry = Geometry.of(detector)
-    calorimeter = np.array([[one.name for one in detector.calorimeters].index(name)])
-    found = geometry.depths(np.array([0]), calorimeter, *(np.array([value], dtype=float) for value in point))
-    return {field: float(np.ravel(value)[0]) for field, value in found._asdict().items()}
+    calorimeter = np.array([[calorimeter.name for calorimeter in detector.calorimeters].index(name)])
+    depths = geometry.depths(np.array([0]), calorimeter, *(np.array([value], dtype=float) for value in point))
+    return {field: float(np.ravel(value)[0]) for field, value in depths._asdict().items()}
 
 
-def test_depth_straight_behind_the_face_of_a_cylinder():
+def test_depth_along_the_normal_of_a_cylinder():
     # 110 mm behind 1805 mm: 20 layers of 5 mm and 10 mm of the next, 7.1 mm each.
-    found = depths(ILD, "ecal_barrel", 0.0, 1915.0, 0.0)
-    assert found["length"] == pytest.approx(110)
-    assert found["layers"] == pytest.approx(20 + 10 / 7.1)
-    assert found["radiation"] == pytest.approx(20 * 0.61 + 1.21 * 10 / 7.1)
-    assert found["per_layer"] == pytest.approx(1.21)
-    assert found["cosine"] == pytest.approx(1)
-    assert found["barrel"] == 1
+    depth = depths(ILD, "ecal_barrel", 0.0, 1915.0, 0.0)
+    expected = {"length": 110, "layers": 20 + 10 / 7.1, "radiation": 20 * 0.61 + 1.21 * 10 / 7.1, "per_layer": 1.21}
+    expected |= {"cosine": 1, "barrel": 1}
+    assert {name: depth[name] for name in expected} == pytest.approx(expected)
 
 
-def test_an_inclined_ray_sees_more_matter_in_the_same_layers():
+def test_an_inclined_ray_crosses_more_matter_in_the_same_layers():
     straight, inclined = depths(ILD, "ecal_barrel", 1850.0, 0.0, 0.0), depths(ILD, "ecal_barrel", 1850.0, 0.0, 1850.0)
     assert inclined["layers"] == pytest.approx(straight["layers"])
     for name in ("length", "radiation", "interaction"):
@@ -42,20 +39,20 @@ def test_an_inclined_ray_sees_more_matter_in_the_same_layers():
 
 
 def test_the_hcal_begins_with_the_lengths_of_the_ecal():
-    found = depths(ILD, "hcal_barrel", 2060.0, 0.0, 0.0)
-    assert found["length"] == pytest.approx(0)
-    assert found["interaction"] == pytest.approx(20 * 0.024 + 10 * 0.046)
+    depth = depths(ILD, "hcal_barrel", 2060.0, 0.0, 0.0)
+    assert depth["length"] == pytest.approx(0)
+    assert depth["interaction"] == pytest.approx(20 * 0.024 + 10 * 0.046)
 
 
-def test_sides_of_a_polygon_have_their_depth_along_the_normal():
+def test_depth_in_a_polygon_is_along_the_normal_of_the_side():
     angle = math.pi / 12  # at a corner of the dodecagon
     radius = 2160.0 / math.cos(angle)
-    found = depths(CLD, "ecal_barrel", radius * math.cos(angle), radius * math.sin(angle), 0.0)
-    assert found["layers"] == pytest.approx(10 / 5.05)
-    assert found["cosine"] == pytest.approx(math.cos(angle))
+    depth = depths(CLD, "ecal_barrel", radius * math.cos(angle), radius * math.sin(angle), 0.0)
+    assert depth["layers"] == pytest.approx(10 / 5.05)
+    assert depth["cosine"] == pytest.approx(math.cos(angle))
 
 
-def test_a_calorimeter_with_two_faces_counts_from_the_one_that_is_in_front():
+def test_a_calorimeter_with_two_faces_counts_from_the_face_in_front():
     assert depths(CLD, "muon", 4600.0, 0.0, 0.0)["barrel"] == 1
     endcap = depths(CLD, "muon", 1000.0, 0.0, -4100.0)
     assert endcap["barrel"] == 0
@@ -66,11 +63,11 @@ def test_scaled_detectors_have_the_same_depths_in_matter():
     geometry, point = Geometry.of(CLD), (np.array([2300.0]), np.array([100.0]), np.array([-700.0]))
     large = geometry.scaled(np.array([1.5]))
     zero = np.array([0])
-    one, other = geometry.depths(zero, zero, *point), large.depths(zero, zero, *(1.5 * values for values in point))
+    depths, scaled = geometry.depths(zero, zero, *point), large.depths(zero, zero, *(1.5 * axis for axis in point))
     for name in ("layers", "radiation", "interaction", "per_layer", "cosine"):
-        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-12)
-    assert other.length == pytest.approx(1.5 * one.length)
-    assert other.cell_size == pytest.approx(1.5 * one.cell_size)
+        np.testing.assert_allclose(getattr(depths, name), getattr(scaled, name), rtol=1e-12)
+    assert scaled.length == pytest.approx(1.5 * depths.length)
+    assert scaled.cell_size == pytest.approx(1.5 * depths.cell_size)
 
 
 def test_tensors_have_the_same_depths_as_arrays():
@@ -96,13 +93,13 @@ def test_distance_to_the_nearest_side():
     ("change", "message"),
     [({"layers": ()}, "layers of 'ecal_barrel'"), ({"inner_radius": None}, "inner_radius or inner_z of 'ecal_barrel'")],
 )
-def test_a_detector_that_is_not_described_is_named(change, message):
-    first, *others = ILD.calorimeters
-    detector = dataclasses.replace(ILD, calorimeters=(dataclasses.replace(first, **change), *others))
+def test_a_detector_without_geometry_is_named(change, message):
+    first, *rest = ILD.calorimeters
+    detector = dataclasses.replace(ILD, calorimeters=(dataclasses.replace(first, **change), *rest))
     with pytest.raises(ConfigError, match=f"'ild_g4' does not say {message}"):
         Geometry.of(detector)
 
 
 @pytest.mark.parametrize("name", ["ild", "cld", "clic", "ild_g4"])
-def test_detectors_of_pflow_are_described(name):
+def test_built_in_detectors_have_a_geometry(name):
     assert len(Geometry.of(load_detector(name)).cell_size) == 1

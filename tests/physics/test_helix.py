@@ -22,8 +22,8 @@ def points(*arguments, **options):
 
 
 def test_a_positive_particle_bends_clockwise_by_the_known_sagitta():
-    # pt 10 GeV, B 3.5 T: R = 10 / (0.299792458e-3 * 3.5) = 9530.40 mm; it leaves r = 1800 mm at chord angle
-    # arcsin(1800 / (2 R)) = 0.094577 below its first direction.
+    # pt 10 GeV, B 3.5 T: R = 10 / (0.299792458e-3 * 3.5) = 9530.40 mm; it reaches r = 1800 mm at chord angle
+    # arcsin(1800 / (2 R)) = 0.094577 below its initial direction.
     end = points([[0, 0, 0]], [[10.0, 0, 0]], [1])[0, -1]
     assert np.hypot(end[0], end[1]) == pytest.approx(1800.0)
     assert np.arctan2(end[1], end[0]) == pytest.approx(-np.arcsin(1800 / (2 * 9530.40)), abs=1e-6)
@@ -63,12 +63,12 @@ def test_a_looper_ends_after_max_turns():
 
 def test_the_path_stays_inside_until_its_end():
     rng = np.random.default_rng(3)
-    inside = points(rng.uniform(-300, 300, (500, 3)), rng.normal(0, 2.0, (500, 3)), rng.choice([-1, 1], 500))
-    radius, z = np.hypot(inside[..., 0], inside[..., 1]), np.abs(inside[..., 2])
+    path = points(rng.uniform(-300, 300, (500, 3)), rng.normal(0, 2.0, (500, 3)), rng.choice([-1, 1], 500))
+    radius, z = np.hypot(path[..., 0], path[..., 1]), np.abs(path[..., 2])
     assert (radius <= 1800 + 1e-6).all()
     assert (z <= 2400 + 1e-6).all()
-    at_end = np.isclose(radius[:, -1], 1800) | np.isclose(z[:, -1], 2400)
-    assert at_end.mean() > 0.9  # the rest are loopers
+    on_surface = np.isclose(radius[:, -1], 1800) | np.isclose(z[:, -1], 2400)
+    assert on_surface.mean() > 0.9  # the rest are loopers
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_the_direction_is_the_tangent_of_the_path():
     np.testing.assert_allclose(direction[:, -1], step / np.linalg.norm(step, axis=1, keepdims=True), atol=5e-3)
 
 
-def test_tracks_end_where_the_simulation_says_they_enter_the_calorimeter(sample_dir):
+def test_tracks_end_at_the_simulated_entry_into_the_calorimeter(sample_dir):
     events = read_events(sample_dir / "zqq_test_small.root")
     tracks = ak.flatten(events.tracks)
     momentum, entry = jagged.vectors(tracks.momentum), jagged.vectors(tracks.calo_position)
@@ -134,8 +134,8 @@ def test_a_prism_of_many_sides_is_a_cylinder():
         start, momentum, charge, b_field=2.0, radius=2150.0, half_length=2307.0, max_turns=np.inf
     )
     prism = length_to_prism(start, momentum, charge, sides=2000, **PRISM)
-    tangent = np.abs(prism / cylinder - 1) > 1e-3  # a path that only just reaches the barrel
-    assert tangent.mean() < 0.02
+    different = np.abs(prism / cylinder - 1) > 1e-3  # paths tangent to the barrel
+    assert different.mean() < 0.02
 
 
 def test_a_looper_across_the_axis_never_leaves_a_prism():

@@ -13,7 +13,7 @@ def array(*values: float) -> np.ndarray:
     return np.array(values)
 
 
-def test_a_charge_of_1_gev_in_1_t_has_the_textbook_s_radius_of_curvature():
+def test_the_radius_of_curvature_at_1_gev_in_1_t():
     px, py, pz = kinematics.momentum_from_track(array(1 / 3335.6409519815204), array(0.0), array(2.0), 1.0)
     assert [*px, *py, *pz] == pytest.approx([1.0, 0.0, 2.0])
 
@@ -45,8 +45,8 @@ def test_a_track_is_followed_back_to_its_perigee(charge, impact, b_field):
     momentum = np.array([1.0, 0.4])
     perigee = impact * np.array([-0.4, 1.0]) / np.hypot(1.0, 0.4)  # across the momentum
     x, y, px, py = propagated(perigee, momentum, charge, b_field, 800.0)
-    found = kinematics.momentum_at_perigee(array(x), array(y), array(px), array(py), array(charge), b_field)
-    np.testing.assert_allclose(np.ravel(found), momentum, rtol=1e-6)
+    at_perigee = kinematics.momentum_at_perigee(array(x), array(y), array(px), array(py), array(charge), b_field)
+    np.testing.assert_allclose(np.ravel(at_perigee), momentum, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -54,19 +54,19 @@ def test_a_track_is_followed_back_to_its_perigee(charge, impact, b_field):
     [(1800.0, 1.0, 0.0), (1800.0, 0.0, 1.0), (np.nan, 1.0, 1.0)],
     ids=["neutral", "no transverse momentum", "unknown position"],
 )
-def test_a_momentum_that_cannot_be_followed_back_stays(x, px, charge):
-    found = kinematics.momentum_at_perigee(array(x), array(5.0), array(px), array(0.0), array(charge), 3.5)
-    np.testing.assert_array_equal(np.ravel(found), [px, 0.0])
+def test_a_momentum_without_a_perigee_stays(x, px, charge):
+    at_perigee = kinematics.momentum_at_perigee(array(x), array(5.0), array(px), array(0.0), array(charge), 3.5)
+    np.testing.assert_array_equal(np.ravel(at_perigee), [px, 0.0])
 
 
-def test_angles_worked_out_by_hand():
+def test_angles():
     a = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 2.0], [1.0, 1.0, 0.0]])
     b = np.array([[0.0, 3.0, 0.0], [-2.0, 0.0, 0.0], [0.0, 0.0, 5.0], [1.0, 0.0, 0.0]])
     np.testing.assert_allclose(kinematics.angle_between(a, b), [np.pi / 2, np.pi, 0.0, np.pi / 4])
 
 
 @pytest.mark.parametrize("angle", [1e-9, 1e-5, np.pi - 1e-9])
-def test_angles_near_0_and_pi_keep_their_digits(angle):
+def test_angles_near_0_and_pi_are_precise(angle):
     a, b = np.array([1.0, 0.0, 0.0]), np.array([np.cos(angle), np.sin(angle), 0.0])
     np.testing.assert_allclose(kinematics.angle_between(a, b), angle, rtol=1e-6)
 
@@ -74,7 +74,7 @@ def test_angles_near_0_and_pi_keep_their_digits(angle):
 def covariance(
     energy: float, mass: float, direction: tuple[float, ...], energy_sigma: float, direction_sigma: float
 ) -> np.ndarray:
-    """Of one particle, [10]."""
+    """Covariance of one particle, [10]."""
     numbers = (np.asarray(x) for x in (energy, mass, direction, energy_sigma, direction_sigma))
     return kinematics.four_momentum_covariance(*numbers)
 
@@ -88,7 +88,7 @@ def matrix(elements: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("particle", "wanted"),
+    ("particle", "expected"),
     [
         # E = p = 10 GeV, 5% and 0.01 rad: dE = dpz = 0.5 GeV, dpx = dpy = 0.1 GeV
         ((10.0, 0.0, (0.0, 0.0, 1.0), 0.05, 0.01), {"xx": 0.01, "yy": 0.01, "zz": 0.25, "zt": 0.25, "tt": 0.25}),
@@ -99,17 +99,17 @@ def matrix(elements: np.ndarray) -> np.ndarray:
             (10.0, 0.0, (0.6, 0.8, 0.0), 0.1, 0.0),
             {"xx": 0.36, "xy": 0.48, "yy": 0.64, "xt": 0.6, "yt": 0.8, "tt": 1.0},
         ),
-        # E = 0.9, m = 1 GeV and 10%: one sigma above is still below the mass, and it counts as at rest
+        # E = 0.9, m = 1 GeV and 10%: at rest, because one sigma above is still below the mass
         ((0.9, 1.0, (0.0, 0.0, 1.0), 0.1, 0.1), {"tt": 0.0081}),
     ],
     ids=["massless, along z", "massive, along x", "slanted", "energy below the mass"],
 )
-def test_covariance_by_hand(particle, wanted):
-    found = dict(zip(kinematics.COVARIANCE, covariance(*particle), strict=True))
-    assert found == pytest.approx(dict.fromkeys(kinematics.COVARIANCE, 0.0) | wanted)
+def test_covariance(particle, expected):
+    elements = dict(zip(kinematics.COVARIANCE, covariance(*particle), strict=True))
+    assert elements == pytest.approx(dict.fromkeys(kinematics.COVARIANCE, 0.0) | expected)
 
 
-def test_covariance_is_that_of_particles_thrown_at_random():
+def test_covariance_agrees_with_random_particles():
     rng = np.random.default_rng(3)
     n = np.array([2.0, -1.0, 2.0]) / 3
     u = np.array([1.0, 2.0, 0.0]) / np.sqrt(5)
@@ -117,16 +117,15 @@ def test_covariance_is_that_of_particles_thrown_at_random():
     a, b = 0.02 * rng.normal(size=(2, 100_000, 1))
     direction = n + a * u + b * np.cross(n, u)
     p = np.sqrt(energy**2 - 0.93827**2)
-    thrown = np.cov(np.column_stack([p[:, None] * direction, energy]).T)
-    found = matrix(covariance(20.0, 0.93827, tuple(n), 0.02, 0.02))
-    np.testing.assert_allclose(found, thrown, atol=0.004)
+    expected = np.cov(np.column_stack([p[:, None] * direction, energy]).T)
+    np.testing.assert_allclose(matrix(covariance(20.0, 0.93827, tuple(n), 0.02, 0.02)), expected, atol=0.004)
 
 
 def test_covariance_near_rest_stays_finite():
     # E = m = 1 GeV and 10%: E / p has no limit; one sigma above, p = sqrt(1.1^2 - 1) = sqrt(0.21) GeV
     for energy in (1.0, 1.0 + 1e-12):
-        found = covariance(energy, 1.0, (0.0, 0.0, 1.0), 0.1, 0.1)
-        assert found[[5, 8, 9]] == pytest.approx([0.21, 0.1 * np.sqrt(0.21), 0.01])
+        elements = covariance(energy, 1.0, (0.0, 0.0, 1.0), 0.1, 0.1)
+        assert elements[[5, 8, 9]] == pytest.approx([0.21, 0.1 * np.sqrt(0.21), 0.01])
 
 
 @pytest.mark.parametrize("direction", [[0.6, 0.0, 0.8], [-0.48, 0.64, -0.6], [0.0, 0.0, 1.0], [0.0, 0.0, -1.0]])
@@ -138,5 +137,5 @@ def test_tangent_basis_is_orthonormal_and_right_handed(direction):
 
 
 def test_unit_vector_of_a_null_vector():
-    found = kinematics.unit_vector(np.array([[0.0, 3.0, 4.0], [0.0, 0.0, 0.0]]), null=(0.0, 0.0, 1.0))
-    np.testing.assert_allclose(found, [[0, 0.6, 0.8], [0, 0, 1]])
+    unit = kinematics.unit_vector(np.array([[0.0, 3.0, 4.0], [0.0, 0.0, 0.0]]), null=(0.0, 0.0, 1.0))
+    np.testing.assert_allclose(unit, [[0, 0.6, 0.8], [0, 0, 1]])

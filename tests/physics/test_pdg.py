@@ -12,7 +12,7 @@ def test_charges_of_known_particles(code, charge):
     assert pdg.charge_of(code) == charge
 
 
-def test_a_code_that_no_table_knows_is_neutral_and_massless():
+def test_an_unknown_code_is_neutral_and_massless():
     assert pdg.charge_of(987654321) == 0.0
     assert pdg.mass_of(987654321) == 0.0
 
@@ -40,15 +40,12 @@ def test_arrays_keep_their_shape_and_have_the_documented_types():
     codes = np.array([[22, 11], [211, 22]])
     assert pdg.charges(codes).tolist() == [[0.0, -1.0], [1.0, 0.0]]
     assert pdg.class_index(codes).tolist() == [[2, 3], [0, 2]]
-    assert [found(codes).dtype for found in (pdg.charges, pdg.masses, pdg.class_index)] == [
-        np.dtype(np.float32),
-        np.dtype(np.float64),
-        np.dtype(np.int64),
-    ]
+    dtypes = [look_up(codes).dtype for look_up in (pdg.charges, pdg.masses, pdg.class_index)]
+    assert dtypes == [np.float32, np.float64, np.int64]
     assert pdg.masses(codes)[0].tolist() == [0.0, pdg.mass_of(11)]
 
 
-def test_what_no_detector_sees():
+def test_invisible_particles():
     unseen = [12, -14, 16, 1000022, 39, 1023, 9900012, 54]
     assert pdg.is_invisible(unseen).all()
     assert pdg.is_invisible([22, -13, 2112, 999, -999], more=[999]).tolist() == [False, False, False, True, True]

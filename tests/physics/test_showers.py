@@ -6,7 +6,7 @@ import pytest
 from pflow.physics.showers import cluster_shape, log_weighted_barycentre
 
 A, B = 4 + math.log(0.9), 4 + math.log(0.1)
-"""Weights of hits with these shares of a shower's energy."""
+"""Weights of hits with 90% and 10% of a shower's energy."""
 
 
 @pytest.mark.parametrize(
@@ -21,31 +21,30 @@ A, B = 4 + math.log(0.9), 4 + math.log(0.1)
 )
 def test_one_shower(energy, x, mean):
     position = np.outer(x, [1.0, 2.0, 0.0])
-    found = log_weighted_barycentre(np.zeros(len(energy), dtype=int), np.array(energy), position, 1)
-    assert found[0] == pytest.approx([mean, 2 * mean, 0.0])
+    barycentre = log_weighted_barycentre(np.zeros(len(energy), dtype=int), np.array(energy), position, 1)
+    assert barycentre[0] == pytest.approx([mean, 2 * mean, 0.0])
 
 
-def one(energy, position):
-    mean, axis = cluster_shape(np.zeros(len(energy), dtype=int), np.array(energy), np.array(position), 1)
-    return mean[0], axis[0]
+LINE = np.array([[1000.0, 10.0, 0.0], [1100.0, 10.0, 100.0], [1200.0, 10.0, 200.0]])
+DIAGONAL = [np.sqrt(0.5), 0.0, np.sqrt(0.5)]
+PLACE = [0.0, -1800.0, 2400.0]
 
 
-def test_the_position_is_weighted_with_energy():
-    mean, _ = one([1.0, 3.0], [[0.0, 0.0, 100.0], [40.0, 0.0, 100.0]])
-    np.testing.assert_allclose(mean, [30.0, 0.0, 100.0])
-
-
-@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])
-def test_the_axis_is_that_of_the_largest_spread_and_points_outwards(order):
-    line = np.array([[1000.0, 10.0, 0.0], [1100.0, 10.0, 100.0], [1200.0, 10.0, 200.0]])
-    _, axis = one([1.0, 1.0, 1.0], line[order])
-    np.testing.assert_allclose(axis, [np.sqrt(0.5), 0.0, np.sqrt(0.5)], atol=1e-12)
-
-
-@pytest.mark.parametrize("n", [1, 3])
-def test_without_a_spread_it_is_the_direction_of_the_position(n):
-    _, axis = one([0.1] * n, [[0.0, -1800.0, 2400.0]] * n)
-    np.testing.assert_allclose(axis, [0.0, -0.6, 0.8])
+@pytest.mark.parametrize(
+    ("energy", "position", "mean", "axis"),
+    [
+        ([1.0, 3.0], [[0.0, 0.0, 100.0], [40.0, 0.0, 100.0]], [30.0, 0.0, 100.0], [1.0, 0.0, 0.0]),
+        ([1.0] * 3, LINE, LINE[1], DIAGONAL),
+        ([1.0] * 3, LINE[::-1], LINE[1], DIAGONAL),
+        ([0.1], [PLACE], PLACE, [0.0, -0.6, 0.8]),
+        ([0.1] * 3, [PLACE] * 3, PLACE, [0.0, -0.6, 0.8]),
+    ],
+    ids=["energy-weighted", "along the spread", "outwards", "a single hit", "no spread"],
+)
+def test_one_cluster(energy, position, mean, axis):
+    means, axes = cluster_shape(np.zeros(len(energy), dtype=int), np.array(energy), np.array(position), 1)
+    np.testing.assert_allclose(means[0], mean)
+    np.testing.assert_allclose(axes[0], axis, atol=1e-12)
 
 
 def test_clusters_are_independent_of_each_other_and_may_be_empty():
