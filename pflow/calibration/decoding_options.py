@@ -1,4 +1,4 @@
-"""Calibration of a model on validation files: its best decoding configuration, and its uncertainties."""
+"""Calibration of a model on validation files: the best decoding configuration, and the uncertainties."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from pflow.tokens.encode import target_particles
 from pflow.tokens.uncertainty import UncertaintyCalibration
 
 CRITERIA = ("energy", "number", "angle", "class")
-"""By what the best configuration can be chosen; see `best`."""
+"""Criteria for the best configuration; see `best`."""
 
 MAX_CLASS_LOSS = 0.001
-"""Largest fraction of particles with a right class that may be given up for equal rights of the classes."""
+"""Largest loss in the fraction of particles with the right class for the criterion ``class``."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """A decoding configuration with its score, and the uncertainties calibrated for it.
+    """A decoding configuration with its results, and the uncertainties calibrated for it.
 
-    All are averages over files: `score`, energy-weighted efficiency less fake energy fraction; `number_right`, fraction
-    of events with the right number of particles; `angle`, 68% quantile, degrees; `class_right`, fraction of matched
+    Averages over files: `score`, energy-weighted efficiency minus fake energy fraction; `number_right`, fraction of
+    events with the right number of particles; `angle`, 68% quantile, degrees; `class_right`, fraction of matched
     particles with the right class, and `class_right_mean`, its mean over the classes.
     """
 
@@ -56,7 +56,7 @@ class Calibrated:
 
 
 def decoding_grid(decoding: DecodingConfig, **choices: Sequence[float] | Sequence[str] | None) -> list[DecodingConfig]:
-    """All combinations of values of some fields; a field without values keeps its own. Errors name the field."""
+    """Configurations with all combinations of `choices` by field; ConfigError names an unknown or invalid field."""
     given: dict[str, list[Any]] = {name: sorted(values) for name, values in choices.items() if values}
     known = {field.name for field in dataclasses.fields(decoding)}
     for name in given:
@@ -85,10 +85,10 @@ def calibrate(
     """Score decoding configurations, and fit the uncertainties of each, in the order of `decodings`.
 
     `inputs` are validation files with truth, neither training nor test files, read with options of `pflow.open_events`
-    (`reading`); without ``detector``, files of another than the model's are refused. With `on_error` ``skip``,
-    entries that cannot be used are left out, with a warning. Particles of events for which the model gives numbers that
-    are not finite count as not found. An earlier calibration of the model is not used. ConfigError: one configuration
-    of a model that predicts no uncertainties, nothing to calibrate; InputError: a file or entry that cannot be used.
+    (`reading`); without ``detector``, files of another detector than the model's are refused. With `on_error` ``skip``,
+    entries that cannot be used are left out, with a warning. An event for which the model gives numbers that are not
+    finite has no particles. An earlier calibration of the model is not used. ConfigError: a single configuration for a
+    model without uncertainties; InputError: a file or entry that cannot be used.
     """
     fits = [UncertaintyFit() for _ in decodings]
     metrics = [[ParticleMetrics() for _ in inputs] for _ in decodings]
@@ -100,10 +100,10 @@ def calibrate(
             usable = usable_events(chunk, MAX_HITS, on_error)
             events = usable if reading.get("detector") is None else with_detector(usable, model.tokeniser.detector)
             tokens, events = without_refused(events, encode, on_error)
-            # The truth rule takes the geometry of the detector that the file is read as.
+            # The truth rule needs the geometry of the file's detector.
             with_truth = usable.emptied((events.flags & Flag.BAD_INPUT) > 0)
             truth = ParticleTable.from_records(target_particles(with_truth, model.tokeniser.config))
-            for decoding, fit, of_files, counts in zip(decodings, fits, metrics, numbers, strict=True):
+            for decoding, fit, file_metrics, counts in zip(decodings, fits, metrics, numbers, strict=True):
                 engine = Engine(model, decoding=decoding, batch_size=batch_size, device=device)
                 generated = engine.collect(tokens).tokens()
                 if len(decodings) == 1 and generated.energy_sigma is None:
@@ -111,53 +111,49 @@ def calibrate(
                         f"{model.path}: the model predicts no uncertainties, and no decoding options are compared; "
                         f"there is nothing to calibrate"
                     )
-                found = model.tokeniser.decode(generated)
-                particles = finite_events(found, ~generated.finite(), events, model.path, on_error).particles
+                decoded = model.tokeniser.decode(generated)
+                particles = finite_events(decoded, ~generated.finite(), events, model.path, on_error).particles
                 reco = ParticleTable.from_records(particles)
                 matches = match(truth, reco, Matching())
-                of_files[number].update(truth, reco, matches)
+                file_metrics[number].update(truth, reco, matches)
                 fit.update(truth, reco, particles, matches, generated.by_track)
                 counts[number].update(truth, reco)
     return [
-        Calibrated(decoding=decoding, uncertainty=fit.result(), **_scores(of_files, counts))
-        for decoding, of_files, counts, fit in zip(decodings, metrics, numbers, fits, strict=True)
+        Calibrated(decoding=decoding, uncertainty=fit.result(), **_scores(file_metrics, counts))
+        for decoding, file_metrics, counts, fit in zip(decodings, metrics, numbers, fits, strict=True)
     ]
 
 
 def best(trials: Sequence[Calibrated], by: str = "energy") -> Calibrated:
-    """The best configuration, the first of equal ones.
+    """The first best configuration by a criterion.
 
-    By ``energy``: the largest score; ``number``: the most events with the right number of particles; ``angle``: the
-    smallest 68% quantile of angles; ``class``: the largest mean over the classes of the fraction with the right class,
-    where the fraction of all particles is at most `MAX_CLASS_LOSS` below the largest.
+    ``energy``: largest score; ``number``: most events with the right number of particles; ``angle``: smallest 68%
+    quantile; ``class``: largest `class_right_mean`, if `class_right` is at most `MAX_CLASS_LOSS` below the largest.
     """
     check_choice(by, CRITERIA, "criterion")
     if by == "angle":
         return min(trials, key=lambda trial: trial.angle)
     if by == "class":
-        enough = max(trial.class_right for trial in trials) - MAX_CLASS_LOSS
-        trials = [trial for trial in trials if not trial.class_right < enough]
+        required = max(trial.class_right for trial in trials) - MAX_CLASS_LOSS
+        trials = [trial for trial in trials if not trial.class_right < required]
     field = {"energy": "score", "number": "number_right", "class": "class_right_mean"}[by]
     return max(trials, key=lambda trial: float(getattr(trial, field)))
 
 
 def _scores(metrics: Sequence[ParticleMetrics], numbers: Sequence[CountMetrics]) -> dict[str, float]:
     rows = []
-    for one, counts in zip(metrics, numbers, strict=True):
-        result = one.result()
-        found, fake = result["energy_weighted_efficiency"].value, result["fake_energy_fraction"].value
-        of_classes = [result["class"][name]["identified"].value for name in CLASSES]
+    for particles, counts in zip(metrics, numbers, strict=True):
+        result = particles.result()
+        efficiency, fake = result["energy_weighted_efficiency"].value, result["fake_energy_fraction"].value
+        identified = [result["class"][name]["identified"].value for name in CLASSES]
+        identified = [value for value in identified if not math.isnan(value)] or [math.nan]
         rows.append(
             {
-                "score": found - float(np.nan_to_num(fake)),
+                "score": efficiency - float(np.nan_to_num(fake)),
                 "number_right": counts.result()["exact_fraction"].value,
                 "angle": result["angle"]["q68_deg"].value,
                 "class_right": result["pdg"]["class_accuracy"].value,
-                "class_right_mean": _mean([value for value in of_classes if not math.isnan(value)]),
+                "class_right_mean": np.mean(identified),
             }
         )
-    return {name: _mean([row[name] for row in rows]) for name in rows[0]}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else math.nan
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}

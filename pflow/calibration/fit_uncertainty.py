@@ -1,4 +1,4 @@
-"""Fit of the uncertainty calibration: the width of the pulls as a function of the predicted standard deviation."""
+"""Fit of the uncertainty calibration: width of the pulls as a function of the predicted standard deviation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pflow.physics.kinematics import tangent_basis
 from pflow.tokens.uncertainty import CURVES, Curve, UncertaintyCalibration, curve_index
 
 MIN_PULLS = 40
-"""Fewest pulls from which a factor is computed."""
+"""Fewest pulls for a curve."""
 
 PULLS_PER_BIN = 150
 MAX_BINS = 8
@@ -35,7 +35,10 @@ class UncertaintyFit:
         matches: Matches,
         by_track: npt.NDArray[np.bool_] | None,
     ) -> None:
-        """Add matched targets and particles of a model without calibration; none without covariances are added."""
+        """Add matched targets and particles of a model without calibration; nothing without covariances.
+
+        `records` [event, particle] have the covariances of the particles of `reco`; `by_track` [all particles].
+        """
         covariance = _covariances(records)
         if covariance is None:
             return
@@ -43,7 +46,7 @@ class UncertaintyFit:
         known = np.isfinite(values).all(axis=1)
         row = matches.reco[known]
         energy, momentum = reco.energy[row], np.linalg.norm(reco.momentum[row], axis=1)
-        # Of the trace, what is not along the direction belongs to the two axes across it.
+        # The trace minus the variance along the direction is the sum of the variances along two axes across it.
         unit = reco.momentum[row] / momentum[:, None]
         spatial = covariance[row, :3, :3]
         along = np.einsum("ma,mab,mb->m", unit, spatial, unit)
@@ -60,16 +63,16 @@ class UncertaintyFit:
         sigma, values = np.concatenate(self._sigma), np.concatenate(self._pulls)
         curves: dict[str, dict[str, Curve]] = {"energy": {}, "direction": {}}
         for number, name in enumerate(CURVES):
-            mine = index == number
+            of_curve = index == number
             for i, (quantity, columns) in enumerate((("energy", slice(0, 1)), ("direction", slice(1, None)))):
-                curve = fit_curve(sigma[mine, i], values[mine, columns])
+                curve = fit_curve(sigma[of_curve, i], values[of_curve, columns])
                 if curve is not None:
                     curves[quantity][name] = curve
         return UncertaintyCalibration(**curves)
 
 
 def _covariances(particles: ak.Array) -> Floats | None:
-    """Covariance of (px, py, pz, E) of all particles, float64 [N, 4, 4], GeV^2; None where the records have none."""
+    """Covariance of (px, py, pz, E) of all particles, float64 [N, 4, 4], GeV^2; None if the records have no field."""
     if "covariance" not in particles.fields:
         return None
     stored = ak.to_numpy(ak.flatten(particles["covariance"], axis=1))  # [N, 10], the lower triangle by rows
@@ -84,32 +87,29 @@ def _pulls(truth: ParticleTable, reco: ParticleTable, covariance: Floats, matche
     """(reconstructed - true) / sigma of ln E, polar angle and azimuth of matched pairs, float64 [M, 3].
 
     sigma(ln E) = sqrt(cov(E, E)) / E. For a unit vector e across the direction, sigma = sqrt(e^T cov(p, p) e) / p, and
-    the error is the component along e of the difference between the two directions. Not finite where a sigma is 0 or
-    unknown.
+    the error is the component along e of the difference between the directions. Not finite for a sigma of 0 or NaN.
     """
     i, j = matches.truth, matches.reco
     energy, momentum = reco.energy[j], reco.momentum[j]
     size = np.linalg.norm(momentum, axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = momentum / size[:, None]
+        direction = momentum / size[:, None]
         true = truth.momentum[i] / np.linalg.norm(truth.momentum[i], axis=1)[:, None]
         columns = [(np.log(energy) - np.log(truth.energy[i])) * energy / np.sqrt(covariance[j, 3, 3])]
-        for axis in tangent_basis(found):
+        for axis in tangent_basis(direction):
             variance = np.einsum("ma,mab,mb->m", axis, covariance[j, :3, :3], axis)
-            columns.append(np.sum((found - true) * axis, axis=1) * size / np.sqrt(variance))
+            columns.append(np.sum((direction - true) * axis, axis=1) * size / np.sqrt(variance))
     return np.stack(columns, axis=1)
 
 
 def fit_curve(sigma: Floats, values: Floats) -> Curve | None:
-    """Half the narrowest interval of 68.3% of pulls [N, K] in up to `MAX_BINS` bins of sigma; None for too few."""
+    """Half the narrowest interval with 68.3% of pulls [N, K] in up to `MAX_BINS` bins of sigma; None for too few."""
     if len(sigma) < MIN_PULLS:
         return None
     order = np.argsort(sigma, kind="stable")
     points: dict[float, float] = {}
     for part in np.array_split(order, min(max(len(sigma) // PULLS_PER_BIN, 1), MAX_BINS)):
-        spread = Distribution()
-        spread.add(values[part])
-        width = spread.resolution_68().value
+        width = Distribution(values[part]).resolution_68().value
         if width > 0:
             points[float(np.log(np.median(sigma[part])))] = float(np.log(width))
     return Curve(tuple(points), tuple(points.values())) if points else None

@@ -15,7 +15,7 @@ from pflow.physics.pdg import CLASSES
 from pflow.tokens.config import TokenConfig
 from pflow.tokens.uncertainty import UncertaintyCalibration
 
-RECIPE = TokenConfig()
+CONFIG = TokenConfig()
 LN_E, ANGLE = 0.02, 0.001
 
 
@@ -29,7 +29,7 @@ def reconstructed(
 ) -> Reconstruction:
     """The true photons, smeared by `LN_E` and `ANGLE`, with predicted uncertainties `times` as large."""
     random = np.random.default_rng(1)
-    particles = select_targets(events, rule=RECIPE.rule, e_min=RECIPE.e_min).particles
+    particles = select_targets(events, rule=CONFIG.rule, e_min=CONFIG.e_min).particles
     counts = ak.num(particles)
     momentum = np.stack([ak.to_numpy(ak.flatten(particles.momentum[axis])) for axis in ("px", "py", "pz")], axis=1)
     size = np.linalg.norm(momentum, axis=1)
@@ -50,7 +50,7 @@ def reconstructed(
 
 
 def fitted(events: Events, reconstruction: Reconstruction, by_track: np.ndarray | None = None) -> UncertaintyFit:
-    truth = ParticleTable.from_records(select_targets(events, rule=RECIPE.rule, e_min=RECIPE.e_min).particles)
+    truth = ParticleTable.from_records(select_targets(events, rule=CONFIG.rule, e_min=CONFIG.e_min).particles)
     reco = ParticleTable.from_records(reconstruction.particles)
     fit = UncertaintyFit()
     fit.update(truth, reco, reconstruction.particles, match(truth, reco, Matching()), by_track)
@@ -66,7 +66,7 @@ def test_wrong_sigmas_are_corrected(events, times):
     assert direction[0] == pytest.approx(ANGLE, rel=0.25)
 
 
-def test_charged_particles_with_and_without_a_track_have_curves_of_their_own(events):
+def test_charged_particles_with_and_without_a_track_have_different_curves(events):
     by_track = np.arange(int(ak.sum(ak.num(reconstructed(events, times=1.0).particles)))) % 2 == 0
     times = np.where(by_track, 0.5, 3.0)
     calibration = fitted(events, reconstructed(events, times=times, pdg=211), by_track).result()
