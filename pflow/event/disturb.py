@@ -157,10 +157,7 @@ def _disturb_tracks(events: Events, options: Disturbance, chosen: Mask, generato
 
 
 def _with_rows(
-    columns: Mapping[str, npt.NDArray[Any]],
-    rows: Index | slice,
-    counts: Index,
-    like: Mapping[str, npt.NDArray[Any]],
+    columns: Mapping[str, npt.NDArray[Any]], rows: Index | slice, counts: Index, like: Mapping[str, npt.NDArray[Any]]
 ) -> ak.Array:
     """Records [event, object] of `rows` of the columns, `counts` in each event, in the precision of columns `like`."""
     chosen = {name: values[rows].astype(like[name].dtype, copy=False) for name, values in columns.items()}

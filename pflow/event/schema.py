@@ -118,12 +118,7 @@ SCHEMA: Mapping[str, tuple[Field, ...]] = {
         _position("calo_position", prefix="calo_"),
         _momentum("calo_momentum", prefix="calo_"),
     ),
-    "tracker_hits": (
-        _position("position", required=True),
-        _number("energy", "GeV", most=MAX_ENERGY),
-        TIME,
-        LAYER,
-    ),
+    "tracker_hits": (_position("position", required=True), _number("energy", "GeV", most=MAX_ENERGY), TIME, LAYER),
     "truth": (
         _index("pdg"),
         _number("charge", "e", "float64", most=1000, required=True),

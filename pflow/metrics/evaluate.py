@@ -269,10 +269,7 @@ def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
 
 
 def zip_chunks(
-    events: Iterable[Events],
-    reconstructions: Mapping[str, Iterator[Reconstruction]],
-    *,
-    files: Mapping[str, str],
+    events: Iterable[Events], reconstructions: Mapping[str, Iterator[Reconstruction]], *, files: Mapping[str, str]
 ) -> Iterator[tuple[Events, dict[str, Reconstruction]]]:
     """Each chunk of events with its reconstructions, read from chunks of any length.
 

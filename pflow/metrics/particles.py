@@ -50,11 +50,11 @@ class ParticleMetrics:
         self.n_truth = np.zeros(n, dtype=np.int64)
         self.n_reco = np.zeros(n, dtype=np.int64)
         self.confusion = np.zeros((n, n), dtype=np.int64)  # [true class, reconstructed class] of matched pairs
+        kinds = ("truth", "matched", "reco", "fake")
         self.binned = {
-            name: tuple(np.zeros((n, len(axis) + 1), dtype=np.int64) for axis in axes)
-            for name in ("truth", "matched", "reco", "fake")
+            axis.name: {kind: np.zeros((n, len(axis) + 1), dtype=np.int64) for kind in kinds} for axis in axes
         }
-        self.pairs = {name: Chunks() for name in ("class", "energy", "theta", "response", "angle")}
+        self.pairs = {name: Chunks() for name in ("class", "response", "angle", *self.binned)}
         self.fake_energy = WeightedFraction()
         self.matched_energy = WeightedFraction()
         self.n_charge = 0
@@ -80,14 +80,18 @@ class ParticleMetrics:
         self.pairs["class"].append(truth.classes[i].astype(np.int8))
         self.pairs["response"].append(reco.energy[j] / truth.energy[i])
         self.pairs["angle"].append(np.degrees(angle_between(truth.momentum[i], reco.momentum[j])))
-        for k, axis in enumerate(self.axes):
+        for axis in self.axes:
+            true_bin, reco_bin = (
+                axis.index(table.energy if axis.name == "energy" else np.degrees(table.theta))
+                for table in (truth, reco)
+            )
             shape = (n, len(axis) + 1)
-            true_bin, reco_bin = axis.index(_coordinate(truth, k)), axis.index(_coordinate(reco, k))
-            self.binned["truth"][k][:] += _count(truth.classes, true_bin, shape)
-            self.binned["matched"][k][:] += _count(truth.classes[i], true_bin[i], shape)
-            self.binned["reco"][k][:] += _count(reco.classes, reco_bin, shape)
-            self.binned["fake"][k][:] += _count(reco.classes[is_fake], reco_bin[is_fake], shape)
-            self.pairs[("energy", "theta")[k]].append(true_bin[i].astype(np.int8))
+            counts = self.binned[axis.name]
+            counts["truth"] += _count(truth.classes, true_bin, shape)
+            counts["matched"] += _count(truth.classes[i], true_bin[i], shape)
+            counts["reco"] += _count(reco.classes, reco_bin, shape)
+            counts["fake"] += _count(reco.classes[is_fake], reco_bin[is_fake], shape)
+            self.pairs[axis.name].append(true_bin[i].astype(np.int8))
 
     def result(self) -> Tree:
         """Keys of an algorithm's tree: energy, angle, charge, pdg, class, confusion, binned."""
@@ -103,8 +107,11 @@ class ParticleMetrics:
         for name, row in rows.items():
             columns = {key: values[of_class[name]] for key, values in pairs.items()}
             classes[name] = self._class_result(row, Distribution(columns["response"]), Distribution(columns["angle"]))
-            for k, axis in enumerate(self.axes):
-                binned[axis.name][name] = self._binned_result(k, row, columns)
+            for axis in self.axes:
+                binned[axis.name][name] = self._binned_result(axis, row, columns)
+        full = np.pad(self.confusion, ((0, 1), (0, 1)))
+        full[:-1, -1] = self.n_truth - self.confusion.sum(axis=1)
+        full[-1, :-1] = self.n_reco - self.confusion.sum(axis=0)
         return {
             "n_truth": int(self.n_truth.sum()),
             "n_reco": int(self.n_reco.sum()),
@@ -123,7 +130,7 @@ class ParticleMetrics:
             "confusion": {
                 "true_classes": [*CLASSES, "fake"],
                 "reco_classes": [*CLASSES, "missed"],
-                "counts": self.confusion_with_unmatched().tolist(),
+                "counts": full.tolist(),
             },
             "binned": binned,
             "histograms": {
@@ -131,13 +138,6 @@ class ParticleMetrics:
                 "angle_deg": angle.histogram(ANGLE_EDGES_DEG),
             },
         }
-
-    def confusion_with_unmatched(self) -> Ints:
-        """int64 [true classes + fake, reconstructed classes + missed]."""
-        full = np.pad(self.confusion, ((0, 1), (0, 1)))
-        full[:-1, -1] = self.n_truth - self.confusion.sum(axis=1)
-        full[-1, :-1] = self.n_reco - self.confusion.sum(axis=0)
-        return full
 
     def _class_result(self, row: slice, response: Distribution, angle: Distribution) -> Tree:
         n_truth, n_reco = int(self.n_truth[row].sum()), int(self.n_reco[row].sum())
@@ -153,10 +153,10 @@ class ParticleMetrics:
             **_angle_numbers(angle),
         }
 
-    def _binned_result(self, k: int, row: slice, pairs: dict[str, Floats]) -> Tree:
-        bins, n_bins = pairs[("energy", "theta")[k]], len(self.axes[k])
-        n = {key: arrays[k][row].sum(axis=0)[:n_bins] for key, arrays in self.binned.items()}
-        response, angle = (_by_bin(pairs[name], bins, n_bins) for name in ("response", "angle"))
+    def _binned_result(self, axis: Axis, row: slice, pairs: dict[str, Floats]) -> Tree:
+        n_bins = len(axis)
+        n = {kind: counts[row].sum(axis=0)[:n_bins] for kind, counts in self.binned[axis.name].items()}
+        response, angle = (_by_bin(pairs[name], pairs[axis.name], n_bins) for name in ("response", "angle"))
         return {
             "n_truth": n["truth"].tolist(),
             "n_reco": n["reco"].tolist(),
@@ -173,10 +173,6 @@ def _by_bin(values: Floats, bins: Floats, n_bins: int) -> list[Distribution]:
     order = np.argsort(bins, kind="stable")
     ends = np.searchsorted(bins[order], np.arange(n_bins + 1))
     return [Distribution(values[order[first:last]]) for first, last in pairwise(ends)]
-
-
-def _coordinate(table: ParticleTable, k: int) -> Floats:
-    return table.energy if k == 0 else np.degrees(table.theta)
 
 
 def _count(row: Ints, column: Ints, shape: tuple[int, int]) -> Ints:

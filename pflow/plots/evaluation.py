@@ -79,7 +79,7 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
     separation = {title: tree["count"]["two_photons_found"]["efficiency"] for title, tree in trees.items()}
     if _any_value(separation):
         drawn["two_photons_found"] = plot_binned(
-            OPENING_ANGLE, separation, label="Both photons found", reference=1.0, **common
+            OPENING_ANGLE, {text: separation}, label="Both photons found", reference=1.0, styles=common["styles"]
         )
     for name, tree in result.algorithms.items():
         counts, *classes = (tree["confusion"][key] for key in ("counts", "true_classes", "reco_classes"))
@@ -100,14 +100,14 @@ def _binned_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[s
         of_all = series(axis, "all", metric)
         if _any_value(of_all):
             drawn[f"{metric}_vs_{axis.name}"] = plot_binned(
-                _labelled(axis, metric), of_all, label=label, **common, **options
+                _labelled(axis, metric), {common["text"]: of_all}, label=label, styles=common["styles"], **options
             )
     for metric, label, options in BINNED:
         by_class = {f"{group.replace('_', ' ')}s": series(ENERGY, group, metric) for group in CLASSES}
         if any(map(_any_value, by_class.values())):
             # Tracks measure a hundred times better than showers of hadrons.
             options = {"log": True} if metric == "resolution_68" else options
-            drawn[f"{metric}_vs_energy_by_class"] = _plot_panels(
+            drawn[f"{metric}_vs_energy_by_class"] = plot_binned(
                 _labelled(ENERGY, metric), by_class, label=label, **common, **options
             )
     return drawn
@@ -200,15 +200,7 @@ def _digits(number: Number) -> str:
     return f"{number.value:.3g}" if np.isfinite(number.value) else "-"
 
 
-def plot_binned(axis: Axis, series: Mapping[str, Series], *, label: str, text: str = "", **options: Any) -> Figure:
-    """Points with 68.3% intervals against a binned quantity, by algorithm; a thin line at the height of `reference`.
-
-    `styles`: index of the colour and marker of each algorithm, by default its place.
-    """
-    return _plot_panels(axis, {text: series}, label=label, **options)
-
-
-def _plot_panels(
+def plot_binned(
     axis: Axis,
     by_title: Mapping[str, Mapping[str, Series]],
     *,
@@ -217,7 +209,11 @@ def _plot_panels(
     limits: tuple[float | None, float | None] = (None, None),
     **options: Any,
 ) -> Figure:
-    """Panels of `plot_binned` by title, with shared axes."""
+    """Points with 68.3% intervals against a binned quantity, by algorithm, in a panel for each title.
+
+    `text`: title of the legend; `reference`: height of a thin line; `log`: logarithmic vertical axis; `styles`: index
+    of the colour and marker of each algorithm, by default its place.
+    """
     n = len(by_title)
     with styled():
         figure = Figure(figsize=(7.0, 5.2) if n == 1 else (4.6 * n, 4.8))

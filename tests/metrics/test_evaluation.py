@@ -124,12 +124,7 @@ def test_flagged_events_are_counted_and_bad_input_is_left_out(make_records, flag
 
 @pytest.mark.parametrize(
     ("settings", "numbers"),
-    [
-        ({}, (4, 2)),
-        ({"e_min": 6.0}, (2, 2)),
-        ({"matching": Matching(cut=0.1)}, (4, 1)),
-        ({"invisible": (22,)}, (2, 0)),
-    ],
+    [({}, (4, 2)), ({"e_min": 6.0}, (2, 2)), ({"matching": Matching(cut=0.1)}, (4, 1)), ({"invisible": (22,)}, (2, 0))],
 )
 def test_settings_are_used(make_records, settings, numbers):
     reco = answer(make_records([[(22, 12.0, 90, 0)], [(22, 20.0, 90, 0)], [], []]))

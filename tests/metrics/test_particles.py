@@ -16,12 +16,7 @@ from pflow.metrics.match import Matching, match
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.stats import Axis, clopper_pearson, leaves
 
-TRUTH = [
-    [(22, 10.0, 90, 0), (211, 20.0, 45, 90), (130, 5.0, 135, 180)],
-    [(11, 8.0, 90, 0)],
-    [(22, 40.0, 30, 0)],
-    [],
-]
+TRUTH = [[(22, 10.0, 90, 0), (211, 20.0, 45, 90), (130, 5.0, 135, 180)], [(11, 8.0, 90, 0)], [(22, 40.0, 30, 0)], []]
 RECO = [
     [(22, 11.0, 90, 1), (211, 19.0, 45, 90)],
     [(22, 8.0, 90, 0), (130, 2.0, 20, 180)],

@@ -95,10 +95,7 @@ def matrix(elements: np.ndarray) -> np.ndarray:
         # E = 5, m = 3, p = 4 GeV: dE = 0.5, dp = E / p dE = 0.625 GeV; across: 4 * 0.1 = 0.4 GeV
         ((5.0, 3.0, (1.0, 0.0, 0.0), 0.1, 0.1), {"xx": 0.390625, "yy": 0.16, "zz": 0.16, "xt": 0.3125, "tt": 0.25}),
         # n = (0.6, 0.8, 0), E = 10 GeV, dE = 1 GeV, across 0: cov(px, py) = 0.48, cov(py, E) = 0.8 GeV^2
-        (
-            (10.0, 0.0, (0.6, 0.8, 0.0), 0.1, 0.0),
-            {"xx": 0.36, "xy": 0.48, "yy": 0.64, "xt": 0.6, "yt": 0.8, "tt": 1.0},
-        ),
+        ((10.0, 0.0, (0.6, 0.8, 0.0), 0.1, 0.0), {"xx": 0.36, "xy": 0.48, "yy": 0.64, "xt": 0.6, "yt": 0.8, "tt": 1.0}),
         # E = 0.9, m = 1 GeV and 10%: at rest, because one sigma above is still below the mass
         ((0.9, 1.0, (0.0, 0.0, 1.0), 0.1, 0.1), {"tt": 0.0081}),
     ],

@@ -60,12 +60,7 @@ def empty_event() -> Events:
 def reconstruction() -> Reconstruction:
     """Two particles for `event`: a photon along x and a pi+ along y."""
     particles = make_particles(
-        pdg=[[22, 211]],
-        charge=[[0.0, 1.0]],
-        energy=[[9.0, 5.1]],
-        px=[[9.0, 0.0]],
-        py=[[0.0, 5.1]],
-        pz=[[0.0, 0.0]],
+        pdg=[[22, 211]], charge=[[0.0, 1.0]], energy=[[9.0, 5.1]], px=[[9.0, 0.0]], py=[[0.0, 5.1]], pz=[[0.0, 0.0]]
     )
     return Reconstruction(particles=particles, event=np.array([0]), flags=np.array([0], np.uint32))
 

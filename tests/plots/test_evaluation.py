@@ -83,7 +83,7 @@ def points(axes):
 
 
 def test_points_are_the_values_with_their_intervals():
-    figure = plot_binned(AXIS, {"PFlow": series(0.5, 0.8)}, label="Efficiency")
+    figure = plot_binned(AXIS, {"": {"PFlow": series(0.5, 0.8)}}, label="Efficiency")
     ((x, y, bars),) = points(figure.axes[0])
     assert list(y) == [0.5, 0.8]
     assert bars[0] == pytest.approx((0.4, 0.7))
@@ -93,7 +93,7 @@ def test_points_are_the_values_with_their_intervals():
 
 
 def test_algorithms_have_different_places_in_a_bin():
-    figure = plot_binned(FLAT, {"a": series(0.5, 0.8), "b": series(0.5, 0.8)}, label="Efficiency")
+    figure = plot_binned(FLAT, {"": {"a": series(0.5, 0.8), "b": series(0.5, 0.8)}}, label="Efficiency")
     (first, _, _), (second, _, _) = points(figure.axes[0])
     assert first == pytest.approx([1 / 3, 4 / 3])
     assert second == pytest.approx([2 / 3, 5 / 3])
@@ -101,7 +101,7 @@ def test_algorithms_have_different_places_in_a_bin():
 
 
 def test_empty_bins_are_left_out():
-    figure = plot_binned(AXIS, {"PFlow": series(float("nan"), 0.8)}, label="Efficiency")
+    figure = plot_binned(AXIS, {"": {"PFlow": series(float("nan"), 0.8)}}, label="Efficiency")
     ((_, y, _),) = points(figure.axes[0])
     assert list(y) == [0.8]
     assert figure.axes[0].get_xlim() == pytest.approx((10, 100))
