@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,19 +44,18 @@ class Entries:
     @classmethod
     def of(cls, events: Events, *, most: int) -> Entries:
         """Measure the first `most` tracks of the events."""
-        if events.tracks is None:
+        if events.tracks is None or not jagged.count(events.tracks).any():
             return cls(**dict.fromkeys(("momentum", "by_helix", "by_state", "turned", "energy"), np.zeros(0)))
         columns = jagged.columns(events.tracks)
         momentum, state, at_state = (
-            jagged.vectors(events.tracks[name]).astype(np.float64)
-            for name in ("momentum", "calo_position", "calo_momentum")
+            jagged.vectors(events.tracks, field=name) for name in ("momentum", "calo_position", "calo_momentum")
         )
         hits = jagged.columns(events.hits)
-        n_hits = jagged.count(events.hits)
-        first_hit = jagged.offsets(n_hits)
+        used = hits["energy"] > 0  # hits that were left out have none
+        bounds = jagged.offsets(used)[jagged.offsets(jagged.count(events.hits))]
         event = jagged.event_index(jagged.count(events.tracks))
         size = np.linalg.norm(momentum, axis=1)
-        chosen = np.flatnonzero((size > MIN_MOMENTUM) & (n_hits[event] > 0))[:most]
+        chosen = np.flatnonzero((size > MIN_MOMENTUM) & (np.diff(bounds)[event] > 0))[:most]
         momentum, state, at_state, event = momentum[chosen], state[chosen], at_state[chosen], event[chosen]
         d0, z0 = (np.nan_to_num(columns[name][chosen].astype(np.float64)) for name in ("d0", "z0"))
         phi = np.arctan2(momentum[:, 1], momentum[:, 0])
@@ -66,38 +64,26 @@ class Entries:
         charge = columns["charge"][chosen].astype(np.float64)
         start = np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=1)
         entry, at_entry = follow_to_calorimeter(start, momentum, charge, detector, sides)
-        across, energy = np.full((2, len(chosen)), np.inf), np.zeros(len(chosen))
-        points = np.stack([hits[f"position.{axis}"] for axis in "xyz"], axis=1)
+
+        points, deposit = jagged.vectors(events.hits, np.float32, field="position")[used], hits["energy"][used]
+        squared = (points**2).sum(axis=1)
+        places = np.stack([entry, state])  # [2, track, 3]
+        has_state = ~np.isnan(state).any(axis=1)
+        nearest, energy = np.zeros((2, len(chosen)), dtype=np.int64), np.zeros(len(chosen))
+        reach = np.cos(CONE) * np.linalg.norm(places[has_state.astype(np.int64), np.arange(len(chosen))], axis=1)
         for number in np.unique(event):
-            of_event = np.flatnonzero(event == number)
-            hit = np.arange(first_hit[number], first_hit[number + 1])
-            hit = hit[hits["energy"][hit] > 0]  # unusable hits have energy 0
-            if len(hit):
-                entries = np.stack([entry[of_event], state[of_event]])
-                across[:, of_event], energy[of_event] = _near(
-                    points[hit].astype(np.float64), hits["energy"][hit], entries
-                )
+            mine, there = np.flatnonzero(event == number), slice(bounds[number], bounds[number + 1])
+            product = places[:, mine].astype(np.float32) @ points[there].T  # [2, track, hit]
+            nearest[:, mine] = bounds[number] + np.argmax(product - 0.5 * squared[there], axis=2)
+            seen = np.where(has_state[mine, None], product[1], product[0])
+            energy[mine] = (seen > reach[mine, None] * np.sqrt(squared[there])) @ deposit[there]
+        step = points[nearest] - places
+        along, apart = (step * unit_vector(places)).sum(axis=2), (step**2).sum(axis=2)
+        across = np.where(apart < FAR**2, np.sqrt(np.maximum(apart - along**2, 0.0)), np.inf)
         return cls(
             momentum=size[chosen],
             by_helix=across[0],
-            by_state=np.where(np.isnan(state).any(axis=1), np.nan, across[1]),
+            by_state=np.where(has_state, across[1], np.nan),
             turned=angle_between(at_entry, at_state).astype(np.float64),
             energy=energy,
         )
-
-
-def _near(points: Floats, energy: npt.NDArray[Any], entries: Floats) -> tuple[Floats, Floats]:
-    """Distance across of the hit nearest to each of `entries` [2, track, 3], mm, [2, track]; energy in the cone, GeV.
-
-    Hits have `points` [hit, 3], mm, and `energy` [hit]. The cone is around the second entry, or the first without one.
-    """
-    size = np.linalg.norm(points, axis=1)
-    product = entries @ points.T  # [2, track, hit]
-    step = points[np.argmin(size**2 - 2 * product, axis=2)] - entries
-    along = (step * unit_vector(entries)).sum(axis=2)
-    squared = (step**2).sum(axis=2)
-    across = np.where(squared < FAR**2, np.sqrt(np.maximum(squared - along**2, 0.0)), np.inf)
-    has_state = np.isfinite(product[1, :, :1])
-    cosine = np.where(has_state, product[1], product[0])
-    distance = np.linalg.norm(np.where(has_state, entries[1], entries[0]), axis=1)
-    return across, (cosine > np.cos(CONE) * distance[:, None] * size) @ energy.astype(np.float64)

@@ -156,17 +156,27 @@ def flat_records(array: ak.Array) -> ak.Array:
     return ak.flatten(array, axis=1) if content is None else ak.Array(content, behavior=array.behavior)
 
 
-def vectors(array: ak.Array, dtype: type[np.floating[Any]] = np.float64) -> npt.NDArray[Any]:
+def vectors(array: ak.Array, dtype: type[np.floating[Any]] = np.float64, *, field: str = "") -> npt.NDArray[Any]:
     """Components of vectors [event, object] or [N], in the order of their fields: [N, 3].
+
+    With `field`, of the vectors of this name in records: faster than to take them out of the records first.
 
     >>> vectors(ak.Array([[{"x": 1, "y": 2, "z": 3}], []]))
     array([[1., 2., 3.]])
     """
-    return np.stack([np.asarray(values, dtype=dtype) for values in columns(array).values()], axis=-1)
+    path = f"{field}." if field else ""
+    return np.stack(
+        [np.asarray(values, dtype=dtype) for name, values in columns(array).items() if name.startswith(path)], axis=-1
+    )
 
 
 def take(array: ak.Array, events: slice | npt.NDArray[np.integer[Any]]) -> ak.Array:
     """Events chosen from [event, object] by int [n], in any order; a slice gives a view."""
+    layout = array.layout
+    if isinstance(events, slice) and events.step is None and isinstance(layout, ak.contents.ListOffsetArray):
+        start, stop, _ = events.indices(len(array))  # awkward does the same in twice the time
+        bounds = layout.offsets.data[start : max(start, stop) + 1]
+        return ak.Array(ak.contents.ListOffsetArray(ak.index.Index64(bounds), layout.content), behavior=array.behavior)
     if isinstance(events, slice):
         return array[events]
     counts = count(array)

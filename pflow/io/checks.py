@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from pflow.event import jagged
 from pflow.event.entries import Entries
 from pflow.event.events import Events
 from pflow.event.links import Links
-from pflow.event.scales import MIN_TRACKS, MOST_TRACKS, SampleScales
+from pflow.event.scales import LARGEST, MIN_TRACKS, MOST_TRACKS, SampleScales
 from pflow.event.schema import MAX_LENGTH
 from pflow.event.truth import STABLE_STATUS, Targets, select_targets, unknown_status
 from pflow.physics.calorimeter_shape import distance_to_sides, fraction_on_layers, layers_by_position
@@ -27,7 +28,7 @@ from pflow.physics.pdg import is_invisible, masses
 
 ELECTRON, MUON = 11, 13
 
-CHECKED, CHECKED_HITS = 20, 10_000  # most events of a file, and their hits, that are checked while it is read
+CHECKED, CHECKED_HITS = 20, 6_000  # most events of a file, and their hits, that are checked while it is read
 
 UNITS = 30.0  # energies that differ by more than this factor are in different units
 RESPONSE = (0.3, 1.5)  # plausible ratios of the energy in hits to that of the stable particles that shower
@@ -42,7 +43,7 @@ UNOWNED = 0.25  # largest plausible fraction of the hits' energy, or of tracks, 
 FEW = 2  # events in which objects are looked for that are there twice, and layers at another depth
 TWICE = 0.05  # largest plausible fraction of hits at the very place of another, or of tracks like another
 ALIKE = 0.02  # relative difference of the momenta of tracks that are alike
-MIN_LAYERED = 300  # hits of a calorimeter that show how layers and depth belong together
+MIN_LAYERED, MAX_LAYERED = 300, 1_000  # hits of a calorimeter that show how layers and depth belong together; most used
 FOLLOWS = 0.5  # smallest plausible correlation of layer and depth
 MIN_ON_DEPTH = 5  # hits at a depth, in the mean, where the hits lie on planes that are known
 ON_LAYERS = 0.85  # smallest plausible fraction of hits on planes whose layer is their depth's, and the other way round
@@ -51,12 +52,14 @@ STRAIGHT = 5.0  # transverse momentum from which on charged particles enter the 
 FAR = 0.3  # largest angle between a hit and its particle's direction that is usual, rad
 MOST_FAR = 0.3  # largest plausible fraction of targets with most of their hits beyond
 MIN_TARGETS = 10  # that show where their hits are
-MAX_LINKS = 5_000  # links of hits that are followed
+MAX_LINKS = 2_000  # links of hits that are followed
 
 COMPARED = (
-    ("ecal_hit", 2.0, "a typical hit of the ECAL has {} GeV"),
-    ("hcal_hit", 2.0, "a typical hit of the HCAL has {} GeV"),
+    ("ecal_hit", 1.6, "a typical hit of the ECAL has {} GeV"),
+    ("hcal_hit", 1.6, "a typical hit of the HCAL has {} GeV"),
     ("max_energy", 3.0, "events have up to {} GeV in hits"),
+    ("max_hits", 3.0, "events have up to {} hits"),
+    ("opening", 5.0, "the energy of a typical event spreads over {} rad around its direction"),
     ("near_tracks", 2.5, "hits near a track have {} times its momentum"),
     ("b_field", 1.05, "tracks are curved as in {} T"),
 )
@@ -99,7 +102,7 @@ class Subject:
     @functools.cached_property
     def hit_energy(self) -> npt.NDArray[np.float64]:
         """Energy of each hit, GeV, [hit]."""
-        return jagged.flat(self.events.hits.energy, np.float64)
+        return jagged.columns(self.events.hits)["energy"].astype(np.float64)
 
     @functools.cached_property
     def entries(self) -> Entries:
@@ -115,7 +118,7 @@ class Subject:
     def has_stable(self) -> bool:
         """Whether there are true particles, some of them stable or none at all."""
         truth = self.events.truth
-        return truth is not None and not unknown_status(jagged.flat(truth.status), self.stable_status)
+        return truth is not None and not unknown_status(jagged.columns(truth)["status"], self.stable_status)
 
     @functools.cached_property
     def showering_energy(self) -> float:
@@ -139,7 +142,7 @@ class Subject:
 
 def first_events(events: Events) -> Events:
     """So many of the first events as checks need: `CHECKED`, or fewer with `CHECKED_HITS` hits in all."""
-    n_hits = np.cumsum(jagged.count(events.hits[:CHECKED]))
+    n_hits = np.cumsum(jagged.count(events.hits)[:CHECKED])
     return events[: max(1, int(np.searchsorted(n_hits, CHECKED_HITS)))]
 
 
@@ -161,11 +164,11 @@ def check_units(subject: Subject) -> Iterator[Check]:
     """Energy in hits against the other energies."""
     events, hits = subject.events, float(subject.hit_energy.sum())
     others = {"energy of stable particles that shower": (subject.showering_energy, UNITS)}
-    if events.tracks is not None:
-        momentum = np.linalg.norm(jagged.vectors(events.tracks["momentum"]), axis=1)
+    if events.tracks is not None and jagged.count(events.tracks).sum() >= MIN_TRACKS:  # fewer may be soft conversions
+        momentum = np.linalg.norm(jagged.vectors(events.tracks, field="momentum"), axis=1)
         others["momenta of tracks"] = float(momentum.sum()), UNITS**1.5
     if events.reference is not None:
-        energy = float(jagged.flat(events.reference.energy, np.float64).sum())
+        energy = float(jagged.columns(events.reference)["energy"].sum(dtype=np.float64))
         others[f"particles of {events.reference_name}"] = energy, UNITS**1.5
     for what, (other, factor) in others.items():
         if hits and other:
@@ -222,7 +225,7 @@ def check_tracks(subject: Subject) -> Iterator[Check]:
     track, of = track[chosen], of[chosen]
     if len(track) < MIN_TRACKS:
         return
-    measured = jagged.vectors(events.tracks["momentum"])[track].astype(np.float64)
+    measured = jagged.vectors(events.tracks, field="momentum")[track]
     true = np.stack([truth[axis][of] for axis in ("px", "py", "pz")], axis=1)
     field = events.detector.b_field
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -232,7 +235,7 @@ def check_tracks(subject: Subject) -> Iterator[Check]:
     yield Check("field", good, text if good else f"{text}; {field / ratio:.3g} T would fit")
     angle = float(np.median(angle_between(measured, true)))
     yield Check("track directions", angle < ANGLE, f"tracks are {angle:.2g} rad from their particles (median)")
-    opposite = float(np.mean(jagged.flat(events.tracks["charge"])[track] * truth["charge"][of] < 0))
+    opposite = float(np.mean(jagged.columns(events.tracks)["charge"][track] * truth["charge"][of] < 0))
     text = f"{opposite:.0%} of the tracks have the opposite charge of their particles"
     yield Check("charges", opposite < OPPOSITE, text)
 
@@ -245,7 +248,7 @@ def check_sample(subject: Subject) -> Iterator[Check]:
     for name, factor, what in COMPARED:
         theirs, ours = getattr(sample, name), getattr(scales, name)
         if theirs and ours:
-            low = 0.0 if name == "max_energy" else 1 / factor
+            low = 0.0 if name in LARGEST else 1 / factor
             text = f"{what.format(f'{ours:.3g}')}, and in the training sample of the model {theirs:.3g}"
             yield Check("training sample", low < ours / theirs < factor, text)
 
@@ -253,7 +256,7 @@ def check_sample(subject: Subject) -> Iterator[Check]:
 def check_status(subject: Subject) -> Iterator[Check]:
     """Whether there are stable particles."""
     if subject.expected.targets is not None and subject.events.truth is not None and not subject.has_stable:
-        codes = jagged.flat(subject.events.truth.status)
+        codes = jagged.columns(subject.events.truth)["status"]
         yield Check("status", False, unknown_status(codes, subject.stable_status))
 
 
@@ -278,38 +281,38 @@ def check_targets(subject: Subject) -> Iterator[Check]:
 
 def check_twice(subject: Subject) -> Iterator[Check]:
     """Hits at the very place of another, and tracks like another, as of two collections of the same objects."""
-    events = subject.events[:FEW]
-    counts, event = jagged.count(events.hits), jagged.event_index(jagged.count(events.hits))
-    place = jagged.vectors(events.hits.position) @ np.array([1.0, np.pi, np.e]) + event * np.sqrt(2) * MAX_LENGTH
+    events = subject.events
+    event = jagged.event_index(jagged.count(events.hits)[:FEW])
+    position = jagged.vectors(events.hits, field="position")[: len(event)]
+    place = position @ np.array([1.0, np.pi, np.e]) + event * np.sqrt(2) * MAX_LENGTH
     n_twice = int(np.sum(np.diff(np.sort(place)) == 0))
-    if counts.any():
+    if len(place):
         text = f"{n_twice} of {len(place)} hits lie exactly where another one does"
         yield Check("hits twice", n_twice <= TWICE * len(place), text)
-    if events.tracks is None or not jagged.count(events.tracks).any():
+    if events.tracks is None or not (bounds := jagged.offsets(jagged.count(events.tracks)[:FEW]))[-1]:
         return
-    n_alike = n_tracks = 0
-    for number in range(len(events)):
-        tracks = events.tracks[number : number + 1]
-        momentum, charge = jagged.vectors(tracks.momentum), jagged.flat(tracks.charge)
+    columns, momenta, n_alike = jagged.columns(events.tracks), jagged.vectors(events.tracks, field="momentum"), 0
+    for start, stop in itertools.pairwise(bounds):
+        momentum, charge = momenta[start:stop], columns["charge"][start:stop]
         size = np.linalg.norm(momentum, axis=1)
         apart = np.linalg.norm(momentum[:, None] - momentum, axis=2) / np.minimum(size[:, None], size)
         alike = (apart < ALIKE) & (charge[:, None] == charge)
         n_alike += int(np.sum(alike.sum(axis=1) > 1))
-        n_tracks += len(momentum)
-    text = f"{n_alike} of {n_tracks} tracks have the momentum of another one, to {ALIKE:.0%}"
-    yield Check("tracks twice", n_alike <= TWICE * n_tracks, text)
+    text = f"{n_alike} of {bounds[-1]} tracks have the momentum of another one, to {ALIKE:.0%}"
+    yield Check("tracks twice", n_alike <= TWICE * bounds[-1], text)
 
 
 def check_layers(subject: Subject) -> Iterator[Check]:
     """Layers of the hits against their depth, which tells a wrong encoding of the cells."""
-    events = subject.events[:FEW]
-    columns, wrong = jagged.columns(events.hits), []
-    n_checked = 0
+    events, wrong, n_checked = subject.events, [], 0
+    n_hits = int(jagged.count(events.hits)[:FEW].sum())
+    columns = {name: values[:n_hits] for name, values in jagged.columns(events.hits).items()}
     for number, calorimeter in enumerate(events.detector.calorimeters):
-        mine = (columns["subdetector"] == number) & (columns["layer"] >= 0)
-        if calorimeter.region == "other" or np.count_nonzero(mine) < MIN_LAYERED:
+        mine = np.flatnonzero((columns["subdetector"] == number) & (columns["layer"] >= 0))
+        if calorimeter.region == "other" or len(mine) < MIN_LAYERED:
             continue
         n_checked += 1
+        mine = mine[:: -(-len(mine) // MAX_LAYERED)]
         layer = columns["layer"][mine]
         x, y, z = (columns[f"position.{axis}"][mine].astype(np.float64) for axis in "xyz")
         # The whole detector may have half the symmetry of its barrel: ILD's endcaps have a square hole.
@@ -335,9 +338,10 @@ def check_layers(subject: Subject) -> Iterator[Check]:
 
 def _correlation(depth: npt.NDArray[np.float64], layer: npt.NDArray[Any]) -> float:
     """Correlation of depth and layer; 1 where the depth is one and the same, 0 where only the layer is."""
-    if not depth.std() or not layer.std():
-        return float(not depth.std())
-    return float(np.corrcoef(depth, layer)[0, 1])
+    if not np.ptp(depth) or not np.ptp(layer):
+        return float(not np.ptp(depth))
+    depth, layer = depth - depth.mean(), layer - layer.mean()
+    return float(depth @ layer / np.sqrt((depth @ depth) * (layer @ layer)))
 
 
 def check_links(subject: Subject) -> Iterator[Check]:
@@ -348,7 +352,7 @@ def check_links(subject: Subject) -> Iterator[Check]:
     lost = []
     if events.hit_links is not None:
         linked = _linked(events, "hits")
-        subdetector = jagged.flat(events.hits.subdetector)
+        subdetector = jagged.columns(events.hits)["subdetector"]
         for number, calorimeter in enumerate(events.detector.calorimeters):
             energy = subject.hit_energy * (subdetector == number)
             share = float(energy[linked].sum() / energy.sum()) if np.count_nonzero(energy) >= MIN_LINKED else 1.0
@@ -382,9 +386,10 @@ def check_directions(subject: Subject) -> Iterator[Check]:
     links = links.take(np.arange(0, len(links), -(-len(links) // MAX_LINKS) or 1))  # a sample, evenly spaced
     links = links.take(links.particle >= 0)
     source = links.flat_source(jagged.count(events.hits))
-    energy, position, along = subject.hit_energy[source], jagged.vectors(events.hits.position), momentum[links.particle]
-    cosine = (position[source] * along).sum(axis=1)
-    far = cosine < np.cos(FAR) * np.linalg.norm(position[source], axis=1) * np.linalg.norm(along, axis=1)
+    energy, along = subject.hit_energy[source], momentum[links.particle]
+    position = jagged.vectors(events.hits, field="position")[source]
+    cosine = (position * along).sum(axis=1)
+    far = cosine < np.cos(FAR) * np.linalg.norm(position, axis=1) * np.linalg.norm(along, axis=1)
     of_target, of_far = (np.bincount(links.particle, energy * part, len(straight)) for part in (far >= 0, far))
     n_targets, n_far = int(np.sum(of_target > 0)), int(np.sum(of_far > 0.5 * of_target))
     if n_targets >= MIN_TARGETS:

@@ -1,10 +1,14 @@
 import dataclasses
 
+import awkward as ak
 import numpy as np
 import pytest
 
+from pflow.event.build import make_hits
+from pflow.event.events import Events
 from pflow.event.scales import SampleScales, joined
 from pflow.io.open import read_events
+from pflow.physics.detector import load_detector
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +30,23 @@ def test_what_too_few_objects_show_is_not_known(events):
     assert (scales.ecal_hit, scales.hcal_hit, scales.near_tracks, scales.b_field) == (None,) * 4
 
 
-def test_samples_are_joined_by_medians():
-    pair = [SampleScales(ecal_hit=e, hcal_hit=None, max_energy=10 * e, near_tracks=1.0, b_field=2.0) for e in (1, 3)]
-    assert joined(pair) == SampleScales(ecal_hit=2.0, hcal_hit=None, max_energy=30, near_tracks=1.0, b_field=2.0)
+def test_opening_and_number_of_hits():
+    """Two hits of equal energy 60 degrees apart, then one hit alone, then two back to back."""
+    hits = [
+        [(1.0, 2000.0, 0.0), (1.0, 1000.0, 1000.0 * np.sqrt(3))],
+        [(5.0, 0.0, 2000.0)],
+        [(1.0, 2000.0, 0.0), (1.0, -2000.0, 0.0)],
+    ]
+    energy, x, y = ([[hit[i] for hit in event] for event in hits] for i in range(3))
+    columns = {"energy": energy, "x": x, "y": y, "z": [[0.0] * len(event) for event in hits]}
+    events = Events(
+        detector=load_detector("ild_g4"), hits=make_hits(**{name: ak.Array(values) for name, values in columns.items()})
+    )
+    scales = SampleScales.of(events)
+    assert (scales.max_hits, scales.opening) == (2, pytest.approx(np.pi / 6, rel=1e-6))
+
+
+def test_samples_are_joined_by_medians_and_largest_values():
+    rest = {"hcal_hit": None, "near_tracks": 1.0, "b_field": 2.0}
+    pair = [SampleScales(ecal_hit=e, max_energy=10 * e, max_hits=e, opening=0.1 * e, **rest) for e in (1, 3)]
+    assert joined(pair) == SampleScales(ecal_hit=2.0, max_energy=30, max_hits=3, opening=3 * 0.1, **rest)
