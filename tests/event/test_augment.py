@@ -152,7 +152,7 @@ EVERYTHING = Augmentation(rotate=True, reflect=True, overlay=Overlay(frequencies
 @pytest.mark.parametrize(
     "options", [EVERYTHING, dataclasses.replace(EVERYTHING, overlay=Overlay(cone=0.5))], ids=["everything", "cone"]
 )
-def test_augmented_events_are_sound_and_the_same_for_the_same_seed(events, options, assert_same):
+def test_augmented_events_are_valid_and_the_same_for_the_same_seed(events, options, assert_same):
     first, again, second = (augment(events, options, np.random.default_rng(seed)).validate() for seed in (5, 5, 6))
     assert first.event.tolist() == events.event.tolist()
     assert_same(again, first)

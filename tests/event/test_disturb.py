@@ -50,19 +50,12 @@ def test_positions_are_shifted_by_subdetector_and_event(events):
     assert 0.5 < np.std(step) < 4.0
 
 
-def test_only_hadrons_in_the_ecal_have_another_response(events):
+def test_only_hadrons_in_the_ecal_have_another_response(events, particle_energies):
     kinds = np.array([calorimeter.kind for calorimeter in events.detector.calorimeters])
     ecal = (kinds == "ecal")[jagged.flat(events.hits.subdetector)]
-    hit = jagged.global_index(events.hit_links.source, jagged.count(events.hits))
-    particle = jagged.global_index(events.hit_links.particle, jagged.count(events.truth))
     hadron = class_index(jagged.flat(events.truth.pdg)) < 2
-
-    def ecal_energy(events: Events) -> np.ndarray:
-        energy = jagged.flat(events.hits.energy) * ecal
-        return np.bincount(particle, jagged.flat(events.hit_links.weight) * energy[hit], len(hadron))
-
     changed = disturbed(events, hadron_ecal_scale=(1.5, 1.5))
-    before, after = ecal_energy(events), ecal_energy(changed)
+    before, after = (jagged.flat(particle_energies(some, ecal)) for some in (events, changed))
     for kind, factor in ((hadron, 1.5), (~hadron, 1.0)):  # some cells are shared
         seen = (before > 0.01) & kind
         assert after[seen].sum() / before[seen].sum() == pytest.approx(factor, abs=0.02)
@@ -99,7 +92,7 @@ def test_noise_belongs_to_no_particle_and_is_soft(events):
         assert np.median(after.hits.energy[0][n:]) < np.quantile(before.hits.energy[0], 0.4)
 
 
-def test_tracks_are_lost_split_and_invented(events):
+def test_tracks_are_lost_split_and_faked(events):
     n = jagged.count(events.tracks).sum()
     lost = disturbed(events, lost_tracks=0.5)
     assert jagged.count(lost.tracks).sum() / n == pytest.approx(0.5, abs=0.15)

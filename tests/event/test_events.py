@@ -52,7 +52,7 @@ class TestRecords:
         space_like = make_particles(pdg=INDEX, charge=ONE, energy=ONE, px=ONE * 2, py=ONE, pz=ONE)
         assert space_like.mass.to_list() == [[0.0, 0.0], [], [0.0]]
 
-    def test_half_a_track_is_not_enough(self):
+    def test_incomplete_tracks_are_refused(self):
         with pytest.raises(ValueError, match="tracks need px, py, pz and charge, or omega, phi and tan_lambda"):
             make_tracks(b_field=2.0, px=ONE, py=ONE, omega=ONE, phi=ONE)
 
@@ -124,7 +124,7 @@ class TestConcatenate:
 
 
 class TestConstruction:
-    def test_all_parts_and_numbers_have_the_same_events_and_links_have_truth(self):
+    def test_inconsistent_parts_are_refused(self):
         with pytest.raises(ValueError, match="tracks has 2 events, hits have 3"):
             made(tracks=made().tracks[:2])
         with pytest.raises(ValueError, match=r"entry has shape \(2,\), expected \(3,\)"):
@@ -146,7 +146,7 @@ def truth_of(**columns: ak.Array) -> ak.Array:
 
 
 class TestValidate:
-    def test_good_events_have_none(self):
+    def test_good_events_have_no_violations(self):
         events = made()
         assert events.violations() == []
         assert events.validate() is events
@@ -177,7 +177,7 @@ class TestValidate:
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )
-    def test_each_is_named(self, part, field, message):
+    def test_each_violation_is_named(self, part, field, message):
         with pytest.raises(InputError, match=rf"in\.root, entry 1[02], '{field}': .*{message}"):
             made(**{field.partition(".")[0]: part}).validate()
 

@@ -16,12 +16,12 @@ def test_the_largest_weight_wins_and_a_source_without_links_has_minus_one():
     assert assigned_particle(links, sources).to_list() == [[-1, 5, -1, 0], [-1], [2, -1]]
 
 
-def test_of_equal_shares_the_particle_of_the_lowest_index_wins():
+def test_of_equal_weights_the_lowest_particle_wins():
     links = make_links(source=ak.Array([[0, 0, 0]]), particle=ak.Array([[7, 3, 5]]))
     assert assigned_particle(links, ak.Array([[0.0]])).to_list() == [[3]]
 
 
-def test_shares_do_not_depend_on_the_order_of_the_links():
+def test_weights_do_not_depend_on_the_order_of_the_links():
     rng = np.random.default_rng(1)
     counts = rng.integers(0, 40, 50)
     source = rng.integers(0, 15, counts.sum()) - 1
@@ -39,7 +39,7 @@ def test_shares_do_not_depend_on_the_order_of_the_links():
     np.testing.assert_array_equal(fractions(order), fractions(np.arange(len(source)))[order])
 
 
-def test_a_source_with_one_link_has_a_share_of_1_whatever_its_weight():
+def test_a_single_link_has_weight_1():
     weight = [[0.0, 1e-30, 5.0, np.inf, -1.0]]
     links = make_links(source=ak.Array([[0, 1, 2, 3, 4]]), particle=ak.Array([[0] * 5]), weight=ak.Array(weight))
     np.testing.assert_array_equal(jagged.flat(links.weight), [1, 1, 1, np.nan, np.nan])

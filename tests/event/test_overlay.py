@@ -76,7 +76,7 @@ def real(sample_dir) -> Events:
     return read_events(sample_dir / "multi_test_small.root", entry_stop=12)
 
 
-def test_the_shared_cell_is_one_with_both_energies_and_the_earlier_time(joined):
+def test_a_shared_cell_has_both_energies_and_the_earlier_time(joined):
     assert joined.hits.energy.tolist() == [[4.0, 4.0, 3.0, 2.0]]
     assert joined.hits.position.x.tolist() == [[1810.0, 1815.0, 1820.0, 1810.0]]
     assert joined.hits.position.y.tolist() == [[0.0, 5.0, 5.0, 50.0]]
@@ -84,7 +84,7 @@ def test_the_shared_cell_is_one_with_both_energies_and_the_earlier_time(joined):
     assert joined.hits.layer.tolist() == [[0, 1, 2, 0]]
 
 
-def test_shares_of_the_shared_cell_go_with_the_energies(joined):
+def test_weights_in_a_shared_cell_are_proportional_to_the_energies(joined):
     links = {(link.source, link.particle): link.weight for link in joined.hit_links[0]}
     assert links == {(0, 0): 1.0, (1, 0): 0.75, (2, 0): 1.0, (3, 1): 1.0, (1, 1): 0.1875, (1, 2): 0.0625}
 
@@ -107,7 +107,7 @@ def test_a_cell_is_shared_only_at_the_same_place_of_the_same_layer(two, field, s
     assert ak.num(overlay(dataclasses.replace(two, hits=hits), [[0, 1]]).hits).tolist() == [5]
 
 
-def test_within_the_tolerance_the_cell_lies_at_the_barycentre(two):
+def test_a_shared_cell_is_at_the_barycentre(two):
     moved = two.hits.position.y + ak.Array([[0.0] * 3, [0.0, 2.0]])
     near = dataclasses.replace(two, hits=ak.with_field(two.hits, moved, ("position", "y")))
     assert overlay(near, [[0, 1]]).hits.position.y[0, 1] == 5.5  # (3 x 5 + 1 x 7) / 4
@@ -123,7 +123,7 @@ def test_the_hcal_has_another_tolerance():
     assert ak.num(overlay(events, [[0, 1]], hcal_tolerance=9.0).hits).tolist() == [2]
 
 
-def test_a_cell_without_energy_is_shared_equally():
+def test_weights_in_a_cell_without_energy_are_equal():
     nothing = {name: [[0.0], [0.0]] for name in ("energy", "x", "y", "z")}
     photon = {"pdg": [[22], [22]], "charge": [[0], [0]], "mass": [[0], [0]]}
     events = Events(
@@ -135,7 +135,7 @@ def test_a_cell_without_energy_is_shared_equally():
     assert overlay(events, [[0, 1]]).hit_links.weight.tolist() == [[0.5, 0.5]]
 
 
-def test_all_near_hits_of_different_events_are_in_one_cell_and_no_others():
+def test_cells_agree_with_a_search_over_all_pairs_of_hits():
     generator = np.random.default_rng(1)
     counts = generator.integers(20, 60, size=6)
     position = generator.uniform(-15.0, 15.0, (counts.sum(), 3)).astype(np.float32)
@@ -160,34 +160,20 @@ def test_groups_do_not_depend_on_each_other(real):
         assert str(part.tolist()) == str(getattr(together, name)[1:2].tolist()), name
 
 
-def test_energies_and_what_each_particle_left_are_kept(real):
-    """Every event joined with itself turned by nothing: all cells are shared, with two particles for each."""
-    copies = concatenate([real, real])
+def test_energies_of_events_and_particles_are_kept(real, particle_energies):
+    """Events joined with themselves share all cells."""
     n = len(real)
-    joined = overlay(copies, [[i, n + i] for i in range(n)]).validate()
+    joined = overlay(concatenate([real, real]), [[i, n + i] for i in range(n)]).validate()
     assert ak.num(joined.hits).tolist() == ak.num(real.hits).tolist()
     np.testing.assert_allclose(ak.sum(joined.hits.energy, axis=1), 2 * ak.sum(real.hits.energy, axis=1), rtol=1e-6)
-    shares = ak.to_numpy(ak.flatten(joined.hit_links.weight)).astype(float)
-    assert shares.sum() == pytest.approx(ak.sum(ak.num(joined.hits)), rel=1e-6)
-    np.testing.assert_allclose(left_by_each(joined), np.concatenate(list(pairs(left_by_each(real), real))), rtol=1e-5)
-
-
-def left_by_each(events: Events) -> np.ndarray:
-    """Energy in hits by shares of each particle of the flat list, GeV."""
-    start = np.cumsum(ak.to_numpy(ak.num(events.truth))) - ak.to_numpy(ak.num(events.truth))
-    energy = ak.to_numpy(ak.flatten(events.hits.energy[events.hit_links.source] * events.hit_links.weight))
-    particle = ak.to_numpy(ak.flatten(events.hit_links.particle + start))
-    return np.bincount(particle, energy.astype(float), minlength=int(ak.sum(ak.num(events.truth))))
-
-
-def pairs(values: np.ndarray, events: Events):
-    """The values of each event twice."""
-    for part in np.split(values, np.cumsum(ak.to_numpy(ak.num(events.truth)))[:-1]):
-        yield np.concatenate([part, part])
+    weights = ak.to_numpy(ak.flatten(joined.hit_links.weight)).astype(float)
+    assert weights.sum() == pytest.approx(ak.sum(ak.num(joined.hits)), rel=1e-6)
+    expected = ak.concatenate(2 * [particle_energies(real)], axis=1)
+    np.testing.assert_allclose(ak.flatten(particle_energies(joined)), ak.flatten(expected), rtol=1e-5)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_targets_are_those_of_the_events(real, rule):
+def test_joined_events_have_the_same_targets(real, rule):
     """Where no cells are shared: nothing in one event makes a particle of another more or less visible."""
     apart = overlay(real, [[0, 1], [2, 3], [4, 5]], ecal_tolerance=1e-6, hcal_tolerance=1e-6)
     assert int(ak.sum(ak.num(apart.hits))) == int(ak.sum(ak.num(real[:6].hits)))
@@ -205,6 +191,6 @@ def test_targets_are_those_of_the_events(real, rule):
         ([[0]], {"ecal_tolerance": 0.0}, ConfigError, "a tolerance must be a length"),
     ],
 )
-def test_what_cannot_be_joined_is_an_error(two, groups, more, error, message):
+def test_invalid_groups_and_tolerances_are_refused(two, groups, more, error, message):
     with pytest.raises(error, match=message):
         overlay(two, groups, **more)

@@ -25,7 +25,7 @@ def test_scales_of_a_sample(events):
     assert 0.5 < scales.near_tracks < 1.5
 
 
-def test_what_too_few_objects_show_is_not_known(events):
+def test_scales_of_few_objects_are_unknown(events):
     scales = SampleScales.of(dataclasses.replace(events, tracks=events.tracks[:, :1], hits=events.hits[:, :10]))
     assert (scales.ecal_hit, scales.hcal_hit, scales.near_tracks, scales.b_field) == (None,) * 4
 

@@ -106,7 +106,7 @@ class TestEveryField:
         wrong = dataclasses.replace(events, **{part: jagged.replaced(getattr(events, part), {column: values})})
         assert [violation.field for violation in wrong.violations()] == [f"{part}.{column}"]
 
-    def test_a_feature_can_use_it(self, events, part, monkeypatch):
+    def test_features_can_use_every_field(self, events, part, monkeypatch):
         column, field = list(fields_of(part).items())[-1]
         feature = Feature(f"{part}.{field.name}", "new", lambda columns, _: columns[column].astype(np.float64))
         monkeypatch.setitem(FEATURES, part, {**FEATURES[part], "new": feature})
@@ -122,7 +122,7 @@ def test_merged_hits_have_every_field(events):
     assert list(jagged.columns(merged.hits)) == list(fields_of("hits"))
 
 
-def test_a_quantity_that_the_schema_does_not_have_or_needs_is_named():
+def test_unknown_and_missing_quantities_are_named():
     values = [[1.0]]
     with pytest.raises(ValueError, match=r"hits have no colour; they have energy, x"):
         build("hits", energy=values, x=values, y=values, z=values, colour=values)

@@ -9,6 +9,7 @@ import pytest
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.events import Events, concatenate
+from pflow.event.links import assigned_particle
 from pflow.event.skipped import ImplausibleWarning
 from pflow.event.truth import RULES, assigned_ancestors, select_targets, unknown_status
 from pflow.io.open import read_events
@@ -47,13 +48,8 @@ def chosen(events: Events, rule: str, **options: object) -> list[int]:
 def hits_of(events: Events, rule: str) -> list[int]:
     """Truth index of the target with the largest weight of each hit; -1 for hits without a target."""
     targets = select_targets(events, rule=rule)
-    best = np.full(len(events.hits[0]), -1)
-    weight = np.zeros(len(best))
-    for link in targets.hit_links[0].tolist():
-        if link["weight"] > weight[link["source"]]:
-            weight[link["source"]] = link["weight"]
-            best[link["source"]] = targets.particles.index[0][link["particle"]]
-    return best.tolist()
+    assigned = assigned_particle(targets.hit_links, events.hits)[0].tolist()
+    return [-1 if particle < 0 else targets.particles.index[0, particle] for particle in assigned]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +73,7 @@ def hits_of(events: Events, rule: str) -> list[int]:
         (ALBEDO, "entering", [0], [0, 0, 0]),
     ],
 )
-def test_hand_made_decay(make_event, decay, rule, targets, assigned):
+def test_targets_and_assigned_hits_of_decays(make_event, decay, rule, targets, assigned):
     events = make_event(**decay)
     assert chosen(events, rule) == targets
     assert hits_of(events, rule) == assigned
@@ -126,14 +122,14 @@ def test_cld_with_other_status_codes_has_the_same_targets(cld):
     assert decayed.column("hit_energy") == pytest.approx(plain.column("hit_energy"))
 
 
-def test_what_no_detector_sees_is_no_target(make_event):
+def test_invisible_particles_are_no_targets(make_event):
     events = make_event([(1000022, 50.0), (77, 5.0), (22, 8.0)], [(9.0, {0: 0.4, 1: 0.3, 2: 0.3})])
     assert chosen(events, "stable") == [1, 2]
     assert chosen(events, "stable", invisible=[77]) == [2]
     assert select_targets(events, invisible=[77]).final.tolist() == [False, False, True]
 
 
-def test_shares_of_one_ancestor_are_added(make_event):
+def test_weights_of_an_ancestor_are_summed(make_event):
     links = select_targets(make_event(**CONVERSION), rule="stable").hit_links[0].tolist()
     assert [(link["source"], link["particle"]) for link in links] == [(0, 0), (1, 0)]
     assert [link["weight"] for link in links] == pytest.approx([1.0, 1.0])
@@ -164,7 +160,7 @@ def test_stable_needs_five_percent_of_the_energy_and_a_tenth_of_a_gev(make_event
     assert chosen(make_event([(22, energy)], [(hit, {0: 1.0})]), "stable") == targets
 
 
-def test_stable_names_why_each_particle_was_dropped(make_event):
+def test_dropped_particles_have_a_reason(make_event):
     events = make_event([(14, 5.0), (22, 0.05), (130, 6.0), (22, 1.0)], [(0.2, {2: 1.0}), (0.9, {3: 1.0})])
     dropped = select_targets(events, rule="stable").dropped[0]
     assert dropped.index.tolist() == [0, 1, 2]
@@ -222,7 +218,7 @@ def cld(cld_path):
     return read_events(cld_path)
 
 
-def test_cld_stable_energy_is_all_that_left_a_trace(cld):
+def test_cld_targets_have_nearly_all_stable_energy(cld):
     """The generator's events hold no neutrinos; what nears the beam pipe leaves nothing."""
     targets = select_targets(cld, rule="stable")
     stable = ak.sum(cld.truth.energy[cld.truth.status == 1])
