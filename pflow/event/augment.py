@@ -34,7 +34,7 @@ class Overlay:
     Parameters
     ----------
     frequencies
-        Relative frequencies of groups of 1, 2, 3 ... events: ``[1, 2]`` makes pairs of two events in three.
+        Relative frequencies of groups of 1, 2, 3 ... events: with ``[1, 2]`` two of three groups are pairs.
     cone
         Largest angle, rad, between the axis (energy-weighted mean direction of the hits) of the first event and of
         each other member. Members are drawn from events with about the same polar angle and rotated towards the first

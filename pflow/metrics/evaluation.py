@@ -146,7 +146,7 @@ class EvaluationResult:
 class Evaluation:
     """Accumulates chunks of events.
 
-    `oracle` adds the algorithm ``oracle``, perfect pattern recognition; the `name` ``oracle`` evaluates it alone.
+    `oracle` adds the algorithm ``oracle``, perfect pattern recognition; as `name` it is the one under evaluation.
     Exact quantiles need about 40 bytes of memory for each matched particle and algorithm.
     """
 

@@ -213,7 +213,7 @@ class Detector:
 
 
 def load_detector(name: str | Path | Detector) -> Detector:
-    """A detector by built-in name (``cld``, ``clic``, ``ild``, ``ild_g4``) or from a YAML file; returns a `Detector`.
+    """A detector by built-in name (``cld``, ``clic``, ``ild``, ``ild_g4``), from a YAML file, or given as such.
 
     Raises
     ------
