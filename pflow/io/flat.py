@@ -17,7 +17,7 @@ from pflow.event.events import TRUTH_PARTS, Events, Flag
 from pflow.event.links import Links
 from pflow.event.schema import LINKED
 from pflow.io.layout import Branch, Layout, load_layout
-from pflow.io.root import open_tree, read_branch, read_note
+from pflow.io.root import EventWeights, open_tree, read_branch, read_note
 from pflow.physics import pdg
 from pflow.physics.detector import Detector, load_detector
 
@@ -34,7 +34,6 @@ class FlatReader:
 
     schema = "flat"
     sources: Mapping[str, tuple[str, ...]] = {}
-    notes: Mapping[str, str] = {}
 
     def __init__(
         self,
@@ -59,6 +58,8 @@ class FlatReader:
         keys = set(self.tree.keys())
         self._parts = {part: self.layout.available(part, keys, file=self.path) for part in self.layout.parts}
         self._event = self.layout.event if self.layout.event in keys else None
+        used = {branch.branch for fields in self._parts.values() for branch in fields.values()}
+        self._weights, self.notes = EventWeights(self.tree, self.path, used=used), dict[str, str]()
         self._calorimeter_of_code = self._codes(note)
         self.absent = self._absent(keys)
 
@@ -78,6 +79,8 @@ class FlatReader:
         particle = {
             part: own.pop("particle") for part, own in columns.items() if part in LINKED.values() and "particle" in own
         }
+        if said := self._weights.read(start, stop):
+            self.notes["weights"] = f"{said}, and no output keeps them"
         hits = columns["hits"]
         if self._calorimeter_of_code and "subdetector" in hits:
             hits["subdetector"] = self._calorimeters(hits["subdetector"])

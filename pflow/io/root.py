@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
@@ -26,6 +27,9 @@ from pflow.errors import InputError, first_line, nearest, reading
 from pflow.event import jagged
 
 ROOT_SIGNATURE = b"root"
+
+EVENT_WEIGHT = re.compile(r"_?((mc|gen|lhe|event|evt|header)[._]?)*(weight|wgt)s?", re.IGNORECASE)
+"""Usual names of branches with weights of events: ``weight``, ``mcEventWeight``, ``_EventHeader_weights``."""
 
 MAX_READ = 2**28  # uncompressed bytes that are read at once so that baskets stay whole
 
@@ -209,6 +213,28 @@ def read_note(file: Any, key: str, path: str | PathLike[str]) -> dict[str, Any] 
             names = ", ".join(name for name in {**notes[0], **note} if note.get(name) != notes[0].get(name))
             raise InputError(f"files 0 and {number} that were merged into it differ in {names}", file=path, field=key)
     return notes[0] if notes else None
+
+
+class EventWeights:
+    """Smallest and largest value of each branch of event weights, which no part of pflow uses, as far as it was read.
+
+    Branches are found by their names, `EVENT_WEIGHT`, unless they are `used` for other quantities.
+    """
+
+    def __init__(self, tree: Any, path: str, *, used: Collection[str] = ()) -> None:
+        self._tree, self._path = tree, path
+        names = [key for key in _keys(tree) if EVENT_WEIGHT.fullmatch(key.rpartition("/")[2]) and key not in used]
+        self._ranges = dict.fromkeys(names, (np.inf, -np.inf))
+
+    def read(self, start: int, stop: int) -> str:
+        """Read entries; say which weights differ so far, or nothing."""
+        for key, (low, high) in self._ranges.items():
+            with suppress(InputError, TypeError, ValueError):  # no number, or damaged: nobody needs it
+                values = ak.to_numpy(ak.flatten(read_branch(self._tree, key, start, stop, self._path), axis=None))
+                values = values[np.isfinite(values)]
+                self._ranges[key] = min(low, values.min(initial=np.inf)), max(high, values.max(initial=-np.inf))
+        differing = [f"{key.rpartition('/')[2]} is {a:g} to {b:g}" for key, (a, b) in self._ranges.items() if a < b]
+        return f"{', '.join(differing)}: weights of events are not used" if differing else ""
 
 
 class Columns:

@@ -146,7 +146,7 @@ def damage() -> Callable[..., None]:
 
 def _array(key: str, values: Any) -> ak.Array:
     """Jagged array of the type that EDM4hep gives a member, also where there are no objects."""
-    member = key.split(".", 1)[1]
+    member = key.partition(".")[2]
     if member == "cellID":
         dtype: Any = np.uint64
     elif member == "collectionID":
@@ -181,23 +181,23 @@ def _renamed(key: str, layout: str) -> str:
         for suffix, number in old.items():
             if collection.startswith("_") and collection.endswith(suffix):
                 collection = collection.removeprefix("_").removesuffix(suffix) + number
-    return f"{collection}.{member}"
+    return f"{collection}.{member}" if member else key
 
 
 def _records(arrays: Mapping[str, ak.Array]) -> dict[str, ak.Array]:
     """Collections as lists of nested records."""
-    nested: dict[str, dict[str, Any]] = {}
+    nested: dict[str, Any] = {}
     for key, array in arrays.items():
-        collection, *members = key.split(".")
-        target = nested.setdefault(collection, {})
-        for member in members[:-1]:
-            target = target.setdefault(member, {})
-        target[members[-1]] = array
+        *parts, member = key.split(".")
+        target = nested
+        for part in parts:
+            target = target.setdefault(part, {})
+        target[member] = array
 
     def zipped(fields: Mapping[str, Any]) -> ak.Array:
         return ak.zip({name: zipped(value) if isinstance(value, dict) else value for name, value in fields.items()})
 
-    return {collection: zipped(fields) for collection, fields in nested.items()}
+    return {name: zipped(fields) if isinstance(fields, dict) else fields for name, fields in nested.items()}
 
 
 def _id_table(ids: Mapping[str, int], layout: str, types: Mapping[str, str]) -> dict[str, ak.Array]:

@@ -318,7 +318,39 @@ def test_the_barrel_may_have_more_sides_than_the_detector_is_symmetric():
     assert {check.name: check.good for check in checks(events)}["layers"]
 
 
-def test_weights_of_events_that_differ_are_said_not_to_be_used(write, content, toy):
-    content["EventHeader.eventNumber"], content["EventHeader.weight"] = [[3], [4]], [[0.5], [2.0]]
-    with pytest.warns(ImplausibleWarning, match=r"EventHeader\.weight is 0\.5 to 2: weights of events are not used"):
-        read_events(write(content), detector=toy)
+@pytest.mark.parametrize("layout", ["new", "rntuple"])
+@pytest.mark.parametrize(
+    ("branch", "values"),
+    [
+        ("EventHeader.weight", [[0.5], [2.0]]),
+        ("_EventHeader_weights", [[0.5], [2.0, 1.0]]),
+        ("EventWeights", [[0.5], [2.0]]),
+    ],
+)
+def test_weights_of_events_that_differ_are_said_not_to_be_used(write, content, toy, layout, branch, values):
+    content["EventHeader.eventNumber"], content[branch] = [[3], [4]], values
+    said = rf"{branch} is 0\.5 to 2: weights of events are not used; only outputs of the format edm4hep keep"
+    with open_events(write(content, layout), detector=toy) as file:
+        file.read(0, 1)  # weights may be the same in each chunk, as of files that were merged
+        with pytest.warns(ImplausibleWarning, match=said):
+            file.read(1, 2)
+
+
+@pytest.mark.parametrize("branch", ["weight", "event_weights", "mcEventWeight"])
+@pytest.mark.parametrize("table", ["tree", "rntuple"])
+def test_weights_of_flat_files_are_said_not_to_be_used(make_photons, tmp_path, branch, table):
+    path = tmp_path / "weighted.root"
+    write_events(path, make_photons(4))
+    for weights in (np.array([1.0, -1.0, 1.0, -1.0]), np.ones(4)):
+        with uproot.open(path) as file:
+            columns = file["events"].arrays()
+        values = ak.Array(weights[:, None]) if branch.endswith("s") else weights
+        with uproot.recreate(tmp_path / "flat.root") as file:
+            named = {name: columns[name] for name in columns.fields} | {branch: values}
+            file.mktree("events", named) if table == "tree" else file.mkrntuple("events", named)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            read_events(tmp_path / "flat.root", layout="g4")
+        said = [str(one.message) for one in caught if branch in str(one.message)]
+        text = f"flat.root: {branch} is -1 to 1: weights of events are not used, and no output keeps them"
+        assert [one.endswith(text) for one in said] == ([True] if weights.min() < 0 else [])

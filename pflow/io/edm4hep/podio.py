@@ -29,7 +29,7 @@ from pflow.errors import InputError, nearest, reading
 from pflow.event import jagged
 from pflow.io.edm4hep.cellid import layer_from_cell_id
 from pflow.io.edm4hep.data_model import CollectionInfo, collection_id
-from pflow.io.root import Columns, is_rntuple, open_root, open_tree, tree_names
+from pflow.io.root import Columns, EventWeights, is_rntuple, open_root, open_tree, tree_names
 
 Ints = npt.NDArray[np.int64]
 
@@ -51,6 +51,7 @@ class PodioFile:
         self._metadata: dict[str, Columns] = {}
         self.notes: dict[str, str] = {}
         self.columns = Columns(open_tree(directory, "events", self.path), self.path)
+        self._weights = EventWeights(self.columns.tree, self.path)
         self.schema = "edm4hep-rntuple" if is_rntuple(directory, "events") else "edm4hep"
         info, names = "events___CollectionTypeInfo", ("events_collectionNames", "")
         ids = self._table(
@@ -116,16 +117,11 @@ class PodioFile:
     def event_numbers(self, start: int, stop: int) -> Ints:
         """Event number of each entry, int64; the entry itself where there is no event header."""
         entries = np.arange(start, stop, dtype=np.int64)
+        if said := self._weights.read(start, stop):
+            self.notes["weights"] = f"{said}; only outputs of the format edm4hep keep them"
         if not self.columns.has("EventHeader", "eventNumber"):
             return entries
         headers = self.columns.get("EventHeader", "eventNumber", start=start, stop=stop)
-        if self.columns.has("EventHeader", "weight"):
-            weights = jagged.flat(self.columns.get("EventHeader", "weight", start=start, stop=stop))
-            if len(weights) and weights.min() < weights.max():
-                self.notes["weights"] = (
-                    f"EventHeader.weight is {weights.min():g} to {weights.max():g}: weights of events are not used; "
-                    "only outputs of the format edm4hep keep them"
-                )
         counts = jagged.count(headers)
         first = jagged.offsets(counts)[:-1][counts > 0]
         entries[counts > 0] = jagged.flat(headers, np.int64)[first]
