@@ -105,32 +105,44 @@ def evaluate(
     if settings is None:
         settings = truth_settings({name: files[name]})
     total = Evaluation(name=name, settings=settings, oracle=oracle)
-    truth_files = matching(truth)
+    options |= {"chunk_size": chunk_size, "on_error": on_error}
+    return _evaluate_files(total, files, matching(truth), collection, progress, options)
+
+
+def _evaluate_files(
+    total: Evaluation,
+    files: Mapping[str, Sequence[str]],
+    truth: Sequence[str],
+    collection: str,
+    progress: Callable[[int, int, int], object],
+    options: dict[str, Any],
+) -> EvaluationResult:
+    """Evaluate the reconstructions in `files` by algorithm; `options` of `iterate_events` for the truth files."""
     for paths in files.values():
-        check_order(paths, truth_files)
+        check_order(paths, truth)
     if any(entry.get("truth_tracks") for paths in files.values() for path in paths for entry in _inputs(path) or ()):
         options["truth_tracks"] = True
-    options["expected"] = Expected(targets=total.settings.chosen_by, sample=_sample(files[name][0]))
-    options |= {"chunk_size": chunk_size, "on_error": on_error}
-    parts = _parts(files, truth_files)
+    options["expected"] = Expected(targets=total.settings.chosen_by, sample=_sample(files[total.name][0]))
+    skip = options["on_error"] == "skip"
+    parts = _parts(files, truth)
     failed: list[InputError] = []
     for done, (part_files, part_truth) in enumerate(parts):
-        before = copy.deepcopy(total) if on_error == "skip" else total
-        chunks = _chunks(total, part_files, iterate_events(part_truth, **options), collection, chunk_size)
+        before = copy.deepcopy(total) if skip else total
+        chunks = _chunks(total, part_files, iterate_events(part_truth, **options), collection, options["chunk_size"])
         try:
-            for events, chunk_recos in chunks:
-                total.update(events, _renamed(chunk_recos), on_error=on_error)
+            for events, recos in chunks:
+                total.update(events, _renamed(recos), on_error=options["on_error"])
                 progress(total.counts["n_events"], done, len(parts))
         except InputError as error:
-            if on_error == "raise":
+            if not skip:
                 raise
             failed.append(error)
             total = before  # no event of a failed file counts
         progress(total.counts["n_events"], done + 1, len(parts))
     leave_out_files(failed, len(parts))
     if not total.counts["n_events"]:
-        raise InputError("no events to evaluate", file=files[name][0])
-    return _with_targets(total, truth_files[0])
+        raise InputError("no events to evaluate", file=files[total.name][0])
+    return _with_targets(total, truth[0])
 
 
 def _renamed(recos: Mapping[str, Reconstruction]) -> dict[str, Reconstruction]:
