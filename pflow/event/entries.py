@@ -51,7 +51,7 @@ class Entries:
             jagged.vectors(events.tracks, field=name) for name in ("momentum", "calo_position", "calo_momentum")
         )
         hits = jagged.columns(events.hits)
-        used = hits["energy"] > 0  # hits that were left out have none
+        used = hits["energy"] > 0  # unusable hits have energy 0
         bounds = jagged.offsets(used)[jagged.offsets(jagged.count(events.hits))]
         event = jagged.event_index(jagged.count(events.tracks))
         size = np.linalg.norm(momentum, axis=1)
@@ -65,21 +65,21 @@ class Entries:
         start = np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=1)
         entry, at_entry = follow_to_calorimeter(start, momentum, charge, detector, sides)
 
-        points, deposit = jagged.vectors(events.hits, np.float32, field="position")[used], hits["energy"][used]
+        points, hit_energy = jagged.vectors(events.hits, np.float32, field="position")[used], hits["energy"][used]
         squared = (points**2).sum(axis=1)
-        places = np.stack([entry, state])  # [2, track, 3]
+        entries = np.stack([entry, state])  # [2, track, 3]
         has_state = ~np.isnan(state).any(axis=1)
         nearest, energy = np.zeros((2, len(chosen)), dtype=np.int64), np.zeros(len(chosen))
-        reach = np.cos(CONE) * np.linalg.norm(places[has_state.astype(np.int64), np.arange(len(chosen))], axis=1)
+        threshold = np.cos(CONE) * np.linalg.norm(entries[has_state.astype(np.int64), np.arange(len(chosen))], axis=1)
         for number in np.unique(event):
-            mine, there = np.flatnonzero(event == number), slice(bounds[number], bounds[number + 1])
-            product = places[:, mine].astype(np.float32) @ points[there].T  # [2, track, hit]
-            nearest[:, mine] = bounds[number] + np.argmax(product - 0.5 * squared[there], axis=2)
-            seen = np.where(has_state[mine, None], product[1], product[0])
-            energy[mine] = (seen > reach[mine, None] * np.sqrt(squared[there])) @ deposit[there]
-        step = points[nearest] - places
-        along, apart = (step * unit_vector(places)).sum(axis=2), (step**2).sum(axis=2)
-        across = np.where(apart < FAR**2, np.sqrt(np.maximum(apart - along**2, 0.0)), np.inf)
+            track, hit = np.flatnonzero(event == number), slice(bounds[number], bounds[number + 1])
+            product = entries[:, track].astype(np.float32) @ points[hit].T  # [2, track, hit]
+            nearest[:, track] = bounds[number] + np.argmax(product - 0.5 * squared[hit], axis=2)
+            projection = np.where(has_state[track, None], product[1], product[0])
+            energy[track] = (projection > threshold[track, None] * np.sqrt(squared[hit])) @ hit_energy[hit]
+        step = points[nearest] - entries
+        along, squared_distance = (step * unit_vector(entries)).sum(axis=2), (step**2).sum(axis=2)
+        across = np.where(squared_distance < FAR**2, np.sqrt(np.maximum(squared_distance - along**2, 0.0)), np.inf)
         return cls(
             momentum=size[chosen],
             by_helix=across[0],

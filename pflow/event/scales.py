@@ -20,7 +20,7 @@ MOST_TRACKS = 40
 """Tracks that `Entries` measures for the ratio `near_tracks`."""
 
 LARGEST = ("max_energy", "max_hits", "opening")
-"""Scales of which a sample has the largest value of its parts: smaller values are usual, larger ones are not."""
+"""Scales of joined samples that are the largest of their values, because smaller ones are usual; others are medians."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class SampleScales:
         """Measure events; `entries`, if known, saves following the tracks."""
         entries = entries or Entries.of(events, most=MOST_TRACKS)
         columns, counts = jagged.columns(events.hits), jagged.count(events.hits)
-        energy, kinds = columns["energy"], np.array([own.kind for own in events.detector.calorimeters])
+        energy, kinds = columns["energy"], np.array([calorimeter.kind for calorimeter in events.detector.calorimeters])
         hit = {}
         for kind in ("ecal", "hcal"):
             positive = energy[(kinds == kind).take(columns["subdetector"], mode="clip") & (energy > 0)]
@@ -59,7 +59,7 @@ class SampleScales:
         sums = np.stack([np.bincount(event, weight * along, len(events)) for along in position.T], axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             opening = np.arccos(np.minimum(np.linalg.norm(sums, axis=1) / total, 1.0))
-        opening = opening[np.isfinite(opening)]  # an event without energy has none
+        opening = opening[np.isfinite(opening)]  # NaN for an event without energy
         near = entries.energy / entries.momentum
         return cls(
             **hit,
@@ -72,7 +72,7 @@ class SampleScales:
 
 
 def joined(samples: Sequence[SampleScales]) -> SampleScales:
-    """The scales of several samples: the largest of each scale in `LARGEST`, the median of each other one."""
+    """The scales of several samples: the largest value of scales in `LARGEST`, the median of others."""
     scales: dict[str, Any] = {}
     for field in dataclasses.fields(SampleScales):
         known = [value for sample in samples if (value := getattr(sample, field.name)) is not None]

@@ -161,8 +161,8 @@ def test_other_events_are_refused(make_records, numbers, message):
 
 def test_numbers_that_are_not_finite_name_algorithm_file_and_entry(make_records):
     records = make_records(RECO)
-    bad = ak.with_field(records, ak.unflatten(np.array([1.0, np.nan, 1.0]), [1, 1, 0, 1]), "energy")
-    reco = answer(bad, flags=[Flag.BAD_INPUT, 0, 0, 0])
+    with_nan = ak.with_field(records, ak.unflatten(np.array([1.0, np.nan, 1.0]), [1, 1, 0, 1]), "energy")
+    reco = answer(with_nan, flags=[Flag.BAD_INPUT, 0, 0, 0])
     with pytest.raises(InputError, match=r"truth.root, entry 1, 'energy': PFlow: expected finite numbers, found nan"):
         evaluate(events_of(TRUTH), reco)
 

@@ -1,4 +1,4 @@
-"""The oracle: which particles are measured by tracks, which by hits, and what is dropped."""
+"""The oracle: particles measured by tracks or by hits, and dropped hits."""
 
 import dataclasses
 import math
