@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import awkward as ak
@@ -18,6 +18,9 @@ from pflow.event.validate import validate_part
 
 LINKS = ("hit_links", "track_links")
 """Optional parts of a reconstruction."""
+
+TRUTH_OPTIONS = ("rule", "e_min", "stable_status", "invisible")
+"""How a model's targets are chosen, of `pflow.event.truth.select_targets`: an evaluation's default."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -37,6 +40,8 @@ class Reconstruction(EventLists):
     hit_links, track_links
         [event, link] records, or None if the algorithm gives none: source (hit or track of the event), particle,
         weight (the particle's fraction of the source's energy; a source's weights sum to at most 1).
+    trained_with
+        Truth rule and its options (`TRUTH_OPTIONS`) of the model's training; None: not known, or there was no training.
 
     Examples
     --------
@@ -53,6 +58,7 @@ class Reconstruction(EventLists):
     name: str = "PFlow"
     hit_links: ak.Array | None = None
     track_links: ak.Array | None = None
+    trained_with: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for field in ("event", "flags", *LINKS):

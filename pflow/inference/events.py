@@ -18,7 +18,7 @@ from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.events import MOST_UNUSED, Events, Flag, count_flags
 from pflow.event.links import Links
-from pflow.event.particles import Reconstruction
+from pflow.event.particles import TRUTH_OPTIONS, Reconstruction
 from pflow.event.skipped import (
     BadEntriesWarning,
     ImplausibleWarning,
@@ -120,7 +120,8 @@ def reconstruct(
         links = Links.of(reconstruction.track_links)
         links = dataclasses.replace(links, source=index[links.flat_source(jagged.count(kept.tracks))])
         reconstruction = dataclasses.replace(reconstruction, track_links=links.records())
-    return reconstruction
+    config = model.tokeniser.config
+    return dataclasses.replace(reconstruction, trained_with={name: getattr(config, name) for name in TRUTH_OPTIONS})
 
 
 def warn_of_engine(engine: str | None) -> None:

@@ -40,11 +40,12 @@ The key ``pflow_provenance`` holds a JSON text (TObjString): where the events co
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,7 +55,7 @@ import numpy as np
 from pflow.errors import InputError, check_choice, nearest
 from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
-from pflow.event.particles import Reconstruction, concatenate
+from pflow.event.particles import TRUTH_OPTIONS, Reconstruction, concatenate
 from pflow.event.schema import quantities_of
 from pflow.event.skipped import ImplausibleWarning
 from pflow.event.validate import validate_part
@@ -261,11 +262,15 @@ def _opened(path: str | Path, name: str, links: Links) -> Iterator[tuple[Any, Ca
             decode = functools.partial(_decode, tree, parts, name, path)
         if links == "required" and "hit_links" not in parts:
             raise InputError("holds no links that say which hits the particles are made of", file=path, field=name)
+        notes: list[dict[str, Any]] = []
+        with suppress(InputError):  # the particles need no provenance
+            notes = read_notes(file, NOTE, path)
+        made_with = truth_options(*notes[:1])
 
         def read(start: int, stop: int) -> Reconstruction:
             reconstruction = decode(start, stop)
             _check(reconstruction, name, start, path)
-            return reconstruction
+            return dataclasses.replace(reconstruction, trained_with=made_with)
 
         yield tree, read
 
@@ -297,6 +302,15 @@ def read_provenance(path: str | Path) -> dict[str, Any]:
     inputs = [entry for note in notes for entry in note.get("inputs", ())]
     flagged = sum((Counter(note.get("flagged", {})) for note in notes), Counter())
     return {**notes[0], "inputs": inputs, "flagged": flagged}
+
+
+def truth_options(provenance: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """`TRUTH_OPTIONS` of the training of the model that a provenance is about; None if it does not have them."""
+    try:
+        config = (provenance or {})["configuration"]["tokeniser"]["config"]
+        return {name: config[name] for name in TRUTH_OPTIONS}
+    except (KeyError, TypeError):
+        return None
 
 
 def _without_particles(event: Any, flags: Any, optional: frozenset[str]) -> Reconstruction:

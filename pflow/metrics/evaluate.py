@@ -20,7 +20,7 @@ from pflow.event.skipped import ImplausibleWarning, leave_out_files
 from pflow.event.truth import RULES
 from pflow.io.checks import Expected
 from pflow.io.open import FilePath, Files, iterate_events, matching
-from pflow.io.particles_root import count_entries, iterate_reco, read_provenance
+from pflow.io.particles_root import count_entries, iterate_reco, read_provenance, truth_options
 from pflow.io.root import file_uuid
 from pflow.metrics.evaluation import REFERENCE, Evaluation, EvaluationResult, EvaluationSettings
 from pflow.metrics.match import HitMatching
@@ -56,7 +56,7 @@ def evaluate(
     collection
         Collection of particles in the files.
     settings
-        Truth rule, smallest energy and matching. None: for files from `truth_settings`, else the defaults.
+        Truth rule, smallest energy and matching. None: from `truth_settings`.
     oracle
         Whether to add the oracle (perfect pattern recognition).
     on_error
@@ -96,15 +96,13 @@ def evaluate(
     if isinstance(truth, Events):
         if len(recos) < len(sources):
             raise TypeError("events in memory need reconstructions in memory; pflow.read_reco reads them")
-        total = Evaluation(name=name, settings=settings, oracle=oracle)
+        total = Evaluation(name=name, settings=settings or truth_settings(recos), oracle=oracle)
         total.update(truth, _renamed(recos), on_error=on_error)
         return _with_targets(total, truth.path)
     if recos:
         raise TypeError("files of events need files of reconstructions; pflow.read_events reads events")
     files = {key: matching(source) for key, source in sources.items() if not isinstance(source, Reconstruction)}
-    if settings is None:
-        settings = truth_settings({name: files[name]})
-    total = Evaluation(name=name, settings=settings, oracle=oracle)
+    total = Evaluation(name=name, settings=settings or truth_settings(files), oracle=oracle)
     options |= {"chunk_size": chunk_size, "on_error": on_error}
     return _evaluate_files(total, files, matching(truth), collection, progress, options)
 
@@ -176,13 +174,16 @@ def _with_targets(total: Evaluation, file: str) -> EvaluationResult:
     return total.result()
 
 
-def truth_settings(files: Mapping[str, Sequence[FilePath]], **given: Any) -> EvaluationSettings:
-    """Settings with the truth rule, `e_min` and further options of the model that made the first of `files`.
+def truth_settings(
+    recos: Mapping[str, Reconstruction] | Mapping[str, Sequence[FilePath]], **given: Any
+) -> EvaluationSettings:
+    """Settings with the truth rule, `e_min` and further options of the model that made the first of `recos`.
 
-    `files`: outputs by algorithm. An output without the training options of its model has the defaults; options
+    `recos`: reconstructions or their files, by algorithm. One without the training options of its model has the
+    defaults; options
     `given` and not None take precedence. An `ImplausibleWarning` names a model that was trained with another rule.
     """
-    trained = {name: _trained_with(paths[0]) for name, paths in files.items()}
+    trained = {name: _trained_with(reco) for name, reco in recos.items()}
     model = next(iter(trained.values())) or EvaluationSettings()
     settings = dataclasses.replace(model, **{name: value for name, value in given.items() if value is not None})
     for name, training in trained.items():
@@ -196,14 +197,13 @@ def truth_settings(files: Mapping[str, Sequence[FilePath]], **given: Any) -> Eva
     return settings
 
 
-def _trained_with(path: FilePath) -> EvaluationSettings | None:
-    """Truth rule and its options of the model that made an output; None if the output does not have them."""
-    try:
-        config = (provenance_of(path) or {})["configuration"]["tokeniser"]["config"]
-        known = {name: config[name] for name in ("rule", "e_min", "stable_status", "invisible")}
-    except (KeyError, TypeError):
-        return None
-    return from_plain(EvaluationSettings, known, str(path))
+def _trained_with(reco: Reconstruction | Sequence[FilePath]) -> EvaluationSettings | None:
+    """Truth rule and its options of the model that made a reconstruction; None if it does not have them."""
+    if isinstance(reco, Reconstruction):
+        options, origin = reco.trained_with, f"trained_with of {reco.name}"
+    else:
+        options, origin = truth_options(provenance_of(reco[0])), str(reco[0])
+    return None if options is None else from_plain(EvaluationSettings, options, origin)
 
 
 def _parts(

@@ -187,6 +187,18 @@ def test_default_settings_are_the_models(sample, calo_output):
     assert truth_settings({"PFlow": [calo_output]}, e_min=1.0) == EvaluationSettings(rule="calo", e_min=1.0)
 
 
+def test_default_settings_in_memory_are_the_models(sample, pandora, calo_output):
+    events = pflow.read_events(sample)
+    model = pflow.reconstruct(events[:1], "ild-g4-photon")
+    assert model.trained_with == {"rule": "stable", "e_min": 0.1, "stable_status": (1,), "invisible": ()}
+    trained = pflow.read_reco(calo_output)
+    settings = pflow.evaluate(trained, events, oracle=False).settings
+    assert (settings.rule, settings.e_min) == ("calo", 0.3)
+    assert pandora.trained_with is None
+    with pytest.warns(ImplausibleWarning, match="Model is evaluated under rule 'stable', its model was trained with"):
+        assert pflow.evaluate(pandora, events, compare={"Model": trained}, oracle=False).settings.rule == "stable"
+
+
 def test_another_rule_than_the_models_gives_a_warning(calo_output):
     with pytest.warns(ImplausibleWarning, match="'stable', its model was trained with 'calo'"):
         settings = truth_settings({"PFlow": [calo_output]}, rule="stable")
