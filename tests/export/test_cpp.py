@@ -144,7 +144,7 @@ def test_a_missing_folder_is_an_error(error_of, tmp_path):
     [
         ({"format": "2"}, "expected an export of a pointing network in format 4"),
         ({"energy_above": "little"}, "expected a number as metadata 'energy_above'"),
-        ({"classes": "photon"}, "its classes of particles are not those of this library"),
+        ({"classes": "photon"}, "its classes of particles differ from this library"),
     ],
 )
 def test_a_model_that_the_library_does_not_know_is_an_error(error_of, tmp_path, metadata, message):

@@ -1,4 +1,4 @@
-/// The arithmetic is that of pflow/io/edm4hep (reader.py, reco.py, cellid.py), pflow/physics/helix.py and showers.py, in
+/// The formulas are pflow's in io/edm4hep (reader.py, reco.py, cellid.py), physics/helix.py and physics/showers.py, in
 /// double precision as there.
 
 #include "event.h"
@@ -36,7 +36,7 @@ struct BitField {
   bool is_signed;
 };
 
-/// The bits of a field of an encoding, a list of name:offset:width or, packed one after the other, name:width.
+/// The bits of a field of an encoding, a list of name:offset:width or, packed, name:width.
 std::optional<BitField> bit_field(const std::string& encoding, std::string_view wanted) {
   std::optional<BitField> field;
   int offset = 0;

@@ -87,7 +87,7 @@ using Collections = std::tuple<edm4hep::ReconstructedParticleCollection, edm4hep
                                edm4hep::ParticleIDCollection, podio::UserDataCollection<float>,
                                podio::UserDataCollection<float>>;
 
-/// @param algorithm_type  number by which edm4hep::ParticleID names the algorithm: that of its ParticleIDMeta
+/// @param algorithm_type  number by which edm4hep::ParticleID names the algorithm, its ParticleIDMeta's
 Collections make_collections(const Reconstructor& reconstructor, const Reconstruction& reconstruction,
                              const Event& event, std::int32_t algorithm_type);
 

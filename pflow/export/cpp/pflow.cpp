@@ -1,7 +1,7 @@
 /// Hits and tracks to the encoder's inputs, and the refinement's outputs to particles.
 ///
-/// All arithmetic is in the three graphs, which are run one after the other; tensors go from one to the next by their
-/// names, as 'how_to' in the model's tokens.json says.
+/// All arithmetic is in the three graphs, encoder, decoder and refinement; tensors go from graph to graph by name, as
+/// 'how_to' in the model's tokens.json says.
 
 #include "pflow.h"
 
@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <iterator>
@@ -74,13 +75,13 @@ class Graph {
 
   /// A text in the file's metadata; throws Error where there is none and no default.
   std::string metadata(const char* key, const char* otherwise = nullptr) const {
-    const Ort::AllocatedStringPtr found =
+    const Ort::AllocatedStringPtr text =
         session_.GetModelMetadata().LookupCustomMetadataMapAllocated(key, allocator_);
-    if (!found && !otherwise) throw Error(path_, std::string("expected metadata '") + key + "'");
-    return found ? found.get() : otherwise;
+    if (!text && !otherwise) throw Error(path_, std::string("expected metadata '") + key + "'");
+    return text ? text.get() : otherwise;
   }
 
-  /// Numbers in the file's metadata, one after the other.
+  /// Numbers in the file's metadata, separated by spaces.
   template <class... Number>
   void read(const char* key, Number&... numbers) const {
     std::istringstream text(metadata(key));
@@ -171,7 +172,7 @@ template <class Object, class Number>
 std::vector<Number> column(const char* part, const std::vector<Object>& objects,
                            const std::vector<Member<Object, Number>>& members, bool all_known) {
   std::vector<Number> values;
-  values.reserve(std::max<std::size_t>(1, objects.size() * members.size()));  // not a null pointer if there are none
+  values.reserve(std::max<std::size_t>(1, objects.size() * members.size()));  // no null pointer without objects
   for (std::size_t i = 0; i < objects.size(); ++i) {
     for (const auto& member : members) {
       const Number value = objects[i].*member.at;
@@ -204,7 +205,7 @@ class Table {
   }
 
   std::size_t size() const { return size_; }
-  const Number& operator()(std::size_t row, std::size_t at = 0) const { return data_[row * columns_ + at]; }
+  const Number& operator()(std::size_t row, std::size_t column = 0) const { return data_[row * columns_ + column]; }
 
   bool finite() const {
     return std::all_of(data_, data_ + size_ * columns_, [](Number x) { return std::isfinite(double(x)); });
@@ -240,6 +241,19 @@ class Clock {
 
 // -------------------------------------------------------------------------------------------------- Reconstructor
 
+namespace {
+
+/// An environment that sends no usage data, as Microsoft's builds do since 1.29, also of jobs on a farm. The call leaves
+/// their thread and the events of the start; the variable stops these too, if it is set before the first environment.
+Ort::Env make_environment() {
+  setenv("ORT_DISABLE_TELEMETRY", "1", 0);
+  Ort::Env environment(ORT_LOGGING_LEVEL_WARNING, "pflow");
+  environment.DisableTelemetryEvents();
+  return environment;
+}
+
+}  // namespace
+
 class Reconstructor::Implementation {
  public:
   Implementation(const std::filesystem::path& folder, const Options& options)
@@ -247,7 +261,6 @@ class Reconstructor::Implementation {
         encoder_(env_, folder / "encoder.onnx", options.threads),
         decoder_(env_, folder / "decoder.onnx", options.threads),
         refinement_(env_, folder / "refinement.onnx", options.threads) {
-    env_.DisableTelemetryEvents();  // Microsoft's builds send usage data, also of jobs on a farm
     if (encoder_.metadata("format") != "4" || encoder_.metadata("architecture") != "pointing")
       throw Error(encoder_.path(), "expected an export of a pointing network in format 4");
     encoder_.read("energy_above", energy_above_);
@@ -257,7 +270,7 @@ class Reconstructor::Implementation {
     subdetectors_ = split(encoder_.metadata("subdetectors"));
     reads_tracks_ = encoder_.metadata("tracks") == "1";
     if (split(encoder_.metadata("classes")) != std::vector<std::string>(classes.begin(), classes.end()))
-      throw Error(encoder_.path(), "its classes of particles are not those of this library");
+      throw Error(encoder_.path(), "its classes of particles differ from this library's");
     connect();
   }
 
@@ -400,13 +413,13 @@ class Reconstructor::Implementation {
   template <class Number>
   static Table<Number> table(const Graph& graph, const std::vector<Ort::Value>& outputs, const std::string& name,
                              std::size_t columns = 1) {
-    const std::size_t at = index_of(graph.outputs(), name);
-    if (at == outputs.size()) throw Error(graph.path(), "expected the output '" + name + "'");
-    return Table<Number>(name, outputs[at], columns, graph.path());
+    const std::size_t index = index_of(graph.outputs(), name);
+    if (index == outputs.size()) throw Error(graph.path(), "expected the output '" + name + "'");
+    return Table<Number>(name, outputs[index], columns, graph.path());
   }
 
   Options options_;
-  Ort::Env env_{ORT_LOGGING_LEVEL_WARNING, "pflow"};
+  Ort::Env env_ = make_environment();
   Ort::MemoryInfo memory_ = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
   Graph encoder_, decoder_, refinement_;
   float energy_above_ = 0.0f;  // GeV
@@ -415,7 +428,7 @@ class Reconstructor::Implementation {
   bool reads_tracks_ = false;
   std::vector<std::string> subdetectors_;
   std::vector<bool> all_known_;  // of the encoder's inputs
-  std::vector<std::string> names_;  // of values: what is read of the encoder, the decoder's inputs first, and the decoder's
+  std::vector<std::string> names_;  // of values: the encoder's that are read, the decoder's inputs first, and the decoder's
 };
 
 Reconstructor::Reconstructor(const std::string& folder, const Options& options)

@@ -20,7 +20,7 @@
 
 namespace pflow {
 
-/// What is wrong with a model's folder or with an event.
+/// A model's folder or an event cannot be used.
 class Error : public std::runtime_error {
  public:
   Error(const std::string& field, const std::string& message)

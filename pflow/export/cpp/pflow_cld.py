@@ -15,6 +15,7 @@ args = parser.parse_known_args()[0]
 io = IOSvc("IOSvc")
 io.Input = args.input
 io.Output = args.output
+io.OutputType = "rntuple"  # podio 1.7 aborts some jobs that write a TTree
 
 subdetectors = {  # of the model for each collection
     "ECALBarrel": "ecal_barrel",

@@ -1,12 +1,12 @@
 /// Reconstructs the events of an EDM4hep file: its frames, with the collections `PFlow...` beside those of the input.
 ///
-///     pflow_podio [--threads N] [--on-error raise|skip] [--max-hits N] [--rntuple] MODEL IN.root OUT.root
+///     pflow_podio [--threads N] [--on-error raise|skip] [--max-hits N] [--ttree] MODEL IN.root OUT.root
 ///                 COLLECTION=SUBDETECTOR... [TRACKS]
 ///
 /// MODEL is the folder that `pflow export` wrote. Each collection of calorimeter hits is named with the calorimeter of
 /// the model that it belongs to (ECALBarrel=ecal_barrel), and the collection of tracks alone. N threads (1) reconstruct
 /// as many events at a time; the output is the same. `--on-error skip` leaves events that cannot be used empty and
-/// flagged, and the program exits with 3. OUT.root, a TTree or with `--rntuple` an RNTuple, appears when it is whole.
+/// flagged, and the program exits with 3. OUT.root, an RNTuple or with `--ttree` a TTree, appears when it is whole.
 
 #include <edm4hep/Constants.h>
 #include <edm4hep/utils/ParticleIDUtils.h>
@@ -28,7 +28,7 @@ namespace {
 struct Arguments {
   unsigned threads = 1;
   bool skip = false;
-  std::string type = "default";
+  std::string type = "rntuple";
   pflow::Options options;
   std::vector<std::string> files;                         // model, input and output
   std::vector<std::pair<std::string, std::string>> hits;  // collection and calorimeter
@@ -57,8 +57,8 @@ Arguments parse(const std::vector<std::string>& words) {
       arguments.skip = choice == "skip";
       if (!arguments.skip && choice != "raise")
         throw pflow::Error("--on-error", "expected raise or skip, found '" + choice + "'");
-    } else if (*word == "--rntuple") {
-      arguments.type = "rntuple";
+    } else if (*word == "--ttree") {
+      arguments.type = "root";
     } else if (word->rfind("--", 0) == 0) {
       throw pflow::Error(*word, "no such option");
     } else if (arguments.files.size() < 3) {
@@ -76,7 +76,7 @@ Arguments parse(const std::vector<std::string>& words) {
 
 template <class Collection>
 const Collection* collection(const podio::Frame& frame, const std::string& name) {
-  if (const auto* wanted = dynamic_cast<const Collection*>(frame.get(name))) return wanted;
+  if (const auto* typed = dynamic_cast<const Collection*>(frame.get(name))) return typed;
   std::string text = "no such " + std::string(Collection::typeName) + "; the file has";
   for (const std::string& available : frame.getAvailableCollections())
     if (dynamic_cast<const Collection*>(frame.get(available))) text += " " + available;

@@ -46,7 +46,7 @@ class Clock {
   std::chrono::steady_clock::time_point wall_ = std::chrono::steady_clock::now();
 };
 
-/// The numbers of a line from a character on, one after the other.
+/// The numbers of a line from a character on.
 class Numbers {
  public:
   Numbers(const std::string& text, std::size_t begin, std::size_t line)
