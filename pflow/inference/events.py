@@ -102,9 +102,6 @@ def reconstruct(
         events = read_events(events, detector=trained_on, truth=False, on_error=on_error)
         if trained_on is not None:
             check_geometry(events[:20], trained_on)
-    subject = Subject(first_events(events), Expected(sample=model.tokeniser.sample))
-    if said := problems(check_sample(subject)):
-        warnings.warn(f"{events.path or 'these events'}: {said}", ImplausibleWarning, 2)
     warn_of_engine(engine)
     ready = Engine(model, device=device, decoding=decoding, max_particles=max_particles, batch_size=batch_size)
     kept, left_out = leave_out(events.without_truth())
@@ -112,6 +109,9 @@ def reconstruct(
         error = events.error_of(events.without_truth().violations()[0])
         warnings.warn(f"hits or tracks cannot be used and are left out; the first: {error}", LeftOutWarning, 2)
     usable = usable_events(kept, max_hits, on_error)
+    subject = Subject(first_events(usable), Expected(sample=model.tokeniser.sample))
+    if said := problems(check_sample(subject)):
+        warnings.warn(f"{events.path or 'these events'}: {said}", ImplausibleWarning, 2)
     reconstruction = reconstruct_valid(usable, ready, on_error)
     momentum = reconstruction.track_momentum(usable).sum(axis=0)
     warn_of_tracks(momentum, count_flags(reconstruction.flags), len(events), events.path or "these events")
