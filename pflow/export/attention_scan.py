@@ -26,14 +26,18 @@ MAX_SINGLE = 1000.0
 to 6e-8 of the strength."""
 
 
-def attend_by_scan(query: Tensor, key: Tensor, value: Tensor, directions: Directions, strength: Tensor) -> Tensor:
-    """As `pflow.model.pointing.nearby.attend_nearby`, and another graph where it is traced."""
-    if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+def attend_by_scan(
+    query: Tensor, key: Tensor, value: Tensor, directions: Directions, strength: Tensor, *, strengths: list[float]
+) -> Tensor:
+    """As `pflow.model.pointing.nearby.attend_nearby`, and the placeholder where it is exported.
+
+    `strengths` are the numbers of `strength`, which an exported tensor does not tell.
+    """
+    if not torch.compiler.is_compiling():
         return attend_nearby(query, key, value, directions, strength)
     queries, keys, values = list(query.unbind(1)), list(key.unbind(1)), list(value.unbind(1))
     starts, stops = slices_nearby(query, key, directions, strength).unbind()  # [H, B] each
     slices, widths = [], []
-    strengths = [float(of_head) for of_head in strength.unbind()]
     sliced = [int(of_head > MAX_WIDE) for of_head in strengths]
     precise = [of_head if of_head > MAX_SINGLE else 0.0 for of_head in strengths]
     unit = directions.unit.float()
@@ -52,36 +56,25 @@ def attend_by_scan(query: Tensor, key: Tensor, value: Tensor, directions: Direct
     columns = torch.cat([directions.unit, -one], dim=1)
     in_blocks = torch.cat(queries, dim=1).index_select(0, row_in_block).view(-1, ROWS, sum(widths))
     tensors = in_blocks, rows, columns, *slices, *keys, *values
-    attended: Tensor = _AttentionInBlocks.apply(widths, sliced, precise, *tensors)  # type: ignore[no-untyped-call]
     width = sum(int(part.shape[1]) for part in values)
+    attended = torch.onnx.ops.symbolic(
+        f"{DOMAIN}::{PLACEHOLDER}",
+        tensors,
+        {"widths": widths, "sliced": sliced, "strengths": precise},
+        dtype=query.dtype,
+        shape=(in_blocks.shape[0], ROWS, width),
+        version=1,
+    )
     return attended.view(-1, width)[: unit.shape[0]]
 
 
-class _AttentionInBlocks(torch.autograd.Function):
-    """A placeholder for the attention of all heads in blocks of rows, float [B, R, H D].
-
-    All heads of a block are computed together, as much as caches hold. Parameters are K of each head; of each head, 1:
-    it sees one slice of the tokens in each block; of each head, whose strength (n_i . n_j - 1) is added to the logits
-    (0: directions are part of its queries and keys); and `_Tensors`.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, widths: list[int], sliced: list[int], strengths: list[float], *tensors: Tensor) -> Tensor:
-        parts = _Tensors.of(tensors, sliced)
-        width = sum(int(value.shape[1]) for value in parts.values)
-        placeholder: Tensor = parts.queries[..., :1].repeat(1, 1, width)
-        return placeholder
-
-    @staticmethod
-    def symbolic(g: Any, widths: list[int], sliced: list[int], strengths: list[float], *tensors: Any) -> Any:
-        placeholder = g.op(
-            f"{DOMAIN}::{PLACEHOLDER}", *tensors, widths_i=widths, sliced_i=sliced, strengths_f=strengths
-        )
-        return placeholder.setType(tensors[0].type().with_sizes([None, None, None]))
-
-
 class _Tensors(NamedTuple):
-    """The tensors of the placeholder, or their names."""
+    """Names of the inputs of the placeholder for the attention of all heads in blocks of rows, float [B, R, H D].
+
+    All heads of a block are computed together, as much as caches hold. Attributes are ``widths``, K of each head;
+    ``sliced``, 1 for a head that sees one slice of the tokens in each block; and ``strengths`` of the heads for which
+    strength (n_i . n_j - 1) is added to the logits (0: directions are part of its queries and keys).
+    """
 
     queries: Any  # float [B, R, sum of K]
     rows: Any  # double [B, R, 4]; n_i . n_j - 1 = -|n_i - n_j|^2 / 2 is the product of a row and a column

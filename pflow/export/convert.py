@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,6 +14,9 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 import torch
+from onnx_ir.passes import common as passes
+from onnxscript import ir, optimizer, rewriter
+from onnxscript.rewriter.rules import common as rules
 from torch import Tensor
 
 from pflow.errors import ConfigError
@@ -28,27 +33,31 @@ TOLERANCE = 1e-3
 MAX_STEPS = 8
 """Most steps of a loop that are compared."""
 
-_EXPECTED = (
-    (r"Converting a tensor to a Python \w+ might cause the trace to be incorrect", Warning),
-    (r"torch\.\w+ results are registered as constants in the trace", Warning),
-    ("Using len to get tensor shape might cause the trace to be incorrect", Warning),
-    ("Exporting aten::index operator of advanced indexing", UserWarning),
-    ("You are using the legacy TorchScript-based ONNX export", DeprecationWarning),
-    ("The feature will be removed", DeprecationWarning),  # torch's exporter uses its own old interface
-    ("Constant folding - Only steps=1 can be constant folded", UserWarning),
+
+RULES = (
+    rules.no_op_cast_rule,
+    rules.cast_cast_rule,
+    rules.no_op_transpose_rule,
+    rules.transpose_transpose_rule,
+    rules.unsqueeze_unsqueeze_rule,
+    rules.reshape_reshape_rule,
+    rules.one_reshape_matmul_reshape_rule,
+    rules.two_reshapes_matmul_reshape_rule,
+    rules.matmul_add_to_gemm_rule,
+    rules.transpose_a_matmul_add_to_gemm_rule,
+    rules.transpose_b_matmul_add_to_gemm_rule,
+    rules.transpose_ab_matmul_add_to_gemm_rule,
 )
+"""Of onnxscript's, all that change nothing but the form; it also has rules that leave out a summand below 1e-8, such as
+that of a logarithm, which is why the exporter's own optimisation is off."""
 
 
 def to_onnx(graph: Graph | Loop, path: Path, *, metadata: dict[str, str]) -> list[str]:
-    """Convert a graph and write it to a file, with the texts `metadata`; names of the inputs that the file has.
+    """Convert a graph and write it to a file, with the texts `metadata`, which a runtime shows.
 
-    A runtime shows the texts. Inputs that the module does not use are not in the file.
-
-    Uses torch's older exporter, which traces: the newer one (``dynamo=True``) cannot convert these graphs in torch 2.5
-    and takes ten times as long in 2.13. Tracing turns sizes that Python reads into constants, of which torch warns.
-    Here those are numbers of features and heads; tests run the files with other lengths than the example's.
+    Returns the names of the inputs that the file has: inputs that the module does not use are left out.
     """
-    model = _traced(graph, path) if isinstance(graph, Graph) else _in_loop(_traced(graph.step, path), graph)
+    model = _converted(graph) if isinstance(graph, Graph) else _in_loop(_converted(graph.step), graph)
     onnx.helper.set_model_props(model, metadata)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
@@ -87,30 +96,84 @@ def _compare(found: npt.NDArray[Any], expected: npt.NDArray[Any], what: str) -> 
         raise ConfigError(f"{what} differs in ONNX Runtime from torch: {text}") from error
 
 
-def _traced(graph: Graph, path: Path) -> Any:
-    """The ONNX model of a graph; `path` is written on the way."""
-    specs = (*graph.inputs, *graph.outputs)
-    graph.module.eval()  # or the exporter leaves all in it in training mode
-    with warnings.catch_warnings(), translations(OPSET):
-        for message, category in _EXPECTED:
-            warnings.filterwarnings("ignore", message, category)
-        torch.onnx.export(
-            graph.module,
-            graph.example,
-            str(path),
-            dynamo=False,
+def _converted(graph: Graph) -> Any:
+    """The ONNX model of a graph."""
+    graph.module.eval()
+    dynamic = tuple(dict.fromkeys(spec.axes, torch.export.Dim.DYNAMIC) for spec in graph.inputs)
+    with _quiet():
+        program = torch.export.export(graph.module, graph.example, dynamic_shapes={"arrays": dynamic}, strict=False)
+        converted = torch.onnx.export(
+            program,
+            dynamo=True,
             opset_version=OPSET,
             input_names=[spec.name for spec in graph.inputs],
             output_names=[spec.name for spec in graph.outputs],
-            dynamic_axes={spec.name: spec.axes for spec in specs},
+            custom_translation_table=translations(),
+            optimize=False,
+            verbose=False,
         )
-    model = onnx.load(str(path))
+        assert converted is not None
+        model = _simplified(converted.model)
     expand_attention(model, onnx)
     _count_axes_from_front(model)
-    for value, spec in zip(model.graph.output, graph.outputs, strict=True):  # tracing loses the fixed sizes
-        element = value.type.tensor_type.elem_type
-        value.CopyFrom(onnx.helper.make_tensor_value_info(spec.name, element, spec.shape))
+    _forget_sources(model)
+    used = set(_names_read(model.graph.node)) | {value.name for value in model.graph.output}
+    inputs = [spec for spec in graph.inputs if spec.name in used]
+    for values, tensors in ((model.graph.input, inputs), (model.graph.output, graph.outputs)):
+        del values[:]
+        values.extend(_info(tensors))
     return model
+
+
+def _simplified(model: ir.Model) -> Any:
+    """The model without operators that are constant, repeated or without effect."""
+    for _ in range(2):
+        optimizer.fold_constants(model)
+        rewriter.rewrite(model, RULES)
+        optimizer.remove_unused_nodes(model)
+    for cleaning in (
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        passes.DeduplicateInitializersPass(),
+        passes.CommonSubexpressionEliminationPass(),
+        passes.RemoveUnusedOpsetsPass(),
+        passes.NameFixPass(),
+    ):
+        cleaning(model)
+    return ir.to_proto(model)
+
+
+def _info(specs: Iterable[TensorSpec]) -> list[Any]:
+    make = onnx.helper
+    return [
+        make.make_tensor_value_info(spec.name, make.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)), spec.shape)
+        for spec in specs
+    ]
+
+
+def _forget_sources(model: Any) -> None:
+    """Remove what the exporter notes of each operator: lines of code, and files of this machine."""
+    model.ClearField("metadata_props")
+    for values in (model.graph.node, model.graph.value_info, model.graph.input, model.graph.output):
+        for value in values:
+            value.ClearField("metadata_props")
+            value.ClearField("doc_string")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's remarks, on packages that are not installed and the like, from the user's terminal."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            for category in (DeprecationWarning, FutureWarning):  # the exporter's own use of torch
+                warnings.simplefilter("ignore", category)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _in_loop(model: Any, loop: Loop) -> Any:
@@ -145,13 +208,7 @@ def _in_loop(model: Any, loop: Loop) -> Any:
         made.append(make.make_node("Slice", [f"all_{row}", "zero", "last", "zero"], [f"kept_{row}"]))
         made.append(make.make_node("Squeeze", [f"kept_{row}", "one"], [row.removeprefix(ROW)]))
 
-    def info(specs: tuple[TensorSpec, ...]) -> list[Any]:
-        return [
-            make.make_tensor_value_info(spec.name, make.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)), spec.shape)
-            for spec in specs
-        ]
-
-    graph = make.make_graph(made, "decoder", info(loop.inputs), info(loop.outputs), initializer=constants)
+    graph = make.make_graph(made, "decoder", _info(loop.inputs), _info(loop.outputs), initializer=constants)
     return make.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 

@@ -1,5 +1,7 @@
 """The attention of one event gives the same in torch and as the Scan of an ONNX model."""
 
+import functools
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -20,9 +22,10 @@ class Attention(torch.nn.Module):
         torch.manual_seed(0)
         self.attention = DirectionalSelfAttention(width=WIDTH, heads=HEADS).eval().requires_grad_(False)
 
-    def forward(self, x: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
+    def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor]:
+        x, unit = arrays
         directions, order = Directions.of(unit)
-        return self.attention(x[order], directions=directions)
+        return (self.attention(x[order], directions=directions),)
 
 
 def tensors(n_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,9 +41,10 @@ def session(tmp_path_factory):
     path = tmp_path_factory.mktemp("scan") / "attention.onnx"
     widths = {"x": WIDTH, "u": 3, "a": WIDTH}
     x, unit, attended = (TensorSpec(name, "float32", ("tokens", width)) for name, width in widths.items())
-    traced = Attention()
-    traced.attention.attend_nearby = attend_by_scan
-    to_onnx(Graph(module=traced, example=tensors(7), inputs=(x, unit), outputs=(attended,)), path, metadata={})
+    exported = Attention()
+    strengths = exported.attention.strength.tolist()
+    exported.attention.attend_nearby = functools.partial(attend_by_scan, strengths=strengths)
+    to_onnx(Graph(module=exported, example=tensors(300), inputs=(x, unit), outputs=(attended,)), path, metadata={})
     return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
@@ -48,4 +52,4 @@ def session(tmp_path_factory):
 def test_scan_gives_what_torch_gives(session, n_tokens):
     x, unit = tensors(n_tokens)
     (found,) = session.run(None, {"x": x.numpy(), "u": unit.numpy()})
-    np.testing.assert_allclose(found, Attention()(x, unit).numpy(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found, Attention()(x, unit)[0].numpy(), rtol=1e-4, atol=1e-4)

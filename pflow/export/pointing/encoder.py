@@ -5,6 +5,7 @@ Letters: N hits, K tracks, S tokens (cells, then tracks), M items (hits, then tr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,7 +50,8 @@ class EncoderGraph(nn.Module):
         self.inputs = (*(f"hit_{name}" for name in self.hit_fields), *(f"track_{name}" for name in self.track_fields))
         self.outputs: tuple[str, ...] = ()
         for layer in network.encoder.stack.layers:
-            layer.attention.attend_nearby = attend_by_scan
+            strengths = layer.attention.strength.tolist()
+            layer.attention.attend_nearby = functools.partial(attend_by_scan, strengths=strengths)
 
     def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
         """Encode."""

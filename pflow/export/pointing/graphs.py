@@ -180,7 +180,7 @@ def _example_source(model: TrainedModel, encoder: EncoderGraph) -> dict[str, Ten
         "track_momentum": p,
         "track_charge": torch.tensor([1.0, -1.0, 1.0]),
         "track_calo_position": p * (detector.ecal_inner_radius / p[:, :1]),
-        "track_calo_momentum": p,
+        "track_calo_momentum": p.roll(1, dims=0),  # other numbers: tensors that are the same become one input
         **{
             f"track_{name}": torch.full((EXAMPLE_TRACKS,), math.exp(-i)) for i, name in enumerate(("d0", "z0", "omega"))
         },

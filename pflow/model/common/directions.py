@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 
 def unit_vector(theta: Tensor, phi: Tensor) -> Tensor:
@@ -16,10 +15,13 @@ def unit_vector(theta: Tensor, phi: Tensor) -> Tensor:
     return torch.stack([theta.sin() * phi.cos(), theta.sin() * phi.sin(), theta.cos()], dim=-1)
 
 
+def normalise(vectors: Tensor) -> Tensor:
+    """Vectors [..., 3] divided by their lengths; null vectors stay."""
+    return vectors / torch.linalg.vector_norm(vectors, dim=-1, keepdim=True).clamp(min=1e-12)
+
+
 def tangent_basis(direction: Tensor) -> tuple[Tensor, Tensor]:
     """Unit vectors of increasing polar angle and azimuth at unit vectors float [..., 3]; on the z axis phi is y."""
-    x, y, _ = torch.eye(3, dtype=direction.dtype, device=direction.device).unbind()
-    with torch.autocast(direction.device.type, enabled=False):  # bfloat16 would round angles
-        across = (direction + 1e-12 * x) @ (torch.outer(x, y) - torch.outer(y, x))  # the z axis times it
-    phi = functional.normalize(across, dim=-1)
+    x, y, z = direction.unbind(-1)
+    phi = normalise(torch.stack([-y, x + 1e-12, torch.zeros_like(z)], dim=-1))
     return torch.linalg.cross(phi, direction), phi

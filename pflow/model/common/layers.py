@@ -31,7 +31,7 @@ class Packing(NamedTuple):
 
         A traced graph is not packed either: it would hold the lengths as constants.
         """
-        if mask is None or mask.device.type != "cpu" or torch.jit.is_tracing() or len(mask) == 0:  # type: ignore[attr-defined, no-untyped-call]
+        if mask is None or mask.device.type != "cpu" or torch.compiler.is_compiling() or len(mask) == 0:
             return None
         return cls(mask, tuple(mask.sum(1).tolist()))
 
@@ -51,7 +51,7 @@ def gelu(x: Tensor) -> Tensor:
     For contiguous tensors on a CPU torch calls oneDNN, which makes a kernel for each new shape: 70 us, ten times the
     work for a few hundred rows. Torch's own kernel takes the transposed view.
     """
-    if x.device.type != "cpu" or x.ndim < 2 or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+    if x.device.type != "cpu" or x.ndim < 2 or torch.compiler.is_compiling():
         return functional.gelu(x)
     return functional.gelu(x.transpose(0, -1)).transpose(0, -1)
 

@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.model.common.attention import CrossAttention, attend
 from pflow.model.common.cache import KeyValue
+from pflow.model.common.directions import normalise
 from pflow.model.pointing.nearby import Directions, attend_nearby, nearness_of
 
 MIN_STRENGTH, MAX_STRENGTH = 3.0, 3000.0
@@ -58,6 +59,11 @@ class DirectionalSelfAttention(nn.Module):
         self.log_strength = nn.Parameter(torch.zeros(heads))
         self.attend_nearby = attend_nearby  # an export has another
 
+    @property
+    def strength(self) -> Tensor:
+        """Of the preference for similar directions, float [H]."""
+        return self.get_buffer("initial_strength") * self.log_strength.exp()
+
     @torch.no_grad()
     def set_initial_values(self) -> None:
         """Set the initial strengths."""
@@ -77,7 +83,7 @@ class DirectionalSelfAttention(nn.Module):
         Packed events, [1, N, W], have `lengths` (in training); one event in evaluation, [S, W], has its `directions`,
         in their order, in place of `unit`.
         """
-        strength = self.get_buffer("initial_strength") * self.log_strength.exp()  # [H]
+        strength = self.strength
         query, key = torch.split(self.query_key(x), self.heads * self.key_width, dim=-1)
         # In full precision under autocast: bfloat16 does not resolve the angles that a narrow head prefers.
         query, key, value = query.float() * self.key_width**-0.5, key.float(), self.value(x).float()
@@ -107,7 +113,7 @@ def _attend_to_all(
     batch, heads, length, _ = query.shape
     query, key = functional.pad(query, (0, 3)), functional.pad(key, (0, 3))  # the fused kernels want equal widths
     n_rows = max(1, MAX_BIASES // max(1, batch * heads * length))
-    direction = functional.normalize(unit.double(), dim=-1)
+    direction = normalise(unit.double())
     attended = []
     for start in range(0, max(length, 1), n_rows):
         rows = slice(start, start + n_rows)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pflow.data.batch import Batch
+from pflow.model.common.directions import normalise
 
 FAR = 2000.0
 """Distance from the vertex, along its momentum, of a track whose position at the calorimeter is not known, mm."""
@@ -239,7 +240,7 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
     unknown = (readout.track_position == 0).all(-1, keepdim=True)
     track_position = torch.where(unknown, FAR * readout.track_direction, readout.track_position)
     position = torch.cat([hit_position, track_position], dim=1)
-    unit = functional.normalize(position, dim=-1)
+    unit = normalise(position)
     x, y, z = unit.unbind(-1)
     arc = (ARC_UNIT * torch.hypot(x, y).clamp(min=MIN_RHO))[..., None]
     charge = functional.pad(readout.track_charge, (n_hit_tokens, 0))[..., None]
@@ -254,7 +255,7 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
         azimuth=torch.stack([-y, x, torch.zeros_like(z)], dim=-1) / arc,
     )
     tracks = TokenTracks(
-        unit=functional.normalize(track_momentum, dim=-1),
+        unit=normalise(track_momentum),
         momentum=torch.linalg.vector_norm(track_momentum, dim=-1, keepdim=True),
         charge=charge.sign(),
         is_track=is_track[..., None].to(unit.dtype),
@@ -272,7 +273,7 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
     )
 
     item_position = torch.cat([readout.position, track_position], dim=1)
-    item_unit = functional.normalize(item_position, dim=-1)
+    item_unit = normalise(item_position)
     item_energy = torch.cat([energy, torch.zeros_like(momentum)], dim=1)[..., None]
     measured = torch.cat([energy, momentum], dim=1)  # [B, M]
     of_track = torch.cat([none, torch.ones_like(momentum)], dim=1)[..., None]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.api import ModelInputs
-from pflow.model.common.directions import tangent_basis
+from pflow.model.common.directions import normalise, tangent_basis
 from pflow.model.common.layers import FullyConnected, gelu
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import N_CHARGE, PreviousParticles
@@ -277,7 +277,7 @@ def _corrected_direction(directions: Sequence[Tensor], trust: Tensor, angles: Te
     logits = torch.cat([torch.zeros_like(log_sigma), trust], dim=1)
     weights = torch.split(logits.softmax(-1), 1, dim=1)
     weighted = [weight * direction for weight, direction in zip(weights, directions, strict=True)]
-    mean = functional.normalize(sum(weighted[1:], weighted[0]), dim=1)
+    mean = normalise(sum(weighted[1:], weighted[0]))
     theta, phi = tangent_basis(mean)
     off_theta, off_phi = torch.split(log_sigma.exp().detach() * angles, 1, dim=1)
-    return functional.normalize(mean + off_theta * theta + off_phi * phi, dim=1)
+    return normalise(mean + off_theta * theta + off_phi * phi)

@@ -20,7 +20,8 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+
+from pflow.model.common.directions import normalise
 
 ROWS = 128
 """Tokens whose attention is computed at a time."""
@@ -48,7 +49,7 @@ class Directions:
     @classmethod
     def of(cls, unit: Tensor) -> tuple[Directions, Tensor]:
         """From vectors float [S, 3] of at least one token, and the order int64 [S] in which they are."""
-        unit = functional.normalize(unit.double(), dim=-1)
+        unit = normalise(unit.double())
         angle = torch.acos((unit @ _jet_axis(unit)[:, None]).view(-1).float().clamp(-1.0, 1.0))
         # A token without direction is equally far from all.
         angle = torch.where(unit.square().sum(1).min() < 0.5, torch.zeros_like(angle), angle)
@@ -67,7 +68,7 @@ def _jet_axis(unit: Tensor) -> Tensor:
     for _ in range(4):  # its 16th power, of which the largest eigenvector remains
         spread = spread @ spread
         spread = spread / spread.square().sum().clamp(min=1e-300).sqrt()
-    return functional.normalize(spread[spread.square().sum(1).argmax()], dim=0)
+    return normalise(spread[spread.square().sum(1).argmax()])
 
 
 def nearness_of(unit: Tensor, others: Tensor) -> Tensor:

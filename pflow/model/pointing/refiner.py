@@ -93,7 +93,7 @@ class PairwiseMessages(nn.Module):
         to, by = event * n + to, event * n + by  # receiver and sender of each pair, [Q]
         start, end = (direction.flatten(0, 1).index_select(0, at) for at in (to, by))
         angle = (end - start).square().sum(-1).clamp(min=1e-12).sqrt()  # rad, for small angles
-        energies = (log_energy.flatten().index_select(0, at) / 2.0 for at in (to, by))
+        energies = (log_energy.flatten().to(angle.dtype).index_select(0, at) / 2.0 for at in (to, by))
         pairs = PairList.where(hit_fraction > MIN_SLOPE_FRACTION)
         fraction = pairs.values(hit_fraction)
         full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
@@ -103,7 +103,7 @@ class PairwiseMessages(nn.Module):
         features = [
             delta_features(start, end),
             torch.stack([(angle + 1e-3).log() / 2.0, *energies], dim=-1),
-            _slope_features(slope.index_select(0, to), slope.index_select(0, by), start, end),
+            _slope_features(slope.index_select(0, to), slope.index_select(0, by), start, end).to(angle.dtype),
         ]
         geometry = self.geometry(torch.cat(features, dim=-1).to(x.dtype))
         receivers, senders = self.receiver(x).flatten(0, 1), self.sender(x).flatten(0, 1)
@@ -119,6 +119,7 @@ def _slope_features(slope: Tensor, other_slope: Tensor, start: Tensor, end: Tens
     Of `shower_slopes` [Q, 2] and unit vectors [Q, 3] of the first and the other particle.
     """
     side = (start[:, 0] * end[:, 1] - start[:, 1] * end[:, 0]).sign()  # 1: the other has the larger azimuth
+    side = side.to(slope.dtype)
     theta, phi = (slope / SLOPE_UNIT).asinh().unbind(-1)
     other_theta, other_phi = (other_slope / SLOPE_UNIT).asinh().unbind(-1)
     return torch.stack([phi * side, -other_phi * side, theta.abs(), other_theta.abs()], dim=-1)

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from pflow.model.common.directions import tangent_basis
+from pflow.model.common.directions import normalise, tangent_basis
 from pflow.model.common.layers import FullyConnected
 from pflow.model.pointing.pairs import Pairs
 from pflow.model.pointing.showers import Showers, ramp_down
@@ -47,9 +46,9 @@ def front_direction(showers: Showers, pairs: Pairs, *, depth: float) -> Tensor:
     position = showers.position
 
     def towards(weight: Tensor) -> Tensor:
-        return functional.normalize(pairs.sums(weight * position), dim=1)  # [N, 3]
+        return normalise(pairs.sums(weight * position))  # [N, 3]
 
-    axis = functional.normalize(showers.centre, dim=1)
+    axis = normalise(showers.centre)
     mean = (showers.linear_centre * axis).sum(1, keepdim=True)  # along the axis, mm
     falls_over = (depth * showers.energy.sqrt()).clamp(min=MIN_DEPTH)
     rows = pairs.particle_rows(torch.cat([axis, mean, falls_over], dim=1))
@@ -72,7 +71,7 @@ def with_front_direction(
     front = front_direction(showers, pairs, depth=depth)
     near = (front - direction).square().sum(-1) < MAX_CHANGE**2  # the angle, as it is small
     weight = 1.0 / (1.0 + (showers.energy / FULL_ENERGY).square().square())
-    joined = functional.normalize(direction + weight * (front - direction), dim=-1)
+    joined = normalise(direction + weight * (front - direction))
     return torch.where((is_photon & near)[..., None], joined, direction)
 
 
@@ -96,7 +95,7 @@ def shower_slopes(showers: Showers, pairs: Pairs) -> Tensor:
     position, fraction = showers.position, showers.fraction
     # A shower of many small hits has no weights.
     centre = torch.where(showers.norm > 0, showers.centre, showers.linear_centre)
-    direction = functional.normalize(centre, dim=1)
+    direction = normalise(centre)
     axes = pairs.particle_rows(torch.cat([direction, *tangent_basis(direction)], dim=1)).view(3, 3, -1)
     depth, off = torch.split((axes * position).sum(1), [1, 2])  # mm
     ahead = depth > 1.0
@@ -135,4 +134,4 @@ class ConversionDirectionCorrection(nn.Module):
         size = (slope / SLOPE_UNIT).abs().asinh()
         fraction = self.fraction(torch.cat([features, size], dim=-1)).sigmoid()
         _, phi = tangent_basis(direction)
-        return functional.normalize(direction - fraction * slope[..., 1:] * phi, dim=-1)
+        return normalise(direction - fraction * slope[..., 1:] * phi)

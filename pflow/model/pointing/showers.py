@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from pflow.model.common.directions import tangent_basis
+from pflow.model.common.directions import normalise, tangent_basis
 from pflow.model.pointing.geometry import ItemSums
 from pflow.model.pointing.pairs import Pairs, lengths
 
@@ -130,8 +129,8 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
     energies, n_hits, momenta, of_tracks = torch.split(showers.sums, [2, 1, 3, 2], dim=1)  # as of `ItemSums`
     energy, track_energy = torch.split(energies, 1, dim=1)
 
-    along_tracks = functional.normalize(momenta + 1e-6 * seed_unit, dim=1)
-    centre, linear = (functional.normalize(one, dim=1) for one in (showers.centre, showers.linear_centre))
+    along_tracks = normalise(momenta + 1e-6 * seed_unit)
+    centre, linear = (normalise(one) for one in (showers.centre, showers.linear_centre))
     direction = _between(along_tracks, centre, presence)
     linear = _between(direction, linear, presence)
     by_tracks = _between(direction, along_tracks, ramp_up(track_energy, TRACK_MOMENTUM, width=TRACK_MOMENTUM_WIDTH))
@@ -166,4 +165,4 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
 
 def _between(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
     """Unit vectors [N, 3]: `a` where the weight float [N, 1] of `b` is 0, `b` where it is 1."""
-    return functional.normalize(a + weight * (b - a), dim=1)
+    return normalise(a + weight * (b - a))

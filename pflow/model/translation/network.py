@@ -12,13 +12,12 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from pflow.data.batch import Batch, TokenSet
 from pflow.model.api import ModelInputs
 from pflow.model.common.attention import CrossAttention, SelfAttention
 from pflow.model.common.cache import Cache, KeyValue
-from pflow.model.common.directions import unit_vector
+from pflow.model.common.directions import normalise, unit_vector
 from pflow.model.common.initialise import initialise
 from pflow.model.common.layers import Encoder, FullyConnected, Residual, TransformerLayer, final_norm, stack
 from pflow.model.translation.config import TranslationNetworkConfig
@@ -185,7 +184,7 @@ class Heads(nn.Module):
                 theta, phi = place
                 direction = unit_vector(theta + torch.pi / 2, phi)
             else:
-                direction = functional.normalize(torch.stack(place, dim=-1), dim=-1)
+                direction = normalise(torch.stack(place, dim=-1))
         return {**prediction, "energy": energy, "direction": direction}
 
 
