@@ -59,8 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", help=argparse.SUPPRESS)  # deprecated
     parser.add_argument(
         "--cluster",
-        help="local:N for N processes, a YAML file of a batch system to submit them to (configs/cluster), or the "
-        "address of a dask scheduler (needs pflow[cluster])",
+        help="local:N for N processes, or the address of a dask scheduler (needs pflow[cluster])",
     )
     add_option(parser, "force")
     add_options(parser, "verbose")
