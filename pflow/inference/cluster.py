@@ -5,6 +5,7 @@ The processes are on this machine, or of a scheduler that runs already, such as 
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections import deque
@@ -14,6 +15,7 @@ from typing import Any
 
 from pflow.data.files import Chunk
 from pflow.errors import ConfigError, InputError, first_line, missing_package
+from pflow.inference.engine import BATCH_SIZE
 from pflow.inference.worker import ChunkResult, Job, Outcome, Settings, Task, Worker
 
 CHUNKS_PER_THREAD = 3
@@ -67,6 +69,14 @@ def run_on_cluster(
                 yield _outcome(*in_flight.popleft(), watch)
         while in_flight:
             yield _outcome(*in_flight.popleft(), watch)
+
+
+def entries_of_a_chunk(cluster: str | None, n_entries: int, chunk_size: int) -> int:
+    """At most `chunk_size`, and fewer of a file of `n_entries` if else processes on this machine would be idle."""
+    number = (cluster or "").removeprefix("local:")
+    if not number.isdigit() or int(number) < 2:
+        return chunk_size
+    return min(chunk_size, max(BATCH_SIZE, math.ceil(n_entries / (CHUNKS_PER_THREAD * int(number)))))
 
 
 def _started(cluster: str, stack: ExitStack) -> Any:

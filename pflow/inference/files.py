@@ -25,7 +25,7 @@ from pflow.errors import ConfigError, InputError, PflowError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Flag, count_flags
 from pflow.event.skipped import leave_out_files
-from pflow.inference.cluster import run_on_cluster
+from pflow.inference.cluster import entries_of_a_chunk, run_on_cluster
 from pflow.inference.engine import BATCH_SIZE, pick_device
 from pflow.inference.events import MAX_HITS, check_geometry, warn_of_engine, warn_of_tracks
 from pflow.inference.provenance import describe_input, is_finished, provenance
@@ -248,7 +248,8 @@ class _Plan:
             file = self._open(path)
             inputs.append(describe_input(file))
             read_as = file.detector.name
-            chunks += Chunk.of(file, self.options["chunk_size"])
+            options = self.options
+            chunks += Chunk.of(file, entries_of_a_chunk(options["cluster"], file.num_entries, options["chunk_size"]))
         job.n_entries = sum(entry["entries"] for entry in inputs)
         job.provenance = provenance(inputs, model, self.worker.settings, detector=read_as, **self.options)
         if self.skip_finished and is_finished(job.output, job.provenance, job.n_entries):

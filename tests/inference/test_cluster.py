@@ -8,7 +8,7 @@ import pytest
 
 from pflow.data.files import Chunk
 from pflow.errors import ConfigError, InputError
-from pflow.inference.cluster import _outcome, _Watch
+from pflow.inference.cluster import _outcome, _Watch, entries_of_a_chunk
 from pflow.inference.files import reconstruct_files
 from pflow.inference.worker import Job
 from pflow.io.particles_root import read_reco
@@ -73,6 +73,14 @@ def test_a_cluster_that_cannot_be(checkpoint, sample_dir, tmp_path, monkeypatch,
     sample = sample_dir / "multi_test_small.root"
     with pytest.raises(ConfigError, match=message):
         reconstruct_files([sample], checkpoint=checkpoint, output=tmp_path / "x.root", cluster=cluster)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "n_entries", "expected"),
+    [(None, 367, 256), ("local:1", 367, 256), ("local:2", 367, 62), ("local:2", 20, 32), ("local:4", 10**5, 256)],
+)
+def test_small_files_are_divided_among_processes(cluster, n_entries, expected):
+    assert entries_of_a_chunk(cluster, n_entries, 256) == expected
 
 
 @pytest.fixture
