@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from onnxscript import ir
-from onnxscript import opset18 as op
+from onnxscript import ir, opset18
+
+op: Any = opset18  # its types are those of scripts, not of exported values
 
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:

@@ -17,7 +17,8 @@ def unit_vector(theta: Tensor, phi: Tensor) -> Tensor:
 
 def normalise(vectors: Tensor) -> Tensor:
     """Vectors [..., 3] divided by their lengths; null vectors stay."""
-    return vectors / torch.linalg.vector_norm(vectors, dim=-1, keepdim=True).clamp(min=1e-12)
+    length: Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    return vectors / length.clamp(min=1e-12)
 
 
 def tangent_basis(direction: Tensor) -> tuple[Tensor, Tensor]:
