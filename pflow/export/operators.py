@@ -22,15 +22,24 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         aten.atan2.default: _atan2,
         aten.asinh.default: _asinh,
         aten.gelu.default: _gelu,
+        aten.log10.default: _log10,
         aten.pow.Tensor_Scalar: _pow,
         aten.clamp.default: _clamp,
         aten.clamp.Tensor: _clamp,
         aten.index_select.default: _index_select,
+        aten.scalar_tensor.default: _scalar_tensor,
     }
 
 
 def _constant(value: float, like: Any) -> Any:
     return op.Constant(value=ir.tensor(np.array(value, dtype=like.dtype.numpy())))
+
+
+def _scalar_tensor(value: Any, dtype: int = ir.DataType.FLOAT, **_: Any) -> Any:
+    """Numbers in their own precision: torch's exporter rounds all to single precision, here and in `_log10`."""
+    if isinstance(value, ir.Value):
+        return op.Cast(value, to=dtype)
+    return op.Constant(value=ir.tensor(np.array(value, dtype=ir.DataType(dtype).numpy())))
 
 
 def _hypot(x: Any, y: Any) -> Any:
@@ -62,6 +71,10 @@ def _asinh(x: Any) -> Any:
     size = op.Abs(x)
     log = op.Log(op.Add(size, op.Sqrt(op.Add(op.Mul(size, size), _constant(1.0, x)))))
     return op.Mul(op.Sign(x), log)
+
+
+def _log10(x: Any) -> Any:
+    return op.Div(op.Log(x), _constant(math.log(10.0), x))
 
 
 def _gelu(x: Any, approximate: str = "none") -> Any:
