@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial import cKDTree
 
 from pflow.physics.arrays import namespace
 
@@ -154,6 +153,8 @@ def cell_pitch(position: Floats, distance: Floats) -> float:
     centres = np.unique(np.round(np.column_stack([position, 1e3 * layers_by_position(distance)]), 2), axis=0)
     if len(centres) < MIN_CELLS:
         return 0.0
+    from scipy.spatial import cKDTree  # here: its import takes a twentieth of the start of a reconstruction
+
     nearest = cKDTree(centres).query(centres, k=2)[0][:, 1]
     return float(np.quantile(nearest, 0.1))
 
