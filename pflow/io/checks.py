@@ -1,4 +1,4 @@
-"""What is implausible about the events of a file, with numbers: energies, the field, hits without a target.
+"""Checks whether the events of a file are plausible: energies, the field, hits without a target.
 
 `check_events` runs while a file is read, by every verb, and for `pflow inspect`. A check is a generator in `CHECKS`: it
 takes a `Subject`, and yields nothing where the events do not hold what it needs.
@@ -31,10 +31,10 @@ ELECTRON, MUON = 11, 13
 CHECKED, CHECKED_HITS = 20, 6_000  # most events of a file, and their hits, that are checked while it is read
 
 UNITS = 30.0  # energies that differ by more than this factor are in different units
-RESPONSE = (0.3, 1.5)  # plausible ratios of the energy in hits to that of the stable particles that shower
+RESPONSE = (0.3, 1.5)  # plausible ratios of the energy in hits to the energy of stable particles that shower
 HIT_ENERGY = (2e-5, 1.0)  # GeV, plausible medians of the energies of hits, calibrated or not
 MASS = 1.3  # largest plausible ratio of masses to the PDG's
-FIELD = 0.02  # largest plausible deviation of the transverse momenta of tracks from those of their particles
+FIELD = 0.02  # largest plausible relative difference of the transverse momenta of tracks and their particles
 ANGLE = 0.05  # rad, largest plausible median angle of tracks to their particles
 SHARE, NEAR = 0.67, 60.0  # smallest plausible fraction of tracks that enter the calorimeter so near to a hit, mm
 TURNED = 0.1  # rad, largest plausible median angle of momenta at the calorimeter to those that the helix gives
@@ -63,7 +63,7 @@ COMPARED = (
     ("near_tracks", 2.5, "hits near a track have {} times its momentum"),
     ("b_field", 1.05, "tracks are curved as in {} T"),
 )
-"""Scales that are compared with those of a training sample, the largest plausible ratio, and what is said of them."""
+"""Scales compared with the training sample's: attribute, largest plausible ratio, text of the message."""
 
 
 class Check(NamedTuple):
@@ -88,7 +88,7 @@ class Expected:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """Events under check, what is expected of them, and what several checks compute from them."""
+    """Events under check, what the verb expects of them, and quantities that several checks need."""
 
     events: Events
     expected: Expected
@@ -157,7 +157,7 @@ def check_events(events: Events, expected: Expected | None = None) -> list[Check
     Raises what `pflow.event.truth.select_targets` does.
     """
     subject = Subject(events, expected or Expected())
-    return [found for check in CHECKS for found in check(subject)]
+    return [result for check in CHECKS for result in check(subject)]
 
 
 def check_units(subject: Subject) -> Iterator[Check]:
@@ -214,7 +214,7 @@ def check_entries(subject: Subject) -> Iterator[Check]:
 
 
 def check_tracks(subject: Subject) -> Iterator[Check]:
-    """Momenta and charges of tracks against those of the particles, other than electrons, that they are linked to."""
+    """Compare momenta and charges of tracks with the particles they are linked to, except electrons."""
     events = subject.events
     if events.tracks is None or events.truth is None or events.track_links is None:
         return
@@ -241,7 +241,7 @@ def check_tracks(subject: Subject) -> Iterator[Check]:
 
 
 def check_sample(subject: Subject) -> Iterator[Check]:
-    """The scales of the events against those of the sample that a model was trained on."""
+    """Compare the scales of the events with the sample that the model was trained on."""
     sample, scales = subject.expected.sample, subject.scales
     if sample is None:
         return

@@ -32,7 +32,7 @@ HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 HIT_MEMBERS = READ["CalorimeterHit"]  # members by which EDM4hep calorimeter hits are known
 PARTICLE_MEMBERS = ("PDG", "generatorStatus", "momentum.x")  # members by which EDM4hep Monte Carlo particles are known
-DEFAULT_LAYOUT = "g4"  # the layout of a flat file that no layout fits better; reading it says what is missing
+DEFAULT_LAYOUT = "g4"  # the layout of a flat file that no layout fits; reading then names the missing branch
 MAX_ENTRIES = 10  # entries that are read
 
 MIN_EVENTS = 5
@@ -43,7 +43,7 @@ MARGIN = 10.0  # how far inside the nominal surface a hit may lie, mm
 SLACK = 50.0  # how far outside, mm: support structure between the nominal surface and the first cell
 
 CORNER = 1 / math.cos(math.pi / 8)
-"""Radius of the corner of an octagonal barrel over that of its flat; barrels with more sides lie below."""
+"""Ratio of the outer to the inner radius of a regular octagon; barrels with more sides have a smaller one."""
 
 
 class NoDetectorError(InputError):
@@ -62,7 +62,7 @@ class DetectorMatch:
     geometry: bool | None = None  # whether the ECAL hits lie where its ECAL is; None if that cannot be told
     matched: int = 0  # number of its collections that the file holds
     absent: int = 0  # number of optional ones that it does not
-    missing: tuple[tuple[str, ...], ...] = ()  # alternatives of each required part of which it holds none
+    missing: tuple[tuple[str, ...], ...] = ()  # alternatives of each required part that it lacks
 
     @property
     def fits(self) -> bool:
@@ -90,7 +90,7 @@ def is_hdf5(path: str | PathLike[str]) -> bool:
         with Path(path).open("rb") as stream:
             return stream.read(len(HDF5_SIGNATURE)) == HDF5_SIGNATURE
     except OSError:
-        return False  # open_root says what is wrong
+        return False  # open_root raises the error
 
 
 def sniff(directory: Any, path: str) -> str:
@@ -123,7 +123,7 @@ def sniff(directory: Any, path: str) -> str:
 def best_layout(directory: Any, path: str, detector: Detector | None = None) -> str:
     """Name of the built-in layout of an open flat ntuple: the default for files that pflow wrote.
 
-    Of another file that of the `detector`; if that is not known, of the one whose ECAL lies where the first hits are.
+    For other files, the layout of the `detector`; without one, the layout whose ECAL lies where the first hits are.
     """
     names = sorted(builtin_names("layout"), key=lambda name: name != DEFAULT_LAYOUT)
     if detector is not None:
@@ -144,7 +144,7 @@ def best_layout(directory: Any, path: str, detector: Detector | None = None) -> 
 def geometry_fits(events: Events, detector: Detector) -> bool | None:
     """Whether the ECAL hits of events of any detector lie where the ECAL of `detector` is; None if they cannot tell.
 
-    All but 1 % of the hits must lie in the volume, and the innermost near its front face (with fewer than five events
+    At least 99 % of the hits must lie in the volume, the innermost near its front face (with fewer than five events
     that have hits, a late shower decides nothing). A barrel is a polygon of at least eight sides, so its front lies
     between the inscribed radius and 1.08 times that; an endcap is flat.
     """
@@ -173,7 +173,9 @@ def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[Detec
     """
     detectors = [load_detector(name) for name in builtin_names("detector")]
     if sim:
-        detectors = [detector for detector in detectors if any(own.sim_collections for own in detector.calorimeters)]
+        detectors = [
+            detector for detector in detectors if any(system.sim_collections for system in detector.calorimeters)
+        ]
     return sorted((_match(file, detector, sim) for detector in detectors), key=_rank)
 
 
@@ -219,7 +221,7 @@ def _rank(match: DetectorMatch) -> tuple[bool, bool, int, int, int]:
 def _match(file: PodioFile, detector: Detector, sim: bool | None) -> DetectorMatch:
     missing = tuple(missing_collections(file, detector, sim=sim))
     if missing:
-        names = (name for own in detector.calorimeters for name in (*own.collections, *own.sim_collections))
+        names = (name for system in detector.calorimeters for name in (*system.collections, *system.sim_collections))
         return DetectorMatch(detector=detector, matched=sum(map(file.columns.has, names)), missing=missing)
     reader = Edm4hepReader(file, detector=detector, sim=sim)
     events = _first_events(reader)
@@ -242,11 +244,13 @@ def _first_events(reader: Reader) -> Events | None:
 
 
 def _distances(events: Events, region: str) -> ak.Array:
-    """[event, hit] radius of the ECAL hits of the barrel, or |z| of those of the endcaps, mm; only usable ones."""
+    """[event, hit] radius of the usable ECAL hits of the barrel, or |z| in the endcaps, mm."""
     calorimeters = events.detector.calorimeters
-    wanted = [i for i, own in enumerate(calorimeters) if own.kind == "ecal" and own.region == region]
+    ecal = [
+        i for i, calorimeter in enumerate(calorimeters) if (calorimeter.kind, calorimeter.region) == ("ecal", region)
+    ]
     subdetector = events.hits.subdetector
-    chosen = ak.unflatten(np.isin(jagged.flat(subdetector), wanted), jagged.count(subdetector))
+    chosen = ak.unflatten(np.isin(jagged.flat(subdetector), ecal), jagged.count(subdetector))
     hits = events.hits[chosen]
     values = hits.position.rho if region == "barrel" else abs(hits.position.z)
     return values[np.isfinite(values) & (hits.energy > 0)]  # hits that were left out are at the origin

@@ -64,11 +64,11 @@ def write_events(
                 field_name=lambda outer, inner: f"{outer}.{inner}",
             )
             for chunk in itertools.chain([first], chunks):
-                found = [name for name, _ in chunk.parts()]
-                if (chunk.detector, found) != (first.detector, parts):
+                chunk_parts = [name for name, _ in chunk.parts()]
+                if (chunk.detector, chunk_parts) != (first.detector, parts):
                     raise ConfigError(
                         f"cannot write {path}: chunks with {', '.join(parts)} of detector '{first.detector.name}', and "
-                        f"with {', '.join(found)} of '{chunk.detector.name}'"
+                        f"with {', '.join(chunk_parts)} of '{chunk.detector.name}'"
                     )
                 if len(chunk):
                     tree.extend({str(layout.event): chunk.event} | _groups(chunk, layout, parts))

@@ -29,7 +29,7 @@ whether its tracks were made from Monte Carlo particles."""
 class FlatReader:
     """An open flat ntuple, TTree or RNTuple, read by a layout; fulfils `pflow.io.reader.Reader`.
 
-    The `detector` is by default that of the file's own note (written by pflow), or else the layout's.
+    The `detector` is by default the one in the file's note (written by pflow), else the layout's.
     """
 
     schema = "flat"
@@ -77,7 +77,9 @@ class FlatReader:
             if fields and (truth or part not in TRUTH_PARTS)
         }
         particle = {
-            part: own.pop("particle") for part, own in columns.items() if part in LINKED.values() and "particle" in own
+            part: arrays.pop("particle")
+            for part, arrays in columns.items()
+            if part in LINKED.values() and "particle" in arrays
         }
         if said := self._weights.read(start, stop):
             self.notes["weights"] = f"{said}, and no output keeps them"
@@ -173,9 +175,9 @@ class FlatReader:
             if counts is None:
                 counts, first = lengths, branch.branch
             elif (different := np.flatnonzero(lengths != counts)).size:
-                at = int(different[0])
-                message = f"expected {counts[at]} values, as many as '{first}' has, found {lengths[at]}"
-                raise InputError(message, file=self.path, entry=start + at, field=branch.branch)
+                event = int(different[0])
+                message = f"expected {counts[event]} values, as many as '{first}' has, found {lengths[event]}"
+                raise InputError(message, file=self.path, entry=start + event, field=branch.branch)
             columns[name] = values if branch.scale == 1.0 else values * branch.scale
         return columns
 
@@ -184,9 +186,9 @@ class FlatReader:
         assert self._calorimeter_of_code is not None
         known, index = (np.array(list(column)) for column in zip(*self._calorimeter_of_code.items(), strict=True))
         flat = jagged.flat(codes)
-        at = np.minimum(np.searchsorted(known, flat), len(known) - 1)
+        slot = np.minimum(np.searchsorted(known, flat), len(known) - 1)
         unknown = np.where((flat < 0) | (flat >= len(self.detector.calorimeters)), flat, -1)
-        return jagged.unflatten(np.where(known[at] == flat, index[at], unknown), jagged.count(codes))
+        return jagged.unflatten(np.where(known[slot] == flat, index[slot], unknown), jagged.count(codes))
 
     def _event_numbers(self, start: int, stop: int) -> Any:
         assert self._event is not None

@@ -1,4 +1,4 @@
-"""What a file holds, as plain data: schema, collections, truth, which detector fits, and what is missing."""
+"""What a file holds, as plain data: schema, collections, truth, detectors that fit, missing parts."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class FileContent:
     absent: tuple[str, ...] = ()  # optional collections of the detector that the file does not hold
     has_truth: bool = False  # particles, and links from hits to them
     truth_tracks: bool = False  # whether tracks are made from Monte Carlo particles
-    bad_entries: dict[int, str] = dataclasses.field(default_factory=dict)  # and what is wrong with each
+    bad_entries: dict[int, str] = dataclasses.field(default_factory=dict)  # with the error of each
     checks: tuple[Check, ...] = ()  # of the first entries
     collections: tuple[Collection, ...] = ()  # of a podio file, whether the detector names them or not
     missing: tuple[MissingPart, ...] = ()
@@ -139,19 +139,19 @@ def inspect_truth(
         events, *_ = file.read_all(0, entries)
     selected = select_targets(events, **(targets or {}))
     fields = ["index", "pdg", "energy"]
-    found = []
+    summaries = []
     for number, (chosen, dropped) in enumerate(zip(selected.particles, selected.dropped, strict=True)):
-        found.append(
+        summaries.append(
             {
                 "entry": int(events.entry[number]),
                 "event": int(events.event[number]),
-                "targets": [{**own, "reason": ""} for own in chosen[fields].to_list()],
+                "targets": [{**target, "reason": ""} for target in chosen[fields].to_list()],
                 "dropped": dropped[[*fields, "reason"]].to_list(),
                 "target_energy": float(ak.sum(chosen.energy)),
                 "dropped_energy": float(ak.sum(dropped.energy)),
             }
         )
-    return found
+    return summaries
 
 
 def _by_events(file: EventFile, stop: int) -> FileContent:
@@ -163,7 +163,7 @@ def _by_events(file: EventFile, stop: int) -> FileContent:
     except InputError as error:  # raised again if it is not the truth that cannot be read
         sums = _sum_up(file, stop, truth=False)
         missing.append(MissingPart(name="truth", needed_for=LEARNING, reason=str(error)))
-    kinds = {own.name: own.kind for own in file.detector.calorimeters}
+    kinds = {calorimeter.name: calorimeter.kind for calorimeter in file.detector.calorimeters}
     parts = tuple(
         Part(
             name=name,
@@ -226,8 +226,8 @@ def _sum_up(file: EventFile, stop: int, *, truth: bool = True) -> _Sums:
     for start, end in file.ranges(CHUNK_SIZE):
         if start >= stop:
             break
-        events, found, left_out = file.read_all(start, min(end, stop), truth=truth)
-        sums.bad |= {error.entry: str(error) for error in found if error.entry is not None}
+        events, refused, left_out = file.read_all(start, min(end, stop), truth=truth)
+        sums.bad |= {error.entry: str(error) for error in refused if error.entry is not None}
         sums.left_out += map(str, left_out)
         if start == 0:
             with suppress(InputError):  # truth that cannot be used, which is listed as missing
@@ -241,7 +241,7 @@ def _sum_up(file: EventFile, stop: int, *, truth: bool = True) -> _Sums:
             sums.counts[calorimeter.name] += int(mine.sum())
             sums.layered[calorimeter.name] += int((layer[mine] >= 0).sum())
             energies[calorimeter.name] = float(energy[mine].sum())
-        sums.energies = {name: sums.energies.get(name, 0.0) + own for name, own in energies.items()}
+        sums.energies = {name: sums.energies.get(name, 0.0) + energy for name, energy in energies.items()}
     return sums
 
 
@@ -255,8 +255,10 @@ def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: in
         if not _readable(collections, *HITS):
             why = _why_none(collections, *HITS)
             missing.append(MissingPart(name="calorimeter hits", needed_for="reconstruction", reason=why))
-        kinds = {own.name: own.kind for own in collections}
-        ends = [[kinds.get(name) for name in link.split(" -> ")] for own in collections for link in own.links]
+        kinds = {collection.name: collection.kind for collection in collections}
+        ends = [
+            [kinds.get(name) for name in link.split(" -> ")] for collection in collections for link in collection.links
+        ]
         missing += _missing(
             collections,
             tracks=_readable(collections, "Track"),
@@ -270,16 +272,16 @@ def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: in
             num_entries=file.columns.num_entries,
             detectors=_fits(fitting_detectors(file, sim=sim or None)),
             entries_read=stop,
-            has_truth=any(own.kind == "MCParticle" for own in collections),
+            has_truth=any(collection.kind == "MCParticle" for collection in collections),
             collections=collections,
             missing=tuple(missing),
         )
 
 
 def _tables(path: str | Path) -> tuple[Table, ...]:
-    """The trees and RNTuples of a file that uproot opens; none of any other."""
-    found = []
-    with suppress(Exception), open_root(path) as directory:  # what is wrong, the caller raises
+    """The trees and RNTuples of a file; empty if uproot cannot open it."""
+    tables = []
+    with suppress(Exception), open_root(path) as directory:  # the caller raises the error
         for name in tree_names(directory):
             columns, n_entries = {}, -1
             with suppress(Exception):  # a type that uproot does not know harms no other table
@@ -290,8 +292,8 @@ def _tables(path: str | Path) -> tuple[Table, ...]:
                     with suppress(Exception):  # nor another branch
                         columns[str(key)] = str(table[key].typename)
             kind = str(directory.classname_of(name))
-            found.append(Table(name=name, type=kind, num_entries=n_entries, columns=columns))
-    return tuple(found)
+            tables.append(Table(name=name, type=kind, num_entries=n_entries, columns=columns))
+    return tuple(tables)
 
 
 def _fits(matches: Iterable[DetectorMatch]) -> tuple[DetectorFit, ...]:
@@ -299,7 +301,7 @@ def _fits(matches: Iterable[DetectorMatch]) -> tuple[DetectorFit, ...]:
 
 
 def _missing(collections: Sequence[Collection], *, tracks: bool, truth: bool, links: bool) -> Iterator[MissingPart]:
-    """What is missing, by whether there are tracks, truth particles, and links from hits to them."""
+    """The missing parts; `tracks`, `truth`, `links` (from hits to particles): whether the file has them."""
     if not tracks:
         reason = "none that the detector names" if _readable(collections, "Track") else _why_none(collections, "Track")
         if _readable(collections, "SimTrackerHit") and _readable(collections, "MCParticle"):
@@ -312,10 +314,15 @@ def _missing(collections: Sequence[Collection], *, tracks: bool, truth: bool, li
 
 
 def _readable(collections: Sequence[Collection], *kinds: str) -> bool:
-    return any(own.kind in kinds and not own.unreadable and not own.subset for own in collections)
+    return any(
+        collection.kind in kinds and not collection.unreadable and not collection.subset for collection in collections
+    )
 
 
 def _why_none(collections: Sequence[Collection], *kinds: str) -> str:
-    """Why there are none: those of the kind that cannot be read, by name and type."""
-    refused = [own for own in collections if own.kind in kinds and own.unreadable]
-    return "; ".join(f"{own.name} ({own.type}) has {own.unreadable}" for own in refused) or "none in the file"
+    """Why a file has no such collections: it holds none, or unreadable ones, by name and type."""
+    refused = [collection for collection in collections if collection.kind in kinds and collection.unreadable]
+    return (
+        "; ".join(f"{collection.name} ({collection.type}) has {collection.unreadable}" for collection in refused)
+        or "none in the file"
+    )

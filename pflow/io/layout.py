@@ -26,7 +26,7 @@ REQUIRED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "tracker_hit_links": (("source", "particle"),),
     "reference": (("pdg", "energy", "px", "py", "pz"),),
 }
-"""Sets of quantities of which a complete part has one."""
+"""A part is complete with any one of these sets of quantities."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,8 @@ class Layout:
         parts = {}
         for part, fields in self.parts.items():
             group = next(iter(fields.values())).branch.partition(".")[0]
-            own = {name: Branch(branch=f"{group}.{name}", optional=True) for name in quantities_of(part)}
-            parts[part] = {**fields, **{name: branch for name, branch in own.items() if name not in fields}}
+            unmapped = {name: Branch(branch=f"{group}.{name}", optional=True) for name in quantities_of(part)}
+            parts[part] = {**fields, **{name: branch for name, branch in unmapped.items() if name not in fields}}
         return dataclasses.replace(self, parts=parts)
 
     def available(self, part: str, keys: Iterable[str], *, file: str | Path | None = None) -> dict[str, Branch]:
@@ -84,7 +84,7 @@ class Layout:
 
 
 def load_layout(name: str | Path | Layout) -> Layout:
-    """A layout by built-in name (``g4``), from a YAML file, or as it is; a `ConfigError` says what is wrong with it."""
+    """A layout by built-in name (``g4``), from a YAML file, or as it is; a `ConfigError` if it is not valid."""
     if isinstance(name, Layout):
         return name
     path = resolve("layout", name)
@@ -115,8 +115,8 @@ def _layout(content: Mapping[str, Any], *, origin: str) -> Layout:
 def _part(part: str, fields: Mapping[str, Any], origin: str) -> dict[str, Branch]:
     check_fields(fields, FIELDS[part], origin)
     if not any(set(complete) <= fields.keys() for complete in REQUIRED[part]):
-        wanted = ", or ".join(", ".join(complete) for complete in REQUIRED[part])
-        raise ConfigError(f"{origin}: needs at least {wanted}; found {', '.join(fields) or 'nothing'}")
+        needed = ", or ".join(", ".join(complete) for complete in REQUIRED[part])
+        raise ConfigError(f"{origin}: needs at least {needed}; found {', '.join(fields) or 'nothing'}")
     branches = {}
     for name, value in fields.items():
         content = {"branch": value} if isinstance(value, str) else value

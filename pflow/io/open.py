@@ -58,7 +58,7 @@ def open_events(
         Make the tracks of an EDM4hep file without any from its Monte Carlo particles, as the detector's
         `truth_tracks` describes, and flag its events ``Flag.TRUTH_TRACKS``.
     expected
-        What is known of the events, for the checks of the first that are read (`pflow.io.checks.Expected`).
+        What the caller knows of the events, for the checks of the first ones (`pflow.io.checks.Expected`).
 
     Raises
     ------
@@ -77,8 +77,8 @@ def open_events(
         check_choice(schema, SCHEMAS, "schema")
         if layout is not None and schema != "flat":
             raise ConfigError(f"a layout is for flat ntuples, not for schema '{schema}'")
-    wanted = None if detector is None else load_detector(detector)
-    return EventFile(str(path), lambda: _open(str(path), wanted, schema, layout, truth_tracks), expected=expected)
+    chosen = None if detector is None else load_detector(detector)
+    return EventFile(str(path), lambda: _open(str(path), chosen, schema, layout, truth_tracks), expected=expected)
 
 
 def _open(

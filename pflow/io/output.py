@@ -69,8 +69,10 @@ class OutputWriter:
         if jagged.count(reconstruction.particles).any():
             optional = reconstruction.optional_parts
             if self._optional not in (None, optional):
-                found = [", ".join(sorted(own or ())) or "particles alone" for own in (optional, self._optional)]
-                raise ValueError("chunks of one reconstruction differ: one has {}, one before {}".format(*found))
+                descriptions = [
+                    ", ".join(sorted(parts or ())) or "particles alone" for parts in (optional, self._optional)
+                ]
+                raise ValueError("chunks of one reconstruction differ: one has {}, one before {}".format(*descriptions))
             self._optional = optional
         self._append(reconstruction)
 

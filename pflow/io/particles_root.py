@@ -16,8 +16,8 @@ branch                        type    meaning
 ``PFlow.covMatrix.xx`` etc.   float32 [particle] covariance of (px, py, pz, E), GeV^2 (optional)
 ``PFlowCaloHitLink.hit``      int32   [link] calorimeter hit of the input's entry, from 0 (optional)
 ``PFlowCaloHitLink.particle`` int32   [link] particle that it is part of, from 0
-``PFlowCaloHitLink.weight``   float32 [link] fraction of the hit's energy that the particle has; those of
-                                      a hit sum to at most 1
+``PFlowCaloHitLink.weight``   float32 [link] fraction of the hit's energy that the particle has; for each
+                                      hit they sum to at most 1
 ``PFlowTrackLink.track``      int32   [link] track of the input's entry, from 0; with ``particle`` and
                                       ``weight`` as above (optional)
 ``event``                     int64   event number of the input
@@ -94,7 +94,7 @@ LINK_MEMBERS = {
     "hit_links": ("CaloHitLink", {"hit": "source", "particle": "particle", "weight": "weight"}),
     "track_links": ("TrackLink", {"track": "source", "particle": "particle", "weight": "weight"}),
 }
-"""Optional links: what their collection's name adds to that of the particles, and field of each member."""
+"""Optional links: suffix of their collection's name after the particles' name, and field of each member."""
 
 
 class RecoWriter(OutputWriter):
@@ -218,7 +218,7 @@ def read_reco(
     entry_start, entry_stop
         Range of entries, `entry_stop` exclusive; by default all.
     links
-        Links of hits: ``if there``; ``required``; or ``left out``, which is faster. Those of tracks are read if there.
+        Links of hits: ``if there``; ``required``; or ``left out``, which is faster. Links of tracks are read if there.
 
     Raises
     ------
@@ -282,7 +282,7 @@ def count_entries(path: str | Path) -> int:
 
 
 def read_provenance(path: str | Path) -> dict[str, Any]:
-    """The provenance that a writer stored in a file; an `InputError` if there is none.
+    """The provenance that a writer stored in a file; an `InputError` without one.
 
     Of files that ROOT's hadd merged, the first's, with the inputs of all and their numbers of flagged events, and a
     warning where others were made with another model or other options.
@@ -340,11 +340,11 @@ def _branches(name: str) -> dict[str, dict[str, str]]:
 
 def _optional(keys: set[str], name: str, path: str | Path, links: Links) -> frozenset[str]:
     """Which optional parts and fields are there and wanted; the others of the output must be there."""
-    found = {field for field, own in _branches(name).items() if not keys.isdisjoint(own.values())}
+    present = {field for field, members in _branches(name).items() if not keys.isdisjoint(members.values())}
     if f"{name}.PDG" not in keys:
         suggestions = nearest(f"{name}.PDG", keys)
         raise InputError("no such branch; expected particles", file=path, field=f"{name}.PDG", suggestions=suggestions)
-    return frozenset(found if links != "left out" else found - {"hit_links"})
+    return frozenset(present if links != "left out" else present - {"hit_links"})
 
 
 def _decode(tree: Any, optional: frozenset[str], name: str, path: str | Path, start: int, stop: int) -> Reconstruction:
@@ -361,8 +361,8 @@ def _decode(tree: Any, optional: frozenset[str], name: str, path: str | Path, st
     links = {}
     for field in (field for field in LINK_MEMBERS if field in optional):
         _, fields = LINK_MEMBERS[field]
-        found = {fields[member]: read(branch) for member, branch in branches[field].items()}
-        links[field] = make_links(**found, normalise=False)
+        columns_of_links = {fields[member]: read(branch) for member, branch in branches[field].items()}
+        links[field] = make_links(**columns_of_links, normalise=False)
     return Reconstruction(
         particles=make_particles(**columns),
         event=np.asarray(ak.to_numpy(read("event")), dtype=np.int64),
@@ -376,9 +376,9 @@ def _check(reconstruction: Reconstruction, name: str, start: int, path: str | Pa
     """Refuse numbers that are not finite (a score may be unknown, NaN), and links that lead nowhere."""
     event = jagged.event_index(jagged.count(reconstruction.particles))
     for field, column in jagged.columns(reconstruction.particles).items():
-        bad = ~np.isfinite(column)
-        if field != "score" and bad.any():
-            entry = start + int(event[np.flatnonzero(bad.reshape(len(event), -1).any(axis=1))[0]])
+        not_finite = ~np.isfinite(column)
+        if field != "score" and not_finite.any():
+            entry = start + int(event[np.flatnonzero(not_finite.reshape(len(event), -1).any(axis=1))[0]])
             raise InputError("expected finite numbers", file=path, entry=entry, field=f"{name}.{field}")
     for field, (suffix, _) in LINK_MEMBERS.items():
         links = getattr(reconstruction, field)

@@ -69,7 +69,7 @@ class EventFile:
     truth_tracks
         Whether its tracks are made from Monte Carlo particles.
     expected
-        What is known of its events, for the checks of the first that are read (`pflow.io.checks.Expected`).
+        What the caller knows of its events, for the checks of the first ones (`pflow.io.checks.Expected`).
     said
         Names of the checks that were warned of.
 
@@ -111,8 +111,9 @@ class EventFile:
 
     @property
     def empty_calorimeters(self) -> list[str]:
-        """Calorimeters of the detector of which the file holds no collection."""
-        return [own.name for own in self.detector.calorimeters if self.sources and not self.sources[own.name]]
+        """Calorimeters of the detector without a collection in the file."""
+        names = [calorimeter.name for calorimeter in self.detector.calorimeters]
+        return [name for name in names if self.sources and not self.sources[name]]
 
     def ranges(self, size: int, most: int | None = None) -> list[tuple[int, int]]:
         """Ranges of all entries, in order, in which the file is best read, as of `pflow.io.root.read_ranges`."""
@@ -150,9 +151,9 @@ class EventFile:
         """Read as `read` does; called by public functions only, whose caller a warning names."""
         if on_error not in ("raise", "skip"):
             raise ConfigError(f"on_error is '{on_error}', expected 'raise' or 'skip'")
-        events, bad, left_out = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
-        if bad:
-            message = refused_message(bad, len(events))
+        events, refused, left_out = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
+        if refused:
+            message = refused_message(refused, len(events))
             warnings.warn(message, BadEntriesWarning, stacklevel=3)
         if left_out:
             n_entries = len({error.entry for error in left_out})
@@ -185,43 +186,44 @@ class EventFile:
             raise ConfigError(f"entries are counted from 0, found start {start}")
         stop = self.num_entries if stop is None else min(max(stop, 0), self.num_entries)
         start = min(start, stop)
-        bad: dict[int, InputError] = {}
+        refused: dict[int, InputError] = {}
         try:
             events = self._decode(start, stop, truth)
         except InputError as error:
             if strict or error.entry is None or start == stop:  # no entry is to blame
                 raise
-            events = concatenate([self._decode_one(entry, truth, bad) for entry in range(start, stop)])
+            events = concatenate([self._decode_one(entry, truth, refused) for entry in range(start, stop)])
         violations, left_out = events.violations(), []
         if violations:
             events, _ = leave_out(events)
             remaining = events.violations()
-            left_out = [events.error_of(found) for found in violations if found not in remaining]
+            left_out = [events.error_of(violation) for violation in violations if violation not in remaining]
             if strict and remaining:
                 events.validate()
-            for found in remaining:
-                bad.setdefault(int(events.entry[found.index]), events.error_of(found))
-        return events.emptied(np.isin(events.entry, list(bad))), [bad[entry] for entry in sorted(bad)], left_out
+            for violation in remaining:
+                refused.setdefault(int(events.entry[violation.index]), events.error_of(violation))
+        events = events.emptied(np.isin(events.entry, list(refused)))
+        return events, [refused[entry] for entry in sorted(refused)], left_out
 
     def _decode(self, start: int, stop: int, truth: bool) -> Events:
         """Read without validating."""
         return with_retries(self.path, lambda: self.reader.read(start, stop, truth=truth), again=self._connect_again)
 
-    def _decode_one(self, entry: int, truth: bool, bad: dict[int, InputError]) -> Events:
+    def _decode_one(self, entry: int, truth: bool, refused: dict[int, InputError]) -> Events:
         """One entry; without content, and noted as bad, where it cannot be decoded."""
         try:
             return self._decode(entry, entry + 1, truth)
         except InputError as error:
             if error.entry is None:
                 raise
-            bad[entry] = error
+            refused[entry] = error
         template = self._decode(self.num_entries, self.num_entries, truth)  # touches no bytes
         parts: Any = {name: jagged.concatenate([part, 1]) for name, part in template.parts()}
         number = np.array([entry])
         return dataclasses.replace(template, entry=number, event=number, flags=np.zeros(1, np.uint32), **parts)
 
     def _connect_again(self) -> None:
-        """Open the file anew; an `InputError` if there is another one in its place."""
+        """Open the file again; an `InputError` if it was replaced."""
         with suppress(Exception):  # a broken connection cannot always be closed
             self.reader.close()
         reader = self._reopen()

@@ -15,7 +15,7 @@ ATTEMPTS = 4  # how often a file is opened or read, at most
 FIRST_WAIT = 1.0  # time before the second attempt, s; doubled before each further one
 
 RETURNED_ERROR = re.compile(r"'\w+Error' object is not subscriptable")
-"""Message of the error that uproot raises where fsspec returned an exception in place of the bytes of a range."""
+"""Message of the error that uproot raises where fsspec returned an exception instead of the bytes of a range."""
 
 T = TypeVar("T")
 

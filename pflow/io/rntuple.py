@@ -1,6 +1,6 @@
 """RNTuples as ROOT's own writer makes them: types of records by name, checksums of pages, split encoding of numbers.
 
-uproot writes none of these. Without the name of its type ROOT does not read a record as a struct, without checksums
+uproot writes no such thing. Without the name of its type ROOT does not read a record as a struct, without checksums
 ``hadd`` aborts, and without the encoding files are larger. It is added to private parts of uproot, so that its versions
 are bounded (pyproject.toml) and a test fails first. The format: RNTuple Binary Format Specification 1.0 of ROOT.
 """

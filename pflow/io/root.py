@@ -48,7 +48,7 @@ def split_tree(path: str | PathLike[str]) -> tuple[str, str | None]:
 
 
 def open_root(path: str | PathLike[str]) -> Any:
-    """Open a ROOT file for reading (`uproot.ReadOnlyDirectory`); an `InputError` if it is none or is truncated."""
+    """Open a ROOT file for reading (`uproot.ReadOnlyDirectory`); an `InputError` if it is another file or truncated."""
     text, _ = split_tree(path)
     local = "://" not in text
     if local:
@@ -99,8 +99,8 @@ def open_tree(directory: Any, name: str, path: str) -> Any:
     """Open a TTree or RNTuple of an open file; an `InputError` names the trees that are there."""
     trees = tree_names(directory)
     if name not in trees:
-        found = f"it holds {', '.join(trees)}" if trees else "it holds no trees at all"
-        raise InputError(f"no tree '{name}'; {found}", file=path, suggestions=nearest(name, trees))
+        content = f"it holds {', '.join(trees)}" if trees else "it holds no trees at all"
+        raise InputError(f"no tree '{name}'; {content}", file=path, suggestions=nearest(name, trees))
     if "Experimental" in str(directory.classname_of(name)):
         raise InputError(
             f"'{name}' is an RNTuple from before version 1.0 of the format, which is not read; expected one that ROOT "
@@ -140,13 +140,13 @@ def read_branch(tree: Any, branch: str, start: int, stop: int, path: str | PathL
         while layout.is_list:  # damaged bytes can declare lists that end before they begin, or beyond the values
             starts, stops = np.asarray(layout.starts), np.asarray(layout.stops)
             if len(stops) and ((stops < starts).any() or starts.min() < 0 or stops.max() > len(layout.content)):
-                raise ValueError(f"lists do not lie one after the other within the {len(layout.content)} values")
+                raise ValueError(f"lists do not lie in order within the {len(layout.content)} values")
             layout = layout.content
     return values
 
 
 def _interpretation(branch: Any) -> Any:
-    """How to read lists of ROOT's packed numbers, Float16_t and Double32_t; None of other branches: as uproot does.
+    """How to read lists of ROOT's packed numbers, Float16_t and Double32_t; None for other branches: as uproot does.
 
     uproot takes the brackets of their count (``e[n]/f[0,9,16]``) for their range: it fails, or reads other numbers.
     """
@@ -206,7 +206,7 @@ def read_notes(file: Any, key: str, path: str | PathLike[str]) -> list[dict[str,
 
 
 def read_note(file: Any, key: str, path: str | PathLike[str]) -> dict[str, Any] | None:
-    """The one content of `read_notes`, None if there is none; an `InputError` where those of merged files differ."""
+    """The one content of `read_notes`, None without notes; an `InputError` where the notes of merged files differ."""
     notes = read_notes(file, key, path)
     for number, note in enumerate(notes):
         if note != notes[0]:
@@ -310,9 +310,9 @@ class Columns:
         if of != [start, stop]:
             self._lengths[collection] = (key, start, stop, counts)
         elif not np.array_equal(counts, expected):
-            at = int(np.flatnonzero(counts != expected)[0])
-            message = f"{counts[at]} values, and '{before}' has {expected[at]}"
-            raise InputError(message, file=self.path, entry=start + at, field=key)
+            event = int(np.flatnonzero(counts != expected)[0])
+            message = f"{counts[event]} values, and '{before}' has {expected[event]}"
+            raise InputError(message, file=self.path, entry=start + event, field=key)
 
 
 def _keys(tree: Any) -> list[str]:
@@ -344,5 +344,5 @@ def _check_local(path: Path) -> None:
         near = nearest(path.name, os.listdir(path.parent)) if path.parent.is_dir() else []
         raise InputError(f"cannot be opened: {error.strerror}", file=path, suggestions=near) from error
     if head != ROOT_SIGNATURE:
-        found = f"begins with {head!r}" if head else "is empty"
-        raise InputError(f"not a ROOT file: it {found}, a ROOT file with {ROOT_SIGNATURE!r}", file=path)
+        beginning = f"begins with {head!r}" if head else "is empty"
+        raise InputError(f"not a ROOT file: it {beginning}, a ROOT file with {ROOT_SIGNATURE!r}", file=path)

@@ -135,8 +135,8 @@ def damage() -> Callable[..., None]:
 
     def damage_basket(path: Path, branch: str, basket: int = 0) -> None:
         with uproot.open(path) as file:
-            found = file["events"][branch]
-            seek, size = found.member("fBasketSeek")[basket], found.member("fBasketBytes")[basket]
+            tbranch = file["events"][branch]
+            seek, size = tbranch.member("fBasketSeek")[basket], tbranch.member("fBasketBytes")[basket]
         content = bytearray(path.read_bytes())
         content[seek : seek + size] = b"\xff" * size
         path.write_bytes(content)

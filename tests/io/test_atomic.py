@@ -12,7 +12,7 @@ from pflow.errors import ConfigError, OutputError, PflowError
 from pflow.io.atomic import check_folder, check_output, replacing, replacing_folder
 
 KINDS = {"file": (replacing, ""), "folder": (replacing_folder, "a.txt")}
-"""How each is written, and what is written in it."""
+"""Context manager that replaces each, and the file to write in it."""
 
 
 def write(kind: str, target: Path, error: BaseException | None = None) -> None:

@@ -105,10 +105,10 @@ def test_nothing_stale_is_used(path, n_read, monkeypatch):
 @pytest.mark.parametrize("keep", [0.5, 1.0])
 def test_what_is_damaged_is_read_and_written_again(path, n_read, keep, assert_all_same):
     before = read(path)
-    for one in kept(path):
-        content = one.read_bytes()
+    for file in kept(path):
+        content = file.read_bytes()
         size = int(keep * len(content))
-        one.write_bytes(content[:size] if keep != 1.0 else bytes(len(content)))
+        file.write_bytes(content[:size] if keep != 1.0 else bytes(len(content)))
     n_read.clear()
     assert_all_same(read(path), before)
     assert len(n_read) == 3
@@ -138,7 +138,8 @@ def test_a_cache_that_cannot_be_written_costs_one_warning(path, largest_file, li
         assert cache.check_cache(path.parent / "cache") == bool(limit)
         energies = [energy for _ in range(2) for events in read(path) for energy in events.hits.energy.to_list()]
     assert energies == expected.hits.energy.to_list() * 2
-    assert [str(one.message).partition(": cannot write")[0] for one in caught] == ["events are read without a cache"]
+    messages = [str(warning.message).partition(": cannot write")[0] for warning in caught]
+    assert messages == ["events are read without a cache"]
     assert kept(path) == []
 
 
@@ -172,7 +173,7 @@ EVERYTHING = Augmentation(rotate=True, reflect=True, overlay=Overlay(frequencies
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 def test_batches_are_those_of_the_files(path, tmp_path):
     """Without a cache, while it is written, and from it; two processes read at once."""
-    found = []
+    batches = []
     for folder in (None, tmp_path / "cache", tmp_path / "cache"):
         data = ParticleFlowData(
             train=str(path),
@@ -191,6 +192,6 @@ def test_batches_are_those_of_the_files(path, tmp_path):
         )
         data.setup("fit")
         data.use_readout(True)
-        found.append([list(tensors(batch)) for batch in data.train_dataloader()])
-    assert found[0] == found[1] == found[2]
+        batches.append([list(tensors(batch)) for batch in data.train_dataloader()])
+    assert batches[0] == batches[1] == batches[2]
     assert len(kept(path)) == 7

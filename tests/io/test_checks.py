@@ -1,4 +1,4 @@
-"""What is implausible in a file or leads nowhere is said, once, with numbers; `pflow inspect` lists the same."""
+"""Implausible events and links that lead nowhere give one warning with numbers; `pflow inspect` lists the same."""
 
 import dataclasses
 import re
@@ -84,8 +84,8 @@ def test_scales_are_compared_with_those_of_the_training_sample(cld_path, factor,
         events, *_ = file.read_all(truth=False)
     events = dataclasses.replace(events, hits=_scaled(events.hits, factor))
     expected = Expected(sample=read_header("cld-general").tokeniser.sample)
-    found = problems_of(check_events(events, expected))
-    assert re.search(said, found) if said else not found
+    problems = problems_of(check_events(events, expected))
+    assert re.search(said, problems) if said else not problems
 
 
 @pytest.mark.parametrize("model", ["ild-g4-photon", "ild-g4-translation", "ild-g4-general"])
@@ -99,7 +99,7 @@ def test_jets_without_tracks_are_no_photons(sample_dir, model):
 def test_hits_without_targets_are_found(cld_rec):
     links = cld_rec.hit_links
     fewer = links[links.source % 3 > 0]
-    check, linked = (one for one in checks(dataclasses.replace(cld_rec, hit_links=fewer)) if not one.good)
+    check, linked = (check for check in checks(dataclasses.replace(cld_rec, hit_links=fewer)) if not check.good)
     assert (check.name, linked.name) == ("targets", "links")
     assert "of the hits' energy belongs to no target of the rule 'stable'" in check.text
 
@@ -257,19 +257,18 @@ def shifted(links, by):
     """Links to other particles, the last ones to the first."""
 
     def made(events):
-        found = Links.of(getattr(events, links))
-        particle = (found.particle + by) % jagged.count(events.truth)[found.event]
-        return {links: dataclasses.replace(found, particle=particle).records()}
+        true_links = Links.of(getattr(events, links))
+        particle = (true_links.particle + by) % jagged.count(events.truth)[true_links.event]
+        return {links: dataclasses.replace(true_links, particle=particle).records()}
 
     return made
 
 
 def without_links_of(calorimeter):
     def made(events):
-        found, subdetector = Links.of(events.hit_links), jagged.flat(events.hits.subdetector)
-        return {
-            "hit_links": found.take(subdetector[found.flat_source(jagged.count(events.hits))] != calorimeter).records()
-        }
+        true_links = Links.of(events.hit_links)
+        subdetector = jagged.flat(events.hits.subdetector)[true_links.flat_source(jagged.count(events.hits))]
+        return {"hit_links": true_links.take(subdetector != calorimeter).records()}
 
     return made
 
@@ -351,6 +350,6 @@ def test_weights_of_flat_files_are_said_not_to_be_used(make_photons, tmp_path, b
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             read_events(tmp_path / "flat.root", layout="g4")
-        said = [str(one.message) for one in caught if branch in str(one.message)]
+        said = [str(warning.message) for warning in caught if branch in str(warning.message)]
         text = f"flat.root: {branch} is -1 to 1: weights of events are not used, and no output keeps them"
-        assert [one.endswith(text) for one in said] == ([True] if weights.min() < 0 else [])
+        assert [warning.endswith(text) for warning in said] == ([True] if weights.min() < 0 else [])

@@ -58,7 +58,7 @@ def shower(front: float, n_events: int = 6) -> list[list[float]]:
 @pytest.mark.parametrize(("name", "radius"), [("cld", 2152.0), ("clic", 1502.0), ("ild", 1807.0), ("ild_g4", 1807.0)])
 def test_a_barrel_is_known_by_its_radius(name, radius):
     events = ecal_hits(radius=shower(radius))
-    fits = {other for other in ("cld", "clic", "ild", "ild_g4") if geometry_fits(events, load_detector(other))}
+    fits = {detector for detector in ("cld", "clic", "ild", "ild_g4") if geometry_fits(events, load_detector(detector))}
     assert fits == ({"ild", "ild_g4"} if name.startswith("ild") else {name})
 
 
@@ -88,9 +88,9 @@ def test_hits_that_were_left_out_say_nothing_of_the_geometry(sample_dir):
     energy = jagged.flat(events.hits.energy).copy()
     energy[::50] = -1.0
     events = replace(events, hits=jagged.replaced(events.hits, {"energy": energy}))
-    kept, left_out = leave_out(events)
+    usable, left_out = leave_out(events)
     assert left_out["hits"].mean() > 0.015
-    assert geometry_fits(kept, events.detector) is True
+    assert geometry_fits(usable, events.detector) is True
 
 
 @pytest.mark.parametrize("sim", [None, True])

@@ -105,11 +105,11 @@ class TestTheSmallSamples:
 
     def test_the_codes_follow_the_names_of_another_detector(self, sample_dir):
         path = sample_dir / "zqq_test_small.root"
-        here, there = flat(path), flat(path, detector="ild")
+        built_in, ild = flat(path), flat(path, detector="ild")
         for one, two in zip(
-            ak.flatten(here.read(0, 1).hits.subdetector), ak.flatten(there.read(0, 1).hits.subdetector), strict=True
+            ak.flatten(built_in.read(0, 1).hits.subdetector), ak.flatten(ild.read(0, 1).hits.subdetector), strict=True
         ):
-            assert here.detector.calorimeters[one].name == there.detector.calorimeters[two].name
+            assert built_in.detector.calorimeters[one].name == ild.detector.calorimeters[two].name
 
 
 class TestSomebodyElsesNtuple:

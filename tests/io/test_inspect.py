@@ -22,56 +22,56 @@ def test_the_cld_file(cld_path):
 
 
 def test_means_are_taken_over_the_entries_that_were_read(write, content, toy):
-    found = inspect_file(write(content), detector=toy)
-    ecal, hcal, muon = found.parts[:3]
+    file = inspect_file(write(content), detector=toy)
+    ecal, hcal, muon = file.parts[:3]
     assert (ecal.name, ecal.kind, ecal.collections, ecal.count) == ("ecal", "ecal", ("A1", "A2"), 4)
     assert (ecal.mean, ecal.mean_energy) == (2.0, 5.5)
     assert (hcal.count, hcal.mean_energy) == (1, 2.0)
     assert (muon.count, muon.collections) == (0, ())
-    assert found.calorimeter_hits == 5
+    assert file.calorimeter_hits == 5
 
 
 def test_a_file_that_no_detector_fits_is_told_by_its_collections(write, content):
-    found = inspect_file(write(content))
-    assert (found.detector, found.parts, found.calorimeter_hits, found.num_entries) == ("", (), 0, 2)
-    assert {own.name: own.count for own in found.collections if own.kind == "CalorimeterHit"} == {
+    file = inspect_file(write(content))
+    assert (file.detector, file.parts, file.calorimeter_hits, file.num_entries) == ("", (), 0, 2)
+    assert {hits.name: hits.count for hits in file.collections if hits.kind == "CalorimeterHit"} == {
         "A1": 2,
         "A2": 2,
         "B": 1,
     }
-    assert not any(fit.fits for fit in found.detectors)
-    assert found.has_truth
-    (part,) = found.missing
+    assert not any(fit.fits for fit in file.detectors)
+    assert file.has_truth
+    (part,) = file.missing
     assert part.reason.startswith("none of the built-in detectors fits; `pflow detector FILE")
 
 
 def test_an_empty_file_has_no_means(write, content, toy):
-    found = inspect_file(write({key: [] for key in content}), detector=toy)
-    assert (found.num_entries, found.calorimeter_hits) == (0, 0)
-    assert found.parts[0].mean == 0.0
-    assert found.has_truth
+    file = inspect_file(write({key: [] for key in content}), detector=toy)
+    assert (file.num_entries, file.calorimeter_hits) == (0, 0)
+    assert file.parts[0].mean == 0.0
+    assert file.has_truth
 
 
 def test_bad_entries_are_listed_and_count_as_empty(write, content, toy):
     content["A2.energy"][1] = [float("nan")]
-    found = inspect_file(write(content), detector=toy)
-    assert list(found.bad_entries) == [1]
-    assert "hits.energy" in found.bad_entries[1]
-    assert found.calorimeter_hits == 4
+    file = inspect_file(write(content), detector=toy)
+    assert list(file.bad_entries) == [1]
+    assert "hits.energy" in file.bad_entries[1]
+    assert file.calorimeter_hits == 4
 
 
 def test_cld_truth_adds_up_to_what_the_generator_gave(cld_path):
     for event, generated in zip(inspect_truth(cld_path), (91.19, 87.52, 91.19, 81.07, 89.30), strict=True):
         assert event["target_energy"] + event["dropped_energy"] == pytest.approx(generated, abs=0.01)
         for name, energy in (("targets", "target_energy"), ("dropped", "dropped_energy")):
-            assert event[energy] == pytest.approx(sum(own["energy"] for own in event[name]))
-            assert all(bool(own["reason"]) == (name == "dropped") for own in event[name])
+            assert event[energy] == pytest.approx(sum(particle["energy"] for particle in event[name]))
+            assert all(bool(particle["reason"]) == (name == "dropped") for particle in event[name])
 
 
 def test_a_bad_entry_has_no_truth(write, content, toy):
     content["A2.energy"][1] = [float("nan")]
-    _, bad = inspect_truth(write(content), detector=toy, targets={"rule": "calo"})
-    assert (bad["targets"], bad["dropped"]) == ([], [])
+    _, empty = inspect_truth(write(content), detector=toy, targets={"rule": "calo"})
+    assert (empty["targets"], empty["dropped"]) == ([], [])
 
 
 def test_a_root_file_of_something_else_is_listed_by_its_trees(tmp_path):
@@ -79,11 +79,11 @@ def test_a_root_file_of_something_else_is_listed_by_its_trees(tmp_path):
         file.mktree("ntuple", {"pt": "var * float32", "run": "int32"}).extend({"pt": [[1.0], []], "run": [7, 8]})
         file.mkrntuple("fields", {"x": [1.0, 2.0, 3.0]})
         file["histogram"] = np.histogram([1.0, 2.0])
-    found = inspect_file(tmp_path / "other.root")
-    assert {table.name: table.num_entries for table in found.tables} == {"ntuple": 2, "fields": 3}
-    assert found.tables[0].columns["pt"] == "float[]"
-    (missing,) = found.missing
-    assert (missing.name, found.schema) == ("events", "")
+    file = inspect_file(tmp_path / "other.root")
+    assert {table.name: table.num_entries for table in file.tables} == {"ntuple": 2, "fields": 3}
+    assert file.tables[0].columns["pt"] == "float[]"
+    (missing,) = file.missing
+    assert (missing.name, file.schema) == ("events", "")
     with pytest.raises(InputError):
         inspect_file(tmp_path / "other.root", schema="flat")
 
@@ -98,9 +98,9 @@ def test_what_no_reader_was_made_for_is_listed_too(write, content, toy, monkeypa
     monkeypatch.setattr(f"pflow.io.inspect.{function}", fails)
     monkeypatch.setattr("pflow.io.detect.builtin_names", lambda _: [toy] if function == "_by_events" else ["cld"])
     path = write(content)
-    found = inspect_file(path)
-    assert [part.reason for part in found.missing] == ["TypeError: a map of parameters"]
-    assert next(table for table in found.tables if table.name == "events").num_entries == 2
+    file = inspect_file(path)
+    assert [part.reason for part in file.missing] == ["TypeError: a map of parameters"]
+    assert next(table for table in file.tables if table.name == "events").num_entries == 2
     monkeypatch.setattr(uproot.TBranch, "typename", property(fails))
     table = next(table for table in inspect_file(path).tables if table.name == "events")
     assert table.columns["A1.energy"] == "unknown"
@@ -109,31 +109,31 @@ def test_what_no_reader_was_made_for_is_listed_too(write, content, toy, monkeypa
 def test_a_branch_that_is_not_understood_hides_no_collection(write, content, toy, monkeypatch):
     """Parameters of a frame, in files of podio 0.16 to 0.99: a map that is no list of objects."""
     content["PARAMETERS.first"] = [[1.0], [2.0]]
-    whole = Columns.get
+    original = Columns.get
 
     def get(self, collection, *members, **entries):
         if collection == "PARAMETERS":
             raise TypeError("Cannot cast array data")
-        return whole(self, collection, *members, **entries)
+        return original(self, collection, *members, **entries)
 
     monkeypatch.setattr(Columns, "get", get)
-    found = {own.name: own for own in inspect_file(write(content), detector=toy).collections}
-    assert found["A1"].count == 2
-    assert found["PARAMETERS"].unreadable.endswith("cannot be read: TypeError: Cannot cast array data")
+    collections = {collection.name: collection for collection in inspect_file(write(content), detector=toy).collections}
+    assert collections["A1"].count == 2
+    assert collections["PARAMETERS"].unreadable.endswith("cannot be read: TypeError: Cannot cast array data")
 
 
 def test_metadata_that_cannot_be_read_cost_no_events(write, content, toy, monkeypatch):
-    whole = Columns.get
+    original = Columns.get
 
     def get(self, collection, *members, **entries):
         if collection.startswith("GP"):
             raise TypeError("a map of parameters")
-        return whole(self, collection, *members, **entries)
+        return original(self, collection, *members, **entries)
 
     monkeypatch.setattr(Columns, "get", get)
-    found = inspect_file(write(content, encodings={"A1": "layer:8"}), detector=toy)
-    assert found.calorimeter_hits == 5
-    assert "metadata are left out" in {check.name: check.text for check in found.checks}["metadata"]
+    file = inspect_file(write(content, encodings={"A1": "layer:8"}), detector=toy)
+    assert file.calorimeter_hits == 5
+    assert "metadata are left out" in {check.name: check.text for check in file.checks}["metadata"]
 
 
 def missing(path, **options) -> dict[str, str]:
@@ -176,9 +176,9 @@ def test_tracks_that_the_detector_does_not_name(write, content, toy):
 
 def test_links_that_cannot_be_followed_leave_the_rest_readable(write, content, toy):
     path = write(content, ids={}, encodings={"A1": "layer:8", "A2": "layer:8"})
-    found = inspect_file(path, detector=toy)
-    (part,) = [part for part in found.missing if "no table of collection ids" in part.reason]
+    file = inspect_file(path, detector=toy)
+    (part,) = [part for part in file.missing if "no table of collection ids" in part.reason]
     assert (part.name, part.needed_for) == ("truth", "training and evaluation")
-    assert found.calorimeter_hits == 5
+    assert file.calorimeter_hits == 5
     with open_events(path, detector=toy) as file:
         assert len(file.read(truth=False)) == 2

@@ -118,9 +118,9 @@ class TestBadInput:
 
     @pytest.mark.parametrize(("column", "value"), [("mcid", 0.5), ("pdg", np.nan)])
     def test_an_identity_that_is_no_whole_number(self, tmp_path, column, value):
-        bad = list(LABEL)
-        bad[LABELS.index(column)] = value
-        reader = LegacyReader(stored(tmp_path / "in.h5", [[HIT], [HIT]], [[LABEL], [bad]]))
+        label = list(LABEL)
+        label[LABELS.index(column)] = value
+        reader = LegacyReader(stored(tmp_path / "in.h5", [[HIT], [HIT]], [[LABEL], [label]]))
         with pytest.raises(InputError, match=rf"entry 1, 'label': expected a whole number for {column}, found {value}"):
             reader.read(0, 2)
 
@@ -218,6 +218,6 @@ def test_the_position_of_a_hit_tells_its_calorimeter(position, name):
 def test_a_detector_must_have_the_four_calorimeters_and_say_where_they_begin(tmp_path):
     with pytest.raises(ConfigError, match="'cld' does not say where its HCAL begins"):
         LegacyReader(two_events(tmp_path), detector="cld")
-    whole = load_detector("ild_g4")
+    detector = load_detector("ild_g4")
     with pytest.raises(ConfigError, match="'ild_g4' has no hcal endcap"):
-        subdetectors(*np.zeros((3, 0)), dataclasses.replace(whole, calorimeters=whole.calorimeters[:3]))
+        subdetectors(*np.zeros((3, 0)), dataclasses.replace(detector, calorimeters=detector.calorimeters[:3]))

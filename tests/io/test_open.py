@@ -85,9 +85,9 @@ def test_entries_outside_a_damaged_basket_are_saved(write, damage, four, toy, ch
     with pytest.warns(BadEntriesWarning, match=f"{sum(flags)} of 4 entries.*B.energy"):
         events = read_events(path, detector=toy, on_error="skip")
     assert events.flags.tolist() == flags
-    kept = flags.index(1)
-    assert events.hits[:kept].to_list() == good.hits[:kept].to_list()
-    assert ak.num(events.hits).to_list()[kept:] == [0] * sum(flags)
+    n_good = flags.index(1)
+    assert events.hits[:n_good].to_list() == good.hits[:n_good].to_list()
+    assert ak.num(events.hits).to_list()[n_good:] == [0] * sum(flags)
     assert [name for name, _ in events.parts()] == [name for name, _ in good.parts()]
 
 
@@ -149,7 +149,7 @@ def test_options_that_do_not_fit_are_refused(sample_dir, options, message):
 
 
 def test_a_damaged_file_without_entries_is_an_error_under_skip_too(make_photons, tmp_path, monkeypatch):
-    """No entry is to blame, and none can be left empty in its place."""
+    """There is no entry that could be emptied."""
     write_events(tmp_path / "a.root", make_photons(4)[:0])
     with open_events(tmp_path / "a.root") as file:
         assert file.num_entries == 0
@@ -178,8 +178,8 @@ def test_a_mistake_of_our_own_is_no_damaged_file(write, content, toy, monkeypatc
 @pytest.mark.parametrize("name", ["cld_multi_test_small.root", "cld_zqq_small_rntuple.edm4hep.root"])
 def test_a_file_is_opened_once(sample_dir, monkeypatch, name):
     opened: list[str] = []
-    whole = uproot.open
-    monkeypatch.setattr(uproot, "open", lambda path, **options: opened.extend(path) or whole(path, **options))
+    uproot_open = uproot.open
+    monkeypatch.setattr(uproot, "open", lambda path, **options: opened.extend(path) or uproot_open(path, **options))
     read_events(sample_dir / name, entry_stop=3)
     assert opened == [str(sample_dir / name)]
 
@@ -189,11 +189,11 @@ def test_chunks_have_at_most_the_size_asked_for_and_baskets_are_read_once(make_p
     events = make_photons(10)
     write_events(path, [events[:5], events[5:]])
     read: list[tuple[int, int]] = []
-    whole = FlatReader.read
+    read_flat = FlatReader.read
     monkeypatch.setattr(
         FlatReader,
         "read",
-        lambda self, start, stop, **more: read.append((start, stop)) or whole(self, start, stop, **more),
+        lambda self, start, stop, **more: read.append((start, stop)) or read_flat(self, start, stop, **more),
     )
     chunks = list(iterate_events(path, detector="ild_g4", layout="g4", chunk_size=2))
     assert [chunk.entry.tolist() for chunk in chunks] == [[0, 1], [2, 3], [4], [5, 6], [7, 8], [9]]
@@ -239,9 +239,9 @@ class TestSeveralFiles:
         assert read_events(train_files, entry_start=start, entry_stop=stop).event.tolist() == list(expected)
 
     def test_of_two_detectors_are_refused(self, train_files, sample_dir):
-        other = sample_dir / "cld_multi_test_small.root"
+        cld = sample_dir / "cld_multi_test_small.root"
         with pytest.raises(InputError, match=r"cld_multi_test_small\.root: is of detector 'cld', .* of 'ild_g4'"):
-            read_events([train_files[0], other])
+            read_events([train_files[0], cld])
 
     def test_no_file_is_none(self):
         with pytest.raises(ConfigError, match="no files"):
@@ -253,8 +253,8 @@ class TestNames:
     def test_a_colon_is_a_part_of_a_name_where_the_file_exists(self, train_files, tmp_path, monkeypatch, name):
         monkeypatch.chdir(tmp_path)
         Path(name).parent.mkdir(exist_ok=True)
-        for own in ("a.root", name):  # `a.root:b.root` may also be a tree of the former
-            Path(own).write_bytes(Path(train_files[own == name]).read_bytes())
+        for filename in ("a.root", name):  # `a.root:b.root` may also be a tree of the former
+            Path(filename).write_bytes(Path(train_files[filename == name]).read_bytes())
         assert len(read_events(name)) == len(read_events(f"{name}:events")) == 30
 
     def test_a_tree_of_a_flat_file_goes_before_that_of_the_layout(self, train_files, tmp_path):

@@ -45,18 +45,18 @@ def made(pdg: list[list[int]], first: int = 100, flags: list[int] | None = None)
 
 def complete(pdg: list[list[int]], first: int = 100) -> Reconstruction:
     """As `made`, with numbers that differ from each other for scores, covariances and links."""
-    whole = made(pdg, first)
-    counts = ak.num(whole.particles).to_numpy()
-    index = ak.local_index(whole.particles, axis=1)
+    reconstruction = made(pdg, first)
+    counts = ak.num(reconstruction.particles).to_numpy()
+    index = ak.local_index(reconstruction.particles, axis=1)
     arrays = {
         name: ak.unflatten(np.arange(counts.sum() * width, dtype=np.float32).reshape(-1, width), counts)
         for name, width in (("scores", 5), ("covariance", 10))
     }
-    records = whole.particles
+    records = reconstruction.particles
     for name, values in arrays.items():
         records = ak.with_field(records, values, name)
     return dataclasses.replace(
-        whole,
+        reconstruction,
         particles=records,
         hit_links=make_links(source=7 * index, particle=index, weight=0.25 + 0 * index, normalise=False),
         track_links=make_links(source=5 + index, particle=index),
@@ -109,17 +109,17 @@ class TestBothFormats:
         assert same_reco(read, whole)
 
     def test_branches_are_named_and_typed_as_documented(self, write):
-        wanted = {f"PFlow.{member}": "int32" if member == "PDG" else "float32" for member in MEMBERS}
+        types = {f"PFlow.{member}": "int32" if member == "PDG" else "float32" for member in MEMBERS}
         scores = ("charged_hadron", "neutral_hadron", "photon", "electron", "muon")
         elements = ("xx", "xy", "yy", "xz", "yz", "zz", "xt", "yt", "zt", "tt")
-        wanted |= dict.fromkeys([f"PFlow.pid_{name}" for name in scores], "float32")
-        wanted |= dict.fromkeys([f"PFlow.covMatrix.{name}" for name in elements], "float32")
+        types |= dict.fromkeys([f"PFlow.pid_{name}" for name in scores], "float32")
+        types |= dict.fromkeys([f"PFlow.covMatrix.{name}" for name in elements], "float32")
         for collection, source in (("PFlowCaloHitLink", "hit"), ("PFlowTrackLink", "track")):
-            wanted |= {f"{collection}.{source}": "int32", f"{collection}.particle": "int32"}
-            wanted[f"{collection}.weight"] = "float32"
+            types |= {f"{collection}.{source}": "int32", f"{collection}.particle": "int32"}
+            types[f"{collection}.weight"] = "float32"
         with uproot.open(write(complete([[22, 11], []]))) as file:
             table = file["events"]
-            for branch, kind in wanted.items():
+            for branch, kind in types.items():
                 assert str(table[branch].array().type) == f"2 * var * {kind}"
             assert [str(table[name].array().type) for name in ("event", "flags")] == ["2 * int64", "2 * uint32"]
             assert table["PFlow.pid_photon"].array().to_list() == [[2.0, 7.0], []]
@@ -139,8 +139,8 @@ class TestBothFormats:
         chunks = [complete([[22], [211, 13]]), complete([[130]])]
         chunks.insert(at, made([[], []]))
         read = read_reco(write(*chunks), links="required")
-        wanted = [events for chunk in chunks for events in ak.num(chunk.particles).to_list()]
-        assert ak.num(read.particles.scores).to_list() == ak.num(read.hit_links).to_list() == wanted
+        counts = [events for chunk in chunks for events in ak.num(chunk.particles).to_list()]
+        assert ak.num(read.particles.scores).to_list() == ak.num(read.hit_links).to_list() == counts
         assert read.event.tolist() == [number for chunk in chunks for number in chunk.event.tolist()]
 
     def test_without_any_particles_the_branches_are_those_of_the_chunks(self, write):
@@ -162,11 +162,11 @@ class TestBothFormats:
         [("particle", 3, "points outside the event's list, found 3"), ("weight", -0.5, "at least 0, found -0.5")],
     )
     def test_links_that_cannot_be_name_file_entry_and_branch(self, write, field, value, message):
-        whole = complete([[22], [], [11, 13, 211], [130]])
-        values = whole.hit_links[field].to_list()
+        good = complete([[22], [], [11, 13, 211], [130]])
+        values = good.hit_links[field].to_list()
         values[3][-1] = value
-        wrong = ak.with_field(whole.hit_links, ak.Array(values), field)
-        path = write(dataclasses.replace(whole, hit_links=wrong))
+        wrong = ak.with_field(good.hit_links, ak.Array(values), field)
+        path = write(dataclasses.replace(good, hit_links=wrong))
         with pytest.raises(InputError, match=message) as caught:
             read_reco(path, entry_start=1)
         error = caught.value
@@ -178,12 +178,12 @@ class TestBothFormats:
         assert read_provenance(path) == PROVENANCE
 
     def test_a_range_of_entries_and_iteration_in_order(self, write, same_reco):
-        whole = made([*FOUR, [22]])
-        path = write(whole)
-        assert same_reco(read_reco(path, entry_start=1, entry_stop=3), whole[1:3])
+        written = made([*FOUR, [22]])
+        path = write(written)
+        assert same_reco(read_reco(path, entry_start=1, entry_stop=3), written[1:3])
         chunks = list(iterate_reco(path, chunk_size=2))
         assert [len(chunk) for chunk in chunks] == [2, 2, 1]
-        assert all(same_reco(chunk, whole[2 * i : 2 * i + 2]) for i, chunk in enumerate(chunks))
+        assert all(same_reco(chunk, written[2 * i : 2 * i + 2]) for i, chunk in enumerate(chunks))
 
     def test_another_name(self, write):
         path = write(made([[22, 11]]), name="Mine")

@@ -29,11 +29,11 @@ def path(tmp_path):
 
 def test_numbers_of_all_types_come_back_bit_by_bit(path):
     with uproot.open(path[0]) as file:
-        found = file["t"].arrays()
-    assert len(found) == 6
+        arrays = file["t"].arrays()
+    assert len(arrays) == 6
     for field in path[1].fields:
-        one, other = (ak.flatten(array[field], axis=None) for array in (found, path[1]))
-        assert np.asarray(one).tobytes() == np.asarray(other).tobytes(), field
+        read, written = (ak.flatten(array[field], axis=None) for array in (arrays, path[1]))
+        assert np.asarray(read).tobytes() == np.asarray(written).tobytes(), field
 
 
 def test_every_page_is_followed_by_its_checksum(path):

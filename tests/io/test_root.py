@@ -39,9 +39,9 @@ def test_a_file_that_is_not_there_names_the_nearest(tmp_path):
 
 @pytest.mark.parametrize("keep", [0.02, 0.5, 0.999])
 def test_a_truncated_file_is_refused(sample_dir, tmp_path, keep):
-    whole = (sample_dir / "gamma1_val_small.root").read_bytes()
+    data = (sample_dir / "gamma1_val_small.root").read_bytes()
     path = tmp_path / "cut.root"
-    path.write_bytes(whole[: int(keep * len(whole))])
+    path.write_bytes(data[: int(keep * len(data))])
     with pytest.raises(InputError, match=r"cut\.root: .*truncated"):
         open_root(path)
 
@@ -111,7 +111,7 @@ def test_large_baskets_are_cut(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("values", [[1, 2], []])
 def test_too_few_entries_are_damage_and_branches_without_any_are_not(tmp_path, monkeypatch, values):
-    """Metadata of older podio files have an entry that none of their branches has."""
+    """The metadata tree of older podio files has one entry, but its branches have no entries."""
     with uproot.recreate(tmp_path / "a.root") as file:
         file.mktree("events", {"x": "int64"}).extend({"x": np.array(values, np.int64)})
     with open_root(tmp_path / "a.root") as file:

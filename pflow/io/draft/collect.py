@@ -67,7 +67,7 @@ class HitSample:
     cell: npt.NDArray[Any]  # event and cell id, `CELL` [hit]
     position: npt.NDArray[np.float64]  # [hit, 3], mm
     energy: npt.NDArray[np.float64]  # [hit], GeV
-    time: npt.NDArray[np.float64]  # [hit], ns; NaN where there is none
+    time: npt.NDArray[np.float64]  # [hit], ns; NaN where unknown
     layer: npt.NDArray[np.int32] | None  # [hit]; None if the file does not say how cell ids are made
     codes: tuple[int, ...]  # different values of the member ``type``
 
@@ -112,16 +112,20 @@ class Sources:
 def collect(file: PodioFile, stop: int) -> Sources:
     """Choose the collections by looking at the first `stop` entries."""
     listed = list_collections(file)
-    left_out = {own.name: f"{own.type}, {own.unreadable}" for own in listed if own.unreadable}
-    usable = [own for own in listed if not own.unreadable and not own.subset]
+    left_out = {
+        collection.name: f"{collection.type}, {collection.unreadable}" for collection in listed if collection.unreadable
+    }
+    usable = [collection for collection in listed if not collection.unreadable and not collection.subset]
 
     def of(kind: str) -> list[str]:
-        return [own.name for own in usable if own.kind == kind]
+        return [collection.name for collection in usable if collection.kind == kind]
 
     counted = ("MCParticle", "ReconstructedParticle", "TrackerHit")
-    counts = {own.name: count_objects(file, own, stop) for own in usable if own.kind in counted}
+    counts = {
+        collection.name: count_objects(file, collection, stop) for collection in usable if collection.kind in counted
+    }
     pairs = {name: link_pairs(file, name, stop) for name in of("Link")}
-    samples = [_read_sample(file, own, stop) for own in usable if own.kind in HIT_KINDS]
+    samples = [_read_sample(file, collection, stop) for collection in usable if collection.kind in HIT_KINDS]
     groups = _groups(samples, _partners(pairs, samples), left_out)
     digitised = [sample.name for group in groups for sample in group.of(simulated=False)]
     hit_links = _choose_links(pairs, digitised, of("MCParticle"))
@@ -173,7 +177,8 @@ def join_samples(samples: Sequence[HitSample]) -> HitSample:
     fields = ("cell", "position", "energy", "time", "layer")
     parts = {field: [getattr(sample, field) for sample in samples] for field in fields}
     joined: dict[str, Any] = {
-        field: None if any(part is None for part in own) else np.concatenate(own) for field, own in parts.items()
+        field: None if any(part is None for part in values) else np.concatenate(values)
+        for field, values in parts.items()
     }
     return dataclasses.replace(samples[0], **joined)
 
@@ -194,8 +199,8 @@ def _partners(pairs: Pairs, samples: Sequence[HitSample]) -> dict[str, str]:
     """For each collection of hits, digitised or simulated, the one of the other kind with the most links to it."""
     simulated = {sample.name: sample.simulated for sample in samples}
     counts: Counter[tuple[str, str]] = Counter()
-    for own in pairs.values():
-        for (start, end), number in own.items():
+    for counts_of_link in pairs.values():
+        for (start, end), number in counts_of_link.items():
             if start in simulated and end in simulated and simulated[start] != simulated[end]:
                 counts[start, end] += number
                 counts[end, start] += number
@@ -234,24 +239,26 @@ def _groups(samples: list[HitSample], partners: Mapping[str, str], left_out: dic
         else:
             joined.setdefault((kind, "other" if kind == "muon" else region), []).append(sample)
     groups = []
-    for kind, region in sorted(joined, key=lambda own: (KINDS.index(own[0]), REGIONS.index(own[1]))):
-        own = _without_copies(joined[kind, region], left_out)
-        own_places = {sample.name: places[sample.name] for sample in own}
-        groups.append(Group(kind=kind, region=region, samples=tuple(own), places=own_places))
+    for kind, region in sorted(joined, key=lambda place: (KINDS.index(place[0]), REGIONS.index(place[1]))):
+        group = _without_copies(joined[kind, region], left_out)
+        group_places = {sample.name: places[sample.name] for sample in group}
+        groups.append(Group(kind=kind, region=region, samples=tuple(group), places=group_places))
     return tuple(groups)
 
 
 def _without_copies(samples: list[HitSample], left_out: dict[str, str]) -> list[HitSample]:
     """The collections of one calorimeter without those whose cells are mostly in a larger one, e.g. merged copies."""
-    kept: list[HitSample] = []
+    distinct: list[HitSample] = []
     for sample in sorted(samples, key=len, reverse=True):
-        larger = (own for own in kept if own.simulated == sample.simulated and len(sample) >= MIN_CELLS)
-        copied = next((own for own in larger if np.isin(sample.cell, own.cell).mean() > COPY), None)
+        larger = (
+            candidate for candidate in distinct if candidate.simulated == sample.simulated and len(sample) >= MIN_CELLS
+        )
+        copied = next((candidate for candidate in larger if np.isin(sample.cell, candidate.cell).mean() > COPY), None)
         if copied is None:
-            kept.append(sample)
+            distinct.append(sample)
         else:
             left_out[sample.name] = f"holds mostly the cells of {copied.name}"
-    return sorted(kept, key=lambda sample: sample.name)
+    return sorted(distinct, key=lambda sample: sample.name)
 
 
 def place_samples(samples: Sequence[HitSample], linked: Mapping[str, str]) -> dict[str, Place]:
@@ -278,11 +285,11 @@ def by_code(codes: Sequence[int]) -> Place:
 
 def by_name(name: str) -> Place:
     """Place by the collection's name, as far as it tells, e.g. ``EcalEndcapRingCollectionRec``."""
-    found = (
+    kind_and_region = (
         next((value for value, pattern in patterns if re.search(pattern, name.lower())), "")
         for patterns in (KIND_NAMES, REGION_NAMES)
     )
-    return _known("name", *found)
+    return _known("name", *kind_and_region)
 
 
 def _known(source: str, kind: str, region: str) -> Place:
@@ -309,11 +316,11 @@ def _add_kinds_by_depth(samples: Sequence[HitSample], places: dict[str, Place]) 
         def front(sample: HitSample, region: str = region) -> float:
             return float(np.min(sample.radius if region == "barrel" else np.abs(sample.position[:, 2])))
 
-        mine = [own for own in samples if len(own) and places[own.name].get("region", ("",))[0] == region]
+        mine = [sample for sample in samples if len(sample) and places[sample.name].get("region", ("",))[0] == region]
         for sample in mine:
             if region == "endcap" and np.all(sample.radius < FORWARD * np.abs(sample.position[:, 2])):
                 places[sample.name].setdefault("kind", ("lumi", "geometry"))
-        mine = sorted((own for own in mine if places[own.name].get("kind", ("",))[0] != "lumi"), key=front)
+        mine = sorted((sample for sample in mine if places[sample.name].get("kind", ("",))[0] != "lumi"), key=front)
         depth, last = -1, 0.0
         for sample in mine:
             place = places[sample.name]

@@ -44,7 +44,7 @@ COLLECTIONS = {
 }
 """Fields of a detector that name collections, and what these hold."""
 
-CHOSEN = ("tracks", "references")  # fields for which a file may hold several collections, of which one is read
+CHOSEN = ("tracks", "references")  # fields for which a file may hold several collections; one is read
 
 FOUND_BY = {"type": "type of hits", "link": "links", "name": "name", "geometry": "geometry"}
 """In words, how the place of a calorimeter was found; the first two stand in the file."""
@@ -91,7 +91,7 @@ class DetectorDraft:
     entries: int  # that were looked at
 
     def to_fill_in(self) -> dict[str, str]:
-        """What must be given by hand, by field."""
+        """Fields that the user must fill in, and why."""
         return {field: note.text for field, note in self.notes.items() if note.how == "fill in"}
 
 
@@ -116,7 +116,7 @@ def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: in
     sources, notes = collect(file, entries), Notes()
     geometry, sides = _geometry(sources.groups, notes)
     if not geometry:
-        seen = "; ".join(f"{own}: {why}" for own, why in sources.left_out.items())
+        seen = "; ".join(f"{collection}: {why}" for collection, why in sources.left_out.items())
         raise InputError(
             f"no hits of an ECAL barrel or endcap in the first {entries} entries, so it cannot be described"
             f"{f'. Left out: {seen}' if seen else ''}",
@@ -152,37 +152,37 @@ def _geometry(groups: Sequence[Group], notes: Notes) -> tuple[dict[str, Any], in
         return measure_extent([group for group in groups if (group.kind, group.region) == (kind, region)], region)
 
     barrel, endcap, hcal_barrel = extent("ecal", "barrel"), extent("ecal", "endcap"), extent("hcal", "barrel")
-    found: dict[str, Any] = {}
+    lengths: dict[str, Any] = {}
     if barrel is not None:
-        found["ecal_inner_radius"] = _front("ecal_inner_radius", barrel, notes)
-        found["ecal_outer_radius"] = round(barrel.range.back, 1)
+        lengths["ecal_inner_radius"] = _front("ecal_inner_radius", barrel, notes)
+        lengths["ecal_outer_radius"] = round(barrel.range.back, 1)
         _note_length("ecal_outer_radius", barrel, "behind the last", notes)
     elif endcap is not None:
         outer = float(endcap.sample.radius.max())
-        found["ecal_inner_radius"] = round(outer, 1)
-        found["ecal_outer_radius"] = round(outer + max(endcap.range.back - endcap.range.front, 1.0), 1)
-        here = "no hits in the barrel; this is"
-        notes["ecal_inner_radius"] = Note("fill in", f"{here} how far out the endcaps have hits")
-        notes["ecal_outer_radius"] = Note("fill in", f"{here} as thick as the endcaps")
+        lengths["ecal_inner_radius"] = round(outer, 1)
+        lengths["ecal_outer_radius"] = round(outer + max(endcap.range.back - endcap.range.front, 1.0), 1)
+        no_barrel = "no hits in the barrel; this is"
+        notes["ecal_inner_radius"] = Note("fill in", f"{no_barrel} how far out the endcaps have hits")
+        notes["ecal_outer_radius"] = Note("fill in", f"{no_barrel} as thick as the endcaps")
     else:
         return {}, None
     if endcap is not None:
-        found["ecal_inner_z"] = _front("ecal_inner_z", endcap, notes)
+        lengths["ecal_inner_z"] = _front("ecal_inner_z", endcap, notes)
         if endcap.z_fronts is not None and abs(endcap.z_fronts[0] - endcap.z_fronts[1]) > UNLIKE:
             fronts = "the first hits of the endcaps are at z = -{:.0f} and {:.0f} mm".format(*endcap.z_fronts)
             notes["ecal_inner_z"] = Note("guessed", f"{fronts}; this is the nearer one")
     elif barrel is not None:
-        found["ecal_inner_z"] = round(max(float(abs(barrel.sample.position[:, 2]).max()), 1.0), 1)
+        lengths["ecal_inner_z"] = round(max(float(abs(barrel.sample.position[:, 2]).max()), 1.0), 1)
         text = "no hits in the endcaps; this is how far along z the barrel has hits"
         notes["ecal_inner_z"] = Note("fill in", text)
-    for field, own in (("inner_radius", hcal_barrel), ("inner_z", extent("hcal", "endcap"))):
-        behind = own is not None and own.range.front > found[f"ecal_{field}"]
-        found[f"hcal_{field}"] = _front(f"hcal_{field}", own, notes) if own is not None and behind else None
-    found["phi_symmetry"] = _symmetry({"ECAL": barrel, "HCAL": hcal_barrel}, notes)
+    for field, hcal in (("inner_radius", hcal_barrel), ("inner_z", extent("hcal", "endcap"))):
+        behind = hcal is not None and hcal.range.front > lengths[f"ecal_{field}"]
+        lengths[f"hcal_{field}"] = _front(f"hcal_{field}", hcal, notes) if hcal is not None and behind else None
+    lengths["phi_symmetry"] = _symmetry({"ECAL": barrel, "HCAL": hcal_barrel}, notes)
     shape = None if barrel is None else barrel.shape
     if shape is None or len(shape.as_good) > 1 or shape.phase or not shape.sides:
-        return found, None
-    return found, shape.sides
+        return lengths, None
+    return lengths, shape.sides
 
 
 def _front(field: str, extent: Extent, notes: Notes) -> float:
@@ -232,18 +232,18 @@ def _calorimeter(
         source = next(source for source in FOUND_BY if source in by)
         how = "found" if source in ("type", "link") else "guessed"
         note(what, how, f"{FOUND_BY[source]} ({', '.join(by[source])})")
-    digitised, simulated = (tuple(own.name for own in group.of(simulated=flag)) for flag in (False, True))
+    digitised, simulated = (tuple(sample.name for sample in group.of(simulated=flag)) for flag in (False, True))
     values: dict[str, Any] = {"collections": digitised, "sim_collections": simulated}
     if not digitised:
         note("collections", "fill in", "digitised hits, for files that have them")
-    found = measure_digitisation(group)
-    window = None if found is None else measure_time_window(file, group, found, entries)
-    if found is not None:
-        note("sim_scale", "measured", f"{_counted(found.n_cells, 'cell')} with digitised and simulated energy")
+    digitisation = measure_digitisation(group)
+    window = None if digitisation is None else measure_time_window(file, group, digitisation, entries)
+    if digitisation is not None:
+        note("sim_scale", "measured", f"{_counted(digitisation.n_cells, 'cell')} with digitised and simulated energy")
         note("sim_threshold", "measured", "GeV, the smallest simulated energy of these cells, rounded down")
-        unit = 10.0 ** (math.floor(math.log10(found.threshold)) - 1)
-        values["sim_scale"] = float(f"{found.scale:.6g}")
-        values["sim_threshold"] = float(f"{math.floor(found.threshold / unit) * unit:.2g}")
+        unit = 10.0 ** (math.floor(math.log10(digitisation.threshold)) - 1)
+        values["sim_scale"] = float(f"{digitisation.scale:.6g}")
+        values["sim_threshold"] = float(f"{math.floor(digitisation.threshold / unit) * unit:.2g}")
     elif simulated:
         note("sim_scale", "fill in", "factor from visible to calibrated energy of simulated hits")
         note("sim_threshold", "fill in", "GeV, visible energy from which on a cell is read out")
@@ -251,16 +251,16 @@ def _calorimeter(
         explained = f"{window.explained:,} of {_counted(window.n_cells, 'simulated cell')}"
         note("sim_time_window", "measured", f"ns, explains {explained} (no window {window.explained_without:,})")
         values["sim_time_window"] = EARLIEST, window.latest
-    elif simulated and (found is None or found.measures_time):
+    elif simulated and (digitisation is None or digitisation.measures_time):
         text = "ns after a straight flight at c, energy before and after which does not count"
         note("sim_time_window", "fill in", text)
-    if found is not None and not found.measures_time:
+    if digitisation is not None and not digitisation.measures_time:
         note("sim_measures_time", "measured", "all digitised hits have time 0")
         values["sim_measures_time"] = False
     encodings = {name: file.encodings[name] for name in (*digitised, *simulated) if name in file.encodings}
     if encodings:
         first, encoding = next(iter(encodings.items()))
-        others = [name for name, own in encodings.items() if own != encoding]
+        others = [name for name, text in encodings.items() if text != encoding]
         note("cell_encoding", "found", f"{first}; others in {', '.join(others)}" if others else first)
         values["cell_encoding"] = encoding
     elif not layer_members:
@@ -300,15 +300,19 @@ def _described(group: Group, slope: float, note: Callable[[str, str, str], None]
 
 def _with_common_encoding(calorimeters: list[Calorimeter], notes: Notes) -> tuple[Calorimeter, ...]:
     """Calorimeters whose cell encoding was not found get the one that all others have."""
-    known = {own.cell_encoding: own.name for own in calorimeters if own.cell_encoding is not None}
+    known = {
+        calorimeter.cell_encoding: calorimeter.name
+        for calorimeter in calorimeters
+        if calorimeter.cell_encoding is not None
+    }
     filled = []
-    for own in calorimeters:
-        field = f"calorimeters.{own.name}.cell_encoding"
-        if own.cell_encoding is None and len(known) == 1 and field in notes:
+    for calorimeter in calorimeters:
+        field = f"calorimeters.{calorimeter.name}.cell_encoding"
+        if calorimeter.cell_encoding is None and len(known) == 1 and field in notes:
             ((encoding, name),) = known.items()
-            own = dataclasses.replace(own, cell_encoding=encoding)
+            calorimeter = dataclasses.replace(calorimeter, cell_encoding=encoding)
             notes[field] = Note("guessed", f"as in {name}")
-        filled.append(own)
+        filled.append(calorimeter)
     return tuple(filled)
 
 
@@ -339,18 +343,18 @@ def _note_collections(sources: Sources, notes: Notes) -> None:
 
 def _field(file: PodioFile, detector: Detector, sources: Sources, entries: int, notes: Notes) -> float:
     """The most certain value of the field, T."""
-    found = measure_field(file, detector, sources.sim_tracker_hits, entries)
-    if not found:
+    estimates = measure_field(file, detector, sources.sim_tracker_hits, entries)
+    if not estimates:
         raise InputError(
             "nothing in the file tells the field: no tracks with links to Monte Carlo particles, no simulated tracker"
             " hits with their momentum, and no parameter of that name; give it (--b-field)",
             file=file.path,
         )
     text = "; ".join(
-        f"{own.b_field:.4g} +- {own.uncertainty:.1g} from {source}" if own.uncertainty else source
-        for own, source in found
+        f"{estimate.b_field:.4g} +- {estimate.uncertainty:.1g} from {source}" if estimate.uncertainty else source
+        for estimate, source in estimates
     )
-    best, _ = found[0]
+    best, _ = estimates[0]
     measured = Note("measured", f"{text}; better: the nominal value")
     notes["b_field"] = measured if best.uncertainty else Note("found", text)
     return float(f"{best.b_field:.4g}")
@@ -377,12 +381,12 @@ def draft_to_yaml(draft: DetectorDraft) -> str:
 
 def _lines(described: Detector | Calorimeter | TruthTracking, prefix: str, notes: Notes) -> Iterator[str]:
     """One line a field; fields at their default are left out unless there is a note."""
-    for field in sorted(dataclasses.fields(described), key=lambda own: own.name in LAST):
+    for field in sorted(dataclasses.fields(described), key=lambda field: field.name in LAST):
         value, note = getattr(described, field.name), notes.get(f"{prefix}{field.name}")
         if field.name == "calorimeters":
             yield "calorimeters:"
-            for own in value:
-                for number, line in enumerate(_lines(own, f"calorimeters.{own.name}.", notes)):
+            for calorimeter in value:
+                for number, line in enumerate(_lines(calorimeter, f"calorimeters.{calorimeter.name}.", notes)):
                     yield f"  {' ' if number else '-'} {line}"
         elif isinstance(value, TruthTracking):
             yield f"{field.name}:"

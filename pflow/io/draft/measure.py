@@ -66,7 +66,7 @@ class Extent:
     sample: HitSample
     layer: npt.NDArray[np.int32] | None  # of each hit, if the hits lie on the layers that the file numbers
     range: LayerRange  # distances from the axis, or |z|; mm
-    on_layers: bool  # if not, the range is that of all hits but the outermost half percent on both sides
+    on_layers: bool  # if not, the range holds 99% of the hits: half a percent is cut on each side
     shape: BarrelShape | None  # of a barrel on layers
 
     @property
@@ -85,7 +85,7 @@ def measure_extent(groups: Sequence[Group], region: str) -> Extent | None:
     layer, shape = sample.layer, None
     if region == "barrel":
         shape = barrel_shape(x, y, layer)
-        if shape is None and layer is not None:  # layers that are numbered anew in each module, or of towers
+        if shape is None and layer is not None:  # layer numbers that start again in each module, or count towers
             layer, shape = None, barrel_shape(x, y)
         distance = distance_to_sides(x, y, *(shape.sides, shape.phase) if shape else (0, 0.0))
         on_layers = shape is not None
@@ -95,11 +95,11 @@ def measure_extent(groups: Sequence[Group], region: str) -> Extent | None:
             layer = None
         on_layers = fraction_on_layers(distance, layer) >= MIN_ON_LAYERS
     if on_layers:
-        found = layer_range(distance, layer)
+        distances = layer_range(distance, layer)
     else:
         front, back = np.quantile(distance, [OUTLIERS, 1 - OUTLIERS])
-        found = LayerRange(front=float(front), back=float(back), spacing=0.0, count=0)
-    return Extent(sample=sample, layer=layer if on_layers else None, range=found, on_layers=on_layers, shape=shape)
+        distances = LayerRange(front=float(front), back=float(back), spacing=0.0, count=0)
+    return Extent(sample=sample, layer=layer if on_layers else None, range=distances, on_layers=on_layers, shape=shape)
 
 
 def on_real_layers(distance: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
@@ -166,8 +166,8 @@ def measure_encoding(group: Group) -> str | None:
             return None
         distance = distance_to_sides(x, y, shape.sides, shape.phase)
     real = on_real_layers(distance)
-    found = find_layer_bits(sample.cell["id"][real], layers_by_position(distance)[real])
-    return None if found is None else f"layer:{found[0]}:{found[1]}"
+    bits = find_layer_bits(sample.cell["id"][real], layers_by_position(distance)[real])
+    return None if bits is None else f"layer:{bits[0]}:{bits[1]}"
 
 
 class Digitisation(NamedTuple):
@@ -185,14 +185,14 @@ def measure_digitisation(group: Group) -> Digitisation | None:
     if not digitised or not simulated:
         return None
     hits, visible = join_samples(digitised), join_samples(simulated)
-    _, here, there = np.intersect1d(hits.cell, visible.cell, return_indices=True)
-    ratio = hits.energy[here] / visible.energy[there]
+    _, in_hits, in_visible = np.intersect1d(hits.cell, visible.cell, return_indices=True)
+    ratio = hits.energy[in_hits] / visible.energy[in_visible]
     ratio = ratio[np.isfinite(ratio) & (ratio > 0)]
     if len(ratio) < MIN_SAME_CELLS:
         return None
     scale = float(np.median(ratio))
     measures_time = bool((hits.time[np.isfinite(hits.time)] != 0).any())
-    return Digitisation(scale, float(hits.energy[here].min()) / scale, len(ratio), measures_time)
+    return Digitisation(scale, float(hits.energy[in_hits].min()) / scale, len(ratio), measures_time)
 
 
 class TimeWindow(NamedTuple):
@@ -204,7 +204,7 @@ class TimeWindow(NamedTuple):
     n_cells: int
 
 
-def measure_time_window(file: PodioFile, group: Group, found: Digitisation, stop: int) -> TimeWindow | None:
+def measure_time_window(file: PodioFile, group: Group, digitisation: Digitisation, stop: int) -> TimeWindow | None:
     """The time up to which contributions count, by the simulated cells of `stop` entries that it explains.
 
     A cell is explained if its energy up to then is above the threshold and is what was digitised, or is below and the
@@ -223,13 +223,13 @@ def measure_time_window(file: PodioFile, group: Group, found: Digitisation, stop
             continue
         n_cells += len(sample)
         flown = time_after_flight(contributions.time, sample.position[contributions.hit])
-        _, here, there = np.intersect1d(digitised.cell, sample.cell, return_indices=True)
+        _, in_digitised, in_sample = np.intersect1d(digitised.cell, sample.cell, return_indices=True)
         energy = np.zeros(len(sample))
-        energy[there] = digitised.energy[here] / found.scale
+        energy[in_sample] = digitised.energy[in_digitised] / digitisation.scale
         for number, latest in enumerate(times):
             early = flown < latest
             visible = np.bincount(contributions.hit[early], contributions.energy[early], minlength=len(sample))
-            visible[visible < found.threshold * (1 - SAME_ENERGY)] = 0.0
+            visible[visible < digitisation.threshold * (1 - SAME_ENERGY)] = 0.0
             explained[number] += int(np.sum(np.abs(visible - energy) <= SAME_ENERGY * energy))
     best = int(np.argmax(explained))
     if explained[best] < max(explained[-1] + MIN_LATE_CELLS, MIN_EXPLAINED * n_cells):
@@ -238,7 +238,7 @@ def measure_time_window(file: PodioFile, group: Group, found: Digitisation, stop
 
 
 def _hits(groups: Sequence[Group]) -> HitSample | None:
-    """Digitised hits; simulated ones where there are none."""
+    """Digitised hits, else simulated ones; None without hits."""
     for simulated in (False, True):
         samples = [sample for group in groups for sample in group.of(simulated=simulated) if len(sample)]
         if samples:
@@ -254,20 +254,20 @@ def measure_field(
     A value that the file states has no uncertainty. Of `detector` the collections count, not the field;
     `sim_tracker_hits` are names of collections.
     """
-    found = []
+    estimates = []
     for key, values in file.parameters.items():
         if re.search(PARAMETER, key) and len(values) == 1:
             with suppress(ValueError):
                 if 0 < (value := abs(float(values[0]))) < MAX_FIELD:
                     stated = FieldEstimate(b_field=value, uncertainty=0.0, count=1)
-                    found.append((stated, f"parameter '{key}' of the file's metadata"))
+                    estimates.append((stated, f"parameter '{key}' of the file's metadata"))
     for estimate, what in (
         (_from_tracks(file, detector, stop), "tracks and the particles that they are linked to"),
         (_from_steps(file, sim_tracker_hits, stop), "steps of particles between simulated tracker hits"),
     ):
         if estimate is not None:
-            found.append((estimate, f"{estimate.count} {what}"))
-    return sorted(found, key=lambda own: own[0].uncertainty)
+            estimates.append((estimate, f"{estimate.count} {what}"))
+    return sorted(estimates, key=lambda pair: pair[0].uncertainty)
 
 
 def _from_tracks(file: PodioFile, detector: Detector, stop: int) -> FieldEstimate | None:
@@ -289,7 +289,7 @@ def _from_tracks(file: PodioFile, detector: Detector, stop: int) -> FieldEstimat
 
 
 def _from_steps(file: PodioFile, collections: Sequence[str], stop: int) -> FieldEstimate | None:
-    """From the directions of each particle at its tracker hits, one after the other in time."""
+    """From the change of each particle's direction between consecutive tracker hits."""
     pieces = [piece for name in collections if (piece := _tracker_hits(file, name, stop)) is not None]
     if not pieces:
         return None
@@ -307,7 +307,7 @@ def _from_steps(file: PodioFile, collections: Sequence[str], stop: int) -> Field
 
 
 def _tracker_hits(file: PodioFile, name: str, stop: int) -> tuple[npt.NDArray[np.float64], ...] | None:
-    """Hits of a collection, without those of secondaries; None without particles.
+    """Hits of a collection that secondaries did not make; None without links to particles.
 
     Particle (event, collection id, index) [N, 3], time [N] in ns, position [N, 2] in mm, momentum [N, 2] in GeV.
     """
@@ -321,8 +321,10 @@ def _tracker_hits(file: PodioFile, name: str, stop: int) -> tuple[npt.NDArray[np
     counts = jagged.count(file.columns.get(name, "time", start=0, stop=stop))
     _, ids, index = file.references(branch, 0, stop, of=counts)
     particle = np.stack([jagged.event_index(counts), ids, index], axis=1)
-    position, momentum = (np.stack([get(f"{own}.{axis}") for axis in "xy"], axis=1) for own in ("position", "momentum"))
-    own = np.ones(len(particle), dtype=np.bool_)
+    position, momentum = (
+        np.stack([get(f"{vector}.{axis}") for axis in "xy"], axis=1) for vector in ("position", "momentum")
+    )
+    primary = np.ones(len(particle), dtype=np.bool_)
     if file.columns.has(name, "quality"):
-        own = (get("quality").astype(np.int64) & BY_SECONDARY) == 0
-    return particle[own], get("time")[own], position[own], momentum[own]
+        primary = (get("quality").astype(np.int64) & BY_SECONDARY) == 0
+    return particle[primary], get("time")[primary], position[primary], momentum[primary]

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-LAYER_NAMES = ("layer", "K-1")  # names of the layer's field: DD4hep's, and that of older ILD encodings
+LAYER_NAMES = ("layer", "K-1")  # names of the layer's field in DD4hep and in older ILD encodings
 MIN_LAYERS = 4  # fewer layers do not show which bits count them
 USUAL_WIDTH = 8  # bits that a layer's field has at least, where those above are free
 
 
 def bit_field(encoding: str, *names: str) -> tuple[int, int, bool] | None:
-    """Offset, width and whether it is signed, of the first of the fields `names` in an encoding; None if none is.
+    """Offset, width and whether it is signed, of the first of the fields `names` in an encoding; None without them.
 
-    An encoding is a list ``name:offset:width`` or, packed one after the other, ``name:width``; a negative width
-    stands for a signed field (DD4hep, `BitFieldCoder`). Anything else is a `ValueError`.
+    An encoding is a list ``name:offset:width``, or ``name:width`` for a field that begins where the last one ends; a
+    negative width stands for a signed field (DD4hep, `BitFieldCoder`). Anything else is a `ValueError`.
 
     >>> bit_field("system:5,side:-2,layer:6", "layer"), bit_field("x:32:-16", "x"), bit_field("x:8", "layer")
     ((7, 6, False), (32, 16, True), None)
@@ -26,8 +26,8 @@ def bit_field(encoding: str, *names: str) -> tuple[int, int, bool] | None:
     offset = 0
     for description in encoding.split(","):
         name, *numbers = description.strip().split(":")
-        whole = name and len(numbers) in (1, 2) and all(re.fullmatch(r"-?\d+", number) for number in numbers)
-        *begin, width = map(int, numbers) if whole else (0,)
+        valid = name and len(numbers) in (1, 2) and all(re.fullmatch(r"-?\d+", number) for number in numbers)
+        *begin, width = map(int, numbers) if valid else (0,)
         offset = begin[0] if begin else offset
         if not width or offset < 0 or offset + abs(width) > 64:
             raise ValueError(f"'{description}' in '{encoding}' is not name:offset:width or name:width within 64 bits")
@@ -39,10 +39,10 @@ def bit_field(encoding: str, *names: str) -> tuple[int, int, bool] | None:
 def layer_from_cell_id(cell_id: npt.NDArray[Any], encoding: str | None) -> npt.NDArray[np.int32]:
     """Layer of each cell, int32 of the same shape; -1 where there is no encoding (`bit_field`) or it has no layer."""
     cells = np.asarray(cell_id).astype(np.uint64)
-    found = None if encoding is None else bit_field(encoding, *LAYER_NAMES)
-    if found is None:
+    field = None if encoding is None else bit_field(encoding, *LAYER_NAMES)
+    if field is None:
         return np.full(cells.shape, -1, dtype=np.int32)
-    offset, width, signed = found
+    offset, width, signed = field
     highest = cells << np.uint64(64 - offset - width)  # the field's bits are the highest ones
     layer = highest.astype(np.int64) >> (64 - width) if signed else highest >> np.uint64(64 - width)
     return layer.astype(np.int32)

@@ -13,7 +13,7 @@ from pflow.event import jagged
 from pflow.io.edm4hep.podio import PodioFile, relation, track_states
 
 SUBSET = "_objIdx"
-"""End of the branch by which a subset collection, one that only refers to objects of others, is stored."""
+"""Suffix of the branch of a subset collection, which holds only references to objects of another collection."""
 
 SIGNATURES = (
     ("MCParticle", ("PDG", "generatorStatus", "momentum.x"), ()),
@@ -68,17 +68,17 @@ class Collection:
 def list_collections(file: PodioFile) -> list[Collection]:
     """The collections of a file, sorted by name, without their content."""
     columns, named = file.columns, set(file.ids.values())
-    found = []
+    collections = []
     for name in columns.collections:
         if name.endswith(SUBSET) and not _is_auxiliary(name, file):
-            own = name.removesuffix(SUBSET)
-            found.append(Collection(name=own, type=_declared(file, own), subset=True))
+            subset = name.removesuffix(SUBSET)
+            collections.append(Collection(name=subset, type=_declared(file, subset), subset=True))
         elif columns.members(name) and not _is_auxiliary(name, file):
             collection = Collection(name=name, type=_declared(file, name) or _by_members(file, name))
-            found.append(dataclasses.replace(collection, unreadable=_unreadable(file, collection)))
+            collections.append(dataclasses.replace(collection, unreadable=_unreadable(file, collection)))
         elif file.ids_stored and name in named:  # plain numbers, podio::UserDataCollection
-            found.append(Collection(name=name, type=file.types.get(name) or columns.typename(name)))
-    return sorted(found, key=lambda collection: collection.name)
+            collections.append(Collection(name=name, type=file.types.get(name) or columns.typename(name)))
+    return sorted(collections, key=lambda collection: collection.name)
 
 
 def collection_contents(file: PodioFile, stop: int) -> tuple[Collection, ...]:
@@ -86,23 +86,23 @@ def collection_contents(file: PodioFile, stop: int) -> tuple[Collection, ...]:
     return tuple(_content(file, collection, stop) for collection in list_collections(file))
 
 
-def _content(file: PodioFile, own: Collection, stop: int) -> Collection:
+def _content(file: PodioFile, collection: Collection, stop: int) -> Collection:
     energy = None
     try:
-        with reading("cannot be read", file=file.path, field=own.name):
-            count = count_objects(file, own, stop)
-            if file.columns.has(own.name, "energy"):
-                values = jagged.flat(file.columns.get(own.name, "energy", start=0, stop=stop), np.float64)
+        with reading("cannot be read", file=file.path, field=collection.name):
+            count = count_objects(file, collection, stop)
+            if file.columns.has(collection.name, "energy"):
+                values = jagged.flat(file.columns.get(collection.name, "energy", start=0, stop=stop), np.float64)
                 energy = float(values[np.isfinite(values)].sum()) / max(stop, 1)
-            pairs = link_pairs(file, own.name, stop) if own.kind == "Link" else {}
+            pairs = link_pairs(file, collection.name, stop) if collection.kind == "Link" else {}
     except InputError as error:
-        return dataclasses.replace(own, unreadable=str(error))
+        return dataclasses.replace(collection, unreadable=str(error))
     return dataclasses.replace(
-        own,
+        collection,
         count=count,
         mean=count / max(stop, 1),
         mean_energy=energy,
-        cell_encoding=file.encodings.get(own.name, ""),
+        cell_encoding=file.encodings.get(collection.name, ""),
         links=tuple(f"{start or '?'} -> {end or '?'}" for start, end in pairs),
     )
 
@@ -129,11 +129,11 @@ def link_pairs(file: PodioFile, link: str, stop: int) -> dict[tuple[str, str], i
     if len(ends[0]) != len(ends[1]):
         message = f"{len(ends[0])} references from and {len(ends[1])} to objects"
         raise InputError(message, file=file.path, entry=0, field=link)
-    found, counts = np.unique(np.stack(ends, axis=1) & 0xFFFFFFFF, axis=0, return_counts=True)
-    if not file.ids_stored and not np.isin(found, list(file.ids)).all():
+    id_pairs, counts = np.unique(np.stack(ends, axis=1) & 0xFFFFFFFF, axis=0, return_counts=True)
+    if not file.ids_stored and not np.isin(id_pairs, list(file.ids)).all():
         return {}
     pairs: Counter[tuple[str, str]] = Counter()
-    for (first, second), number in zip(found.tolist(), counts.tolist(), strict=True):
+    for (first, second), number in zip(id_pairs.tolist(), counts.tolist(), strict=True):
         pairs[file.ids.get(first, ""), file.ids.get(second, "")] += number
     return dict(pairs.most_common())
 
@@ -154,8 +154,8 @@ def _declared(file: PodioFile, name: str) -> str:
     Links are ``podio::LinkCollection<...>``, in older files ``edm4hep::MCRecoTrackParticleAssociationCollection``.
     """
     declared = file.types.get(name) or file.columns.typename(name)
-    found = re.fullmatch(r"(?:std::)?vector<(.*)>", declared)
-    kind = found.group(1) if found else declared
+    vector = re.fullmatch(r"(?:std::)?vector<(.*)>", declared)
+    kind = vector.group(1) if vector else declared
     if kind.startswith(("podio::LinkCollection", "podio::LinkData")):
         return "Link"
     kind = kind.removesuffix("Collection") if name in file.types else kind.removesuffix("Data")
@@ -174,10 +174,10 @@ def _by_members(file: PodioFile, name: str) -> str:
     return ""
 
 
-def _unreadable(file: PodioFile, own: Collection) -> str:
-    missing = [member for member in READ.get(own.kind, ()) if not file.columns.has(own.name, member)]
+def _unreadable(file: PodioFile, collection: Collection) -> str:
+    missing = [member for member in READ.get(collection.kind, ()) if not file.columns.has(collection.name, member)]
     if missing:
         return f"no {', no '.join(missing)}"
-    if own.kind == "Track" and track_states(file.columns, own.name) is None:
+    if collection.kind == "Track" and track_states(file.columns, collection.name) is None:
         return "no track states"
     return ""

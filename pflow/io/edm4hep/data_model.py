@@ -100,29 +100,32 @@ class DataModel:
             for name, component in definition.get("components", {}).items():
                 self.structs.setdefault(name, _members(component.get("Members", ())))
             for name, datatype in definition.get("datatypes", {}).items():
-                vectors, many, one = (
+                vectors, to_many, to_one = (
                     _members(datatype.get(part, ()))
                     for part in ("VectorMembers", "OneToManyRelations", "OneToOneRelations")
                 )
-                ranges = [(f"{member}_{side}", "std::uint32_t") for member, _ in vectors + many for side in ENDS]
+                ranges = [(f"{member}_{side}", "std::uint32_t") for member, _ in vectors + to_many for side in ENDS]
                 self.structs.setdefault(f"{name}Data", (*_members(datatype.get("Members", ())), *ranges))
-                references = ((member, "podio::ObjectID") for member, _ in many + one)
+                references = ((member, "podio::ObjectID") for member, _ in to_many + to_one)
                 self._fields.setdefault(name, (*references, *vectors))
 
     def fields(self, collection: CollectionInfo) -> dict[str, str]:
         """Fields in which podio stores a collection, objects first, and their C++ types; a `KeyError` if unknown."""
         name, data_type = collection.name, collection.data_type
-        found = COLLECTION.fullmatch(data_type)
+        edm4hep_type = COLLECTION.fullmatch(data_type)
         if collection.is_subset:
             return {f"{name}_objIdx": "podio::ObjectID"}
         if LINK.fullmatch(data_type):
             return {name: "podio::LinkData", **{f"_{name}_{end}": "podio::ObjectID" for end in ("from", "to")}}
         if user_data := USER_DATA.fullmatch(data_type):
             return {name: user_data[1]}
-        if not found or found[1] not in self._fields:
+        if not edm4hep_type or edm4hep_type[1] not in self._fields:
             close = " or ".join(f"{known}Collection" for known in nearest(data_type, self._fields))
             raise KeyError(f"unknown collection type '{data_type}'" + (f"; did you mean {close}?" if close else ""))
-        return {name: f"{found[1]}Data", **{f"_{name}_{member}": kind for member, kind in self._fields[found[1]]}}
+        return {
+            name: f"{edm4hep_type[1]}Data",
+            **{f"_{name}_{member}": kind for member, kind in self._fields[edm4hep_type[1]]},
+        }
 
     def leaves(self, cpp_type: str, path: str = "") -> list[tuple[str, int | None]]:
         """Path of each number or array of numbers in a type, e.g. ``momentum.x``, and the length of an array."""
@@ -165,7 +168,7 @@ def lists(inner: Any, counts: npt.ArrayLike, **parameters: Any) -> Any:
 
 
 def strings(texts: Sequence[str]) -> Any:
-    """Strings, one after the other, as an Awkward content."""
+    """Strings as an Awkward content."""
     data = [text.encode() for text in texts]
     characters = ak.contents.NumpyArray(np.frombuffer(b"".join(data), np.uint8), parameters={"__array__": "char"})
     return lists(characters, [len(text) for text in data], __array__="string")
@@ -185,21 +188,21 @@ def collection_id(name: str) -> int:
         return rotated((word * 0xCC9E2D51) & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
 
     key = name.encode()
-    found, whole = 0, len(key) // 4 * 4
-    for start in range(0, whole, 4):
-        found ^= mixed(int.from_bytes(key[start : start + 4], "little"))
-        found = (rotated(found, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF
-    found ^= mixed(int.from_bytes(key[whole:], "little")) ^ len(key)
+    value, n_full = 0, len(key) // 4 * 4
+    for start in range(0, n_full, 4):
+        value ^= mixed(int.from_bytes(key[start : start + 4], "little"))
+        value = (rotated(value, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF
+    value ^= mixed(int.from_bytes(key[n_full:], "little")) ^ len(key)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        found = ((found ^ (found >> shift)) * factor) & 0xFFFFFFFF
-    return found ^ (found >> 16)
+        value = ((value ^ (value >> shift)) * factor) & 0xFFFFFFFF
+    return value ^ (value >> 16)
 
 
 def _members(lines: Sequence[str]) -> Members:
     """Members from lines as ``float energy[GeV] // of the hit`` or ``std::int32_t helicity{9}``."""
-    found = []
+    members = []
     for line in lines:
         declaration = re.sub(r"[\[{].*?[\]}]", "", line.split("//")[0]).strip()
         cpp_type, _, name = declaration.rpartition(" ")
-        found.append((name, cpp_type.strip()))
-    return tuple(found)
+        members.append((name, cpp_type.strip()))
+    return tuple(members)

@@ -58,7 +58,7 @@ Frames = Mapping[str, Filled]
 class FrameWriter:
     """Writes one category of frames, ``events``, chunk by chunk, then the metadata.
 
-    Each of the `collections` comes with the data model that knows its type; two may know a type in different versions.
+    `collections` pairs each with the data model that knows its type; two may know a type in different versions.
     `definitions` are the data models by name, as of `Definitions`, to be stored in the `file`, open for writing.
     """
 
@@ -77,13 +77,13 @@ class FrameWriter:
         self._definitions = definitions
         self._fields = {
             field: (model, cpp_type)
-            for model, own in self._collections
-            for field, cpp_type in model.fields(own).items()
+            for model, collection in self._collections
+            for field, cpp_type in model.fields(collection).items()
         }
         self._events = make_rntuple(file, "events", self._layout({}, [], 0).form)
 
     def extend(self, frames: Frames, frame_parameters: Sequence[Parameters]) -> None:
-        """Append consecutive frames, as many as there are parameters of frames."""
+        """Append consecutive frames, one for each item of `frame_parameters`."""
         n = len(frame_parameters)
         for name, filled in frames.items():
             if name not in self._fields or len(filled.counts) != n:
@@ -108,10 +108,10 @@ class FrameWriter:
 class InputCopy:
     """Reads the collections of one file member by member.
 
-    Collections of an EDM4hep before 1.0 become collections of 1.0, as podio would read them; of a schema that is not
-    known they are copied as they are, with a warning. Those of the metadata that a program dropped from the file, whole
-    or in part, are left out, with a warning. An `InputError` where the metadata lack ids and types, or one of `needed`
-    is dropped.
+    Collections of an EDM4hep before 1.0 become collections of 1.0, as podio would read them; collections of an unknown
+    schema are copied unchanged, with a warning. Collections that the metadata list, but that a program dropped from the
+    file, whole or in part, are left out, with a warning. An `InputError` where the metadata lack ids and types, or one
+    of `needed` is dropped.
     """
 
     def __init__(self, file: PodioFile, needed: Collection[str] = ()) -> None:
@@ -228,8 +228,8 @@ def write_metadata(
 def _info(collections: Sequence[tuple[DataModel, CollectionInfo]]) -> Any:
     """Description of the collections of a category."""
     rows = [collection for _, collection in collections]
-    whole = [(model, dataclasses.replace(row, is_subset=False)) for model, row in collections]
-    storages = [f"std::vector<{next(iter(model.fields(row).values()))}>" for model, row in whole]
+    full = [(model, dataclasses.replace(row, is_subset=False)) for model, row in collections]
+    storages = [f"std::vector<{next(iter(model.fields(row).values()))}>" for model, row in full]
     contents = {
         "collectionID": content([row.id for row in rows], np.uint32),
         "dataType": strings([row.data_type for row in rows]),

@@ -89,9 +89,9 @@ class PodioFile:
 
     def names(self, collection_ids: Ints) -> list[str]:
         """Sorted names of the collections of these ids; an `InputError` without a table if none is known."""
-        wanted = np.unique(_unsigned(collection_ids))
-        known = sorted(self.ids[int(found)] for found in wanted if int(found) in self.ids)
-        if len(wanted) and not known and not self.ids_stored:
+        ids = np.unique(_unsigned(collection_ids))
+        known = sorted(self.ids[int(number)] for number in ids if int(number) in self.ids)
+        if len(ids) and not known and not self.ids_stored:
             raise InputError(
                 "the file has no table of collection ids, and they are not the hashes of its collections' names, so its"
                 " links cannot be followed; expected events___CollectionTypeInfo or events___idTable",
@@ -103,15 +103,15 @@ class PodioFile:
     def references(self, branch: str, start: int, stop: int, *, of: Ints | None = None) -> tuple[Ints, Ints, Ints]:
         """Counts [event] and, of all events, collection ids and indices [reference] of a branch of references.
 
-        `of`, int64 [event]: the objects of which each must have one reference.
+        `of`, int64 [event]: number of objects, which must have one reference each.
         """
         ids = self.columns.get(branch, "collectionID", start=start, stop=stop)
         index = self.columns.get(branch, "index", start=start, stop=stop)
         counts = jagged.count(ids)
         if of is not None and not np.array_equal(counts, of):
-            at = int(np.flatnonzero(counts != of)[0])
-            message = f"{counts[at]} references for {of[at]} objects"
-            raise InputError(message, file=self.path, entry=start + at, field=branch)
+            event = int(np.flatnonzero(counts != of)[0])
+            message = f"{counts[event]} references for {of[event]} objects"
+            raise InputError(message, file=self.path, entry=start + event, field=branch)
         return counts, jagged.flat(ids, np.int64), jagged.flat(index, np.int64)
 
     def event_numbers(self, start: int, stop: int) -> Ints:
@@ -158,15 +158,15 @@ class PodioFile:
     def definitions(self) -> dict[str, str]:
         """Data models that the file carries, by name, each as podio's JSON."""
         for members in (("_0", "_1"), ("0", "1")):  # of tuples: in a TTree, and in an RNTuple as uproot names them
-            found = self._first_entry("podio_metadata", *(("EDMDefinitions", member) for member in members))
-            if found:
-                return {str(name): str(text) for name, text in zip(*found, strict=True)}
+            columns = self._first_entry("podio_metadata", *(("EDMDefinitions", member) for member in members))
+            if columns:
+                return {str(name): str(text) for name, text in zip(*columns, strict=True)}
         return {}
 
     def version(self, model: str) -> tuple[int, ...]:
         """Version of a data model, major, minor and patch; empty where the metadata do not say it."""
-        found: list[Any] = self._first_entry("podio_metadata", (f"{model}___Version", ""))
-        version = found[0] if found else ()
+        columns: list[Any] = self._first_entry("podio_metadata", (f"{model}___Version", ""))
+        version = columns[0] if columns else ()
         return tuple(version.values() if isinstance(version, dict) else version)  # a struct in a TTree
 
     def categories(self) -> list[str]:
@@ -242,12 +242,12 @@ class PodioFile:
         return {number: name for number, (name, _) in first.items()}
 
     def _parameters(self) -> dict[str, tuple[str, ...]]:
-        """Parameters of the trees of metadata; those of the whole file go before those of its first run."""
+        """Parameters in the trees of metadata; the file's win over its first run's."""
         parameters: dict[str, tuple[str, ...]] = {}
         for tree in ("metadata", "runs"):
             for kind in ("String", "Double", "Float", "Int"):
-                found = self._first_entry(tree, (f"GP{kind}Keys", ""), (f"GP{kind}Values", ""))
-                for key, values in zip(*found or ([], []), strict=True):
+                columns = self._first_entry(tree, (f"GP{kind}Keys", ""), (f"GP{kind}Values", ""))
+                for key, values in zip(*columns or ([], []), strict=True):
                     parameters.setdefault(str(key), tuple(str(value) for value in values))
         return parameters
 
@@ -275,8 +275,8 @@ def track_states(columns: Columns, collection: str) -> str | None:
 class Joined:
     """Several collections concatenated in each event, and where references into them point.
 
-    `names` of the collections in order, and `counts` of their objects, int64 [collection, event]. `chosen`: the
-    objects, [event, object], of a collection of which only some are joined.
+    `names` of the collections in order, and `counts` of their objects, int64 [collection, event]. `chosen`: indices,
+    [event, object], of the joined objects of a collection; None to join all.
     """
 
     def __init__(self, names: Sequence[str], counts: npt.ArrayLike, chosen: Sequence[ak.Array | None] = ()) -> None:
@@ -299,22 +299,22 @@ class Joined:
         for slot, name in enumerate(self.names):
             if name not in present:
                 continue
-            own = [found for found, own_name in file.ids.items() if own_name == name]
-            mine = np.flatnonzero(np.isin(collection_id, own))
-            at, where = index[mine], event[mine]
+            ids = [number for number, id_name in file.ids.items() if id_name == name]
+            mine = np.flatnonzero(np.isin(collection_id, ids))
+            local, where = index[mine], event[mine]
             if (some := self.chosen[slot]) is not None:
-                stride = max(int(at.max(initial=0)), int(jagged.flat(some).max(initial=0))) + 1
+                stride = max(int(local.max(initial=0)), int(jagged.flat(some).max(initial=0))) + 1
                 keys = jagged.event_index(self.counts[slot]) * stride + jagged.flat(some, np.int64)
                 order = np.argsort(keys, kind="stable")
-                place = np.searchsorted(keys[order], where * stride + at)
-                joins = (at >= 0) & (place < len(keys))
-                joins[joins] = keys[order][place[joins]] == (where * stride + at)[joins]
+                place = np.searchsorted(keys[order], where * stride + local)
+                joins = (local >= 0) & (place < len(keys))
+                joins[joins] = keys[order][place[joins]] == (where * stride + local)[joins]
                 mine, where = mine[joins], where[joins]
-                at = jagged.local_index(self.counts[slot])[order[place[joins]]]
+                local = jagged.local_index(self.counts[slot])[order[place[joins]]]
             known[mine] = True
-            inside = (at >= 0) & (at < self.counts[slot, where])
-            outside = np.where(at < 0, at, np.maximum(at, self.totals[where]))
-            joined[mine] = np.where(inside, at + self.offsets[slot, where], outside)
+            inside = (local >= 0) & (local < self.counts[slot, where])
+            outside = np.where(local < 0, local, np.maximum(local, self.totals[where]))
+            joined[mine] = np.where(inside, local + self.offsets[slot, where], outside)
         return joined, known
 
 

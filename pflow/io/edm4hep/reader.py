@@ -44,7 +44,7 @@ VERTEX_PREFERENCE = (AT_IP, AT_FIRST_HIT, AT_LAST_HIT, AT_CALORIMETER)
 """States that stand for the track at its vertex, best first; after them any other state that it has."""
 
 FIRST_ONLY = ("tracks", "truth", "reference")
-"""Parts of which only the first available collection is read; of the others all are joined."""
+"""Only the first available collection of these parts is read; all collections of another part are joined."""
 
 TRUTH_MEMBERS = {
     "pdg": "PDG",
@@ -130,7 +130,7 @@ class Edm4hepReader:
                 field=missing[0][0],
                 suggestions=nearest(missing[0][0], columns.collections),
             )
-        wanted = {calorimeter.name: _names(calorimeter, self.sim) for calorimeter in detector.calorimeters} | {
+        candidates = {calorimeter.name: _names(calorimeter, self.sim) for calorimeter in detector.calorimeters} | {
             "tracks": detector.tracks,
             "tracker_hits": detector.tracker_hits,
             "truth": detector.truth_particles,
@@ -138,7 +138,7 @@ class Edm4hepReader:
             "track_links": detector.track_links,
             "reference": detector.references,
         }
-        there = {part: tuple(name for name in names if columns.has(name)) for part, names in wanted.items()}
+        there = {part: tuple(name for name in names if columns.has(name)) for part, names in candidates.items()}
         for calorimeter in detector.calorimeters:
             there[calorimeter.name] = tuple(n for n in _names(calorimeter, self.sim) if _holds(file, n, self.sim))
         hits = {name for calorimeter in detector.calorimeters for name in there[calorimeter.name]}
@@ -149,12 +149,12 @@ class Edm4hepReader:
         self.chain = {} if self.sim or self.sources["hit_links"] else self._chain()
         self.absent = tuple(
             name
-            for part, names in wanted.items()
+            for part, names in candidates.items()
             for name in names
-            if name not in {found for own in self.sources.values() for found in own}
+            if name not in {source for sources in self.sources.values() for source in sources}
             and not (part in FIRST_ONLY and self.sources[part])
         )
-        for name in (name for part, names in wanted.items() if not there[part] for name in names):
+        for name in (name for part, names in candidates.items() if not there[part] for name in names):
             if columns.has(f"{name}{SUBSET}"):
                 self.notes[name] = f"{name} only refers to objects of other collections (a subset) and is not read"
         self.truth_tracks = truth_tracks and not self.sources["tracks"]
@@ -186,11 +186,11 @@ class Edm4hepReader:
 
     def _chain(self) -> dict[str, tuple[str, ...]]:
         """Links from the digitised hits to simulated ones, through which particles follow from contributions."""
-        digitised = {name for own in self.detector.calorimeters for name in self.sources[own.name]}
+        digitised = {name for calorimeter in self.detector.calorimeters for name in self.sources[calorimeter.name]}
         for name in self.subsets:
             _, ids, _ = self.file.references(f"{name}{SUBSET}", 0, min(self.num_entries, MAX_LINKED))
             digitised |= set(self.file.names(ids))
-        listed = {own.name: own.kind for own in list_collections(self.file)}
+        listed = {collection.name: collection.kind for collection in list_collections(self.file)}
         chain = {}
         for link in (name for name, kind in listed.items() if kind == "Link"):
             pairs = link_pairs(self.file, link, min(self.num_entries, MAX_LINKED)) if self.file.ids_stored else {}
@@ -207,7 +207,7 @@ class Edm4hepReader:
         for names in (settings.sim_tracker_hits, self.detector.truth_particles):
             if self.file.columns.first(*names) is None:
                 raise InputError(
-                    f"tracks from Monte Carlo particles need one of {', '.join(names)}, and the file has none of them",
+                    f"tracks from Monte Carlo particles need one of {', '.join(names)}, and the file holds none",
                     file=self.path,
                     field=names[0] if names else None,
                     suggestions=nearest(names[0], self.file.columns.collections) if names else (),
@@ -397,10 +397,10 @@ class _Range:
     def tracks(self, collection: str) -> ak.Array:
         """Tracks of one collection.
 
-        Momentum, charge and track parameters are those of the state at the IP, else at the first hit, the last, the
-        calorimeter, or any, followed along the helix to where it is closest to the z axis; NaN without states (those
-        that are not finite or straight count as none). At the calorimeter they are the state's there, at
-        ``referencePoint + (-D0 sin phi, D0 cos phi, Z0)``; without one that is there the helix is followed.
+        Momentum, charge and track parameters come from the state at the IP, else at the first hit, the last, the
+        calorimeter, or any, followed along the helix to where it is closest to the z axis; NaN without a finite, curved
+        state. Position and momentum at the calorimeter come from the state there, at
+        ``referencePoint + (-D0 sin phi, D0 cos phi, Z0)``; without such a state the helix is followed.
         """
         location_by_event, parameters = self.states(collection)
         location = jagged.flat(location_by_event)
@@ -447,7 +447,7 @@ class _Range:
             at_face[:, follow] = np.concatenate(reached, axis=1).T
         return make_tracks(
             b_field=b_field,
-            **{name: jagged.unflatten(np.append(own, np.nan)[vertex], counts) for name, own in at_vertex.items()},
+            **{name: jagged.unflatten(np.append(column, np.nan)[vertex], counts) for name, column in at_vertex.items()},
             **{
                 f"calo_{name}": jagged.unflatten(values, counts)
                 for name, values in zip(("x", "y", "z", "px", "py", "pz"), at_face, strict=True)
@@ -507,20 +507,20 @@ class _Range:
 
     def links(self, truth: Joined, tracks: ak.Array | None) -> dict[str, ak.Array]:
         """Links of hits and tracks; those to or from collections that are not read are left out."""
-        n, found = self.stop - self.start, {}
+        n, links = self.stop - self.start, {}
         counts = [jagged.count(array) for array in self.index]
         chosen = [index if some else None for index, some in zip(self.index, self.chosen, strict=True)]
         hits = Joined(self.names, counts or np.zeros((1, n)), chosen)
         pieces = [self.links_of(name, hits, truth) for name in self.sources["hit_links"]]
-        pieces += [self.sim_links(name, own, hits, truth) for name, own in self.contributions.items()]
+        pieces += [self.sim_links(name, steps, hits, truth) for name, steps in self.contributions.items()]
         pieces += [self.chained_links(link, names, hits, truth) for link, names in self.reader.chain.items()]
         if pieces:
-            found["hit_links"] = Links.join(pieces).normalised().records()
+            links["hit_links"] = Links.join(pieces).normalised().records()
         if tracks is not None and self.sources["track_links"]:
-            own = Joined(self.sources["tracks"], [jagged.count(tracks)])
-            pieces = [self.links_of(name, own, truth) for name in self.sources["track_links"]]
-            found["track_links"] = Links.join(pieces).normalised().records()
-        return found
+            joined_tracks = Joined(self.sources["tracks"], [jagged.count(tracks)])
+            pieces = [self.links_of(name, joined_tracks, truth) for name in self.sources["track_links"]]
+            links["track_links"] = Links.join(pieces).normalised().records()
+        return links
 
     def links_of(self, link: str, sources: Joined, truth: Joined) -> Links:
         """Links of one collection."""
@@ -544,35 +544,39 @@ class _Range:
         return Links.by_event(event[keep], source[keep], particle[keep], weight[keep], self.stop - self.start)
 
     def note_unresolved(self, link: str, known: npt.NDArray[np.bool_], ids: Sequence[Ints], ends: str) -> None:
-        """Note links of which none leads where it should, or many refer to collections that the file does not hold."""
+        """Note a collection whose links all lead elsewhere, or many into collections that the file does not hold."""
         if not len(known) or known.mean() >= MOSTLY:
             return
         lost, names = np.zeros(len(known), dtype=np.bool_), set()
-        for own in ids:
-            for number in np.unique(own[~known]):
+        for end_ids in ids:
+            for number in np.unique(end_ids[~known]):
                 name = self.file.ids.get(int(number) & 0xFFFFFFFF, "a collection without a name")
                 if not self.file.columns.has(name):
                     names.add(name)
-                    lost |= own == number
+                    lost |= end_ids == number
         if lost.mean() > 1 - MOSTLY or not known.any():
             gone = f": {', '.join(sorted(names))} is not in the file" if names else ""
             self.reader.notes[link] = f"{known.sum()} of {len(known)} references of {link} lead from {ends}{gone}"
 
-    def sim_links(self, name: str, own: Contributions, hits: Joined, truth: Joined) -> Links:
+    def sim_links(self, name: str, steps: Contributions, hits: Joined, truth: Joined) -> Links:
         """Links of one simulated collection: the energy that each particle left in each of its hits."""
         slot = hits.names.index(name)
-        particle, known = truth.resolve(self.file, own.particle_id, own.particle, own.event)
-        hit = own.hit - jagged.offsets(own.counts)[own.event] + hits.offsets[slot, own.event]
-        self.note_unresolved(name, known | (own.particle_id < 0), [own.particle_id], f"{name} to {truth.names[0]}")
+        particle, known = truth.resolve(self.file, steps.particle_id, steps.particle, steps.event)
+        hit = steps.hit - jagged.offsets(steps.counts)[steps.event] + hits.offsets[slot, steps.event]
+        self.note_unresolved(name, known | (steps.particle_id < 0), [steps.particle_id], f"{name} to {truth.names[0]}")
         stride = int(hit[known].max(initial=0)) + 1
-        event_hit, particle, energy = sum_by_pair((own.event * stride + hit)[known], particle[known], own.energy[known])
+        event_hit, particle, energy = sum_by_pair(
+            (steps.event * stride + hit)[known], particle[known], steps.energy[known]
+        )
         return Links.by_event(event_hit // stride, event_hit % stride, particle, energy, self.stop - self.start)
 
     def chained_links(self, link: str, names: Sequence[str], hits: Joined, truth: Joined) -> Links:
         """Links of digitised hits by the contributions to the simulated hits that they are linked to."""
         made = {name: read_contributions(self.file, name, self.start, self.stop) for name in names}
-        there = {name: own for name, own in made.items() if own is not None}
-        simulated = Joined(list(there), [own.counts for own in there.values()] or np.zeros((1, self.stop - self.start)))
+        there = {name: steps for name, steps in made.items() if steps is not None}
+        simulated = Joined(
+            list(there), [steps.counts for steps in there.values()] or np.zeros((1, self.stop - self.start))
+        )
         n_hits, n_sim, n_true = (jagged.offsets(joined.totals) for joined in (hits, simulated, truth))
 
         def matrix(links: Links, sources: Joined, ends: Joined) -> Any:
@@ -583,7 +587,7 @@ class _Range:
             return coo_array((links.weight, where), shape=(sources.totals.sum(), ends.totals.sum())).tocsr()
 
         weights = matrix(self.links_of(link, hits, simulated), hits, simulated)
-        deposits = [self.sim_links(name, own, simulated, truth) for name, own in there.items()]
+        deposits = [self.sim_links(name, steps, simulated, truth) for name, steps in there.items()]
         energy = sum((matrix(links, simulated, truth) for links in deposits), csr_array((n_sim[-1], n_true[-1])))
         shares = (weights @ energy).sorted_indices().tocoo()
         event = jagged.event_index(hits.totals)[shares.row]
@@ -598,7 +602,7 @@ class _Range:
             charge=self.get(name, "charge"),
             energy=self.get(name, "energy"),
             **{f"p{axis}": self.get(name, f"momentum.{axis}") for axis in "xyz"},
-            **{key: self.get(name, own) for key, own in members.items() if self.file.columns.has(name, own)},
+            **{key: self.get(name, member) for key, member in members.items() if self.file.columns.has(name, member)},
         )
 
 
@@ -613,7 +617,7 @@ def missing_collections(file: PodioFile, detector: Detector, *, sim: bool | None
 
 
 def _holds(file: PodioFile, name: str, sim: bool) -> bool:
-    """Whether a file holds a collection of hits; digitised ones may be a subset that refers to hits of others."""
+    """Whether a file holds a collection of hits; a digitised one may be a subset of another collection."""
     return file.columns.has(name) or (not sim and file.columns.has(f"{name}{SUBSET}"))
 
 
@@ -647,9 +651,9 @@ def _at_front(position: npt.NDArray[np.float64], detector: Detector) -> Mask:
 def _first_state(track: Ints, member: Ints, rank: Ints, n_tracks: int) -> Ints:
     """State of lowest rank of each track, the first among equals; -1 for a track without any."""
     order = np.lexsort((member, rank, track))
-    found, first = np.unique(track[order], return_index=True)
+    with_state, first = np.unique(track[order], return_index=True)
     chosen = np.full(n_tracks, -1, dtype=np.int64)
-    chosen[found] = member[order][first]
+    chosen[with_state] = member[order][first]
     return chosen
 
 

@@ -62,7 +62,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class RecoNames:
-    """Names of the collections of a reconstruction (the table above), all made from that of the particles."""
+    """Names of the collections of a reconstruction (the table above), all made from the name `particles`."""
 
     def __init__(self, particles: str) -> None:
         self.particles = particles
@@ -115,8 +115,8 @@ def reco_frames(
 ) -> dict[str, Filled]:
     """Content of the collections of a reconstruction, field by field, in consecutive events.
 
-    `events` are what the particles were made from; `hits` the objects of the input that its hits are, None if they are
-    written anew; `track_id` and `mc_id` the ids of tracks and Monte Carlo particles, None without links to the latter;
+    `events` are what the particles were made from; `hits` the input's objects that its hits are, None if the output has
+    its own hits; `track_id` and `mc_id` the ids of tracks and Monte Carlo particles, None without links to the latter;
     `track_index` [track] the index of each in its collection, where some were left out.
     """
     n_particles = jagged.count(reconstruction.particles)
@@ -302,19 +302,19 @@ def _mc_links(
         counts = jagged.count(sources)
         size = np.ones(int(counts.sum())) if size is None else size
         true, source, of_link = Links.of(true_links), links.flat_source(counts), links.flat_particle(n_particles)
-        particle, other, shared = shared_sources(
+        particle, true_particle, shared = shared_sources(
             (source, of_link, links.weight), (true.flat_source(counts), true.flat_particle(n_true), true.weight), size
         )
         total = np.bincount(of_link, size[source] * links.weight, int(n_particles.sum()))[particle]
         fraction = np.divide(shared, total, out=np.zeros(len(shared)), where=total > 0)
-        pieces.append((particle, other, fraction))
-    particle, other, weight = (
+        pieces.append((particle, true_particle, fraction))
+    particle, true_particle, weight = (
         (np.concatenate(columns) for columns in zip(*pieces, strict=True))
         if pieces
         else (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
     )
     order = np.argsort(particle, kind="stable")
-    particle, other, weight = particle[order], other[order], weight[order]
+    particle, true_particle, weight = particle[order], true_particle[order], weight[order]
     event = jagged.event_index(n_particles)[particle]
     counts = np.bincount(event, minlength=len(events))
     return {
@@ -322,7 +322,7 @@ def _mc_links(
         f"_{names.mc_links}_from": references(
             collection_id(names.particles), jagged.local_index(n_particles)[particle], counts
         ),
-        f"_{names.mc_links}_to": references(mc_id, jagged.local_index(n_true)[other], counts),
+        f"_{names.mc_links}_to": references(mc_id, jagged.local_index(n_true)[true_particle], counts),
     }
 
 

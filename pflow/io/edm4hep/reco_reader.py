@@ -29,7 +29,7 @@ class Edm4hepRecoReader:
     def __init__(self, file: PodioFile, name: str, *, hit_links: bool) -> None:
         columns = file.columns
         if not columns.has(name, "energy", "momentum.x", "charge"):
-            known = [found for found in columns.collections if columns.has(found, "goodnessOfPID")]
+            known = [collection for collection in columns.collections if columns.has(collection, "goodnessOfPID")]
             raise InputError(
                 "no such collection of reconstructed particles"
                 + (f"; the file holds {', '.join(known)}" if known else ""),
@@ -57,12 +57,12 @@ class Edm4hepRecoReader:
             key = f"{self._names.particles}_{name}"
             return [frame.get("Int", {}).get(key, []) for frame in self._file.frame_parameters("events", start, stop)]
 
-        def check(field: str, found: Ints, expected: Ints, what: str) -> None:
-            wrong = np.flatnonzero(found != expected)
+        def check(field: str, lengths: Ints, expected: Ints, what: str) -> None:
+            wrong = np.flatnonzero(lengths != expected)
             if len(wrong):
-                at = int(wrong[0])
-                message = f"{found[at]} numbers, expected {expected[at]}: the {what}"
-                raise InputError(message, file=self._file.path, entry=start + at, field=field)
+                number = int(wrong[0])
+                message = f"{lengths[number]} numbers, expected {expected[number]}: the {what}"
+                raise InputError(message, file=self._file.path, entry=start + number, field=field)
 
         def links(source: Any, particle: Ints, weight: Any, event: Ints) -> ak.Array:
             local = particle - jagged.offsets(counts)[event]
@@ -84,7 +84,7 @@ class Edm4hepRecoReader:
             values = get(field, "")
             check(field, jagged.count(values), counts * len(CLASSES), "probabilities of the particles")
             columns["scores"] = ak.unflatten(jagged.flat(values).reshape(-1, len(CLASSES)), counts)
-        found = {}
+        links_read = {}
         if "hit_links" in parts:
             n_links, ids, index = self._file.references(f"_{names.clusters}_hits", start, stop)
             n_clusters, weight = jagged.count(get(names.clusters, "energy")), get(names.hit_weights, "")
@@ -100,7 +100,7 @@ class Edm4hepRecoReader:
                 check("hitOffsets", lengths, np.full(len(rows), len(self._hit_ids)), "offsets of the hits")
                 from_it = ids[link, None] == self._hit_ids  # [link, collection]
                 source = source + (np.array(rows, dtype=np.int64)[event] * from_it).sum(axis=1)
-            found["hit_links"] = links(source, particle_of[cluster], jagged.flat(weight)[link], event)
+            links_read["hit_links"] = links(source, particle_of[cluster], jagged.flat(weight)[link], event)
         if "track_links" in parts:
             n_links, _, index = self._file.references(f"_{name}_tracks", start, stop)
             weight = get(names.track_weights, "")
@@ -108,13 +108,13 @@ class Edm4hepRecoReader:
             particle, link = expand(get(name, "tracks_begin"), get(name, "tracks_end"), n_links)
             event = jagged.event_index(n_links)[link]
             source = index[link]
-            for at, unused in enumerate(parameter("unusedTracks")):  # events count the tracks without them
-                source[event == at] -= np.searchsorted(unused, source[event == at])
-            found["track_links"] = links(source, particle, jagged.flat(weight)[link], event)
+            for number, unused in enumerate(parameter("unusedTracks")):  # events count the tracks without them
+                source[event == number] -= np.searchsorted(unused, source[event == number])
+            links_read["track_links"] = links(source, particle, jagged.flat(weight)[link], event)
         return Reconstruction(
             particles=make_particles(**columns),
             event=self._file.event_numbers(start, stop),
             flags=np.array([row[0] if row else 0 for row in parameter("flags")], dtype=np.int32).astype(np.uint32),
             name=name,
-            **found,
+            **links_read,
         )

@@ -37,7 +37,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Contributions:
-    """Contributions (edm4hep::CaloHitContribution) to the hits of one collection; all but `counts` [contribution]."""
+    """Contributions (edm4hep::CaloHitContribution) to the hits of a collection; arrays [contribution] but `counts`."""
 
     counts: Ints  # [event]: hits of the collection
     hit: Ints  # counted over all events
@@ -49,7 +49,7 @@ class Contributions:
     absent: tuple[str, ...] = ()  # collections of contributions that the file does not hold
 
     def of_kept(self, kept: npt.NDArray[np.bool_], counted: npt.NDArray[np.bool_]) -> Contributions:
-        """Those that count, bool [contribution], to the hits that are kept, bool [hit], which are numbered anew."""
+        """The contributions `counted`, bool [contribution], to the hits `kept`, bool [hit]; renumbers these hits."""
         use = counted & kept[self.hit]
         return Contributions(
             counts=np.diff(jagged.offsets(kept)[jagged.offsets(self.counts)]),
@@ -93,13 +93,13 @@ def read_contributions(file: PodioFile, collection: str, start: int, stop: int) 
 
     hit, member = expand(begin, end, n_references)
     hit, member = hit[known[member]], member[known[member]]
-    at = jagged.offsets(joined.totals)[event[member]] + position[member]
+    flat_index = jagged.offsets(joined.totals)[event[member]] + position[member]
 
     def column(arrays: list[ak.Array], dtype: Any) -> npt.NDArray[Any]:
-        return jagged.flat(jagged.join({"": arrays})[""], dtype)[at] if arrays else np.zeros(0, dtype=dtype)
+        return jagged.flat(jagged.join({"": arrays})[""], dtype)[flat_index] if arrays else np.zeros(0, dtype=dtype)
 
     particles = [relation(columns, name, 0, "particle") for name in names]
-    particle_id = particle = np.full(len(at), -1, dtype=np.int64)
+    particle_id = particle = np.full(len(flat_index), -1, dtype=np.int64)
     if None not in particles:
         particle_id = column([get(str(name), "collectionID") for name in particles], np.int64)
         particle = column([get(str(name), "index") for name in particles], np.int64)
@@ -157,14 +157,14 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
         time = np.where(np.isfinite(first), first, np.nan)
     if not calorimeter.sim_measures_time:
         time = np.zeros(n_hits)
-    kept = np.ones(n_hits, dtype=bool) if calorimeter.sim_threshold is None else energy > calorimeter.sim_threshold
+    above = np.ones(n_hits, dtype=bool) if calorimeter.sim_threshold is None else energy > calorimeter.sim_threshold
     values |= {"energy": energy * scale, "time": time}
     event = jagged.event_index(jagged.count(columns["energy"]))
-    counts = np.bincount(event[kept], minlength=len(columns["energy"]))
+    counts = np.bincount(event[above], minlength=len(columns["energy"]))
     if contributions is not None and counted is not None:
-        contributions = contributions.of_kept(kept, counted)
+        contributions = contributions.of_kept(above, counted)
     return Digitised(
-        columns={key: jagged.unflatten(array[kept], counts) for key, array in values.items()},
+        columns={key: jagged.unflatten(array[above], counts) for key, array in values.items()},
         contributions=contributions,
         total=total,
         lost=lost,
@@ -174,7 +174,7 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
 
 
 def time_after_flight(time: Floats, position: Floats) -> Floats:
-    """Times [N] minus that of a straight flight from the origin to `position` [N, 3] at c, plus `PROMPT_TIME`, ns."""
+    """Times [N] minus the flight time at c from the origin to `position` [N, 3], plus `PROMPT_TIME`, ns."""
     return np.asarray(time - np.linalg.norm(position, axis=1) / SPEED_OF_LIGHT + PROMPT_TIME)
 
 

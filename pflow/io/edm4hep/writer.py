@@ -33,8 +33,8 @@ CLUSTER_SIZE = 32
 class Edm4hepRecoWriter(OutputWriter):
     """Writes the reconstruction of one file, chunk by chunk; a context manager. It appears at its place when whole.
 
-    The output holds the collections of `pflow.io.edm4hep.reco` and those of the input `file`, which must stay open;
-    where these cannot be copied (another schema, or a podio before 1.3, with a warning), the hits and tracks that were
+    The output holds the collections of `pflow.io.edm4hep.reco` and of the input `file`, which must stay open; where the
+    input's cannot be copied (another schema, or a podio before 1.3, with a warning), the hits and tracks that were
     used, and no definition of EDM4hep. `mc_links`: link to Monte Carlo particles, an `InputError` if the input's cannot
     be copied. Other options and errors as of `pflow.io.particles_root.RecoWriter`; also a `ConfigError` if the input
     has a collection of this name.
@@ -61,7 +61,9 @@ class Edm4hepRecoWriter(OutputWriter):
         if reader is not None and self._copy is not None:
             sources = reader.sources
             if not (reader.sim or reader.subsets):
-                self._hit_collections = tuple(name for own in file.detector.calorimeters for name in sources[own.name])
+                self._hit_collections = tuple(
+                    name for calorimeter in file.detector.calorimeters for name in sources[calorimeter.name]
+                )
             self._track_id = next((reader.file.id_of(name) for name in sources["tracks"]), None)
             self._mc_id = next((reader.file.id_of(name) for name in sources["truth"] if name in copied), None)
         if mc_links and self._mc_id is None:
@@ -71,11 +73,11 @@ class Edm4hepRecoWriter(OutputWriter):
                 field=file.detector.truth_particles[0],
             )
         self._mc_links = mc_links
-        # Those of the input cannot be referred to.
+        # The output holds its own tracks or hits where it cannot refer to the input's.
         self._own_tracks = self._track_id is None and (self._copy is None or file.truth_tracks)
         self._sim = reader is not None and reader.sim
         self._own_hits = self._copy is None or self._sim or (reader is not None and bool(reader.subsets))
-        own = names.collections(
+        added = names.collections(
             mc_links=mc_links,
             own_hits=self._own_hits,
             sim_links=self._sim and self._copy is not None,
@@ -83,15 +85,15 @@ class Edm4hepRecoWriter(OutputWriter):
         )
         self._write_header = HEADER not in copied
         if self._write_header:
-            own += (CollectionInfo(name=HEADER, data_type="edm4hep::EventHeaderCollection"),)
-        for collection in own:
+            added += (CollectionInfo(name=HEADER, data_type="edm4hep::EventHeaderCollection"),)
+        for collection in added:
             if collection.name in copied:
                 raise ConfigError(
                     f"cannot write {self._path}: the input holds a collection '{collection.name}' already; "
                     "reconstruct the file that it was made from"
                 )
         model = DataModel(edm4hep_types())
-        self._collections = [(model, collection) for collection in own]
+        self._collections = [(model, collection) for collection in added]
         self._definitions: Definitions = {}  # ours lacks types that its types refer to
         if self._copy is not None:
             self._collections += [(self._copy.model, collection) for collection in copied.values()]
@@ -102,7 +104,7 @@ class Edm4hepRecoWriter(OutputWriter):
         self._frames = FrameWriter(self._file, collections=self._collections, definitions=self._definitions)
 
     def _append(self, reconstruction: Reconstruction) -> None:
-        """Append the particles of the next entries of the input, of which only those flagged may be damaged."""
+        """Append the particles of the input's next entries; only flagged entries may be damaged."""
         tree = self._input.reader.tree
         step = CLUSTER_SIZE if tree is None else max(CLUSTER_SIZE, entries_at_once(tree) // 4)
         for start in range(0, len(reconstruction), step):
@@ -110,8 +112,8 @@ class Edm4hepRecoWriter(OutputWriter):
             try:
                 self._extend(chosen)
             except InputError:  # an entry of the input cannot be decoded; nothing of this range is written yet
-                for at in range(len(chosen)):
-                    self._extend(chosen[at : at + 1], skip=True)
+                for index in range(len(chosen)):
+                    self._extend(chosen[index : index + 1], skip=True)
 
     def _extend(self, reconstruction: Reconstruction, *, skip: bool = False) -> None:
         start, stop = self._entry, self._entry + len(reconstruction)
@@ -132,17 +134,17 @@ class Edm4hepRecoWriter(OutputWriter):
             columns = {"eventNumber": reconstruction.event.astype(np.uint64), "weight": ones}
             frames[HEADER] = Filled(counts=ones.astype(np.int64), columns=columns)
         name, flags = self._names.particles, reconstruction.flags.astype(np.int32)
-        own: list[Parameters] = [
+        added: list[Parameters] = [
             {"Int": {f"{name}_flags": [int(flag)], f"{name}_hitOffsets": offset.tolist(), f"{name}_unusedTracks": left}}
             for flag, offset, left in zip(flags, offsets, unused, strict=True)
         ]
-        self._frames.extend(frames, [_merged(*pair) for pair in zip(parameters, own, strict=True)])
+        self._frames.extend(frames, [_merged(*pair) for pair in zip(parameters, added, strict=True)])
         self._entry = stop
 
     def _content(
         self, reconstruction: Reconstruction, start: int, stop: int
     ) -> tuple[dict[str, Filled], Any, list[list[int]]]:
-        """Our collections, offsets [event, collection] of the hits of each of the input's, and its unused tracks."""
+        """Our collections; offsets [event, collection] of hits in the input's collections; its unused tracks."""
         names = self._names
         if self._reader is None:
             events, origins = self._input.reader.read(start, stop, truth=self._mc_links), None
@@ -183,7 +185,7 @@ class Edm4hepRecoWriter(OutputWriter):
         metadata = categories.pop("metadata", [])
         encodings = {} if self._reader is None else self._reader.file.encodings
         ids = [self._reader.file.id_of(name) for name in self._hit_collections] if self._reader is not None else []
-        own: Parameters = {
+        added: Parameters = {
             "Int": {
                 f"{names.particle_id}__AlgoType": [names.algorithm_type],
                 f"{names.particles}__HitCollectionIDs": np.array(ids, np.uint32).astype(np.int32).tolist(),
@@ -192,12 +194,14 @@ class Edm4hepRecoWriter(OutputWriter):
                 **{f"{name}__CellIDEncoding": [encoding] for name, encoding in encodings.items()},
                 f"{names.particle_id}__AlgoName": [names.particles],
                 f"{names.particle_id}__ParameterNames": list(CLASSES),
-                f"{names.clusters}__SubdetectorNames": [one.name for one in self._input.detector.calorimeters],
+                f"{names.clusters}__SubdetectorNames": [
+                    calorimeter.name for calorimeter in self._input.detector.calorimeters
+                ],
                 f"{names.particles}__HitCollections": list(self._hit_collections),
                 f"{names.particles}__Parts": sorted(self._optional or ()),
             },
         }
-        merged = _merged(metadata[0] if metadata else {}, own)
+        merged = _merged(metadata[0] if metadata else {}, added)
         self._frames.finish({"metadata": [merged, *metadata[1:]], **categories})
 
 
@@ -213,6 +217,6 @@ def _copy_of(reader: Edm4hepReader | None) -> InputCopy | None:
         return None
 
 
-def _merged(one: Parameters, other: Parameters) -> Parameters:
+def _merged(first: Parameters, second: Parameters) -> Parameters:
     """Parameters of both; the latter's win."""
-    return {kind: {**one.get(kind, {}), **other.get(kind, {})} for kind in {**one, **other}}
+    return {kind: {**first.get(kind, {}), **second.get(kind, {})} for kind in {**first, **second}}

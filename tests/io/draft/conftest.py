@@ -19,7 +19,7 @@ DEPTHS = {"ECAL": (0.0, 20, 6.0), "HCAL": (180.0, 25, 30.0)}
 @pytest.fixture
 def made_up() -> Callable[..., Content]:
     """Content of a file of a detector with a barrel of `sides` sides (0: a cylinder) that begins at `radius`, and
-    endcaps from `z` on (mm), in a field (T). Names are those of CLD, hits are spread evenly."""
+    endcaps from `z` on (mm), in a field (T). Collections are named as in CLD, hits are spread evenly."""
 
     def make(
         *, sides: int = 8, radius: float = 1600.0, z: float = 2000.0, b_field: float = 3.0, phase: float = 0.0

@@ -31,8 +31,8 @@ def test_hits_on_no_layers_leave_the_symmetry_open(made_up, write_made_up):
     rng = np.random.default_rng(0)
     stretch = [rng.uniform(1, 1.1, len(event)) for event in content["ECALBarrel.energy"]]
     for axis in "xy":
-        own = content[f"ECALBarrel.position.{axis}"]
-        own[:] = [(np.array(values) * factor).tolist() for values, factor in zip(own, stretch, strict=True)]
+        positions = content[f"ECALBarrel.position.{axis}"]
+        positions[:] = [(np.array(values) * factor).tolist() for values, factor in zip(positions, stretch, strict=True)]
     draft = draft_detector(write_made_up(content))
     assert draft.detector.phi_symmetry == 1
     assert "phi_symmetry" in draft.to_fill_in()
@@ -57,7 +57,8 @@ def renamed(content, names):
 def test_calorimeters_without_telling_names_are_placed_by_geometry(made_up, write_made_up, sides, encoded):
     content = renamed(made_up(sides=sides), OPAQUE)
     draft = draft_detector(write_made_up(content, **({} if encoded else {"encodings": None})))
-    placed = {own.collections[0]: (own.kind, own.region) for own in draft.detector.calorimeters}
+    calorimeters = draft.detector.calorimeters
+    placed = {calorimeter.collections[0]: (calorimeter.kind, calorimeter.region) for calorimeter in calorimeters}
     assert placed == {
         "Alpha": ("ecal", "barrel"),
         "Beta": ("ecal", "endcap"),
@@ -147,7 +148,7 @@ def test_the_draft_reads_the_file_it_was_made_from(made_up, write_made_up, encod
     layers = np.concatenate(events.hits.layer.to_list())
     assert (layers.min(), layers.max()) == (0, 24)
     if not encoded:
-        assert {own.cell_encoding for own in draft.detector.calorimeters} == {"layer:5:8"}
+        assert {calorimeter.cell_encoding for calorimeter in draft.detector.calorimeters} == {"layer:5:8"}
         assert draft.notes["calorimeters.hcal_barrel.cell_encoding"].how == "measured"
 
 
@@ -205,22 +206,22 @@ def test_full_simulation_of_cld_gives_the_built_in_description(real):
     for draft in (real[name].detector for name in ("cld_rec", "cld_sim", "cld_zuds100_sim")):
         _check_geometry(draft)
         assert draft.truth_tracks.sides == 12
-        found, built_in = (
-            {own.name: (own.kind, own.region, own.sim_collections, own.required) for own in each.calorimeters}
-            for each in (draft, cld)
+        drafted, built_in = (
+            {system.name: (system.kind, system.region, system.sim_collections, system.required) for system in systems}
+            for systems in (draft.calorimeters, cld.calorimeters)
         )
-        assert found == built_in
+        assert drafted == built_in
         assert set(draft.truth_tracks.sim_tracker_hits) == set(cld.truth_tracks.sim_tracker_hits)
 
 
 def test_a_reconstructed_file_of_cld_gives_its_collections_and_calibration(real):
     cld, draft = load_detector("cld"), real["cld_rec"].detector
-    for own, built_in in zip(draft.calorimeters, cld.calorimeters, strict=True):
-        assert own.collections == built_in.collections
-        assert own.sim_measures_time == built_in.sim_measures_time
-        if own.name != "hcal_other":  # has no digitised hits there
-            assert own.sim_scale == pytest.approx(built_in.sim_scale, rel=1e-5)
-            assert own.sim_time_window == built_in.sim_time_window
+    for drafted, built_in in zip(draft.calorimeters, cld.calorimeters, strict=True):
+        assert drafted.collections == built_in.collections
+        assert drafted.sim_measures_time == built_in.sim_measures_time
+        if drafted.name != "hcal_other":  # has no digitised hits there
+            assert drafted.sim_scale == pytest.approx(built_in.sim_scale, rel=1e-5)
+            assert drafted.sim_time_window == built_in.sim_time_window
     assert draft.tracks == cld.tracks
     assert set(draft.tracker_hits) == set(cld.tracker_hits)
     assert (draft.hit_links, draft.track_links, draft.references) == (cld.hit_links, cld.track_links, cld.references)
@@ -246,22 +247,23 @@ def test_the_rntuple_file_gives_the_simplified_ild(real):
     assert [getattr(draft, field) for field in fields] == pytest.approx(expected, rel=0.01)
     assert draft.phi_symmetry is None
     assert draft.b_field == pytest.approx(3.5, rel=0.001)
-    assert [own.collections for own in draft.calorimeters] == [own.collections for own in ild.calorimeters]
-    assert {own.cell_encoding for own in draft.calorimeters} == {"layer:0:8"}
+    drafted, built_in = ([system.collections for system in detector.calorimeters] for detector in (draft, ild))
+    assert drafted == built_in
+    assert {calorimeter.cell_encoding for calorimeter in draft.calorimeters} == {"layer:0:8"}
 
 
 @pytest.mark.parametrize(("name", "detector"), [("cld_rec", "cld"), ("ild_g4_zqq_rntuple", "ild_g4")])
 def test_cells_and_layers_are_measured(real, name, detector):
-    nominal = {own.name: own for own in load_detector(detector).calorimeters}
-    for own in real[name].detector.calorimeters:
-        expected = nominal[own.name]
-        if own.kind == "muon":
+    nominal = {calorimeter.name: calorimeter for calorimeter in load_detector(detector).calorimeters}
+    for calorimeter in real[name].detector.calorimeters:
+        expected = nominal[calorimeter.name]
+        if calorimeter.kind == "muon":
             continue
-        assert own.cell_size == pytest.approx(expected.cell_size, rel=0.05)
-        assert own.sides == expected.sides
-        front, nominal_front = (one.inner_radius or one.inner_z for one in (own, expected))
+        assert calorimeter.cell_size == pytest.approx(expected.cell_size, rel=0.05)
+        assert calorimeter.sides == expected.sides
+        front, nominal_front = (described.inner_radius or described.inner_z for described in (calorimeter, expected))
         assert front == pytest.approx(nominal_front, abs=15)
-        for layers, like in zip(own.layers, expected.layers, strict=True):
+        for layers, like in zip(calorimeter.layers, expected.layers, strict=True):
             assert layers.pitch == pytest.approx(like.pitch, abs=0.15)
             assert layers.count == pytest.approx(like.count, abs=5)
     Geometry.of(real[name].detector)  # of the muon system, too

@@ -1,4 +1,4 @@
-"""Files whose collections have other names, types and members than those of the detectors that come with pflow."""
+"""Files whose collections have names, types and members that no built-in detector knows."""
 
 import awkward as ak
 import numpy as np
@@ -59,13 +59,13 @@ def renamed_cld(sample_dir, tmp_path_factory):
 
 def _columns(tree):
     """Members of the renamed collections and of what belongs to them, by their new names."""
-    found = {}
+    columns = {}
     for old, new in RENAMED.items():
         suffixes = ("", "_from", "_to", "_trackStates", "_contributions", "_parents")
         for branch in (f"{'_' if suffix else ''}{old}{suffix}" for suffix in suffixes):
             for key in tree.keys(filter_name=f"{branch}.*"):
-                found[key.replace(old, new)] = tree[key].array()
-    return found
+                columns[key.replace(old, new)] = tree[key].array()
+    return columns
 
 
 def _hashed(values):
@@ -80,9 +80,9 @@ def test_events_with_other_names_give_the_same_detector(renamed_cld, with_ids, w
     path = renamed_cld(with_ids=with_ids, without_codes=without_codes)
     cld, draft = load_detector("cld"), draft_detector(path)
     detector = draft.detector
-    placed = {own.name: own.collections for own in detector.calorimeters}
-    for name, own in zip(("ecal_barrel", "ecal_endcap", "hcal_barrel", "hcal_endcap"), CALORIMETERS, strict=True):
-        assert placed[name] == (RENAMED[own],)
+    placed = {calorimeter.name: calorimeter.collections for calorimeter in detector.calorimeters}
+    for name, original in zip(("ecal_barrel", "ecal_endcap", "hcal_barrel", "hcal_endcap"), CALORIMETERS, strict=True):
+        assert placed[name] == (RENAMED[original],)
     assert without_codes or placed["muon"] == ("Shell",)
     assert detector.calorimeters[0].sim_collections == ("PoleSteps",)
     for field in ("ecal_inner_radius", "ecal_outer_radius", "ecal_inner_z"):
@@ -107,8 +107,8 @@ def test_the_renamed_events_are_read_as_the_others_are(renamed_cld, cld_rec):
 def eic_file(made_up, write):
     """Hits, tracks, particles and links as EDM4eic has them: hits know their layer, tracks have no states."""
     content = {key: values for key, values in made_up(radius=820.0, z=1700.0).items() if "Track" not in key}
-    own = ("EcalBarrelScFiRecHits", "EcalEndcapNRecHits", "HcalBarrelRecHits", "HcalEndcapNRecHits")
-    names = dict(zip(CALORIMETERS, own, strict=True))
+    eic_names = ("EcalBarrelScFiRecHits", "EcalEndcapNRecHits", "HcalBarrelRecHits", "HcalEndcapNRecHits")
+    names = dict(zip(CALORIMETERS, eic_names, strict=True))
     for key in list(content):
         name, _, member = key.partition(".")
         content[f"{names.get(name, name)}.{member}"] = content.pop(key)
@@ -116,10 +116,10 @@ def eic_file(made_up, write):
         content[f"{name}.layer"] = [[int(cell) >> 5 for cell in event] for event in content[f"{name}.cellID"]]
         content[f"{name}.energyError"] = content[f"{name}.timeError"] = content[f"{name}.time"]
         content[f"{name}.cellID"] = [list(range(len(event))) for event in content[f"{name}.cellID"]]
-    one = [[1.0]] * 4
-    content |= {f"CentralCKFTracks.{member}": one for member in ("charge", "chi2", "momentum.x", "momentum.y")}
-    content |= {f"ReconstructedParticles.{member}": one for member in ("energy", "charge", "mass", "goodnessOfPID")}
-    content |= {f"ReconstructedParticles.momentum.{axis}": one for axis in "xyz"}
+    ones = [[1.0]] * 4
+    content |= {f"CentralCKFTracks.{member}": ones for member in ("charge", "chi2", "momentum.x", "momentum.y")}
+    content |= {f"ReconstructedParticles.{member}": ones for member in ("energy", "charge", "mass", "goodnessOfPID")}
+    content |= {f"ReconstructedParticles.momentum.{axis}": ones for axis in "xyz"}
     content["ReconstructedParticles.PDG"] = [[22]] * 4
     types = dict.fromkeys(names.values(), "edm4eic::CalorimeterHitCollection")
     types |= {"CentralCKFTracks": "edm4eic::TrackCollection", "MCParticles": "edm4hep::MCParticleCollection"}
@@ -130,7 +130,7 @@ def eic_file(made_up, write):
 def test_hits_of_edm4eic_are_read_with_their_layer(eic_file):
     draft = draft_detector(eic_file, b_field=1.7)
     detector = draft.detector
-    assert [own.collections for own in detector.calorimeters] == [
+    assert [calorimeter.collections for calorimeter in detector.calorimeters] == [
         ("EcalBarrelScFiRecHits",),
         ("EcalEndcapNRecHits",),
         ("HcalBarrelRecHits",),

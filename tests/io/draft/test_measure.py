@@ -41,5 +41,5 @@ def test_simulated_tracker_hits_give_the_field(stated):
 
 
 def test_what_is_stated_goes_first(stated):
-    found = stated({"BField": ("2.0",)}, ("VertexBarrelCollection", "OuterTrackerBarrelCollection"))
-    assert [bool(own.uncertainty) for own, _ in found] == [False, True]
+    estimates = stated({"BField": ("2.0",)}, ("VertexBarrelCollection", "OuterTrackerBarrelCollection"))
+    assert [bool(estimate.uncertainty) for estimate, _ in estimates] == [False, True]

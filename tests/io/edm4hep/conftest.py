@@ -133,14 +133,14 @@ def rewrite(tmp_path: Path) -> Callable[..., Path]:
 
     def write(path: Path, members: Mapping[str, Callable[[Any], Any]] = {}, drop: tuple[str, ...] = ()) -> Path:
         columns, metadata = columns_of(path)
-        found = {key: values for key, values in columns.items() if key.strip("_").partition(".")[0] not in drop}
+        changed = {key: values for key, values in columns.items() if key.strip("_").partition(".")[0] not in drop}
         for key, values in members.items():
-            flat = ak.to_numpy(ak.flatten(found[key]))
-            found[key] = ak.unflatten(np.asarray(values(flat.copy()), flat.dtype), ak.num(found[key]))
+            flat = ak.to_numpy(ak.flatten(changed[key]))
+            changed[key] = ak.unflatten(np.asarray(values(flat.copy()), flat.dtype), ak.num(changed[key]))
         names = sorted({key.partition(".")[0] for key in columns if not key.startswith("_")})
         table = {"name": ak.Array([names]), "collectionID": np.array([[collection_id(name) for name in names]])}
         with uproot.recreate(tmp_path / "changed.root") as file:
-            file.mktree("events", {key: array.type.content for key, array in found.items()}).extend(found)
+            file.mktree("events", {key: array.type.content for key, array in changed.items()}).extend(changed)
             file.mkrntuple("metadata", metadata)
             file.mkrntuple("podio_metadata", {"events___CollectionTypeInfo": ak.zip(table)})
         return tmp_path / "changed.root"
@@ -183,8 +183,8 @@ def shares_of_truth(events: Events) -> Reconstruction:
 def _links(links: ak.Array) -> ak.Array:
     """The same links, with weights below 1 and sorted by particle, as a file keeps them."""
     order = ak.argsort(links.particle, axis=1, stable=True)
-    found = links[order]
-    return make_links(source=found.source, particle=found.particle, weight=0.75 * found.weight, normalise=False)
+    links = links[order]
+    return make_links(source=links.source, particle=links.particle, weight=0.75 * links.weight, normalise=False)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""One bad object never costs the event, in files and in what is made of them."""
+"""A bad object is left out and the event stays, in reading and in reconstructed files."""
 
 import awkward as ak
 import numpy as np
@@ -78,9 +78,9 @@ def test_a_bad_track_is_left_out_with_its_links(write, content, toy, member, sta
     with pytest.warns(LeftOutWarning, match=r"'tracks\."):
         events = read_events(write(content, name="bad.root"), detector=toy)
     assert events.flags.tolist() == [int(Flag.UNUSABLE_TRACKS), 0]
-    kept = 0 if states[-1] != 2e-4 else 1
-    assert events.tracks.omega.to_list() == [[good.tracks.omega[0, kept]], []]
-    assert events.track_links.to_list() == [[{"source": 0, "particle": kept + 1, "weight": 1.0}], []]
+    good_track = 0 if states[-1] != 2e-4 else 1
+    assert events.tracks.omega.to_list() == [[good.tracks.omega[0, good_track]], []]
+    assert events.track_links.to_list() == [[{"source": 0, "particle": good_track + 1, "weight": 1.0}], []]
 
 
 def test_a_track_without_a_state_at_the_calorimeter_is_followed_there(write, content, toy):
@@ -99,8 +99,8 @@ def test_outputs_refer_to_the_tracks_of_the_file(write_podio, content, toy, perf
         with Edm4hepRecoWriter(tmp_path / "out.root", file, provenance={}) as writer:
             writer.extend(made)
     assert made.track_links.source.to_list() == [[0], []]
-    found = read_reco(tmp_path / "out.root")
-    assert found.track_links.to_list() == made.track_links.to_list()
+    read_back = read_reco(tmp_path / "out.root")
+    assert read_back.track_links.to_list() == made.track_links.to_list()
     with open_events(tmp_path / "out.root", detector=toy) as file:
         references = file.reader.file.columns.get("_PFlow_tracks", "index", start=0, stop=2)
     assert references.to_list() == [[1], []]

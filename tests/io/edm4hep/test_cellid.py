@@ -49,10 +49,10 @@ def test_the_bits_of_the_layer_are_found_by_the_layers(offset, width):
     cells |= rng.integers(0, 2**12, 500).astype(np.uint64) << np.uint64(offset + width)
     if offset:
         cells |= rng.integers(0, 2**offset, 500).astype(np.uint64)
-    found = find_layer_bits(cells, layer)
-    assert found is not None
-    assert layer_from_cell_id(cells, f"layer:{found[0]}:{found[1]}").tolist() == layer.tolist()
-    assert (found[0], found[1]) == (offset, 8)
+    bits = find_layer_bits(cells, layer)
+    assert bits is not None
+    assert layer_from_cell_id(cells, f"layer:{bits[0]}:{bits[1]}").tolist() == layer.tolist()
+    assert (bits[0], bits[1]) == (offset, 8)
 
 
 def test_bits_that_do_not_follow_the_layers_are_none():

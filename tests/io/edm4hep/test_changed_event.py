@@ -19,7 +19,8 @@ def changed(rewrite, cld_path):
 
 def described(targets):
     """PDG codes and energies of the targets of each event, GeV."""
-    return [sorted((int(one.pdg), round(float(one.energy), 4)) for one in event) for event in targets.particles]
+    columns = zip(targets.particles.pdg.to_list(), ak.round(targets.particles.energy, 4).to_list(), strict=True)
+    return [sorted(zip(*event, strict=True)) for event in columns]
 
 
 def test_nothing_changed(changed, cld_rec):
@@ -44,8 +45,8 @@ def test_a_particle_that_reaches_the_calorimeter_before_the_generator_decays_it(
         return values
 
     assert neutral.hit_energy > 1.0
-    found = select_targets(changed({"MCParticles.generatorStatus": decayed}))
-    assert described(found) == described(expected)
+    selected = select_targets(changed({"MCParticles.generatorStatus": decayed}))
+    assert described(selected) == described(expected)
 
 
 @pytest.mark.parametrize("pdg", [1000022, 39, 9900012])

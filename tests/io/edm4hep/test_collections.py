@@ -12,9 +12,9 @@ def listed(write):
 
     def list_content(content, layout="new", **options) -> dict[str, Collection]:
         file = open_podio(write(content, layout, **options))
-        found = list_collections(file)
+        collections = list_collections(file)
         file.close()
-        return {collection.name: collection for collection in found}
+        return {collection.name: collection for collection in collections}
 
     return list_content
 
@@ -42,18 +42,18 @@ def test_hits_with_contributions_are_simulated_ones(listed, content):
 
 def test_the_table_of_ids_names_types(listed, content):
     types = {"A1": "edm4eic::CalorimeterHitCollection", "Tracks": "edm4eic::TrackCollection"}
-    found = listed(content, types=types)
-    assert (found["A1"].type, found["A1"].kind) == ("edm4eic::CalorimeterHit", "CalorimeterHit")
-    assert found["Tracks"].type == "edm4eic::Track"
+    collections = listed(content, types=types)
+    assert (collections["A1"].type, collections["A1"].kind) == ("edm4eic::CalorimeterHit", "CalorimeterHit")
+    assert collections["Tracks"].type == "edm4eic::Track"
 
 
 def test_what_cannot_be_read_says_why(listed, content):
     del content["A1.position.y"]
     stateless = {key: values for key, values in content.items() if not key.startswith("_Tracks")}
-    found = listed(stateless)
-    assert found["A1"].unreadable == "no position.y"
-    assert found["Tracks"].unreadable == "no track states"
-    assert found["A2"].unreadable == ""
+    collections = listed(stateless)
+    assert collections["A1"].unreadable == "no position.y"
+    assert collections["Tracks"].unreadable == "no track states"
+    assert collections["A2"].unreadable == ""
 
 
 def test_plain_numbers_are_a_collection_too(write, content):
@@ -68,9 +68,9 @@ def test_plain_numbers_are_a_collection_too(write, content):
     with uproot.update(path) as file:
         file.mktree("events", {name: values.type.content for name, values in arrays.items()}).extend(arrays)
     file = open_podio(path)
-    found = {own.name: own for own in list_collections(file)}
-    assert set(found) == {"A1", "Weights"}
-    assert count_objects(file, found["Weights"], 2) == 3
+    collections = {collection.name: collection for collection in list_collections(file)}
+    assert set(collections) == {"A1", "Weights"}
+    assert count_objects(file, collections["Weights"], 2) == 3
     file.close()
 
 
@@ -84,24 +84,24 @@ def test_links_are_counted_by_their_ends(write, content, layout):
 
 
 def test_every_collection_of_a_real_file_has_a_type(cld_podio):
-    found = {collection.name: collection for collection in list_collections(cld_podio)}
-    assert set(found) == set(cld_podio.ids.values())
-    assert all(collection.type for collection in found.values())
-    assert found["SelectedPandoraPFOs"].subset
-    assert found["ITrackerHits"].kind == "TrackerHit"
-    assert count_objects(cld_podio, found["SelectedPandoraPFOs"], 1) == 55
+    collections = {collection.name: collection for collection in list_collections(cld_podio)}
+    assert set(collections) == set(cld_podio.ids.values())
+    assert all(collection.type for collection in collections.values())
+    assert collections["SelectedPandoraPFOs"].subset
+    assert collections["ITrackerHits"].kind == "TrackerHit"
+    assert count_objects(cld_podio, collections["SelectedPandoraPFOs"], 1) == 55
 
 
 def contents(path, stop=2):
     file = open_podio(path)
-    found = {own.name: own for own in collection_contents(file, stop)}
+    collections = {collection.name: collection for collection in collection_contents(file, stop)}
     file.close()
-    return found
+    return collections
 
 
 def test_objects_energies_encodings_and_links(write, content):
-    found = contents(write(content, encodings={"A1": "layer:8"}))
-    a1, a2, links = found["A1"], found["A2"], found["HitLinks"]
+    collections = contents(write(content, encodings={"A1": "layer:8"}))
+    a1, a2, links = collections["A1"], collections["A2"], collections["HitLinks"]
     assert (a1.count, a1.mean, a1.mean_energy, a1.cell_encoding) == (2, 1.0, 1.5, "layer:8")
     assert (a2.mean_energy, a2.cell_encoding, a2.links) == (4.0, "", ())
     assert (links.type, links.mean_energy) == ("Link", None)

@@ -1,4 +1,4 @@
-"""Damaged EDM4hep files: an `InputError` says which file and what is wrong, and bad entries can be skipped."""
+"""Damaged EDM4hep files: an `InputError` names file and fault, and bad entries can be skipped."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_an_rntuple_of_before_version_1_is_named():
 
 @pytest.fixture(scope="module")
 def reco(tmp_path_factory, sample_dir) -> bytes:
-    """An RNTuple of reconstructed particles, here those of the sample itself."""
+    """An RNTuple of reconstructed particles, copied from the sample."""
     from pflow.event.particles import Reconstruction
 
     events = read_events(sample_dir / "multi_test_small.root")

@@ -26,7 +26,7 @@ def path(tmp_path):
     )
     frames = {"P": particles, "W": Filled(counts=np.array([0, 2]), columns={"": np.array([0.5, 0.25])})}
     with uproot.recreate(tmp_path / "a.root") as file:
-        collections = [(MODEL, one) for one in (WEIGHTS, PARTICLES, SUBSET)]
+        collections = [(MODEL, info) for info in (WEIGHTS, PARTICLES, SUBSET)]
         definitions = {"edm4hep": ("{}", (1, 0, 99))}
         writer = FrameWriter(file, collections=collections, definitions=definitions)
         for _ in range(2):
@@ -99,16 +99,16 @@ def copied(write_podio, content):
 
 @pytest.mark.parametrize("tree", ["events", "metadata", "runs", "podio_metadata"])
 def test_a_copy_equals_the_original(copied, tree):
-    one, other = (uproot.open(path)[tree] for path in copied)
-    assert one.num_entries == other.num_entries
-    keys = one.keys(recursive=False)
-    assert keys == other.keys(recursive=False)
+    original, copy = (uproot.open(path)[tree] for path in copied)
+    assert original.num_entries == copy.num_entries
+    keys = original.keys(recursive=False)
+    assert keys == copy.keys(recursive=False)
     for key in keys:
-        assert one[key].typename == other[key].typename
+        assert original[key].typename == copy[key].typename
         if key != "availableCategories":
-            assert one[key].array().to_list() == other[key].array().to_list()
+            assert original[key].array().to_list() == copy[key].array().to_list()
         else:
-            assert set(one[key].array()[0]) == set(other[key].array()[0])
+            assert set(original[key].array()[0]) == set(copy[key].array()[0])
 
 
 @pytest.fixture

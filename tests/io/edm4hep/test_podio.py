@@ -19,14 +19,14 @@ def test_collection_ids_are_found_in_every_layout(write, content, layout):
 
 
 def test_without_a_table_ids_are_hashes_of_names(write, content):
-    own = {name: collection_id(name) for name in ("A1", "A2", "B", "Tracks", "MCParticles", "Other")}
+    hashes = {name: collection_id(name) for name in ("A1", "A2", "B", "Tracks", "MCParticles", "Other")}
     hashed = {
-        key: [[own[IDS[number]] for number in event] for event in values] if key.endswith("collectionID") else values
+        key: [[hashes[IDS[number]] for number in event] for event in values] if key.endswith("collectionID") else values
         for key, values in content.items()
     }
     file = open_podio(write(hashed, ids={}))
     assert not file.ids_stored
-    assert file.names(np.array([own["A2"], own["Other"]])) == ["A2"]
+    assert file.names(np.array([hashes["A2"], hashes["Other"]])) == ["A2"]
     file.close()
 
 
@@ -50,9 +50,9 @@ def test_without_a_table_other_ids_are_refused(write, content):
 def test_references(write, content, ids, index, event, joined, known):
     """In event 0 to A1 with 2 objects and A2 with 3, and in event 1 with 0 and 1."""
     file = open_podio(write(content))
-    found = Joined(["A1", "A2"], [[2, 0], [3, 1]]).resolve(file, *map(np.array, (ids, index, event)))
+    resolved = Joined(["A1", "A2"], [[2, 0], [3, 1]]).resolve(file, *map(np.array, (ids, index, event)))
     file.close()
-    assert [values.tolist() for values in found] == [joined, known]
+    assert [values.tolist() for values in resolved] == [joined, known]
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_references(write, content, ids, index, event, joined, known):
     ids=["over all events", "empty and inverted", "beyond the list"],
 )
 def test_ranges(begin, end, sizes, owners, members):
-    found = expand(ak.Array(begin), ak.Array(end), np.array(sizes))
-    assert [values.tolist() for values in found] == [owners, members]
+    expanded = expand(ak.Array(begin), ak.Array(end), np.array(sizes))
+    assert [values.tolist() for values in expanded] == [owners, members]
 
 
 def test_metadata_without_entries_are_none(write, content, monkeypatch):
@@ -74,8 +74,8 @@ def test_metadata_without_entries_are_none(write, content, monkeypatch):
     path = write(content)
     with uproot.update(path) as file:
         file.mktree("metadata", {"GPStringKeys": "var * int64", "GPStringValues": "var * int64"})
-    whole = uproot.TTree.num_entries.fget
-    monkeypatch.setattr(uproot.TTree, "num_entries", property(lambda self: whole(self) or 1))
+    num_entries = uproot.TTree.num_entries.fget
+    monkeypatch.setattr(uproot.TTree, "num_entries", property(lambda self: num_entries(self) or 1))
     file = open_podio(path)
     assert (file.encodings, file.parameters) == ({}, {})
     assert file.ids == IDS

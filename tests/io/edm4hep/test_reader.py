@@ -21,9 +21,9 @@ def test_collections_are_joined_in_the_order_of_the_detector(read, content):
 
 @pytest.mark.parametrize("layout", ["rec", "old", "rntuple"])
 def test_every_layout_gives_the_same_events(read, content, layout, assert_same):
-    new, other = read(content), read(content, layout)
-    assert_same(new, other)
-    np.testing.assert_array_equal(new.event, other.event)
+    expected, events = read(content), read(content, layout)
+    assert_same(expected, events)
+    np.testing.assert_array_equal(expected.event, events.event)
 
 
 def test_links_follow_collection_and_index(read, content, links):
@@ -45,7 +45,7 @@ def test_a_link_to_another_truth_collection_is_left_out(read, content, links):
 )
 def test_a_reference_outside_is_a_violation(read, content, branch, index, violation):
     content[branch] = index
-    assert [(found.index, found.field) for found in read(content).violations()] == [violation]
+    assert [(broken.index, broken.field) for broken in read(content).violations()] == [violation]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_truth_has_parents_and_energies(read, content):
 
 
 def test_a_parent_that_was_not_stored_counts_as_none(read, content):
-    content["_MCParticles_parents.index"] = [[0, -2], []]  # podio writes -2 for what is not in the file
+    content["_MCParticles_parents.index"] = [[0, -2], []]  # podio writes -2 for an object that is not in the file
     assert read(content).truth.parent.to_list() == [[-1, 0, -1], [-1]]
 
 
@@ -136,8 +136,8 @@ def test_the_event_number_is_the_header_s_or_the_entry(read, content, header, nu
 
 def test_layers_use_the_file_s_encoding_before_the_detector_s(read, content):
     assert read(content).hits.layer.to_list() == [[-1, -1, -1, 7], [-1]]
-    own = read(content, encodings={"A1": "x:1,layer:3", "B": "x:1,layer:3"})
-    assert own.hits.layer.to_list() == [[1, 2, -1, 3], [-1]]
+    encoded = read(content, encodings={"A1": "x:1,layer:3", "B": "x:1,layer:3"})
+    assert encoded.hits.layer.to_list() == [[1, 2, -1, 3], [-1]]
 
 
 def test_a_range_of_no_events_has_all_parts(read, content):
@@ -209,9 +209,9 @@ def as_subset(content: dict[str, Any]) -> dict[str, Any]:
     subset["A1_objIdx.collectionID"] = [[16] * n for n in counts]
     pairs = list(zip(content["_HitLinks_from.collectionID"], content["_HitLinks_from.index"], counts, strict=True))
     subset["_HitLinks_from.index"] = [
-        [n - k if own == 11 else k for own, k in zip(ids, index, strict=True)] for ids, index, n in pairs
+        [n - k if number == 11 else k for number, k in zip(ids, index, strict=True)] for ids, index, n in pairs
     ]
-    subset["_HitLinks_from.collectionID"] = [[16 if own == 11 else own for own in ids] for ids, *_ in pairs]
+    subset["_HitLinks_from.collectionID"] = [[16 if number == 11 else number for number in ids] for ids, *_ in pairs]
     return subset
 
 

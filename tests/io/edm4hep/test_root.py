@@ -92,13 +92,13 @@ def _in_order(model: DataModel, types: Iterable[str]) -> dict[str, Any]:
 
 
 def _parse(data: bytes) -> dict[str, bytes]:
-    found, at = {}, 0
-    while at < len(data):
-        name, size = data[at:].split(b"\n", 2)[:2]
-        at += len(name) + len(size) + 2
-        found[name.decode()] = data[at : at + int(size)]
-        at += int(size)
-    return found
+    files, begin = {}, 0
+    while begin < len(data):
+        name, size = data[begin:].split(b"\n", 2)[:2]
+        begin += len(name) + len(size) + 2
+        files[name.decode()] = data[begin : begin + int(size)]
+        begin += int(size)
+    return files
 
 
 @pytest.fixture(scope="module")
@@ -135,5 +135,5 @@ def test_root_reads_every_member_as_uproot_does(cld_rntuple_path, out, tmp_path)
 def test_hadd_merges_outputs(out, tmp_path, same_reco):
     root = Path(importlib.util.find_spec("ROOT").origin).parent
     subprocess.run([root / "bin" / "hadd", tmp_path / "both.root", out, out], capture_output=True, check=True)
-    one, both = read_reco(out), read_reco(tmp_path / "both.root")
-    assert same_reco(both, concatenate([one, one]))
+    single, both = read_reco(out), read_reco(tmp_path / "both.root")
+    assert same_reco(both, concatenate([single, single]))

@@ -13,12 +13,12 @@ from pflow.physics.detector import Calorimeter
 @pytest.fixture
 def sim_content(content):
     """Two events of simulated hits: three, the third without contributions, then one of two from one particle."""
-    found = {key: values for key, values in content.items() if "MCParticles" in key}
+    simulated = {key: values for key, values in content.items() if "MCParticles" in key}
     zeros: dict[str, list[list[float]]] = {"SimA": [[0, 0], [0]], "SimB": [[0], []]}
     for name, energy in {"SimA": [[0.4, 0.5], [0.4]], "SimB": [[0.4], []]}.items():
-        found |= {f"{name}.energy": energy, f"{name}.cellID": zeros[name]}
-        found |= {f"{name}.position.{axis}": zeros[name] for axis in "xyz"}
-    return found | {
+        simulated |= {f"{name}.energy": energy, f"{name}.cellID": zeros[name]}
+        simulated |= {f"{name}.position.{axis}": zeros[name] for axis in "xyz"}
+    return simulated | {
         "SimA.contributions_begin": [[0, 2], [0]],
         "SimA.contributions_end": [[2, 3], [2]],
         "_SimA_contributions.index": [[1, 0, 2], [0, 1]],
@@ -40,8 +40,7 @@ def test_simulated_hits_are_read_where_there_are_no_digitised_ones(read, sim_con
 
 @pytest.mark.parametrize("layout", ["new", "old", "rntuple"])
 def test_links_share_a_hit_by_the_energy_of_its_contributions(read, sim_content, layout, links):
-    found = links(read(sim_content, layout).hit_links)
-    assert found == [[(0, 1, 0.25), (0, 2, 0.75), (1, 1, 1.0)], [(0, 0, 1.0)]]
+    assert links(read(sim_content, layout).hit_links) == [[(0, 1, 0.25), (0, 2, 0.75), (1, 1, 1.0)], [(0, 0, 1.0)]]
 
 
 def test_the_time_is_the_earliest_contribution_s(read, sim_content):
@@ -146,20 +145,20 @@ HITS = {
 )
 def test_hits_are_digitised_as_the_detector_says(settings, layers, energy, time):
     made = digitise(calorimeter(**settings), HITS, MADE_BY)
-    found, used = made.columns, made.contributions
-    assert found["layer"].to_list() == [layers]
-    assert found["energy"].to_list() == [energy]
-    np.testing.assert_allclose(found["time"][0], time)
-    if "sim_time_window" in settings:  # contributions 2 and 3 are outside, and hits are numbered anew
+    hits, used = made.columns, made.contributions
+    assert hits["layer"].to_list() == [layers]
+    assert hits["energy"].to_list() == [energy]
+    np.testing.assert_allclose(hits["time"][0], time)
+    if "sim_time_window" in settings:  # contributions 2 and 3 are outside; hits are renumbered
         assert used.hit.tolist() == [0, 0, 1][: 1 + len(layers)]
         assert used.energy.tolist() == [1.0, 2.0, 0.5][: 1 + len(layers)]
 
 
 def test_without_contributions_there_is_no_window_and_no_time():
     made = digitise(calorimeter(sim_time_window=(-1.0, 10.0), sim_threshold=0.5), HITS, None)
-    found = made.columns
-    assert found["energy"].to_list() == [[7.0, 3.0]]
-    assert np.isnan(found["time"]).to_list() == [[True, True]]
+    hits = made.columns
+    assert hits["energy"].to_list() == [[7.0, 3.0]]
+    assert np.isnan(hits["time"]).to_list() == [[True, True]]
     assert (made.contributions, made.lost) == (None, made.total)
 
 

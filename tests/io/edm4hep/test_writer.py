@@ -1,4 +1,4 @@
-"""Reconstructions as EDM4hep: what is written, and that it comes back as it was."""
+"""Reconstructions written as EDM4hep: collections, references, and that reading returns the same particles."""
 
 import dataclasses
 from collections.abc import Callable
@@ -68,9 +68,9 @@ def test_optional_parts_stay_absent(source, reconstruct, same_reco):
         )
 
     out, made, _ = reconstruct(source, change=bare)
-    found = read_reco(out)
-    assert same_reco(found, made)
-    assert found.hit_links is None
+    read_back = read_reco(out)
+    assert same_reco(read_back, made)
+    assert read_back.hit_links is None
     with pytest.raises(InputError, match="which hits the particles are made of"):
         read_reco(out, links="required")
 
@@ -101,8 +101,9 @@ def test_references_lead_to_the_objects_of_the_input(source, reconstruct):
     assert objects(file, "PFlowHitWeights")[0] == [0.375, 0.75, 0.75, 0.375]
     assert objects(file, "_PFlow_tracks") == [[{"index": 1, "collectionID": 14}], []]
     particles = objects(file, "PFlow")[0]
-    assert [(one["tracks_begin"], one["tracks_end"]) for one in particles] == [(0, 0), (0, 0), (0, 1)]
-    assert [(one["clusters_begin"], one["clusters_end"]) for one in particles] == [(0, 0), (0, 1), (1, 2)]
+    assert [(particle["tracks_begin"], particle["tracks_end"]) for particle in particles] == [(0, 0), (0, 0), (0, 1)]
+    clusters = [(particle["clusters_begin"], particle["clusters_end"]) for particle in particles]
+    assert clusters == [(0, 0), (0, 1), (1, 2)]
     clusters = collection_id("PFlowClusters")
     assert objects(file, "_PFlow_clusters")[0] == [{"index": i, "collectionID": clusters} for i in range(2)]
     nothing = {"index": -2, "collectionID": 0}
@@ -126,10 +127,11 @@ def test_probabilities_are_parameters_with_names(source, reconstruct):
     file = uproot.open(out)
     assert objects(file, "_PFlowParticleID_parameters") == ak.flatten(made.particles.scores, axis=2).to_list()
     pid = objects(file, "PFlowParticleID")[0]
-    assert [one["PDG"] for one in pid] == [111, 22, 11]
-    assert [(one["parameters_begin"], one["parameters_end"]) for one in pid] == [(0, 5), (5, 10), (10, 15)]
-    own = collection_id("PFlow")
-    assert objects(file, "_PFlowParticleID_particle")[0] == [{"index": i, "collectionID": own} for i in range(3)]
+    assert [hypothesis["PDG"] for hypothesis in pid] == [111, 22, 11]
+    ranges = [(hypothesis["parameters_begin"], hypothesis["parameters_end"]) for hypothesis in pid]
+    assert ranges == [(0, 5), (5, 10), (10, 15)]
+    references = [{"index": i, "collectionID": collection_id("PFlow")} for i in range(3)]
+    assert objects(file, "_PFlowParticleID_particle")[0] == references
     texts = metadata(file, "String")
     assert texts["PFlowParticleID__AlgoName"] == ["PFlow"]
     assert texts["PFlowParticleID__ParameterNames"] == list(CLASSES)
@@ -148,12 +150,12 @@ def test_links_to_monte_carlo_particles_have_shares_of_the_energy(source, recons
     links = zip(
         *(objects(file, name)[0] for name in ("_PFlowMCParticleLinks_from", "_PFlowMCParticleLinks_to")), strict=True
     )
-    pairs = [(one["index"], other["index"]) for one, other in links]
+    pairs = [(start["index"], end["index"]) for start, end in links]
     assert pairs == [(1, 1), (1, 2), (2, 1), (2, 2)]
-    weights = [one["weight"] for one in objects(file, "PFlowMCParticleLinks")[0]]
+    weights = [link["weight"] for link in objects(file, "PFlowMCParticleLinks")[0]]
     energy = 1.0 + 3.0 + 4.0
     assert weights == pytest.approx([(0.5 + 3.0 + 4.0) / energy, 0.5 / energy, 0.5, 0.5])
-    assert {one["collectionID"] for one in objects(file, "_PFlowMCParticleLinks_to")[0]} == {15}
+    assert {link["collectionID"] for link in objects(file, "_PFlowMCParticleLinks_to")[0]} == {15}
 
 
 def test_particles_without_hits_are_linked_by_their_tracks(write_podio, content, reconstruct):
@@ -170,10 +172,10 @@ def test_the_inputs_collections_are_kept_as_they_are(source, reconstruct, toy):
     again = read_events(out, detector=toy)
     for name, part in events.parts():
         assert ak.array_equal(getattr(again, name), part, equal_nan=True)
-    one, other = uproot.open(source), uproot.open(out)
-    assert metadata(other, "String").items() >= metadata(one, "String").items()
-    assert other["runs"]["GPIntValues"].array().to_list() == one["runs"]["GPIntValues"].array().to_list()
-    assert "weight" in other["events"]["GPFloatKeys"].array()[0].to_list()
+    input_file, output_file = uproot.open(source), uproot.open(out)
+    assert metadata(output_file, "String").items() >= metadata(input_file, "String").items()
+    assert output_file["runs"]["GPIntValues"].array().to_list() == input_file["runs"]["GPIntValues"].array().to_list()
+    assert "weight" in output_file["events"]["GPFloatKeys"].array()[0].to_list()
 
 
 def test_where_the_input_cannot_be_copied_its_hits_and_tracks_are_written(write, content, reconstruct, same_reco):
@@ -186,7 +188,7 @@ def test_where_the_input_cannot_be_copied_its_hits_and_tracks_are_written(write,
     rows = file["podio_metadata"]["events___CollectionTypeInfo"].array()[0].to_list()
     assert [row["name"] for row in rows] == [*names, "PFlowTrackWeights", "PFlowTracks"]
     assert [event[0]["eventNumber"] for event in objects(file, "EventHeader")] == events.event.tolist()
-    ids = {one["collectionID"] for event in objects(file, "_PFlowClusters_hits") for one in event}
+    ids = {reference["collectionID"] for event in objects(file, "_PFlowClusters_hits") for reference in event}
     assert ids == {collection_id("PFlowCaloHits")}
     with pytest.raises(InputError, match="need an EDM4hep file"), pytest.warns(UserWarning, match="types"):
         reconstruct(path, mc_links=True)
@@ -230,12 +232,12 @@ def test_simulated_hits_are_digitised_and_linked(cld_sim_path, reconstruct, same
 
 
 def test_an_entry_that_cannot_be_decoded_is_empty_if_it_was_skipped(source, toy, perfect, tmp_path, monkeypatch):
-    whole = Edm4hepReader.read_with_origins
+    read = Edm4hepReader.read_with_origins
 
     def damaged(self: Edm4hepReader, start: int, stop: int, *, truth: bool) -> Any:
         if stop > 1:
             raise InputError("damaged", file=self.path, entry=start)
-        return whole(self, start, stop, truth=truth)
+        return read(self, start, stop, truth=truth)
 
     monkeypatch.setattr(Edm4hepReader, "read_with_origins", damaged)
     out = tmp_path / "out.root"
@@ -249,11 +251,11 @@ def test_an_entry_that_cannot_be_decoded_is_empty_if_it_was_skipped(source, toy,
                 else:
                     with pytest.raises(InputError, match="damaged"):
                         writer.extend(made)
-    found = read_reco(out)
-    assert ak.num(found.particles).to_list() == [3, 0]
-    assert found.particles.to_list() == made.particles.to_list()
-    assert found.flags.tolist() == [0, 1]
-    assert ak.num(found.hit_links).to_list() == ak.num(made.hit_links).to_list()
+    read_back = read_reco(out)
+    assert ak.num(read_back.particles).to_list() == [3, 0]
+    assert read_back.particles.to_list() == made.particles.to_list()
+    assert read_back.flags.tolist() == [0, 1]
+    assert ak.num(read_back.hit_links).to_list() == ak.num(made.hit_links).to_list()
 
 
 def test_an_output_is_not_reconstructed_again_with_its_collections(source, reconstruct):
@@ -264,9 +266,9 @@ def test_an_output_is_not_reconstructed_again_with_its_collections(source, recon
 
 
 def test_particles_of_any_edm4hep_file_can_be_read(cld_path):
-    found = read_reco(cld_path, name="PandoraPFOs")
-    assert ak.num(found.particles).to_list() == [46, 39, 19, 34, 34]
-    assert found.hit_links is None
+    pandora = read_reco(cld_path, name="PandoraPFOs")
+    assert ak.num(pandora.particles).to_list() == [46, 39, 19, 34, 34]
+    assert pandora.hit_links is None
     with pytest.raises(InputError, match="PandoraPFOs") as error:
         read_reco(cld_path, name="PandoraPFO")
     assert error.value.field == "PandoraPFO"

@@ -32,7 +32,7 @@ def said(path, **options):
             warnings.simplefilter("always")
             with open_events(path, expected=Expected(targets={} if truth else None), **options) as file:
                 events = file.read(truth=truth)
-        texts.append(" ".join(str(one.message) for one in caught if one.category is ImplausibleWarning))
+        texts.append(" ".join(str(warning.message) for warning in caught if warning.category is ImplausibleWarning))
     return (*texts, events)
 
 
@@ -49,11 +49,11 @@ def times(factor=1.0, shift=0.0):
     ids=["contributions", "relations"],
 )
 def test_hits_without_their_contributions_keep_their_energy(rewrite, sim_path, drop, text):
-    whole = read_events(sim_path)
+    complete = read_events(sim_path)
     without, with_truth, events = said(rewrite(sim_path, drop=drop))
     assert text in without
     assert "of the hits' energy belongs to no target" in with_truth
-    assert ak.sum(events.hits.energy) == pytest.approx(ak.sum(whole.hits.energy), rel=0.1)
+    assert ak.sum(events.hits.energy) == pytest.approx(ak.sum(complete.hits.energy), rel=0.1)
 
 
 def test_hits_of_whose_contributions_a_part_is_there_keep_their_energy(rewrite, sim_path):
@@ -99,8 +99,8 @@ def test_a_calorimeter_that_is_not_there_is_said_by_all_who_read(rewrite, sim_pa
 def test_directions_and_frames(rewrite, cld_path, change):
     without, with_truth, _ = said(rewrite(cld_path, change))
     assert "tracks have a hit within 60 mm of where the helix from the IP in 2 T leads them" in without
-    others = ("rad from their particles", "times those of their", "opposite charge", "rad from their direction")
-    assert any(other in with_truth for other in others)
+    messages = ("rad from their particles", "times those of their", "opposite charge", "rad from their direction")
+    assert any(message in with_truth for message in messages)
 
 
 @pytest.mark.parametrize("factor", [0.1, 1e-3, 10.0])
