@@ -173,9 +173,7 @@ def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[Detec
     """
     detectors = [load_detector(name) for name in builtin_names("detector")]
     if sim:
-        detectors = [
-            detector for detector in detectors if any(system.sim_collections for system in detector.calorimeters)
-        ]
+        detectors = [detector for detector in detectors if any(part.sim_collections for part in detector.calorimeters)]
     return sorted((_match(file, detector, sim) for detector in detectors), key=_rank)
 
 
@@ -246,9 +244,7 @@ def _first_events(reader: Reader) -> Events | None:
 def _distances(events: Events, region: str) -> ak.Array:
     """[event, hit] radius of the usable ECAL hits of the barrel, or |z| in the endcaps, mm."""
     calorimeters = events.detector.calorimeters
-    ecal = [
-        i for i, calorimeter in enumerate(calorimeters) if (calorimeter.kind, calorimeter.region) == ("ecal", region)
-    ]
+    ecal = [i for i, part in enumerate(calorimeters) if (part.kind, part.region) == ("ecal", region)]
     subdetector = events.hits.subdetector
     chosen = ak.unflatten(np.isin(jagged.flat(subdetector), ecal), jagged.count(subdetector))
     hits = events.hits[chosen]

@@ -255,10 +255,8 @@ def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: in
         if not _readable(collections, *HITS):
             why = _why_none(collections, *HITS)
             missing.append(MissingPart(name="calorimeter hits", needed_for="reconstruction", reason=why))
-        kinds = {collection.name: collection.kind for collection in collections}
-        ends = [
-            [kinds.get(name) for name in link.split(" -> ")] for collection in collections for link in collection.links
-        ]
+        kinds = {info.name: info.kind for info in collections}
+        ends = [[kinds.get(name) for name in link.split(" -> ")] for info in collections for link in info.links]
         missing += _missing(
             collections,
             tracks=_readable(collections, "Track"),
@@ -272,7 +270,7 @@ def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: in
             num_entries=file.columns.num_entries,
             detectors=_fits(fitting_detectors(file, sim=sim or None)),
             entries_read=stop,
-            has_truth=any(collection.kind == "MCParticle" for collection in collections),
+            has_truth=any(info.kind == "MCParticle" for info in collections),
             collections=collections,
             missing=tuple(missing),
         )
@@ -314,15 +312,10 @@ def _missing(collections: Sequence[Collection], *, tracks: bool, truth: bool, li
 
 
 def _readable(collections: Sequence[Collection], *kinds: str) -> bool:
-    return any(
-        collection.kind in kinds and not collection.unreadable and not collection.subset for collection in collections
-    )
+    return any(info.kind in kinds and not info.unreadable and not info.subset for info in collections)
 
 
 def _why_none(collections: Sequence[Collection], *kinds: str) -> str:
     """Why a file has no such collections: it holds none, or unreadable ones, by name and type."""
-    refused = [collection for collection in collections if collection.kind in kinds and collection.unreadable]
-    return (
-        "; ".join(f"{collection.name} ({collection.type}) has {collection.unreadable}" for collection in refused)
-        or "none in the file"
-    )
+    refused = [info for info in collections if info.kind in kinds and info.unreadable]
+    return "; ".join(f"{info.name} ({info.type}) has {info.unreadable}" for info in refused) or "none in the file"

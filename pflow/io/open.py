@@ -123,10 +123,10 @@ def _open(
 
 def matching(paths: Files) -> list[str]:
     """The files that paths and glob patterns name, each pattern's in sorted order; one at least of each pattern."""
-    found: list[str] = []
+    files: list[str] = []
     for path in map(str, [paths] if isinstance(paths, str | PathLike) else paths):
         if "://" in path or not glob.has_magic(path) or Path(split_tree(path)[0]).exists():
-            found.append(path)
+            files.append(path)
             continue
         matches = sorted(glob.glob(path, recursive=True))
         if not matches:
@@ -134,8 +134,8 @@ def matching(paths: Files) -> list[str]:
             matches = [f"{name}{colon}{tree}" for name in sorted(glob.glob(pattern, recursive=True))]
         if not matches:
             raise InputError("no file matches this pattern", file=path)
-        found += matches
-    return found
+        files += matches
+    return files
 
 
 def read_events(

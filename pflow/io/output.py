@@ -69,10 +69,8 @@ class OutputWriter:
         if jagged.count(reconstruction.particles).any():
             optional = reconstruction.optional_parts
             if self._optional not in (None, optional):
-                descriptions = [
-                    ", ".join(sorted(parts or ())) or "particles alone" for parts in (optional, self._optional)
-                ]
-                raise ValueError("chunks of one reconstruction differ: one has {}, one before {}".format(*descriptions))
+                texts = [", ".join(sorted(names or ())) or "particles alone" for names in (optional, self._optional)]
+                raise ValueError("chunks of one reconstruction differ: one has {}, one before {}".format(*texts))
             self._optional = optional
         self._append(reconstruction)
 

@@ -149,7 +149,7 @@ DEAD = 2**22 + 1
 HOST = socket.gethostname()
 
 
-def test_what_dead_processes_left_is_removed(tmp_path):
+def test_files_of_dead_processes_are_removed(tmp_path):
     stay = [f"out.txt.tmp-{HOST}-{os.getppid()}", f"out.txt.tmp-another-host-{DEAD}", f"other.txt.tmp-{HOST}-{DEAD}"]
     for name in (*stay, f"out.txt.tmp-{HOST}-{DEAD}"):
         (tmp_path / name).write_text("half")
@@ -213,7 +213,7 @@ def test_a_process_that_is_killed_while_it_replaces_a_folder_leaves_a_whole_one(
 
 @pytest.mark.parametrize("owner", [f"{HOST}-{os.getppid()}", f"another-host-{DEAD}"], ids=["living", "another host"])
 @pytest.mark.parametrize("there", [False, True])
-def test_what_a_process_put_aside_that_may_live_is_left_alone(tmp_path, owner, there):
+def test_files_of_a_living_process_are_left_alone(tmp_path, owner, there):
     if there:
         make(tmp_path / "model", "new")
     aside = make(tmp_path / f"model.earlier-{owner}")

@@ -75,7 +75,7 @@ def test_events_come_back(sample_dir, tmp_path, n_read, name, assert_all_same):
     assert all(events.truth.momentum.pt is not None for events in second)
 
 
-def test_files_are_not_opened_for_what_is_kept(path, monkeypatch):
+def test_cached_files_are_not_opened(path, monkeypatch):
     chunks, options = survey([str(path)], FileOptions(cache=str(path.parent / "cache")), 10)
     list(read_chunks(chunks, options))
     monkeypatch.setattr(FileOptions, "open", lambda *_: pytest.fail("the file was opened"))
@@ -103,7 +103,7 @@ def test_nothing_stale_is_used(path, n_read, monkeypatch):
 
 
 @pytest.mark.parametrize("keep", [0.5, 1.0])
-def test_what_is_damaged_is_read_and_written_again(path, n_read, keep, assert_all_same):
+def test_damaged_chunks_are_read_and_written_again(path, n_read, keep, assert_all_same):
     before = read(path)
     for file in kept(path):
         content = file.read_bytes()
@@ -171,7 +171,7 @@ EVERYTHING = Augmentation(rotate=True, reflect=True, overlay=Overlay(frequencies
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
-def test_batches_are_those_of_the_files(path, tmp_path):
+def test_the_cache_does_not_change_batches(path, tmp_path):
     """Without a cache, while it is written, and from it; two processes read at once."""
     batches = []
     for folder in (None, tmp_path / "cache", tmp_path / "cache"):

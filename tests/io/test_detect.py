@@ -83,7 +83,7 @@ def test_geometry(hits, detector, fits):
     assert geometry_fits(ecal_hits(**hits), load_detector(detector)) is fits
 
 
-def test_hits_that_were_left_out_say_nothing_of_the_geometry(sample_dir):
+def test_left_out_hits_do_not_change_the_geometry_match(sample_dir):
     events = read_events(sample_dir / "cld_zqq_small.edm4hep.root")
     energy = jagged.flat(events.hits.energy).copy()
     energy[::50] = -1.0
@@ -94,7 +94,7 @@ def test_hits_that_were_left_out_say_nothing_of_the_geometry(sample_dir):
 
 
 @pytest.mark.parametrize("sim", [None, True])
-def test_the_cld_file_is_cld_s_and_no_other_s(cld_path, cld_sim_path, sim):
+def test_only_cld_fits_the_cld_file(cld_path, cld_sim_path, sim):
     file = open_podio(cld_sim_path if sim else cld_path)
     matches = fitting_detectors(file, sim=sim)
     file.close()
@@ -184,7 +184,7 @@ def test_files_that_pflow_wrote_hold_their_detector(sample_dir, tmp_path):
         assert file.detector.name == "cld"
 
 
-def test_a_file_that_tells_nothing_has_the_default(tmp_path):
+def test_an_empty_file_gets_the_default_layout(tmp_path):
     path = tmp_path / "empty.root"
     with uproot.recreate(path) as file:
         file.mktree("events", {f"calo_hit.{key}": "var * float32" for key in ("energy", "x", "y", "z")})

@@ -72,7 +72,7 @@ def opened(tmp_path: Path) -> Callable[..., FlatReader]:
 
 class TestTheSmallSamples:
     @pytest.mark.parametrize("sample", ["zqq_test", "gamma1_train", "cld_multi_test"])
-    def test_events_are_what_the_branches_hold(self, sample_dir, sample):
+    def test_events_hold_the_values_of_the_branches(self, sample_dir, sample):
         path = sample_dir / f"{sample}_small.root"
         events = read_events(path, entry_start=3, entry_stop=6)
         with uproot.open(path) as file:

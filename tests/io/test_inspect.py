@@ -31,7 +31,7 @@ def test_means_are_taken_over_the_entries_that_were_read(write, content, toy):
     assert file.calorimeter_hits == 5
 
 
-def test_a_file_that_no_detector_fits_is_told_by_its_collections(write, content):
+def test_a_file_that_no_detector_fits_lists_its_collections(write, content):
     file = inspect_file(write(content))
     assert (file.detector, file.parts, file.calorimeter_hits, file.num_entries) == ("", (), 0, 2)
     assert {hits.name: hits.count for hits in file.collections if hits.kind == "CalorimeterHit"} == {
@@ -74,7 +74,7 @@ def test_a_bad_entry_has_no_truth(write, content, toy):
     assert (empty["targets"], empty["dropped"]) == ([], [])
 
 
-def test_a_root_file_of_something_else_is_listed_by_its_trees(tmp_path):
+def test_another_root_file_lists_its_trees(tmp_path):
     with uproot.recreate(tmp_path / "other.root") as file:
         file.mktree("ntuple", {"pt": "var * float32", "run": "int32"}).extend({"pt": [[1.0], []], "run": [7, 8]})
         file.mkrntuple("fields", {"x": [1.0, 2.0, 3.0]})
@@ -89,7 +89,7 @@ def test_a_root_file_of_something_else_is_listed_by_its_trees(tmp_path):
 
 
 @pytest.mark.parametrize("function", ["_by_events", "_by_collections"])
-def test_what_no_reader_was_made_for_is_listed_too(write, content, toy, monkeypatch, function):
+def test_a_file_without_a_reader_lists_its_trees(write, content, toy, monkeypatch, function):
     """Also where uproot does not understand a branch, such as a map of parameters in old files of FCC."""
 
     def fails(*_, **__):
@@ -162,7 +162,7 @@ def test_layers_are_missing_without_a_cell_encoding(write, content, toy):
         (("HitLinks",), "links from hits to particles", "none in the file"),
     ],
 )
-def test_what_the_file_does_not_hold(write, content, toy, gone, name, reason):
+def test_missing_parts_are_listed(write, content, toy, gone, name, reason):
     path = write(without(content, *gone), encodings={"A1": "layer:8", "A2": "layer:8"})
     assert missing(path, detector=toy) == {name: reason}
     assert missing(path)[name] == reason  # without a detector too

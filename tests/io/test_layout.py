@@ -51,7 +51,7 @@ def test_an_unknown_layout_names_the_built_in_ones():
         ({"hits": HITS | {"time": {"branch": "t", "names": {0: "a"}}}}, "'names' belongs to hits.subdetector only"),
     ],
 )
-def test_what_a_layout_cannot_be(tmp_path, content, message):
+def test_invalid_layouts_are_refused(tmp_path, content, message):
     with pytest.raises(ConfigError, match=message):
         load_layout(written(tmp_path, **content))
 

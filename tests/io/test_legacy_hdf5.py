@@ -54,7 +54,7 @@ def two_events(folder: Path) -> Path:
     return stored(folder / "in.h5", features, labels)
 
 
-def test_events_are_what_the_columns_hold(sample_dir):
+def test_events_hold_the_values_of_the_columns(sample_dir):
     path = sample_dir / "gamma1_small.h5"
     events = LegacyReader(path).read(0, 6).validate()
     with h5py.File(path) as file:
@@ -148,7 +148,7 @@ class TestBadInput:
             LegacyReader(path)
         assert (caught.value.file, caught.value.field) == (str(path), "feature")
 
-    def test_what_is_no_file_of_the_papers(self, tmp_path, sample_dir):
+    def test_a_file_in_another_form_is_refused(self, tmp_path, sample_dir):
         path = tmp_path / "in.h5"
         with pytest.raises(InputError, match=r"in\.h5: no such file"):
             LegacyReader(path)

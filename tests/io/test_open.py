@@ -41,7 +41,7 @@ def test_a_range_of_entries_is_read(write, four, toy, start, stop, entries):
 @pytest.mark.parametrize(
     ("options", "message"), [({"start": -1}, "counted from 0"), ({"on_error": "ignore"}, "'raise' or 'skip'")]
 )
-def test_options_that_cannot_be_are_refused(write, four, toy, options, message):
+def test_invalid_options_are_refused(write, four, toy, options, message):
     with open_events(write(four), detector=toy) as file, pytest.raises(ConfigError, match=message):
         file.read(**options)
 
@@ -54,7 +54,7 @@ def test_bad_truth_is_named(write, four, toy):
     assert (caught.value.file, caught.value.entry, caught.value.field) == (str(path), 2, "truth.rest_mass")
 
 
-def test_skipped_events_stay_in_their_place_without_content_and_one_warning_counts_them(write, four, toy):
+def test_skipped_entries_stay_as_empty_events_with_one_warning(write, four, toy):
     good = read_events(write(four), detector=toy)
     for entry in (1, 3):
         four["A2.energy"][entry] = [float("nan")]
@@ -78,7 +78,7 @@ def test_links_outside_count_only_with_truth(write, four, toy):
 
 
 @pytest.mark.parametrize(("chunks", "flags"), [(2, [0, 0, 1, 1]), (1, [1, 1, 1, 1])])
-def test_entries_outside_a_damaged_basket_are_saved(write, damage, four, toy, chunks, flags):
+def test_entries_outside_a_damaged_basket_are_read(write, damage, four, toy, chunks, flags):
     path = write(four, chunks=chunks)
     good = read_events(path, detector=toy)
     damage(path, "B.energy", chunks - 1)
@@ -148,7 +148,7 @@ def test_options_that_do_not_fit_are_refused(sample_dir, options, message):
         open_events(sample_dir / "gamma1_test_small.root", **options)
 
 
-def test_a_damaged_file_without_entries_is_an_error_under_skip_too(make_photons, tmp_path, monkeypatch):
+def test_damage_in_a_file_without_entries_is_never_skipped(make_photons, tmp_path, monkeypatch):
     """There is no entry that could be emptied."""
     write_events(tmp_path / "a.root", make_photons(4)[:0])
     with open_events(tmp_path / "a.root") as file:
@@ -164,7 +164,7 @@ def test_a_damaged_file_without_entries_is_an_error_under_skip_too(make_photons,
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_a_mistake_of_our_own_is_no_damaged_file(write, content, toy, monkeypatch, on_error):
+def test_a_bug_in_pflow_is_not_reported_as_damage(write, content, toy, monkeypatch, on_error):
     path = write(content)
 
     def mistaken(*_: Any, **__: Any) -> Any:
@@ -184,7 +184,7 @@ def test_a_file_is_opened_once(sample_dir, monkeypatch, name):
     assert opened == [str(sample_dir / name)]
 
 
-def test_chunks_have_at_most_the_size_asked_for_and_baskets_are_read_once(make_photons, tmp_path, monkeypatch):
+def test_small_chunks_read_each_basket_once(make_photons, tmp_path, monkeypatch):
     path = tmp_path / "a.root"
     events = make_photons(10)
     write_events(path, [events[:5], events[5:]])
@@ -238,12 +238,12 @@ class TestSeveralFiles:
     def test_entries_are_counted_through_all(self, train_files, start, stop, expected):
         assert read_events(train_files, entry_start=start, entry_stop=stop).event.tolist() == list(expected)
 
-    def test_of_two_detectors_are_refused(self, train_files, sample_dir):
+    def test_with_different_detectors_are_refused(self, train_files, sample_dir):
         cld = sample_dir / "cld_multi_test_small.root"
         with pytest.raises(InputError, match=r"cld_multi_test_small\.root: is of detector 'cld', .* of 'ild_g4'"):
             read_events([train_files[0], cld])
 
-    def test_no_file_is_none(self):
+    def test_an_empty_list_of_files_is_refused(self):
         with pytest.raises(ConfigError, match="no files"):
             read_events([])
 
@@ -257,7 +257,7 @@ class TestNames:
             Path(filename).write_bytes(Path(train_files[filename == name]).read_bytes())
         assert len(read_events(name)) == len(read_events(f"{name}:events")) == 30
 
-    def test_a_tree_of_a_flat_file_goes_before_that_of_the_layout(self, train_files, tmp_path):
+    def test_a_tree_in_the_path_overrides_the_layouts(self, train_files, tmp_path):
         with uproot.open(train_files[1]) as source, uproot.recreate(tmp_path / "a.root") as file:
             branches = {name: branch.array() for name, branch in source["events"].items() if name[:2] != "n_"}
             file["mine"] = branches

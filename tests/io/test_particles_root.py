@@ -103,7 +103,7 @@ class TestBothFormats:
         ],
         ids=["flags", "chunks", "many chunks", "links, scores and covariances"],
     )
-    def test_what_is_read_is_what_was_written(self, write, whole, cuts, same_reco):
+    def test_reading_returns_the_written_reconstruction(self, write, whole, cuts, same_reco):
         ends = [0, *cuts, len(whole)]
         read = read_reco(write(*(whole[start:stop] for start, stop in pairwise(ends))))
         assert same_reco(read, whole)
@@ -135,7 +135,7 @@ class TestBothFormats:
         assert not {"scores", "covariance"} & set(read.particles.fields)
 
     @pytest.mark.parametrize("at", [0, 1, 2])
-    def test_a_chunk_without_particles_may_lack_what_the_others_have(self, write, at):
+    def test_a_chunk_without_particles_may_lack_optional_parts(self, write, at):
         chunks = [complete([[22], [211, 13]]), complete([[130]])]
         chunks.insert(at, made([[], []]))
         read = read_reco(write(*chunks), links="required")
@@ -143,7 +143,7 @@ class TestBothFormats:
         assert ak.num(read.particles.scores).to_list() == ak.num(read.hit_links).to_list() == counts
         assert read.event.tolist() == [number for chunk in chunks for number in chunk.event.tolist()]
 
-    def test_without_any_particles_the_branches_are_those_of_the_chunks(self, write):
+    def test_without_particles_the_chunks_set_the_branches(self, write):
         read = read_reco(write(made([[], []]), complete([[], []])), links="required")
         assert ak.num(read.hit_links).to_list() == ak.num(read.particles.covariance).to_list() == [0] * 4
 
@@ -161,7 +161,7 @@ class TestBothFormats:
         ("field", "value", "message"),
         [("particle", 3, "points outside the event's list, found 3"), ("weight", -0.5, "at least 0, found -0.5")],
     )
-    def test_links_that_cannot_be_name_file_entry_and_branch(self, write, field, value, message):
+    def test_invalid_links_name_file_entry_and_branch(self, write, field, value, message):
         good = complete([[22], [], [11, 13, 211], [130]])
         values = good.hit_links[field].to_list()
         values[3][-1] = value
@@ -192,7 +192,7 @@ class TestBothFormats:
             read_reco(path)
 
     @pytest.mark.parametrize("before", [[], ["out.root"]])
-    def test_a_failure_half_way_leaves_what_was_there(self, tmp_path, format, before):
+    def test_a_failed_write_leaves_the_old_file(self, tmp_path, format, before):
         earlier = "before, with a pflow_provenance"
         for name in before:
             (tmp_path / name).write_text(earlier)
@@ -227,7 +227,7 @@ def test_a_root_file_without_provenance(tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["PFlow.pid_muon", "PFlow.covMatrix.zt", "PFlowTrackLink.weight"])
-def test_a_part_of_what_is_optional_is_not_enough(tmp_path, write, missing):
+def test_part_of_an_optional_group_is_refused(tmp_path, write, missing):
     with uproot.open(write(complete([[22, 11], []]))) as file:
         keys = file["events"].keys()
         columns = {key: file["events"][key].array() for key in keys if not key.startswith("n_")}
@@ -240,6 +240,6 @@ def test_a_part_of_what_is_optional_is_not_enough(tmp_path, write, missing):
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_chunks_that_differ_in_what_they_hold_are_refused(write, order):
+def test_chunks_with_different_parts_are_refused(write, order):
     with pytest.raises(ValueError, match="chunks of one reconstruction differ"):
         write(*[made([[22]]), complete([[22]])][::order])

@@ -116,7 +116,7 @@ def test_a_connection_that_breaks_in_the_middle_is_tried_again(served, sample_di
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_one_that_stays_broken_is_an_error_of_the_file(served, on_error):
+def test_a_connection_that_stays_broken_is_an_input_error(served, on_error):
     url, handler = served
     with open_events(url) as file:
         handler.broken = 10**6
@@ -125,7 +125,7 @@ def test_one_that_stays_broken_is_an_error_of_the_file(served, on_error):
         handler.broken = 0
 
 
-def test_a_file_that_is_not_there_is_not_waited_for(served, monkeypatch):
+def test_a_missing_file_is_not_tried_again(served, monkeypatch):
     monkeypatch.setattr(remote, "FIRST_WAIT", 1e6)
     with pytest.raises(InputError, match="cannot be opened as a remote file: FileNotFoundError"):
         open_events(served[0].replace(NAME, "other.root"))

@@ -47,7 +47,7 @@ def test_a_truncated_file_is_refused(sample_dir, tmp_path, keep):
 
 
 @pytest.mark.parametrize(("trees", "holds"), [(["Events"], "it holds Events"), ([], "it holds no trees at all")])
-def test_a_missing_tree_names_those_that_are_there(tmp_path, trees, holds):
+def test_a_missing_tree_names_the_existing_ones(tmp_path, trees, holds):
     path = tmp_path / "a.root"
     with uproot.recreate(path) as file:
         file["note"] = "text"

@@ -112,20 +112,16 @@ class Sources:
 def collect(file: PodioFile, stop: int) -> Sources:
     """Choose the collections by looking at the first `stop` entries."""
     listed = list_collections(file)
-    left_out = {
-        collection.name: f"{collection.type}, {collection.unreadable}" for collection in listed if collection.unreadable
-    }
-    usable = [collection for collection in listed if not collection.unreadable and not collection.subset]
+    left_out = {info.name: f"{info.type}, {info.unreadable}" for info in listed if info.unreadable}
+    usable = [info for info in listed if not info.unreadable and not info.subset]
 
     def of(kind: str) -> list[str]:
-        return [collection.name for collection in usable if collection.kind == kind]
+        return [info.name for info in usable if info.kind == kind]
 
     counted = ("MCParticle", "ReconstructedParticle", "TrackerHit")
-    counts = {
-        collection.name: count_objects(file, collection, stop) for collection in usable if collection.kind in counted
-    }
+    counts = {info.name: count_objects(file, info, stop) for info in usable if info.kind in counted}
     pairs = {name: link_pairs(file, name, stop) for name in of("Link")}
-    samples = [_read_sample(file, collection, stop) for collection in usable if collection.kind in HIT_KINDS]
+    samples = [_read_sample(file, info, stop) for info in usable if info.kind in HIT_KINDS]
     groups = _groups(samples, _partners(pairs, samples), left_out)
     digitised = [sample.name for group in groups for sample in group.of(simulated=False)]
     hit_links = _choose_links(pairs, digitised, of("MCParticle"))
@@ -250,10 +246,8 @@ def _without_copies(samples: list[HitSample], left_out: dict[str, str]) -> list[
     """The collections of one calorimeter without those whose cells are mostly in a larger one, e.g. merged copies."""
     distinct: list[HitSample] = []
     for sample in sorted(samples, key=len, reverse=True):
-        larger = (
-            candidate for candidate in distinct if candidate.simulated == sample.simulated and len(sample) >= MIN_CELLS
-        )
-        copied = next((candidate for candidate in larger if np.isin(sample.cell, candidate.cell).mean() > COPY), None)
+        larger = (prior for prior in distinct if prior.simulated == sample.simulated and len(sample) >= MIN_CELLS)
+        copied = next((prior for prior in larger if np.isin(sample.cell, prior.cell).mean() > COPY), None)
         if copied is None:
             distinct.append(sample)
         else:

@@ -300,11 +300,7 @@ def _described(group: Group, slope: float, note: Callable[[str, str, str], None]
 
 def _with_common_encoding(calorimeters: list[Calorimeter], notes: Notes) -> tuple[Calorimeter, ...]:
     """Calorimeters whose cell encoding was not found get the one that all others have."""
-    known = {
-        calorimeter.cell_encoding: calorimeter.name
-        for calorimeter in calorimeters
-        if calorimeter.cell_encoding is not None
-    }
+    known = {part.cell_encoding: part.name for part in calorimeters if part.cell_encoding is not None}
     filled = []
     for calorimeter in calorimeters:
         field = f"calorimeters.{calorimeter.name}.cell_encoding"

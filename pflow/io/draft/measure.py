@@ -322,7 +322,7 @@ def _tracker_hits(file: PodioFile, name: str, stop: int) -> tuple[npt.NDArray[np
     _, ids, index = file.references(branch, 0, stop, of=counts)
     particle = np.stack([jagged.event_index(counts), ids, index], axis=1)
     position, momentum = (
-        np.stack([get(f"{vector}.{axis}") for axis in "xy"], axis=1) for vector in ("position", "momentum")
+        np.stack([get(f"{what}.{axis}") for axis in "xy"], axis=1) for what in ("position", "momentum")
     )
     primary = np.ones(len(particle), dtype=np.bool_)
     if file.columns.has(name, "quality"):

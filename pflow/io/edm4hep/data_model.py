@@ -112,27 +112,24 @@ class DataModel:
     def fields(self, collection: CollectionInfo) -> dict[str, str]:
         """Fields in which podio stores a collection, objects first, and their C++ types; a `KeyError` if unknown."""
         name, data_type = collection.name, collection.data_type
-        edm4hep_type = COLLECTION.fullmatch(data_type)
+        match = COLLECTION.fullmatch(data_type)
         if collection.is_subset:
             return {f"{name}_objIdx": "podio::ObjectID"}
         if LINK.fullmatch(data_type):
             return {name: "podio::LinkData", **{f"_{name}_{end}": "podio::ObjectID" for end in ("from", "to")}}
         if user_data := USER_DATA.fullmatch(data_type):
             return {name: user_data[1]}
-        if not edm4hep_type or edm4hep_type[1] not in self._fields:
+        if not match or match[1] not in self._fields:
             close = " or ".join(f"{known}Collection" for known in nearest(data_type, self._fields))
             raise KeyError(f"unknown collection type '{data_type}'" + (f"; did you mean {close}?" if close else ""))
-        return {
-            name: f"{edm4hep_type[1]}Data",
-            **{f"_{name}_{member}": kind for member, kind in self._fields[edm4hep_type[1]]},
-        }
+        return {name: f"{match[1]}Data", **{f"_{name}_{member}": kind for member, kind in self._fields[match[1]]}}
 
     def leaves(self, cpp_type: str, path: str = "") -> list[tuple[str, int | None]]:
         """Path of each number or array of numbers in a type, e.g. ``momentum.x``, and the length of an array."""
         if cpp_type in PRIMITIVES:
             return [(path, None)]
-        if found := ARRAY.fullmatch(cpp_type):
-            return [(path, int(found[2]))]
+        if array := ARRAY.fullmatch(cpp_type):
+            return [(path, int(array[2]))]
         prefix = f"{path}." if path else ""
         return [leaf for name, inner in self.structs[cpp_type] for leaf in self.leaves(inner, f"{prefix}{name}")]
 
@@ -145,10 +142,10 @@ class DataModel:
         if cpp_type in PRIMITIVES:
             dtype = PRIMITIVES[cpp_type]
             return content(np.zeros(n) if values is None else values, dtype)
-        if found := ARRAY.fullmatch(cpp_type):
-            length = int(found[2])
+        if array := ARRAY.fullmatch(cpp_type):
+            length = int(array[2])
             flat = {} if values is None else {"": np.ascontiguousarray(values).reshape(n * length)}
-            return ak.contents.RegularArray(self.objects(found[1], flat, n * length), length, zeros_length=n)
+            return ak.contents.RegularArray(self.objects(array[1], flat, n * length), length, zeros_length=n)
         members = self.structs[cpp_type]
         contents = [self.objects(inner, columns, n, path=f"{path}.{name}" if path else name) for name, inner in members]
         names = [name for name, _ in members]

@@ -62,7 +62,7 @@ class Edm4hepRecoWriter(OutputWriter):
             sources = reader.sources
             if not (reader.sim or reader.subsets):
                 self._hit_collections = tuple(
-                    name for calorimeter in file.detector.calorimeters for name in sources[calorimeter.name]
+                    name for part in file.detector.calorimeters for name in sources[part.name]
                 )
             self._track_id = next((reader.file.id_of(name) for name in sources["tracks"]), None)
             self._mc_id = next((reader.file.id_of(name) for name in sources["truth"] if name in copied), None)
@@ -194,9 +194,7 @@ class Edm4hepRecoWriter(OutputWriter):
                 **{f"{name}__CellIDEncoding": [encoding] for name, encoding in encodings.items()},
                 f"{names.particle_id}__AlgoName": [names.particles],
                 f"{names.particle_id}__ParameterNames": list(CLASSES),
-                f"{names.clusters}__SubdetectorNames": [
-                    calorimeter.name for calorimeter in self._input.detector.calorimeters
-                ],
+                f"{names.clusters}__SubdetectorNames": [part.name for part in self._input.detector.calorimeters],
                 f"{names.particles}__HitCollections": list(self._hit_collections),
                 f"{names.particles}__Parts": sorted(self._optional or ()),
             },

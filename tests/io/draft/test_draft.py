@@ -269,7 +269,7 @@ def test_cells_and_layers_are_measured(real, name, detector):
     Geometry.of(real[name].detector)  # of the muon system, too
 
 
-def test_what_is_written_is_loaded_again_with_its_notes(drafts, tmp_path):
+def test_a_draft_loads_with_its_notes(drafts, tmp_path):
     for draft in drafts:
         write_draft(draft, tmp_path / "mine.yaml", force=True)
         assert load_detector(tmp_path / "mine.yaml") == draft.detector

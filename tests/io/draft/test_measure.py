@@ -40,6 +40,6 @@ def test_simulated_tracker_hits_give_the_field(stated):
     assert 0 < found.uncertainty < 0.02
 
 
-def test_what_is_stated_goes_first(stated):
+def test_a_stated_field_goes_first(stated):
     estimates = stated({"BField": ("2.0",)}, ("VertexBarrelCollection", "OuterTrackerBarrelCollection"))
     assert [bool(estimate.uncertainty) for estimate, _ in estimates] == [False, True]

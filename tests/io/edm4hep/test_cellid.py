@@ -55,7 +55,7 @@ def test_the_bits_of_the_layer_are_found_by_the_layers(offset, width):
     assert (bits[0], bits[1]) == (offset, 8)
 
 
-def test_bits_that_do_not_follow_the_layers_are_none():
+def test_bits_that_do_not_follow_the_layers_are_rejected():
     rng = np.random.default_rng(0)
     assert find_layer_bits(rng.integers(0, 2**40, 300).astype(np.uint64), rng.integers(0, 20, 300)) is None
     assert find_layer_bits(np.arange(3, dtype=np.uint64), np.arange(3)) is None

@@ -47,7 +47,7 @@ def test_the_table_of_ids_names_types(listed, content):
     assert collections["Tracks"].type == "edm4eic::Track"
 
 
-def test_what_cannot_be_read_says_why(listed, content):
+def test_unreadable_collections_give_the_reason(listed, content):
     del content["A1.position.y"]
     stateless = {key: values for key, values in content.items() if not key.startswith("_Tracks")}
     collections = listed(stateless)

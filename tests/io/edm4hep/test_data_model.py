@@ -17,7 +17,7 @@ def definition(cld_rntuple_path):
         return json.loads(file.definitions()["edm4hep"])
 
 
-def test_our_types_are_those_of_edm4hep(definition):
+def test_our_types_equal_edm4heps(definition):
     ours, theirs = DataModel(EDM4HEP), DataModel(definition)
     assert definition["schema_version"] == EDM4HEP["schema_version"]
     for name in (*EDM4HEP["components"], *(f"{name}Data" for name in EDM4HEP["datatypes"])):

@@ -69,7 +69,7 @@ def test_ranges(begin, end, sizes, owners, members):
     assert [values.tolist() for values in expanded] == [owners, members]
 
 
-def test_metadata_without_entries_are_none(write, content, monkeypatch):
+def test_metadata_without_entries_are_empty(write, content, monkeypatch):
     """As in public files of FCC: uproot reads the events, and gives no entries of parameters that are maps."""
     path = write(content)
     with uproot.update(path) as file:

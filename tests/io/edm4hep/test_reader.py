@@ -56,7 +56,7 @@ def test_a_reference_outside_is_a_violation(read, content, branch, index, violat
         ("A2.position.y", r"collection 'A2' has no member 'position\.y'"),
     ],
 )
-def test_what_is_missing_is_named(read, content, absent, message):
+def test_missing_columns_are_named(read, content, absent, message):
     less = {key: values for key, values in content.items() if not key.startswith(absent)}
     with pytest.raises(InputError, match=message):
         read(less)
@@ -216,11 +216,11 @@ def as_subset(content: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("layout", ["new", "rntuple"])
-def test_hits_of_a_subset_are_those_that_it_refers_to(read, content, layout, assert_same):
+def test_a_subset_reads_the_hits_it_refers_to(read, content, layout, assert_same):
     assert_same(read(as_subset(content), layout), read(content, layout))
 
 
-def test_references_of_a_subset_that_lead_nowhere_are_said(write, content, toy):
+def test_dangling_references_of_a_subset_give_a_warning(write, content, toy):
     subset = as_subset(content)
     subset["A1_objIdx.index"][0][1] = 7
     with pytest.warns(ImplausibleWarning, match="1 of 2 references of A1 lead to no hit of the file"):

@@ -58,7 +58,7 @@ def test_the_time_is_the_earliest_contribution_s(read, sim_content):
     ],
     ids=["an unknown particle", "a contribution that is not there"],
 )
-def test_references_to_what_is_not_there_make_no_link(read, sim_content, links, member, values, expected):
+def test_references_to_missing_objects_make_no_link(read, sim_content, links, member, values, expected):
     sim_content[member] = values
     assert links(read(sim_content).hit_links)[0] == expected
 
@@ -80,7 +80,7 @@ def test_cells_that_digitisation_drops_leave_no_hits_and_no_links(read, toy, sim
     assert links(events.hit_links) == [[(0, 2, 1.0)], [(0, 0, 1.0)]]
 
 
-def test_cld_simulated_hits_digitised_are_those_of_the_standard_digitisation(full_cld):
+def test_digitised_cld_hits_match_the_standard_digitisation(full_cld):
     """The same event before and after CLD's own digitisation."""
 
     def cells(events, subdetector):

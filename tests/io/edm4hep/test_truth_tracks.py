@@ -41,7 +41,7 @@ def test_tracks_are_made_only_where_there_are_none_and_flagged(cld_sim, cld_path
         assert not file.truth_tracks
 
 
-def test_they_are_the_same_without_truth_and_whatever_is_read_beside(cld_sim_path, cld_sim):
+def test_truth_tracks_do_not_depend_on_other_parts(cld_sim_path, cld_sim):
     with open_events(cld_sim_path, truth_tracks=True) as file:
         assert file.truth_tracks
         alone = file.read(1, 2, truth=False)
@@ -51,7 +51,7 @@ def test_they_are_the_same_without_truth_and_whatever_is_read_beside(cld_sim_pat
     assert ak.array_equal(alone.tracks, cld_sim.tracks[1:2])
 
 
-def test_on_the_real_event_they_are_near_those_of_the_standard_tracking(full_cld):
+def test_truth_tracks_are_near_the_standard_tracks(full_cld):
     cld_rec, cld_sim = full_cld
     ours, theirs = _tracks(cld_sim), _tracks(cld_rec)
     assert len(ours) == 24

@@ -54,7 +54,7 @@ def objects(file: Any, name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(("chunk", "options"), [(1, {}), (2, {"mc_links": True, "name": "Mine"})])
-def test_what_is_written_comes_back(source, reconstruct, options, chunk, same_reco):
+def test_reading_returns_the_written_particles(source, reconstruct, options, chunk, same_reco):
     out, made, _ = reconstruct(source, chunk=chunk, **options)
     assert same_reco(read_reco(out, name=options.get("name", "PFlow")), made)
     assert read_provenance(out) == {"who": "me", "flagged": {"MAX_PARTICLES": 1}}
