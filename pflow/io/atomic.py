@@ -1,4 +1,4 @@
-"""Output files and folders that appear only when whole: written beside their place, then renamed into it."""
+"""Complete output files and folders only: written beside the target, then renamed to it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ def check_output(
 ) -> Path:
     """Check, before any work, that a file can be written at `path`, or where it links to; return it as a Path.
 
-    It must not be or lie in one of `inputs`. `replace`: whether a file that is there may be replaced; or bytes that
-    earlier outputs of this kind hold near their beginning or end, and only they may be. `force` replaces any file. A
-    `ConfigError` says why not.
+    It must not be or lie in one of `inputs`. `replace`: whether an existing file may be replaced; or bytes near the
+    beginning or end of the files that may be. `force` replaces any file. A `ConfigError` gives the reason if not.
     """
     path = Path(path)
     target = _target(path)
@@ -71,7 +70,7 @@ def replacing(
 
 
 def make_folder(path: str | Path) -> Path:
-    """The folder for outputs, made if it is not there; a `ConfigError` if it is a file."""
+    """Return the folder for outputs, made if absent; a `ConfigError` if it is a file."""
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"cannot write to {folder}: expected a folder, found a file")
@@ -85,8 +84,8 @@ def check_folder(
 ) -> Path:
     """Check, before any work, that a folder can be made at `folder`; return it as a Path.
 
-    An empty folder may be there, or under `force` one that holds no files but those named in `replace`, the files of
-    an output of this kind; it must not be one of `inputs`. Anything else is a `ConfigError`.
+    The folder may exist if it is empty, or under `force` if it holds only files named in `replace`; it must not be one
+    of `inputs`. Anything else is a `ConfigError`.
     """
     folder = Path(folder)
     _clean(_target(folder))
@@ -111,7 +110,7 @@ def check_folder(
 def replacing_folder(folder: str | Path, *, replace: Collection[str] = (), force: bool = False) -> Iterator[Path]:
     """Yield a new folder beside `folder`; rename it to `folder` at the end, or remove it if anything fails.
 
-    A folder that is replaced is put aside first; the next output there puts it back if the process is killed then.
+    The old folder is first moved aside; if the process is killed then, the next output to `folder` moves it back.
     Parameters and errors as of `check_folder`; an `OutputError` if the disk is full or the folder around it vanished.
     """
     target = _target(check_folder(folder, replace=replace, force=force))
@@ -131,7 +130,7 @@ def replacing_folder(folder: str | Path, *, replace: Collection[str] = (), force
 
 @contextmanager
 def disk_errors(path: str | Path) -> Iterator[None]:
-    """Name a file or folder in what the file system says of writing to it: an `OutputError`."""
+    """Turn errors of the file system into an `OutputError` that names the file or folder."""
     try:
         yield
     except OSError as error:
@@ -141,17 +140,17 @@ def disk_errors(path: str | Path) -> Iterator[None]:
 
 
 def _target(path: Path) -> Path:
-    """The place that is meant: of a symbolic link, what it points to."""
+    """The path, or the target of a symbolic link."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _beside(target: Path, kind: str, process: str = "") -> Path:
-    """What a process of this machine has beside `target`: ``tmp``, being written, or ``earlier``, put aside."""
+    """Path beside `target` of a process on this machine: ``tmp``, being written, or ``earlier``, moved aside."""
     return target.with_name(f"{target.name}.{kind}-{socket.gethostname()}-{process or os.getpid()}")
 
 
 def _clean(target: Path) -> None:
-    """Remove what dead processes of this machine left beside `target`; put back a folder that one had put aside."""
+    """Remove files of dead processes of this machine beside `target`; move back a folder that one had moved aside."""
     for kind in ("earlier", "tmp"):
         pattern = _beside(Path(glob.escape(str(target))), kind, "*")
         for left in glob.glob(str(pattern)):

@@ -1,7 +1,7 @@
-"""Events that were read and validated before, kept for the next epoch or training (``--data.cache DIR``).
+"""Cache of validated events for the next epoch or training (``--data.cache DIR``).
 
-A chunk of a file is one safetensors file of the buffers of its awkward arrays, mapped into memory. Its folder is named
-by a digest of all that the events depend on; chunks appear only when whole, so that processes may share the folder.
+Each chunk of a file is a safetensors file of the buffers of its awkward arrays, mapped into memory. A digest of
+everything that the events depend on names the folder; processes may share it, as chunks are renamed when complete.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from pflow.io.root import split_tree
 from pflow.physics.detector import Detector
 from pflow.version import VERSION
 
-FORMAT = 1  # to be raised when the same files, read with the same options, give other events
+FORMAT = 1  # raise it when the same files, read with the same options, give different events
 NUMBERS = ("entry", "event", "flags")  # fields of `Events` with one number for each event
 _unwritable: set[Path] = set()  # folders of caches to which this process could not write
 
 
 class CachedFile:
-    """An event file that is opened only for chunks that the cache `folder` does not hold, and reads like `EventFile`.
+    """Reads like `EventFile`, and opens the file only for chunks that the cache `folder` does not hold.
 
-    Chunks with bad entries are not kept: they are read, and warned of, each time. `detector` and `settings` are all
-    that the events depend on besides the file.
+    Chunks with bad entries are not cached, so that each reading warns. The events depend on `detector`, `settings` and
+    the file only.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class CachedFile:
 
 
 def check_cache(folder: str | Path) -> bool:
-    """Whether a cache can be made in a folder, which is made if it is not there; warns where it cannot."""
+    """Whether a folder, made if absent, can hold a cache; warns if it cannot."""
     try:
         with replacing(make_folder(folder) / "README.txt") as partial:
             partial.write_text("Events that pflow has read. What is deleted here is made again when it is needed.\n")
@@ -101,7 +101,7 @@ def _warn(folder: Path, error: Exception) -> None:
 
 
 def _store(path: Path, events: Events, cache: Path) -> None:
-    """Write a chunk; once that fails, this process writes no more to the cache."""
+    """Write a chunk; after a failure this process stops writing to the cache."""
     if cache in _unwritable:
         return
     fields = {name: getattr(events, name) for name in NUMBERS} | dict(events.parts())
@@ -122,7 +122,7 @@ def _store(path: Path, events: Events, cache: Path) -> None:
 
 
 def _load(path: Path, detector: Detector) -> Events | None:
-    """A chunk, as views of the mapped file; None if it is not there or damaged."""
+    """A chunk, as views of the mapped file; None if absent or damaged."""
     try:
         content = np.asarray(np.memmap(path, np.uint8, "r"))
         begin = 8 + int(content[:8].view("<u8")[0])

@@ -35,24 +35,24 @@ RESPONSE = (0.3, 1.5)  # plausible ratios of the energy in hits to the energy of
 HIT_ENERGY = (2e-5, 1.0)  # GeV, plausible medians of the energies of hits, calibrated or not
 MASS = 1.3  # largest plausible ratio of masses to the PDG's
 FIELD = 0.02  # largest plausible relative difference of the transverse momenta of tracks and their particles
-ANGLE = 0.05  # rad, largest plausible median angle of tracks to their particles
-SHARE, NEAR = 0.67, 60.0  # smallest plausible fraction of tracks that enter the calorimeter so near to a hit, mm
-TURNED = 0.1  # rad, largest plausible median angle of momenta at the calorimeter to those that the helix gives
+ANGLE = 0.05  # rad, largest plausible median angle between tracks and their particles
+SHARE, NEAR = 0.67, 60.0  # smallest plausible fraction of tracks that enter the calorimeter within `NEAR` mm of a hit
+TURNED = 0.1  # rad, largest plausible median angle between momenta at the calorimeter and the helix there
 OPPOSITE = 0.5  # largest plausible fraction of tracks whose charge is not their particle's
-UNOWNED = 0.25  # largest plausible fraction of the hits' energy, or of tracks, that belongs to no target or particle
-FEW = 2  # events in which objects are looked for that are there twice, and layers at another depth
-TWICE = 0.05  # largest plausible fraction of hits at the very place of another, or of tracks like another
-ALIKE = 0.02  # relative difference of the momenta of tracks that are alike
-MIN_LAYERED, MAX_LAYERED = 300, 1_000  # hits of a calorimeter that show how layers and depth belong together; most used
+UNOWNED = 0.25  # largest plausible fraction of hit energy without a target, and of tracks without a particle
+FEW = 2  # events that are searched for duplicated objects and layers at a wrong depth
+TWICE = 0.05  # largest plausible fraction of duplicated hits or tracks
+ALIKE = 0.02  # relative difference of momenta below which tracks are duplicates
+MIN_LAYERED, MAX_LAYERED = 300, 1_000  # hits of a calorimeter needed, and used at most, to compare layers with depth
 FOLLOWS = 0.5  # smallest plausible correlation of layer and depth
-MIN_ON_DEPTH = 5  # hits at a depth, in the mean, where the hits lie on planes that are known
-ON_LAYERS = 0.85  # smallest plausible fraction of hits on planes whose layer is their depth's, and the other way round
-MIN_LINKED, MIN_LINKED_TRACKS = 20, 5  # hits of a calorimeter, and tracks, that show whether they are linked
-STRAIGHT = 5.0  # transverse momentum from which on charged particles enter the calorimeter within `FAR`, GeV
-FAR = 0.3  # largest angle between a hit and its particle's direction that is usual, rad
+MIN_ON_DEPTH = 5  # mean number of hits at a depth if the shape of the planes is known
+ON_LAYERS = 0.85  # smallest plausible fraction of hits whose layer is their depth's, and whose depth is their layer's
+MIN_LINKED, MIN_LINKED_TRACKS = 20, 5  # hits of a calorimeter, and tracks, needed to check their links
+STRAIGHT = 5.0  # GeV, transverse momentum above which charged particles enter the calorimeter within `FAR`
+FAR = 0.3  # rad, largest usual angle between a hit and its particle's direction
 MOST_FAR = 0.3  # largest plausible fraction of targets with most of their hits beyond
-MIN_TARGETS = 10  # that show where their hits are
-MAX_LINKS = 2_000  # links of hits that are followed
+MIN_TARGETS = 10  # targets needed to check the directions of their hits
+MAX_LINKS = 2_000  # links of hits checked at most
 
 COMPARED = (
     ("ecal_hit", 1.6, "a typical hit of the ECAL has {} GeV"),
@@ -67,7 +67,7 @@ COMPARED = (
 
 
 class Check(NamedTuple):
-    """One thing that was looked at."""
+    """Result of one check."""
 
     name: str
     good: bool
@@ -116,7 +116,7 @@ class Subject:
 
     @functools.cached_property
     def has_stable(self) -> bool:
-        """Whether there are true particles, some of them stable or none at all."""
+        """Whether the events have truth: some stable particles, or no particles at all."""
         truth = self.events.truth
         return truth is not None and not unknown_status(jagged.columns(truth)["status"], self.stable_status)
 
@@ -132,7 +132,7 @@ class Subject:
 
     @functools.cached_property
     def targets(self) -> Targets | None:
-        """All targets of the rule; None where the verb has none, or there is no truth to choose them from."""
+        """All targets of the rule; None if the verb needs no targets or the events have no truth."""
         if self.expected.targets is None or not self.events.has_truth or not self.has_stable:
             return None
         by_choice = ("e_min", "invisible")  # the user knows that hits of these belong to no target
@@ -141,18 +141,18 @@ class Subject:
 
 
 def first_events(events: Events) -> Events:
-    """So many of the first events as checks need: `CHECKED`, or fewer with `CHECKED_HITS` hits in all."""
+    """The first events for the checks: `CHECKED`, or fewer with `CHECKED_HITS` hits in total."""
     n_hits = np.cumsum(jagged.count(events.hits)[:CHECKED])
     return events[: max(1, int(np.searchsorted(n_hits, CHECKED_HITS)))]
 
 
 def problems(checks: Iterable[Check]) -> str:
-    """What the checks that are not good say; "" if all are."""
+    """Texts of the failed checks; "" if all pass."""
     return "; ".join(check.text for check in checks if not check.good)
 
 
 def check_events(events: Events, expected: Expected | None = None) -> list[Check]:
-    """Everything that can be checked about events, by what a verb expects of them.
+    """Run all checks on events, given what a verb expects of them.
 
     Raises what `pflow.event.truth.select_targets` does.
     """
@@ -161,7 +161,7 @@ def check_events(events: Events, expected: Expected | None = None) -> list[Check
 
 
 def check_units(subject: Subject) -> Iterator[Check]:
-    """Energy in hits against the other energies."""
+    """Compare the energy in hits with the energies of tracks, truth and reference."""
     events, hits = subject.events, float(subject.hit_energy.sum())
     others = {"energy of stable particles that shower": (subject.showering_energy, UNITS)}
     if events.tracks is not None and jagged.count(events.tracks).sum() >= MIN_TRACKS:  # fewer may be soft conversions
@@ -177,7 +177,7 @@ def check_units(subject: Subject) -> Iterator[Check]:
 
 
 def check_hits(subject: Subject) -> Iterator[Check]:
-    """Energies of single hits, and masses of true particles, which are much alike in all files."""
+    """Energies of single hits and masses of true particles, which hardly differ between files."""
     for name, median in (("ECAL", subject.scales.ecal_hit), ("HCAL", subject.scales.hcal_hit)):
         if median is not None:
             low, high = HIT_ENERGY
@@ -261,7 +261,7 @@ def check_status(subject: Subject) -> Iterator[Check]:
 
 
 def check_response(subject: Subject) -> Iterator[Check]:
-    """Energy in hits against the stable particles that shower."""
+    """Compare the energy in hits with the stable particles that shower."""
     hits, true = float(subject.hit_energy.sum()), subject.showering_energy
     if subject.expected.targets is not None and hits and true:
         low, high = RESPONSE
@@ -271,7 +271,7 @@ def check_response(subject: Subject) -> Iterator[Check]:
 
 
 def check_targets(subject: Subject) -> Iterator[Check]:
-    """The hits' energy that belongs to targets."""
+    """Fraction of the hits' energy that belongs to targets."""
     hits, targets = float(subject.hit_energy.sum()), subject.targets
     if targets is not None and hits:
         share = abs(1 - float(targets.column("hit_energy").sum()) / hits)
@@ -280,7 +280,7 @@ def check_targets(subject: Subject) -> Iterator[Check]:
 
 
 def check_twice(subject: Subject) -> Iterator[Check]:
-    """Hits at the very place of another, and tracks like another, as of two collections of the same objects."""
+    """Duplicated hits and tracks, as when two collections hold the same objects."""
     events = subject.events
     event = jagged.event_index(jagged.count(events.hits)[:FEW])
     position = jagged.vectors(events.hits, field="position")[: len(event)]
@@ -303,7 +303,7 @@ def check_twice(subject: Subject) -> Iterator[Check]:
 
 
 def check_layers(subject: Subject) -> Iterator[Check]:
-    """Layers of the hits against their depth, which tells a wrong encoding of the cells."""
+    """Compare layers of hits with their depth; a difference shows a wrong cell encoding."""
     events, wrong, n_checked = subject.events, [], 0
     n_hits = int(jagged.count(events.hits)[:FEW].sum())
     columns = {name: values[:n_hits] for name, values in jagged.columns(events.hits).items()}
@@ -337,7 +337,7 @@ def check_layers(subject: Subject) -> Iterator[Check]:
 
 
 def _correlation(depth: npt.NDArray[np.float64], layer: npt.NDArray[Any]) -> float:
-    """Correlation of depth and layer; 1 where the depth is one and the same, 0 where only the layer is."""
+    """Correlation of depth and layer; 1 if all depths are equal, 0 if only the layers are."""
     if not np.ptp(depth) or not np.ptp(layer):
         return float(not np.ptp(depth))
     depth, layer = depth - depth.mean(), layer - layer.mean()
@@ -345,7 +345,7 @@ def _correlation(depth: npt.NDArray[np.float64], layer: npt.NDArray[Any]) -> flo
 
 
 def check_links(subject: Subject) -> Iterator[Check]:
-    """Hits of each calorimeter, and tracks, without a true particle."""
+    """Fractions of hit energy in each calorimeter, and of tracks, that are linked to particles."""
     events = subject.events
     if events.truth is None:
         return
@@ -376,7 +376,7 @@ def _linked(events: Events, part: str) -> npt.NDArray[np.bool_]:
 
 
 def check_directions(subject: Subject) -> Iterator[Check]:
-    """Where the hits of targets that fly straight lie: links that are shifted lead elsewhere."""
+    """Compare directions of straight-flying targets and their hits; shifted links lead to other hits."""
     targets, events = subject.targets, subject.events
     if targets is None:
         return

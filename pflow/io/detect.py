@@ -1,4 +1,4 @@
-"""What a file is: its schema, the layout of a flat ntuple, and the detector by names of collections and ECAL hits."""
+"""Recognise a file's schema, the layout of a flat ntuple, and the detector by collection names and ECAL hits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEFAULT_LAYOUT = "g4"  # the layout of a flat file that no layout fits; reading 
 MAX_ENTRIES = 10  # entries that are read
 
 MIN_EVENTS = 5
-"""Events with hits from which on the innermost hit must lie near the front face: one neutral hadron may shower late."""
+"""With at least so many events the innermost hit must lie near the front face: one neutral hadron may shower late."""
 
 OUTLIERS = 0.01  # fraction of hits that may lie elsewhere (displaced, or of a wrongly named subdetector)
 MARGIN = 10.0  # how far inside the nominal surface a hit may lie, mm
@@ -66,12 +66,12 @@ class DetectorMatch:
 
     @property
     def fits(self) -> bool:
-        """Whether nothing required is missing and the geometry does not speak against it."""
+        """Whether the file holds all required parts and the geometry does not contradict."""
         return not self.missing and self.geometry is not False
 
     @property
     def reason(self) -> str:
-        """Why it does not fit, or "" if it does."""
+        """Why the detector does not fit, or "" if it does."""
         if self.missing:
             return f"no collection {', no '.join(' or '.join(names) for names in self.missing)}"
         if self.geometry is False:

@@ -56,7 +56,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MissingPart:
-    """A part that is missing, what it is needed for, and why it is not there."""
+    """A missing part, what needs it, and why it is missing."""
 
     name: str
     needed_for: str
@@ -201,7 +201,7 @@ def _by_events(file: EventFile, stop: int) -> FileContent:
 
 
 def _checks(file: EventFile, sums: _Sums) -> Iterator[Check]:
-    """What was looked at: notes of the reader, objects that were left out, the plausibility of the first events."""
+    """Notes of the reader, objects that were left out, the plausibility of the first events."""
     yield from file.notes()
     if sums.left_out:
         yield Check("objects", False, f"left out in {len(sums.left_out)} entries; the first: {sums.left_out[0]}")
@@ -230,7 +230,7 @@ def _sum_up(file: EventFile, stop: int, *, truth: bool = True) -> _Sums:
         sums.bad |= {error.entry: str(error) for error in refused if error.entry is not None}
         sums.left_out += map(str, left_out)
         if start == 0:
-            with suppress(InputError):  # truth that cannot be used, which is listed as missing
+            with suppress(InputError):  # unusable truth is listed as missing
                 sums.checks = check_events(events[:CHECKED], file.expected)
         energies = {} if events.reference is None else {"reference": float(ak.sum(events.reference.energy))}
         sums.counts.update({name: int(jagged.count(part).sum()) for name, part in events.parts() if name != "hits"})

@@ -1,4 +1,4 @@
-"""What both kinds of outputs of a reconstruction have in common: they appear when whole, and say how they were made."""
+"""Base of both output formats of a reconstruction: renamed when complete, with provenance."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Reader(Protocol):
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What was found to be wrong while it was read, by what it is about."""
+        """Problems noticed while reading, by topic."""
         ...
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
@@ -162,7 +162,7 @@ class EventFile:
         checks = self.notes()
         if truth not in self._checked and len(jagged.flat_records(events.hits)):
             self._checked.add(truth)
-            with suppress(InputError):  # truth that cannot be used, which who uses it says
+            with suppress(InputError):  # unusable truth: raised where it is used
                 checks += check_events(first_events(events), self.expected)
         new = [check for check in checks if not check.good and check.name not in self.said]
         self.said |= {check.name for check in new}
@@ -171,7 +171,7 @@ class EventFile:
         return events
 
     def notes(self) -> list[Check]:
-        """What was found to be wrong with the file while it was opened and read so far."""
+        """Problems noticed so far while the file was opened and read."""
         notes = [Check(about, False, text) for about, text in self.reader.notes.items()]
         if absent := self.empty_calorimeters:
             text = f"no collection of {', '.join(absent)}: its energy is missing from the particles"
@@ -181,7 +181,7 @@ class EventFile:
     def read_all(
         self, start: int = 0, stop: int | None = None, *, truth: bool = True, strict: bool = False
     ) -> tuple[Events, list[InputError], list[InputError]]:
-        """As `read`; and why entries cannot be used (`strict`: raise the first) or objects of them were left out."""
+        """As `read`, with the errors of unusable entries (`strict`: raise the first) and of objects left out."""
         if start < 0:
             raise ConfigError(f"entries are counted from 0, found start {start}")
         stop = self.num_entries if stop is None else min(max(stop, 0), self.num_entries)
@@ -210,7 +210,7 @@ class EventFile:
         return with_retries(self.path, lambda: self.reader.read(start, stop, truth=truth), again=self._connect_again)
 
     def _decode_one(self, entry: int, truth: bool, refused: dict[int, InputError]) -> Events:
-        """One entry; without content, and noted as bad, where it cannot be decoded."""
+        """One entry; if it cannot be decoded, an empty event, and the error in `refused`."""
         try:
             return self._decode(entry, entry + 1, truth)
         except InputError as error:

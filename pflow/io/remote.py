@@ -1,4 +1,4 @@
-"""Files on servers (``root://``, ``https://``): what fails for want of a connection is tried again."""
+"""Files on servers (``root://``, ``https://``): retry after connection failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pflow.errors import InputError, first_line
 
-ATTEMPTS = 4  # how often a file is opened or read, at most
+ATTEMPTS = 4  # most attempts to open or read a file
 FIRST_WAIT = 1.0  # time before the second attempt, s; doubled before each further one
 
 RETURNED_ERROR = re.compile(r"'\w+Error' object is not subscriptable")
@@ -26,7 +26,7 @@ def is_remote(path: str | PathLike[str]) -> bool:
 
 
 def with_retries(path: str | PathLike[str], work: Callable[[], T], *, again: Callable[[], object] | None = None) -> T:
-    """The result of `work` on a file; where the connection to its server fails, of another attempt after `again`.
+    """Return the result of `work` on a file; call `again` and retry if the connection to its server fails.
 
     An `InputError` says how often it was tried and for how long. A local file has one attempt.
     """
@@ -55,7 +55,7 @@ def with_retries(path: str | PathLike[str], work: Callable[[], T], *, again: Cal
 
 
 def _connection_failure(error: BaseException | None) -> BaseException | None:
-    """What in the causes of an error is of the network or its server; None: nothing."""
+    """The failure of the network or server among the causes of an error; None without one."""
     while error is not None:
         text = str(error)
         if isinstance(error, FileNotFoundError | PermissionError) or "No such file" in text:

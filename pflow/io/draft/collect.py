@@ -1,4 +1,4 @@
-"""Which collections of a podio file a detector's description names, and which calorimeter hits belong to."""
+"""Choose the collections of a podio file for a detector's description, and the calorimeter of each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KIND_NAMES = (
     ("hcal", r"hcal|hadr|(?<![a-z])had(?![a-z])"),
     ("ecal", r"e(m|cl)?_?cal|(?<![a-z])(ecl|em)(?![a-z])|electromag"),
 )
-"""What names of collections say about the kind of calorimeter, in lower case; the first that is found holds."""
+"""Patterns of collection names, in lower case, for each kind of calorimeter; the first match counts."""
 
 REGION_NAMES = (("other", r"ring|plug|other"), ("barrel", r"barrel|brl"), ("endcap", r"end_?cap|forward|backward"))
 
@@ -49,7 +49,7 @@ SAME_DEPTH = 0.02
 """Calorimeters of a region whose fronts differ by less than this fraction lie side by side, not one behind another."""
 
 RING = 0.9  # a ring begins at least at this fraction of the outer radius of the calorimeter that it surrounds
-COPY = 0.5  # fraction of a collection's cells that another one also has, from which on it is a copy of it
+COPY = 0.5  # a collection that shares more than this fraction of its cells with a larger one is a copy
 MIN_CELLS = 20  # hits that a collection needs to be recognised as a copy
 
 Place = dict[str, tuple[str, str]]
@@ -91,11 +91,11 @@ class Group:
 
     @property
     def name(self) -> str:
-        """Of the calorimeter."""
+        """Name of the calorimeter."""
         return self.kind if self.kind == "muon" else f"{self.kind}_{self.region}"
 
     def of(self, *, simulated: bool) -> list[HitSample]:
-        """Its simulated, or its digitised collections."""
+        """The simulated, or the digitised collections."""
         return [sample for sample in self.samples if sample.simulated == simulated]
 
 

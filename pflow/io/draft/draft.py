@@ -1,4 +1,4 @@
-"""A description of the detector that a podio file is from, with a note behind each value how it was found.
+"""Draft the description of a podio file's detector, with a note on how each value was found.
 
 `collect` chooses the collections, `measure` finds lengths, sides, layer bits, digitisation and the field.
 """
@@ -51,7 +51,7 @@ FOUND_BY = {"type": "type of hits", "link": "links", "name": "name", "geometry":
 
 
 class Matter(NamedTuple):
-    """What layers are made of, in lengths in a mm along the normal, and the size of their cells, mm."""
+    """Material of layers: radiation and interaction lengths per mm along the normal, and the cell size, mm."""
 
     material: str
     radiation: float
@@ -64,7 +64,7 @@ TYPICAL = {
     "hcal": Matter("scintillator and steel", 0.043, 0.0046, 30.0),
     "muon": Matter("an iron yoke", 0.05, 0.0053, 30.0),
 }
-"""By kind, of CLD."""
+"""CLD's, by kind of calorimeter."""
 
 UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
 LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")  # fields that are written behind the lengths
@@ -88,7 +88,7 @@ class DetectorDraft:
     notes: Notes
     left_out: dict[str, str]  # reason for each collection that pflow could read, but that is not named
     path: str
-    entries: int  # that were looked at
+    entries: int  # that were read
 
     def to_fill_in(self) -> dict[str, str]:
         """Fields that the user must fill in, and why."""
@@ -317,7 +317,7 @@ def _truth_tracks(sources: Sources, sides: int | None, notes: Notes) -> TruthTra
     if not sources.sim_tracker_hits:
         return None
     like = load_detector(TRUTH_TRACKS_OF).truth_tracks
-    assert like is not None  # it is the one that describes them
+    assert like is not None
     notes["truth_tracks.sim_tracker_hits"] = Note("found", "all simulated tracker hits")
     if sides is not None:
         notes["truth_tracks.sides"] = Note("measured", "ECAL barrel")
@@ -328,7 +328,7 @@ def _truth_tracks(sources: Sources, sides: int | None, notes: Notes) -> TruthTra
 
 def _note_collections(sources: Sources, notes: Notes) -> None:
     digitised = any(group.of(simulated=False) for group in sources.groups)
-    # Simulated hits have their particles in their contributions; the reference need not be there.
+    # Contributions link simulated hits to particles; the reference is optional.
     optional = {"references": True, "hit_links": not digitised, "track_links": not sources.named["tracks"]}
     for field, what in COLLECTIONS.items():
         if sources.named[field]:

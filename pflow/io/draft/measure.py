@@ -1,4 +1,4 @@
-"""Where ECAL and HCAL begin and end, which bits of cell ids count layers, what digitisation did, and the field."""
+"""Measure the extent of ECAL and HCAL, the bits of cell ids that count layers, digitisation, and the field."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from pflow.physics.field import FieldEstimate, field_from_momenta, field_from_st
 OUTLIERS = 0.005  # fraction of hits that may lie outside a calorimeter without visible layers
 
 STRAY = 0.05
-"""Layers with less than this fraction of the hits that the median layer has are made of hits that lie elsewhere."""
+"""Layers with fewer hits than this fraction of the median layer's are not real layers."""
 
 MIN_SAME_CELLS = 10  # cells with a digitised and a simulated hit that a scale needs at least
 
 LATEST = (1, 2, 3, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 40, 50, 70, 100, 150, 200, 300, 500, 1000)
-"""Latest times that are tried, ns: those that people choose."""
+"""Latest times that are tried, ns: usual choices."""
 
 EARLIEST = -1.0  # earliest possible time, ns, relative to a straight flight at c
 SAME_ENERGY = 1e-3  # relative difference of a cell's energies that counts as agreement
@@ -249,7 +249,7 @@ def _hits(groups: Sequence[Group]) -> HitSample | None:
 def measure_field(
     file: PodioFile, detector: Detector, sim_tracker_hits: Sequence[str], stop: int
 ) -> list[tuple[FieldEstimate, str]]:
-    """Every way to know the field from the first `stop` entries, the most certain first, and in words its source.
+    """All estimates of the field from the first `stop` entries, the most certain first, each with its source in words.
 
     A value that the file states has no uncertainty. Of `detector` the collections count, not the field;
     `sim_tracker_hits` are names of collections.

@@ -61,17 +61,17 @@ STATE = ("D0", "Z0", "phi", "omega", "tanLambda", "referencePoint.x", "reference
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-MAX_LINKED = 10  # entries that are looked at to find what links lead to
+MAX_LINKED = 10  # entries that are read to find the targets of links
 
 MOSTLY = 0.8
-"""Fraction of links that must lead to collections of the file; others lead to detectors that are not described."""
+"""Fraction of links that must lead into the collections read; the rest lead to detectors that are not described."""
 
 MOST_CUT = 0.4  # largest plausible fraction of the energy of simulated hits that a time window cuts
 EARLY = 0.01  # largest plausible fraction of the energy of all hits that comes before light from the origin
-LEAST_ENERGY = 5.0  # GeV; less shows nothing of the times
+LEAST_ENERGY = 5.0  # GeV, needed to check the times
 
 CROSSING_PT, CROSSING_TAN_LAMBDA = 1.0, 3.0  # GeV, particles above and below which should cross the tracker
-MIN_CROSSING = 5  # so many particles show whether they get tracks
+MIN_CROSSING = 5  # particles needed to check that they get tracks
 
 AT_AXIS = 10.0  # mm from the z axis, within which a reference point is at the IP
 FRONT = 0.9  # share of the distance to the calorimeter's front face from which on a point is near it
@@ -170,7 +170,7 @@ class Edm4hepReader:
         return _Range(self, start, stop).events(truth)
 
     def read_with_origins(self, start: int, stop: int, *, truth: bool = True) -> tuple[Events, HitOrigins]:
-        """The same, and which objects of the file the hits are."""
+        """The same, with the file's object behind each hit."""
         chosen = _Range(self, start, stop)
         return chosen.events(truth), chosen.hit_origins()
 
@@ -200,7 +200,7 @@ class Edm4hepReader:
         return chain
 
     def _check_truth_tracks(self) -> None:
-        """Refuse what tracks cannot be made from."""
+        """Refuse files and detectors without the parts that tracks are made from."""
         settings = self.detector.truth_tracks
         if settings is None:
             raise ConfigError(f"detector '{self.detector.name}' does not describe truth_tracks, how they are made")
@@ -222,7 +222,7 @@ class _Range:
         self.start, self.stop = start, stop
         self.names: list[str] = []
         self.index: list[ak.Array] = []
-        self.chosen: list[bool] = []  # whether these hits are some of their collection, which a subset refers to
+        self.chosen: list[bool] = []  # whether a subset selects some hits of the collection
         self.contributions: dict[str, Contributions] = {}
 
     def get(self, collection: str, *members: str) -> ak.Array:
@@ -360,7 +360,7 @@ class _Range:
             )
 
     def hit_origins(self) -> HitOrigins:
-        """What the hits are; after `hits`."""
+        """The file's object behind each hit; call after `hits`."""
         cells = [
             self.get(name, "cellID")[index] if self.file.columns.has(name, "cellID") else _filled(index, np.uint64(0))
             for name, index in zip(self.names, self.index, strict=True)

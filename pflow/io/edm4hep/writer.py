@@ -56,7 +56,7 @@ class Edm4hepRecoWriter(OutputWriter):
         self._reader = reader = file.reader if isinstance(file.reader, Edm4hepReader) else None
         self._copy = _copy_of(reader)
         copied = {} if self._copy is None else self._copy.collections
-        self._hit_collections: tuple[str, ...] = ()  # of the input; none: hits of our own
+        self._hit_collections: tuple[str, ...] = ()  # of the input; empty: the output has its own hits
         self._track_id = self._mc_id = None
         if reader is not None and self._copy is not None:
             sources = reader.sources
@@ -204,7 +204,7 @@ class Edm4hepRecoWriter(OutputWriter):
 
 
 def _copy_of(reader: Edm4hepReader | None) -> InputCopy | None:
-    """What copies the input's collections; None where they cannot be copied, with a warning for EDM4hep files."""
+    """Copier of the input's collections; None where they cannot be copied, with a warning for EDM4hep files."""
     if reader is None:
         return None
     try:
@@ -216,5 +216,5 @@ def _copy_of(reader: Edm4hepReader | None) -> InputCopy | None:
 
 
 def _merged(first: Parameters, second: Parameters) -> Parameters:
-    """Parameters of both; the latter's win."""
+    """Parameters of both; the `second` win."""
     return {kind: {**first.get(kind, {}), **second.get(kind, {})} for kind in {**first, **second}}
