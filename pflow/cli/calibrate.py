@@ -17,7 +17,7 @@ CHOICES: dict[str, tuple[type, str, str]] = {
     "min_direction_change": (float, "RAD", "smallest changes of directions that the refinement makes"),
     "photon_depth": (float, "MM", "depths over which the weights of hits fall in the directions of photons of 1 GeV"),
 }
-"""Decoding options that are compared: all but the first are of models with a refinement."""
+"""Decoding options that are compared; except for the first, only models with a refinement have them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,8 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(
         parser,
         "on-error",
-        help="an entry that cannot be used: stop, or leave it in its place without content, with a counted warning "
-        "(default: raise)",
+        help="an entry that cannot be used: stop, or write it empty, with a counted warning (default: raise)",
     )
     add_option(parser, "chunk-size")
     add_option(parser, "force")

@@ -73,9 +73,9 @@ LIGHTNING = ("trainer", "model_checkpoint", "early_stopping")
 """Groups of options that are Lightning's own."""
 
 ARCHITECTURES = {
-    one.name: f"pflow.model.{one.name}.{one.name.capitalize()}Reconstructor"
-    for one in pkgutil.iter_modules(pflow.model.__path__)
-    if one.ispkg and one.name != "common"
+    module.name: f"pflow.model.{module.name}.{module.name.capitalize()}Reconstructor"
+    for module in pkgutil.iter_modules(pflow.model.__path__)
+    if module.ispkg and module.name != "common"
 }
 """Classes of networks by the short names that ``--model.reconstructor`` takes."""
 

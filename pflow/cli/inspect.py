@@ -1,4 +1,4 @@
-"""Show what a file holds: schema, entries, collections, truth, which detector fits, and what is missing.
+"""Show what a file holds: schema, entries, collections, truth, which detector fits, and what the file lacks.
 
 Of an output of pflow or a trained model, show what it was made from and with, and the command that makes it again.
 """
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "of `pflow evaluate`, or a trained model (a checkpoint, a folder of weights, the name of one of pflow's)",
     )
     add_file_options(parser, detector="built-in name or YAML file (default: the one that fits)")
-    parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument(
         "--targets",
         action="store_true",
@@ -79,11 +79,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         suited = {"models": [name for name, reason in models.items() if not reason]}
         refused = {"unsuited_models": {name: reason for name, reason in models.items() if reason}}
-        found = dataclasses.asdict(content) | suited | refused | ({} if made is None else {"provenance": made})
+        report = dataclasses.asdict(content) | suited | refused | ({} if made is None else {"provenance": made})
         if truth is not None:
             settings["e_min_gev"] = settings.pop("e_min")
-            found["truth"] = {**settings, "events": truth}
-        _print_json(found)
+            report["truth"] = {**settings, "events": truth}
+        _print_json(report)
         return 0
     _print_content(content, models)
     if made is not None:
@@ -152,23 +152,26 @@ def _print_parts(content: FileContent, title: str) -> None:
 
 
 def _print_collections(content: FileContent, title: str) -> None:
-    """Collections of the kinds that pflow reads, one a line; of others and of empty ones the number of each type."""
-    shown = [own for own in content.collections if own.kind in HITS or (own.kind in KINDS and own.count)]
+    """Print a line for each collection that pflow reads, and how many of each type are empty or not read."""
+    shown = [item for item in content.collections if item.kind in HITS or (item.kind in KINDS and item.count)]
     rows: list[Any] = []
     for kind in KINDS:
-        mine = [own for own in shown if own.kind == kind]
-        rows += [(f"{own.mean:,.1f}", _number(own.mean_energy), own.type, [own.name, *_remarks(own)]) for own in mine]
-        rows += [None] if mine else []
+        of_kind = [item for item in shown if item.kind == kind]
+        rows += [
+            (f"{item.mean:,.1f}", _number(item.mean_energy), item.type, [item.name, *_remarks(item)])
+            for item in of_kind
+        ]
+        rows += [None] if of_kind else []
     header = ("per entry", "GeV per entry", "type", "collection")
     print(f"\nall collections: {title}\n{text_table(header, rows)}")
     by_encoding: dict[str, list[str]] = {}
-    for own in shown:
-        by_encoding.setdefault(own.cell_encoding, []).append(own.name)
+    for item in shown:
+        by_encoding.setdefault(item.cell_encoding, []).append(item.name)
     facts = [
         ("cell encoding", f"{encoding}: {', '.join(names)}") for encoding, names in by_encoding.items() if encoding
     ]
-    empty = Counter(own.type for own in content.collections if own.kind in KINDS and own not in shown)
-    others = Counter(own.type or "of unknown type" for own in content.collections if own.kind not in KINDS)
+    empty = Counter(item.type for item in content.collections if item.kind in KINDS and item not in shown)
+    others = Counter(item.type or "of unknown type" for item in content.collections if item.kind not in KINDS)
     for what, counts in (("empty", empty), ("others", others)):
         text = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
         facts += [(what, f"{text} (--json lists them)")] if counts else []
@@ -176,21 +179,21 @@ def _print_collections(content: FileContent, title: str) -> None:
         print(text_facts(facts))
 
 
-def _remarks(own: Collection) -> Iterator[str]:
-    """Ends of links, and what is special about a collection."""
-    yield from (f"  {link}" for link in own.links)
-    if own.subset:
+def _remarks(collection: Collection) -> Iterator[str]:
+    """The collections that its links join, whether it is a subset, and why it cannot be read."""
+    yield from (f"  {link}" for link in collection.links)
+    if collection.subset:
         yield "  refers to others"
-    if own.unreadable:
-        yield f"  cannot be read: {own.unreadable}"
+    if collection.unreadable:
+        yield f"  cannot be read: {collection.unreadable}"
 
 
 def _print_targets(event: Mapping[str, Any], rule: str) -> None:
     rows: list[Any] = []
     for name in ("targets", "dropped"):
-        for own in event[name]:
-            what = f"dropped: {own['reason']}" if own["reason"] else "target"
-            rows.append((str(own["index"]), str(own["pdg"]), f"{own['energy']:.4f}", what))
+        for particle in event[name]:
+            what = f"dropped: {particle['reason']}" if particle["reason"] else "target"
+            rows.append((str(particle["index"]), str(particle["pdg"]), f"{particle['energy']:.4f}", what))
         rows.append(None)
     for name, energy in (("targets", "target_energy"), ("dropped", "dropped_energy")):
         rows.append(("", "", f"{event[energy]:.4f}", f"{len(event[name])} {name}"))
@@ -199,7 +202,7 @@ def _print_targets(event: Mapping[str, Any], rule: str) -> None:
 
 
 def _provenance(file: str) -> dict[str, Any] | None:
-    """What an output of pflow or a model was made from and with; None of other files."""
+    """Provenance of an output of pflow or of a model; None for any other file."""
     from pflow.config import shipped_models
     from pflow.errors import InputError, reading
     from pflow.io.particles_root import read_provenance
@@ -220,7 +223,7 @@ def _provenance(file: str) -> dict[str, Any] | None:
         }
     try:
         return {"kind": "reconstruction", **read_provenance(file)}
-    except InputError:  # reading the file says what is wrong with it, if something is
+    except InputError:  # a faulty file is reported when it is read
         return None
 
 
@@ -247,9 +250,9 @@ def _of_reconstruction(made: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "machine" in made:
         yield "machine", _listed(made["machine"])
     yield from _of_checkpoint(made)
-    for one in made.get("inputs", ()):
-        size = "" if one.get("bytes") is None else f", {one['bytes']} bytes"
-        yield "input", f"{one['path']}: {one['entries']} entries, {one['schema']}{size}, UUID {one['uuid']}"
+    for file in made.get("inputs", ()):
+        size = "" if file.get("bytes") is None else f", {file['bytes']} bytes"
+        yield "input", f"{file['path']}: {file['entries']} entries, {file['schema']}{size}, UUID {file['uuid']}"
     yield "options", _listed(made.get("options", {}))
     if "flagged" in made:
         yield "flagged", _listed(made["flagged"])

@@ -1,8 +1,7 @@
 """`pflow VERB ...`: the table of verbs, exit codes, errors and warnings as the command line shows them.
 
-`fit` and its relatives are Lightning's command line and so use jsonargparse. The other verbs use argparse, of which
-jsonargparse is a subclass: for flat options its messages are shorter, its help has no ``type: int, default: null``, and
-no verb but the one that runs is imported.
+`fit`, `validate` and `test` are Lightning's command line, which uses jsonargparse. The other verbs use argparse:
+messages are shorter, the help has no ``type: int, default: null``, and only the verb that runs is imported.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explained(error: BaseException) -> tuple[int, str]:
-    """Exit code of an exception, and what is said of it, in one line."""
+    """Exit code of an exception, and its message in one line."""
     if isinstance(error, KeyboardInterrupt):
         return 130, "interrupted"
     if isinstance(error, Terminated):
@@ -129,12 +128,12 @@ def run_parsed(verb: str, arguments: list[str]) -> int:
     command = import_module(f"pflow.cli.{verb}")
     parser = argparse.ArgumentParser(prog=f"pflow {verb}", description=command.__doc__, allow_abbrev=False)
     command.add_arguments(parser)
-    known = parser._option_string_actions  # argparse would first say what is missing, and no nearest one
+    known = parser._option_string_actions  # argparse reports missing options first, and suggests none
     for word in itertools.takewhile("--".__ne__, arguments):
         if (name := word.partition("=")[0]).startswith("--") and name not in known:
             error = ConfigError(f"unrecognized arguments: {name}", suggestions=nearest_options(name, known))
             parser.error(str(error))
-    # Options of `pflow fit` follow those of a recipe after a --.
+    # After a --, `pflow recipe` takes options of `pflow fit`.
     parse = parser.parse_intermixed_args if verb == "recipe" else parser.parse_args
     return int(command.run(parse(arguments)))
 

@@ -37,8 +37,8 @@ def nearest_options(wrong: str, options: Iterable[str]) -> list[str]:
     """
 
     def parts(option: str) -> tuple[str, str]:
-        whole = option.lstrip("-").replace("-", "_").casefold()
-        return whole, whole.rpartition(".")[2]
+        full_name = option.lstrip("-").replace("-", "_").casefold()
+        return full_name, full_name.rpartition(".")[2]
 
     def initials(last: str) -> str:
         return "".join(word[:1] for word in last.split("_"))
@@ -139,7 +139,7 @@ _SHORT = {"output": "-o", "quiet": "-q", "verbose": "-v"}
 
 
 def add_option(parser: argparse._ActionsContainer, name: str, **settings: Any) -> None:
-    """Declare one of `OPTIONS`, of a parser or of a group; `settings` replace those of the table."""
+    """Declare an option of `OPTIONS` in a parser or group; `settings` override the table's."""
     short = [_SHORT[name]] if name in _SHORT else []
     parser.add_argument(*short, f"--{name}", **{**OPTIONS[name], **settings})
 

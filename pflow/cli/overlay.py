@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rotate",
         action="store_true",
-        help="rotate each event but those of the first file about z, by a random symmetry of the detector",
+        help="rotate the events of all files except the first about z, by a random symmetry of the detector",
     )
     parser.add_argument("--seed", type=int, default=1, help="of the entries and rotations (default: %(default)s)")
     add_file_options(parser, detector="detector of the files (built-in name or YAML file)")
@@ -97,9 +97,9 @@ def _joined(
     # A file that is joined with itself begins at another entry than 0: no event is joined with itself.
     starts = [generator.integers(file.path == first.path and file.num_entries > 1, file.num_entries) for file in others]
     for start in range(0, first.num_entries, chunk_size):
-        own = first.read(start, min(start + chunk_size, first.num_entries), on_error=on_error)
-        n = len(own)
-        parts = [own]
+        base = first.read(start, min(start + chunk_size, first.num_entries), on_error=on_error)
+        n = len(base)
+        parts = [base]
         for file, offset in zip(others, starts, strict=True):
             entries = (int(offset) + start + np.arange(n)) % file.num_entries
             partner = _read(file, entries, on_error)
@@ -113,7 +113,7 @@ def _joined(
 
 
 def _read(file: EventFile, entries: np.ndarray, on_error: Literal["raise", "skip"]) -> Events:
-    """Entries of a file; they are consecutive, but go on with 0 after the last entry."""
+    """Read consecutive entries of a file; after the last entry comes 0."""
     import numpy as np
 
     from pflow.event.events import concatenate

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the recipe; its exit code is that of the command that failed."""
+    """Run the recipe; returns 0, or the exit code of the command that failed."""
     from pflow.cli.main import main
     from pflow.train.recipe import load_recipe, run_recipe
 
@@ -50,7 +50,7 @@ def check(commands: Mapping[str, Sequence[str]]) -> None:
     """Refuse what would be an error after hours only: wrong options of a later stage or of the calibration.
 
     `commands` are the words of `pflow fit` for each stage that is to be run, in order, and of `pflow calibrate`, by the
-    names that messages give them. Of the models that they take, only that of the first one need be there.
+    names that messages give them. Only the model that the first stage starts from must exist.
     """
     from pflow.cli import calibrate
     from pflow.cli.fit import TrainingCLI
@@ -70,10 +70,10 @@ def check(commands: Mapping[str, Sequence[str]]) -> None:
             elif first is None:
                 first = TrainingCLI(verb, words)
             else:
-                # In place of the model of the stage before, which is not there yet: its options are those of the model
-                # that the first stage begins with, but for those that stages set, and these come again here.
+                # The model of the stage before does not exist yet: take the one that the first stage starts from. Their
+                # options differ only by those that stages set, which `words` sets again.
                 stage = TrainingCLI(verb, [*words, "--start-from", first.config["start_from"] or "null"])
-                ours, theirs = (to_plain(one.datamodule.token_config) for one in (stage, first))
+                ours, theirs = (to_plain(cli.datamodule.token_config) for cli in (stage, first))
                 if changed := differences("data", ours, theirs, whose="the stages before"):
                     raise ConfigError("; ".join(changed))
         except (ConfigError, argparse.ArgumentError) as error:

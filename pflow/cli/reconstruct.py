@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("ttree", "rntuple", "edm4hep"),
         default="ttree",
-        help="how to store the particles: as plain branches, or as collections of EDM4hep 1.0 for podio, with those of "
-        "the input that they refer to (default: ttree)",
+        help="how to store the particles: as plain branches, or as collections of EDM4hep 1.0 for podio, beside the "
+        "collections of the input that they refer to (default: ttree)",
     )
     parser.add_argument(
         "--mc-links",
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     times = (TimeElapsedColumn(), TimeRemainingColumn())
-    # Chunks take long: the speed is that of the last hour, not of the last half minute.
+    # Chunks take long: estimate the speed from the last hour, not from the last half minute.
     console = Console(stderr=True)
     hidden = args.quiet or not console.is_terminal
     with Progress(*columns, *times, console=console, disable=hidden, speed_estimate_period=3600) as progress:
@@ -112,7 +112,7 @@ def _report(summary: Summary, place: str) -> str:
         (len(summary.finished_before), "there before"),
         (len(summary.failed), "left out"),
         (summary.n_skipped, "skipped"),
-        (summary.n_left_out, "of which hits or tracks were left out"),
+        (summary.n_left_out, "with hits or tracks left out"),
         (summary.n_not_finite, "whose numbers are not finite"),
         (len(summary.truncated), "cut at their largest number of particles"),
     ]

@@ -14,7 +14,7 @@ AGAIN_AFTER = 0.05
 
 
 class Terminated(BaseException):
-    """SIGTERM, raised where the program is, so that what is half done is undone."""
+    """SIGTERM as an exception, so that unfinished outputs are removed."""
 
 
 SIGNALS: dict[type[BaseException], signal.Signals] = {
@@ -28,8 +28,8 @@ SIGNALS: dict[type[BaseException], signal.Signals] = {
 def raised_signals() -> Iterator[None]:
     """Raise `Terminated` where SIGTERM would end the process.
 
-    Python drops what is raised while an object is deleted (in a ``__del__``): there SIGTERM and SIGINT come again
-    a moment later. Signals reach the main thread only; in another this does nothing.
+    Python drops exceptions raised in a ``__del__``: there SIGTERM and SIGINT come again a moment later. Signals reach
+    the main thread only; in another this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class _Tensors:
-    """A dataclass of tensors, and of others of them, that moves as a whole."""
+    """A dataclass of tensors and of such dataclasses, which moves to a device at once."""
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The same on another device."""
@@ -38,8 +38,8 @@ class TokenSet(_Tensors):
     features : float32 [B, N, F], normalised
     mask : bool [B, N], True = real token
     full : bool or None
-        Whether no token is padding, which lets attention go without a mask. Looked up where None and on a CPU; a mask
-        first seen on a GPU is not waited for and counts as padded.
+        Whether no token is padding, so that attention needs no mask. If None, the mask is read on a CPU; a mask on a
+        GPU counts as padded, to avoid a synchronisation.
     """
 
     features: Tensor
@@ -90,9 +90,9 @@ class Target(_Tensors):
     pdg : int64 [B, T], index into the |PDG| vocabulary, from 0
     energy : float32 [B, T], log10(E / GeV), normalised
     direction : float32 [B, T, 3], unit vector
-    mask : bool [B, T], True = real particle; those of an event come first, its padding behind
+    mask : bool [B, T], True = real particle, False = padding, which comes last
     hit_fraction : float32 [B, T, N] or None, fraction of each hit of the readout that is the particle's, 0 to 1
-    track_fraction : float32 [B, T, K] or None, the same of each track
+    track_fraction : float32 [B, T, K] or None, same for each track
     """
 
     charge: Tensor

@@ -52,23 +52,23 @@ class Padder:
             if (kind := OFFSETS[name]) not in FRACTIONS:
                 where, _, field = name.rpartition(".")
                 padded[where][field] = chosen[kind].padded([arrays[name] for arrays in self._arrays])
-        own, of_readout = padded.values()
+        of_batch, of_readout = padded.values()
         sources = {
-            part: TokenSet(own.pop(part), chosen[part].mask, full=min(chosen[part].sizes) == chosen[part].longest)
+            part: TokenSet(of_batch.pop(part), chosen[part].mask, full=min(chosen[part].sizes) == chosen[part].longest)
             for part in PARTS
-            if part in own
+            if part in of_batch
         }
         target = readout = None
-        if own:
+        if of_batch:
             hits, tracks = (self._fraction(chosen, pairs) for pairs in FRACTIONS)
-            target = Target(**own, mask=chosen["target"].mask, hit_fraction=hits, track_fraction=tracks)
+            target = Target(**of_batch, mask=chosen["target"].mask, hit_fraction=hits, track_fraction=tracks)
         if of_readout:
             masks = {"mask": chosen["readout_hits"].mask, "track_mask": chosen["readout_tracks"].mask}
             readout = Readout(**of_readout, **masks)
         return Batch(**sources, target=target, readout=readout)
 
     def _fraction(self, chosen: Mapping[str, _Chosen], kind: str) -> Tensor | None:
-        """Pairs as float32 [B, T, N] (hits) or [B, T, K] (tracks), 0 where there is none; None without pairs."""
+        """Pairs as float32 [B, T, N] (hits) or [B, T, K] (tracks), 0 without a pair; None if the kind has no pairs."""
         if kind not in chosen:
             return None
         pairs = chosen[kind]
@@ -82,7 +82,7 @@ class Padder:
 
 
 class _Chosen:
-    """The objects of one kind, as hits or target particles, of the B events of a batch, of which the longest has N."""
+    """The objects of one kind (hits, target particles ...) in the B events of a batch, at most N in an event."""
 
     def __init__(self, kind: str, events: Sequence[tuple[int, int]], offsets: Sequence[Mapping[str, Index]]) -> None:
         bounds = [(part, *offsets[part][kind][row : row + 2].tolist()) for part, row in events]
@@ -96,11 +96,11 @@ class _Chosen:
         return torch.from_numpy(np.arange(self.longest) < np.array(self.sizes)[:, np.newaxis])
 
     def padded(self, parts: Sequence[npt.NDArray[Any]]) -> Tensor:
-        """Values of an array as float32 or int64 [B, N, ...], with zeros behind those of each event."""
+        """Values of an array as float32 or int64 [B, N, ...], padded with zeros after each event."""
         dtype = np.int64 if parts[0].dtype.kind == "i" else np.float32
         values = np.zeros((len(self.sizes), self.longest, *parts[0].shape[1:]), dtype=dtype)
-        for event, size, (part, own) in zip(values, self.sizes, self.places, strict=True):
-            event[:size] = parts[part][own]
+        for event, size, (part, rows) in zip(values, self.sizes, self.places, strict=True):
+            event[:size] = parts[part][rows]
         return torch.from_numpy(values)
 
 

@@ -72,8 +72,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     on_error
         What to do with an entry or file that cannot be used: ``raise``, or ``skip``: leave it out and warn.
     cache
-        Folder in which chunks are kept once they are read, for later epochs and trainings: they load faster than from
-        the files, and take some five times their space. What is there for other files or options is not used.
+        Folder in which chunks are stored once they are read, for later epochs and trainings: they load faster than
+        from the files, and take some five times their space. Chunks of other files or options are ignored.
     rule
         Truth rule, which says which particles are targets: ``stable``, ``calo`` or ``entering``.
     e_min
@@ -81,7 +81,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     stable_status
         Generator status of stable particles under rule ``stable``, where a generator has codes of its own.
     invisible
-        |PDG| of particles that no detector sees, beside those of `pflow.physics.pdg.INVISIBLE`.
+        |PDG| of particles that no detector sees, in addition to `pflow.physics.pdg.INVISIBLE`.
     order
         Of the target sequence (`pflow.tokens.config.ORDERS`).
     hit_features
@@ -100,7 +100,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     geometry
         Whether the model is for any detector that is described: see `pflow.tokens.config.TokenConfig`.
     batch_size
-        Most events in a batch, on each of the devices.
+        Most events in a batch, on every device.
     max_tokens
         Most source tokens in a batch, padding included; none: no limit.
     chunk_size
@@ -116,10 +116,10 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         training files, which `num_workers` read; all, where there are no more.
     repeat
         How often a training pass reads the files whose name matches a pattern, e.g. ``{"zqq*": 3}``; others once. Each
-        time is augmented anew. The sample of `tokeniser_events` is taken as if it were once.
+        reading draws another augmentation. The tokeniser is fitted on each event once.
     augment
-        What is done to training events, anew in every epoch (`pflow.event.augment.Augmentation`): ``rotate`` in phi,
-        ``reflect`` in z, ``overlay`` of several events in one, ``disturb`` as a detector differs from its simulation.
+        Changes of training events, drawn again in every epoch (`pflow.event.augment.Augmentation`): ``rotate`` in
+        phi, ``reflect`` in z, ``overlay`` of several events, ``disturb`` as a detector differs from its simulation.
         Other splits are read as they are, and the tokeniser is fitted on the training events before any of this.
     """
 
@@ -193,7 +193,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.augmentation = augment
         self.tokeniser: Tokeniser | None = None
         self.transfer: Callable[[Tokeniser, Detector], Tokeniser] | None = None
-        """Makes the tokeniser of a model of another detector that of the training files; None: it stays."""
+        """Adapts a model's tokeniser to the detector of the training files; None: the tokeniser stays."""
         self._chunks: dict[str, list[Chunk]] = {}
         self._train: StepLoader | None = None
         self._left_out: list[str] = []
@@ -204,23 +204,23 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """Whether to stop after the present batch; of several ranks, together."""
 
     def setup(self, stage: str) -> None:
-        """Find the files of a stage; to fit, fit the tokeniser on the training files if there is none."""
+        """Find the files of a stage; before a fit, fit the tokeniser on the training files unless a model has one."""
         if self._n_ranks == 1:
             self._chunks |= self._set_up(stage)
             return
-        # One rank inspects the files for all. All ranks raise its error, or they would wait for it for ever.
-        found: tuple[dict[str, list[Chunk]], FileOptions, Tokeniser | None] | PflowError | None = None
+        # One rank inspects the files for all. All ranks raise its error; otherwise they would never return.
+        message: tuple[dict[str, list[Chunk]], FileOptions, Tokeniser | None] | PflowError | None = None
         if self.trainer.is_global_zero:
             try:
                 chunks = self._set_up(stage)
-                found = chunks, self.options, self.tokeniser
+                message = chunks, self.options, self.tokeniser
             except PflowError as error:
-                found = error
-        found = self.trainer.strategy.broadcast(found)
-        if isinstance(found, PflowError):
-            raise found
-        assert found is not None  # the first rank has sent it
-        chunks, self.options, self.tokeniser = found
+                message = error
+        message = self.trainer.strategy.broadcast(message)
+        if isinstance(message, PflowError):
+            raise message
+        assert message is not None  # the first rank has sent it
+        chunks, self.options, self.tokeniser = message
         self._chunks |= chunks
 
     def _set_up(self, stage: str) -> dict[str, list[Chunk]]:
@@ -293,7 +293,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         same = state.get("batching") == self._batching()
         if not same:
             warnings.warn(
-                "training files, sizes of batches, devices or workers are not those of the checkpoint: the rest of its "
+                "training files, sizes of batches, devices or workers differ from the checkpoint's: the rest of its "
                 "epoch is shuffled anew",
                 stacklevel=2,
             )
@@ -412,8 +412,8 @@ def _common_files(train: Collection[str], val: Iterable[str]) -> list[str]:
         if not os.path.isfile(path):
             return path in train
         same_size = by_size.get(os.path.getsize(path), [])
-        by_link = any(os.path.samefile(path, other) for other in same_size)
-        return by_link or any(filecmp.cmp(path, other, shallow=False) for other in same_size)
+        by_link = any(os.path.samefile(path, file) for file in same_size)
+        return by_link or any(filecmp.cmp(path, file, shallow=False) for file in same_size)
 
     return list(filter(is_known, val))
 

@@ -46,7 +46,7 @@ class LabelledBatch(NamedTuple):
 
 
 class _Pool:
-    """Encoded events of several parts, of which batches are cut."""
+    """Encoded events of several parts, from which batches are cut."""
 
     def __init__(self, parts: Sequence[Tokens]) -> None:
         self._padder = Padder(parts)
@@ -72,7 +72,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
     the order of its chunks and the events within a `buffer`, from (seed, epoch, share), so that a pass is reproducible
     and no two are alike, and batches events of similar length. Without shuffling a batch holds consecutive events of
     one chunk, whatever the shares. Give the loader ``batch_size=None``: batches come ready. `max_tokens` is the most
-    source tokens in a batch, with padding; `num_workers` those of the loader, from which the number of batches follows.
+    source tokens in a batch, with padding; `num_workers` the loader's, which the number of batches depends on.
     `augmentation` changes the events of a chunk before they are encoded, drawn from (seed, epoch, share, chunk).
     """
 
@@ -174,7 +174,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
         yield from self._emptied(buffered, generator, keep=0)
 
     def _emptied(self, buffered: list[Tokens], generator: np.random.Generator, keep: int) -> Iterator[LabelledBatch]:
-        """Batches of all but `keep` events, chosen at random, which stay in the buffer: only the last may be short."""
+        """Batch the buffer's events except for `keep` random ones; only the last batch may be short."""
         place = [(part, row) for part in buffered for row in range(len(part))]
         if not place:
             return
@@ -182,6 +182,6 @@ class EventDataset(IterableDataset[LabelledBatch]):
         pool = _Pool(buffered)
         # Copies: views would keep the memory of all others.
         buffered[:] = [part[[row]] for part, row in (place[i] for i in order[:keep])]
-        taken = order[keep:]
-        for rows in bucket(pool.n_source[taken], self.batch_size, self.max_tokens, generator):
-            yield pool.batch(taken[rows])
+        drawn = order[keep:]
+        for rows in bucket(pool.n_source[drawn], self.batch_size, self.max_tokens, generator):
+            yield pool.batch(drawn[rows])

@@ -1,4 +1,4 @@
-"""Event files as a list of chunks, each of which is read at once."""
+"""Event files as a list of chunks: the ranges of entries that are read at once."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FileOptions:
         return {name: getattr(self, name) for name in ("detector", "schema", "layout", "truth_tracks")}
 
     def detected(self, file: EventFile) -> FileOptions:
-        """The options with which an open file is opened again as it is."""
+        """The options that open an open file again in the same way."""
         return dataclasses.replace(
             self,
             detector=file.detector,
@@ -158,7 +158,7 @@ def spread_sample(chunks: Sequence[Chunk], n: int) -> list[Chunk]:
     sample: list[Chunk] = []
     for begin in (total * np.arange(n // length) // (n // length)).tolist():
         end = begin + length
-        while begin < end:  # a run may go on in the next chunk
+        while begin < end:  # a run may end in a later chunk
             number = int(np.searchsorted(ends, begin, side="right"))
             chunk, first = chunks[number], int(ends[number]) - len(chunks[number])
             stop = min(end, int(ends[number]))

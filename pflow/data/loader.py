@@ -24,12 +24,12 @@ class StopRequest:
 
 
 class StepLoader:
-    """Batches of one rank, in step with those of all others.
+    """Batches of one rank, in step with the other ranks.
 
     The ranks tell each other what their next batches hold. A rank that has none left while others have repeats one
     batch with weight 0 until all end together. Weights are proportional to n_target_particles + n_events of each rank,
-    so that the averaged gradient equals that of one joint batch. `group` is the ranks as a process group on the CPU
-    (what is exchanged never waits for a GPU), None for one rank.
+    so that the averaged gradient equals the gradient of one joint batch. `group` is the ranks as a process group on
+    the CPU (exchanging needs no GPU synchronisation), None for one rank.
     """
 
     def __init__(self, dataset: EventDataset, stop: StopRequest, group: Any = None) -> None:
@@ -64,15 +64,15 @@ class StepLoader:
         n_ranks = distributed.get_world_size(self.group)
         while True:
             batch = next(batches, None)
-            own = torch.tensor(
+            status = torch.tensor(
                 [self.stop.signal, *((0, 0) if batch is None else (len(batch.batch), batch.n_target))]
             )  # signal, events, target particles and ends
-            ranks = [torch.empty_like(own) for _ in range(n_ranks)]
-            distributed.all_gather(ranks, own, group=self.group)
+            ranks = [torch.empty_like(status) for _ in range(n_ranks)]
+            distributed.all_gather(ranks, status, group=self.group)
             signals, n_events, n_target = torch.stack(ranks, dim=1).tolist()
             self.stop.agreed = max(signals)
             if not any(n_events):
                 return
             if batch is None:
                 batch = filler = filler or self.dataset.filler()
-            yield batch._replace(weight=n_ranks * int(own[2]) / sum(n_target))
+            yield batch._replace(weight=n_ranks * int(status[2]) / sum(n_target))

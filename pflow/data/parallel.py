@@ -31,7 +31,7 @@ def begin_worker(_: int = 0) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory for the next chunk: clearing pages anew takes up to a quarter of the time of making tokens."""
+    """Keep freed memory for the next chunk: clearing new pages takes up to a quarter of the tokenising time."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(M_TRIM_THRESHOLD, KEPT)
@@ -51,8 +51,8 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item], *, num_worke
 
 
 def _with_warnings(work: Callable[[Item], Result], item: Item) -> tuple[Result, list[tuple[str, type[Warning]]]]:
-    """A result, and what was warned of."""
+    """A result, and the warnings on the way to it."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = work(item)
-    return result, [(str(one.message), one.category) for one in caught]
+    return result, [(str(warning.message), warning.category) for warning in caught]

@@ -34,7 +34,7 @@ def test_the_particles_stay_and_their_covariances_change(calibrated, sample_dir)
     events = read_events(sample_dir / "gamma1_test_small.root", entry_stop=20)
     model = load_model(calibrated)
     assert set(model.calibration.energy) == {"photon"}
-    before, after = (reconstruct(events, one).particles for one in ("ild-g4-photon", model))
+    before, after = (reconstruct(events, weights).particles for weights in ("ild-g4-photon", model))
     np.testing.assert_array_equal(ak.flatten(before.energy), ak.flatten(after.energy))
     assert not np.allclose(ak.to_numpy(ak.flatten(before.covariance)), ak.to_numpy(ak.flatten(after.covariance)))
 

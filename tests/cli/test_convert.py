@@ -24,11 +24,12 @@ def run(*words: object) -> int:
 def test_from_hdf5_to_root(tmp_path, sample_dir):
     old = sample_dir / "gamma1_small.h5"
     assert run(old, tmp_path / "new.root", "--chunk-size", "4") == 0
-    one, two = LegacyReader(old).read(0, 6), flat(tmp_path / "new.root").read(0, 6)
-    for (name, before), (_, after) in zip(one.parts(), two.parts(), strict=True):
+    legacy, converted = LegacyReader(old).read(0, 6), flat(tmp_path / "new.root").read(0, 6)
+    for (name, before), (_, after) in zip(legacy.parts(), converted.parts(), strict=True):
         if not name.endswith("links"):
             assert str(before.to_list()) == str(after.to_list()), name  # as text, in which NaN equals NaN
-    assert assigned_particle(one.hit_links, one.hits).to_list() == assigned_particle(two.hit_links, two.hits).to_list()
+    before, after = (assigned_particle(events.hit_links, events.hits) for events in (legacy, converted))
+    assert before.to_list() == after.to_list()
 
 
 def test_from_edm4hep_to_a_flat_ntuple(tmp_path, cld_path):
@@ -58,8 +59,8 @@ def test_an_unknown_ending(tmp_path, sample_dir):
 
 def test_bad_entries_can_be_left_empty(tmp_path):
     """Entry 1 of three has a negative energy."""
-    one = ak.Array([[1.0], [1.0], [1.0]])
-    hits = make_hits(energy=ak.Array([[1.0], [-1.0], [3.0]]), x=one, y=one, z=one)
+    ones = ak.Array([[1.0], [1.0], [1.0]])
+    hits = make_hits(energy=ak.Array([[1.0], [-1.0], [3.0]]), x=ones, y=ones, z=ones)
     write_events(tmp_path / "in.root", Events(detector=load_detector("ild_g4"), hits=hits))
     with pytest.raises(InputError, match="entry 1"):
         run(tmp_path / "in.root", tmp_path / "new.root")

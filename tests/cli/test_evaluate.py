@@ -154,13 +154,14 @@ def lists(sample_dir, tmp_path_factory):
     """A file of 10 events and a reconstruction of it (the reference of its events), whole and in two parts."""
     folder = tmp_path_factory.mktemp("lists")
     events = read_events(sample_dir / "gammasep_test_small.root", entry_stop=10)
-    whole, parts = folder / "whole.root", [folder / "a.root", folder / "b.root"]
-    for path, some in ((whole, events), (parts[0], events[:4]), (parts[1], events[4:])):
-        write_events(path, some)
-        reco = Reconstruction(particles=some.reference, event=some.event, flags=some.flags)
+    parts = {"all": events, "a": events[:4], "b": events[4:]}
+    paths = [folder / f"{name}.root" for name in parts]
+    for path, part in zip(paths, parts.values(), strict=True):
+        write_events(path, part)
+        reco = Reconstruction(particles=part.reference, event=part.event, flags=part.flags)
         inputs = [{"path": str(path), "uuid": str(uproot.open(path).file.uuid)}]
         write_reco(path.with_suffix(".reco.root"), reco, inputs=inputs)
-    return whole, *parts
+    return paths
 
 
 def numbers_of(folder):
@@ -172,16 +173,16 @@ def reco_of(*paths):
 
 
 def test_lists_of_files_have_the_numbers_of_one_file(lists, tmp_path):
-    whole, a, b = lists
+    all_events, a, b = lists
     options = ["--no-plots", "--no-oracle", "-q", "-o"]
-    assert evaluate(*reco_of(whole), "--truth", whole, *options, tmp_path / "one") == 0
+    assert evaluate(*reco_of(all_events), "--truth", all_events, *options, tmp_path / "one") == 0
     assert evaluate(*reco_of(a, b), "--truth", a, b, *options, tmp_path / "two") == 0
     pattern = ["--compare", f"Same={a.parent}/[ab].reco.root"]
     assert evaluate(*reco_of(a, b), "--truth", a, b, *pattern, *options, tmp_path / "three") == 0
     expected = numbers_of(tmp_path / "one")
     assert numbers_of(tmp_path / "two") == expected
-    found = numbers_of(tmp_path / "three")
-    assert all(found[key] == expected[key] for key in ("count", "class", "energy"))
+    numbers = numbers_of(tmp_path / "three")
+    assert all(numbers[key] == expected[key] for key in ("count", "class", "energy"))
 
 
 def test_lists_in_another_order_are_refused(lists, tmp_path, capsys):
@@ -194,10 +195,10 @@ def test_lists_in_another_order_are_refused(lists, tmp_path, capsys):
 
 def test_a_file_of_a_list_that_cannot_be_used_can_be_left_out(lists, tmp_path, capsys):
     _, a, b = lists
-    bad = tmp_path / "bad.root"
-    bad.write_text("nothing")
+    no_root = tmp_path / "bad.root"
+    no_root.write_text("nothing")
     options = ["--no-plots", "--no-oracle", "-q", "-o"]
-    call = [*reco_of(a), bad, "--truth", a, b, *options, tmp_path / "out"]
+    call = [*reco_of(a), no_root, "--truth", a, b, *options, tmp_path / "out"]
     assert evaluate(*call) == 1
     assert evaluate(*call, "--on-error", "skip") == 3
     assert "1 of 2 files were left out" in capsys.readouterr().err

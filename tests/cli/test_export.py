@@ -69,13 +69,13 @@ def test_what_a_killed_export_put_aside_is_back_even_if_the_next_one_fails(tmp_p
 def test_an_earlier_export_is_replaced_by_force_alone(checkpoint, tmp_path, form):
     words = ["--checkpoint", checkpoint, "-o", tmp_path / "model", "--format", form]
     assert run(*words) == 0
-    whole = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    exported = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
     for path in (tmp_path / "model").iterdir():
         path.write_text("earlier")
     with pytest.raises(ConfigError, match="or replace the earlier output with --force"):
         run(*words)
     assert run(*words, "--force") == 0
-    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == whole
+    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == exported
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     (tmp_path / "model" / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"not empty; it holds notes\.txt"):

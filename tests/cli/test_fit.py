@@ -52,7 +52,7 @@ def data(small, tmp_path):
 
 
 def test_a_fit_leaves_checkpoints_its_configuration_and_logs(run):
-    """Those of TensorBoard, and as CSV each loss by name, and errors that a physicist understands."""
+    """Logs for TensorBoard, and as CSV each loss by name, and errors that a physicist understands."""
     assert {"best.ckpt", "last.ckpt", "config.yaml", "logs"} <= set(os.listdir(run))
     assert network(yaml.safe_load((run / "config.yaml").read_text()))["width"] == 8
     (events,) = (run / "logs" / "version_0").glob("events.out.tfevents.*")
@@ -199,13 +199,13 @@ def test_a_pointing_fit_that_stops_within_an_epoch_goes_on_where_it_was(small, t
         *("--trainer.val_check_interval=2", "--model.final_lr=1", "--model.warmup=0"),
         "--trainer.limit_val_batches=2",
     ]
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    main(["fit", *options, "--trainer.max_steps=10", f"--output={whole}"])
-    main(["fit", *options, "--trainer.max_steps=4", f"--output={part}"])
-    assert read_checkpoint(part / "last.ckpt").header.provenance["step"] == 4
-    main(["fit", *options, "--trainer.max_steps=10", f"--output={part}", f"--checkpoint={part / 'last.ckpt'}"])
-    later = logged(part, "val/loss", version=1)
-    assert later == logged(whole, "val/loss")[2:]
+    undisturbed, resumed = tmp_path / "undisturbed", tmp_path / "resumed"
+    main(["fit", *options, "--trainer.max_steps=10", f"--output={undisturbed}"])
+    main(["fit", *options, "--trainer.max_steps=4", f"--output={resumed}"])
+    assert read_checkpoint(resumed / "last.ckpt").header.provenance["step"] == 4
+    main(["fit", *options, "--trainer.max_steps=10", f"--output={resumed}", f"--checkpoint={resumed / 'last.ckpt'}"])
+    later = logged(resumed, "val/loss", version=1)
+    assert later == logged(undisturbed, "val/loss")[2:]
     assert len(later) == 2
 
 
@@ -263,8 +263,8 @@ def test_an_option_in_a_file_goes_before_that_of_the_model_to_begin_with(run, tm
         f"start_from: {run / 'best.ckpt'}\nmodel: {{reconstructor: {{init_args: {{network: {{dropout: 0.25}}}}}}}}\n"
     )
     assert main(["fit", f"--config={tmp_path / 'a.yaml'}", "--print_config"]) == 0
-    found = network(yaml.safe_load(capsys.readouterr().out))
-    assert (found["dropout"], found["width"]) == (0.25, 8)
+    options = network(yaml.safe_load(capsys.readouterr().out))
+    assert (options["dropout"], options["width"]) == (0.25, 8)
 
 
 @pytest.mark.parametrize("where", ["command line", "file"])
@@ -273,8 +273,8 @@ def test_null_takes_back_the_model_to_begin_with(run, tmp_path, where, capsys):
     (tmp_path / "b.yaml").write_text("start_from: null\n")
     option = "--start-from=null" if where == "command line" else f"--config={tmp_path / 'b.yaml'}"
     assert main(["fit", f"--config={tmp_path / 'a.yaml'}", option, "--print_config"]) == 0
-    found = yaml.safe_load(capsys.readouterr().out)
-    assert (found["start_from"], network(found)["width"]) == (None, PointingNetworkConfig().width)
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert (config["start_from"], network(config)["width"]) == (None, PointingNetworkConfig().width)
 
 
 LIMITS = [f"--trainer.limit_{split}_batches=2" for split in ("train", "val")]
@@ -522,7 +522,7 @@ def test_a_checkpoint_with_code_is_refused_in_every_verb(run, small, tmp_path):
 
 @pytest.fixture(scope="module")
 def with_a_bad_event(make_photons, spoil, tmp_path_factory) -> str:
-    """A file of 12 events, of which one has no hit that can be used."""
+    """A file of 12 events; one of them has no usable hit."""
     path = str(tmp_path_factory.mktemp("bad") / "bad.root")
     write_events(path, spoil(make_photons(12), 5, "hits.energy", np.nan, of_all=True))
     return path
@@ -539,8 +539,8 @@ def with_a_bad_event(make_photons, spoil, tmp_path_factory) -> str:
 def test_skipped_entries_are_in_the_exit_code(verb, options, with_a_bad_event, run, small, tiny, tmp_path, capfd):
     paths = {"bad": with_a_bad_event, "good": small["val"], "run": run / "best.ckpt", "out": tmp_path / "out"}
     words = [option.format(**paths) for option in options]
-    own = tiny if verb == "fit" else ("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false")
-    assert main_with_exit_code([verb, *own, *words, "--data.on_error=skip"]) == 3
+    trainer = tiny if verb == "fit" else ("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false")
+    assert main_with_exit_code([verb, *trainer, *words, "--data.on_error=skip"]) == 3
     said = capfd.readouterr().err
     assert "1 of 12 entries cannot be used" in said
     assert "Traceback" not in said

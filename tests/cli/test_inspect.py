@@ -23,11 +23,11 @@ def run(*words: object) -> int:
 @pytest.fixture(scope="module")
 def content(cld_path):
     """With a collection that only refers to objects of another."""
-    found = inspect_file(cld_path)
+    content = inspect_file(cld_path)
     subset = Collection(
         name="TightSelectedPandoraPFOs", type="edm4hep::ReconstructedParticle", subset=True, count=5, mean=1.0
     )
-    return dataclasses.replace(found, collections=(*found.collections, subset))
+    return dataclasses.replace(content, collections=(*content.collections, subset))
 
 
 @pytest.fixture
@@ -47,8 +47,8 @@ def test_the_tables_of_the_cld_file(cld, content, capsys, monkeypatch, terminal)
     assert text.isascii()
     for expected in ("12,440", "SiTracks_Refitted", "cld: fits", "31.791", "PandoraPFOs", "86.596"):
         assert expected in text
-    shown = {own.name for own in content.collections if own.kind in inspect.HITS}
-    assert shown <= set(text.replace(",", " ").split())
+    hits = {collection.name for collection in content.collections if collection.kind in inspect.HITS}
+    assert hits <= set(text.replace(",", " ").split())
     long = [line for line in text.splitlines() if len(line) > 80]
     if terminal:
         assert all(line.startswith("cell encoding") and len(line.split()) == 3 for line in long)
@@ -77,8 +77,8 @@ def test_a_file_of_an_unknown_detector_says_what_is_missing(cld_path, capsys, mo
 
 def test_a_detector_that_is_not_built_in_has_no_models(make_photons, tmp_path, capsys):
     events = make_photons(1)
-    own = dataclasses.replace(events.detector, name="mine", ecal_inner_radius=900.0)
-    write_events(tmp_path / "mine.root", dataclasses.replace(events, detector=own))
+    mine = dataclasses.replace(events.detector, name="mine", ecal_inner_radius=900.0)
+    write_events(tmp_path / "mine.root", dataclasses.replace(events, detector=mine))
     assert run(tmp_path / "mine.root") == 0
     assert "none comes with pflow for this detector" in capsys.readouterr().out
 
@@ -86,9 +86,9 @@ def test_a_detector_that_is_not_built_in_has_no_models(make_photons, tmp_path, c
 def test_json_is_all_there_is(sample_dir, capsys):
     path = str(sample_dir / "gamma1_val_small.root")
     assert run(path, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["schema"] == "flat"
-    assert "truth" not in found
+    report = json.loads(capsys.readouterr().out)
+    assert report["schema"] == "flat"
+    assert "truth" not in report
     assert run(path, "--json", "--targets", "--entries", "2", "--rule", "calo") == 0
     truth = json.loads(capsys.readouterr().out)["truth"]
     assert truth["rule"] == "calo"
@@ -103,7 +103,7 @@ def test_targets_are_those_of_the_evaluation(sample_dir, capsys):
     assert (truth["e_min_gev"], truth["use_tracks"]) == (2.0, False)
     chosen = select_targets(read_events(path, entry_stop=5), e_min=2.0, use_tracks=False).particles
     assert [len(event["targets"]) for event in truth["events"]] == ak.num(chosen).tolist()
-    assert min(own["energy"] for event in truth["events"] for own in event["targets"]) > 2.0
+    assert min(particle["energy"] for event in truth["events"] for particle in event["targets"]) > 2.0
 
 
 def test_truth_lists_each_dropped_particle_with_its_reason(cld, capsys):

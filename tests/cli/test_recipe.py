@@ -109,6 +109,6 @@ def test_the_published_system_runs_on_the_papers_own_files(sample_dir, tmp_path,
     model, reco = str(out / "stage_1" / "best.ckpt"), str(tmp_path / "reco.root")
     assert main(["reconstruct", sample, "--checkpoint", model, "--output", reco, "--max-particles", "3"]) == 0
     assert main(["evaluate", reco, "--truth", sample, "--output", str(out), "--no-plots"]) == 0
-    found = json.loads((out / "metrics.json").read_text())
-    assert found["settings"]["truth_rule"] == "calo"
-    assert found["n_truth"] >= found["n_events_read"] == 6
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["settings"]["truth_rule"] == "calo"
+    assert metrics["n_truth"] >= metrics["n_events_read"] == 6

@@ -13,7 +13,7 @@ def test_cut_keeps_the_order_and_only_the_last_batch_is_short():
 
 
 def test_cut_keeps_to_the_budget_with_padding():
-    # By hand: 2 x 4 = 8 fits 9, a third event would make 3 x 4 = 12; then 5 + 5 = 10 does not fit.
+    # 2 x 4 = 8 fits 9, a third event would make 3 x 4 = 12; then 5 + 5 = 10 does not fit.
     assert lists(cut([1, 4, 2, 5, 5], 10, max_tokens=9)) == [[0, 1], [2], [3], [4]]
 
 

@@ -35,7 +35,9 @@ def tensors(part: Any) -> list[Tensor]:
     """All tensors of a batch."""
     if isinstance(part, Tensor):
         return [part]
-    return [one for value in vars(part).values() for one in tensors(value)] if dataclasses.is_dataclass(part) else []
+    return (
+        [tensor for value in vars(part).values() for tensor in tensors(value)] if dataclasses.is_dataclass(part) else []
+    )
 
 
 def test_a_batch_is_as_long_as_its_own_longest_event(tokens):
@@ -57,10 +59,10 @@ def test_a_batch_of_one_equals_its_place_in_another_with_zeros_behind(tokens):
     together = tensors(collate(tokens))
     for i in range(len(tokens)):
         for whole, alone in zip(together, tensors(collate(tokens, [i])), strict=True):
-            own = tuple(slice(size) for size in alone.shape[1:])
-            assert torch.equal(whole[i][own], alone[0])
+            unpadded = tuple(slice(size) for size in alone.shape[1:])
+            assert torch.equal(whole[i][unpadded], alone[0])
             behind = whole[i].clone()
-            behind[own] = 0
+            behind[unpadded] = 0
             assert not behind.any()
 
 

@@ -133,12 +133,12 @@ def test_a_split_that_is_not_given_is_an_error_that_names_it(train_files, missin
 
 
 def test_hits_are_merged_in_every_split(train_files, val_file):
-    whole = ParticleFlowData(train=train_files, val=val_file)
+    unmerged = ParticleFlowData(train=train_files, val=val_file)
     merged = ParticleFlowData(train=train_files, val=val_file, merge=Merge(ecal_mm=1e4, hcal_mm=1e4))
-    for data in (whole, merged):
+    for data in (unmerged, merged):
         data.setup("fit")
     for name in ("train", "val"):
-        tokens = [next(iter(getattr(data, f"{name}_dataloader")())).batch.hits.mask for data in (whole, merged)]
+        tokens = [next(iter(getattr(data, f"{name}_dataloader")())).batch.hits.mask for data in (unmerged, merged)]
         assert tokens[1].shape[1] < tokens[0].shape[1]
 
 
@@ -196,7 +196,7 @@ def test_training_goes_on_without_what_cannot_be_read_and_says_so(train_files, v
 
 
 def test_what_another_rank_skipped_is_known_on_this_one(data, monkeypatch):
-    """The exit code of a fit is that of its first rank, which may have read good entries only."""
+    """A fit exits with the code of its first rank, which may have read good entries only."""
     monkeypatch.setattr(torch.distributed, "all_reduce", _refuse_elsewhere)
     data._group = object()
     with pytest.warns(BadEntriesWarning, match="see the warnings of the other devices"):

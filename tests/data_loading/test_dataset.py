@@ -72,8 +72,7 @@ def same(one: EventDataset, other: EventDataset) -> bool:
 
 @pytest.mark.parametrize("augmentation", [None, EVERYTHING], ids=["plain", "augmented"])
 def test_the_same_seed_and_epoch_give_the_same_batches(dataset, augmentation):
-    one, other = (dataset(shuffle=True, augmentation=augmentation) for _ in range(2))
-    assert same(one, other)
+    assert same(*(dataset(shuffle=True, augmentation=augmentation) for _ in range(2)))
 
 
 def test_another_epoch_or_seed_augments_anew(dataset):
@@ -86,7 +85,7 @@ def test_another_epoch_or_seed_augments_anew(dataset):
 def test_ranks_share_the_events_and_the_length_is_that_of_the_longest(dataset):
     ranks = [dataset(shuffle=True, rank=rank, n_ranks=3) for rank in range(3)]
     batches = [list(rank) for rank in ranks]
-    assert sorted(number for one in batches for number in flat(one)) == list(range(70))
+    assert sorted(number for rank in batches for number in flat(rank)) == list(range(70))
     assert {len(rank) for rank in ranks} == {max(map(len, batches))}
 
 
@@ -115,10 +114,10 @@ def test_a_budget_of_tokens_is_kept(dataset, shuffle):
 
 
 def test_batches_in_order_do_not_depend_on_the_chunks(train_files, tokeniser, dataset):
-    whole = EventDataset(survey(train_files, OPTIONS, 1000)[0], options=OPTIONS, tokeniser=tokeniser, batch_size=8)
-    for one, other in zip(whole, dataset(), strict=True):
-        assert torch.equal(one.batch.hits.features, other.batch.hits.features)
-        assert torch.equal(one.batch.target.energy, other.batch.target.energy)
+    one_chunk = EventDataset(survey(train_files, OPTIONS, 1000)[0], options=OPTIONS, tokeniser=tokeniser, batch_size=8)
+    for first, second in zip(one_chunk, dataset(), strict=True):
+        assert torch.equal(first.batch.hits.features, second.batch.hits.features)
+        assert torch.equal(first.batch.target.energy, second.batch.target.energy)
 
 
 def test_no_more_than_a_chunk_and_the_buffer_is_read_ahead(dataset, monkeypatch):

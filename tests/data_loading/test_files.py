@@ -36,9 +36,9 @@ def test_a_sample_is_spread_over_all_files_and_small_ones_are_taken_whole():
 def test_files_that_are_known_are_opened_without_looking_what_they_are(train_files, monkeypatch):
     chunks, known = survey(train_files, FileOptions(), 16)
     assert survey(train_files, FileOptions(), 16, num_workers=2) == (chunks, known)
-    whole = [events.hits.energy.to_list() for events in read_chunks(chunks, FileOptions())]
+    energies = [events.hits.energy.to_list() for events in read_chunks(chunks, FileOptions())]
     monkeypatch.setattr("pflow.io.open.sniff", None)
-    assert [events.hits.energy.to_list() for events in read_chunks(chunks, known)] == whole
+    assert [events.hits.energy.to_list() for events in read_chunks(chunks, known)] == energies
 
 
 def test_files_that_cannot_be_used_are_left_out_where_errors_are_skipped(train_files, tmp_path, make_photons):
@@ -46,13 +46,15 @@ def test_files_that_cannot_be_used_are_left_out_where_errors_are_skipped(train_f
     (tmp_path / "short.root").write_bytes(Path(train_files[0]).read_bytes()[:5000])
     with uproot.recreate(tmp_path / "other.root") as file:
         file["numbers"] = {"n": np.arange(3)}
-    bad = [str(tmp_path / f"{name}.root") for name in ("empty", "short", "other")]
+    unusable = [str(tmp_path / f"{name}.root") for name in ("empty", "short", "other")]
     with pytest.warns(BadEntriesWarning, match=r"(?s)^3 of 5 .*empty\.root.*short\.root.*other\.root"):
-        chunks, options = survey([bad[0], train_files[0], *bad[1:], train_files[1]], FileOptions(on_error="skip"), 16)
+        chunks, options = survey(
+            [unusable[0], train_files[0], *unusable[1:], train_files[1]], FileOptions(on_error="skip"), 16
+        )
     assert chunks == survey(train_files, FileOptions(), 16)[0]
     assert set(options.known) == set(train_files)
     with pytest.raises(InputError, match=r"empty\.root"):
-        survey(bad, FileOptions(on_error="skip"), 16)
+        survey(unusable, FileOptions(on_error="skip"), 16)
 
 
 def test_few_files_are_open_at_a_time_and_each_is_opened_once(make_photons, tmp_path):

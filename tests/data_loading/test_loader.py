@@ -10,12 +10,12 @@ def test_what_a_resumed_training_has_seen_is_skipped(train_files, val_file, work
     data = ParticleFlowData(train=train_files, val=val_file, batch_size=8, chunk_size=16, num_workers=workers)
     data.setup("fit")
     loader = data.train_dataloader()
-    whole = [batch.event.tolist() for batch in loader]
-    assert len(whole) == len(loader)
+    batches = [batch.event.tolist() for batch in loader]
+    assert len(batches) == len(loader)
     data.load_state_dict({"epoch": 0, "n_batches": 3, "batching": data._batching()})
-    assert [batch.event.tolist() for batch in data.train_dataloader()] == whole[3:]
+    assert [batch.event.tolist() for batch in data.train_dataloader()] == batches[3:]
     data.set_epoch(1)
-    assert len([*loader]) == len(whole)
+    assert len([*loader]) == len(batches)
 
 
 def test_an_epoch_of_other_batches_is_shuffled_anew(train_files, val_file):
