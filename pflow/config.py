@@ -27,7 +27,7 @@ def from_plain(cls: type[T], content: Any, where: str) -> T:
     """Build a dataclass from a mapping of its fields.
 
     Fields may be numbers, texts, booleans, dataclasses, ``tuple[X, ...]``, ``Mapping[K, V]``, and ``X | None``. Whole
-    numbers become floats where a float is expected; nothing else is converted. Fields of other types take any value.
+    numbers become floats where a float is expected, the only conversion. Fields of other types take any value.
     An instance of `cls` is returned as it is. `where` begins each error message, e.g. the file's name.
 
     Raises
@@ -168,8 +168,8 @@ def resolve(kind: str, name: str | Path) -> Path:
 
 def load_yaml(path: str | Path) -> dict[str, Any]:
     """The mapping in a YAML file, else a ConfigError. No code in it is run, and one that has not changed is kept."""
-    found = Path(path).stat()
-    return copy.deepcopy(_parsed(str(path), found.st_mtime_ns, found.st_size))
+    stat = Path(path).stat()
+    return copy.deepcopy(_parsed(str(path), stat.st_mtime_ns, stat.st_size))
 
 
 @functools.lru_cache(maxsize=64)

@@ -15,8 +15,8 @@ def nearest(name: object, available: Iterable[str], n: int = 3) -> list[str]:
     ['ECALBarrel', 'HCALBarrel']
     """
     by_folded = {candidate.casefold(): candidate for candidate in available}
-    found = difflib.get_close_matches(str(name).casefold(), by_folded, n=n, cutoff=0.5)
-    return [by_folded[folded] for folded in found]
+    matches = difflib.get_close_matches(str(name).casefold(), by_folded, n=n, cutoff=0.5)
+    return [by_folded[folded] for folded in matches]
 
 
 def first_line(error: BaseException) -> str:
@@ -34,7 +34,7 @@ def check_choice(name: object, choices: Iterable[str], what: str) -> None:
 
 
 def check_fields(names: Iterable[object], known: Iterable[str], where: str) -> None:
-    """Raise a `ConfigError` for the first field that does not exist; says `where`, and what is known."""
+    """Raise a `ConfigError` for the first field that does not exist; it says `where`, and which fields exist."""
     known = tuple(known)
     for name in names:
         if name not in known:
@@ -58,7 +58,7 @@ class ConfigError(PflowError, ValueError):
 class InputError(PflowError, ValueError):
     """An input file that cannot be used as it is.
 
-    The message begins with what is known of `file`, `entry` (from 0) and `field` (the branch), the attribute ``where``.
+    The message begins with `file`, `entry` (from 0) and `field` (the branch), as far as given: the attribute ``where``.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 Row = Sequence[str | Sequence[str]]
-"""Cells, the last of which may have several lines."""
+"""Cells; the last one may have several lines."""
 
 
 def html_table(heads: Iterable[str], rows: Iterable[Iterable[str]], *, caption: str = "") -> str:
@@ -71,5 +71,5 @@ def text_facts(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def _width() -> int:
-    """Columns of the terminal; where the output is none, lines of any length."""
+    """Columns of the terminal; lines of any length if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize

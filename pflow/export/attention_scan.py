@@ -51,9 +51,9 @@ def attend_by_scan(
     length = torch.ones_like(directions.angle, dtype=torch.int64).sum()
     first = torch.arange(0, unit.shape[0], ROWS)[:, None]
     row_in_block = torch.minimum(first + torch.arange(ROWS), length - 1).view(-1)  # the last one is repeated
-    one = torch.ones_like(directions.unit[:, :1])
-    rows = torch.cat([directions.unit, one], dim=1).index_select(0, row_in_block).view(-1, ROWS, 4)
-    columns = torch.cat([directions.unit, -one], dim=1)
+    ones = torch.ones_like(directions.unit[:, :1])
+    rows = torch.cat([directions.unit, ones], dim=1).index_select(0, row_in_block).view(-1, ROWS, 4)
+    columns = torch.cat([directions.unit, -ones], dim=1)
     in_blocks = torch.cat(queries, dim=1).index_select(0, row_in_block).view(-1, ROWS, sum(widths))
     tensors = in_blocks, rows, columns, *slices, *keys, *values
     width = sum(int(part.shape[1]) for part in values)
@@ -97,9 +97,9 @@ def expand_attention(model: Any, onnx: Any) -> None:
         nodes.append(_scan(node, f"attention_{i}", onnx) if node.domain == DOMAIN else node)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-    kept = [opset for opset in model.opset_import if opset.domain != DOMAIN]
+    standard = [opset for opset in model.opset_import if opset.domain != DOMAIN]
     del model.opset_import[:]
-    model.opset_import.extend(kept)
+    model.opset_import.extend(standard)
 
 
 def _scan(placeholder: Any, name: str, onnx: Any) -> Any:

@@ -28,7 +28,7 @@ OPSET = 18
 """Version of ONNX's operators: the oldest that has the smallest of scattered values."""
 
 TOLERANCE = 1e-3
-"""Largest difference of a number, relative to the largest of its output: fifty times that of the shipped models."""
+"""Largest difference of a number, relative to the largest of its output: fifty times what the shipped models show."""
 
 MAX_STEPS = 8
 """Most steps of a loop that are compared."""
@@ -48,8 +48,8 @@ RULES = (
     rules.transpose_b_matmul_add_to_gemm_rule,
     rules.transpose_ab_matmul_add_to_gemm_rule,
 )
-"""Of onnxscript's, all that change nothing but the form; it also has rules that leave out a summand below 1e-8, such as
-that of a logarithm, which is why the exporter's own optimisation is off."""
+"""onnxscript's rules that keep all values. Others drop summands below 1e-8, for example inside a logarithm, so the
+exporter's own optimisation is off."""
 
 
 def to_onnx(graph: Graph | Loop, path: Path, *, metadata: dict[str, str]) -> list[str]:
@@ -80,13 +80,13 @@ def check_graphs(graphs: Mapping[str, Graph | Loop], files: Mapping[str, Path]) 
         session = onnxruntime.InferenceSession(files[name].read_bytes(), providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
         read = {node.name for node in session.get_inputs()}
-        found = session.run(names, {key: value.numpy() for key, value in given.items() if key in read})
-        for output, ours in zip(names, found, strict=True):
+        outputs = session.run(names, {key: value.numpy() for key, value in given.items() if key in read})
+        for output, ours in zip(names, outputs, strict=True):
             _compare(ours, expected[output].numpy(), f"{files[name].name}: output '{output}'")
 
 
 def _compare(found: npt.NDArray[Any], expected: npt.NDArray[Any], what: str) -> None:
-    largest = 0.0  # of what is exact
+    largest = 0.0  # integers and booleans must be equal
     if expected.dtype.kind == "f":
         largest = np.abs(expected[np.isfinite(expected)]).max(initial=TOLERANCE)
     try:
@@ -216,7 +216,7 @@ def _count_axes_from_front(model: Any) -> None:
     """Replace negative axes of sums and the like: onnxruntime 1.31 keeps them where the tensor is empty."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     types = {value.name: value.type.tensor_type for value in (*graph.input, *graph.value_info, *graph.output)}
-    constants = {one.name: one for one in model.graph.initializer}
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
     constants |= {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
     changed = []
     for node in list(model.graph.node):

@@ -72,7 +72,7 @@ def _export(model: TrainedModel) -> Export:
 
 
 def _tensors(graph: Graph | Loop, inputs: Sequence[str]) -> dict[str, Any]:
-    """Names, types and shapes of those of a graph's inputs, and of its outputs."""
+    """Names, types and shapes of a graph's outputs, and of its inputs as far as `inputs` names them."""
     return {
         name: [{**dataclasses.asdict(spec), "shape": list(spec.shape)} for spec in specs]
         for name, specs in (("inputs", [s for s in graph.inputs if s.name in inputs]), ("outputs", graph.outputs))

@@ -50,7 +50,7 @@ class Loop:
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """Those of the step, with ``initial_NAME`` in place of ``last_NAME``, and ``limit``, int64 [1]."""
+        """The step's inputs, with ``last_NAME`` called ``initial_NAME``, and ``limit``, int64 [1]."""
         renamed = (
             dataclasses.replace(spec, name=INITIAL + spec.name.removeprefix(LAST))
             if spec.name.startswith(LAST)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from onnxscript import ir, opset18
 
-op: Any = opset18  # its types are those of scripts, not of exported values
+op: Any = opset18  # typed for scripts, not for exported values
 
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:

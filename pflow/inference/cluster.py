@@ -22,10 +22,10 @@ CHUNKS_PER_THREAD = 3
 """Chunks in flight for each thread of the cluster: enough to keep it busy, few enough to bound memory."""
 
 TIMEOUT = "10s"
-"""Time to wait for a scheduler."""
+"""Longest time until a scheduler answers."""
 
 LOOK_EVERY = 30.0
-"""Seconds between two looks whether the cluster has processes; a second one without them is told."""
+"""Seconds between two checks that the cluster has processes; the second check without any warns."""
 
 LOCAL = {
     # By default dask's processes return freed memory at once, and spent half of their time on getting it again.
@@ -45,9 +45,9 @@ def run_on_cluster(
     """Outcomes of the tasks, in their order; tasks are consumed some ahead of them, to keep all processes busy.
 
     `cluster` is as for `pflow.inference.files.reconstruct_files`; its processes need pflow, and checkpoint and inputs
-    under the same paths. The chunks of a process that dies are done again by another one; a chunk with which several
-    die has an error as its outcome. Without processes the chunks wait, with a warning. ConfigError: there is no
-    cluster, or it is lost.
+    under the same paths. If a process dies, another repeats its chunks; a chunk that kills several processes has an
+    error as its outcome. Without processes the chunks wait, with a warning. ConfigError: the cluster does not answer,
+    or is lost.
     """
     try:
         from dask.distributed import Client
@@ -64,7 +64,7 @@ def run_on_cluster(
         for job, chunk in tasks:
             future = None if chunk is None else client.submit(_run, checkpoint, settings, chunk, pure=False)
             in_flight.append((job, chunk, future))
-            # Processes may begin one after the other.
+            # Counted each time: processes may join later.
             if len(in_flight) >= CHUNKS_PER_THREAD * max(1, sum(client.nthreads().values())):
                 yield _outcome(*in_flight.popleft(), watch)
         while in_flight:
@@ -122,7 +122,7 @@ class _Watch:
         return future.result()
 
     def _look(self) -> None:
-        """Tell if there are no processes; once for each time that there are none."""
+        """Warn if the cluster has no processes, once for each time that it loses them."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + LOOK_EVERY
@@ -133,7 +133,7 @@ class _Watch:
 
 
 def _outcome(job: Job, chunk: Chunk | None, future: Any, watch: _Watch) -> Outcome:
-    """Wait for what becomes of a task."""
+    """The outcome of a task, as soon as it has one."""
     from dask.distributed import CancelledError, KilledWorker
     from distributed.comm.core import CommClosedError
 

@@ -108,7 +108,7 @@ class Engine:
 
 
 def pick_device(device: str | torch.device) -> torch.device:
-    """The device with a name, ``auto``: a GPU where torch finds one, else the CPU; ConfigError if there is none."""
+    """The device with a name, ``auto``: a GPU if torch finds one, else the CPU; ConfigError if it cannot compute."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -58,9 +58,9 @@ def reconstruct(
         Events of the detector that the model was trained on, or their files, which are read whole and as that
         detector (`pflow reconstruct` reads them in chunks); the model from `pflow.load_model`, or its argument.
     decoding
-        Thresholds and largest number of particles, at which events are flagged ``MAX_PARTICLES``; default: the model's.
+        Thresholds and largest number of particles (events cut there are flagged ``MAX_PARTICLES``); default: the model's.
     max_particles
-        Largest number of particles of any event, in place of that of `decoding`, which may grow with the event.
+        Largest number of particles of any event; default: the limit of `decoding`, which may grow with the event.
     max_hits
         Largest number of hits of an event.
     batch_size
@@ -104,11 +104,11 @@ def reconstruct(
             check_geometry(events[:20], trained_on)
     warn_of_engine(engine)
     ready = Engine(model, device=device, decoding=decoding, max_particles=max_particles, batch_size=batch_size)
-    kept, left_out = leave_out(events.without_truth())
+    cleaned, left_out = leave_out(events.without_truth())
     if left_out:
         error = events.error_of(events.without_truth().violations()[0])
         warnings.warn(f"hits or tracks cannot be used and are left out; the first: {error}", LeftOutWarning, 2)
-    usable = usable_events(kept, max_hits, on_error)
+    usable = usable_events(cleaned, max_hits, on_error)
     subject = Subject(first_events(usable), Expected(sample=model.tokeniser.sample))
     if said := problems(check_sample(subject)):
         warnings.warn(f"{events.path or 'these events'}: {said}", ImplausibleWarning, 2)
@@ -118,7 +118,7 @@ def reconstruct(
     if "tracks" in left_out and reconstruction.track_links is not None:  # the caller's events have all of them
         index = jagged.local_index(jagged.count(events.tracks))[~left_out["tracks"]]
         links = Links.of(reconstruction.track_links)
-        links = dataclasses.replace(links, source=index[links.flat_source(jagged.count(kept.tracks))])
+        links = dataclasses.replace(links, source=index[links.flat_source(jagged.count(cleaned.tracks))])
         reconstruction = dataclasses.replace(reconstruction, track_links=links.records())
     config = model.tokeniser.config
     return dataclasses.replace(reconstruction, trained_with={name: getattr(config, name) for name in TRUTH_OPTIONS})
@@ -145,8 +145,8 @@ def check_geometry(events: Events, trained_on: Detector) -> None:
 def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> Reconstruction:
     """Reconstruct events that are known to be usable."""
     encoded, events = without_refused(events, engine.encode, on_error)
-    reconstruction, bad = engine.run(encoded, events)
-    reconstruction = finite_events(reconstruction, bad, events, engine.model.path, on_error)
+    reconstruction, not_finite = engine.run(encoded, events)
+    reconstruction = finite_events(reconstruction, not_finite, events, engine.model.path, on_error)
     flags = reconstruction.flags.copy()
     complete = (flags & (Flag.BAD_INPUT | Flag.MAX_PARTICLES | Flag.NOT_FINITE)) == 0
     total, neutral, lost = reconstruction.track_momentum(events).T
@@ -200,22 +200,22 @@ def with_detector(events: Events, detector: Detector) -> Events:
     """
     hits = events.hits
     if events.detector.calorimeters != detector.calorimeters:
-        counterpart = np.array([_counterpart(one, detector.calorimeters) for one in events.detector.calorimeters])
+        counterpart = np.array([_counterpart(part, detector.calorimeters) for part in events.detector.calorimeters])
         subdetector = ak.unflatten(counterpart[jagged.flat(hits.subdetector)], jagged.count(hits))
         hits = ak.with_field(hits, subdetector, "subdetector")
     return dataclasses.replace(events, detector=detector, hits=hits)
 
 
 def finite_events(
-    reconstruction: Reconstruction, bad: npt.NDArray[np.bool_], events: Events, model: str, on_error: str
+    reconstruction: Reconstruction, not_finite: npt.NDArray[np.bool_], events: Events, model: str, on_error: str
 ) -> Reconstruction:
-    """The reconstruction without the particles of the events `bad`, of which numbers of the model are not finite."""
+    """Remove the particles of the events `not_finite`, bool [event], for which the model gave NaN or infinity."""
     errors = [
         events.error(f"the model '{model}' gives numbers that are not finite for this event", index=index)
-        for index in np.flatnonzero(bad)
+        for index in np.flatnonzero(not_finite)
     ]
     _give_up(errors, len(events), on_error)
-    return reconstruction.emptied(bad, Flag.NOT_FINITE)
+    return reconstruction.emptied(not_finite, Flag.NOT_FINITE)
 
 
 def _give_up(errors: list[InputError], n_events: int, on_error: str) -> None:

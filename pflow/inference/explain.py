@@ -25,16 +25,16 @@ SPECIAL = ("pad", "bos", "eos", "particle")
 class Explanation:
     """What a network computed at each step of the decoding of one event: arrays by name.
 
-    A translation network tells of T + 1 steps, the last of which ends the sequence: ``probability.charge``,
+    A translation network has T + 1 steps, the last one ends the sequence: ``probability.charge``,
     ``probability.pdg`` and, with special tokens by kind, ``probability.kind``, float [T + 1, classes]; ``energy``
     (GeV) and ``direction`` [T + 1, 3]; and by the names of the layers ``attention.source...`` [heads, S, S],
     ``attention.decoder...`` [heads, T + 1, T + 1 or S], whose rows sum to 1. The S source tokens are bos, eos, then the
     cells, then tracks and tracker hits where they are tokens.
 
-    A pointing network tells of the first stage's T particles: ``probability.seed`` [T + 1, S + 1], that the next
-    particle starts at each of S tokens (cells, then tracks), the last column that there is none; ``seed`` int64 [T];
-    ``probability.pdg``; ``assignment`` [T, M], the fraction of each of M items (hits that are kept, then tracks) that
-    the particle gets; ``energy``, ``direction``; and of the particles that a refinement keeps ``refined_assignment``.
+    A pointing network has the T particles of its first stage: ``probability.seed`` [T + 1, S + 1], where the next
+    particle starts: one of S tokens (cells, then tracks), in the last column nowhere; ``seed`` int64 [T];
+    ``probability.pdg``; ``assignment`` [T, M], the fraction of M items (hits above the threshold, then tracks) that the
+    particle gets; ``energy``, ``direction``; and ``refined_assignment`` of the particles that a refinement keeps.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def _class_names(codes: Sequence[int]) -> list[str]:
 
 
 def explain(model: TrainedModel, event: Events) -> Explanation:
-    """Probabilities, attention and assignment of each step with which a model reconstructs an event.
+    """Probabilities, attention and assignment in each step of the decoding of an event.
 
     Parameters
     ----------

@@ -55,7 +55,7 @@ class Summary:
     n_skipped: int = 0
     """Entries that could not be used: empty in the output and flagged ``BAD_INPUT``."""
     n_left_out: int = 0
-    """Events of which single hits or tracks could not be used; flagged ``UNUSABLE_HITS``, ``UNUSABLE_TRACKS``."""
+    """Events with single hits or tracks that could not be used; flagged ``UNUSABLE_HITS``, ``UNUSABLE_TRACKS``."""
     n_not_finite: int = 0
     """Events for which the model gave numbers that are not finite: empty and flagged ``NOT_FINITE``."""
     track_momentum: npt.NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.zeros(3))
@@ -118,10 +118,10 @@ def reconstruct_files(
 ) -> Summary:
     """Reconstruct files into one ROOT file, or into one each.
 
-    Outputs appear only when they are complete. Options are those of `pflow reconstruct`, whose help explains them;
-    `detector` to `truth_tracks` are as of `pflow.open_events`, `cluster` as of `pflow.inference.cluster`. `on_progress`
-    is called with the number of entries done and of all, which is an estimate until all inputs are opened; `engine` is
-    deprecated: torch runs all models.
+    Outputs appear only when they are complete. `pflow reconstruct --help` explains the options; `detector` to
+    `truth_tracks` are as in `pflow.open_events`, `cluster` as in `pflow.inference.cluster`. `on_progress` is called with
+    the number of entries done and of all, which is an estimate until all inputs are opened; `engine` is deprecated:
+    torch runs all models.
 
     Raises
     ------
@@ -201,7 +201,7 @@ def reconstruct_files(
 
 
 def _run_here(worker: Worker, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
-    """Outcomes of the tasks, one after the other in this process."""
+    """Run the tasks in this process, in order."""
     for job, chunk in tasks:
         try:
             yield job, chunk, None if chunk is None else worker.run(chunk)
@@ -404,7 +404,7 @@ def readable_models(file: EventFile) -> dict[str, str]:
 
 
 def shipped_model(file: EventFile) -> str:
-    """The model that comes with pflow for an open file's detector; InputError if there is none."""
+    """The model that comes with pflow for an open file's detector; InputError if no model fits."""
     fitting = fitting_models(file.detector)
     if not fitting:
         known = ", ".join(f"{name} ({read_header(name).tokeniser.detector.name})" for name in shipped_models())

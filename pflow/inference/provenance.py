@@ -58,15 +58,14 @@ def provenance(
     detector: str,
     **options: str | int | bool | None,
 ) -> dict[str, Any]:
-    """What is needed to repeat a reconstruction, as plain data.
+    """All that repeats a reconstruction, as plain data.
 
     The same inputs, model, options, versions, number of threads and kind of processor give the same numbers, bit for
-    bit. `inputs` are what `describe_input` says, `detector` is what they were read as, and `options` are those of
+    bit. `inputs` come from `describe_input`, `detector` is what they were read as, and `options` are the options of
     `pflow.inference.files.reconstruct_files` that `settings` does not hold.
     """
     reading = settings.reading
     trained_on = model.tokeniser.detector
-    own = reading.detector is trained_on  # no other was asked for
     return {
         "pflow_version": VERSION,
         "versions": versions(*PACKAGES),
@@ -80,7 +79,7 @@ def provenance(
         "checkpoint": {"path": model.path, "sha256": model.digest},
         "options": {
             "detector": detector,
-            "read_as": None if own else _named(reading.detector),
+            "read_as": None if reading.detector is trained_on else _named(reading.detector),
             "layout": None if reading.layout is None else str(reading.layout),
             **{name: getattr(reading, name) for name in ("schema", "truth_tracks", "on_error")},
             **{name: getattr(settings, name) for name in ("max_particles", "max_hits", "batch_size", "device")},
@@ -94,7 +93,7 @@ def provenance(
 def command(made: Mapping[str, Any], output: str) -> list[str]:
     """The words of the command line that makes a reconstruction again and writes `output`, as far as they are known."""
     options = made.get("options", {})
-    words = ["pflow", "reconstruct", *(str(one["path"]) for one in made.get("inputs", ()))]
+    words = ["pflow", "reconstruct", *(str(file["path"]) for file in made.get("inputs", ()))]
     words += ["--checkpoint", str(made.get("checkpoint", {}).get("path")), "--output", output]
     for name in VALUES:
         if options.get(name) is not None:
@@ -107,21 +106,21 @@ def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> 
     if not output.is_file():
         return False
     try:
-        found, n_found = read_provenance(output), count_entries(output)
+        earlier, n_earlier = read_provenance(output), count_entries(output)
     except InputError:
         return False
-    if n_found != n_entries:
+    if n_earlier != n_entries:
         return False
-    ours, theirs = _essence(provenance), _essence(found)
+    ours, theirs = _essence(provenance), _essence(earlier)
     differing = [name for name in ours if ours[name] != theirs.get(name)]
-    if provenance["options"]["on_error"] == "raise" and {"BAD_INPUT", "NOT_FINITE"} & set(found.get("flagged", ())):
+    if provenance["options"]["on_error"] == "raise" and {"BAD_INPUT", "NOT_FINITE"} & set(earlier.get("flagged", ())):
         differing.append("on_error (entries were skipped)")
     if differing:
         what = ", ".join(
             f"{name} {theirs.get(name)} there and {ours[name]} here" if name in ours else name for name in differing
         )
         raise ConfigError(
-            f"{output} was made otherwise: {what}; choose another folder, or make the file anew with --force"
+            f"{output} was made otherwise: {what}; choose another folder, or replace the file with --force"
         )
     return True
 

@@ -102,9 +102,9 @@ def test_an_event_without_hits_and_tracks_has_no_particles(run, toy):
 
 
 def test_decoding_stops_at_the_largest_number_of_particles(run, toy):
-    at, above = run(toy, f"event\n{4 * HIT}event\n{5 * HIT}")
-    assert [len(at["particles"]), len(above["particles"])] == [4, 4]
-    assert (at["truncated"], above["truncated"]) == (False, True)
+    full, cut = run(toy, f"event\n{4 * HIT}event\n{5 * HIT}")
+    assert [len(full["particles"]), len(cut["particles"])] == [4, 4]
+    assert (full["truncated"], cut["truncated"]) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -237,10 +237,10 @@ def test_hits_are_ordered_by_calorimeter(run_event):
 
 
 def test_a_track_has_its_best_states(run_event):
-    first, other, face = state(2, phi=0.1), state(7, phi=0.2), state(4, phi=0.4, d0=2, z0=3, point="1800 40 900")
-    (both,) = run_event("track", other, face, first, state(1), state(1, phi=9))["track"]
-    (without,) = run_event("track", other, face, first, state(1, omega=0), state(1, d0=np.nan))["track"]
-    (alone,) = run_event("track", other)["track"]
+    first, unused, face = state(2, phi=0.1), state(7, phi=0.2), state(4, phi=0.4, d0=2, z0=3, point="1800 40 900")
+    (both,) = run_event("track", unused, face, first, state(1), state(1, phi=9))["track"]
+    (without,) = run_event("track", unused, face, first, state(1, omega=0), state(1, d0=np.nan))["track"]
+    (alone,) = run_event("track", unused)["track"]
     place = [1800 - 2 * np.sin(0.4), 40 + 2 * np.cos(0.4), 903]
     at_face = momentum_from_track(-1e-3, 0.4, 0.5, 3.5)
     for track, phi in ((both, 0.3), (without, 0.1)):
@@ -255,11 +255,11 @@ def test_tracks_without_a_state_at_the_calorimeter_are_followed(run_event, tmp_p
     phi, tan_lambda, d0, z0 = (draw.uniform(-3, 3, (4, 60)) * [[1], [1], [5], [900]]).astype(np.float32)
     omega = (np.tile([-1, 1], 30) * 10 ** draw.uniform(-5, -2.5, 60)).astype(np.float32)
     states = zip(d0, phi, omega, z0, tan_lambda, strict=True)
-    values = [dict(zip(("d0", "phi", "omega", "z0", "tan_lambda"), own, strict=True)) for own in states]
+    values = [dict(zip(("d0", "phi", "omega", "z0", "tan_lambda"), state, strict=True)) for state in states]
     detector = load_detector("ild_g4")
     face = f"{detector.ecal_inner_radius} {detector.ecal_inner_z} {sides}"
     model = write_toy(tmp_path / "model", calorimeter_face=face)
-    rows = run_event(*(line for own in values for line in ("track", state(1, **own))), model=model)
+    rows = run_event(*(line for helix in values for line in ("track", state(1, **helix))), model=model)
     position, momentum = follow_to_calorimeter(
         np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=1),
         np.stack(momentum_from_track(omega.astype(np.float64), phi, tan_lambda, 3.5), axis=1),
@@ -323,8 +323,8 @@ def test_the_example_of_the_readme_runs(library, toy, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
 def test_cmake_builds_it(library, tmp_path, toy):
-    found = [f"-DONNXRUNTIME_INCLUDE={include_folder()}", f"-DONNXRUNTIME_LIBRARY={library.parent / RUNTIME}"]
-    subprocess.run(["cmake", "-S", str(SOURCES), "-B", str(tmp_path / "build"), *found], check=True)
+    paths = [f"-DONNXRUNTIME_INCLUDE={include_folder()}", f"-DONNXRUNTIME_LIBRARY={library.parent / RUNTIME}"]
+    subprocess.run(["cmake", "-S", str(SOURCES), "-B", str(tmp_path / "build"), *paths], check=True)
     subprocess.run(["cmake", "--build", str(tmp_path / "build")], check=True)
     (tmp_path / "events.txt").write_text(f"event\n{HIT}")
     assert len(run_program(tmp_path / "build" / "reconstruct", toy, tmp_path / "events.txt")) == 3

@@ -54,8 +54,8 @@ def edge_cases(sample_dir):
     """Events of 0, 1 and many hits, with and without tracks; without truth."""
     event = read_events(sample_dir / "zqq_test_small.root", entry_stop=1).without_truth()
     sizes = [(0, 0), (1, 0), (0, 1), (1, 1), (None, 0), (0, None), (None, None)]
-    few = [(event.hits[:, :hits], event.tracks[:, :tracks]) for hits, tracks in sizes]
-    return concatenate([dataclasses.replace(event, hits=hits, tracks=tracks) for hits, tracks in few])
+    parts = [(event.hits[:, :hits], event.tracks[:, :tracks]) for hits, tracks in sizes]
+    return concatenate([dataclasses.replace(event, hits=hits, tracks=tracks) for hits, tracks in parts])
 
 
 def assert_same(found, expected, *, allowed=0.0):

@@ -37,10 +37,10 @@ def test_tensors_are_as_described_and_files_name_their_checkpoint(graph, exporte
 
 
 def test_no_path_of_this_machine_is_in_the_files(exported_general):
-    here = str(Path(folder_module.__file__).parents[2]).encode()
+    checkout = str(Path(folder_module.__file__).parents[2]).encode()
     for path in exported_general.iterdir():
         content = path.read_bytes()
-        assert here not in content
+        assert checkout not in content
         assert b".py" not in content
 
 

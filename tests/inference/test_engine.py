@@ -29,17 +29,17 @@ def check_same(found, expected):
     assert found.flags.tolist() == expected.flags.tolist()
     for name in ("pdg", "charge"):
         assert ak.to_list(found.particles[name]) == ak.to_list(expected.particles[name])
-    got, wanted = ak.flatten(found.particles), ak.flatten(expected.particles)
-    np.testing.assert_allclose(got.energy, wanted.energy, rtol=1e-4)
+    got, reference = ak.flatten(found.particles), ak.flatten(expected.particles)
+    np.testing.assert_allclose(got.energy, reference.energy, rtol=1e-4)
     for axis in ("px", "py", "pz"):
-        np.testing.assert_allclose(got.momentum[axis], wanted.momentum[axis], rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(got.scores, wanted.scores, atol=1e-4)
+        np.testing.assert_allclose(got.momentum[axis], reference.momentum[axis], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got.scores, reference.scores, atol=1e-4)
     for name in ("hit_links", "track_links"):
-        links, wanted_links = getattr(found, name), getattr(expected, name)
-        assert (links is None) == (wanted_links is None), name
+        links, expected_links = getattr(found, name), getattr(expected, name)
+        assert (links is None) == (expected_links is None), name
         if links is not None:
-            assert ak.to_list(links[["source", "particle"]]) == ak.to_list(wanted_links[["source", "particle"]])
-            np.testing.assert_allclose(ak.flatten(links.weight), ak.flatten(wanted_links.weight), atol=1e-4)
+            assert ak.to_list(links[["source", "particle"]]) == ak.to_list(expected_links[["source", "particle"]])
+            np.testing.assert_allclose(ak.flatten(links.weight), ak.flatten(expected_links.weight), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_particles_are_the_same_in_any_batch_order_and_number_of_threads(name, f
     for part in (slice(None, n // 2), slice(n // 2, None)):
         order, back = np.arange(n)[part][::-1], np.arange(n // 2)[::-1]
         check_same(reconstruct(events[order], model), expected[part][back])
-    # Few steps: on a busy machine threads wait for each other in each of them.
+    # Few steps: on a busy machine threads hold each other up in every step.
     threads, by_threads = torch.get_num_threads(), []
     for number in (threads, 1 if threads > 1 else 2):
         torch.set_num_threads(number)
@@ -64,8 +64,8 @@ def test_particles_are_the_same_in_any_batch_order_and_number_of_threads(name, f
 
 @pytest.mark.parametrize(("hits", "tracks"), [(0, 0), (1, 0), (0, 1), (None, 0), (0, None)])
 def test_events_with_few_hits_or_tracks(hits, tracks, general, three):
-    few = dataclasses.replace(three, hits=three.hits[:, :hits], tracks=three.tracks[:, :tracks])
-    got = reconstruct(few, general)
+    cut = dataclasses.replace(three, hits=three.hits[:, :hits], tracks=three.tracks[:, :tracks])
+    got = reconstruct(cut, general)
     assert len(got) == len(got.hit_links) == len(got.track_links) == 3
     if (hits, tracks) == (0, 0):
         assert ak.count(got.particles.pdg) == 0

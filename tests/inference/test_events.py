@@ -46,8 +46,7 @@ def test_every_event_has_an_entry_in_order(model, events):
 @pytest.mark.filterwarnings("ignore::pflow.event.skipped.ImplausibleWarning")  # no track leads to hits that are moved
 def test_files_are_read_as_the_detector_of_the_model(model, sample_dir, same_reco, tmp_path):
     path = sample_dir / "multi_test_small.root"
-    found = model.reconstruct(f"{path}:events")
-    assert same_reco(found, model.reconstruct(read_events(path)))
+    assert same_reco(model.reconstruct(f"{path}:events"), model.reconstruct(read_events(path)))
     events = read_events(path)
     radii = {f"position.{axis}": 1.5 * jagged.flat(events.hits.position[axis]) for axis in "xyz"}
     write_events(tmp_path / "a.root", dataclasses.replace(events, hits=jagged.replaced(events.hits, radii)))
@@ -60,16 +59,15 @@ def test_files_are_read_as_the_detector_of_the_model(model, sample_dir, same_rec
 def test_permuting_the_hits_changes_nothing(model, events):
     rng, events = np.random.default_rng(1), events[:8]
     shuffled = ak.Array([hits[rng.permutation(len(hits))] for hits in events.hits])
-    one = reconstruct(with_hits(events, events.hits), model)
-    other = reconstruct(with_hits(events, shuffled), model)
+    before, after = (reconstruct(with_hits(events, hits), model) for hits in (events.hits, shuffled))
     for i in range(len(events)):
-        np.testing.assert_allclose(numbers(one, i), numbers(other, i), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(numbers(before, i), numbers(after, i), rtol=1e-4, atol=1e-4)
 
 
 def test_truth_is_not_used(model, events):
     bare = dataclasses.replace(events, truth=None, hit_links=None, track_links=None, tracker_hit_links=None)
-    one, other = reconstruct(events, model), reconstruct(bare, model)
-    assert ak.to_list(one.particles.energy) == ak.to_list(other.particles.energy)
+    with_truth, without = reconstruct(events, model), reconstruct(bare, model)
+    assert ak.to_list(with_truth.particles.energy) == ak.to_list(without.particles.energy)
 
 
 def test_an_event_without_hits_has_no_particles(model, events):
@@ -110,11 +108,11 @@ ENTRY = 4
 
 def test_an_impossible_event_in_memory_is_refused_or_skipped_with_a_flag(model, events, spoil):
     events = events[ENTRY - 1 : ENTRY + 2]
-    bad = spoil(events, 1, "hits.subdetector", 9)
+    spoilt = spoil(events, 1, "hits.subdetector", 9)
     with pytest.raises(InputError, match=rf"entry {ENTRY}, 'hits.subdetector': expected"):
-        reconstruct(bad, model)
+        reconstruct(spoilt, model)
     with pytest.warns(BadEntriesWarning, match="1 of 3 entries cannot be used"):
-        got = reconstruct(bad, model, on_error="skip")
+        got = reconstruct(spoilt, model, on_error="skip")
     assert np.flatnonzero(got.flags & Flag.BAD_INPUT).tolist() == [1]
     assert ak.num(got.particles)[1] == 0
     np.testing.assert_allclose(numbers(got, 2), numbers(reconstruct(events, model), 2), rtol=1e-4)
@@ -131,16 +129,16 @@ def test_an_impossible_event_in_memory_is_refused_or_skipped_with_a_flag(model, 
     ],
 )
 def test_impossible_objects_in_memory_are_left_out_as_those_of_files(model, events, spoil, field, value):
-    bad = spoil(events[ENTRY - 1 : ENTRY + 2], 1, field, value)
+    spoilt = spoil(events[ENTRY - 1 : ENTRY + 2], 1, field, value)
     with pytest.warns(LeftOutWarning, match=rf"entry {ENTRY}, '{field}': expected"):
-        got = reconstruct(bad, model)
+        got = reconstruct(spoilt, model)
     flag = Flag.UNUSABLE_TRACKS if "tracks" in field else Flag.UNUSABLE_HITS
     assert (got.flags & (flag | Flag.BAD_INPUT)).tolist() == [0, int(flag), 0]
 
 
 def test_impossible_truth_does_not_matter(model, events, spoil):
-    bad = spoil(events, ENTRY, "truth.energy", np.nan)
-    assert not (reconstruct(bad, model).flags & Flag.BAD_INPUT).any()
+    spoilt = spoil(events, ENTRY, "truth.energy", np.nan)
+    assert not (reconstruct(spoilt, model).flags & Flag.BAD_INPUT).any()
 
 
 @pytest.fixture(scope="module")
@@ -163,15 +161,15 @@ def reads_all(events, make_model):
     ],
 )
 def test_an_unknown_value_that_the_model_reads_is_refused(reads_all, events, spoil, field, value, message):
-    bad = spoil(events, ENTRY, field, value)
+    spoilt = spoil(events, ENTRY, field, value)
     with pytest.raises(InputError, match=rf"entry {ENTRY}, '{message}"):
-        reconstruct(bad, reads_all)
+        reconstruct(spoilt, reads_all)
 
 
 def test_an_unknown_value_that_the_model_reads_is_skipped(reads_all, events, spoil):
-    bad = spoil(events, ENTRY, "hits.layer", -1)
+    spoilt = spoil(events, ENTRY, "hits.layer", -1)
     with pytest.warns(BadEntriesWarning, match="1 of 25 entries cannot be used"):
-        got = reconstruct(bad, reads_all, on_error="skip")
+        got = reconstruct(spoilt, reads_all, on_error="skip")
     assert np.flatnonzero(got.flags & Flag.BAD_INPUT).tolist() == [ENTRY]
     assert len(got) == len(events)
 
@@ -212,9 +210,9 @@ def test_an_energy_that_overflows_is_flagged(model, events):
 
 
 def test_events_of_another_detector_are_refused(model, events):
-    other = dataclasses.replace(events, detector=pflow.load_detector("cld"))
+    of_cld = dataclasses.replace(events, detector=pflow.load_detector("cld"))
     with pytest.raises(InputError, match=r"'ild_g4'.*'cld'"):
-        reconstruct(other, model)
+        reconstruct(of_cld, model)
 
 
 @pytest.mark.parametrize("device", ["cudda", "meta", "cuda:99"])
@@ -231,9 +229,9 @@ def test_numbers_below_one_are_refused(model, events, option):
 
 def test_a_large_event_is_not_cut_at_the_number_that_small_ones_have(data_dir):
     event = read_events(data_dir / "g4" / "zh_test.root", entry_start=58, entry_stop=59, truth=False)
-    cut, whole = (reconstruct(event, "ild-g4-general", max_particles=n, device="cpu") for n in (150, None))
+    cut, complete = (reconstruct(event, "ild-g4-general", max_particles=n, device="cpu") for n in (150, None))
     assert cut.flags.tolist() == [Flag.MAX_PARTICLES]
-    assert whole.flags.tolist() == [0]
+    assert complete.flags.tolist() == [0]
 
 
 def test_tracks_without_their_hits_are_counted_as_lost(cld_rec):
@@ -289,7 +287,7 @@ def test_it_needs_no_numbers_of_layers(any_detector, sample_dir):
 
 
 def test_a_detector_that_is_not_described_is_named(any_detector, events):
-    bare = [dataclasses.replace(one, layers=()) for one in events.detector.calorimeters]
-    other = dataclasses.replace(events, detector=dataclasses.replace(events.detector, calorimeters=tuple(bare)))
+    bare = [dataclasses.replace(calorimeter, layers=()) for calorimeter in events.detector.calorimeters]
+    undescribed = dataclasses.replace(events, detector=dataclasses.replace(events.detector, calorimeters=tuple(bare)))
     with pytest.raises(ConfigError, match="does not say layers of 'ecal_barrel': complete its YAML file"):
-        reconstruct(other, any_detector)
+        reconstruct(undescribed, any_detector)

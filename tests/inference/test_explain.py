@@ -21,21 +21,22 @@ def event(sample_dir):
 
 def test_the_steps_of_the_shipped_model_are_its_particles(event):
     model = load_model("ild-g4-general")
-    found = explain(model, event)
+    explanation = explain(model, event)
     particles = reconstruct(event, model, device="cpu").particles[0]
-    assert len(found["refined_assignment"]) == len(particles)
-    assert found["probability.seed"].shape == (len(found["seed"]) + 1, len(found.cells) + len(event.tracks[0]) + 1)
-    np.testing.assert_allclose(found["probability.seed"].sum(axis=1), 1.0, atol=1e-5)
-    assert found["probability.seed"][-1].argmax() == found["probability.seed"].shape[1] - 1  # none
+    assert len(explanation["refined_assignment"]) == len(particles)
+    n_tokens = len(explanation.cells) + len(event.tracks[0])
+    assert explanation["probability.seed"].shape == (len(explanation["seed"]) + 1, n_tokens + 1)
+    np.testing.assert_allclose(explanation["probability.seed"].sum(axis=1), 1.0, atol=1e-5)
+    assert explanation["probability.seed"][-1].argmax() == n_tokens  # no further particle
     # Each hit goes to the steps once at most, and most of the energy does.
-    given = found["assignment"].sum(axis=0)
+    given = explanation["assignment"].sum(axis=0)
     assert given.max() < 1.001
-    energy = np.asarray(found.hits.energy)
+    energy = np.asarray(explanation.hits.energy)
     assert (energy * given[: len(energy)]).sum() > 0.9 * energy.sum()
-    text, hits, weight = found.steps(1)[0]
-    assert len(hits) == len(weight) == len(found.hits)
+    text, hits, weight = explanation.steps(1)[0]
+    assert len(hits) == len(weight) == len(explanation.hits)
     assert text.endswith("GeV")
-    assert sorted(found.classes["probability.pdg"]) == sorted(name.replace("_", " ") for name in CLASSES)
+    assert sorted(explanation.classes["probability.pdg"]) == sorted(name.replace("_", " ") for name in CLASSES)
 
 
 @pytest.mark.filterwarnings("ignore:.*of tracks are in no particle")  # of random weights
@@ -43,21 +44,21 @@ def test_the_steps_of_the_shipped_model_are_its_particles(event):
 def test_a_translation_tells_probabilities_and_attention(event, make_model, special):
     network = TranslationNetworkConfig(width=8, heads=2, special=special)
     model = make_model(Tokeniser.fit([event], TokenConfig()), TranslationReconstructor, network=network)
-    found = explain(model, event)
+    explanation = explain(model, event)
     particles = reconstruct(event, model, device="cpu").particles[0]
     steps = len(particles) + 1
-    np.testing.assert_allclose(found["energy"][:-1], particles.energy, rtol=1e-4)
-    for name, classes in found.classes.items():
-        assert found[name].shape == (steps, len(classes))
-    assert ("probability.kind" in found.classes) == (special == "kind")
-    on_cells = found.on_cells("attention.decoder.layers.0.memory_attention")
-    assert on_cells.shape == (2, steps, len(found.cells))
-    assert ak.all(found.cells.energy > 0)
+    np.testing.assert_allclose(explanation["energy"][:-1], particles.energy, rtol=1e-4)
+    for name, classes in explanation.classes.items():
+        assert explanation[name].shape == (steps, len(classes))
+    assert ("probability.kind" in explanation.classes) == (special == "kind")
+    on_cells = explanation.on_cells("attention.decoder.layers.0.memory_attention")
+    assert on_cells.shape == (2, steps, len(explanation.cells))
+    assert ak.all(explanation.cells.energy > 0)
     assert "weight of a hit in the step / the largest" in [
-        axes.get_ylabel() for axes in plot_steps(found.steps(3)).axes
+        axes.get_ylabel() for axes in plot_steps(explanation.steps(3)).axes
     ]
     with pytest.raises(KeyError, match=r"nearest: probability\.pdg"):
-        found["probability.pgd"]
+        explanation["probability.pgd"]
 
 
 def test_what_cannot_be_explained_is_refused(event, sample_dir):

@@ -98,9 +98,9 @@ def test_tracks_from_monte_carlo_particles_are_marked_in_the_output(model, cld_s
 def test_an_edm4hep_file_has_the_same_particles(bare, model, tmp_path):
     run([bare], model, tmp_path / "one.root", chunk_size=10)
     run([bare], model, tmp_path / "two.root", chunk_size=10, format="edm4hep")
-    one, two = read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root")
-    assert two.particles.to_list() == one.particles.to_list()
-    assert two.event.tolist() == one.event.tolist()
+    flat, edm4hep = read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root")
+    assert edm4hep.particles.to_list() == flat.particles.to_list()
+    assert edm4hep.event.tolist() == flat.event.tolist()
     assert read_provenance(tmp_path / "two.root")["options"]["format"] == "edm4hep"
     with pytest.raises(ConfigError, match=r"collections of one input, found 2 inputs: .*--output-dir"):
         run([bare, bare], model, tmp_path / "both.root", format="edm4hep")
@@ -110,9 +110,9 @@ def test_an_edm4hep_file_has_the_same_particles(bare, model, tmp_path):
 def test_an_edm4hep_file_has_the_collections_of_its_input_and_links_to_its_truth(model, cld_rntuple_path, tmp_path):
     """Truth is read for these alone."""
     run([cld_rntuple_path], model, tmp_path / "links.root", detector="cld", format="edm4hep", mc_links=True)
-    kept = {name.partition(":")[0] for name in uproot.open(cld_rntuple_path)["events"].keys(recursive=False)}
-    found = set(uproot.open(tmp_path / "links.root")["events"].keys(recursive=False))
-    assert kept | {"PFlowMCParticleLinks"} <= found
+    of_input = {name.partition(":")[0] for name in uproot.open(cld_rntuple_path)["events"].keys(recursive=False)}
+    of_output = set(uproot.open(tmp_path / "links.root")["events"].keys(recursive=False))
+    assert of_input | {"PFlowMCParticleLinks"} <= of_output
 
 
 @pytest.mark.parametrize(
@@ -137,13 +137,13 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(
 
 
 def test_a_bad_entry_stops_everything_or_is_skipped(model, events, spoil, tmp_path):
-    bad = tmp_path / "bad.root"
-    write_events(bad, spoil(events, 4, "hits.energy", np.nan, of_all=True))
+    path = tmp_path / "bad.root"
+    write_events(path, spoil(events, 4, "hits.energy", np.nan, of_all=True))
     with pytest.raises(InputError, match=r"bad\.root, entry 4, 'hits\.energy'"):
-        run([bad], model, tmp_path / "reco.root", chunk_size=2)
-    assert [path.name for path in tmp_path.iterdir()] == ["bad.root"]
+        run([path], model, tmp_path / "reco.root", chunk_size=2)
+    assert [file.name for file in tmp_path.iterdir()] == ["bad.root"]
     with pytest.warns(UserWarning, match="1 "):
-        summary = run([bad], model, tmp_path / "reco.root", on_error="skip")
+        summary = run([path], model, tmp_path / "reco.root", on_error="skip")
     got = read_reco(tmp_path / "reco.root")
     assert (summary.n_skipped, summary.n_not_finite) == (1, 0)
     assert read_provenance(tmp_path / "reco.root")["flagged"]["BAD_INPUT"] == 1
@@ -197,9 +197,9 @@ def test_a_shipped_model_reads_another_detector_that_is_named(cld_path, tmp_path
 
 def test_hits_go_to_the_calorimeter_most_like_their_own():
     ours = load_detector("ild_g4").calorimeters
-    found = {one.name: ours[_counterpart(one, ours)].name for one in load_detector("cld").calorimeters}
+    counterpart = {part.name: ours[_counterpart(part, ours)].name for part in load_detector("cld").calorimeters}
     same = ("ecal_barrel", "ecal_endcap", "hcal_barrel", "hcal_endcap")
-    assert found == {**{name: name for name in same}, "hcal_other": "hcal_endcap", "muon": "hcal_endcap"}
+    assert counterpart == {**{name: name for name in same}, "hcal_other": "hcal_endcap", "muon": "hcal_endcap"}
 
 
 def test_edm4hep_and_flat_give_the_same_particles(cld_path, cld_rntuple_path, tmp_path):

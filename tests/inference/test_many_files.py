@@ -1,4 +1,4 @@
-"""One output for each of many inputs: what is there is kept, what cannot be used is left out."""
+"""One output for each of many inputs: finished outputs stay, unusable inputs are left out."""
 
 import os
 import re
@@ -41,10 +41,10 @@ def run(model, tmp_path):
 
 @pytest.fixture
 def with_a_bad_one(inputs, tmp_path):
-    """Four files, of which the second is no ROOT file."""
-    bad = tmp_path / "bad.root"
-    bad.write_text("no events")
-    return [inputs[0], bad, *inputs[1:]]
+    """Four files; the second one is no ROOT file."""
+    no_root = tmp_path / "bad.root"
+    no_root.write_text("no events")
+    return [inputs[0], no_root, *inputs[1:]]
 
 
 def outputs(folder):
@@ -101,8 +101,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(inputs, run, tmp_path, same_r
     assert [path.name for path in summary.finished_before] == ["run0.reco.root"]
     assert outputs(tmp_path / "reco") == outputs(tmp_path / "undisturbed")
     for name in outputs(tmp_path / "undisturbed"):
-        one, two = (read_reco(tmp_path / folder / name) for folder in ("undisturbed", "reco"))
-        assert same_reco(one, two)
+        assert same_reco(*(read_reco(tmp_path / folder / name) for folder in ("undisturbed", "reco")))
 
 
 def test_an_output_with_other_settings_is_refused_and_replaced_by_force(inputs, run, tmp_path):

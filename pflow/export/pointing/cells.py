@@ -60,7 +60,7 @@ def merge_hits(hits: Hits, merge: Merge | None, detector: Detector) -> Cells:
 
 
 def _count(values: Tensor) -> Tensor:
-    """0, 1, 2 ... as many as there are values, int64 [N]."""
+    """0, 1 ... N - 1 for N values, int64 [N]."""
     return torch.cumsum(torch.ones_like(values, dtype=torch.int64), 0) - 1
 
 

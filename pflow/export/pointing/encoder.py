@@ -46,7 +46,7 @@ class EncoderGraph(nn.Module):
         times = ("time",) if "time" in config.hit_features else ()
         self.hit_fields = ("energy", "position", "subdetector", "layer", *times)
         names = config.track_features
-        self.track_fields = (*TRACK_FIELDS, *(one for one in ("d0", "z0", "omega") if one in names)) if names else ()
+        self.track_fields = (*TRACK_FIELDS, *(name for name in ("d0", "z0", "omega") if name in names)) if names else ()
         self.inputs = (*(f"hit_{name}" for name in self.hit_fields), *(f"track_{name}" for name in self.track_fields))
         self.outputs: tuple[str, ...] = ()
         for layer in network.encoder.stack.layers:
@@ -63,9 +63,9 @@ class EncoderGraph(nn.Module):
         """The outputs by name."""
         tokeniser = self.tokeniser
         hit_index = (arrays["hit_energy"] > tokeniser.config.hit_energy_min).nonzero().squeeze(1)  # [N]
-        kept = {name: arrays[f"hit_{name}"].index_select(0, hit_index) for name in self.hit_fields}
-        subdetector, layer = kept["subdetector"].long(), kept["layer"].long()
-        hits = Hits(kept["energy"], kept["position"], kept.get("time"), subdetector, layer)
+        chosen = {name: arrays[f"hit_{name}"].index_select(0, hit_index) for name in self.hit_fields}
+        subdetector, layer = chosen["subdetector"].long(), chosen["layer"].long()
+        hits = Hits(chosen["energy"], chosen["position"], chosen.get("time"), subdetector, layer)
         cells = merge_hits(hits, tokeniser.config.merge, tokeniser.detector)
         tracks = {name: arrays[f"track_{name}"] for name in self.track_fields}
         features = {"hits": _features("hits", cells.hits._asdict(), tokeniser)}
@@ -99,8 +99,8 @@ def source_of(values: Mapping[str, Tensor]) -> EncodedSource:
     """The encoded source of one event from the outputs `SOURCE`."""
 
     def fields(kind: Any, part: str) -> dict[str, Tensor]:
-        found = {name: values[f"{part}_{name}"] for name in kind._fields if f"{part}_{name}" in values}
-        return {name: value if name == "direction" else value[None] for name, value in found.items()}
+        columns = {name: values[f"{part}_{name}"] for name in kind._fields if f"{part}_{name}" in values}
+        return {name: value if name == "direction" else value[None] for name, value in columns.items()}
 
     tokens, items = fields(Tokens, "token"), fields(Items, "item")
     states = values["states"][None]

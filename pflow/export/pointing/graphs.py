@@ -161,7 +161,7 @@ def _axes(name: str, first_axes: Mapping[str, str | None]) -> Sequence[str | Non
 
 
 def _example_source(model: TrainedModel, encoder: EncoderGraph) -> dict[str, Tensor]:
-    """An event by hand: two groups of hits where the calorimeter begins, and tracks into one of them."""
+    """A synthetic event: two groups of hits where the calorimeter begins, and tracks into one of them."""
     detector = model.tokeniser.detector
     generator = torch.Generator().manual_seed(0)
     hit = torch.arange(EXAMPLE_HITS)

@@ -46,16 +46,16 @@ class RefinementGraph(nn.Module):
         else:
             columns, pairs, fraction = self._refined(values)
         is_particle, hit_index = columns["is_particle"], values["hit_index"]
-        kept = is_particle.nonzero().squeeze(1)  # [P]
-        particles = self.physics({name: columns[name].index_select(0, kept) for name in self.physics.inputs})
+        row = is_particle.nonzero().squeeze(1)  # [P]
+        particles = self.physics({name: columns[name].index_select(0, row) for name in self.physics.inputs})
         is_link = (fraction >= MIN_HIT_FRACTION) & is_particle.index_select(0, pairs.particle)
         of_hits, order = pairs.item < hit_index.shape[0], torch.cumsum(is_particle.long(), 0) - 1
 
         def links(selected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             """Item, particle and fraction."""
-            at = selected.nonzero().squeeze(1)
-            particle = order.index_select(0, pairs.particle.index_select(0, at))
-            return pairs.item.index_select(0, at), particle, fraction.index_select(0, at)
+            index = selected.nonzero().squeeze(1)
+            particle = order.index_select(0, pairs.particle.index_select(0, index))
+            return pairs.item.index_select(0, index), particle, fraction.index_select(0, index)
 
         hit, track = links(is_link & of_hits), links(is_link & ~of_hits)
         return (*particles, hit_index.index_select(0, hit[0]), *hit[1:], track[0] - hit_index.shape[0], *track[1:])
@@ -97,8 +97,8 @@ class PhysicalParticles(nn.Module):
     def forward(self, columns: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Compute the outputs, in their order."""
         index = columns["pdg"]
-        own, mass = self.charges[index], self.masses[index]
-        sign = torch.where(own * (columns["charge"] - 1) < 0, -1, 1)
+        charge, mass = self.charges[index], self.masses[index]
+        sign = torch.where(charge * (columns["charge"] - 1) < 0, -1, 1)
         p, energy = momentum_and_energy(columns["log_energy"].double().exp(), mass)
         unit = unit_vector(columns["direction"].double(), null=NULL_DIRECTION)
         sigmas = columns["energy_sigma"].double(), columns["direction_sigma"].double()
@@ -108,7 +108,7 @@ class PhysicalParticles(nn.Module):
         probability = columns["pdg_logits"].softmax(-1)
         return (
             sign * self.codes[index],
-            sign * own,
+            sign * charge,
             energy,
             mass,
             p[:, None] * unit,

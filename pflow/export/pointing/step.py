@@ -50,10 +50,10 @@ class DecoderStepGraph(nn.Module):
         state = State(*(values[f"last_{name}"] for name in State._fields))
         memory = Memory(layers, values["pointer_keys"].transpose(2, 3))
         state, row, stop = step(self.network, tables, state, caches, memory, self.decoding)
-        found = {"stop": stop, **{f"next_{name}": value for name, value in state._asdict().items()}}
+        outputs = {"stop": stop, **{f"next_{name}": value for name, value in state._asdict().items()}}
         for i, cache in enumerate(caches):
-            found |= {f"next_past_key_{i}": cache.known.key, f"next_past_value_{i}": cache.known.value}
-        found |= {f"row_{name}": value for name, value in row.items()}
-        found |= {f"row_{UNREFINED}{name}": value for name, value in row.items()}
-        found["row_embedded"] = row["embedded"] + 0.0  # another output of the same name is not possible
-        return tuple(found[name] for name in self.outputs)
+            outputs |= {f"next_past_key_{i}": cache.known.key, f"next_past_value_{i}": cache.known.value}
+        outputs |= {f"row_{name}": value for name, value in row.items()}
+        outputs |= {f"row_{UNREFINED}{name}": value for name, value in row.items()}
+        outputs["row_embedded"] = row["embedded"] + 0.0  # another output of the same name is not possible
+        return tuple(outputs[name] for name in self.outputs)
