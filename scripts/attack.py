@@ -48,7 +48,7 @@ def _options() -> argparse.ArgumentParser:
 
 
 def write_originals(scratch: Path) -> Path:
-    """Folder of what is damaged, in another; exits where it cannot be made."""
+    """Make the files that the cases damage, in a folder of `scratch`; exits if that fails."""
     originals, log = scratch / "originals", scratch / "log"
     originals.mkdir()
     made = run_limited(lambda: make_originals(originals), log=log, seconds=600, megabytes=8 * MEGABYTES)
@@ -75,10 +75,10 @@ def attack(originals: Path, args: argparse.Namespace) -> dict[str, list[Outcome]
         outcomes[kind].append(outcome)
         if outcome.failed:
             print(f"case {number}, {kind}: {outcome.what}: {outcome.text[:300]}", flush=True)
-            kept = args.keep / f"seed_{args.seed}_case_{number}"
-            shutil.rmtree(kept, ignore_errors=True)
-            shutil.copytree(folder, kept)
-            shutil.copy(log, kept / "log")
+            failure = args.keep / f"seed_{args.seed}_case_{number}"
+            shutil.rmtree(failure, ignore_errors=True)
+            shutil.copytree(folder, failure)
+            shutil.copy(log, failure / "log")
         shutil.rmtree(folder)
     return outcomes
 
@@ -86,13 +86,13 @@ def attack(originals: Path, args: argparse.Namespace) -> dict[str, list[Outcome]
 def _report(outcomes: dict[str, list[Outcome]]) -> int:
     header = ("kind", "cases", "accepted", "refused", "failed", "worst [s]", "worst [MB]")
     print(("{:<26}" + "{:>11}" * 6).format(*header))
-    for kind, found in outcomes.items():
-        counts = Counter(outcome.what for outcome in found)
+    for kind, of_kind in outcomes.items():
+        counts = Counter(outcome.what for outcome in of_kind)
         failed = {what: n for what, n in sorted(counts.items()) if what not in ("accepted", "refused")}
-        worst = {name: max(getattr(outcome, name) for outcome in found) for name in ("seconds", "megabytes")}
-        row = (kind, len(found), counts["accepted"], counts["refused"], sum(failed.values()))
+        worst = {name: max(getattr(outcome, name) for outcome in of_kind) for name in ("seconds", "megabytes")}
+        row = (kind, len(of_kind), counts["accepted"], counts["refused"], sum(failed.values()))
         print(("{:<26}" + "{:>11}" * 4 + "{:>11.1f}{:>11.0f}").format(*row, worst["seconds"], worst["megabytes"]))
-    return 1 if any(outcome.failed for found in outcomes.values() for outcome in found) else 0
+    return 1 if any(outcome.failed for of_kind in outcomes.values() for outcome in of_kind) else 0
 
 
 if __name__ == "__main__":

@@ -72,8 +72,8 @@ def linked_files(folder: Path) -> None:
 
 def targets(page: Path) -> set[str]:
     """What a page refers to in the site."""
-    found = re.findall(r'(?:href|src)="([^"#?]+)', re.sub(r"(?s)<script.*?</script>", "", page.read_text("utf-8")))
-    return {unescape(target) for target in found if not re.match(r"[a-z]+:|//|\{", target)}
+    links = re.findall(r'(?:href|src)="([^"#?]+)', re.sub(r"(?s)<script.*?</script>", "", page.read_text("utf-8")))
+    return {unescape(target) for target in links if not re.match(r"[a-z]+:|//|\{", target)}
 
 
 def main(folder: Path, *, quick: bool) -> int:

@@ -71,13 +71,13 @@ class InterruptedTrial(Trial):
     """A job that is interrupted."""
 
     def interrupt(self, number: int, sent: signal.Signals, after: float) -> list[str]:
-        """Interrupt a run, check what is left, run it again, and check what it gives.
+        """Interrupt a run, check the files that it leaves, run it again, and check the outputs.
 
         Returns
         -------
         list of str
-            ``in time`` if the signal came before the end; and ``nothing``, ``partial`` or ``whole``: what was there of
-            the final files.
+            ``in time`` if the signal came before the end; and ``nothing``, ``partial`` or ``whole``: how many of the
+            final files existed.
 
         Raises
         ------
@@ -91,18 +91,18 @@ class InterruptedTrial(Trial):
         assert "Traceback" not in ended.said, ended.said
         if sent != signal.SIGKILL:
             check_no_leftovers(place)
-        found = self.job.content(place)  # raises where a file is not whole
-        outcomes.append("whole" if found.keys() == self.expected.keys() else "partial" if found else "nothing")
+        files = self.job.content(place)  # raises if a file is incomplete
+        outcomes.append("whole" if files.keys() == self.expected.keys() else "partial" if files else "nothing")
         if self.job.final:
-            changed = [name for name, content in found.items() if content != self.expected[name]]
-            assert not changed, f"not those of the undisturbed run: {changed}"
-        refused = "whole" in outcomes and self.job.final and not self.job.replaces  # what is there may not be replaced
+            changed = [name for name, content in files.items() if content != self.expected[name]]
+            assert not changed, f"the undisturbed run made others: {changed}"
+        refused = "whole" in outcomes and self.job.final and not self.job.replaces  # without --force
         if ended.code == 0 or refused:
             return outcomes
         again = self.run(place)
         assert again.code == 0, f"the second run ended with {again.code}: {again.said}"
-        found = self.job.content(place)
-        changed = [name for name in self.expected if found.get(name) != self.expected[name]]
+        files = self.job.content(place)
+        changed = [name for name in self.expected if files.get(name) != self.expected[name]]
         assert not changed, f"the second run gave others: {changed}"
         check_no_leftovers(place, " by the second run")
         return outcomes

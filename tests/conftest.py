@@ -144,8 +144,8 @@ def make_reco() -> Callable[..., Reconstruction]:
     """Makes a reconstruction: in each event of these numbers a photon of 1 GeV along x."""
 
     def make(numbers: Sequence[int], **links: ak.Array) -> Reconstruction:
-        one = np.ones((len(numbers), 1))
-        photons = make_particles(pdg=22 * one, charge=0 * one, energy=one, px=one, py=0 * one, pz=0 * one)
+        ones = np.ones((len(numbers), 1))
+        photons = make_particles(pdg=22 * ones, charge=0 * ones, energy=ones, px=ones, py=0 * ones, pz=0 * ones)
         flags = np.zeros(len(numbers), dtype=np.uint32)
         return Reconstruction(particles=photons, event=np.array(numbers, dtype=np.int64), flags=flags, **links)
 
@@ -154,7 +154,7 @@ def make_reco() -> Callable[..., Reconstruction]:
 
 @pytest.fixture(scope="session")
 def model(sample_dir) -> TrainedModel:
-    """A small model with random but fixed weights: what is done with it must not depend on how good it is."""
+    """A small model with random but fixed weights, for tests that need no good one."""
     training = read_events(sample_dir / "multi_test_small.root", entry_stop=20)
     tokeniser = Tokeniser.fit([training], TokenConfig())
     torch.manual_seed(7)
@@ -204,16 +204,16 @@ def make_model() -> Callable[..., TrainedModel]:
 
 
 def one_event(particles: Sequence[tuple], hits: Sequence[tuple] = (), tracks: Sequence[tuple] = (), path="") -> Events:
-    """One event by hand, all of it along x.
+    """One event with all particles along x.
 
-    particles: (pdg, energy [GeV], status, parent, radius of the vertex [mm]), of which the last three may be left out.
-    hits: (energy, {particle: share}, y [mm], subdetector) at x = 1900 mm, of which the last two may be left out.
-    tracks: (particle, px, weight of the link), the last 1 if left out.
+    particles: (pdg, energy [GeV], status, parent, radius of the vertex [mm]); the last three have defaults.
+    hits: (energy, {particle: share}, y [mm], subdetector) at x = 1900 mm; the last two have defaults.
+    tracks: (particle, px, weight of the link); the last is 1 by default.
     """
 
     def columns(rows: Sequence[tuple], default: tuple) -> list[ak.Array]:
-        whole = [(*row, *default[len(row) :]) for row in rows]
-        return [ak.unflatten(np.array([row[k] for row in whole], float), [len(rows)]) for k in range(len(default))]
+        filled = [(*row, *default[len(row) :]) for row in rows]
+        return [ak.unflatten(np.array([row[k] for row in filled], float), [len(rows)]) for k in range(len(default))]
 
     pdg, energy, status, parent, radius = columns(particles, (0, 0, 1, -1, 0.0))
     mass, charge = (ak.unflatten(look_up(pdg[0]), [len(particles)]) for look_up in (masses, charges))

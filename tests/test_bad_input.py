@@ -66,8 +66,8 @@ def without_the_tree(path, good):
 
 
 def output(path, good):
-    one = np.ones((len(good), 1))
-    photons = make_particles(pdg=22 * one, charge=0 * one, energy=one, px=one, py=0 * one, pz=0 * one)
+    ones = np.ones((len(good), 1))
+    photons = make_particles(pdg=22 * ones, charge=0 * ones, energy=ones, px=ones, py=0 * ones, pz=0 * ones)
     with RecoWriter(path, provenance={}) as writer:
         writer.extend(Reconstruction(particles=photons, event=good.event, flags=good.flags))
 
@@ -101,7 +101,7 @@ FILES = {
     "another tree": (without_the_tree, ["Events"], None),
     "another branch": (misnamed, ["calo_hit.energy", "calo_hit.energie"], None),
 }
-"""What is written, what must be said of it, and the entries that can be skipped; None: the file is of no use."""
+"""Writers of bad files, words of the expected message, and the entries to skip; None: the whole file is unusable."""
 
 
 @pytest.mark.parametrize("field", ["energy", "position.x"])
@@ -159,7 +159,7 @@ class TestTraining:
 
 
 class TestSignals:
-    """A run that is told to end leaves no file behind, and says so."""
+    """An interrupted run leaves no file behind, and says so."""
 
     @pytest.fixture(autouse=True)
     def as_in_the_foreground(self):
@@ -173,8 +173,8 @@ class TestSignals:
         write_events(tmp_path / "good.root", good)
         monkeypatch.setattr("pflow.inference.worker.Worker.run", lambda *_: os.kill(os.getpid(), number))
         before = signal.getsignal(SIGTERM)
-        found, said, output = reconstruct(tmp_path / "good.root")
-        assert found == code
+        exit_code, said, output = reconstruct(tmp_path / "good.root")
+        assert exit_code == code
         assert f"pflow reconstruct: {word}" in said
         assert not list(output.parent.iterdir())
         assert signal.getsignal(SIGTERM) == before

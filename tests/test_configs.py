@@ -74,10 +74,10 @@ def options(recipe: str, stage: int, variant: str | None) -> dict[str, Any]:
 
 
 def flat(group: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found = {}
+    options = {}
     for name, value in group.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return found
+        options |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return options
 
 
 def test_all_variants_are_known():
@@ -168,8 +168,8 @@ def test_a_set_up_is_saved_and_loaded_as_it_was_trained_and_reconstructs(trained
     events = read_events(sample_dir / "multi_test_small.root")
     # Without an end: after a few steps of training the most probable may be nothing.
     decoding = dataclasses.replace(model.reconstructor.decoding.limited(4), eos_threshold=1.0)
-    found = reconstruct(events, model, device="cpu", decoding=decoding)
-    assert found.event.tolist() == events.event.tolist()
-    energy = ak.to_numpy(ak.flatten(found.particles.energy))
+    reco = reconstruct(events, model, device="cpu", decoding=decoding)
+    assert reco.event.tolist() == events.event.tolist()
+    energy = ak.to_numpy(ak.flatten(reco.particles.energy))
     assert len(energy) > 0
     assert np.isfinite(energy).all()

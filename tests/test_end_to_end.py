@@ -84,20 +84,20 @@ class ToyReconstructor(Reconstructor):
 
     def training_step(self, batch):
         shape = batch.target.energy.shape
-        found = self.predict(batch)
-        prediction = {"energy": found["energy"].expand(shape), "direction": found["direction"].expand(*shape, 3)}
+        of_event = self.predict(batch)
+        prediction = {"energy": of_event["energy"].expand(shape), "direction": of_event["direction"].expand(*shape, 3)}
         error = ((prediction["energy"] - batch.target.energy) * batch.target.mask).square().mean()
         loss = error + (prediction["direction"] - batch.target.direction).square().mean()
         return TrainingOutput({"energy": error, "total": loss}, prediction, batch.target)
 
     @torch.no_grad()
     def generate(self, batch, *, decoding=None):
-        found = self.predict(batch)
-        B = len(found["energy"])
+        prediction = self.predict(batch)
+        B = len(prediction["energy"])
         return GeneratedParticles(
             charge=torch.ones(B, 1, dtype=torch.long),
             pdg=torch.zeros(B, 1, dtype=torch.long),
-            **found,
+            **prediction,
             score=torch.ones(B, 1),
             mask=torch.ones(B, 1, dtype=torch.bool),
             truncated=torch.zeros(B, dtype=torch.bool),

@@ -1,7 +1,7 @@
 """The shipped models keep their physics: on the small samples their numbers stay within statistical error.
 
 The reference is written by `python scripts/results.py physics-reference`. The test fails when a change of reader,
-tokens, decoding or metrics changes what is found; that it would is tested too.
+tokens, decoding or metrics changes the numbers; hits of other energies prove that it does.
 """
 
 import dataclasses
@@ -53,8 +53,8 @@ def test_every_shipped_model_is_held_to_its_numbers(reference):
 
 @pytest.mark.parametrize(("name", "sample"), CASES)
 def test_numbers_stay_within_statistical_error(name, sample, reference, sample_dir):
-    found = measure(load_model(name), sample_dir / sample)
-    assert off_by(found, reference[name]["samples"][sample]) == []
+    numbers = measure(load_model(name), sample_dir / sample)
+    assert off_by(numbers, reference[name]["samples"][sample]) == []
 
 
 def test_hits_of_other_energies_are_noticed(reference, sample_dir):
@@ -62,5 +62,5 @@ def test_hits_of_other_energies_are_noticed(reference, sample_dir):
         return dataclasses.replace(events, hits=ak.with_field(events.hits, events.hits.energy * 1.05, "energy"))
 
     sample = "gamma1_test_small.root"
-    found = measure(load_model("ild-g4-photon"), sample_dir / sample, louder)
-    assert off_by(found, reference["ild-g4-photon"]["samples"][sample])
+    numbers = measure(load_model("ild-g4-photon"), sample_dir / sample, louder)
+    assert off_by(numbers, reference["ild-g4-photon"]["samples"][sample])

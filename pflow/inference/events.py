@@ -58,7 +58,7 @@ def reconstruct(
         Events of the detector that the model was trained on, or their files, which are read whole and as that
         detector (`pflow reconstruct` reads them in chunks); the model from `pflow.load_model`, or its argument.
     decoding
-        Thresholds and largest number of particles (events cut there are flagged ``MAX_PARTICLES``); default: the model's.
+        Thresholds, and largest number of particles (cut events are flagged ``MAX_PARTICLES``); default: the model's.
     max_particles
         Largest number of particles of any event; default: the limit of `decoding`, which may grow with the event.
     max_hits

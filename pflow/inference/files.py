@@ -119,9 +119,9 @@ def reconstruct_files(
     """Reconstruct files into one ROOT file, or into one each.
 
     Outputs appear only when they are complete. `pflow reconstruct --help` explains the options; `detector` to
-    `truth_tracks` are as in `pflow.open_events`, `cluster` as in `pflow.inference.cluster`. `on_progress` is called with
-    the number of entries done and of all, which is an estimate until all inputs are opened; `engine` is deprecated:
-    torch runs all models.
+    `truth_tracks` are as in `pflow.open_events`, `cluster` as in `pflow.inference.cluster`. `on_progress` is called
+    with the number of entries done and of all, an estimate until all inputs are opened; `engine` is deprecated: torch
+    runs all models.
 
     Raises
     ------

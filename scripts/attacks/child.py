@@ -56,8 +56,8 @@ def run_limited(case: Callable[[], None], *, log: Path, seconds: float, megabyte
         os._exit(_in_child(case, log, seconds, megabytes))
     late = False
     while True:
-        found, status, usage = os.wait4(child, os.WNOHANG)
-        if found:
+        ended, status, usage = os.wait4(child, os.WNOHANG)
+        if ended:
             break
         if time.monotonic() - begin > WAIT * seconds:  # it waits for something
             late = True
@@ -105,8 +105,8 @@ def run_signalled(words: Sequence[str], *, log: Path, sent: signal.Signals, afte
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     waiting = True
     while True:
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
             break
         if waiting and time.monotonic() - begin > after:
             os.kill(child, sent)

@@ -47,9 +47,9 @@ class Job:
     Parameters
     ----------
     command
-        Its words, from the folder of the inputs and its own; where there is something to go on from, it goes on.
+        The command line, from the folder of the inputs and the job's folder; it resumes an unfinished earlier run.
     content
-        What the finished files hold, those that are there; raises where one is not whole.
+        What the finished files hold; raises if a file is incomplete.
     final
         Whether a file has its last content as soon as it is there.
     replaces

@@ -1,4 +1,4 @@
-"""Kinds of cases: what is damaged, how it is read, and what must hold."""
+"""Kinds of cases: they damage an input, read it, and check the result."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Case = Callable[[Path, Path, Generator], None]
 
 
 def make_originals(folder: Path) -> None:
-    """Write what is damaged: small files of every format that is read."""
+    """Write the files to damage: small ones of every format that pflow reads."""
     events = pflow.read_events(DATA / "multi_test_small.root", entry_stop=3)
     write_events(folder / "flat.root", events)
     reconstruction = pflow.reconstruct(events, MODEL, device="cpu")
@@ -112,9 +112,9 @@ def _checkpoint(originals: Path, folder: Path, generator: Generator) -> None:
     name = ("pointing.ckpt", "translation.ckpt")[int(generator.integers(2))]
     path = folder / name
     path.write_bytes(damaged((originals / name).read_bytes(), generator))
-    found = load_model(path).reconstructor.state_dict()
+    weights = load_model(path).reconstructor.state_dict()
     expected = load_model(originals / name).reconstructor.state_dict()
-    assert all(torch.equal(found[key], value) for key, value in expected.items()), "a damaged file gave other weights"
+    assert all(torch.equal(weights[key], value) for key, value in expected.items()), "a damaged file gave other weights"
 
 
 def _checkpoint_header(originals: Path, folder: Path, generator: Generator) -> None:
@@ -127,7 +127,7 @@ def _checkpoint_header(originals: Path, folder: Path, generator: Generator) -> N
 
 
 def _weights(originals: Path, folder: Path, generator: Generator) -> None:
-    """Bytes of a folder of weights, of which the digest is right."""
+    """A folder of damaged weights with a matching digest."""
     content = damaged((originals / WEIGHTS_FILE).read_bytes(), generator)
     header = json.loads((originals / HEADER_FILE).read_text("utf-8"))
     header["sha256"] = hashlib.sha256(content).hexdigest()
@@ -198,10 +198,12 @@ def _strange_event(originals: Path, folder: Path, generator: Generator) -> None:
         events = dataclasses.replace(events, **{part: _spoilt(records, fields, spoilt, generator)})
     model = load_model(MODEL if generator.random() < 0.5 else "ild-g4-general")
     on_error = "skip" if generator.random() < 0.7 else "raise"
-    found = pflow.reconstruct(events, model, device="cpu", on_error=on_error, max_particles=30)
-    _check(found, events)
+    reconstruction = pflow.reconstruct(events, model, device="cpu", on_error=on_error, max_particles=30)
+    _check(reconstruction, events)
     others = np.arange(len(events)) != spoilt
-    assert not (found.flags[others] & np.uint32(Flag.BAD_INPUT | Flag.NOT_FINITE)).any(), "a good event was given up"
+    assert not (reconstruction.flags[others] & np.uint32(Flag.BAD_INPUT | Flag.NOT_FINITE)).any(), (
+        "a good event was given up"
+    )
 
 
 def _spoilt(records: ak.Array, fields: list[str], entry: int, generator: Generator) -> ak.Array:
@@ -228,7 +230,7 @@ WORDS = (
     *("{flat}", "{reco}", "{model}", "{h5}", "{folder}", "{folder}/out.root", "{folder}/out.h5", "{folder}/out.png"),
     *("/dev/null", "/proc/x.root", "root://nowhere.invalid//x", "*.root", "", "-", "é", "{flat}/x"),
 )
-"""Of which wrong command lines are made."""
+"""Words for wrong command lines."""
 
 
 def digests(folder: Path) -> dict[str, str]:

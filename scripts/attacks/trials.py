@@ -48,6 +48,6 @@ class Trial:
 
 
 def check_no_leftovers(place: Path, after: str = "") -> None:
-    """Raise an AssertionError that names what is written or put aside in a folder; `after` says after what."""
+    """Raise an AssertionError that names temporary and replaced files in a folder; `after` ends its message."""
     left = sorted(path.name for kind in ("tmp", "earlier") for path in place.rglob(f"*.{kind}-*"))
     assert not left, f"left behind{after}: {left}"

@@ -1,7 +1,7 @@
 """The C++ library and its example program, compiled with the system's compiler, and events as the program reads them.
 
 ONNX Runtime's headers are looked for in $ONNXRUNTIME_INCLUDE (default ../shared/onnxruntime-include beside the
-checkout); its library is that of the Python package.
+checkout); its library comes with the Python package.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def include_folder() -> Path:
 
 
 def missing_for_cpp() -> str:
-    """What is missing to compile the library; empty if nothing is."""
+    """Why the library cannot be compiled; empty if it can."""
     if shutil.which("c++") is None:
         return "no C++ compiler is installed"
     if not (include_folder() / "onnxruntime_cxx_api.h").is_file():
@@ -52,9 +52,9 @@ def missing_for_cpp() -> str:
     if find_spec("onnxruntime") is None:
         return "onnxruntime is not installed"
     text = (include_folder() / "onnxruntime_c_api.h").read_text("utf-8")
-    needed, found = re.search(r"define ORT_API_VERSION (\d+)", text), metadata.version("onnxruntime").split(".")[1]
-    if needed is not None and int(found) < int(needed[1]):
-        return f"ONNX Runtime's headers are those of 1.{needed[1]}, and its library is 1.{found}"
+    needed, installed = re.search(r"define ORT_API_VERSION (\d+)", text), metadata.version("onnxruntime").split(".")[1]
+    if needed is not None and int(installed) < int(needed[1]):
+        return f"ONNX Runtime's headers are of version 1.{needed[1]}, and its library is 1.{installed}"
     return ""
 
 

@@ -36,7 +36,7 @@ class Task:
     exported: Path
     program: Path
     runs: int
-    """Of each event, of which the fastest counts."""
+    """Repeats of each event; the fastest counts."""
 
 
 def measure(engine: str, task: Task) -> dict[str, Any]:
@@ -134,5 +134,5 @@ def compare(found: Particles, expected: Particles) -> dict[str, Any]:
 
 def _linked(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> bool:
     """Whether lists of [index, share] are the same, but for shares that differ by less than 0.02."""
-    one, other = ({int(index): share for index, share in links} for links in (ours, theirs))
-    return all(abs(one.get(i, 0.0) - other.get(i, 0.0)) < 0.02 for i in one.keys() | other.keys())
+    first, second = ({int(index): share for index, share in links} for links in (ours, theirs))
+    return all(abs(first.get(i, 0.0) - second.get(i, 0.0)) < 0.02 for i in first.keys() | second.keys())

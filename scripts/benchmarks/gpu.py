@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="events with truth")
     parser.add_argument("--checkpoint", default="ild-g4-general", help="a pointing network (default: %(default)s)")
     parser.add_argument("--events", type=int, nargs="+", default=[32, 128], help="of a batch (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=5, help="of which the fastest counts (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=5, help="repeats; the fastest counts (default: %(default)s)")
     parser.add_argument("--device", default="cuda", help="default: %(default)s")
     parser.add_argument("--output", type=Path, help="JSON file")
 
@@ -90,9 +90,10 @@ def cost(work: Callable[[], None], args: argparse.Namespace) -> dict[str, float]
 def precision(reconstructor: Any, batch: Batch) -> dict[str, float]:
     """Total loss in single precision and in bfloat16, and the cosine between the gradients."""
     reconstructor.eval()  # without random choices
-    found = [_loss(reconstructor, batch, rounds=rounds) for rounds in (False, True)]
-    (loss, gradient), (rounded, other) = found
-    return {"loss": loss, "bfloat16": rounded, "cosine": cosine_similarity(gradient, other, dim=0).item()}
+    loss, gradient = _loss(reconstructor, batch, rounds=False)
+    loss_bf16, gradient_bf16 = _loss(reconstructor, batch, rounds=True)
+    cosine = cosine_similarity(gradient, gradient_bf16, dim=0).item()
+    return {"loss": loss, "bfloat16": loss_bf16, "cosine": cosine}
 
 
 def _loss(reconstructor: Any, batch: Batch, *, rounds: bool) -> tuple[float, Tensor]:

@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", type=int, default=256, help="of each file, read at once (default: %(default)s)")
     parser.add_argument("--chunk-size", type=int, help="read so many at a time (default: all)")
     parser.add_argument("--max-tokens", type=int, default=20000, help="of a batch (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=3, help="of which the fastest counts (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="repeats; the fastest counts (default: %(default)s)")
     parser.add_argument("--output", type=Path, help="JSON file")
 
 
@@ -72,8 +72,8 @@ def measure(model: TrainedModel, path: Path, args: argparse.Namespace) -> dict[s
     kinds = {"": events, " augmented": augment(events, AUGMENTATION, np.random.default_rng(1))}
     for kind, some in kinds.items():
         times[f"tokens{kind}"] = cpu_ms(args.runs, lambda some=some: model.tokeniser.encode(some, warn=False))
-        whole = cpu_ms(args.runs, lambda some=some: make_batches(model, some, args.max_tokens))
-        times[f"padding{kind}"] = max(whole - times[f"tokens{kind}"], 0.0)
+        total = cpu_ms(args.runs, lambda some=some: make_batches(model, some, args.max_tokens))
+        times[f"padding{kind}"] = max(total - times[f"tokens{kind}"], 0.0)
     return {"file": path.name, "events": n, "ms": {stage: total / n for stage, total in times.items()}}
 
 

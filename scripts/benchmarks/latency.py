@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES), help="default: all")
     parser.add_argument("--events", type=int, default=32, help="default: %(default)s")
     parser.add_argument("--hits", type=int, nargs="+", default=[], help="also events of these numbers of hits")
-    parser.add_argument("--runs", type=int, default=3, help="of which the fastest counts (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="repeats; the fastest counts (default: %(default)s)")
     parser.add_argument("--save", action="store_true", help="write the results into results.csv and RESULTS.md")
 
 
@@ -66,8 +66,7 @@ def run(args: argparse.Namespace) -> None:
             program=program,
             runs=args.runs,
         )
-        found = {engine: measure(engine, task) for engine in engines}
-        rows = list(summary(found, args))
+        rows = list(summary({engine: measure(engine, task) for engine in engines}, args))
         if args.hits:
             sized = events_with(events, args.hits)
             write_root(folder / "sized.root", sized)
@@ -108,6 +107,6 @@ def events_with(events: Events, n_hits: Sequence[int]) -> Events:
     made = []
     for n in n_hits:
         event = joined(events, n)
-        kept = np.sort(random.permutation(len(event.hits[0]))[:n])
-        made.append(dataclasses.replace(event.without_truth(), hits=event.hits[ak.Array([kept])]))
+        index = np.sort(random.permutation(len(event.hits[0]))[:n])
+        made.append(dataclasses.replace(event.without_truth(), hits=event.hits[ak.Array([index])]))
     return concatenate(made)

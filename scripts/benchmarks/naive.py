@@ -1,4 +1,5 @@
-"""Decoding without caches: every step encodes and decodes all events anew, as the first paper's code did.
+"""Decoding without caches: every step encodes the events and decodes their whole sequences again, as the first
+paper's code did.
 
 What the cached decoding of a translation network is timed beside, and must agree with.
 """

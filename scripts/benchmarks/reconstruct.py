@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", default="ild-g4-general", help="default: %(default)s")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, BATCH_SIZE], help="default: %(default)s")
     parser.add_argument("--events", type=int, default=64, help="of each file (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=3, help="of which the fastest counts (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="repeats; the fastest counts (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="of one thread (default: %(default)s)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--output", type=Path, help="JSON file")
@@ -57,8 +57,8 @@ def measure(model: TrainedModel, path: Path, batch_size: int, args: argparse.Nam
         events, _, reading = timed(args.runs, lambda: file.read(0, n, truth=False))
     _, _, tokens = timed(args.runs, lambda: make_batches(model, events, batch_size))
     options: dict[str, Any] = {"batch_size": batch_size, "device": args.device}
-    _, _, whole = timed(args.runs, lambda: reconstruct(events, model, **options))
-    stages = {"reading": reading / n, "tokens": tokens / n, "network": (whole - tokens) / n}
+    _, _, total = timed(args.runs, lambda: reconstruct(events, model, **options))
+    stages = {"reading": reading / n, "tokens": tokens / n, "network": (total - tokens) / n}
     how = f"torch, {args.device}, batches of {batch_size}"
     return {"file": path.name, "how": how, "ms": sum(stages.values()), "stages": stages}
 
@@ -100,9 +100,9 @@ def _work(name: str, path: Path, n_events: int, runs: int, barrier: Any, times: 
     with open_events(path) as file:
         n = min(n_events, file.num_entries)
         reconstruct(file.read(0, min(n, 4), truth=False), model, device="cpu")
-        found = []
+        ms_per_event = []
         for _ in range(runs):
             barrier.wait()
             _, _, ms = timed(1, lambda: reconstruct(file.read(0, n, truth=False), model, device="cpu"))
-            found.append(ms / n)
-    times.put(found)
+            ms_per_event.append(ms / n)
+    times.put(ms_per_event)

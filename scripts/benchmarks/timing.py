@@ -47,7 +47,7 @@ def make_batches(model: TrainedModel, events: Events, batch_size: int, *, truth:
     """Batches of events of similar length, the longest first; with targets if `truth`."""
     tokens = model.tokeniser.encode(events, truth=truth)
     order, padder = np.argsort(-tokens.n_source, kind="stable"), Padder([tokens])
-    return [padder.batch(order[at : at + batch_size]) for at in range(0, len(tokens), batch_size)]
+    return [padder.batch(order[start : start + batch_size]) for start in range(0, len(tokens), batch_size)]
 
 
 def joined(events: Events, n_hits: int) -> Events:

@@ -32,7 +32,7 @@ from pflow.model.common.layers import Packing
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", help="events with truth, of which as many are read of each")
+    parser.add_argument("files", nargs="+", help="events with truth; --events are read of each")
     parser.add_argument("--checkpoint", default="ild-g4-general", help="default: %(default)s")
     parser.add_argument("--batch-size", type=int, default=16, help="default: %(default)s")
     parser.add_argument("--max-tokens", type=int, default=5000, help="default: %(default)s")
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first-stage", action="store_true", help="train a pointing network's first stage alone")
     parser.add_argument("--output", type=Path, help="JSON file")
     parser.add_argument("--events", type=int, default=64, help="of each file (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=3, help="of which the fastest counts (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="repeats; the fastest counts (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch (default: %(default)s)")
 
 
@@ -61,7 +61,7 @@ def compare(args: argparse.Namespace) -> None:
     most = max(args.batch_size, args.max_tokens // max(int(lengths.min()), 1))
     budget = bucket(lengths, most, args.max_tokens, generator)
     order = generator.permutation(len(lengths))
-    fixed = [order[at : at + args.batch_size] for at in range(0, len(order), args.batch_size)]
+    fixed = [order[start : start + args.batch_size] for start in range(0, len(order), args.batch_size)]
     padder = Padder(tokens)
     ways = {
         name: [padder.batch(rows).to(args.device) for rows in batches]
@@ -95,20 +95,20 @@ def compare(args: argparse.Namespace) -> None:
     rows: dict[str, Any] = {}
     print(f"{args.checkpoint}, {len(lengths)} events, {args.device}, {args.threads} threads")
     for name, batches in ways.items():
-        whole = 1e3 * min(times[name][1:]) / len(batches)
+        step_ms = 1e3 * min(times[name][1:]) / len(batches)
         start = clock()
         forward(batches)
         loss = 1e3 * (clock() - start) / len(batches)
         rows[name] = {
             "batches": len(batches),
             "padding": padding(batches),
-            "step_ms": whole,
+            "step_ms": step_ms,
             "forward_ms": loss,
-            "events_per_s": 1e3 * len(lengths) / (whole * len(batches)),
+            "events_per_s": 1e3 * len(lengths) / (step_ms * len(batches)),
         }
         print(
-            f"{name}: {len(batches)} batches, {rows[name]['padding']:.1%} padding, {whole:.0f} ms a step, of which "
-            f"{loss:.0f} forward and losses; {rows[name]['events_per_s']:.1f} events/s"
+            f"{name}: {len(batches)} batches, {rows[name]['padding']:.1%} padding, {step_ms:.0f} ms a step ("
+            f"{loss:.0f} forward and losses); {rows[name]['events_per_s']:.1f} events/s"
         )
     ratio = rows["budget"]["events_per_s"] / rows["random"]["events_per_s"]
     print(f"budget over random: {ratio:.2f} times the events/s")

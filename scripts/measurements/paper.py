@@ -46,7 +46,7 @@ RULES: dict[str, tuple[str, Mapping[str, Mapping[str, str]]]] = {
     "stable": ("paper, ", QUANTITIES),
     "calo": ("paper under calo, ", dict.fromkeys(QUANTITIES, BY_RANK)),
 }
-"""What models are called in results.csv, and what is measured, by truth rule."""
+"""Names of models in results.csv, and quantities, by truth rule."""
 PUBLISHED = "as_published_"
 SQUARE = [f"{form}{name}" for name in ("v1_flags", "v1_kind", "v2_flags", "v2_kind") for form in ("", PUBLISHED)]
 """Decoders and treatments of the special tokens, in our form and as published."""

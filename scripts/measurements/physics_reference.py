@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> None:
     reference = {}
     for name, samples in SAMPLES.items():
         model = load_model(name)
-        found = {sample: measure(model, ROOT / "tests" / "data" / sample) for sample in samples}
-        reference[name] = {"sha256": model.digest, "samples": found}
+        numbers = {sample: measure(model, ROOT / "tests" / "data" / sample) for sample in samples}
+        reference[name] = {"sha256": model.digest, "samples": numbers}
     args.output.write_text(json.dumps(reference, indent=1) + "\n", encoding="utf-8")
 
 

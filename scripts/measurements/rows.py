@@ -99,7 +99,7 @@ def replace_table(document: str, name: str, body: str) -> str:
 
 
 def fill(path: Path, tables: Mapping[str, str]) -> None:
-    """Replace tables of a file; the text around them is written by hand."""
+    """Replace tables of a file; the text around them stays."""
     text = path.read_text("utf-8")
     for name, body in tables.items():
         text = replace_table(text, name, body)

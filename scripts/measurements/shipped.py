@@ -123,13 +123,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/results"), help="default: %(default)s")
     parser.add_argument("--split", choices=("test", "val"), default="test")
     parser.add_argument("--samples", nargs="+", metavar="NAME", help="only these, e.g. g4/zqq")
-    parser.add_argument("--checkpoint", "--model", metavar="MODEL", help="in place of the shipped models")
+    parser.add_argument("--checkpoint", "--model", metavar="MODEL", help="instead of the shipped models")
     parser.add_argument("--save-as", metavar="NAME", help="keep what it reaches under this name in results.csv")
     parser.add_argument("--device", default="auto")
 
 
 def run(args: argparse.Namespace, verb: str) -> bool:
-    """Evaluate; returns whether the results are those of the repository."""
+    """Evaluate; returns whether the results went into the repository's results.csv."""
     final = args.split == "test" and (args.save_as is not None if args.checkpoint else not args.samples)
     target = CSV if final else args.output / args.split / CSV.name
     for sample in SAMPLES[verb]:
@@ -138,10 +138,10 @@ def run(args: argparse.Namespace, verb: str) -> bool:
             print(f"{sample.name}: left out{'' if path.is_file() else f', there is no file {path}'}", flush=True)
             continue
         results = measure(sample, path, [args.checkpoint] if args.checkpoint else sample.models, device=args.device)
-        found = [row for model, result in results.items() for row in rows(result, sample.name, model)]
+        measured = [row for model, result in results.items() for row in rows(result, sample.name, model)]
         if args.save_as:
-            found = [dataclasses.replace(row, model=args.save_as) for row in found]
-        write_rows(found, target)
+            measured = [dataclasses.replace(row, model=args.save_as) for row in measured]
+        write_rows(measured, target)
         if not args.save_as:
             write_figures(results[min(results)], sample.name, target.with_name("figures"))
         print(f"{sample.name}: {results[min(results)].n_events} events", flush=True)
@@ -192,7 +192,7 @@ FIGURES = {
     "g4/gammasep": {"gammasep_two_found": "two_photons_found"},
     "g4/zqq": {"zqq_visible_energy": "visible_energy"},
 }
-"""By sample, the figures of RESULTS.md and their names among those of an evaluation."""
+"""By sample, the figures of RESULTS.md and the names that an evaluation gives them."""
 
 
 def write_figures(result: EvaluationResult, sample: str, folder: Path) -> None:

@@ -80,13 +80,13 @@ def models_table(
     rows: Iterable[Row], models: Sequence[str], samples: Sequence[str], left_out: Sequence[str] = ()
 ) -> str:
     """Samples of the ILD, a column for each model; the oracle reads what the first model does."""
-    found = {row.key: row for row in rows}
+    by_key = {row.key: row for row in rows}
     lines = []
     for name in samples:
         for quantity in QUANTITIES[name]:
-            first = found.get((models[0], f"g4/{name}", quantity))
+            first = by_key.get((models[0], f"g4/{name}", quantity))
             if first is not None and quantity not in left_out:
-                numbers = [*(found[model, f"g4/{name}", quantity].text for model in models)]
+                numbers = [*(by_key[model, f"g4/{name}", quantity].text for model in models)]
                 lines.append([name, quantity, *numbers, first.beside(first.reference), first.beside(first.oracle)])
     heads = (model if model == JETS else f"`{model}`" for model in models)
     return table(["sample", "quantity", *heads, "Pandora", "oracle"], lines, left=2)
@@ -96,10 +96,10 @@ def sample_table(
     rows: Iterable[Row], model: str, folder: str, samples: Sequence[str], left_out: Sequence[str] = LEFT_OUT
 ) -> str:
     """Quantities that a model reaches on samples of a folder."""
-    found = [row for name in samples for row in rows if (row.model, row.sample) == (model, f"{folder}/{name}")]
+    of_model = [row for name in samples for row in rows if (row.model, row.sample) == (model, f"{folder}/{name}")]
     lines = (
         [row.sample.rpartition("/")[2], row.quantity, row.text, row.beside(row.reference), row.beside(row.oracle)]
-        for row in found
+        for row in of_model
         if row.quantity not in left_out
     )
     return table(["sample", "quantity", "pflow", "Pandora", "oracle"], lines, left=2)
@@ -107,13 +107,13 @@ def sample_table(
 
 def class_table(rows: Iterable[Row]) -> str:
     """Each class of particles in full events: response, width and fakes, with Pandora's beside."""
-    found = {row.key: row for row in rows}
+    by_key = {row.key: row for row in rows}
     lines = []
     for detector, model, folder in (("ILD", GENERAL, "g4"), ("CLD", CLD, "cld_g4")):
         for sample in ("zqq", "zh"):
             for name in CLASSES:
-                own = [found[model, f"{folder}/{sample}", f"{name}: {quantity}"] for quantity in OF_CLASS]
-                cells = [cell for row in own for cell in (row.text, row.beside(row.reference))]
+                of_class = [by_key[model, f"{folder}/{sample}", f"{name}: {quantity}"] for quantity in OF_CLASS]
+                cells = [cell for row in of_class for cell in (row.text, row.beside(row.reference))]
                 lines.append([f"{detector}, {sample}", name, *cells])
     head = [cell for name in ("response [%]", "width [%]", "fakes [%]") for cell in (name, "Pandora")]
     return table(["sample", "class", *head], lines, left=2)
@@ -121,12 +121,12 @@ def class_table(rows: Iterable[Row]) -> str:
 
 def card_table(rows: Iterable[Row], samples: Sequence[str]) -> str:
     """The quantities of `CARD` of one model, a line a sample, with Pandora in brackets."""
-    found = {(row.sample.rpartition("/")[2], row.quantity): row for row in rows if "," not in row.sample}
-    quantities = [name for name in CARD if any((sample, name) in found for sample in samples)]
+    by_quantity = {(row.sample.rpartition("/")[2], row.quantity): row for row in rows if "," not in row.sample}
+    quantities = [name for name in CARD if any((sample, name) in by_quantity for sample in samples)]
     lines = []
     for sample in samples:
-        here = (found.get((sample, name)) for name in quantities)
-        lines.append([sample, *(f"{row.text} ({row.beside(row.reference)})" if row else "-" for row in here)])
+        of_sample = (by_quantity.get((sample, name)) for name in quantities)
+        lines.append([sample, *(f"{row.text} ({row.beside(row.reference)})" if row else "-" for row in of_sample)])
     return table(["pflow (Pandora)", *quantities], lines)
 
 
@@ -153,13 +153,13 @@ DISTURBED = {
 
 def robustness_table(rows: Iterable[Row]) -> str:
     """Disturbed events of both detectors, a line for each disturbance."""
-    found = {row.key: row.text for row in rows}
-    names = dict.fromkeys(sample.partition(", ")[2] for _, sample, _ in found if "zqq disturbed, " in sample)
+    text = {row.key: row.text for row in rows}
+    names = dict.fromkeys(sample.partition(", ")[2] for _, sample, _ in text if "zqq disturbed, " in sample)
     detectors = (("ILD", GENERAL, "g4"), ("CLD", CLD, "cld_g4"))
     lines = [
         [name]
         + [
-            found[model, f"{folder}/zqq disturbed, {name}", quantity]
+            text[model, f"{folder}/zqq disturbed, {name}", quantity]
             for _, model, folder in detectors
             for quantity in DISTURBED.values()
         ]
@@ -171,9 +171,9 @@ def robustness_table(rows: Iterable[Row]) -> str:
 def fine_tuning_table(rows: Iterable[Row]) -> str:
     """Training sets and starts, a line each."""
     prefix = "cld_g4/zqq, "
-    found = {(row.sample, row.quantity): row.text for row in rows if row.sample.startswith(prefix)}
-    samples = dict.fromkeys(sample for sample, _ in found)
-    lines = ([name.removeprefix(prefix), *(found[name, quantity] for quantity in MAIN)] for name in samples)
+    text = {(row.sample, row.quantity): row.text for row in rows if row.sample.startswith(prefix)}
+    samples = dict.fromkeys(sample for sample, _ in text)
+    lines = ([name.removeprefix(prefix), *(text[name, quantity] for quantity in MAIN)] for name in samples)
     return table(["start, events", *MAIN], lines)
 
 
@@ -187,8 +187,8 @@ def speed_table(rows: Iterable[Row]) -> str:
     quantities = ("mean [ms]", "p50 [ms]", "p99 [ms]", "loading [ms]", "memory [MB]")
     lines = []
     for engine in ENGINES:
-        found = [times.get(f"{engine}, {quantity}") for quantity in quantities]
-        cells = ("-" if value is None else f"{value:.1f}" if value < 100 else f"{value:.0f}" for value in found)
+        values = [times.get(f"{engine}, {quantity}") for quantity in quantities]
+        cells = ("-" if value is None else f"{value:.1f}" if value < 100 else f"{value:.0f}" for value in values)
         lines.append([engine, *cells])
     return table(["engine", *quantities], lines)
 

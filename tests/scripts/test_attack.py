@@ -65,7 +65,7 @@ def test_the_same_seed_gives_the_same_damage():
     content = bytes(range(256)) * 8
     data = {"a": [1, {"b": 2}], "c": "text"}
     for seed in range(50):
-        one, other = (np.random.default_rng(seed) for _ in range(2))
-        assert damaged(content, one) == damaged(content, other)
-        assert repr(altered(data, one)) == repr(altered(data, other))
+        first, second = (np.random.default_rng(seed) for _ in range(2))
+        assert damaged(content, first) == damaged(content, second)
+        assert repr(altered(data, first)) == repr(altered(data, second))
     assert data == {"a": [1, {"b": 2}], "c": "text"}

@@ -25,7 +25,7 @@ def test_simulated_hits_give_the_digitised_ones(sample_dir):
 
 
 def test_they_are_the_events_that_podio_wrote(sample_dir, data_dir, assert_same):
-    """And those of the flat file that they were made from, hit by hit."""
+    """Hit by hit, also the events of the flat file that they were made from."""
     flat = read_events(data_dir / "cld_g4" / "zqq_test.root", layout="cld_g4", entry_stop=20)
     flat = flat[make_sample.EDM4HEP_EVENTS]
     for form in ("", "_rntuple"):

@@ -16,13 +16,13 @@ from pflow.io.open import read_events
 
 def test_the_documents_hold_the_tables_of_the_results(monkeypatch):
     written = {}
-    monkeypatch.setattr(tables, "fill", lambda path, found: written.update({path: found}))
+    monkeypatch.setattr(tables, "fill", lambda path, tables: written.update({path: tables}))
     tables.write_tables()
-    own = {weights_dir() / name / "README.md" for name in shipped_models()}
-    assert set(written) == {REPORT, ROOT / "README.md", *own}
-    for path, found in written.items():
+    cards = {weights_dir() / name / "README.md" for name in shipped_models()}
+    assert set(written) == {REPORT, ROOT / "README.md", *cards}
+    for path, bodies in written.items():
         text = path.read_text("utf-8")
-        for name, body in found.items():
+        for name, body in bodies.items():
             assert replace_table(text, name, body) == text, f"{path}, {name}: run python scripts/results.py tables"
 
 
@@ -43,9 +43,9 @@ def test_rows_come_back_and_take_the_places_of_those_before(tmp_path):
     first, second = Row("m", "s", "a, b [%]", 1.5, 1.0, 2.0, 3.0, 4.0), Row("m", "s", "c", 2.0)
     write_rows([first, second], path)
     write_rows([Row("m", "s", "a, b [%]", 7.25)], path)
-    found = read_rows(path)
-    assert [(row.key, row.value) for row in found] == [(first.key, 7.25), (second.key, 2.0)]
-    assert math.isnan(found[0].reference)
+    rows = read_rows(path)
+    assert [(row.key, row.value) for row in rows] == [(first.key, 7.25), (second.key, 2.0)]
+    assert math.isnan(rows[0].reference)
     assert path.read_text().splitlines()[0] == "model,sample,quantity,value,low,high,reference,oracle"
 
 
@@ -76,9 +76,9 @@ def test_the_shipped_models_are_measured(sample, tmp_path):
     (tmp_path / "g4" / "gammasep_val.root").symlink_to(sample)
     before = CSV.read_bytes(), REPORT.read_bytes()
     results.main(["flagship", "--split", "val", "--data-dir", str(tmp_path), "--output", str(tmp_path)])
-    found = read_rows(tmp_path / "val" / "results.csv")
-    assert {row.model for row in found} == {shipped.PHOTON, shipped.TRANSLATION, shipped.GENERAL}
-    assert all(row.low <= row.value <= row.high and row.oracle == 100 for row in found)
+    rows = read_rows(tmp_path / "val" / "results.csv")
+    assert {row.model for row in rows} == {shipped.PHOTON, shipped.TRANSLATION, shipped.GENERAL}
+    assert all(row.low <= row.value <= row.high and row.oracle == 100 for row in rows)
     assert (tmp_path / "val" / "figures" / "gammasep_two_found.png").is_file()
     assert (CSV.read_bytes(), REPORT.read_bytes()) == before
 
