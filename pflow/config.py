@@ -106,10 +106,10 @@ def weights_dir() -> Path:
 
 
 class ModelNames(list[str]):
-    """Names of trained models; shown as a table of what each of them is for."""
+    """Names of trained models; shown as a table with their purpose."""
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Name, detector, what it reads and, from its card, what it is for; the first row has the titles."""
+        """Name, detector, inputs and, from its card, purpose of each model; the first row has the titles."""
         rows: list[tuple[str, ...]] = [("name", "detector", "reads", "for")]
         for name in self:
             tokens = json.loads((weights_dir() / name / "model.json").read_text("utf-8"))["tokeniser"]

@@ -83,7 +83,7 @@ class OutputError(PflowError, OSError):
 
 
 def missing_package(package: str, what: str, *, extra: str) -> ConfigError:
-    """The error where an optional package is not installed: for what it is needed, and which extra installs it."""
+    """The error for an optional package that is not installed: `what` needs it, `extra` installs it."""
     return ConfigError(f"the package {package}, for {what}, is not installed: pip install 'pflow[{extra}]'")
 
 

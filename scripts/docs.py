@@ -71,7 +71,7 @@ def linked_files(folder: Path) -> None:
 
 
 def targets(page: Path) -> set[str]:
-    """What a page refers to in the site."""
+    """Links of a page within the site."""
     links = re.findall(r'(?:href|src)="([^"#?]+)', re.sub(r"(?s)<script.*?</script>", "", page.read_text("utf-8")))
     return {unescape(target) for target in links if not re.match(r"[a-z]+:|//|\{", target)}
 

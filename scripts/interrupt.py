@@ -1,4 +1,4 @@
-"""Interrupt pflow at random moments with SIGINT, SIGTERM and SIGKILL, and check what it leaves.
+"""Interrupt pflow at random moments with SIGINT, SIGTERM and SIGKILL, and check the files that it leaves.
 
     python scripts/interrupt.py --seed 1 --times 100
     python scripts/interrupt.py --seed 1 --times 6 --only fit convert
@@ -28,7 +28,7 @@ SIGNALS = {
     signal.SIGTERM: (143, -signal.SIGTERM),  # the second before the command line takes over the signal
     signal.SIGKILL: (-signal.SIGKILL,),
 }
-"""Signals, and the exit codes of what they end."""
+"""Signals, and the exit codes of a process that they end."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

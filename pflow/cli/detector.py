@@ -25,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="name of the detector (default: what the simulation called it, or the file's)")
     parser.add_argument("--b-field", type=float, metavar="T", help="field along z, tesla (default: measured)")
     parser.add_argument(
-        "--entries", type=at_least(1), default=100, metavar="N", help="events that are looked at (default: %(default)s)"
+        "--entries", type=at_least(1), default=100, metavar="N", help="events to read (default: %(default)s)"
     )
-    add_option(parser, "force", help="replace a file that is there")
+    add_option(parser, "force", help="replace an existing file")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pflow.metrics.match import HitMatching, Matching
 
 METRICS_MARK = b'"schema": "pflow-metrics-'
-"""What every ``metrics.json`` of pflow holds."""
+"""Bytes that mark a ``metrics.json`` of pflow."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

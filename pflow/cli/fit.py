@@ -112,9 +112,9 @@ used most:
 
 
 class BeginRun(pl.Callback):  # type: ignore[misc]
-    """Writes ``config.yaml`` and begins the logs when the first step is about to come: all checks are passed by then.
+    """Writes ``config.yaml`` and begins the logs just before the first step, after all checks.
 
-    `configuration` is written without ``checkpoint``: what it says is how to train, and not what to resume.
+    `configuration` is written without ``checkpoint``: it says how to train, not which training to resume.
     """
 
     def __init__(self, folder: Path, parser: LightningArgumentParser, configuration: Any, *, loggers: bool) -> None:
@@ -139,7 +139,7 @@ class BeginRun(pl.Callback):  # type: ignore[misc]
             self.folder.mkdir(parents=True, exist_ok=True)
             with replacing(self.folder / "config.yaml") as partial:
                 self.parser.save(self.configuration, partial, skip_none=False, overwrite=True, multifile=False)
-        if self.loggers:  # they write as soon as they are made
+        if self.loggers:  # loggers write when they are made
             trainer.loggers = make_loggers(self.folder)
         for logger in trainer.loggers:
             groups = ("model", "data", "trainer")
@@ -164,7 +164,7 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
         raise WrongUsageError(" ".join(message.split()), suggestions=suggestions) from ex
 
     def format_help(self, *args: Any) -> str:
-        """The help text, of this verb's options alone; `_with_underscores` accepts what it shows."""
+        """The help text with this verb's options only, in the spelling that `_with_underscores` accepts."""
         verb = self.prog.rpartition(" ")[2]
         if verb in SPLITS:
             for action in self._actions:
@@ -315,26 +315,26 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         config = self.config_init
         given = config["trainer"]["plugins"] or []
         options["plugins"] = [*(given if isinstance(given, list) else [given]), AtomicCheckpointIO()]
-        own: list[pl.Callback] = [] if config["trainer"]["enable_progress_bar"] is False else [ProgressBar()]
+        callbacks: list[pl.Callback] = [] if config["trainer"]["enable_progress_bar"] is False else [ProgressBar()]
         if self.verb == "fit":
             ours = config["trainer"]["logger"] in (None, True)
             self.begin = BeginRun(self.folder, self.parser, self.config, loggers=ours)
-            own += [self.begin, EpochLine()]
-            own += [LearningRateMonitor("epoch"), config["model_checkpoint"], config["early_stopping"]]
-            # Lightning's own ``save_last`` writes only with a new best one.
+            callbacks += [self.begin, EpochLine()]
+            callbacks += [LearningRateMonitor("epoch"), config["model_checkpoint"], config["early_stopping"]]
+            # Lightning's ``save_last`` writes only beside a new best checkpoint.
             last = {"dirpath": self.folder, "filename": "last", "enable_version_counter": False}
-            own += [ModelCheckpoint(**last), ModelCheckpoint(**last, train_time_interval=SAVE_EVERY)]
+            callbacks += [ModelCheckpoint(**last), ModelCheckpoint(**last, train_time_interval=SAVE_EVERY)]
             if config["ema"]["decay"] is not None:
-                own.append(AveragedWeights(config["ema"]["decay"]))
-            own.append(StopOnSignal(self.folder / "last.ckpt"))  # after what it stores is in order
+                callbacks.append(AveragedWeights(config["ema"]["decay"]))
+            callbacks.append(StopOnSignal(self.folder / "last.ckpt"))  # last: it stores the state of the others
             if config["trainer"]["strategy"] == "auto" and _several_devices(config["trainer"]):
                 # A batch may not use all of a model: e.g. no event of it has a track.
                 options["strategy"] = "ddp_find_unused_parameters_true"
             if ours:
-                options["logger"] = bool(config["trainer"]["fast_dev_run"])  # else not before the training begins
+                options["logger"] = bool(config["trainer"]["fast_dev_run"])  # else `BeginRun` makes them
         else:
             options.update(logger=False, enable_checkpointing=False)
-        return self._instantiate_trainer({**config["trainer"], **options}, own)
+        return self._instantiate_trainer({**config["trainer"], **options}, callbacks)
 
     def after_instantiate_classes(self) -> None:
         """Tell the module and the data of the model; check its tokens, and devices and nodes against a Slurm job."""
@@ -349,7 +349,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
 
     @property
     def folder(self) -> Path:
-        """Where a fit writes."""
+        """The output folder of a fit."""
         return Path(self.config["output"])
 
     @property
@@ -429,7 +429,7 @@ def _config_file(name: str) -> Path:
 
 
 def _model_given(options: Sequence[str]) -> dict[str, str | None]:
-    """What the options and configurations say of the model, before the parse: the last one counts."""
+    """The model's options and configurations, before the full parse; later ones replace earlier ones."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     places = {"-c": "config", "--config": "config", "--model.reconstructor": "class_path"}
     places |= {f"--{'.'.join(keys)}": name for name, keys in MODEL.items()}
@@ -481,7 +481,7 @@ def _with_underscores(word: str) -> str:
 
 @contextmanager
 def _without_chatter() -> Iterator[None]:
-    """Without what Lightning says of itself."""
+    """Silence Lightning's own messages."""
     for logger in ("pytorch_lightning.utilities.rank_zero", "lightning_fabric.utilities.seed"):
         logging.getLogger(logger).setLevel(logging.WARNING)
     with warnings.catch_warnings():

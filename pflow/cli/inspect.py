@@ -1,6 +1,6 @@
 """Show what a file holds: schema, entries, collections, truth, which detector fits, and what the file lacks.
 
-Of an output of pflow or a trained model, show what it was made from and with, and the command that makes it again.
+For an output of pflow or a trained model, show its inputs, versions and options, and the command that makes it again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = truth_options(args)
 
     def sample_of(detector: Detector) -> SampleScales | None:
-        """What the model that fits best was trained on."""
+        """Scales of the training sample of the model that fits best."""
         fitting = fitting_models(detector)
         return read_header(fitting[0]).tokeniser.sample if fitting else None
 

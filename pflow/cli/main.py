@@ -36,7 +36,7 @@ VERBS = {
     "calibrate": "choose decoding options and calibrate the uncertainties of a model on validation files",
     "export": "write a model as ONNX for inference from C++, or its weights alone",
 }
-"""What each verb does, in one line. ``pflow.cli.VERB`` is imported when the verb runs."""
+"""Verbs with one line of help. ``pflow.cli.VERB`` is imported when the verb runs."""
 
 EXIT_CODES = {
     0: "done",
@@ -46,7 +46,7 @@ EXIT_CODES = {
     130: "interrupted (SIGINT)",
     143: "terminated (SIGTERM)",
 }
-"""What `main` returns."""
+"""Return values of `main`."""
 
 LIGHTNING = ("fit", "validate", "test")
 """Verbs of `pflow.cli.fit`, whose ``main`` takes the verb and its options."""

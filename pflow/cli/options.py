@@ -151,12 +151,12 @@ def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def file_options(args: argparse.Namespace) -> dict[str, Any]:
-    """What `add_file_options` asked, as options of `pflow.open_events`."""
+    """The options of `add_file_options`, as arguments of `pflow.open_events`."""
     return {name: getattr(args, name) for name in ("detector", "schema", "layout", "truth_tracks")}
 
 
 def truth_options(args: argparse.Namespace) -> dict[str, Any]:
-    """What ``rule``, ``stable-status`` and ``invisible`` asked, as options of `pflow.select_targets`; None: nothing."""
+    """``rule``, ``stable-status`` and ``invisible`` as arguments of `pflow.select_targets`; None: not given."""
     invisible = None if args.invisible is None else tuple(map(abs, args.invisible))
     return {"rule": args.rule, "stable_status": args.stable_status, "invisible": invisible}
 

@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     place.add_argument(
         "--output-dir",
         metavar="DIR",
-        help="folder for one file for each input, IN.reco.root; those that are there and whole, from the same input, "
-        "model and settings, are left as they are",
+        help="folder for one file for each input, IN.reco.root; finished outputs of the same input, model and "
+        "settings stay",
     )
     parser.add_argument(
         "--format",
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _report(summary: Summary, place: str) -> str:
-    """What was done, in one line: only what happened."""
+    """One line on the results; counts of zero are left out."""
     n_outputs = len(summary.written) + len(summary.finished_before) + len(summary.failed)
     counts = [
         (len(summary.written) if n_outputs > 1 else 0, "files written"),

@@ -21,7 +21,7 @@ SIGNALS: dict[type[BaseException], signal.Signals] = {
     KeyboardInterrupt: signal.SIGINT,
     Terminated: signal.SIGTERM,
 }
-"""What raises each exception."""
+"""The signal that raises each exception."""
 
 
 @contextmanager

@@ -53,7 +53,7 @@ class TokenSet(_Tensors):
 
 @dataclasses.dataclass(frozen=True)
 class Readout(_Tensors):
-    """What the detector measured, in physical units: what a particle can point at.
+    """Hits and tracks in physical units, which particles can be assigned.
 
     energy : float32 [B, N], energy of a hit, GeV
     position : float32 [B, N, 3], mm

@@ -22,7 +22,7 @@ from pflow.tokens.tokens import OFFSETS, Tokens
 Index = npt.NDArray[np.int64]
 
 FRACTIONS = {"hit_assignment": "readout_hits", "track_assignment": "readout_tracks"}
-"""Pairs that become dense, and what they assign."""
+"""Assignments that a batch holds as dense matrices, and the objects that they assign."""
 
 
 def collate(tokens: Tokens, rows: Sequence[int] | Index | None = None) -> Batch:

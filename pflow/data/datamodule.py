@@ -104,7 +104,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     max_tokens
         Most source tokens in a batch, padding included; none: no limit.
     chunk_size
-        Entries read at once; up to twice as many where the baskets of a file then end.
+        Entries read at once; up to twice as many, to end where a file's baskets end.
     buffer
         Events shuffled together in training.
     num_workers
@@ -435,6 +435,6 @@ def _scales(chunk: Chunk, options: FileOptions) -> SampleScales:
 
 
 def _statistics(chunk: Chunk, options: FileOptions, config: TokenConfig) -> Statistics:
-    """What the tokeniser is fitted on, of one chunk."""
+    """Statistics of one chunk, from which the tokeniser is fitted."""
     (events,) = read_chunks([chunk], options)
     return Statistics.of(events, config, on_error=options.on_error)

@@ -41,9 +41,9 @@ class FileOptions:
     cache: str | None = None
     expected: Expected = Expected()  # noqa: RUF009
     known: Mapping[str, FileOptions] = dataclasses.field(default_factory=dict)
-    """Of files that were opened before, with what was detected then: opening them again detects nothing."""
+    """Options detected when a file was opened first, by path; later openings skip the detection."""
     said: dict[str, set[str]] = dataclasses.field(default_factory=dict, compare=False, repr=False)
-    """Names of the checks that were warned of, by path."""
+    """Names of the checks that have warned, by path."""
 
     def open(self, path: str) -> EventFile:
         """Open a file."""
@@ -184,7 +184,7 @@ def read_chunks(chunks: Iterable[Chunk], options: FileOptions) -> Iterator[Event
 
 
 def _look_at(path: str, options: FileOptions, size: int) -> tuple[list[Chunk], FileOptions] | InputError:
-    """Chunks of a file, which has an entry at least, and what it is; or, where errors are skipped, the error."""
+    """Chunks of a file and its detected options; with `on_error` "skip" the error of an unusable or empty file."""
     try:
         with options.open(path) as file:
             if not file.num_entries:

@@ -29,9 +29,9 @@ to 6e-8 of the strength."""
 def attend_by_scan(
     query: Tensor, key: Tensor, value: Tensor, directions: Directions, strength: Tensor, *, strengths: list[float]
 ) -> Tensor:
-    """As `pflow.model.pointing.nearby.attend_nearby`, and the placeholder where it is exported.
+    """Attend as `pflow.model.pointing.nearby.attend_nearby`; during an export insert the placeholder.
 
-    `strengths` are the numbers of `strength`, which an exported tensor does not tell.
+    `strengths` are the values of `strength`, which cannot be read from a traced tensor.
     """
     if not torch.compiler.is_compiling():
         return attend_nearby(query, key, value, directions, strength)

@@ -1,4 +1,4 @@
-"""What an export of a trained model consists of: graphs, with examples to trace them, and how to use them."""
+"""Parts of an export of a trained model: graphs, example inputs to trace them, and instructions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TensorSpec:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Graph:
-    """A module to convert, in evaluation mode on the CPU, inputs to trace it with, and what it reads and returns."""
+    """A module to convert (in evaluation mode, on the CPU), example inputs, and its input and output tensors."""
 
     module: nn.Module
     example: tuple[Tensor, ...]
@@ -70,7 +70,7 @@ class Loop:
         return (TensorSpec("truncated", "bool", (1,)), *rows)
 
     def run(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the graph computes of its inputs, in torch."""
+        """Compute the graph's outputs in torch."""
         state = {LAST + name.removeprefix(INITIAL): value for name, value in values.items()}
         rows: list[dict[str, Tensor]] = []
         stopped = False
@@ -94,11 +94,11 @@ class Export:
     how_to: Sequence[str]
     """How to use them, step by step."""
     run: Mapping[str, str]
-    """What a host must know besides; the files of the graphs hold it too."""
+    """Constants for a host, which the files of the graphs hold too."""
 
 
 def specs(tensors: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> tuple[TensorSpec, ...]:
-    """Of named tensors, whose dimensions of any length `axes` names."""
+    """Names, types and shapes of tensors; `axes` names their dynamic dimensions."""
     return tuple(
         TensorSpec(
             name,

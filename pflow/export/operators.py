@@ -78,7 +78,7 @@ def _log10(x: Any) -> Any:
 
 
 def _gelu(x: Any, approximate: str = "none") -> Any:
-    """In the order of operators that ONNX Runtime makes one operator of."""
+    """GELU in the order of operators that ONNX Runtime fuses."""
     error = op.Erf(op.Div(x, _constant(math.sqrt(2.0), x)))
     return op.Mul(op.Mul(x, op.Add(error, _constant(1.0, x))), _constant(0.5, x))
 
@@ -88,7 +88,7 @@ def _pow(x: Any, exponent: float) -> Any:
 
 
 def _clamp(x: Any, low: Any = None, high: Any = None) -> Any:
-    """Numbers or tensors of one number as bounds; torch's exporter writes Max and Min, which are slower."""
+    """Clip with numbers or scalar tensors as bounds; torch's exporter writes Max and Min, which are slower."""
     bounds = [
         bound if bound is None else op.CastLike(bound, x) if isinstance(bound, ir.Value) else _constant(bound, x)
         for bound in (low, high)
@@ -97,5 +97,5 @@ def _clamp(x: Any, low: Any = None, high: Any = None) -> Any:
 
 
 def _index_select(x: Any, dim: int, index: Any) -> Any:
-    """Of one axis by elements: Gather copies them one by one, which takes ten times as long."""
+    """GatherElements for 1-d tensors: Gather copies element by element, which takes ten times as long."""
     return op.GatherElements(x, index) if len(x.shape) == 1 else op.Gather(x, index, axis=dim)

@@ -80,7 +80,7 @@ def entries_of_a_chunk(cluster: str | None, n_entries: int, chunk_size: int) -> 
 
 
 def _started(cluster: str, stack: ExitStack) -> Any:
-    """A local cluster, which `stack` ends; the address of a cluster that runs already as it is."""
+    """Start a local cluster, which `stack` closes; the address of a running cluster is returned unchanged."""
     import dask
     from dask.distributed import LocalCluster
 
@@ -111,7 +111,7 @@ class _Watch:
         self._empty = 0
 
     def result(self, future: Any) -> Any:
-        """Result of a future, as soon as it is there."""
+        """Wait for a future and return its result."""
         from distributed import CancelledError, TimeoutError, wait
 
         while not future.done():

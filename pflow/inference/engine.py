@@ -130,7 +130,7 @@ class ParticleCollector:
         """bool [event], True = stopped at the maximum number of particles."""
 
     def add(self, rows: Index, generated: GeneratedParticles) -> None:
-        """Add the particles of events `rows`, int64 [B]; fractions become links at once: dense, they are too large."""
+        """Add the particles of events `rows`, int64 [B]; dense fractions are too large to keep and become links."""
         self.truncated[rows] = generated.truncated.cpu().numpy()
         for name in ("hit_fraction", "track_fraction"):
             fraction = getattr(generated, name)

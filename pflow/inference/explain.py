@@ -66,10 +66,10 @@ class Explanation:
         return self[name][..., self.first_cell : self.first_cell + len(self.cells)]
 
     def steps(self, most: int | None = None) -> list[tuple[str, ak.Array, npt.NDArray[Any]]]:
-        """Of the first steps: what it says in words, and the hits or cells with what each had to do with it.
+        """The first steps: the particle in words, and the hits or cells with their weights.
 
-        The fraction that a pointing network assigns, or the attention of a translation's last decoder layer, the mean
-        of its heads.
+        Weights are the fractions that a pointing network assigns, or the attention of a translation's last decoder
+        layer, averaged over the heads.
         """
         steps = []
         for number, (pdg, energy) in enumerate(zip(self["probability.pdg"], self["energy"][:most], strict=False)):

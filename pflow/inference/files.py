@@ -45,7 +45,7 @@ SUFFIXES = (".root", ".h5", ".hdf5", ".edm4hep")
 
 @dataclasses.dataclass(kw_only=True)
 class Summary:
-    """What a call of `reconstruct_files` did."""
+    """Results of a call of `reconstruct_files`."""
 
     model: str = ""
     detector: str = ""
@@ -59,19 +59,19 @@ class Summary:
     n_not_finite: int = 0
     """Events for which the model gave numbers that are not finite: empty and flagged ``NOT_FINITE``."""
     track_momentum: npt.NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.zeros(3))
-    """Of the tracks of all events, in neutral particles, in none (`Reconstruction.track_momentum`) [3], GeV."""
+    """Sums over tracks: all, in neutral particles, unused (`Reconstruction.track_momentum`) [3], GeV."""
     flagged: Counter[str] = dataclasses.field(default_factory=Counter)
     """Events with each flag, by its name."""
     truncated: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     """Input file and entry of each event that was cut at its largest number of particles."""
     seconds: float = 0.0
-    """From the first entry read to the last one written."""
+    """Wall time from the first entry read to the last one written."""
     written: list[Path] = dataclasses.field(default_factory=list)
     """Outputs that were written."""
     finished_before: list[Path] = dataclasses.field(default_factory=list)
-    """Outputs that were there, whole and made from the same input with the same settings, and were left as they are."""
+    """Complete outputs of an earlier run with the same input and settings, which were left unchanged."""
     failed: list[InputError | ConfigError] = dataclasses.field(default_factory=list)
-    """Why outputs were left out, one for each."""
+    """The error of each output that was left out."""
 
     def count(self, result: ChunkResult, chunk: Chunk) -> None:
         """Add the events of a chunk."""

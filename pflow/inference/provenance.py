@@ -1,4 +1,4 @@
-"""What a reconstruction was made from and with, as its file keeps it, and the command that makes it again."""
+"""Provenance of a reconstruction: inputs, model, versions and options, and the command that makes it again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WAYS = ("on_error", "batch_size", "chunk_size", "device", "engine", "cluster", "
 
 
 def describe_input(file: EventFile) -> dict[str, Any]:
-    """What identifies an input file and its content, as plain data."""
+    """Path, size, UUID and schema of an input file, as plain data."""
     return {
         "path": file.path,
         "bytes": os.path.getsize(file.path) if os.path.isfile(file.path) else None,
@@ -91,7 +91,7 @@ def provenance(
 
 
 def command(made: Mapping[str, Any], output: str) -> list[str]:
-    """The words of the command line that makes a reconstruction again and writes `output`, as far as they are known."""
+    """The command line that makes a reconstruction again and writes `output`, as far as its options are stored."""
     options = made.get("options", {})
     words = ["pflow", "reconstruct", *(str(file["path"]) for file in made.get("inputs", ()))]
     words += ["--checkpoint", str(made.get("checkpoint", {}).get("path")), "--output", output]
@@ -126,7 +126,7 @@ def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> 
 
 
 def _essence(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """What the particles of an output depend on, by name."""
+    """All that the particles of an output depend on, by name."""
     options = {name: value for name, value in provenance.get("options", {}).items() if name not in WAYS}
     inputs = provenance.get("inputs", ())
     return {

@@ -22,7 +22,7 @@ MEMORY = ("MemoryError", "Unable to allocate", "not enough memory", "out of memo
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a case.
+    """Outcome of a case.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Outcome:
         ``accepted``, ``refused``, or a failure: ``escaped TYPE`` (an exception that is not pflow's), ``wrong`` (a check
         of the case failed), ``crashed SIGNAL``, ``time`` or ``memory``.
     text
-        Of the error.
+        The error's message.
     seconds, megabytes
         CPU time, which does not depend on what else the machine does, and memory in use at most, with the parent's.
     """

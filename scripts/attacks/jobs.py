@@ -1,4 +1,4 @@
-"""Commands that are interrupted: what they read, what they write, and how that is compared."""
+"""Commands that are interrupted: their inputs, their outputs, and how these are compared."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TINY = (
 """A fit whose steps take milliseconds."""
 
 Content = Mapping[str, Any]
-"""What the files of a folder hold, by their names."""
+"""Contents of the files of a folder, by their names."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def _trained(folder: Path) -> Content:
 
 
 def _check_end(path: Path) -> None:
-    """That a picture is whole."""
+    """Raise an AssertionError if a picture is incomplete."""
     ends = {".png": b"IEND\xaeB`\x82", ".pdf": b"%%EOF"}
     assert path.read_bytes().rstrip(b"\n").endswith(ends[path.suffix]), f"half a picture: {path.name}"
 
@@ -151,4 +151,4 @@ JOBS: dict[str, Job] = {
         replaces=False,
     ),
 }
-"""By the name in the report."""
+"""Jobs by their names in the report."""

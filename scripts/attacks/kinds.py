@@ -240,7 +240,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def _command(originals: Path, folder: Path, generator: Generator) -> None:
-    """A wrong use of the command line, whose originals must stay as they are."""
+    """A wrong use of the command line, which must not change the originals."""
     names = {
         "{flat}": originals / "flat.root",
         "{reco}": originals / "reco_ttree.root",
@@ -284,4 +284,4 @@ KINDS: dict[str, Case] = {
     "strange event": _strange_event,
     "command line": _command,
 }
-"""By the name in the report."""
+"""Kinds by their names in the report."""

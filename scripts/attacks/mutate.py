@@ -15,7 +15,7 @@ VALUES = (
     *("", "x", "../../etc/passwd", "os.system", "\x00", "é" * 100, "9" * 5000),
     *([], {}, [[]], {"": {}}, [1, "a", None]),
 )
-"""What a value is replaced by."""
+"""Replacements of a value."""
 
 
 def damaged(content: bytes, generator: Generator) -> bytes:

@@ -14,7 +14,7 @@ LONGEST = 900.0
 
 
 class Trial:
-    """A job, and an undisturbed run of it, which says what it must give.
+    """A job, and an undisturbed run of it, whose outputs are the expected ones.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class Trial:
     inputs
         Folder of `attacks.jobs.make_inputs`.
     folder
-        For what it writes.
+        Folder for its outputs.
     """
 
     def __init__(self, job: Job, inputs: Path, folder: Path) -> None:

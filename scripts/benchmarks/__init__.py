@@ -1,1 +1,1 @@
-"""What `scripts/bench.py` times; one file a benchmark."""
+"""The benchmarks of `scripts/bench.py`, one file each."""

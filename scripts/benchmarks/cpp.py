@@ -100,7 +100,7 @@ def write_events(events: Events, path: Path) -> Path:
 def run_program(
     program: Path, model: Path, events: Path, *, runs: int = 1, max_hits: int = MAX_HITS
 ) -> list[dict[str, Any]]:
-    """What the program writes: one mapping about the model, one for each event, and one about the run.
+    """Run the program and return its output: mappings for the model, for each event, and for the run.
 
     Raises
     ------

@@ -22,7 +22,7 @@ from pflow.inference.events import reconstruct
 from pflow.io.open import open_events
 
 Particles = list[list[dict[str, Any]]]
-"""Of each event, as `pflow/export/cpp/reconstruct.cpp` writes them."""
+"""Particles of each event, as `pflow/export/cpp/reconstruct.cpp` writes them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def particles_of(reconstruction: Reconstruction) -> Particles:
 
 
 def compare(found: Particles, expected: Particles) -> dict[str, Any]:
-    """What one engine finds beside another.
+    """Compare the particles of two engines.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What the benchmarks share: clocks, memory, batches, and large events."""
+"""Shared by the benchmarks: clocks, memory, batches, and large events."""
 
 from __future__ import annotations
 

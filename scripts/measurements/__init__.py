@@ -1,1 +1,1 @@
-"""What `scripts/results.py` measures and writes; one file a kind of result."""
+"""The measurements of `scripts/results.py`, one file for each kind of result."""

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def measured(name: str, model: str, args: argparse.Namespace) -> Iterator[Row]:
-    """What a model reaches, without errors: seeds differ by more."""
+    """Results of a model, without errors: seeds differ by more."""
     prefix, of_samples = RULES[args.rule]
     for sample, quantities in of_samples.items():
         path = args.data_dir / f"{sample}_{args.split}.root"

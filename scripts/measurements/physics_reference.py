@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def measure(model: TrainedModel, path: Path, change: Callable[[Events], Events] | None = None) -> dict[str, Any]:
-    """What a model finds in a file, on a CPU; `change` is applied to the events before."""
+    """Measure a model on a file, on a CPU; `change` is applied to the events before."""
     events = read_events(path)
     answer = reconstruct(events if change is None else change(events), model, device="cpu")
     settings = EvaluationSettings(use_tracks=bool(model.tokeniser.config.track_features))

@@ -58,7 +58,7 @@ SAMPLES = {
         Sample("edm4hep/cld_zuds100_sim", (CLD,), truth_tracks=True),
     ),
 }
-"""By the verb that evaluates them."""
+"""Samples by the verb that evaluates them."""
 
 _PHOTONS = {
     "right number of photons [%]": "count.one_vs_two_accuracy",
@@ -124,7 +124,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", choices=("test", "val"), default="test")
     parser.add_argument("--samples", nargs="+", metavar="NAME", help="only these, e.g. g4/zqq")
     parser.add_argument("--checkpoint", "--model", metavar="MODEL", help="instead of the shipped models")
-    parser.add_argument("--save-as", metavar="NAME", help="keep what it reaches under this name in results.csv")
+    parser.add_argument("--save-as", metavar="NAME", help="name of this model's results in results.csv")
     parser.add_argument("--device", default="auto")
 
 

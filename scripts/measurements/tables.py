@@ -22,7 +22,7 @@ MAIN = (
     "class right, of matched [%]",
     "visible energy, resolution_68 / median [%]",
 )
-"""Of the tables of fine-tuning and of disturbed events."""
+"""Quantities in the tables of fine-tuning and of disturbed events."""
 LEFT_OUT = (
     "jets (kt R = 0.4), IQR / median [%]",
     "jets (kt R = 0.7), IQR / median [%]",
@@ -39,7 +39,7 @@ CARD = (
     *MAIN,
     "jets (Durham, two), IQR / median [%]",
 )
-"""Of the cards."""
+"""Quantities on the cards."""
 SHORT = (
     ("g4/gamma1", "energy, resolution_68 / median [%]"),
     ("g4/gammasep", "right number of photons [%]"),
@@ -148,7 +148,7 @@ DISTURBED = {
     "fakes [%]": "fake energy fraction [%]",
     "visible energy [%]": "visible energy, resolution_68 / median [%]",
 }
-"""Of the table of disturbed events: short names of quantities."""
+"""Short names of quantities in the table of disturbed events."""
 
 
 def robustness_table(rows: Iterable[Row]) -> str:
@@ -202,7 +202,7 @@ def write_tables() -> None:
 
 
 def fill_cards(rows: Sequence[Row]) -> None:
-    """The tables of the cards: how the weights were trained, and what they reach."""
+    """The tables of the cards: how the weights were trained, and their results."""
     of_model = {PHOTON: PHOTON_SAMPLES, TRANSLATION: PHOTON_SAMPLES, GENERAL: PHOTON_SAMPLES + ILD_SAMPLES}
     for model, samples in {**of_model, CLD: CLD_SAMPLES}.items():
         folder = weights_dir() / model

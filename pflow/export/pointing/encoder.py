@@ -36,7 +36,7 @@ TRACK_FIELDS = ("momentum", "charge", "calo_position", "calo_momentum")
 
 
 class EncoderGraph(nn.Module):
-    """From the arrays of `inputs` to `outputs`, by position; changes the network."""
+    """Compute `outputs` from the arrays of `inputs`, both by position; changes the network."""
 
     def __init__(self, model: TrainedModel, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()

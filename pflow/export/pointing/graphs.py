@@ -75,7 +75,7 @@ def pointing_export(model: TrainedModel) -> Export:
 
 
 def _metadata(model: TrainedModel, inputs: tuple[str, ...]) -> dict[str, str]:
-    """What a host must know besides the graphs."""
+    """Constants that a host needs beside the graphs."""
     tokeniser = model.tokeniser
     detector = tokeniser.detector
     sides = 0 if detector.truth_tracks is None else detector.truth_tracks.sides or 0

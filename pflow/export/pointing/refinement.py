@@ -1,4 +1,4 @@
-"""From the decoded particles to physical ones. Letters: T decoded, P kept particles, M items, V codes, W width."""
+"""Decoded particles to physical ones. Letters: T decoded, P kept particles, M items, V codes, W width."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINKS = tuple(f"{part}_link_{name}" for part in ("hit", "track") for name in (pa
 
 
 class RefinementGraph(nn.Module):
-    """From the arrays of `inputs` to `outputs`, by position; changes the network."""
+    """Compute `outputs` from the arrays of `inputs`, both by position; changes the network."""
 
     def __init__(self, model: TrainedModel, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class RefinementGraph(nn.Module):
 
 
 class PhysicalParticles(nn.Module):
-    """From the columns `inputs`, [P, ...], to the physical `outputs`, as `pflow.tokens.particles`."""
+    """Compute the physical `outputs` from the columns `inputs`, [P, ...], as `pflow.tokens.particles` does."""
 
     inputs = ("pdg", "charge", "log_energy", "direction", "pdg_logits", "energy_sigma", "direction_sigma", "by_track")
     outputs = (

@@ -15,10 +15,10 @@ from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.step import State, step
 
 ROWS = ("embedded", "query", "seed", "log_energy", "direction", "hit_fraction")
-"""What the refinement reads of each particle."""
+"""Columns of a particle that the refinement reads."""
 
 UNREFINED = "decoded_"
-"""Beginning of the names of what it needs in addition where the network has no refinement."""
+"""Prefix of the columns that the refinement graph also needs if the network has no refinement."""
 
 UNREFINED_ROWS = tuple(
     UNREFINED + name
@@ -27,7 +27,7 @@ UNREFINED_ROWS = tuple(
 
 
 class DecoderStepGraph(nn.Module):
-    """From the arrays of `inputs` to `outputs`, by position."""
+    """Compute `outputs` from the arrays of `inputs`, both by position."""
 
     def __init__(self, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()
