@@ -157,7 +157,8 @@ def check_events(events: Events, expected: Expected | None = None) -> list[Check
     Raises what `pflow.event.truth.select_targets` does.
     """
     subject = Subject(events, expected or Expected())
-    return [result for check in CHECKS for result in check(subject)]
+    results = [result for check in CHECKS for result in check(subject)]
+    return [result._replace(good=bool(result.good)) for result in results]  # not of NumPy: they become JSON
 
 
 def check_units(subject: Subject) -> Iterator[Check]:

@@ -154,7 +154,7 @@ def test_a_folder_of_weights_is_the_same_model(folder, model):
 @pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
 def test_a_missing_file_is_named(folder, name):
     (folder / name).unlink()
-    with pytest.raises(InputError, match=rf"not a folder of weights or graphs: it has no {name}"):
+    with pytest.raises(InputError, match=rf"not a folder of weights: it has no {name}"):
         read_checkpoint(folder)
 
 
