@@ -160,12 +160,12 @@ def warn_of_tracks(momentum: npt.NDArray[np.float64], flagged: Mapping[str, int]
 
     `momentum` as of `Reconstruction.track_momentum`, summed over the events [3], GeV; `flagged` as of `count_flags`.
     """
-    for flag, place, lost in (
-        (Flag.NEUTRAL_TRACKS, "neutral particles", momentum[1]),
-        (Flag.LOST_TRACKS, "no particle", momentum[2]),
+    for flag, place, lost, least in (
+        (Flag.NEUTRAL_TRACKS, "neutral particles", momentum[1], 2),  # one event may hold a K0S or a converted photon
+        (Flag.LOST_TRACKS, "no particle", momentum[2], 1),
     ):
         n_flagged = flagged.get(str(flag.name), 0)
-        if 2 * n_flagged > n_events:
+        if n_flagged >= least and 2 * n_flagged > n_events:
             warnings.warn(
                 f"{where}: {lost:.4g} of {momentum[0]:.4g} GeV of tracks are in {place}, in {n_flagged} of {n_events} "
                 f"events more than {MOST_UNUSED:.0%} of it: the model was not made for such events, or hits are absent",

@@ -1,5 +1,6 @@
 import copy
 import dataclasses
+import warnings
 
 import awkward as ak
 import numpy as np
@@ -14,7 +15,7 @@ from pflow.event.events import Events, Flag
 from pflow.event.merge_hits import Merge
 from pflow.event.skipped import BadEntriesWarning, ImplausibleWarning, LeftOutWarning
 from pflow.inference.engine import pick_device
-from pflow.inference.events import reconstruct
+from pflow.inference.events import reconstruct, warn_of_tracks
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.model.api import DecodingConfig
@@ -243,6 +244,13 @@ def test_tracks_without_their_hits_are_counted_as_lost(cld_rec):
     assert lost > 0.5 * total
     assert got.flags.tolist() == [Flag.LOST_TRACKS] * 2
     assert reconstruct(cld_rec, "cld-general").flags.tolist() == [Flag.NONE] * 2
+
+
+@pytest.mark.parametrize(("n_events", "n_flagged", "said"), [(1, 1, 0), (2, 2, 1), (5, 2, 0)])
+def test_tracks_in_neutral_particles_of_one_event_are_no_reason_to_warn(n_events, n_flagged, said):
+    with warnings.catch_warnings(record=True) as caught:
+        warn_of_tracks(np.array([60.0, 30.0, 0.0]), {"NEUTRAL_TRACKS": n_flagged}, n_events, "here")
+    assert len(caught) == said
 
 
 BENDING = ("bend", "bend_there", "bend_difference", "steeper", "steeper_there")
