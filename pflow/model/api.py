@@ -67,7 +67,7 @@ class DecodingConfig:
     max_particles
         Largest number of particles of an event, at most `MAX_PARTICLES`.
     eos_threshold
-        Decoding stops at the step at which the probability of the end of the sequence is at least this value.
+        Decoding stops when the probability of the end of the sequence reaches this value.
 
     Raises
     ------
@@ -83,7 +83,7 @@ class DecodingConfig:
         check_range(self, "(0, 1]", "eos_threshold")
 
     def limited(self, max_particles: int) -> Self:
-        """A copy with which no event has more than `max_particles` particles, however large it is."""
+        """A copy that decodes at most `max_particles` particles of any event."""
         return dataclasses.replace(self, max_particles=max_particles)
 
 
@@ -108,7 +108,7 @@ class GeneratedParticles:
     truncated: Tensor  # bool [B], True = the largest number of particles was decoded before the event ended
     pdg_probability: Tensor | None = None  # float32 [B, T, V], of each |PDG| code
     energy_sigma: Tensor | None = None  # float32 [B, T], standard deviation of ln E
-    direction_sigma: Tensor | None = None  # float32 [B, T], of each of the two angles in the tangent plane, rad
+    direction_sigma: Tensor | None = None  # float32 [B, T], standard deviation of each tangent-plane angle, rad
     by_track: Tensor | None = None  # bool [B, T], True = charged, with the momentum of a track
     hit_fraction: Tensor | None = None  # float32 [B, T, N], fraction of each hit of the readout that the particle has
     track_fraction: Tensor | None = None  # float32 [B, T, K], of each track
@@ -149,7 +149,7 @@ class Reconstructor(nn.Module, ABC):
 
     @abstractmethod
     def generate(self, batch: Batch, *, decoding: DecodingConfig | None = None) -> GeneratedParticles:
-        """Decode the particles of each event of a batch on the model's device, each of the most probable class.
+        """Decode the particles of each event of a batch on the model's device; a particle has its most probable class.
 
         By default `decoding` is ``self.decoding``; targets are not used. ValueError: the model is in training mode, or
         the batch lacks a source that it reads.
@@ -160,7 +160,7 @@ class Reconstructor(nn.Module, ABC):
         raise ConfigError(f"{type(self).__name__} does not explain its steps")
 
     def draw_shared(self, random: Random) -> None:
-        """Draw what all ranks of a training must decide alike in the next step, or the fast would wait for the slow.
+        """Draw what all ranks of a training must decide alike in the next step, to keep their work equal.
 
         `random` gives the same numbers on each rank. Without this call each rank draws for itself.
         """
@@ -203,17 +203,17 @@ def reconstructor_class(class_path: str) -> type[Reconstructor]:
 
     Reading a file imports no other module. ValueError: another place, no such class, or not a `Reconstructor`.
     """
-    found: Any = None
+    reconstructor: Any = None
     module, _, name = class_path.rpartition(".")
     if module.startswith("pflow.model."):
         try:
-            found = getattr(importlib.import_module(module), name, None)
+            reconstructor = getattr(importlib.import_module(module), name, None)
         except ModuleNotFoundError as error:
             if error.name is None or not class_path.startswith(error.name):
                 raise
     for entry in importlib.metadata.entry_points(group="pflow.reconstructors"):
         if entry.value.replace(":", ".") == class_path:
-            found = entry.load()
-    if not (isinstance(found, type) and issubclass(found, Reconstructor)):
+            reconstructor = entry.load()
+    if not (isinstance(reconstructor, type) and issubclass(reconstructor, Reconstructor)):
         raise ValueError(f"class_path: there is no Reconstructor '{class_path}' below pflow.model or installed")
-    return found
+    return reconstructor

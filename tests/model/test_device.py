@@ -71,24 +71,25 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """An operation, some of whose arguments are elsewhere or are to be."""
     name = func.overloadpacket.__name__
     leaves = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
-    there = [leaf for leaf in leaves if isinstance(leaf, Elsewhere)]
-    here = [leaf for leaf in leaves if not isinstance(leaf, Elsewhere)]
+    on_gpu = [leaf for leaf in leaves if isinstance(leaf, Elsewhere)]
+    on_cpu = [leaf for leaf in leaves if not isinstance(leaf, Elsewhere)]
     device = kwargs.get("device")
     copies = name in ("_to_copy", "copy_")
-    if there and not copies:
-        assert all(leaf.ndim == 0 for leaf in here) or name in INDEXING, f"{name} of tensors on the CPU and on the GPU"
-    goes = bool(there) if device is None else torch.device(device).type == GPU.type
+    if on_gpu and not copies:
+        scalars = all(leaf.ndim == 0 for leaf in on_cpu)
+        assert scalars or name in INDEXING, f"{name} of tensors on the CPU and on the GPU"
+    goes = bool(on_gpu) if device is None else torch.device(device).type == GPU.type
     if device is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     plain_args, plain_kwargs = tree_map_only(Elsewhere, lambda leaf: leaf.inner, (args, kwargs))
-    found = func(*plain_args, **plain_kwargs)
+    result = func(*plain_args, **plain_kwargs)
     if copies and name == "copy_":
         return args[0]
-    if func._schema.is_mutable and there:
-        by_inner = {id(leaf.inner): leaf for leaf in there}
-        if isinstance(found, Tensor) and id(found) in by_inner:
-            return by_inner[id(found)]
-    return tree_map_only(Tensor, Elsewhere, found) if goes else found
+    if func._schema.is_mutable and on_gpu:
+        by_inner = {id(leaf.inner): leaf for leaf in on_gpu}
+        if isinstance(result, Tensor) and id(result) in by_inner:
+            return by_inner[id(result)]
+    return tree_map_only(Tensor, Elsewhere, result) if goes else result
 
 
 class Device(TorchDispatchMode):
@@ -97,7 +98,7 @@ class Device(TorchDispatchMode):
     Attributes
     ----------
     waits
-        The operations that the host has waited for, each with the places in pflow that led to it, innermost first.
+        Operations that made the host wait, each with the places in pflow that led to it, innermost first.
     """
 
     def __init__(self) -> None:
@@ -190,10 +191,10 @@ def on_the_cpu(part):
 
 
 def waits_of(work):
-    """Result, and what was waited for."""
+    """Result, and the operations that made the host wait."""
     with Device() as device:
-        found = work()
-    return found, device.waits
+        result = work()
+    return result, device.waits
 
 
 @pytest.mark.parametrize("prepared", POINTING, indirect=True)
@@ -201,15 +202,15 @@ def test_decoding_gives_what_the_cpu_gives_and_waits_once_a_step(prepared, event
     reconstructor, batch = prepared
     assert isinstance(batch.hits.features, Elsewhere)
     with torch.no_grad():
-        found, waits = waits_of(lambda: reconstructor.eval().generate(batch))
+        particles, waits = waits_of(lambda: reconstructor.eval().generate(batch))
     model = load_model(request.node.callspec.params["prepared"])
     expected = model.reconstructor.eval().generate(on_the_cpu(batch))
-    assert found.mask.inner.any()
-    assert torch.equal(found.mask.inner, expected.mask)
-    torch.testing.assert_close(found.energy.inner, expected.energy, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(found.hit_fraction.inner, expected.hit_fraction, rtol=0, atol=1e-2)
+    assert particles.mask.inner.any()
+    assert torch.equal(particles.mask.inner, expected.mask)
+    torch.testing.assert_close(particles.energy.inner, expected.energy, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(particles.hit_fraction.inner, expected.hit_fraction, rtol=0, atol=1e-2)
     decoding = [where for _, where in waits if "decode.py" in where]
-    most_steps = found.mask.shape[1] + MAX_EMPTY_STEPS
+    most_steps = particles.mask.shape[1] + MAX_EMPTY_STEPS
     assert len(decoding) <= 1 + most_steps
     assert len(waits) - len(decoding) == 4  # three selections of the refinement, and the length of the result
 

@@ -113,7 +113,7 @@ class SelfAttention(nn.Module):
 
         With `cache`, x [B, W] is one new token of each event, whose key and value are appended. Where `causal`, a token
         attends to itself and to earlier ones; padding behind it is never attended to, so that there is no `mask` (bool
-        [B, N]). Packed events have `lengths` and none of the others.
+        [B, N]). Packed events have `lengths`, but neither cache nor mask.
         """
         query, key, value = torch.split(split_heads(self.query_key_value(x), 3 * self.heads), self.heads, dim=1)
         if cache is not None:
@@ -157,7 +157,7 @@ class CrossAttention(nn.Module):
     ) -> Tensor:
         """Attend from x, float [B, N, W] or packed with `lengths`, to a memory [B, S, W] or `project` of it.
 
-        A `bias`, float [B, H, N, S], is added to the logits, in place of the mask; x may then be [B, W].
+        A `bias`, float [B, H, N, S], is added to the logits and replaces the mask; x may then be [B, W].
         """
         if isinstance(memory, Tensor):
             memory = self.project(memory)

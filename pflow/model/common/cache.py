@@ -46,7 +46,7 @@ class Compaction(NamedTuple):
 
     @classmethod
     def of(cls, stays: Tensor, sizes: Sequence[int] | None = None) -> Compaction:
-        """From `stays`, bool [B], and its `sizes` where they are on the host: a GPU is waited for only without."""
+        """From `stays`, bool [B], and its `sizes`, if they are on the host; computing them synchronises with a GPU."""
         size, n_moved = cls.sizes(stays).cpu().tolist() if sizes is None else sizes
         gaps = where(~stays[:size], n_moved)
         movers = where(stays[size:], n_moved) + size
@@ -75,7 +75,7 @@ class KVCache:
         return self._length
 
     def update(self, k_val: Tensor, v_val: Tensor) -> KeyValue:
-        """Append those of new tokens, float [B, H, S, D]; those of all so far, as views valid until the next call."""
+        """Append new tokens' keys and values, float [B, H, S, D]; return all, as views valid until the next call."""
         end = self._length + k_val.shape[2]
         if self._length == 0:
             shape = (*k_val.shape[:2], max(FIRST_LENGTH, end), k_val.shape[3])

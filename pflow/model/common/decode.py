@@ -1,4 +1,4 @@
-"""Autoregressive decoding; events that end leave. Letters: B batch, B' events that go on, T particles."""
+"""Autoregressive decoding; events that end leave. Letters: B batch, B' events still decoding, T particles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Decoder(Protocol):
         """Compute the next decoder state of each event; bool [B'], True = one more particle."""
 
     def sizes(self, goes_on: Tensor) -> Tensor:
-        """Numbers that `emit` needs on the host for the events that go on, bool [B']; int64 [K]."""
+        """Numbers that `emit` needs on the host, int64 [K]; `goes_on`, bool [B'], says which events continue."""
 
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended, after `advance`."""
@@ -42,7 +42,7 @@ class DecodedSequence(NamedTuple):
 def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device: torch.device) -> DecodedSequence:
     """Decode the particles of each of `batch` events, at most `max_particles` of all or int64 [B] of each.
 
-    A GPU is waited for once a step: how many events go on, and all else that the host must know, is read at once.
+    One GPU synchronisation a step reads the number of events still decoding with all else that the host needs.
     """
     rows = torch.arange(batch, device=device)  # the event of each row of the shrinking batch
     truncated = torch.zeros(batch, dtype=torch.bool, device=device)

@@ -193,8 +193,8 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """Encode x, float [B, S, W], with `mask` bool [B, S].
 
-        The `memory`, float [B, M, W], is that of decoder layers; `tokens`, float [B, S, ...], go to the attention of
-        each layer.
+        Decoder layers attend to `memory`, float [B, M, W]; `tokens`, float [B, S, ...], go to the attention of each
+        layer.
         """
         packing = Packing.of(mask)
         context: dict[str, Any] = {"mask": mask, **tokens}

@@ -18,7 +18,7 @@ class LossConfig:
     weights: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def complete(self, names: Iterable[str]) -> dict[str, float]:
-        """The weight of each of the losses `names`; ValueError: of another loss, negative or not finite."""
+        """The weight of each loss in `names`; ValueError: a weight of another loss, negative or not finite."""
         names = tuple(names)
         check_fields(self.weights, names, "loss.weights")
         for name, weight in self.weights.items():

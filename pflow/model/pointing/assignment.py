@@ -46,7 +46,7 @@ class Assignment(NamedTuple):
 
     query: Tensor  # float [N, W], what describes the particle to the assignment and to its head
     pairs: Pairs
-    logits: Tensor  # float [P], of the particle's fraction of what is unassigned of the item
+    logits: Tensor  # float [P], of the particle's fraction of the item's unassigned part
     hit_fraction: Tensor  # float [P], fraction of the item that is the particle's
 
 

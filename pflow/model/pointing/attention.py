@@ -80,8 +80,8 @@ class DirectionalSelfAttention(nn.Module):
     ) -> Tensor:
         """Attend; float in and out, [B, S, W] with `unit` [B, S, 3] and `mask` bool [B, S].
 
-        Packed events, [1, N, W], have `lengths` (in training); one event in evaluation, [S, W], has its `directions`,
-        in their order, in place of `unit`.
+        Packed events, [1, N, W], have `lengths` (in training); one event in evaluation, [S, W], has its `directions`
+        instead of `unit`, and is in their order.
         """
         strength = self.strength
         query, key = torch.split(self.query_key(x), self.heads * self.key_width, dim=-1)

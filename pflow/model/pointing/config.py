@@ -29,9 +29,8 @@ class PointingNetworkConfig:
         Layers of the refiner; 0: no refinement. With it, training trains the refiner only, on the output of the trained
         first stage.
     track_prior
-        Whether a particle whose seed is a track is charged is decided by a small network of its own, from what is the
-        same in every detector (`pflow.model.pointing.head.TrackIdentity`), with a track taken for a charged particle
-        before any training.
+        Whether a small network (`pflow.model.pointing.head.TrackIdentity`) decides if a particle seeded by a track is
+        charged, from features with the same meaning in every detector. Before any training, it always is.
     front
         Whether the direction to the front of the shower is one of those that the refinement's direction is a mean of.
 
@@ -81,10 +80,10 @@ class PointingDecodingConfig(DecodingConfig):
         Whether decoding continues while a track is not assigned.
     min_direction_change
         Smallest angle, rad, by which the refinement changes the direction of a particle without a track. If its new
-        direction is nearer to that of the first stage, it keeps the latter, which is the better one for an unchanged
+        direction is nearer to the first stage's, it keeps the latter, which is better for an unchanged
         shower. 0: it always has the new one.
     photon_depth
-        Directions of soft photons are those to the fronts of their showers, with weights of hits that fall by e over
+        Soft photons have the directions to the fronts of their showers, with weights of hits that fall by e over
         this depth for 1 GeV, mm (`pflow.model.pointing.shower_directions`). 0: they are the network's.
     electron_log_odds
         Added to the logit of the electron before the refinement chooses the most probable identity. The stated

@@ -42,7 +42,7 @@ class Memory(NamedTuple):
     pointer: Tensor  # float [B, 3, hidden, S], of `SeedPointer.project`
 
     def compact(self, compaction: Compaction) -> Memory:
-        """The events that go on, moved in place."""
+        """Keep the events that are still decoding, in place."""
         return Memory([layer.compact(compaction) for layer in self.layers], compaction.apply(self.pointer))
 
 
@@ -112,7 +112,7 @@ class SeedPointer(nn.Module):
         self.offset.copy_(torch.tensor([-3.0, -3.0, 0.5]))
 
     def project(self, memory: Tensor) -> Tensor:
-        """What is multiplied by states, scaled for the logits: [B, 3, hidden, S] of a memory float [B, S, W]."""
+        """Keys of a memory float [B, S, W], scaled for the logits: [B, 3, hidden, S]."""
         keys: Tensor = torch.matmul(self.token.weight, memory.transpose(1, 2)) + self.token.bias[:, None]
         keys = keys * self.hidden_width**-0.5
         return keys.view(len(memory), 3, self.hidden_width, memory.shape[1])
@@ -186,8 +186,8 @@ class ParticleDecoder(nn.Module):
         """States like x, logits of the next seed, [B, T, S] or [B, S], and of the end, [B, T, 1] or [B, 1].
 
         Of the embedded beginning and particles [B, T, W], or with `caches`, one a layer, the newest token [B, W].
-        `assigned_energy`, float [B * T * S], is that of each token before each position, GeV; `memory` is `project` of
-        the source's states, where it is at hand.
+        `assigned_energy`, float [B * T * S], is each token's energy assigned before each position, GeV; `memory` is
+        `project` of the source's states, if it was computed before.
         """
         batch, steps = len(x), 1 if x.ndim == 2 else x.shape[1]
         energy = tables.token_energy.view(batch, 1, 1, tables.n_tokens)

@@ -86,7 +86,7 @@ class BatchDecoder:
         return ~self.pointed.stop
 
     def sizes(self, goes_on: Tensor) -> Tensor:
-        """The number of pairs of a particle and an item; none on a CPU, which need not be waited for."""
+        """The number of pairs of a particle and an item; empty on a CPU, which has no queue to synchronise."""
         if self.on_cpu:
             return torch.empty(0, dtype=torch.int64)
         self.selected = self._candidates() & goes_on[:, None, None]
@@ -130,7 +130,7 @@ def refine(
 
     An energy that no track measures is the expected one: the predicted energy times the existence probability, as in
     the loss ``visible_energy``. A shower that is decoded in pieces, each with the energy of the whole, would count
-    twice. The thresholds are those of `decoding` from ``existence_threshold`` on.
+    twice. `decoding` has the thresholds, from ``existence_threshold`` on.
     """
     assert network.refiner is not None
     head, seed, log_odds = network.head, decoded.seed, decoding.electron_log_odds
@@ -176,8 +176,8 @@ def _refined_in_parts(
     parts = []
     for start in range(0, batch, size):
         of_events = itemgetter(slice(start, start + size))
-        few = DecodedParticles(*map(of_events, decoded))
-        particles, charge, assignment, is_particle = refine(network, few, source.change(of_events), decoding)
+        first_stage = DecodedParticles(*map(of_events, decoded))
+        particles, charge, assignment, is_particle = refine(network, first_stage, source.change(of_events), decoding)
         hit_fraction = assignment.pairs.dense(assignment.log_fraction.exp())
         parts.append({"is_particle": is_particle, "hit_fraction": hit_fraction, **particles.columns(charge)})
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -186,7 +186,7 @@ def _refined_in_parts(
 def _without_gaps(
     columns: dict[str, Tensor], truncated: Tensor, batch: Batch, network: PointingNetwork
 ) -> GeneratedParticles:
-    """The particles alone, those of an event one after the other."""
+    """The particles alone, without gaps between the particles of an event."""
     assert batch.readout is not None
     n_hits = batch.readout.mask.shape[1]
     is_particle, pdg = columns["is_particle"], columns["pdg"]
@@ -235,7 +235,7 @@ def explain(network: PointingNetwork, batch: Batch, decoding: PointingDecodingCo
     finally:
         handle.remove()
     columns = decoded.columns
-    found = {
+    explanation = {
         "probability.seed": torch.cat(logits).softmax(-1),
         "seed": columns["seed"][0],
         "probability.pdg": columns["pdg_logits"][0].softmax(-1),
@@ -246,5 +246,5 @@ def explain(network: PointingNetwork, batch: Batch, decoding: PointingDecodingCo
     if network.refiner is not None:
         refined = finish(network, batch, source, decoded, decoding)
         parts = [part[0] for part in (refined.hit_fraction, refined.track_fraction) if part is not None]
-        found["refined_assignment"] = torch.cat(parts, dim=-1)
-    return found
+        explanation["refined_assignment"] = torch.cat(parts, dim=-1)
+    return explanation

@@ -20,7 +20,7 @@ FAR = 2000.0
 """Distance from the vertex, along its momentum, of a track whose position at the calorimeter is not known, mm."""
 
 ITEM_FEATURES = 3
-"""Number of features of an item before those of its subdetector: log energy, layer, whether it is a track."""
+"""Number of features of an item before its one-hot subdetector: log energy, layer, whether it is a track."""
 
 LAYER, IS_TRACK = 1, 2
 """Columns of `Items.features`."""
@@ -73,7 +73,7 @@ class ItemPlaces(NamedTuple):
 
 
 class ItemSums(NamedTuple):
-    """Columns of `Items.sums`: what is summed over the items of a particle.
+    """Columns of `Items.sums`, which are summed over the items of a particle.
 
     With the fractions of the items: energy of hits and momentum of tracks, GeV; number of hits; momentum (3) of tracks,
     GeV; number and charge [e] of tracks. With the items' fractions of the particle's deposit: position; for each
@@ -131,9 +131,9 @@ class Items(NamedTuple):
 class Tables(NamedTuple):
     """An encoded source as the decoder reads it: tables of the tokens of all events, [B * S, ...], and of all items.
 
-    Fields are those of `Tokens`, `Items` and `EncodedSource`. ``item_token`` and ``token_item`` are indices into the
-    tables. ``item_direction`` is [B, 3, M]. Masks are None where there is no padding. ``n_tokens`` and ``n_items`` are
-    S and M, or -1 in a graph that is exported.
+    Fields mean the same as in `Tokens`, `Items` and `EncodedSource`. ``item_token`` and ``token_item`` are indices into
+    the tables. ``item_direction`` is [B, 3, M]. Masks are None where there is no padding. ``n_tokens`` and ``n_items``
+    are S and M, or -1 in a graph that is exported.
     """
 
     states: Tensor
@@ -206,7 +206,7 @@ class EncodedSource(NamedTuple):
 
 def cosines(unit: Tensor, direction: Tensor) -> Tensor:
     """Cosines double [B, T, M] between unit vectors [B, T, 3] and [B, 3, M]."""
-    # In double precision: what is within an angle must not depend on the rounding of the products.
+    # In double precision: which items are within an angle must not depend on the rounding of the products.
     with torch.autocast(unit.device.type, enabled=False):
         return unit.double() @ direction.double()
 
@@ -217,12 +217,12 @@ def gather(values: Tensor, index: Tensor) -> Tensor:
         return values[0].index_select(0, index[0])[None]
     # One index along one axis: with several indices it takes several times as long on a CPU.
     begin = torch.arange(values.shape[0], device=values.device)[:, None] * values.shape[1]
-    found = values.flatten(0, 1).index_select(0, (begin + index).flatten())
-    return found.view(*index.shape, *values.shape[2:])
+    rows = values.flatten(0, 1).index_select(0, (begin + index).flatten())
+    return rows.view(*index.shape, *values.shape[2:])
 
 
 def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens, Items]:
-    """Tokens and items of the readout of a batch; ValueError if there is none."""
+    """Tokens and items of the readout of a batch; ValueError if the batch has no readout."""
     readout = batch.readout
     if readout is None:
         raise ValueError("readout: the batch has none; the tokeniser's configuration must ask for it")
@@ -262,14 +262,15 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
     )
     item_mask = torch.cat([readout.mask, readout.track_mask], dim=1)
     item_order = torch.ones_like(item_token).cumsum(1) - 1
-    at = torch.where(item_mask, item_token, is_track.shape[1])  # padding behind all tokens
+    token = torch.where(item_mask, item_token, is_track.shape[1])  # padding behind all tokens
+    no_item = functional.pad(torch.zeros_like(is_track, dtype=torch.int64), (0, 1))
     tokens = Tokens(
         mask=torch.cat([batch.hits.mask, readout.track_mask], dim=1),
         energy=torch.cat([token_energy, momentum], dim=1),
         is_track=is_track,
         frames=torch.cat(frames, dim=-1),
         tracks=torch.cat(tracks, dim=-1),
-        item=functional.pad(torch.zeros_like(is_track, dtype=torch.int64), (0, 1)).scatter(1, at, item_order)[:, :-1],
+        item=no_item.scatter(1, token, item_order)[:, :-1],
     )
 
     item_position = torch.cat([readout.position, track_position], dim=1)

@@ -71,9 +71,9 @@ class Particles(NamedTuple):
     log_energy: Tensor  # float [N], ln(E / GeV)
     direction: Tensor  # float [N, 3], unit vector
     energy_log_sigma: Tensor  # float [N], logarithm of the standard deviation of ln E
-    direction_log_sigma: Tensor  # float [N], of that of each of the two angles in the tangent plane, rad
+    direction_log_sigma: Tensor  # float [N], log standard deviation of each tangent-plane angle, rad
     by_track: Tensor  # bool [N], charged and with a track as seed, whose momentum they have
-    track_charge: Tensor  # float [N], sign of the charge of the track that is the seed; 0: it is none
+    track_charge: Tensor  # float [N], charge sign of the seed track; 0 for a hit
     deposit: Tensor  # float [N], energy of the assigned hits, GeV
     pooled: Tensor  # float [N, W], mean memory of the assigned items, weighted by energy
 
@@ -94,7 +94,7 @@ class Particles(NamedTuple):
         )
 
     def columns(self, charge: Tensor) -> dict[str, Tensor]:
-        """What is decoded of the particles by name; `charge`, int64 [N], is the chosen one."""
+        """Columns of the decoded particles by name; `charge`, int64 [N], is the chosen class."""
         return {
             "charge": charge,
             "pdg": self.identity,

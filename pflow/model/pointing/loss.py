@@ -19,7 +19,7 @@ LOSSES = (
     *("pointer", "eos", "assignment", "pdg", "charge", "energy", "direction"),
     *("refined_assignment", "existence", "visible_energy"),
 )
-"""Names of the losses; the last three are those of the refinement."""
+"""Names of the losses; the last three are the refinement's."""
 
 EPS_VISIBLE = 0.1
 """Added to the energies of events before the logarithm, GeV."""
@@ -35,7 +35,7 @@ class PointingLoss(nn.Module):
     First stage. ``pointer``: minus the logarithm of the probability of a suitable seed, each token weighted by how
     suitable it is. ``eos``: the same of the end, summed over events and divided by the number of particles like the
     pointer's: with equal weights both are the likelihood of the sequence, and the probability of the end is calibrated.
-    ``assignment``: binary cross-entropy of the fraction of what is unassigned of each item, weighted by the unassigned
+    ``assignment``: binary cross-entropy of the fraction of each item's unassigned part, weighted by the unassigned
     fraction times the square root of the energy, normalised for each particle.
 
     Refinement. ``refined_assignment``: cross-entropy of the fractions of each item, weighted by the square root of its

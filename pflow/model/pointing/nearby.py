@@ -65,7 +65,7 @@ class Directions:
 def _jet_axis(unit: Tensor) -> Tensor:
     """About the axis to which most of the directions double [S, 3] are close, either way; double [3]."""
     spread = unit.t() @ unit
-    for _ in range(4):  # its 16th power, of which the largest eigenvector remains
+    for _ in range(4):  # in its 16th power the largest eigenvector dominates
         spread = spread @ spread
         spread = spread / spread.square().sum().clamp(min=1e-300).sqrt()
     return normalise(spread[spread.square().sum(1).argmax()])
@@ -80,8 +80,8 @@ def slices_nearby(query: Tensor, key: Tensor, directions: Directions, strength: 
     """First token that counts, and the one after the last, for each head and block of tokens, int64 [2, H, B].
 
     Of queries and keys [S, H, K], in the order of the directions, and strengths [H]. The weight of a token at the
-    distance d is at most exp(|q| max |k| - q . k - lambda d^2 / 2) of that of the token itself, whose key is k, and
-    there are S.
+    distance d is at most exp(|q| max |k| - q . k - lambda d^2 / 2) times the token's weight for itself (key k),
+    and there are S.
     """
     angle = directions.angle
     length = torch.ones_like(angle).sum()

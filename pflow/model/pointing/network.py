@@ -2,8 +2,9 @@
 
 A decoder step points at the token where the next particle starts (its seed) or ends the sequence. Given the seed, hits
 and tracks are assigned to the particle, hit by hit even where tokens are sums of hits. From these the head computes
-proxies (energy sum, log-weighted barycentre, track momentum) and corrects them. The next step knows what is assigned.
-Where there is a refiner, it assigns hits and tracks anew to all decoded particles, and the head predicts them again.
+proxies (energy sum, log-weighted barycentre, track momentum) and corrects them. The next step knows which
+fractions are assigned. A refiner, if there is one, reassigns hits and tracks to all decoded particles, and the head
+predicts them again.
 
 Letters: B batch, S source tokens, M items (hits, then tracks), T particles, W width.
 """

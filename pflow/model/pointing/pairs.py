@@ -1,6 +1,6 @@
 """Pairs of a particle and an item (hit or track) that it may be assigned.
 
-What is computed of pairs is written once, for any of the layouts: `PairList` of the particles of a batch, and
+Each computation on pairs is written once, for either layout: `PairList` of the particles of a batch, and
 `PairsOfOne` particle, where look-ups of particles fall away. Values of pairs are rows, [F, P], so that each operation
 goes through memory once; values of particles are columns, [N, F].
 
@@ -17,8 +17,8 @@ from torch import Tensor
 from pflow.model.common.cache import where
 
 MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH = 0.01, 0.005
-"""Items of which less is unassigned are in no pair: there are ever fewer pairs in the course of the decoding. The width
-is that of the unassigned fraction over which what can be assigned of it falls to none."""
+"""Items with a smaller unassigned fraction are in no pair: the number of pairs shrinks as hits are assigned. Over the
+width above it, the part of the unassigned fraction that can be assigned falls to 0."""
 
 
 class PairList(NamedTuple):
@@ -26,7 +26,7 @@ class PairList(NamedTuple):
 
     item: Tensor  # int64 [P], indices into B * M
     particle: Tensor  # int64 [P], indices into B * T
-    at: Tensor  # int64 [P], indices into B * T * M
+    flat: Tensor  # int64 [P], indices into B * T * M
     event: Tensor  # int64 [P], indices into B
     shape: tuple[int, int, int]  # B, T and M
 
@@ -37,39 +37,39 @@ class PairList(NamedTuple):
         if size is None:
             event, step, item = selected.nonzero(as_tuple=True)
             particle = step if batch == 1 else event * steps + step
-            at = particle * n_items + item
+            flat = particle * n_items + item
         else:
-            at = where(selected.flatten(), size)
-            particle, item = at // n_items, at % n_items
+            flat = where(selected.flatten(), size)
+            particle, item = flat // n_items, flat % n_items
             event = particle // steps
         if batch > 1:
             item = event * n_items + item
-        return cls(item, particle, at, event, (batch, steps, n_items))
+        return cls(item, particle, flat, event, (batch, steps, n_items))
 
     def values(self, values: Tensor) -> Tensor:
-        """Of values [B, T, M] those of the pairs, [P]."""
+        """The pairs' values, [P], of [B, T, M]."""
         # One index along one axis: with several indices it takes three times as long on a CPU.
-        return values.flatten().index_select(0, self.at)
+        return values.flatten().index_select(0, self.flat)
 
     def dense(self, values: Tensor) -> Tensor:
         """Values float [P] of the pairs in a tensor of zeros [B, T, M]."""
         batch, steps, n_items = self.shape
-        return values.new_zeros(batch * steps * n_items).scatter(0, self.at, values).view(self.shape)
+        return values.new_zeros(batch * steps * n_items).scatter(0, self.flat, values).view(self.shape)
 
     def of_items(self, values: Tensor) -> Tensor:
-        """Of values [B * M, ...] that of each pair's item, [P, ...]."""
+        """The value of each pair's item, [P, ...], of [B * M, ...]."""
         return values.index_select(0, self.item)
 
     def item_rows(self, values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Of values [B * M, F] that of each pair's item, [F, P] of `dtype`."""
+        """The values of each pair's item, [F, P] of `dtype`, of [B * M, F]."""
         return _rows(values, self.item, dtype or values.dtype)
 
     def of_particles(self, values: Tensor) -> Tensor:
-        """Of values [N, ...] that of each pair's particle, [P, ...] or what counts as that in a sum or product."""
+        """The value of each pair's particle, of [N, ...]: [P, ...], or a tensor that broadcasts to it."""
         return values.index_select(0, self.particle)
 
     def particle_rows(self, values: Tensor) -> Tensor:
-        """Of values [N, F] that of each pair's particle, [F, P] or what counts as that in a sum or product."""
+        """The values of each pair's particle, of [N, F]: [F, P], or a tensor that broadcasts to it."""
         return _rows(values, self.particle, values.dtype)
 
     def sums(self, rows: Tensor) -> Tensor:
@@ -86,8 +86,8 @@ class PairList(NamedTuple):
         batch, steps, _ = self.shape
         n_tokens = states.shape[0] // max(batch, 1)
         states = states.view(batch, n_tokens, states.shape[-1])
-        at = (self.particle - self.event) * n_tokens + token  # tokens of an event begin at the event's number times S
-        on_tokens = weight.new_zeros(batch * steps * n_tokens).index_add(0, at, weight).view(batch, steps, n_tokens)
+        index = (self.particle - self.event) * n_tokens + token  # an event's tokens begin at its number times S
+        on_tokens = weight.new_zeros(batch * steps * n_tokens).index_add(0, index, weight).view(batch, steps, n_tokens)
         return (on_tokens @ states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)).flatten(0, 1)
 
 
@@ -132,7 +132,7 @@ Pairs = PairList | PairsOfOne
 
 
 def _rows(values: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
-    """Values [N, F] at an index [P], each of the F in a row of its own: [F, P]."""
+    """Values [N, F] at an index [P], a row for each column: [F, P]."""
     # Row by row into place: a copy of [P, F] that is then transposed takes ten times as long on a CPU.
     return values.t().gather(1, index.expand(values.shape[1], -1)).to(dtype)
 

@@ -54,7 +54,7 @@ class PointingReconstructor(Reconstructor):
 
     @property
     def first_stage_modules(self) -> tuple[str, ...]:
-        """All but the refiner, where there is one."""
+        """The modules of the first stage, if there is a refiner; else none."""
         return () if self.network.refiner is None else tuple(f"network.{name}" for name in FIRST_STAGE)
 
     @property
@@ -78,8 +78,8 @@ class PointingReconstructor(Reconstructor):
         else:
             if self.training_config.joint:
                 first = self.loss(self._teacher_forcing(source, batch.target))
-            found = decode_and_match(self.network, source, batch.target, self._decoding(None))
-            output = refine_matched(self.network, source, batch.target, *found)
+            matched = decode_and_match(self.network, source, batch.target, self._decoding(None))
+            output = refine_matched(self.network, source, batch.target, *matched)
         losses = self.loss(output)
         if first:
             total = losses["total"] + first["total"]
@@ -102,11 +102,11 @@ class PointingReconstructor(Reconstructor):
         return explain(self.network, batch, self._decoding(None))
 
     def _teacher_forcing(self, source: EncodedSource, target: Target) -> TeacherForcing:
-        own = self.own_particles
-        if own is None:
-            own = float(torch.rand(())) < SCHEDULED_SAMPLING_PROB
-        own = own and self.network.training
-        return teacher_forcing(self.network, source, target, self.training_config, own_particles=own)
+        sampled = self.own_particles
+        if sampled is None:
+            sampled = float(torch.rand(())) < SCHEDULED_SAMPLING_PROB
+        sampled = sampled and self.network.training
+        return teacher_forcing(self.network, source, target, self.training_config, own_particles=sampled)
 
     def _decoding(self, decoding: DecodingConfig | None) -> PointingDecodingConfig:
         chosen = self.decoding if decoding is None else decoding

@@ -45,7 +45,7 @@ class RefinementOutput(NamedTuple):
 def decode_and_match(
     network: PointingNetwork, source: EncodedSource, target: Target, decoding: PointingDecodingConfig
 ) -> tuple[DecodedParticles, Target]:
-    """Decode with the first stage as a reconstruction does, and `match` what is decoded to target particles.
+    """Decode with the first stage as a reconstruction does, and `match` the decoded particles to target particles.
 
     The network, which has a refiner, decodes in evaluation mode, without dropout, and in full precision. ValueError:
     the target has no fractions of hits and tracks.
@@ -102,7 +102,7 @@ def match(
     """Match each decoded particle to at most one target particle, with the largest total common energy.
 
     A decoded particle with the track of a target particle as its seed is matched to it. Others need `MIN_OVERLAP`: hits
-    count by their energy, tracks by their momentum. `fraction`, float [B, R, M], is that of the targets. Returns the
+    count by their energy, tracks by their momentum. `fraction`, float [B, R, M], has the targets' items. Returns the
     decoded particles in another order, matched ones first, in the order of the targets, and the target of each; padding
     for those that are not matched.
     """
@@ -114,7 +114,7 @@ def match(
     possible = same_track | (common >= MIN_OVERLAP * total.clamp(min=1e-9))
     possible &= decoded.mask[..., None] & target.mask[:, None]
     gain = torch.where(possible, common + 1e-6 + 1e6 * same_track, 0.0).double()
-    # A GPU is waited for once, with the numbers of decoded particles, and not for what goes back to it.
+    # One GPU synchronisation reads these, with the numbers of decoded particles; copying the result back needs none.
     values = torch.cat([gain, decoded.mask[..., None]], dim=-1).cpu().numpy()
     matches = [_match_event(event[:, :-1], int(event[:, -1].sum())) for event in values]
     both = torch.from_numpy(np.stack([np.stack(part) for part in zip(*matches, strict=True)]))

@@ -1,8 +1,8 @@
 """The refiner: hits and tracks are reassigned to all decoded particles at once; particles that do not exist get none.
 
 In decoding, hits are assigned to earlier particles before later ones, to which they may fit better, are known. The
-refiner sees all particles: each has a logit for each item, these and that of no particle are normalised item by item,
-and particles with a small existence probability get nothing.
+refiner sees all particles: each has a logit for each item, the fractions are a softmax over the particles and
+'unassigned', per item, and particles with a small existence probability get nothing.
 
 Letters: B batch, T decoded particles, S source tokens, M items (hits, then tracks), P pairs of a particle and an item,
 Q pairs of particles, W width.
@@ -33,8 +33,8 @@ MIN_COSINE = math.cos(0.15)
 """Cosine of the angle to a seed within which all items are in its particle's pairs; items beyond are far."""
 
 EPS_FRACTION = 0.01
-"""Added to the first stage's fractions before the logarithm. Far items of which a particle had more are in its
-pairs."""
+"""Added to the first stage's fractions before the logarithm. A far item is in a pair if the particle had a larger
+fraction of it."""
 
 FAR_WEIGHT_WIDTH = 0.002
 """The weight of far items rises from 0 to 1 as their fraction rises from `EPS_FRACTION` by this width: with a jump
@@ -91,9 +91,9 @@ class PairwiseMessages(nn.Module):
         both = mask[:, :, None] & mask[:, None] & (order[:, None] != order)
         event, to, by = both.nonzero(as_tuple=True)
         to, by = event * n + to, event * n + by  # receiver and sender of each pair, [Q]
-        start, end = (direction.flatten(0, 1).index_select(0, at) for at in (to, by))
+        start, end = (direction.flatten(0, 1).index_select(0, index) for index in (to, by))
         angle = (end - start).square().sum(-1).clamp(min=1e-12).sqrt()  # rad, for small angles
-        energies = (log_energy.flatten().to(angle.dtype).index_select(0, at) / 2.0 for at in (to, by))
+        energies = (log_energy.flatten().to(angle.dtype).index_select(0, index) / 2.0 for index in (to, by))
         pairs = PairList.where(hit_fraction > MIN_SLOPE_FRACTION)
         fraction = pairs.values(hit_fraction)
         full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
@@ -154,7 +154,7 @@ class RefinedAssignment(NamedTuple):
 
 
 class Refiner(nn.Module):
-    """Reassign hits and tracks; initially the fractions are those of the first stage."""
+    """Reassign hits and tracks; initially the fractions are the first stage's."""
 
     def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class Refiner(nn.Module):
 
     @torch.no_grad()
     def set_initial_values(self) -> None:
-        """Set the initial result to that of the first stage, with large existence probabilities."""
+        """Set the initial result to the first stage's, with large existence probabilities."""
         last = (self.query_update[-1], self.pair_logits.out[-1], self.unassigned, self.existence[-1], self.describe[-1])
         for layer in last:
             layer.weight.zero_()  # type: ignore[operator]
@@ -204,26 +204,26 @@ class Refiner(nn.Module):
         query = particles.query + self.query_update(torch.cat([x, gather(states, seed)], dim=-1))
         existence_logit = self.existence(x).squeeze(-1)
         probability = existence_logit.sigmoid()
-        kept = mask & ~(probability < _min_probability(probability, mask, existence_threshold))
+        exists = mask & ~(probability < _min_probability(probability, mask, existence_threshold))
 
         near = source.cosines(seed) > MIN_COSINE
         within = near | (fraction > EPS_FRACTION)
         pairs = PairList.where(within & mask[..., None] & source.items.mask[:, None])
-        own = pairs.values(fraction)
-        weight = ramp_up(own, EPS_FRACTION + FAR_WEIGHT_WIDTH, width=FAR_WEIGHT_WIDTH)
+        first_fraction = pairs.values(fraction)
+        weight = ramp_up(first_fraction, EPS_FRACTION + FAR_WEIGHT_WIDTH, width=FAR_WEIGHT_WIDTH)
         weight = torch.where(pairs.values(near), 1.0, weight.clamp(min=MIN_FAR_WEIGHT))
-        others = pairs.of_items(assigned.flatten()) - own
-        items, known = self.pair_logits.items(states, source.items), torch.stack([own, others])
+        others = pairs.of_items(assigned.flatten()) - first_fraction
+        items, known = self.pair_logits.items(states, source.items), torch.stack([first_fraction, others])
         seed = source.in_tables(seed).flatten()
         logits = self.pair_logits(query.flatten(0, 1), seed, tables, items.flatten(0, 1), known, pairs)
-        exists = pairs.of_particles(functional.logsigmoid(existence_logit).flatten())
-        logits = logits + (weight * (own + EPS_FRACTION)).log() + exists
-        logits = logits.masked_fill(pairs.of_particles(~kept.flatten()), DROPPED_LOGIT)
+        log_existence = pairs.of_particles(functional.logsigmoid(existence_logit).flatten())
+        logits = logits + (weight * (first_fraction + EPS_FRACTION)).log() + log_existence
+        logits = logits.masked_fill(pairs.of_particles(~exists.flatten()), DROPPED_LOGIT)
         unassigned_logit = self.unassigned(gelu(items)).squeeze(-1) + (1.0 - assigned + EPS_FRACTION).log()
         total = _log_sum(logits, pairs.item, unassigned_logit.flatten())
         log_fraction = logits - total.index_select(0, pairs.item)
         log_unassigned = unassigned_logit - total.view_as(unassigned_logit)
-        return RefinedAssignment(query, pairs, log_fraction, log_unassigned, existence_logit, kept)
+        return RefinedAssignment(query, pairs, log_fraction, log_unassigned, existence_logit, exists)
 
 
 def _min_probability(probability: Tensor, mask: Tensor, threshold: float) -> Tensor:

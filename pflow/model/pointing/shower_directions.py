@@ -31,7 +31,7 @@ CORE_RADIUS, CORE_RADIUS_WIDTH = 20.0, 10.0
 """Distance from the axis from which hits do not count; their weight falls from 1 to 0 over the width before it, mm."""
 
 FULL_ENERGY = 8.0
-"""Energy at which the front and the network's own direction have equal weights, GeV."""
+"""A shower of this energy gives the front and the network's own direction equal weights, GeV."""
 
 MAX_CHANGE = 0.02
 """Angle between the two from which the network's stays, rad: the hits of a converted photon are not around its line."""
@@ -40,7 +40,7 @@ MAX_CHANGE = 0.02
 def front_direction(showers: Showers, pairs: Pairs, *, depth: float) -> Tensor:
     """Unit vectors to the barycentres of the fronts of showers, float [N, 3]; null vectors without hits.
 
-    Weights are those of the log-weighted barycentre times exp(-d / lambda) for a depth d along the shower's axis, with
+    Weights are the log-weighted barycentre's times exp(-d / lambda) for a depth d along the shower's axis, with
     lambda = `depth` sqrt(E / GeV) in mm, within a core around the axis that these weights give.
     """
     position = showers.position
@@ -63,7 +63,7 @@ def front_direction(showers: Showers, pairs: Pairs, *, depth: float) -> Tensor:
 def with_front_direction(
     direction: Tensor, is_photon: Tensor, showers: Showers, pairs: Pairs, *, depth: float
 ) -> Tensor:
-    """Unit vectors double [N, 3], those of photons joined with the directions to the fronts of their showers.
+    """Unit vectors double [N, 3]; photons' are averaged with the directions to the fronts of their showers.
 
     The weight of the front is 1 / (1 + (E / `FULL_ENERGY`)^4): above, the network's own direction is the better one.
     `is_photon` is bool [N]; `depth` is as in `front_direction`.

@@ -69,7 +69,7 @@ class Showers(NamedTuple):
     weight: Tensor  # float [1, P], `log_weights` of it
     energy: Tensor  # float [N, 1], of the hits, GeV
     sums: Tensor  # float [N, 8], `ItemSums.by_fraction` of the items
-    presence: Tensor  # float [N, 1], 0 where there are no hits, 1 where their energy is that of a shower
+    presence: Tensor  # float [N, 1], 0 without hits, 1 where their energy suffices for a shower
     centre: Tensor  # float [N, 3], sum of positions by weight, mm
     norm: Tensor  # float [N, 1], sum of weights
     linear_centre: Tensor  # float [N, 3], barycentre weighted by energy, mm
@@ -130,7 +130,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
     energy, track_energy = torch.split(energies, 1, dim=1)
 
     along_tracks = normalise(momenta + 1e-6 * seed_unit)
-    centre, linear = (normalise(one) for one in (showers.centre, showers.linear_centre))
+    centre, linear = normalise(showers.centre), normalise(showers.linear_centre)
     direction = _between(along_tracks, centre, presence)
     linear = _between(direction, linear, presence)
     by_tracks = _between(direction, along_tracks, ramp_up(track_energy, TRACK_MOMENTUM, width=TRACK_MOMENTUM_WIDTH))

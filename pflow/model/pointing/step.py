@@ -1,4 +1,4 @@
-"""One decoder step: from what is decoded so far to the next particle, and whether there is one.
+"""One decoder step: from the particles decoded so far to the next particle, or the end.
 
 Of tensors alone, so that the same lines decode batches (`pflow.model.pointing.generate`), are traced for the export
 (`pflow.export.pointing`), and, with all steps at once after known particles, train (`forced` here, and
@@ -52,7 +52,7 @@ class State(NamedTuple):
         )
 
     def compact(self, compaction: Compaction) -> State:
-        """The events that go on, moved in place but for what is in the last particles, too."""
+        """Keep the events that are still decoding; in place, except for the copied last particles."""
         batch = len(self.embedded)
         parts = self._replace(embedded=self.embedded.clone())
         return State(*(compaction.apply(part.view(batch, -1)).view(-1, *part.shape[1:]) for part in parts))
@@ -75,7 +75,7 @@ def step(
     memory: Memory,
     decoding: PointingDecodingConfig,
 ) -> tuple[State, dict[str, Tensor], Tensor]:
-    """A step of one event: the state after it, the particle [1, ...] by column, and, bool [1], whether it is none."""
+    """A step of one event: the state after it, the particle [1, ...] by column, and `stop`, bool [1]."""
     pointed = point(network, tables, state, caches, memory, decoding)
     pairs = PairsOfOne(candidates(tables, state, pointed).nonzero().squeeze(1))
     following, row = emit(network, tables, state, pointed, pairs, decoding)
@@ -92,8 +92,8 @@ def point(
 ) -> Pointed:
     """Decode the next state of each event, and choose the most probable seed of its particle.
 
-    Decoding stops when the probability of the end reaches ``eos_threshold``; with ``require_all_tracks`` it then goes
-    on with seeds at the tracks of which less than half is assigned.
+    Decoding stops when the probability of the end reaches ``eos_threshold``; with ``require_all_tracks`` it then
+    seeds particles at the tracks that are less than half assigned.
     """
     batch = len(state.embedded)
     states, logits, eos_logit = network.decoder(state.embedded, tables, state.assigned_energy, caches, memory)
@@ -114,8 +114,8 @@ def candidates(tables: Tables, state: State, pointed: Pointed) -> Tensor:
     seed = _in_tables(pointed.seed, tables)
     unit = ItemPlaces.of(TokenFrames.of(tables.token_frames.index_select(0, seed)).place).unit
     near = selected(unit.view(batch, 1, 3), tables, state.unassigned.view(batch, 1, tables.n_items))
-    own = tables.token_item.index_select(0, seed)
-    return near.view(-1).scatter(0, own, own >= 0)
+    seed_item = tables.token_item.index_select(0, seed)
+    return near.view(-1).scatter(0, seed_item, seed_item >= 0)
 
 
 def emit(
@@ -134,20 +134,20 @@ def emit(
     unassigned = pairs.of_items(state.unassigned)
     assignment, particles = particles_of(network, tables, pointed.states, seed, unassigned, pairs)
     charge = network.head.choose_charge(particles)
-    fraction = taken = assignment.hit_fraction
+    fraction = removed = assignment.hit_fraction
     if decoding.require_all_tracks:  # the seed's track is the particle's in any case
-        own = pairs.item == pairs.of_particles(tables.token_item.index_select(0, seed))
-        is_forced = own & pairs.of_particles(pointed.forced)
-        fraction, taken = torch.where(is_forced, 1.0, fraction), torch.where(is_forced, unassigned, taken)
+        is_seed = pairs.item == pairs.of_particles(tables.token_item.index_select(0, seed))
+        is_forced = is_seed & pairs.of_particles(pointed.forced)
+        fraction, removed = torch.where(is_forced, 1.0, fraction), torch.where(is_forced, unassigned, removed)
     token = pairs.of_items(tables.item_token)
-    deposit = taken * pairs.of_items(tables.item_weight)
+    deposit = removed * pairs.of_items(tables.item_weight)
     is_large = particles.log_energy >= network.min_log_energy
     has_track = pairs.any((fraction >= 0.5) & tables.token_is_track.index_select(0, token))
     min_deposit = MIN_DEPOSIT_FRACTION * math.exp(network.min_log_energy)  # GeV
     counts = is_large & ((particles.deposit >= min_deposit) | has_track)
     following = State(
         embedded=network.decoder.embed(particles.as_previous(seed, charge=charge), tables),
-        unassigned=state.unassigned.scatter(0, pairs.item, unassigned - taken),
+        unassigned=state.unassigned.scatter(0, pairs.item, unassigned - removed),
         assigned_energy=state.assigned_energy.scatter_add(0, token, deposit),
         empty_steps=torch.where(counts, 0, state.empty_steps + 1),
     )

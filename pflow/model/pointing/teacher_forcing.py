@@ -57,8 +57,8 @@ def teacher_forcing(
     """Predict each particle of a target with fractions of hits and tracks after the particles before it.
 
     In training mode the order of the targets has noise, and some are deferred. With `own_particles` the particles
-    before are the network's own predictions (Bengio et al. 2015, scheduled sampling), so that it learns to go on after
-    its own mistakes and to find what it has left out.
+    before are the network's own predictions (Bengio et al. 2015, scheduled sampling), so that it learns to recover
+    from its own mistakes and to find what it has left out.
     """
     if network.training:
         target = reordered(target, training.deferred_target_prob, energy_std=network.energy_scale.std)
@@ -78,21 +78,21 @@ def teacher_forcing(
     )
     if own_particles:
         with torch.no_grad():
-            own = _run(network, source, tables, target, previous, assigned, weight)
-        previous = own.particles.as_previous(own.seed)
-        assigned = _before(own.pairs.dense(own.assignment.hit_fraction))
-    found = _run(network, source, tables, target, previous, assigned, weight)
-    pairs = found.pairs
+            sampled = _run(network, source, tables, target, previous, assigned, weight)
+        previous = sampled.particles.as_previous(sampled.seed)
+        assigned = _before(sampled.pairs.dense(sampled.assignment.hit_fraction))
+    prediction = _run(network, source, tables, target, previous, assigned, weight)
+    pairs = prediction.pairs
     unassigned = 1.0 - pairs.values(assigned[:, :-1])
     return TeacherForcing(
         target=target,
-        pointer=found.logits.log_softmax(-1),
+        pointer=prediction.logits.log_softmax(-1),
         seed_weight=weight,
-        logits=found.assignment.logits,
+        logits=prediction.assignment.logits,
         target_fraction=(pairs.values(fraction) / unassigned.clamp(min=1e-3)).clamp(max=1.0),
         weight=pairs.of_items(tables.item_weight).sqrt() * unassigned,
         pairs=pairs,
-        particles=found.particles.view(*target.mask.shape),
+        particles=prediction.particles.view(*target.mask.shape),
     )
 
 

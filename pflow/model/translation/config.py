@@ -31,7 +31,7 @@ class TranslationNetworkConfig:
     source
         ``hits``; ``cross``: hits attend to tracks; ``typed``: hits, tracks and tracker hits as one sequence.
     width, heads, feedforward
-        Token width of the encoder (`n_projections` times that of the decoder), attention heads, hidden width.
+        Token width of the encoder (`n_projections` times the decoder's), attention heads, hidden width.
     embedder, embedder_layers
         Hidden layers of the embedders as wide as a token (``v1``) or twice as wide (``v2``), and how many linear maps
         they have; None: 2 (v1, F -> W -> W) or 3 (v2, F -> 2 W -> 2 W -> W).
@@ -87,7 +87,7 @@ class TranslationNetworkConfig:
         return (self.n_projections or 1) * self.width
 
     def embedder_widths(self, width: int) -> list[int]:
-        """Widths of an embedder's layers behind its input, the last of which is the token's `width`."""
+        """Widths of an embedder's layers behind its input; the last is the token's `width`."""
         wide = self.embedder == "v2"
         layers = self.embedder_layers or (3 if wide else 2)
         return [width * (1 + wide)] * (layers - 1) + [width]

@@ -1,6 +1,6 @@
 """Decoder steps of the translation models, and what the network saw and weighed in each of them.
 
-Letters: B batch, B' events that go on, S source tokens with bos and eos, T particles, H heads, V classes of a head,
+Letters: B batch, B' events still decoding, S source tokens with bos and eos, T particles, H heads, V classes of a head,
 special ones included.
 """
 
@@ -41,7 +41,7 @@ def next_tokens(
     x = network.decoder(network.target(tokens, first=first), memory, memory_mask=memory_mask, caches=caches)
     prediction = {name: value[:, 0] for name, value in network.heads(x).items()}
     token = network.special.choose(prediction, eos_threshold=eos_threshold)
-    ended = token.ended & prediction["energy"].isfinite()  # NaN goes on: who decodes must see it
+    ended = token.ended & prediction["energy"].isfinite()  # NaN does not end the event: the caller must see it
     continuous = {name: prediction[name] for name in ("energy", "direction")}
     return ended, {"charge": token.charge, "pdg": token.pdg, **continuous, "score": token.score}
 
@@ -49,7 +49,7 @@ def next_tokens(
 class TranslationDecoder:
     """Decoder state of a batch (`pflow.model.common.decode.Decoder`).
 
-    Keys and values of the source are projected once, and those of the decoded tokens are kept.
+    Keys and values of the source are projected once, and the decoded tokens' are cached.
     """
 
     def __init__(self, network: TranslationNetwork, batch: Batch, decoding: DecodingConfig) -> None:

@@ -116,7 +116,7 @@ class TargetEmbedder(nn.Module):
         self.embed = TokenEmbedder(features=self.n_charge + self.n_pdg + 4, width=width, special=special, config=config)
 
     def forward(self, tokens: TargetTokens, *, first: int = 0) -> Tensor:
-        """Embed `tokens` [B, T], the first of which has index `first` in its sequence; float [B, T, W]."""
+        """Embed `tokens` [B, T], which begin at index `first` of their sequence; float [B, T, W]."""
         special = (tokens.kind != SAMPLE)[..., None]
         charge = functional.one_hot(self.special.index(tokens.charge, tokens.kind), self.n_charge)
         pdg = functional.one_hot(self.special.index(tokens.pdg, tokens.kind), self.n_pdg)

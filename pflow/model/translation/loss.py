@@ -33,7 +33,7 @@ class TranslationLoss(nn.Module):
         target = batch.target
         assert target is not None  # checked by the network
         losses = {name: _cross_entropy(prediction[name], label) for name, label in self.special.labels(target).items()}
-        energy, direction = (prediction[name][:, :-1].float() for name in ("energy", "direction"))  # not those of eos
+        energy, direction = (prediction[name][:, :-1].float() for name in ("energy", "direction"))  # without eos
         losses["energy"] = _mean_square_error(energy[..., None], target.energy[..., None], target.mask)
         losses["direction"] = _mean_square_error(direction, target.direction, target.mask)
         return with_total(losses, self.weights)

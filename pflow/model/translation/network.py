@@ -85,8 +85,8 @@ class Source(nn.Module):
         x = torch.cat([tokens for tokens, _ in parts.values()], dim=1)
         mask = None
         if any(mask is not None for _, mask in parts.values()):
-            whole = [torch.ones_like(x[..., 0], dtype=torch.bool) if m is None else m for x, m in parts.values()]
-            mask = torch.cat(whole, dim=1)
+            masks = [torch.ones_like(x[..., 0], dtype=torch.bool) if m is None else m for x, m in parts.values()]
+            mask = torch.cat(masks, dim=1)
         return Memory(self.encoder(x, mask=mask, memory=memory, memory_mask=memory_mask), mask)
 
 
@@ -156,8 +156,8 @@ class Decoder(nn.Module):
         past = caches if caches is not None else [None] * len(memory)
         n = self.n_projections
         for i, layer in enumerate(self.layers):
-            own = i if n is None else slice(i * n, (i + 1) * n)
-            x = layer(x, memory[own], memory_mask=memory_mask, causal=True, cache=past[own])
+            index = i if n is None else slice(i * n, (i + 1) * n)
+            x = layer(x, memory[index], memory_mask=memory_mask, causal=True, cache=past[index])
         return self.norm(x)  # type: ignore[no-any-return]
 
 

@@ -37,9 +37,9 @@ def kind_of_input(mask: Tensor) -> Tensor:
 
 def kind_of_next(mask: Tensor) -> Tensor:
     """Kinds of the decoder's output, the particles and eos: bool [B, T] to int64 [B, T + 1]."""
-    here = functional.pad(mask, (0, 1), value=False)
+    is_particle = functional.pad(mask, (0, 1), value=False)
     before = functional.pad(mask, (1, 0), value=True)
-    return here * SAMPLE + (before & ~here) * EOS
+    return is_particle * SAMPLE + (before & ~is_particle) * EOS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,8 +78,8 @@ class SpecialTokens:
     def choose(self, prediction: Mapping[str, Tensor], *, eos_threshold: float = 0.5) -> NextToken:
         """Next tokens from the heads' logits [B, V], each the most probable.
 
-        The sequence ends where eos is. Its logit is compared less the logit of the threshold, so that of eos and one
-        other class eos is the most probable if its probability is above the threshold.
+        The sequence ends where eos is. The logit of the threshold is subtracted from eos's: between eos and one other
+        class, eos is chosen if its probability is above the threshold.
         """
         end, others = prediction[self.end][:, EOS], prediction[self.end][:, EOS + 1 :]
         shift = math.inf if eos_threshold == 1 else math.log(eos_threshold) - math.log1p(-eos_threshold)

@@ -1,4 +1,4 @@
-"""Cross-attention with a bias, and without anything to see; layers are compared with those of torch elsewhere."""
+"""Cross-attention with a bias, and without anything to see; layers are compared with torch's elsewhere."""
 
 import pytest
 import torch

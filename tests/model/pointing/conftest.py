@@ -173,7 +173,7 @@ class Model(PointingReconstructor):
 def _make_model(*, seed: int = 27, initial: bool = False, **options: Any) -> Model:
     """A small model with random weights, in evaluation mode; each option goes where it belongs.
 
-    Initially corrections are none and the end is probable, so that little is decoded: unless `initial`, corrections are
+    Initially corrections are 0 and the end is probable, so that little is decoded: unless `initial`, corrections are
     random and the end is less probable.
     """
     kinds = {

@@ -36,7 +36,7 @@ def features_of(source, seed, pairs):
 def test_geometry_by_hand(by_hand, source_of, layout):
     """From a seed at (2000, 0, 0) to a hit at (2030, 40, 0): 30 mm along the axis and 40 mm across."""
     source = source_of(by_hand(energy=[1.0, 1.0], position=[[2000, 0, 0], [2030, 40, 0]], token=[0, 1]))
-    found = features_of(source, torch.tensor([0]), layout)
+    features = features_of(source, torch.tensor([0]), layout)
     angle = 2 * math.sin(0.5 * math.atan2(40, 2030))  # the chord
     arc = math.asinh(40 / math.hypot(2030, 40) / 0.01)
     expected = [
@@ -44,10 +44,10 @@ def test_geometry_by_hand(by_hand, source_of, layout):
         *(math.log(angle + 1e-3) / 2, math.exp(-angle / 0.02), 0.0),
         *(0.0, 1.0, arc, arc),
     ]
-    assert found.shape == (2, len(FEATURES))
-    torch.testing.assert_close(found[1], torch.tensor(expected), rtol=1e-4, atol=1e-4)
+    assert features.shape == (2, len(FEATURES))
+    torch.testing.assert_close(features[1], torch.tensor(expected), rtol=1e-4, atol=1e-4)
     at_seed = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, math.log(1e-3) / 2, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0])
-    torch.testing.assert_close(found[0], at_seed)
+    torch.testing.assert_close(features[0], at_seed)
 
 
 def test_differences_in_angle_by_hand(by_hand, source_of):
@@ -59,9 +59,9 @@ def test_differences_in_angle_by_hand(by_hand, source_of):
     arc, same = math.sin(1.204) * math.sin(0.02), math.exp(-4 / 3)
     expected = [math.asinh(4 / 3), same, math.asinh(arc / 0.01), same * math.asinh(arc / 0.01)]
     features = features_of(source, torch.tensor([0]), PairsOfOne(torch.tensor([0, 1])))[:, 8:]
-    for found in (delta_features(unit[:1].float(), unit.float()), features):
-        torch.testing.assert_close(found[1], torch.tensor(expected), rtol=1e-3, atol=2e-4)
-        torch.testing.assert_close(found[0], torch.tensor([0.0, 1.0, 0.0, 0.0]), rtol=1e-4, atol=1e-4)
+    for delta in (delta_features(unit[:1].float(), unit.float()), features):
+        torch.testing.assert_close(delta[1], torch.tensor(expected), rtol=1e-3, atol=2e-4)
+        torch.testing.assert_close(delta[0], torch.tensor([0.0, 1.0, 0.0, 0.0]), rtol=1e-4, atol=1e-4)
 
 
 def test_the_assigned_fraction_of_an_item_matters_to_its_own_logits_only(batch, source_of):

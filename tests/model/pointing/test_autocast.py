@@ -48,7 +48,7 @@ def test_losses_and_gradients_are_those_of_single_precision_but_for_rounding(mak
     if options is REFINED and rounded_to is torch.bfloat16 and version < (2, 11):
         pytest.skip("with torch 2.5 the particles that the refinement decodes in bfloat16 are others")
     model = make_model(**options, eos_threshold=1.0)
-    found = {}
+    by_rounding = {}
     for rounds in (True, False):
         model.zero_grad()
         with torch.autocast("cpu", dtype=rounded_to, enabled=rounds):
@@ -56,8 +56,8 @@ def test_losses_and_gradients_are_those_of_single_precision_but_for_rounding(mak
         losses["total"].backward()
         parts = (torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters())
         gradient = torch.cat([part.flatten() for part in parts])
-        found[rounds] = losses, gradient
-    (rounded, other), (losses, gradient) = found[True], found[False]
+        by_rounding[rounds] = losses, gradient
+    (rounded, rounded_gradient), (losses, gradient) = by_rounding[True], by_rounding[False]
     for name, loss in losses.items():
         torch.testing.assert_close(rounded[name], loss, rtol=0.03, atol=0.03, msg=f"{name}: {rounded[name]}, {loss}")
-    assert torch.nn.functional.cosine_similarity(other, gradient, dim=0) > 0.98
+    assert torch.nn.functional.cosine_similarity(rounded_gradient, gradient, dim=0) > 0.98

@@ -48,9 +48,9 @@ def test_a_batch_refined_in_parts_gives_the_same(make_model, batch, monkeypatch)
     expected, sizes = model.decode(batch), []
     monkeypatch.setattr(generate, "CACHED_FRACTIONS", 1)
     model.network.refiner.register_forward_pre_hook(lambda _, arguments: sizes.append(len(arguments[0].mask)))
-    found = model.decode(batch)
+    decoded = model.decode(batch)
     assert sizes == [1] * len(batch)
-    torch.testing.assert_close(vars(found), vars(expected), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(vars(decoded), vars(expected), rtol=1e-4, atol=1e-5)
 
 
 def test_the_largest_number_of_particles_follows_tracks_and_hits():

@@ -64,9 +64,9 @@ def losses():
 
 
 def test_the_pointers_loss_is_that_of_a_good_seed_and_of_the_end_behind_the_last_particle(losses):
-    found = losses()
-    assert found["pointer"] == pytest.approx(-math.log(0.5 + 0.5 * 0.3))
-    assert found["eos"] == pytest.approx(-math.log(0.8))
+    by_name = losses()
+    assert by_name["pointer"] == pytest.approx(-math.log(0.5 + 0.5 * 0.3))
+    assert by_name["eos"] == pytest.approx(-math.log(0.8))
     assert losses(seed_weight=(0.0, 0.0))["pointer"] == 0.0
 
 
@@ -80,34 +80,34 @@ def test_the_pointers_loss_is_that_of_a_good_seed_and_of_the_end_behind_the_last
     ],
 )
 def test_the_loss_of_the_energy_is_a_likelihood_with_logarithmic_tails(losses, off, width, expected):
-    found = losses(log_energy=LN10 * 0.8 + off, log_widths=(math.log(width), 0.0))["energy"]
-    assert found == pytest.approx(expected + math.log(width), abs=1e-4)
+    loss = losses(log_energy=LN10 * 0.8 + off, log_widths=(math.log(width), 0.0))["energy"]
+    assert loss == pytest.approx(expected + math.log(width), abs=1e-4)
 
 
 def test_the_loss_of_the_direction_counts_two_angles(losses):
     direction = (math.cos(0.02), 0.012 / 0.02 * math.sin(0.02), 0.016 / 0.02 * math.sin(0.02))
-    found = losses(direction=direction, log_widths=(0.0, math.log(0.01)))["direction"]
-    assert found == pytest.approx(0.5 * 2.0**2 + 2.0 * math.log(0.01), rel=1e-3)
+    loss = losses(direction=direction, log_widths=(0.0, math.log(0.01)))["direction"]
+    assert loss == pytest.approx(0.5 * 2.0**2 + 2.0 * math.log(0.01), rel=1e-3)
 
 
 def test_one_photon_of_fifty_does_not_decide_the_loss_of_the_direction(losses):
     """With the smallest sigma that the head predicts, and opposite to the truth."""
     sigma = {"log_widths": (0.0, DIRECTION_LOG_SIGMA[0])}
-    good, bad = (losses(direction=direction, **sigma)["direction"] for direction in ((1.0, 0.0, 0.0), (-1.0, 0.0, 0.0)))
-    assert good == pytest.approx(-19.0, abs=1e-3)
-    assert (bad - good) / 50 < 2.0
+    right, wrong = (losses(direction=(x, 0.0, 0.0), **sigma)["direction"] for x in (1.0, -1.0))
+    assert right == pytest.approx(-19.0, abs=1e-3)
+    assert (wrong - right) / 50 < 2.0
 
 
 def test_the_loss_of_the_incidence_is_relative_to_what_is_wanted(losses):
     cost = -(0.7 * math.log(0.6) + 0.3 * math.log(0.4))
-    found = losses(logit=math.log(0.6 / 0.4), wanted=0.7)["assignment"]
-    assert found == pytest.approx(2.0 * cost / (2.0 * 0.75))
+    loss = losses(logit=math.log(0.6 / 0.4), wanted=0.7)["assignment"]
+    assert loss == pytest.approx(2.0 * cost / (2.0 * 0.75))
 
 
 def test_classes_cost_their_cross_entropy(losses):
-    found = losses()
-    assert found["pdg"] == pytest.approx(math.log(3.0 + math.e) - 1.0)
-    assert found["charge"] == pytest.approx(math.log(2.0 + math.e**2) - 2.0)
+    by_name = losses()
+    assert by_name["pdg"] == pytest.approx(math.log(3.0 + math.e) - 1.0)
+    assert by_name["charge"] == pytest.approx(math.log(2.0 + math.e**2) - 2.0)
 
 
 def test_the_total_is_the_weighted_sum():
@@ -121,11 +121,11 @@ def test_the_total_is_the_weighted_sum():
 @torch.no_grad()
 def test_losses_are_means_over_particles_of_the_whole_batch(model, events, collate):
     """Two events of four and one particles: the mean over five, not over two events; padding costs nothing."""
-    both, longer, four, one = (
+    both, longer, four, single = (
         model.losses(collate([events[i] for i in chosen], extra=extra))
         for chosen, extra in (((1, 2), 0), ((1, 2), 3), ((2,), 0), ((1,), 0))
     )
-    torch.testing.assert_close(both["pdg"], (4 * four["pdg"] + one["pdg"]) / 5, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(both["pdg"], (4 * four["pdg"] + single["pdg"]) / 5, rtol=1e-3, atol=1e-4)
     for name, value in both.items():
         torch.testing.assert_close(value, longer[name], rtol=1e-3, atol=1e-4, msg=name)
 

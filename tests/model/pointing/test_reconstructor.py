@@ -40,7 +40,7 @@ def shuffled(event, *, seed):
     hits = torch.randperm(len(event.energy), generator=generator)
     tracks = torch.randperm(len(event.charge), generator=generator)
     renamed = torch.randperm(int(event.token.max()) + 1, generator=generator)
-    other = dataclasses.replace(
+    mixed = dataclasses.replace(
         event,
         **{name: getattr(event, name)[hits] for name in ("energy", "position", "subdetector", "layer")},
         **{name: getattr(event, name)[tracks] for name in ("momentum", "charge")},
@@ -48,17 +48,17 @@ def shuffled(event, *, seed):
         hit_fraction=event.hit_fraction[:, hits],
         track_fraction=event.track_fraction[:, tracks],
     )
-    return other, hits, tracks
+    return mixed, hits, tracks
 
 
 def test_the_order_of_hits_tokens_and_tracks_does_not_matter(model, events, collate):
     event = events[2]
-    other, hits, tracks = shuffled(event, seed=5)
-    one, two = model.decode(collate([event])), model.decode(collate([other]))
-    assert one.mask.sum() > 1
-    assert_same(one, two)
-    torch.testing.assert_close(two.hit_fraction, one.hit_fraction[..., hits], rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(two.track_fraction, one.track_fraction[..., tracks], rtol=1e-3, atol=1e-4)
+    mixed, hits, tracks = shuffled(event, seed=5)
+    before, after = model.decode(collate([event])), model.decode(collate([mixed]))
+    assert before.mask.sum() > 1
+    assert_same(before, after)
+    torch.testing.assert_close(after.hit_fraction, before.hit_fraction[..., hits], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(after.track_fraction, before.track_fraction[..., tracks], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("i", range(4))
@@ -88,7 +88,7 @@ def test_shares_of_a_hit_sum_to_at_most_one(make_model, batch):
 
 @pytest.fixture
 def event(events, collate):
-    """One event, whose first track is the token behind those of hits."""
+    """One event, whose first track is the token behind the hits'."""
     return collate(events[:1])
 
 
@@ -116,7 +116,7 @@ def towards(proxies, *trust):
 
 
 def test_initially_nothing_is_corrected(make_model, events, collate):
-    """The energy is the sum of the hits', but for the trust in tracks (of which there are none) and 10 MeV."""
+    """The energy is the sum of the hits', but for the trust in tracks (the event has no track) and 10 MeV."""
     model = make_model(initial=True)
     made, proxies = one_particle(model, collate([events[1]]), 0)
     trust = 1.0 / (1.0 + math.exp(3.0))
@@ -157,7 +157,7 @@ def test_energy_direction_and_widths_are_corrected_by_one_number_each(make_model
 
 
 def test_a_shower_of_many_equal_hits_has_the_direction_of_its_linear_barycentre(make_model, by_hand):
-    """None of them has a log weight above 0: that barycentre is nowhere, and has no part in the direction."""
+    """No hit has a log weight above 0: that barycentre is nowhere, and has no part in the direction."""
     generator = torch.Generator().manual_seed(0)
     position = torch.tensor([1900.0, 300.0, 50.0]) + 20.0 * torch.randn(100, 3, generator=generator)
     batch = by_hand(energy=[0.1] * 100, position=position.tolist(), token=[0] * 100)
@@ -272,8 +272,8 @@ def test_all_particles_that_are_learned_by_heart_are_decoded_and_no_more(make_mo
         assert not difference["pdg"].any()
         assert not difference["charge"].any()
         for name in ("hit_fraction", "track_fraction"):
-            found, truth = pairs[name]
-            assert ((found > 0.5) == (truth > 0.5)).float().mean() > 0.97
+            fraction, truth = pairs[name]
+            assert ((fraction > 0.5) == (truth > 0.5)).float().mean() > 0.97
 
 
 def test_a_particle_at_a_track_is_charged_before_any_training(make_model, batch):
@@ -291,12 +291,11 @@ def test_the_prior_leaves_particles_that_begin_at_a_hit(make_model, batch):
     plain, model = make_model(), make_model(track_prior=True)
     missing = model.load_state_dict(plain.state_dict(), strict=False).missing_keys
     assert all("track_identity" in name for name in missing)
-    one, other = (some.network for some in (plain, model))
-    tables = one.encode(batch).tables()
+    tables = plain.network.encode(batch).tables()
     seed = (~tables.token_is_track & tables.token_mask).nonzero()[:4, 0]
     pairs = PairList.where(torch.ones(1, 4, len(tables.item_weight), dtype=torch.bool))
     fraction = torch.rand(pairs.item.shape, generator=torch.Generator().manual_seed(1))
-    made = [net.head(torch.zeros(4, 24), seed, fraction, pairs, tables)[0].pdg for net in (one, other)]
+    made = [some.network.head(torch.zeros(4, 24), seed, fraction, pairs, tables)[0].pdg for some in (plain, model)]
     torch.testing.assert_close(*made)
 
 

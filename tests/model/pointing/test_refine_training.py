@@ -45,14 +45,14 @@ def matched(model, batch, fraction, seed, *, n=None):
     )
     true = torch.cat([batch.target.hit_fraction, batch.target.track_fraction], dim=-1)
     with torch.no_grad():
-        found, target = match(decoded, true, batch.target, model.network.encode(batch))
-    return found.embedded[0, :, 0].tolist(), target
+        decoded, target = match(decoded, true, batch.target, model.network.encode(batch))
+    return decoded.embedded[0, :, 0].tolist(), target
 
 
 def refined(model, batch):
     source = model.network.encode(batch)
-    found = decode_and_match(model.network, source, batch.target, model.decoding)
-    return refine_matched(model.network, source, batch.target, *found)
+    matches = decode_and_match(model.network, source, batch.target, model.decoding)
+    return refine_matched(model.network, source, batch.target, *matches)
 
 
 def test_pieces_and_false_particles_come_last(model, three):
@@ -68,7 +68,7 @@ def test_pieces_and_false_particles_come_last(model, three):
 
 
 def test_what_starts_at_a_track_is_its_particle(model, three):
-    """Though it took all of the neutron, of which it has five times the energy."""
+    """Though it took all hits of the neutron, with five times the pion's energy."""
     number, target = matched(model, three, [[1, 1, 0, 0, 1], [0, 0, 1, 0, 0]], [4, 2])
     assert number == [1, 0]
     assert target.pdg.tolist() == [[PHOTON, PION]]
@@ -108,7 +108,7 @@ def test_targets_and_losses_of_decoded_particles(model, batch):
     assert (output.decoded & ~output.target.mask).any()
     pairs, target = output.refined.pairs, output.target
     fraction = torch.cat([target.hit_fraction, target.track_fraction], dim=-1)
-    torch.testing.assert_close(output.target_fraction, fraction.flatten()[pairs.at])
+    torch.testing.assert_close(output.target_fraction, fraction.flatten()[pairs.flat])
     torch.testing.assert_close(output.target_unassigned, (1.0 - fraction.sum(1)).clamp(min=0))
     energy = 10 ** (model.inputs.energy_mean + model.inputs.energy_std * batch.target.energy)
     torch.testing.assert_close(output.visible_energy, (energy * batch.target.mask).sum(1))
@@ -121,8 +121,8 @@ def test_targets_and_losses_of_decoded_particles(model, batch):
     logit = output.refined.existence_logit
     cost = torch.where(target.mask, -logit.sigmoid().log(), -(-logit).sigmoid().log())[output.decoded]
     torch.testing.assert_close(losses["existence"], cost.mean())
-    found = (output.particles.log_energy.exp() * logit.sigmoid() * output.decoded).sum(1)
-    difference = ((found + 0.1) / (output.visible_energy + 0.1)).log().abs()
+    energy = (output.particles.log_energy.exp() * logit.sigmoid() * output.decoded).sum(1)
+    difference = ((energy + 0.1) / (output.visible_energy + 0.1)).log().abs()
     torch.testing.assert_close(losses["visible_energy"], difference.mean())
     names = {"refined_assignment", "existence", "visible_energy", "pdg", "charge", "energy", "direction", "total"}
     assert set(losses) == names
@@ -148,8 +148,8 @@ def test_decoding_in_training_is_that_of_a_reconstruction(make_model, batch):
     model.train()
     model.network.encoder.eval()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found, _ = decode_and_match(model.network, source, batch.target, model.decoding)
-    for name, values in found._asdict().items():
+        rounded, _ = decode_and_match(model.network, source, batch.target, model.decoding)
+    for name, values in rounded._asdict().items():
         assert torch.equal(values, getattr(expected, name)), name
         assert values.dtype != torch.bfloat16
     assert model.network.decoder.training

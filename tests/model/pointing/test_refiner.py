@@ -84,13 +84,13 @@ def test_fractions_of_an_item_sum_to_one(model, batch):
 def test_all_particles_are_refined_together_in_no_order(model, batch):
     decoded, source = first_stage(model, batch)
     order = torch.tensor([2, 0, 1])
-    one, other = refine(model, decoded, source), refine(model, reordered(decoded, order), source)
-    torch.testing.assert_close(one.existence_logit[:, order], other.existence_logit)
-    torch.testing.assert_close(dense(one)[:, order], dense(other))
+    ordered, mixed = refine(model, decoded, source), refine(model, reordered(decoded, order), source)
+    torch.testing.assert_close(ordered.existence_logit[:, order], mixed.existence_logit)
+    torch.testing.assert_close(dense(ordered)[:, order], dense(mixed))
     changed = decoded.embedded.clone()
     changed[:, 2] = changed[:, 2].flip(-1)
     third = refine(model, decoded._replace(embedded=changed), source)
-    assert (third.existence_logit[:, 0] - one.existence_logit[:, 0]).abs().min() > 1e-5
+    assert (third.existence_logit[:, 0] - ordered.existence_logit[:, 0]).abs().min() > 1e-5
 
 
 def test_fractions_of_far_items_rise_slowly(model, batch):
@@ -159,13 +159,13 @@ def test_initially_there_are_no_messages(make_model, batch):
     model = awake(make_model(refine_layers=1))
     messages = model.network.refiner.messages
     messages.set_initial_values()
-    one = model.decode(batch, max_particles=6)
+    silent = model.decode(batch, max_particles=6)
     with torch.no_grad():
         messages.receiver.weight.normal_()
-        torch.testing.assert_close(model.decode(batch, max_particles=6).energy, one.energy)
+        torch.testing.assert_close(model.decode(batch, max_particles=6).energy, silent.energy)
         messages.out.weight.normal_()
     changed = model.decode(batch, max_particles=6)
-    assert changed.energy.shape != one.energy.shape or (changed.energy - one.energy).abs().max() > 1e-3
+    assert changed.energy.shape != silent.energy.shape or (changed.energy - silent.energy).abs().max() > 1e-3
 
 
 @pytest.fixture(scope="module")
@@ -193,25 +193,25 @@ def run(stage):
 
 def test_energies_are_the_predicted_ones_times_the_existence_probability(run, stage):
     model, decoded, source = stage
-    found = run()
+    refined = run()
     with torch.no_grad():
-        predicted, _ = model.network.predict_refined(found.assignment, decoded.seed, source)
-    probability = functional.logsigmoid(found.assignment.existence_logit)
+        predicted, _ = model.network.predict_refined(refined.assignment, decoded.seed, source)
+    probability = functional.logsigmoid(refined.assignment.existence_logit)
     expected = predicted.log_energy + torch.where(predicted.by_track, 0.0, probability)
-    torch.testing.assert_close(found.particles.log_energy, expected)
+    torch.testing.assert_close(refined.particles.log_energy, expected)
     smallest = model.network.min_log_energy
-    assert torch.equal(found.is_particle, found.assignment.kept & (expected >= smallest))
+    assert torch.equal(refined.is_particle, refined.assignment.kept & (expected >= smallest))
 
 
 def test_the_predicted_energy_may_decide(run, stage):
     model, decoded, source = stage
-    before, found = run(), run(energy_cut="predicted")
+    before, refined = run(), run(energy_cut="predicted")
     with torch.no_grad():
-        predicted = model.network.predict_refined(found.assignment, decoded.seed, source)[0].log_energy
+        predicted = model.network.predict_refined(refined.assignment, decoded.seed, source)[0].log_energy
     smallest = model.network.min_log_energy
-    assert torch.equal(found.is_particle, found.assignment.kept & (predicted >= smallest))
-    assert found.is_particle.sum() > before.is_particle.sum()
-    torch.testing.assert_close(found.particles.log_energy, before.particles.log_energy.clamp(min=smallest))
+    assert torch.equal(refined.is_particle, refined.assignment.kept & (predicted >= smallest))
+    assert refined.is_particle.sum() > before.is_particle.sum()
+    torch.testing.assert_close(refined.particles.log_energy, before.particles.log_energy.clamp(min=smallest))
 
 
 def test_soft_charged_particles_without_a_track_are_dropped(run, stage):
@@ -219,10 +219,10 @@ def test_soft_charged_particles_without_a_track_are_dropped(run, stage):
     before = run()
     trackless = head.charged[before.particles.identity] & ~before.particles.by_track & before.is_particle
     limit = 1.01 * float(before.particles.log_energy[trackless].exp().min())
-    found = run(min_trackless_energy=limit)
+    after = run(min_trackless_energy=limit)
     dropped = trackless & (before.particles.log_energy < math.log(limit))
     assert dropped.any()
-    assert torch.equal(found.is_particle, before.is_particle & ~dropped)
+    assert torch.equal(after.is_particle, before.is_particle & ~dropped)
 
 
 def test_improbable_photons_are_dropped(run, stage):
@@ -233,28 +233,28 @@ def test_improbable_photons_are_dropped(run, stage):
     ordered = probability[photon].sort().values
     gap = int(ordered.diff().argmax())  # far from both sides: the limit is rounded as a logit
     limit = float(ordered[gap : gap + 2].mean())
-    found = run(min_photon_existence=limit)
+    after = run(min_photon_existence=limit)
     dropped = photon & (probability < limit)
     assert 0 < dropped.sum() < photon.sum()
-    assert torch.equal(found.is_particle, before.is_particle & ~dropped)
+    assert torch.equal(after.is_particle, before.is_particle & ~dropped)
 
 
 def test_electrons_are_chosen_by_log_odds(run, stage):
-    """The identity decides whether a track gives the energy, with which mass, and the charge."""
+    """The identity decides whether a track gives the energy, the mass for it, and the charge."""
     electron = 3
-    before, found = run(), run(electron_log_odds=50.0)
+    before, after = run(), run(electron_log_odds=50.0)
     assert (before.particles.identity != electron).any()
-    assert (found.particles.identity == electron).all()
-    torch.testing.assert_close(found.particles.pdg, before.particles.pdg)
+    assert (after.particles.identity == electron).all()
+    torch.testing.assert_close(after.particles.pdg, before.particles.pdg)
     at_tracks = stage[2].tokens.is_track.gather(1, stage[1].seed)
-    assert torch.equal(found.particles.by_track, at_tracks)
-    assert (found.charge != 1).all()
+    assert torch.equal(after.particles.by_track, at_tracks)
+    assert (after.charge != 1).all()
 
 
 def test_photons_alone_get_directions_of_their_fronts(run, stage):
     model = stage[0]
-    before, found = run(), run(photon_depth=12.0)
-    moved = (found.particles.direction != before.particles.direction).any(-1)
+    before, after = run(), run(photon_depth=12.0)
+    moved = (after.particles.direction != before.particles.direction).any(-1)
     assert moved.any()
     assert not (moved & ~model.network.head.is_photon(before.particles.identity)).any()
 
@@ -264,12 +264,12 @@ def test_small_changes_of_direction_are_not_made(run, stage):
     change = (changed.particles.direction - decoded.direction).norm(dim=-1)
     changes = change[~changed.particles.by_track].sort().values
     limit = float(changes[len(changes) // 2 :][:2].mean())  # between two, where rounding decides nothing
-    found = run(min_direction_change=limit).particles
-    kept = ~changed.particles.by_track & (change < limit)
-    assert 0 < kept.sum() < kept.numel()
-    torch.testing.assert_close(found.direction[kept], decoded.direction[kept], rtol=0, atol=0)
-    torch.testing.assert_close(found.direction[~kept], changed.particles.direction[~kept], rtol=0, atol=0)
-    torch.testing.assert_close(found.log_energy, changed.particles.log_energy, rtol=0, atol=0)
+    after = run(min_direction_change=limit).particles
+    unchanged = ~changed.particles.by_track & (change < limit)
+    assert 0 < unchanged.sum() < unchanged.numel()
+    torch.testing.assert_close(after.direction[unchanged], decoded.direction[unchanged], rtol=0, atol=0)
+    torch.testing.assert_close(after.direction[~unchanged], changed.particles.direction[~unchanged], rtol=0, atol=0)
+    torch.testing.assert_close(after.log_energy, changed.particles.log_energy, rtol=0, atol=0)
 
 
 @pytest.fixture
@@ -289,7 +289,7 @@ def four_particles():
     phi = torch.tensor([0.3, 0.3, 0.3 + 0.002 / math.sin(1.0), 2.5, 0.0])
     direction = torch.stack([theta.sin() * phi.cos(), theta.sin() * phi.sin(), theta.cos()], dim=-1)[None]
     mask = torch.tensor([[True, True, True, True, False]])
-    share = torch.zeros(1, 5, 0)  # of no hits: what is inclined is tested with the slopes
+    share = torch.zeros(1, 5, 0)  # of no hits: inclined showers are tested with the slopes
     return torch.randn(1, 5, 8), torch.tensor([[2.0, 1.0, 1.0, 3.0, 0.0]]), direction, mask, share
 
 
@@ -308,7 +308,7 @@ def test_messages_depend_on_the_relative_position(messages, no_hits):
 
 def test_messages_depend_neither_on_order_nor_on_padding(messages, no_hits):
     parts = four_particles()
-    one = messages(*parts, no_hits)
+    ordered = messages(*parts, no_hits)
     order = torch.tensor([3, 1, 0, 2, 4])
-    torch.testing.assert_close(messages(*(part[:, order] for part in parts), no_hits), one[:, order])
-    torch.testing.assert_close(messages(*(part[:, :4] for part in parts), no_hits), one[:, :4])
+    torch.testing.assert_close(messages(*(part[:, order] for part in parts), no_hits), ordered[:, order])
+    torch.testing.assert_close(messages(*(part[:, :4] for part in parts), no_hits), ordered[:, :4])

@@ -24,7 +24,7 @@ DEPTH = 12.0
 
 @pytest.fixture
 def showers_of(by_hand, source_of):
-    """Showers of lists of hits (energy, x, y, z), their pairs, fractions [1, T, M] and what is summed of items."""
+    """Showers of lists of hits (energy, x, y, z), their pairs, fractions [1, T, M] and `Items.sums`."""
 
     def made(*showers, fraction=None):
         rows = [row for shower in showers for row in shower]
@@ -55,7 +55,7 @@ def test_energies_weights_and_barycentres_by_hand(showers_of):
 
 
 def scattered(*, energy=0.4, off=6.0):
-    """Hits along x, those of the second half scattered away in y by `off`, mm."""
+    """Hits along x; the second half is scattered away in y by `off`, mm."""
     return [[energy / 10, R + 8.0 * i, off * (i >= 5), 0.0] for i in range(10)]
 
 
@@ -101,13 +101,13 @@ def test_the_front_replaces_the_directions_of_soft_photons_nearby(showers_of, en
     showers, pairs, *_ = showers_of(scattered(energy=energy))
     front = front_direction(showers, pairs, depth=DEPTH)
     before = normalize(front + torch.tensor([0.0, 0.0, off * MAX_CHANGE]), dim=-1)
-    found = with_front_direction(before, torch.tensor([is_photon]), showers, pairs, depth=DEPTH)
-    assert float((found - before).norm() / (front - before).norm()) == pytest.approx(expected, abs=0.01)
-    assert float(found.norm()) == pytest.approx(1.0)
+    joined = with_front_direction(before, torch.tensor([is_photon]), showers, pairs, depth=DEPTH)
+    assert float((joined - before).norm() / (front - before).norm()) == pytest.approx(expected, abs=0.01)
+    assert float(joined.norm()) == pytest.approx(1.0)
 
 
 def inclined(arc, inclination, *, n=20, energy=1.0):
-    """Hits of a shower that begins at an azimuth and goes on inclined in it, rad."""
+    """Hits of a shower that begins at an azimuth and is inclined in it, rad."""
     begin, along = ([math.cos(angle), math.sin(angle), 0.0] for angle in (arc, arc + inclination))
     return [[energy, *(R * b + 10.0 * i * a for b, a in zip(begin, along, strict=True))] for i in range(n)]
 
@@ -129,8 +129,8 @@ def test_the_slope_is_the_angle_by_which_a_shower_is_inclined(showers_of, inclin
 def test_hits_far_from_the_core_and_behind_the_vertex_do_not_count(showers_of):
     shower = inclined(0.4, 0.08)
     stray = [[0.01, *inclined(0.4 + 3 * CORE_ANGLE, 0.0)[5][1:]], [0.01, -2500.0, 300.0, 100.0]]
-    found, alone = (slopes_of(showers_of, hits) for hits in ([*shower, *stray], shower))
-    torch.testing.assert_close(found, alone, atol=1e-3, rtol=0.0)
+    with_stray, alone = (slopes_of(showers_of, hits) for hits in ([*shower, *stray], shower))
+    torch.testing.assert_close(with_stray, alone, atol=1e-3, rtol=0.0)
 
 
 def test_slopes_of_each_particle_by_its_fractions(showers_of):

@@ -13,12 +13,12 @@ LN10 = 2.302585092994046
 
 
 def uncached(network, batch, *, max_particles):
-    """ln E, PDG, direction and fractions of the particles of one event, all decoded anew at each step."""
+    """ln E, PDG, direction and fractions of the particles of one event; each step decodes all from the start."""
     source = network.encode(batch)
     tables = source.tables()
     nothing = torch.zeros(1, 1, source.items.mask.shape[1])
-    assigned, x, found = [nothing], network.decoder.bos.view(1, 1, -1), []
-    while len(found) < max_particles:
+    assigned, x, decoded = [nothing], network.decoder.bos.view(1, 1, -1), []
+    while len(decoded) < max_particles:
         on_tokens = source.on_tokens(torch.cat(assigned, dim=1))
         states, logits, eos_logit = network.decoder(x, tables, on_tokens.flatten())
         if torch.cat([logits, eos_logit], dim=-1).softmax(-1)[0, -1, -1] >= 0.5:
@@ -31,8 +31,8 @@ def uncached(network, batch, *, max_particles):
         assigned.append((assigned[-1] + fraction).clamp(max=1.0))
         previous = particles.as_previous(seed, charge=charge)
         x = torch.cat([x, network.decoder.embed(previous, tables)[None]], dim=1)
-        found.append((particles.log_energy[0], pdg[0], particles.direction[0], fraction[0, 0]))
-    return found
+        decoded.append((particles.log_energy[0], pdg[0], particles.direction[0], fraction[0, 0]))
+    return decoded
 
 
 def test_cached_equals_uncached(make_model, events, batch, collate):
@@ -41,10 +41,10 @@ def test_cached_equals_uncached(make_model, events, batch, collate):
         expected = [uncached(model.network, collate([event]), max_particles=6) for event in events]
     decoded = model.decode(batch, max_particles=6)
     assert max(map(len, expected)) > 2
-    assert decoded.mask.sum(1).tolist() == [len(found) for found in expected]
-    for i, found in enumerate(expected):
+    assert decoded.mask.sum(1).tolist() == [len(of_event) for of_event in expected]
+    for i, of_event in enumerate(expected):
         n_hits = len(events[i].energy)
-        for t, (log_energy, pdg, direction, taken) in enumerate(found):
+        for t, (log_energy, pdg, direction, taken) in enumerate(of_event):
             assert decoded.pdg[i, t] == pdg
             energy = LN10 * (model.inputs.energy_mean + model.inputs.energy_std * decoded.energy[i, t])
             torch.testing.assert_close(energy, log_energy.float(), rtol=1e-3, atol=1e-3)
@@ -53,9 +53,9 @@ def test_cached_equals_uncached(make_model, events, batch, collate):
 
 
 def test_an_event_that_does_not_end_is_flagged(model, batch):
-    whole = model.decode(batch, max_particles=20)
-    n = whole.mask.sum(1)
-    assert not whole.truncated.any()
+    complete = model.decode(batch, max_particles=20)
+    n = complete.mask.sum(1)
+    assert not complete.truncated.any()
     cut = model.decode(batch, max_particles=int(n.max()) - 1)
     assert cut.truncated.tolist() == (n == n.max()).tolist()
     assert cut.mask.sum(1).tolist() == n.clamp(max=int(n.max()) - 1).tolist()
@@ -63,21 +63,21 @@ def test_an_event_that_does_not_end_is_flagged(model, batch):
 
 
 def test_what_has_less_energy_than_any_target_is_no_particle(make_model, batch):
-    """Its hits stay assigned to it all the same, so that what is decoded after it stays as it is."""
-    whole = make_model().decode(batch, max_particles=8)
-    energy = torch.exp(LN10 * (0.8 + 0.5 * whole.energy))
-    below, above = energy[whole.mask].sort().values[2:4].tolist()
+    """Its hits stay assigned to it all the same, so that later particles stay as they are."""
+    complete = make_model().decode(batch, max_particles=8)
+    energy = torch.exp(LN10 * (0.8 + 0.5 * complete.energy))
+    below, above = energy[complete.mask].sort().values[2:4].tolist()
     smallest = (below + above) / 2
     cut = make_model(min_energy=smallest).decode(batch, max_particles=8)
-    kept = whole.mask & (energy > smallest)
-    assert cut.mask.sum(1).tolist() == kept.sum(1).tolist() != whole.mask.sum(1).tolist()
+    remaining = complete.mask & (energy > smallest)
+    assert cut.mask.sum(1).tolist() == remaining.sum(1).tolist() != complete.mask.sum(1).tolist()
     for name in ("energy", "pdg", "hit_fraction", "track_fraction"):
-        torch.testing.assert_close(getattr(cut, name)[cut.mask], getattr(whole, name)[kept], msg=name)
+        torch.testing.assert_close(getattr(cut, name)[cut.mask], getattr(complete, name)[remaining], msg=name)
     assert not cut.truncated.any()
 
 
 def test_three_particles_below_the_smallest_energy_end_an_event(make_model, batch):
-    """Without that an event whose unassigned hits are all soft would go on to the maximum."""
+    """Without that an event whose unassigned hits are all soft would be decoded to the maximum."""
     model = make_model(min_energy=1e9)
     with torch.no_grad():
         model.network.decoder.pointer.eos[-1].bias.sub_(20.0)
@@ -90,7 +90,7 @@ def test_three_particles_below_the_smallest_energy_end_an_event(make_model, batc
 
 def test_three_particles_without_hits_end_an_event_whatever_their_energy(make_model, batch, monkeypatch):
     """When all hits are assigned, the same may be decoded over and over, each with an energy above the smallest."""
-    model = make_model(min_energy=0.005)  # below that of a particle of no hits before its correction
+    model = make_model(min_energy=0.005)  # a particle without hits has more before its correction
     with torch.no_grad():
         model.network.decoder.pointer.eos[-1].bias.sub_(20.0)
         model.network.head.correct.bias[0].fill_(1.0)
@@ -132,14 +132,14 @@ def test_a_track_without_momentum_is_assigned_once(make_model, by_hand):
     assert decoded.mask.sum() <= 1
 
 
-def test_all_tracks_are_written_beside_what_is_written_anyway(make_model, batch):
+def test_require_all_tracks_adds_the_missing_tracks(make_model, batch):
     """Events in which every track is assigned stay as they are."""
     plain, model = make_model(), make_model(require_all_tracks=True)
-    one, other = (each.decode(batch, max_particles=12) for each in (plain, model))
-    done = (one.track_fraction.sum(1) > 0.5).eq(batch.readout.track_mask).all(1)
+    by_default, with_all_tracks = (each.decode(batch, max_particles=12) for each in (plain, model))
+    done = (by_default.track_fraction.sum(1) > 0.5).eq(batch.readout.track_mask).all(1)
     assert done.any()
-    assert torch.equal(one.mask.sum(1)[done], other.mask.sum(1)[done])
-    assert ((other.track_fraction.sum(1) >= 0.5) | ~batch.readout.track_mask).all()
+    assert torch.equal(by_default.mask.sum(1)[done], with_all_tracks.mask.sum(1)[done])
+    assert ((with_all_tracks.track_fraction.sum(1) >= 0.5) | ~batch.readout.track_mask).all()
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["batch", "one event"])
@@ -160,7 +160,7 @@ def test_each_event_is_cut_at_its_own_largest_number(make_model, events, collate
 @pytest.mark.parametrize("all_tracks", [False, True])
 @pytest.mark.parametrize("i", range(4))
 def test_a_step_of_one_event_without_lists_equals_that_of_batches(make_model, events, collate, i, all_tracks):
-    """The layout that is exported: particles, what is assigned, and the end."""
+    """The layout that is exported: particles, assigned fractions, and the end."""
     model = make_model(require_all_tracks=all_tracks, eos_threshold=0.95)
     network, decoding = model.network, model.decoding
     with torch.inference_mode():
@@ -178,5 +178,5 @@ def test_a_step_of_one_event_without_lists_equals_that_of_batches(make_model, ev
             rows.append(row)
     assert len(rows) == expected.mask.sum() > 0
     for name, values in expected.columns.items():
-        found = torch.cat([row[name] for row in rows])[None]
-        torch.testing.assert_close(found, values, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+        column = torch.cat([row[name] for row in rows])[None]
+        torch.testing.assert_close(column, values, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")

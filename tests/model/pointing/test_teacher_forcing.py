@@ -33,36 +33,36 @@ def changed(target, j):
 
 @pytest.mark.parametrize("j", [1, 2])
 def test_what_is_said_of_a_particle_does_not_depend_on_later_ones(model, batch, j):
-    one, other = forced(model, batch), forced(model, batch, changed(batch.target, j))
-    torch.testing.assert_close(one.pointer[2, : j + 1], other.pointer[2, : j + 1])
-    assert (one.pointer[2, j + 1] - other.pointer[2, j + 1]).abs().max() > 1e-3
+    original, altered = forced(model, batch), forced(model, batch, changed(batch.target, j))
+    torch.testing.assert_close(original.pointer[2, : j + 1], altered.pointer[2, : j + 1])
+    assert (original.pointer[2, j + 1] - altered.pointer[2, j + 1]).abs().max() > 1e-3
     for name in ("pdg", "charge", "log_energy", "direction", "energy_log_sigma", "pooled"):
-        before, after = getattr(one.particles, name)[2], getattr(other.particles, name)[2]
+        before, after = getattr(original.particles, name)[2], getattr(altered.particles, name)[2]
         torch.testing.assert_close(before[:j], after[:j], msg=name)
-    assert (one.particles.log_energy[2, j:] - other.particles.log_energy[2, j:]).abs().max() > 1e-3
-    before, after = (made.pairs.dense(made.logits)[2, :j] for made in (one, other))
+    assert (original.particles.log_energy[2, j:] - altered.particles.log_energy[2, j:]).abs().max() > 1e-3
+    before, after = (made.pairs.dense(made.logits)[2, :j] for made in (original, altered))
     assert before.any()
     torch.testing.assert_close(before, after)
-    torch.testing.assert_close(one.pointer[[0, 1, 3]], other.pointer[[0, 1, 3]])  # other events
+    torch.testing.assert_close(original.pointer[[0, 1, 3]], altered.pointer[[0, 1, 3]])  # other events
 
 
 def test_an_assignment_does_not_know_its_own_answer(model, batch):
     """A particle that has half of each of its hits begins where one that has them whole does."""
     half = dataclasses.replace(batch.target, hit_fraction=0.5 * batch.target.hit_fraction)
-    one, other = forced(model, batch), forced(model, batch, half)
+    of_full, of_half = forced(model, batch), forced(model, batch, half)
     n = batch.target.mask.shape[1]
-    first = one.pairs.particle % n == 0
-    torch.testing.assert_close(one.logits[first], other.logits[other.pairs.particle % n == 0])
+    first = of_full.pairs.particle % n == 0
+    torch.testing.assert_close(of_full.logits[first], of_half.logits[of_half.pairs.particle % n == 0])
     assert first.any()
 
 
 def test_training_goes_on_from_the_networks_own_particles(make_model, batch):
     """Only the predictions of the first particles are the same with true and with own particles before."""
     states = []
-    for own in (False, True):
+    for sampling in (False, True):
         model = make_model().train()
         torch.manual_seed(0)
-        states.append(forced(model, batch, own_particles=own).pointer)
+        states.append(forced(model, batch, own_particles=sampling).pointer)
     torch.testing.assert_close(states[0][:, 0], states[1][:, 0])
     assert (states[0][:, 1] - states[1][:, 1]).abs().max() > 1e-3
 
@@ -78,8 +78,8 @@ def test_what_is_wanted_is_the_share_of_what_is_left(model, by_hand):
         track_fraction=[[], []],
     )
     made = forced(model, batch)
-    wanted = made.pairs.dense(made.target_fraction)[0]
-    torch.testing.assert_close(wanted, torch.tensor([[0.4, 1.0], [1.0, 0.0]]))
+    target_fraction = made.pairs.dense(made.target_fraction)[0]
+    torch.testing.assert_close(target_fraction, torch.tensor([[0.4, 1.0], [1.0, 0.0]]))
     weight = made.pairs.dense(made.weight)[0]
     torch.testing.assert_close(weight, torch.tensor([[2.0**0.5, 1.0], [0.6 * 2.0**0.5, 0.0]]))
 
@@ -130,8 +130,8 @@ def test_padding_and_particles_without_anything_have_no_seed(model, by_hand, eve
     assert not weights(model, lost).any()
     padded = collate(events[:2])
     share = torch.cat([padded.target.hit_fraction, padded.target.track_fraction], dim=-1)
-    found = seed_weights(share, padded.target, model.network.encode(padded))
-    assert torch.equal(found.amax(-1) > 0, padded.target.mask)
+    weight = seed_weights(share, padded.target, model.network.encode(padded))
+    assert torch.equal(weight.amax(-1) > 0, padded.target.mask)
 
 
 def test_the_seed_is_a_good_one(model, batch):
@@ -159,13 +159,13 @@ def by_fingerprint(target, i):
 def test_reordering_keeps_particles_together_with_their_shares(batch, monkeypatch):
     torch.manual_seed(1)
     monkeypatch.setattr(forcing, "ORDER_NOISE_STD", 10.0)
-    other = reordered(batch.target, 0.0, energy_std=0.5)
-    assert torch.equal(other.mask, batch.target.mask)
-    assert not torch.equal(other.energy, batch.target.energy)
-    has_track = (other.track_fraction > 0.5).any(-1) & (other.charge != NEUTRAL)
+    mixed = reordered(batch.target, 0.0, energy_std=0.5)
+    assert torch.equal(mixed.mask, batch.target.mask)
+    assert not torch.equal(mixed.energy, batch.target.energy)
+    has_track = (mixed.track_fraction > 0.5).any(-1) & (mixed.charge != NEUTRAL)
     assert not (has_track[:, 1:] & ~has_track[:, :-1]).any()  # those with a track come first
     for i in range(4):
-        assert by_fingerprint(other, i) == by_fingerprint(batch.target, i)
+        assert by_fingerprint(mixed, i) == by_fingerprint(batch.target, i)
 
 
 def test_without_noise_particles_are_in_the_order_of_falling_energy(batch, monkeypatch):
@@ -173,8 +173,8 @@ def test_without_noise_particles_are_in_the_order_of_falling_energy(batch, monke
     target: Target = batch.target
     order = torch.tensor([[1, 0, 2, 3], [0, 1, 2, 3], [2, 3, 1, 0], [2, 1, 0, 3]])
     mixed = Target(**{f.name: gather(getattr(target, f.name), order) for f in dataclasses.fields(target)})
-    other = reordered(mixed, 0.0, energy_std=0.5)
-    assert torch.equal(other.energy[target.mask], target.energy[target.mask])
+    ordered = reordered(mixed, 0.0, energy_std=0.5)
+    assert torch.equal(ordered.energy[target.mask], target.energy[target.mask])
 
 
 def test_deferred_targets_come_last_in_the_same_order(batch, monkeypatch):
@@ -182,14 +182,14 @@ def test_deferred_targets_come_last_in_the_same_order(batch, monkeypatch):
     monkeypatch.setattr(forcing, "ORDER_NOISE_STD", 0.0)
     changed = 0
     for _ in range(10):
-        other = reordered(batch.target, 0.4, energy_std=0.5)
-        changed += not torch.equal(other.energy, batch.target.energy)
+        deferred = reordered(batch.target, 0.4, energy_std=0.5)
+        changed += not torch.equal(deferred.energy, batch.target.energy)
         for i in range(4):
             before = batch.target.energy[i][batch.target.mask[i]].tolist()
-            ranks = [before.index(energy) for energy in other.energy[i][other.mask[i]].tolist()]
+            ranks = [before.index(energy) for energy in deferred.energy[i][deferred.mask[i]].tolist()]
             assert sorted(ranks) == list(range(len(before)))
             assert sum(later < earlier for earlier, later in pairwise(ranks)) <= 1
-        assert by_fingerprint(other, 2) == by_fingerprint(batch.target, 2)
+        assert by_fingerprint(deferred, 2) == by_fingerprint(batch.target, 2)
     assert changed > 5
 
 

@@ -40,7 +40,7 @@ def with_end(model, shift):
 
 
 def with_unequal_ends(model, batch):
-    """Bisect for a shift of the end's logit with which the events of `batch` end at different places."""
+    """Bisect for a shift of the end's logit that ends the events of `batch` at different places."""
     low, high = -16.0, 16.0
     for _ in range(20):
         with torch.no_grad():
@@ -162,17 +162,17 @@ def explained(request, make_model, make_batch):
 
 
 def test_probabilities_sum_to_one_in_each_step(explained):
-    model, particles, found = explained
+    model, particles, explanation = explained
     for name in model.network.heads.classifiers:
-        total = found[f"probability.{name}"].sum(-1)
+        total = explanation[f"probability.{name}"].sum(-1)
         assert total.shape == (particles.mask.shape[1] + 1,)
         torch.testing.assert_close(total, torch.ones_like(total))
 
 
 def test_attention_is_of_every_layer_and_looks_back_only(explained):
-    _, particles, found = explained
+    _, particles, explanation = explained
     steps, source = particles.mask.shape[1] + 1, 7 + 2  # bos and eos stand among the hits
-    for name, weights in found.items():
+    for name, weights in explanation.items():
         if not name.startswith("attention."):
             continue
         torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
@@ -183,7 +183,7 @@ def test_attention_is_of_every_layer_and_looks_back_only(explained):
         else:
             assert weights.shape[1:] == (steps, steps)
             assert not weights.triu(1).any()
-    assert sum(name.startswith("attention.") for name in found) >= 3
+    assert sum(name.startswith("attention.") for name in explanation) >= 3
 
 
 def test_the_network_records_nothing_afterwards(explained):

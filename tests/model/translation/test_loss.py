@@ -1,4 +1,4 @@
-"""Losses against values computed by hand, and what they must not see."""
+"""Losses against worked examples, and what they must not see."""
 
 import dataclasses
 import math

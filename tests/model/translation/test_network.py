@@ -133,9 +133,9 @@ def test_tracks_are_read(source, read, batch, make_model):
     model = make_model(source=source)
     for name in read:
         tokens = getattr(batch, name)
-        other = TokenSet(tokens.features + 1.0, tokens.mask)
+        shifted = TokenSet(tokens.features + 1.0, tokens.mask)
         with torch.no_grad():
-            changed = model.network(dataclasses.replace(batch, **{name: other}))["energy"]
+            changed = model.network(dataclasses.replace(batch, **{name: shifted}))["energy"]
             assert not torch.allclose(changed, model.network(batch)["energy"])
 
 
@@ -147,7 +147,7 @@ def test_events_without_any_target_are_finite(make_batch, make_model):
 
 
 def test_autocast_trains_and_embeds_and_predicts_in_full_precision(variant, batch, make_model):
-    """Rounded to bfloat16, features would agree to 1/256 only; what is not rounded keeps them apart."""
+    """Rounded to bfloat16, features would agree to 1/256 only; full precision keeps them apart."""
     model = make_model(**variant)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         losses = model.training_step(batch).losses

@@ -1,4 +1,4 @@
-"""Special tokens, each against sequences decoded by hand."""
+"""Special tokens, each against sequences spelt out here."""
 
 import math
 
@@ -77,5 +77,5 @@ def test_the_end_needs_the_probability_of_the_threshold(special, threshold, ende
 def test_score_is_the_probability_of_the_pdg_among_physical_ones(special):
     """Two physical classes with logits 0 and log 3: probability 3/4, whatever the special classes say."""
     pdg = [[9.0] * special.offset + [0.0, math.log(3.0)]]
-    found = choose(special, pdg=pdg, charge=[[1.0] * (special.offset + 2)], kind=[[0, 0, 0, 1]])
-    torch.testing.assert_close(found.score, torch.tensor([0.75]))
+    token = choose(special, pdg=pdg, charge=[[1.0] * (special.offset + 2)], kind=[[0, 0, 0, 1]])
+    torch.testing.assert_close(token.score, torch.tensor([0.75]))
