@@ -124,14 +124,14 @@ class _Selection(NamedTuple):
 
 def _select(events: Events, config: TokenConfig, with_time: bool = True) -> _Selection:
     flat = jagged.columns(events.hits)["energy"] > config.hit_energy_min
-    # Most often all of them are kept; then nothing is copied.
+    # Most often every hit is above the threshold; then nothing is copied.
     hits = events.hits if flat.all() else events.hits[jagged.unflatten(flat, jagged.count(events.hits))]
-    kept = dataclasses.replace(events, hits=hits, hit_links=None)
-    depth = hit_depth(kept) if config.geometry else None
+    selected = dataclasses.replace(events, hits=hits, hit_links=None)
+    depth = hit_depth(selected) if config.geometry else None
     if config.merge is None:
-        return _Selection(kept, flat, jagged.local_index(jagged.count(kept.hits)), depth)
-    merged = merge_hits(kept, config.merge, with_time=with_time, depth=depth)
-    return _Selection(dataclasses.replace(kept, hits=merged.hits), flat, jagged.flat(merged.cell_of), depth)
+        return _Selection(selected, flat, jagged.local_index(jagged.count(selected.hits)), depth)
+    merged = merge_hits(selected, config.merge, with_time=with_time, depth=depth)
+    return _Selection(dataclasses.replace(selected, hits=merged.hits), flat, jagged.flat(merged.cell_of), depth)
 
 
 def hit_depth(events: Events) -> npt.NDArray[np.float64]:
@@ -173,11 +173,11 @@ def _direction(
     """Unit vectors of the momenta, float32 [N, 3]."""
     momentum = np.stack([flat[name] for name in MOMENTUM], axis=-1, dtype=np.float64)
     length = np.linalg.norm(momentum, axis=1)
-    bad = np.flatnonzero(~(length > 0))
-    if len(bad):
+    resting = np.flatnonzero(~(length > 0))
+    if len(resting):
         raise events.error(
-            f"a target particle needs a momentum above 0 to have a direction, found {length[bad[0]]} GeV",
-            index=np.searchsorted(offsets, bad[0], side="right") - 1,
+            f"a target particle needs a momentum above 0 to have a direction, found {length[resting[0]]} GeV",
+            index=np.searchsorted(offsets, resting[0], side="right") - 1,
             field="truth.momentum",
         )
     return np.asarray(momentum / length[:, np.newaxis], dtype=np.float32)

@@ -103,7 +103,7 @@ def _impact(description: str, which: int) -> Feature:
 
 
 def _geometry(columns: Columns, detector: Detector, like: Values) -> tuple[Geometry, Any]:
-    """The geometries and the index of each object's, [N]: those of the events, else the detector's."""
+    """The geometries and the index of each object's, [N]: the events' geometries, else the detector's."""
     if "geometry" not in columns:
         columns["geometry"] = Geometry.of(detector), namespace(like).zeros_like(like, dtype=namespace(like).int64)
     geometry: tuple[Geometry, Any] = columns["geometry"]
@@ -189,9 +189,7 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
         "barrel": _subdetector("1 in a barrel", "region", "barrel"),
         "endcap": _subdetector("1 in an endcap", "region", "endcap"),
         **_position("hits.position", "", "the hit"),
-        "behind_barrel": _depth(
-            "1 behind the face of a barrel, 0 behind that of endcaps", lambda depths: depths.barrel
-        ),
+        "behind_barrel": _depth("1 behind the face of a barrel, 0 behind an endcap's", lambda depths: depths.barrel),
         "cosine": _depth(
             "cosine of the angle between the ray from the origin and the face's normal", lambda depths: depths.cosine
         ),
@@ -242,7 +240,7 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
             lambda p, x, q: _steeper(p, x),
         ),
         "steeper_there": _bending(
-            "asinh of the polar angle of the entry less that of the momentum there, / 1 mrad",
+            "asinh of the polar angle of the entry less the momentum's there, / 1 mrad",
             0.001,
             lambda p, x, q: _steeper(x, q),
         ),
@@ -304,7 +302,7 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[npt
     array = getattr(events, part)
     if array is None:
         raise missing_part(events, part)
-    found = []
+    matrix = []
     columns: Columns = dict(jagged.columns(array))
     if events.geometry is not None:
         columns["geometry"] = events.geometries(part)
@@ -312,5 +310,5 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[npt
         values = np.asarray(feature.compute(columns, events.detector), dtype=np.float64)
         if not np.isfinite(values).all():
             raise unknown_values(events, part, np.isfinite(values), field=feature.field)
-        found.append(values)
-    return found
+        matrix.append(values)
+    return matrix

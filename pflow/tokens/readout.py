@@ -37,7 +37,7 @@ def make_readout(
     event's hit tokens each kept hit is part of. A track whose position or momentum at the calorimeter is not finite has
     a null position, which the network takes as unknown, and the direction of its momentum at the vertex. `targets` are
     the target sequences of the same events, None without truth. With `depth`, float64 [number kept], hits have the kind
-    of their calorimeter and their depth in place of calorimeter and layer.
+    of their calorimeter and their depth instead of calorimeter and layer.
     """
     n_hits = jagged.count(events.hits)
     tracks = events.tracks if use_tracks else None

@@ -78,9 +78,9 @@ class Moments:
     def update(self, values: npt.ArrayLike) -> Moments:
         """Add physical values [N, F]; return self. A value that is not finite is a `ConfigError`."""
         columns = _transform(values, self.transforms)
-        bad = np.flatnonzero(~np.isfinite(columns).all(axis=0))
-        if len(bad):
-            names = ", ".join(self.names[i] for i in bad)
+        not_finite = np.flatnonzero(~np.isfinite(columns).all(axis=0))
+        if len(not_finite):
+            names = ", ".join(self.names[i] for i in not_finite)
             raise ConfigError(f"cannot fit the normalisation of {names}: not every value is a finite number")
         if len(columns):
             mean = columns.mean(axis=0)

@@ -49,9 +49,9 @@ class Statistics:
 
         def measured(some: Events) -> tuple[Any, dict[str, npt.NDArray[np.float64]]]:
             particles = jagged.columns(target_particles(some, config))
-            kept = select_hits(some, config)
+            selected = select_hits(some, config)
             parts = [part for part in PARTS if config.features(part)]
-            return particles, {part: feature_matrix(kept, part, config.features(part)) for part in parts}
+            return particles, {part: feature_matrix(selected, part, config.features(part)) for part in parts}
 
         (particles, features), _ = without_refused(events, measured, on_error)
         return cls(
@@ -84,7 +84,7 @@ class Statistics:
 class Tokeniser:
     """Token configuration, detector, vocabulary and scales, fitted on training events (`fit`) or from a checkpoint.
 
-    `scales` has the normaliser of each part of the source, `energy` that of the particles' energy, log10(E / GeV).
+    `scales` has the normaliser of each part of the source, `energy` normalises the particles' log10(E / GeV).
     `sample`: of what the model was trained on, by which other events are checked; None: not known.
     """
 
@@ -119,7 +119,7 @@ class Tokeniser:
             raise ConfigError("there are no training events to fit the tokeniser on")
         if not total.codes:
             raise ConfigError(
-                f"none of the {total.n_events} training events has a target particle under rule '{config.rule}'"
+                f"rule '{config.rule}' gives no target particle in any of {total.n_events} training events"
             )
         return cls(
             config=config,

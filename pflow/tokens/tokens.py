@@ -32,10 +32,10 @@ OFFSETS = {
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Tokens:
-    """Encoded events, one after the other.
+    """Encoded events, concatenated.
 
     arrays
-        By name, without those that the configuration does not ask for or that need truth where there is none:
+        By name; without arrays that the configuration does not ask for or that need truth the events lack:
 
         hits, tracks, tracker_hits : float32 [N, F], normalised
         charge : int64 [T], index into `pflow.tokens.vocab.CHARGES`
@@ -101,7 +101,7 @@ class ParticleTokens:
     direction : float [N, 3]; any length, a null vector becomes +z
     score : float [N], probability of the code; None: the one of `pdg` in `pdg_probability`, or unknown (NaN)
     pdg_probability : float [N, V], of each |PDG| of the vocabulary
-    energy_sigma, direction_sigma : float [N], of ln E, and of each of the two angles across the direction, rad
+    energy_sigma, direction_sigma : float [N], of ln E, and of each tangent-plane angle, rad
     by_track : bool [N], True = charged, with the momentum of a track
     """
 
@@ -120,6 +120,6 @@ class ParticleTokens:
         """Whether all numbers of each event's particles are finite, bool [B]."""
         names = ("energy", "direction", "score", "pdg_probability", "energy_sigma", "direction_sigma")
         finite = [np.isfinite(values) for name in names if (values := getattr(self, name)) is not None]
-        bad = ~np.all([known if known.ndim == 1 else known.all(axis=1) for known in finite], axis=0)
-        n_bad = np.bincount(jagged.event_index(self.counts)[bad], minlength=len(self.counts))
-        return np.equal(n_bad, 0)
+        not_finite = ~np.all([known if known.ndim == 1 else known.all(axis=1) for known in finite], axis=0)
+        n_not_finite = np.bincount(jagged.event_index(self.counts)[not_finite], minlength=len(self.counts))
+        return np.equal(n_not_finite, 0)

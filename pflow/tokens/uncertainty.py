@@ -45,7 +45,7 @@ class UncertaintyCalibration:
     factor would rise so steeply between them that rounding becomes a visible change. Where those without a track have
     no curve, they have the one of their class.
 
-    `energy` is for the standard deviation of ln E, `direction` for each of the two angles across the direction.
+    `energy` is for the standard deviation of ln E, `direction` for each tangent-plane angle.
     """
 
     energy: Mapping[str, Curve] = dataclasses.field(default_factory=dict)

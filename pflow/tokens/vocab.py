@@ -100,7 +100,7 @@ def signed_pdg(absolute: npt.ArrayLike, charge: npt.ArrayLike) -> tuple[Index, n
     The code gets the sign whose charge has the predicted sign; a neutral one stays positive, 0 is the particle.
     """
     codes, inverse = np.unique(np.asarray(absolute, dtype=np.int64), return_inverse=True)
-    own = np.array([charge_of(int(code)) for code in codes], dtype=np.float64)[inverse]
-    opposite = np.sign(own) * np.sign(np.asarray(charge, dtype=np.float64)) < 0
+    charge_of_code = np.array([charge_of(int(code)) for code in codes], dtype=np.float64)[inverse]
+    opposite = np.sign(charge_of_code) * np.sign(np.asarray(charge, dtype=np.float64)) < 0
     sign = np.where(opposite, -1, 1)
-    return sign * codes[inverse], (sign * own).astype(np.float32)
+    return sign * codes[inverse], (sign * charge_of_code).astype(np.float32)

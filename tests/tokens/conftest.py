@@ -1,4 +1,4 @@
-"""Events made by hand: two photons, a pion with a track, and an event without hits."""
+"""Three small events: two photons, a pion with a track, and an event without hits."""
 
 import pytest
 

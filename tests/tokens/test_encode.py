@@ -37,8 +37,8 @@ def test_tokens_of_an_event_do_not_depend_on_its_neighbours(events, tokeniser):
 
 def test_permuting_hits_permutes_tokens_only(events, tokeniser):
     order = ak.Array([[2, 0, 1], [0, 1], []])
-    kept = events.hits[events.hits.energy > 0]
-    shuffled = tokeniser.encode(dataclasses.replace(events, hits=kept[order], hit_links=None), truth=False)
+    selected = events.hits[events.hits.energy > 0]
+    shuffled = tokeniser.encode(dataclasses.replace(events, hits=selected[order], hit_links=None), truth=False)
     plain = tokeniser.encode(events, truth=False)
     assert np.array_equal(shuffled[0].arrays["hits"], plain[0].arrays["hits"][[2, 0, 1]])
 

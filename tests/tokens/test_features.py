@@ -22,7 +22,7 @@ def test_the_unit_direction_has_length_one_and_the_right_sense(events):
 
 
 def test_the_distance_is_that_from_the_origin(events):
-    # By hand: the fourth hit is at (0, 1850, -500).
+    # The fourth hit is at (0, 1850, -500).
     assert feature_matrix(events, "hits", ("log_r",))[3, 0] == pytest.approx(np.sqrt(1850**2 + 500**2))
 
 
@@ -34,7 +34,7 @@ def test_subdetectors_by_kind_and_region(events):
 
 def test_a_track_gives_its_momentum_and_where_it_meets_the_calorimeter(events):
     matrix = feature_matrix(events, "tracks", ("log_p", "log_pt", "ny", "charge", "calo_y"))
-    # By hand: p = (0, 2.9, -0.75).
+    # p = (0, 2.9, -0.75).
     p = np.hypot(2.9, 0.75)
     assert matrix.tolist() == [pytest.approx([p, 2.9, 2.9 / p, -1, 1805])]
 

@@ -44,9 +44,9 @@ def test_the_result_does_not_depend_on_the_order_of_the_file(order):
     p = rng.choice([-1.0, 0.0, 1.0], size=(3, 30))
     pdg = rng.choice([11, 22, 211], size=30)
     shuffle = rng.permutation(30)
-    one, other = (
+    in_order, shuffled = (
         sort_targets(targets([pdg[i]], [p[0, i]], py=[p[1, i]], pz=[p[2, i]]), order).particles
         for i in (np.arange(30), shuffle)
     )
     for field in ("pdg", "energy", "px"):
-        assert one[field].to_list() == other[field].to_list()
+        assert in_order[field].to_list() == shuffled[field].to_list()

@@ -8,7 +8,7 @@ from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
 
 
 def one(tokeniser, *, code, charge=1, energy=10.0, direction=(0.0, 0.0, 1.0), options=None, **more):
-    """An event of one particle, decoded; `more` are fields of `ParticleTokens`, `options` those of `decode`."""
+    """An event of one particle, decoded; `more` are fields of `ParticleTokens`, `options` go to `decode`."""
     index, _ = tokeniser.pdg.encode([code])
     tokens = ParticleTokens(
         counts=np.array([1]),
@@ -72,8 +72,8 @@ def test_covariance_of_the_four_momentum(tokeniser):
     # Along z: var(px) = (10 * 0.01)^2, var(pz) = cov(pz, E) = var(E) = (10 * 0.05)^2
     made = one(tokeniser, code=22, charge=0, energy_sigma=[0.05], direction_sigma=[0.01]).particles
     assert str(made.covariance.type) == "1 * var * 10 * float32"
-    wanted = [0.01, 0.0, 0.01, 0.0, 0.0, 0.25, 0.0, 0.0, 0.25, 0.25]
-    assert made.covariance[0, 0].to_list() == pytest.approx(wanted, rel=1e-5, abs=1e-9)
+    expected = [0.01, 0.0, 0.01, 0.0, 0.0, 0.25, 0.0, 0.0, 0.25, 0.25]
+    assert made.covariance[0, 0].to_list() == pytest.approx(expected, rel=1e-5, abs=1e-9)
 
 
 def test_a_calibration_rescales_the_covariance(tokeniser):

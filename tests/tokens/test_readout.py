@@ -107,8 +107,8 @@ def test_hits_and_tracks_are_assigned_to_the_targets_in_their_order(real, config
     config = dataclasses.replace(config, order=order)
     tokens, particles = encoded(real, config), target_particles(real, config)
     for i in range(len(real)):
-        own = dense(tokens[i]) @ tokens[i].arrays["readout.energy"]
-        np.testing.assert_allclose(own, ak.to_numpy(particles.hit_energy[i]), rtol=1e-5, atol=1e-6)
+        hit_energy = dense(tokens[i]) @ tokens[i].arrays["readout.energy"]
+        np.testing.assert_allclose(hit_energy, ak.to_numpy(particles.hit_energy[i]), rtol=1e-5, atol=1e-6)
         largest = dense(tokens[i], "track") > 0.5
         assert largest.sum(axis=1).tolist() == particles.n_tracks[i].to_list()
 

@@ -26,12 +26,12 @@ def test_normalised_values_have_mean_zero_and_deviation_one_and_invert_undoes_ap
 
 @pytest.mark.parametrize("n_chunks", [2, 1000])
 def test_the_fit_does_not_depend_on_the_chunks(values, n_chunks):
-    whole = moments().update(values).result()
+    at_once = moments().update(values).result()
     parts = moments()
     for chunk in np.array_split(values, n_chunks):
         parts.update(chunk)
-    np.testing.assert_allclose(parts.result().mean, whole.mean, rtol=1e-12)
-    np.testing.assert_allclose(parts.result().std, whole.std, rtol=1e-12)
+    np.testing.assert_allclose(parts.result().mean, at_once.mean, rtol=1e-12)
+    np.testing.assert_allclose(parts.result().std, at_once.std, rtol=1e-12)
 
 
 def test_a_large_offset_does_not_destroy_the_deviation():
@@ -39,7 +39,7 @@ def test_a_large_offset_does_not_destroy_the_deviation():
     one_by_one = Moments(("x",), ("identity",))
     for row in offset:
         one_by_one.update(row[np.newaxis])
-    # By hand: deviations -1, 0, 1, so the variance is 2/3.
+    # Deviations -1, 0, 1, so the variance is 2/3.
     assert one_by_one.squares[0] / 3 == pytest.approx(2 / 3, rel=1e-9)
 
 

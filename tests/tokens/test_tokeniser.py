@@ -13,12 +13,12 @@ from pflow.tokens.tokens import ParticleTokens
 
 
 def test_the_fit_does_not_depend_on_the_chunks(events, config, tokeniser):
-    whole = Tokeniser.fit(iter([events]), config)
-    assert whole.pdg == tokeniser.pdg
-    assert whole.n_events == tokeniser.n_events == 3
+    in_one_chunk = Tokeniser.fit(iter([events]), config)
+    assert in_one_chunk.pdg == tokeniser.pdg
+    assert in_one_chunk.n_events == tokeniser.n_events == 3
     for part in ("hits", "tracks", "tracker_hits"):
-        np.testing.assert_allclose(whole.scales[part].mean, tokeniser.scales[part].mean, rtol=1e-12)
-        np.testing.assert_allclose(whole.scales[part].std, tokeniser.scales[part].std, rtol=1e-12)
+        np.testing.assert_allclose(in_one_chunk.scales[part].mean, tokeniser.scales[part].mean, rtol=1e-12)
+        np.testing.assert_allclose(in_one_chunk.scales[part].std, tokeniser.scales[part].std, rtol=1e-12)
 
 
 def test_model_inputs_are_what_a_network_needs(tokeniser):
@@ -45,14 +45,14 @@ def test_fitting_on_nothing_is_an_error():
 
 
 def test_fitting_without_targets_is_an_error(events):
-    with pytest.raises(ConfigError, match="none of the 3 training events has a target"):
+    with pytest.raises(ConfigError, match="no target particle in any of 3 training events"):
         Tokeniser.fit([events], TokenConfig(e_min=1000.0))
 
 
 def test_training_events_of_two_detectors_are_an_error(events):
-    other = dataclasses.replace(events, detector=dataclasses.replace(events.detector, name="other"))
+    renamed = dataclasses.replace(events, detector=dataclasses.replace(events.detector, name="other"))
     with pytest.raises(ConfigError, match="'ild_g4' and 'other'"):
-        Tokeniser.fit([events, other])
+        Tokeniser.fit([events, renamed])
 
 
 def test_events_of_another_detector_are_refused_with_both_names(tokeniser):
@@ -69,12 +69,12 @@ def test_decode_of_encode_gives_the_targets_back(events, tokeniser):
     assert particles.pdg.to_list() == [[22, 22], [321, -211], []]
     assert particles.charge.to_list() == [[0, 0], [1, -1], []]
     truth = [events.truth[0, 1], events.truth[0, 0], events.truth[1, 1], events.truth[1, 0]]
-    found = [particles[0, 0], particles[0, 1], particles[1, 0], particles[1, 1]]
-    for one, other in zip(found, truth, strict=True):
-        assert one.energy == pytest.approx(other.energy, rel=1e-5)
-        assert one.mass == pytest.approx(other.mass, rel=1e-4)
+    decoded = [particles[0, 0], particles[0, 1], particles[1, 0], particles[1, 1]]
+    for particle, true in zip(decoded, truth, strict=True):
+        assert particle.energy == pytest.approx(true.energy, rel=1e-5)
+        assert particle.mass == pytest.approx(true.mass, rel=1e-4)
         for key in ("px", "py", "pz"):
-            assert one.momentum[key] == pytest.approx(other.momentum[key], rel=1e-5, abs=1e-5)
+            assert particle.momentum[key] == pytest.approx(true.momentum[key], rel=1e-5, abs=1e-5)
 
 
 def test_kinds_not_seen_in_training_are_counted_in_a_warning(events, tokeniser):

@@ -11,8 +11,8 @@ def test_a_factor_is_linear_in_the_logarithms_and_constant_beyond():
     curve = Curve((np.log(0.01), np.log(0.1)), (np.log(1.0), np.log(4.0)))
     sigma = np.array([0.001, 0.01, np.sqrt(0.001), 0.1, 1.0, 0.0])
     calibration = UncertaintyCalibration(energy={"photon": curve, "muon": DOUBLED})
-    found, _ = calibration.apply(sigma, sigma, np.full(len(sigma), PHOTON))
-    np.testing.assert_allclose(found, [0.001, 0.01, 2.0 * np.sqrt(0.001), 0.4, 4.0, 0.0])
+    calibrated, _ = calibration.apply(sigma, sigma, np.full(len(sigma), PHOTON))
+    np.testing.assert_allclose(calibrated, [0.001, 0.01, 2.0 * np.sqrt(0.001), 0.4, 4.0, 0.0])
 
 
 def test_each_class_and_quantity_has_its_own_curve():
@@ -33,6 +33,6 @@ def test_charged_particles_without_a_track_have_curves_of_their_own():
     classes, by_track = np.array([CLASSES.index(name) for name in names]), np.array([True, False, False, False])
     sigma = np.full(4, 0.1)
     energy, _ = calibration.apply(sigma, sigma, classes, by_track)
-    np.testing.assert_allclose(energy, [0.2, 0.4, 0.2, 0.1])  # without a curve of its own: that of the class
+    np.testing.assert_allclose(energy, [0.2, 0.4, 0.2, 0.1])  # without a curve of its own: the class's
     energy, _ = calibration.apply(sigma, sigma, classes)
     np.testing.assert_allclose(energy, [0.2, 0.2, 0.2, 0.1])
