@@ -73,7 +73,7 @@ class Header:
     """How the weights were trained: files, epochs, seed and the like."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data (JSON); a ConfigError where something is none."""
+        """As plain data (JSON); ConfigError: a value that plain data cannot hold."""
         content = {
             "format": FORMAT,
             "version": self.version,
@@ -107,7 +107,7 @@ class Header:
                 if name != "calibration" and not isinstance(content.get(name), Mapping):
                     raise ValueError("missing from the header, or not of the expected type")
                 return build(content.get(name))
-            except Exception as error:  # what is built from any values fails in any way
+            except Exception as error:  # building from arbitrary values can raise anything
                 known = isinstance(error, ValueError)
                 reason = str(error) if known else f"values that cannot be used: {first_line(error)}"
                 raise InputError(reason, file=file, field=f"{prefix}{name}") from error
@@ -148,9 +148,9 @@ def read_checked(path: Path, digest: str, *, stated_in: str) -> bytes:
     """Content of a file; an InputError if its SHA-256 is not the hexadecimal digest that stands in `stated_in`."""
     with reading("cannot be read", file=path):
         content = path.read_bytes()
-    found = hashlib.sha256(content).hexdigest()
-    if found != digest:
+    computed = hashlib.sha256(content).hexdigest()
+    if computed != digest:
         raise InputError(
-            f"damaged, or not what {stated_in} was written for: its SHA-256 is {found}, expected {digest}", file=path
+            f"damaged, or not what {stated_in} was written for: its SHA-256 is {computed}, expected {digest}", file=path
         )
     return content

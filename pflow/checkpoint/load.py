@@ -93,7 +93,7 @@ class TrainedModel:
         return dataclasses.asdict(self.reconstructor.decoding)
 
     def reconstruct(self, events: Events | str | Path | Sequence[str | Path], **options: Any) -> Reconstruction:
-        """The particles of events or of files of events; `options` are those of `pflow.reconstruct`."""
+        """The particles of events or of files of events; `pflow.reconstruct` explains the `options`."""
         return pflow.reconstruct(events, self, **options)
 
 
@@ -129,10 +129,10 @@ def load_model(source: str | Path) -> TrainedModel:
 
 
 def check_weights(checkpoint: Checkpoint) -> None:
-    """An InputError if the shapes of the weights are not those of the configuration.
+    """An InputError if the weights have other shapes than the configuration gives.
 
-    A configuration is a few bytes and can ask for any amount of memory: nothing is allocated before its shapes are
-    those of weights that the file does hold.
+    A configuration is a few bytes and can ask for any amount of memory: nothing is allocated before its shapes
+    equal the stored weights'.
     """
     try:
         with torch.device("meta"):
@@ -177,7 +177,7 @@ def load_weights(reconstructor: Reconstructor, checkpoint: Checkpoint, *, assign
 def read_checkpoint(source: str | Path) -> Checkpoint:
     """Read a trained model, weights and plain data only: nothing in it is run.
 
-    A file goes before a name and a name before a folder, which ``./NAME`` tells apart. InputErrors are those of
+    A file goes before a name and a name before a folder, which ``./NAME`` tells apart. Raises the InputErrors of
     `load_model`; a weight that is not a finite number is damaged.
     """
     if (folder := _folder(source)) is not None:
@@ -239,11 +239,11 @@ def _check_archive(path: str) -> None:
             raise InputError("not a checkpoint of pflow: its parts are compressed", file=path)
         damaged = archive.testzip()
         if damaged is not None:
-            raise InputError(f"damaged: the checksum of '{damaged}' is not that of its content", file=path)
+            raise InputError(f"damaged: the checksum of '{damaged}' does not fit its content", file=path)
 
 
 def _check_tensors(weights: Mapping[Any, Any], path: str | Path) -> None:
-    """Refuse weights that are not dense tensors of finite numbers, each of which the file holds."""
+    """Refuse weights that are not dense tensors of finite numbers, all stored in the file."""
     for name, value in weights.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
             raise InputError(f"expected tensors by name, found {type(value).__name__}", file=path, field=str(name))

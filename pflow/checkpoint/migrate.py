@@ -38,7 +38,7 @@ REMOVED: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
         "training": {"scheduled_sampling_prob": ANY, "order_noise_std": ANY},
     },
 }
-"""Options that are gone, by class and part, and the values with which a model is read all the same."""
+"""Removed options, by class and part; models with one of these values can still be read."""
 
 OF_REFINEMENT = ("pairwise_messages", "refine_delta_theta_phi_features")
 """Options that have no effect without ``refine_layers``."""
@@ -53,10 +53,10 @@ def without_removed(model: Mapping[str, Any]) -> dict[str, Any]:
     refined = parts.get("network", {}).get("refine_layers", 0) > 0
     for part, options in removed.items():
         for name in options.keys() & parts.get(part, {}).keys():
-            found, harmless = parts[part].pop(name), options[name]
-            if harmless and found not in harmless and (refined or name not in OF_REFINEMENT):
+            value, harmless = parts[part].pop(name), options[name]
+            if harmless and value not in harmless and (refined or name not in OF_REFINEMENT):
                 raise ValueError(
-                    f"'{name}' is no longer an option: it is {harmless[0]}, and the model was made with {found}; use "
+                    f"'{name}' is no longer an option: it is {harmless[0]}, and the model was made with {value}; use "
                     "the version of pflow that wrote it"
                 )
     return {**model, "init_args": parts}
@@ -87,8 +87,8 @@ POINTING_WEIGHTS = (
     (r"relation\.(geometry|out)\.", r"refiner.messages.\1."),
     (r"unbend\.share\.", r"refiner.direction_correction.fraction."),
 )
-"""Patterns at the start of names in the first pointing networks' files, as that of ild-g4-photon, and what replaces the
-first that matches."""
+"""Patterns at the start of names in the first pointing networks' files, such as ild-g4-photon, each with its
+replacement; the first that matches counts."""
 
 POINTING_LAYERS = (
     (r"\.attention_norm\.", ".attention_residual.norm."),

@@ -165,7 +165,7 @@ def test_the_folder_of_a_training_names_its_checkpoints(tmp_path):
 
 
 def replace_weights(folder, content: bytes) -> None:
-    """Other bytes in place of the weights, with their digest in the text."""
+    """Replace the weights by other bytes, with their digest in the text."""
     (folder / "model.safetensors").write_bytes(content)
     change(folder, sha256=hashlib.sha256(content).hexdigest())
 

@@ -11,8 +11,8 @@ CONSTANTS = {
 
 def test_options_that_are_constants_now_may_be_given_with_their_values():
     model = {"class_path": "pflow.model.pointing.PointingReconstructor", "init_args": CONSTANTS}
-    found = without_removed(model)["init_args"]
-    assert found == {"network": {"refine_layers": 1}, "decoding": {"max_particles": 20}, "training": {}}
+    remaining = without_removed(model)["init_args"]
+    assert remaining == {"network": {"refine_layers": 1}, "decoding": {"max_particles": 20}, "training": {}}
     first_stage = {"network": {"pairwise_messages": False, "delta_theta_phi_features": True}}
     assert without_removed({**model, "init_args": first_stage})["init_args"] == {"network": {}}
 

@@ -19,17 +19,17 @@ def checkpoint(save, model):
 
 def test_weights_are_kept_to_the_last_bit(checkpoint, tmp_path):
     write_weights(checkpoint, tmp_path / "toy")
-    expected, found = (read_checkpoint(source).state_dict for source in (checkpoint, tmp_path / "toy"))
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    expected, written = (read_checkpoint(source).state_dict for source in (checkpoint, tmp_path / "toy"))
+    assert written.keys() == expected.keys()
+    assert all(torch.equal(written[name], expected[name]) for name in expected)
 
 
 def test_the_header_is_kept_and_says_which_checkpoint_it_was(checkpoint, tmp_path):
     write_weights(checkpoint, tmp_path / "toy")
     source = read_checkpoint(checkpoint)
-    found = read_checkpoint(tmp_path / "toy").header.to_dict()
-    assert found.pop("provenance") == {**source.header.provenance, "checkpoint_sha256": source.digest}
-    assert found.items() <= source.header.to_dict().items()
+    header = read_checkpoint(tmp_path / "toy").header.to_dict()
+    assert header.pop("provenance") == {**source.header.provenance, "checkpoint_sha256": source.digest}
+    assert header.items() <= source.header.to_dict().items()
 
 
 def test_the_same_checkpoint_gives_the_same_two_files_and_no_state_of_the_training(checkpoint, tmp_path):
