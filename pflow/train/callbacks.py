@@ -64,8 +64,8 @@ class AveragedWeights(WeightAveraging):  # type: ignore[misc]
 
     An update keeps the share ``min(decay, (1 + n) / (10 + n))`` of the average after n updates, so that the first
     weights are soon forgotten, as in TensorFlow's ``ExponentialMovingAverage``; it reaches back about ``1 / (1 -
-    decay)`` steps. ConfigError: a decay outside (0, 1), or checkpoints that would hold the average alone, with which no
-    training can continue.
+    decay)`` steps. ConfigError: a decay outside (0, 1), or checkpoints that would hold the average alone, from
+    which no training can continue.
     """
 
     def __init__(self, decay: float) -> None:
@@ -76,7 +76,7 @@ class AveragedWeights(WeightAveraging):  # type: ignore[misc]
 
     def _average(self, averages: list[Tensor], current: list[Tensor], _: Tensor | int) -> None:
         assert self._average_model is not None
-        n = int(self._average_model.n_averaged)  # on the host: to ask for it would wait for a GPU
+        n = int(self._average_model.n_averaged)  # on the host: no GPU synchronisation
         share = min(self.decay, (1 + n) / (10 + n))
         torch._foreach_lerp_(averages, current, 1 - share)
 
@@ -109,7 +109,7 @@ class Freeze(pl.Callback):  # type: ignore[misc]
         self._frozen = [reconstructor.get_submodule(name).requires_grad_(False) for name in names]
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """Keep what is frozen in evaluation mode, e.g. without dropout."""
+        """Keep frozen modules in evaluation mode, e.g. without dropout."""
         for module in self._frozen:
             module.eval()
 
@@ -132,9 +132,9 @@ class Interrupted(BaseException):
 
 
 class StopOnSignal(pl.Callback):  # type: ignore[misc]
-    """Stops a fit after a batch when SIGINT or SIGTERM comes, and writes a checkpoint with which it is resumed.
+    """Stops a fit after a batch when SIGINT or SIGTERM comes, and writes a checkpoint to resume from.
 
-    On several ranks, each of which the signal may reach at another moment or not at all, all stop after the same batch
+    The signal may reach ranks at different moments, or only some of them; all stop after the same batch
     (`pflow.data.loader.StepLoader`). A validation is finished first. A second SIGINT stops at once.
     """
 
@@ -142,7 +142,7 @@ class StopOnSignal(pl.Callback):  # type: ignore[misc]
         self.path = Path(path)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
-        """Take the place of Lightning's handlers; Lightning restores those of before at the end."""
+        """Replace Lightning's handlers; at the end Lightning restores the handlers from before the fit."""
 
         def note(number: int, frame: Any) -> None:
             pl_module.data.stop.signal = number

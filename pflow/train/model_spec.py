@@ -43,7 +43,7 @@ class ModelSpec:
         """The spec of a verb of the command line, ``fit`` or another one, which evaluates `checkpoint`.
 
         A fit continues the training of `checkpoint`, a file or the folder of its run, or begins with the model
-        `start_from`. ConfigError: a training to continue of which there are the weights alone, or no checkpoint.
+        `start_from`. ConfigError: the training to continue has no checkpoint, or only weights are left.
         InputError: not a trained model that pflow can use.
         """
         if verb == "fit" and checkpoint is not None and (Path(checkpoint) / "config.yaml").is_file():
@@ -55,18 +55,18 @@ class ModelSpec:
         source = start_from if checkpoint is None else checkpoint
         if source is None:
             return cls()
-        found = read_checkpoint(source)
-        check_weights(found)  # its options are safe to be defaults: a network of their sizes is one of its weights
+        trained = read_checkpoint(source)
+        check_weights(trained)  # its options are safe to be defaults: a network of their sizes is one of its weights
         if verb != "fit":
-            return cls(purpose="evaluate", checkpoint=found)
+            return cls(purpose="evaluate", checkpoint=trained)
         if checkpoint is None:
-            return cls(purpose="start", checkpoint=found)
+            return cls(purpose="start", checkpoint=trained)
         if not Path(checkpoint).is_file():
             raise ConfigError(
                 f"{checkpoint} holds weights alone: to continue a training, --checkpoint takes its last.ckpt; "
                 "--start-from begins a new one with them"
             )
-        return cls(purpose="continue", checkpoint=found)
+        return cls(purpose="continue", checkpoint=trained)
 
     @property
     def tokeniser(self) -> Tokeniser | None:
@@ -95,31 +95,29 @@ class ModelSpec:
         }
 
     def check_class(self, class_path: str | None) -> None:
-        """Refuse another class of reconstructor than that of the weights, with a ConfigError that names both."""
+        """Refuse a class of reconstructor that the weights are not of, with a ConfigError that names both."""
         if self.checkpoint is not None and class_path is not None:
             theirs = self.checkpoint.header.model["class_path"]
             if class_path not in (theirs, theirs.rpartition(".")[2]):
-                self._refuse([f"model.reconstructor.class_path is {class_path}, and that of the weights {theirs}"])
+                self._refuse([f"model.reconstructor.class_path is {class_path}, but the weights have {theirs}"])
 
     def check_tokens(self, config: TokenConfig) -> None:
-        """Refuse other tokens than those of the weights, with a ConfigError that names each option."""
+        """Refuse other tokens than the weights were trained on, with a ConfigError that names each option."""
         if self.tokeniser is not None:
             theirs = to_plain(self.tokeniser.config) | {"readout": config.readout}
             self._refuse(differences("data", to_plain(config), theirs))
 
     def check_network(self, reconstructor: Reconstructor) -> None:
-        """Refuse another network than that of the training to continue, or of the model to evaluate, naming each
-        option.
-        """
+        """Refuse a network with other options than the training to continue or the model to evaluate; names each."""
         if self.checkpoint is not None and self.purpose != "start":
             self._refuse(self._network_differences(reconstructor))
 
     def load_into(self, reconstructor: Reconstructor, *, detector: Detector) -> tuple[list[str], list[str]]:
-        """Load the weights, unless the trainer does it (a training that is resumed) or there are none.
+        """Load the weights, if there are any and the trainer does not load them itself (a resumed training).
 
         A training may begin with a model of another `detector` (`pflow.train.transfer`). Returns the parts that the
-        checkpoint to start with does not have: those that keep their random weights, and layers behind those of a
-        stack, which pass on what they get. ConfigError: the weights do not fit options that were set; names them.
+        checkpoint to start with does not have: parts with random weights, and layers added to a stack, which are
+        initialised as the identity. ConfigError: the weights do not fit options that were set; names them.
         InputError: they do not fit the checkpoint's own options.
         """
         if self.checkpoint is None or self.purpose == "continue":
@@ -158,14 +156,14 @@ def differences(
 ) -> list[str]:
     """Options of a group that are not the same, in words."""
     return [
-        f"{group}.{name} is {value}, and that of {whose} {theirs[name]}"
+        f"{group}.{name} is {value}, but {whose} have {theirs[name]}"
         for name, value in ours.items()
         if name in theirs and value != theirs[name]
     ]
 
 
 def _new_parts(reconstructor: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Sub-modules of which `weights` has none at all: their weights under the names of a checkpoint, by module.
+    """Sub-modules without any entry in `weights`: their weights under the names of a checkpoint, by module.
 
     A layer with norms before its sub-layers can begin as the identity. Any other item of a list is not such a part.
     """
@@ -173,7 +171,7 @@ def _new_parts(reconstructor: nn.Module, weights: Mapping[str, Tensor]) -> dict[
     for name, value in reconstructor.state_dict(prefix=PREFIX).items():
         path = name.split(".")
         parents = (".".join(path[:n]) for n in range(2, len(path)))
-        missing = next((one for one in parents if not any(known.startswith(f"{one}.") for known in weights)), None)
+        missing = next((group for group in parents if not any(key.startswith(f"{group}.") for key in weights)), None)
         if missing is None:
             continue
         part = missing.removeprefix(PREFIX)

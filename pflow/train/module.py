@@ -158,7 +158,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
                 group.update(initial_lr=self.lr, lr=lr, weight_decay=decay)
 
     def on_train_epoch_start(self) -> None:
-        """Shuffle anew."""
+        """Shuffle for the new epoch."""
         self.data.set_epoch(self.current_epoch)
 
     def on_train_batch_start(self, batch: LabelledBatch, batch_idx: int) -> None:
@@ -169,7 +169,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.reconstructor.draw_shared(Random(seed))
 
     def training_step(self, labelled: LabelledBatch, batch_idx: int) -> Tensor:
-        """One step; logs each loss by name, and checks those of the batch before (`check_losses`)."""
+        """One step; logs each loss by name, and checks the losses of the batch before (`check_losses`)."""
         assert self.reconstructor is not None
         losses = self.reconstructor.training_step(labelled.batch).losses
         before = self.check_losses()
@@ -181,14 +181,14 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self._unchecked = labelled._replace(batch=None), [*losses], host, copied  # type: ignore[arg-type]
         self._log("train", losses, len(labelled.batch) if labelled.weight else 0)
         if before is not None:
-            # On the host: Lightning asks for what is beside the progress bar in each step, and would wait for a GPU.
+            # On the host: Lightning reads the progress bar's numbers in each step, which would synchronise with a GPU.
             self.log("loss", before, prog_bar=True)
         return losses["total"] * labelled.weight
 
     def check_losses(self) -> Tensor | None:
         """The total loss of the last batch, on the host; None if it was checked before.
 
-        Asked for one batch late, when it has arrived and no GPU is waited for, and before a checkpoint is written: none
+        Read one batch late, to avoid a GPU synchronisation, and before a checkpoint is written: no checkpoint
         holds weights that were changed by a loss that is not finite. InputError names the losses, and the files and
         entries.
         """
@@ -252,7 +252,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             "lr": self.lr,
             "weight_decay": self.weight_decay,
             "final_lr": self.final_lr,
-            "ema_decay": next((one.decay for one in self.trainer.callbacks if isinstance(one, WeightAveraging)), None),
+            "ema_decay": next((c.decay for c in self.trainer.callbacks if isinstance(c, WeightAveraging)), None),
             "precision": str(self.trainer.precision),
             "torch": torch.__version__,
         }
@@ -262,7 +262,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             self._log_mean(f"{prefix}/{'loss' if name == 'total' else name}", value.detach(), size)
 
     def _log_mean(self, key: str, value: Tensor, size: int) -> None:
-        """Log the mean of an epoch, over all ranks: `value` is that of `size` items."""
+        """Log the mean of an epoch, over all ranks: `value` is the mean of `size` items."""
         # Lightning takes the mean of the ranks' sizes, rounded down: a multiple of their number keeps it exact.
         n_ranks = self.trainer.world_size
         self.log(key, value, on_step=False, on_epoch=True, batch_size=size * n_ranks, sync_dist=n_ranks > 1)
@@ -279,7 +279,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self._log_mean(f"{prefix}/wrong_energy", torch.tensor(wrong / max(true, 1e-9), device=self.device), mev)
         errors = next_particle_errors(output.prediction, output.target, self.reconstructor.inputs.energy_std)
         for name, value in errors.items():
-            # Each rank logs in each step, or they would wait for each other.
+            # Each rank logs in each step: Lightning averages over the ranks, and would hang without one of them.
             self._log_mean(f"{prefix}/{name}", value if n else torch.zeros_like(value), n if labelled.weight else 0)
 
 
@@ -344,13 +344,14 @@ def next_particle_errors(prediction: Mapping[str, Tensor], target: Target, energ
 
     ``energy_error``: mean |E / E_true - 1|; ``angle_deg``: mean angle between directions, degrees. They pair the i-th
     with the i-th, which is right under teacher forcing only; `pflow evaluate` matches decoded particles to true ones.
-    The prediction is that of `TrainingOutput`, with at least one real target; `energy_std` is that of log10 E.
+    `prediction` is `TrainingOutput.prediction`, with at least one real target; `energy_std` is log10 E's sigma.
     """
     # Both energies are normalised logarithms: their difference is the logarithm of the ratio, in standard deviations.
     difference = prediction["energy"].float() - target.energy  # [B, T]
     ratio = 10 ** (energy_std * difference[target.mask])
-    found = prediction["direction"].float()[target.mask]  # [N, 3]
+    predicted = prediction["direction"].float()[target.mask]  # [N, 3]
     true = target.direction[target.mask]
     # atan2 keeps its precision at small angles, where arccos loses half the digits.
-    angle = torch.atan2(torch.linalg.vector_norm(torch.linalg.cross(found, true), dim=-1), (found * true).sum(-1))
+    sine = torch.linalg.vector_norm(torch.linalg.cross(predicted, true), dim=-1)
+    angle = torch.atan2(sine, (predicted * true).sum(-1))
     return {"energy_error": (ratio - 1).abs().mean(), "angle_deg": torch.rad2deg(angle).mean()}

@@ -29,7 +29,7 @@ INTERRUPTED = (130, 143)
 """Exit codes of a command that a signal stopped."""
 
 SPLITS = ("train", "val", "test")
-"""Splits of which `pflow fit` takes files."""
+"""Splits that `pflow fit` reads files of."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,13 +44,13 @@ class TrainingRecipe:
         Names of samples by split (``train``, ``val``), whose files are ``NAME_SPLIT.root``; none: the data are given
         as options of `pflow fit`.
     variants
-        Named changes of all stages, of which one is chosen. One with ``stages`` is a recipe of its own, with the
+        Named changes of all stages; a run chooses one. One with ``stages`` is a recipe of its own, with the
         samples of this one unless it names others; `named_variants` has its variants, by both names.
     calibrate
         Options of `pflow calibrate` for the last stage's model: values, lists of values, or true for an option that
         takes none. Its files are the samples of ``val``. None: it is not calibrated.
 
-    ConfigError names what is missing or wrong.
+    ConfigError names the missing or wrong field.
     """
 
     stages: tuple[Mapping[str, Any], ...]
@@ -125,14 +125,14 @@ class TrainingRecipe:
 
     def files(self, data_dir: str | Path) -> dict[str, list[str]]:
         """Files of each split; InputError names one that is missing."""
-        found = {
+        files = {
             split: [str(Path(data_dir) / f"{name}_{split}.root") for name in names]
             for split, names in self.samples.items()
         }
-        for path in (path for paths in found.values() for path in paths):
+        for path in (path for paths in files.values() for path in paths):
             if not Path(path).is_file():
                 raise InputError("no such file: --data-dir takes the folder of the samples", file=path)
-        return found
+        return files
 
 
 def merged(configuration: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def merged(configuration: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
 
 
 def load_recipe(source: str | Path) -> TrainingRecipe:
-    """Read a recipe from a YAML file, or by the name of one that comes with pflow; ConfigError if it is none."""
+    """Read a recipe from a YAML file, or by the name of one that comes with pflow; ConfigError if it is not valid."""
     path = resolve("recipes", source)
     content = load_yaml(path)
     try:
@@ -165,7 +165,7 @@ def run_recipe(
 ) -> int:
     """Run a recipe below `output`: stages in ``stage_1``, ``stage_2`` ..., then the calibrated model in ``weights``.
 
-    What is finished is not run again, and an interrupted stage is resumed from its last checkpoint, with the same
+    Finished stages are not run again, and an interrupted stage is resumed from its last checkpoint, with the same
     batches and random numbers as in one go. `pflow` runs a command and returns its exit code; `check` gets all commands
     by the names that messages give them, before the first one runs, and raises a ConfigError for a wrong option. The
     `options` are more ones of `pflow fit`; without `data_dir` they may name files of their own. Returns the exit code
@@ -226,7 +226,7 @@ def run_recipe(
 
 
 def training_summary(run: str | Path) -> dict[str, Any]:
-    """Time, steps and machine of a finished training, for ``training.json``; the time is that of all its parts."""
+    """Time, steps and machine of a finished training, for ``training.json``; the time sums all its parts."""
     provenance = read_checkpoint(Path(run) / "last.ckpt").header.provenance
     return {
         "wall_s": round(provenance["wall_s"]),

@@ -72,7 +72,7 @@ def transfer_subdetectors(
 ) -> dict[str, Tensor]:
     """Weights for another list of subdetectors: each takes the columns of the trained one that it is most like, or 0.
 
-    Columns are those of `Reconstructor.subdetector_columns`, with blocks of `n_trained`; names that `weights` does not
+    `Reconstructor.subdetector_columns` gives the columns, in blocks of `n_trained`; names that `weights` does not
     have are left out. `nearest` is from `nearest_subdetectors`. Returns all weights, by the same names.
     """
     changed = dict(weights)

@@ -234,11 +234,11 @@ def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--data.hit_energy_min=0.1", r"data\.hit_energy_min is 0\.1, and that of the weights 0\.05"),
-        ("--data.hit-energy-min=0.0", r"data\.hit_energy_min is 0\.0, and that of the weights 0\.05"),  # the default
-        (f"{NETWORK}.width=16", r"model\.reconstructor\.network\.width is 16, and that of the weights 8"),
-        (f"{NETWORK}.encoder_layers=2", "encoder_layers is 2, and that of the weights 1"),
-        (f"--model.reconstructor={POINTING}", f"class_path is {POINTING}, and that of the weights pflow.*Translation"),
+        ("--data.hit_energy_min=0.1", r"data\.hit_energy_min is 0\.1, but the weights have 0\.05"),
+        ("--data.hit-energy-min=0.0", r"data\.hit_energy_min is 0\.0, but the weights have 0\.05"),  # the default
+        (f"{NETWORK}.width=16", r"model\.reconstructor\.network\.width is 16, but the weights have 8"),
+        (f"{NETWORK}.encoder_layers=2", "encoder_layers is 2, but the weights have 1"),
+        (f"--model.reconstructor={POINTING}", f"class_path is {POINTING}, but the weights have pflow.*Translation"),
     ],
 )
 def test_what_does_not_fit_the_weights_to_begin_with_is_refused_by_name(run, data, option, message):
@@ -492,7 +492,7 @@ def test_wrong_usage_is_said_in_one_line(option, message, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (f"{NETWORK}.width=16", "width is 16, and that of the weights 8"),
+        (f"{NETWORK}.width=16", "width is 16, but the weights have 8"),
         ("--data.order=tracks_first", "order is tracks_first"),
     ],
 )

@@ -60,7 +60,7 @@ SAMPLES = {"train": ["zqq"], "val": ["zqq"]}
         ({"model": {"larning": 1}}, "does not accept option 'larning'"),
         (network(widht=8), "does not accept option 'widht'"),
         ({"model": {"lr": -1.0}}, "expected lr > 0"),
-        ({"data": {"hit_features": ["x", "y", "z"]}}, "data.hit_features is ['x', 'y', 'z'], and that of the stages"),
+        ({"data": {"hit_features": ["x", "y", "z"]}}, "data.hit_features is ['x', 'y', 'z'], but the stages"),
     ],
 )
 def test_a_stage_that_would_fail_is_told_before_the_first_one_runs(stage, message, tmp_path, capsys):

@@ -59,7 +59,7 @@ def fit(tmp_path):
     def run(name="run", *, decay=0.9, epochs=2, continued=None, callbacks=(), average=True, **options):
         module = Line()
         saving = ModelCheckpoint(tmp_path / name, filename="best", save_last=True, enable_version_counter=False)
-        own = [AveragedWeights(decay)] if average else []
+        averaging = [AveragedWeights(decay)] if average else []
         trainer = pl.Trainer(
             accelerator="cpu",
             max_epochs=epochs,
@@ -67,7 +67,7 @@ def fit(tmp_path):
             enable_progress_bar=False,
             enable_model_summary=False,
             num_sanity_val_steps=0,
-            callbacks=[*own, saving, *callbacks],
+            callbacks=[*averaging, saving, *callbacks],
             **options,
         )
         loader = DataLoader(points, batch_size=2)
@@ -92,9 +92,9 @@ def average_of(weights: list[float], decay: float) -> float:
 def test_the_average_is_that_of_the_formula(fit, decay):
     module, last, _ = fit(decay=decay)
     assert len(module.after_step) == 9
-    found = last["state_dict"]["layer.weight"][0, 0].item()
-    assert found == pytest.approx(average_of(module.after_step, decay), abs=1e-6)
-    assert found != pytest.approx(module.after_step[-1], abs=1e-4)
+    average = last["state_dict"]["layer.weight"][0, 0].item()
+    assert average == pytest.approx(average_of(module.after_step, decay), abs=1e-6)
+    assert average != pytest.approx(module.after_step[-1], abs=1e-4)
 
 
 def test_with_accumulated_gradients_an_update_is_a_step(fit):
@@ -116,12 +116,12 @@ def test_training_goes_on_with_the_raw_weights_and_all_else_has_the_averaged(fit
 
 @pytest.mark.filterwarnings("ignore:.*Checkpoint directory:UserWarning", "ignore:The dirpath has changed:UserWarning")
 def test_a_fit_in_two_parts_is_the_fit_in_one(fit):
-    _, whole, _ = fit("whole", epochs=4)
+    _, uninterrupted, _ = fit("whole", epochs=4)
     fit("part", epochs=2)
     _, last, _ = fit("rest", epochs=4, continued="part")
-    assert last["averaging_state"] == whole["averaging_state"]
+    assert last["averaging_state"] == uninterrupted["averaging_state"]
     for part in ("state_dict", "current_model_state"):
-        assert all(torch.equal(last[part][name], value) for name, value in whole[part].items())
+        assert all(torch.equal(last[part][name], value) for name, value in uninterrupted[part].items())
 
 
 def test_a_decay_that_makes_no_average_and_checkpoints_without_the_raw_weights_are_refused(fit, tmp_path):
@@ -143,7 +143,7 @@ class Twice(torch.nn.Module):
 
 @pytest.fixture
 def module():
-    """In place of a `ParticleFlow` that begins with a trained model."""
+    """Stands for a `ParticleFlow` that begins with a trained model."""
     return SimpleNamespace(reconstructor=Twice(), spec=ModelSpec(purpose="start"), configure_model=lambda: None)
 
 
@@ -159,7 +159,7 @@ def test_frozen_modules_have_no_gradients_and_stay_in_evaluation_mode(module):
 
 def test_the_average_is_on_the_device_of_the_training_and_taken_at_once(monkeypatch):
     module, averaged = Line(), AveragedWeights(0.9)
-    device = torch.device("meta")  # in place of a GPU: the module itself is moved there later
+    device = torch.device("meta")  # stands for a GPU: the module itself is moved there later
     trainer = SimpleNamespace(checkpoint_callbacks=[], strategy=SimpleNamespace(root_device=device))
     averaged.setup(trainer, module, "fit")
     assert {value.device for value in averaged._average_model.module.parameters()} == {device}
@@ -193,8 +193,8 @@ def interrupted(small, tiny):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ParticleFlowData, "on_before_batch_transfer", counted)
-            own = () if "--checkpoint" in options else (*tiny, *data, "--ema.decay=0.9")
-            return main(["fit", *own, *options]), batches
+            defaults = () if "--checkpoint" in options else (*tiny, *data, "--ema.decay=0.9")
+            return main(["fit", *defaults, *options]), batches
 
     return fit
 

@@ -71,8 +71,8 @@ def test_a_loss_that_is_not_finite_stops_the_training_and_names_the_events(
         r"not a finite number \(energy\) in the batch of .*gamma1_val_small.root, entries \d+(, \d+){7};", said
     )
     assert step.calls == n_calls
-    found = [torch.load(path, weights_only=True)["global_step"] for path in (tmp_path / "run").glob("*.ckpt")]
-    assert found == ([] if saved is None else [saved])
+    steps = [torch.load(path, weights_only=True)["global_step"] for path in (tmp_path / "run").glob("*.ckpt")]
+    assert steps == ([] if saved is None else [saved])
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_training_in_half_precision_alone_is_refused_by_name(tiny, small, tmp_
 def test_the_rate_rises_linearly_and_falls_as_half_a_cosine_to_the_final_value_where_it_stays():
     factor = warmup_cosine(total=12, warmup=4, final=0.2)
     assert [factor(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
-    # By hand: half way the cosine is 0, so the factor is (1 + 0.2) / 2.
+    # Half way the cosine is 0, so the factor is (1 + 0.2) / 2.
     assert [factor(step) for step in (8, 12, 50)] == pytest.approx([0.6, 0.2, 0.2])
     constant = warmup_cosine(total=10, warmup=2, final=1.0)
     assert [constant(step) for step in range(1, 12)] == [1.0] * 11
@@ -136,12 +136,12 @@ X, Y, Z = torch.eye(3)
 def test_the_wrong_energy_by_hand():
     """Targets of 10 and 2 GeV, found with 8 GeV and not at all, and a fake of 1 GeV; the second event is right."""
     true = _particles([[10.0, 2.0], [5.0, 0.0]], [[X, Y], [Z, Z]])
-    found = _particles([[1.0, 8.0], [5.0, 0.0]], [[Z, X], [Z, Z]])
+    decoded = _particles([[1.0, 8.0], [5.0, 0.0]], [[Z, X], [Z, Z]])
     asked = []
 
     def generate(batch, decoding):
         asked.append(decoding.max_particles)
-        return found
+        return decoded
 
     model = SimpleNamespace(decoding=DecodingConfig(), inputs=SimpleNamespace(energy_mean=0.5, energy_std=2.0))
     model.generate = generate

@@ -65,12 +65,12 @@ def test_a_training_in_mixed_precision_has_finite_losses(sample, tmp_path):
 
 
 def test_reconstruction_says_which_hits_and_tracks_particles_are_made_of(reco, sample):
-    found, events = read_reco(reco), read_events(sample)
-    assert ak.all(abs(ak.sum(found.particles.scores, axis=-1) - 1.0) < 1e-3)
-    assert ak.all(found.particles.covariance[..., 9] > 0)
-    n_particles = ak.num(found.particles)
+    output, events = read_reco(reco), read_events(sample)
+    assert ak.all(abs(ak.sum(output.particles.scores, axis=-1) - 1.0) < 1e-3)
+    assert ak.all(output.particles.covariance[..., 9] > 0)
+    n_particles = ak.num(output.particles)
     assert ak.sum(n_particles) > 0
-    for links, sources in ((found.hit_links, events.hits.energy), (found.track_links, events.tracks.charge)):
+    for links, sources in ((output.hit_links, events.hits.energy), (output.track_links, events.tracks.charge)):
         assert ak.sum(ak.num(links)) > 0
         assert ak.all(links.source < ak.num(sources))
         assert ak.all(links.particle < n_particles)

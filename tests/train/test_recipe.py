@@ -22,7 +22,7 @@ def samples(tmp_path) -> Path:
 
 
 class Pflow:
-    """In place of the command line: keeps the commands, and leaves the files that they would."""
+    """Stands for the command line: keeps the commands, and leaves the files that they would."""
 
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
@@ -182,8 +182,8 @@ def test_an_error_in_a_recipe_says_what_is_wrong(tmp_path, text, message):
 
 def test_options_of_the_calibration_are_values_lists_or_flags():
     options = {"eos-threshold": [0.9, 0.97], "energy-cut": "predicted", "truth-tracks": True, "force": False}
-    found = TrainingRecipe(stages=({},), samples={"val": ("zqq",)}, calibrate=options).calibrate_words()
-    assert found == ["--eos-threshold", "0.9", "0.97", "--energy-cut", "predicted", "--truth-tracks"]
+    words = TrainingRecipe(stages=({},), samples={"val": ("zqq",)}, calibrate=options).calibrate_words()
+    assert words == ["--eos-threshold", "0.9", "0.97", "--energy-cut", "predicted", "--truth-tracks"]
 
 
 def test_all_that_is_to_run_is_checked_before_it_runs(samples, pflow, tmp_path):

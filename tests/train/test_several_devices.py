@@ -26,8 +26,8 @@ from pflow.io.open import read_events
 pytestmark = pytest.mark.slow
 
 STEPS = 13
-"""Rank 0 has 32 events and rank 1 18, in batches of 4: eight steps an epoch, in three of which rank 1 has none left.
-The training ends within the second epoch, where it validates."""
+"""Rank 0 has 32 events and rank 1 18, in batches of 4: eight steps an epoch; in the last three rank 1 has no events
+left. The training ends within the second epoch, where it validates."""
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +76,14 @@ def logged(folder: Path, key: str) -> list[float]:
 
 
 def test_each_event_comes_once_an_epoch_and_the_ranks_end_together(fitted):
-    one, other = (steps(fitted, rank) for rank in (0, 1))
-    assert len(one) == len(other) == STEPS
-    assert sorted(entries(one, 0) + entries(other, 0)) == list(range(50))
-    assert len(entries(one, 0)) == 32
-    for pair in zip(one, other, strict=True):
+    rank0, rank1 = (steps(fitted, rank) for rank in (0, 1))
+    assert len(rank0) == len(rank1) == STEPS
+    assert sorted(entries(rank0, 0) + entries(rank1, 0)) == list(range(50))
+    assert len(entries(rank0, 0)) == 32
+    for pair in zip(rank0, rank1, strict=True):
         numbers = [len(step["entries"]) if step["weight"] else 0 for step in pair]
         assert [step["weight"] for step in pair] == [pytest.approx(2 * number / sum(numbers)) for number in numbers]
-    assert [step["weight"] for step in other[5:8]] == [0, 0, 0]
+    assert [step["weight"] for step in rank1[5:8]] == [0, 0, 0]
 
 
 def test_a_validation_on_two_devices_gives_the_numbers_of_one(fitted, small, capsys):
@@ -109,14 +109,14 @@ def test_a_training_is_resumed_and_all_ranks_stop_after_the_same_step(fitted, op
     finally:
         fit.kill()
         fit.wait()
-    one, other = (steps(tmp_path, rank) for rank in (0, 1))
-    assert len(one) == len(other)
-    wait_for(lambda: not psutil.pid_exists(other[0]["process"]))
-    assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == STEPS + len(one)
-    assert one[0]["epoch"] == 1
-    for epoch in range(1, one[-1]["epoch"]):
+    rank0, rank1 = (steps(tmp_path, rank) for rank in (0, 1))
+    assert len(rank0) == len(rank1)
+    wait_for(lambda: not psutil.pid_exists(rank1[0]["process"]))
+    assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == STEPS + len(rank0)
+    assert rank0[0]["epoch"] == 1
+    for epoch in range(1, rank0[-1]["epoch"]):
         before = [entries(steps(fitted, rank), epoch) for rank in (0, 1)]
-        assert sorted(sum(before, entries(one, epoch) + entries(other, epoch))) == list(range(50))
+        assert sorted(sum(before, entries(rank0, epoch) + entries(rank1, epoch))) == list(range(50))
 
 
 def wait_for(condition: Callable[[], bool], timeout: float = 180.0) -> None:
@@ -128,11 +128,11 @@ def wait_for(condition: Callable[[], bool], timeout: float = 180.0) -> None:
 
 def test_losses_are_those_of_one_device_with_the_batches_joined(fitted, options, small, tmp_path, monkeypatch):
     ranks = [steps(fitted, rank) for rank in (0, 1)]
-    whole = ParticleFlowData.train_dataloader
+    train_dataloader = ParticleFlowData.train_dataloader
 
     def joined(self: ParticleFlowData) -> DataLoader[LabelledBatch]:
         """Batches of this epoch, each of all events that the ranks had in a step."""
-        whole(self)
+        train_dataloader(self)
         tokens = self.tokeniser.encode(read_events(small["val"]))
         batches = []
         for step in zip(*ranks, strict=True):

@@ -58,13 +58,13 @@ def test_a_scaled_event_of_a_scaled_detector_has_the_same_features(ild_events):
         hcal_inner_radius=None,
         hcal_inner_z=None,
     )
-    other = transfer_tokeniser(tokeniser, larger)
-    assert other.detector == larger
-    assert other.energy == tokeniser.energy
+    transferred = transfer_tokeniser(tokeniser, larger)
+    assert transferred.detector == larger
+    assert transferred.energy == tokeniser.energy
     physical = feature_matrix(ild_events, "hits", HITS)
     scaled = physical * [1, 1, 2, 2, 3, np.sqrt(6.0), 1]
     np.testing.assert_allclose(
-        other.scales["hits"].apply(scaled), tokeniser.scales["hits"].apply(physical), rtol=1e-5, atol=1e-5
+        transferred.scales["hits"].apply(scaled), tokeniser.scales["hits"].apply(physical), rtol=1e-5, atol=1e-5
     )
 
 
@@ -108,6 +108,6 @@ def test_what_was_learned_on_one_detector_serves_on_another(begun, sample_dir, t
     assert main([*words]) == 0
     options = ["--layout", "cld_g4", "--output", str(report), "--no-plots", "--no-oracle", "-q"]
     assert main(["evaluate", reco, "--truth", sample, *options]) == 0
-    found = json.loads((report / "metrics.json").read_text())
-    assert found["n_matched"] > 0.9 * found["n_truth"]
-    assert found["n_reco"] < 1.25 * found["n_truth"]
+    metrics = json.loads((report / "metrics.json").read_text())
+    assert metrics["n_matched"] > 0.9 * metrics["n_truth"]
+    assert metrics["n_reco"] < 1.25 * metrics["n_truth"]
