@@ -164,17 +164,17 @@ def check_events(events: Events, expected: Expected | None = None) -> list[Check
 def check_units(subject: Subject) -> Iterator[Check]:
     """Compare the energy in hits with the energies of tracks, truth and reference."""
     events, hits = subject.events, float(subject.hit_energy.sum())
-    others = {"energy of stable particles that shower": (subject.showering_energy, UNITS)}
+    energies = {"energy of stable particles that shower": (subject.showering_energy, UNITS)}
     if events.tracks is not None and jagged.count(events.tracks).sum() >= MIN_TRACKS:  # fewer may be soft conversions
         momentum = np.linalg.norm(jagged.vectors(events.tracks, field="momentum"), axis=1)
-        others["momenta of tracks"] = float(momentum.sum()), UNITS**1.5
+        energies["momenta of tracks"] = float(momentum.sum()), UNITS**1.5
     if events.reference is not None:
-        energy = float(jagged.columns(events.reference)["energy"].sum(dtype=np.float64))
-        others[f"particles of {events.reference_name}"] = energy, UNITS**1.5
-    for what, (other, factor) in others.items():
-        if hits and other:
-            good = 1 / factor < hits / other < factor
-            yield Check("units", good, f"{hits:.4g} GeV in hits, {other:.4g} GeV in {what}")
+        total = float(jagged.columns(events.reference)["energy"].sum(dtype=np.float64))
+        energies[f"particles of {events.reference_name}"] = total, UNITS**1.5
+    for what, (energy, factor) in energies.items():
+        if hits and energy:
+            good = 1 / factor < hits / energy < factor
+            yield Check("units", good, f"{hits:.4g} GeV in hits, {energy:.4g} GeV in {what}")
 
 
 def check_hits(subject: Subject) -> Iterator[Check]:

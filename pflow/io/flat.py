@@ -113,9 +113,9 @@ class FlatReader:
             **parts,
         )
 
-    def _detector(self, wanted: Detector | str | Path | None, note: Mapping[str, Any]) -> Detector:
-        if wanted is not None:
-            return load_detector(wanted)
+    def _detector(self, requested: Detector | str | Path | None, note: Mapping[str, Any]) -> Detector:
+        if requested is not None:
+            return load_detector(requested)
         if "detector" in note:
             written = note["detector"]
             origin = f"{self.path}: note '{NOTE}'"

@@ -269,7 +269,7 @@ class Columns:
         return collection in self._keys and all(member in self._keys[collection] for member in members)
 
     def first(self, *collections: str) -> str | None:
-        """The first of these collections that is there, None if none is."""
+        """The first of these collections that the file holds, or None."""
         return next((name for name in collections if name in self._keys), None)
 
     def key(self, collection: str, *members: str) -> str:

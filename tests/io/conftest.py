@@ -89,7 +89,7 @@ def whole_content(sample_dir: Path) -> Content:
 
 @pytest.fixture
 def content(whole_content: Content) -> Content:
-    """Members of two events, which the test may change; the file says what they are."""
+    """Members of two events, for the test to change."""
     return copy.deepcopy(whole_content)
 
 

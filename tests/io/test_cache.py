@@ -30,15 +30,15 @@ def path(sample_dir, tmp_path) -> Path:
 @pytest.fixture
 def n_read(monkeypatch) -> list[int]:
     """Entries that were read from files, since it was emptied."""
-    found: list[int] = []
+    starts: list[int] = []
     read = EventFile.read
 
     def noted(self, start=0, stop=None, **more):
-        found.append(start)
+        starts.append(start)
         return read(self, start, stop, **more)
 
     monkeypatch.setattr(EventFile, "read", noted)
-    return found
+    return starts
 
 
 def read(path: Path, **more) -> list[Events]:

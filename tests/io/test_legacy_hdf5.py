@@ -69,10 +69,10 @@ def test_events_hold_the_values_of_the_columns(sample_dir):
     assert events.hits.position.z.to_list() == feature[..., 3].to_list()
     assert events.hits.time.to_list() == feature[..., 4].to_list()
     owner = events.truth[events.hit_links.particle]
-    for field, at in (("pdg", 2), ("charge", 3), ("rest_mass", 4), ("status", 8)):
-        assert owner[field].to_list() == label[..., at].to_list()
-    for axis, at in (("px", 5), ("py", 6), ("pz", 7)):
-        assert owner.momentum[axis].to_list() == label[..., at].to_list()
+    for field, column in (("pdg", 2), ("charge", 3), ("rest_mass", 4), ("status", 8)):
+        assert owner[field].to_list() == label[..., column].to_list()
+    for axis, column in (("px", 5), ("py", 6), ("pz", 7)):
+        assert owner.momentum[axis].to_list() == label[..., column].to_list()
 
 
 class TestRowsByHand:

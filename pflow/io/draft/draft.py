@@ -47,7 +47,7 @@ COLLECTIONS = {
 CHOSEN = ("tracks", "references")  # fields for which a file may hold several collections; one is read
 
 FOUND_BY = {"type": "type of hits", "link": "links", "name": "name", "geometry": "geometry"}
-"""In words, how the place of a calorimeter was found; the first two stand in the file."""
+"""Sources of a calorimeter's place, in words; the first two are in the file."""
 
 
 class Matter(NamedTuple):

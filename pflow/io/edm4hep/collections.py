@@ -44,7 +44,7 @@ READ = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Collection:
-    """One collection of a podio file, and what it holds in the entries that were looked at."""
+    """One collection of a podio file, and its content in the entries that were read."""
 
     name: str
     type: str
@@ -82,7 +82,7 @@ def list_collections(file: PodioFile) -> list[Collection]:
 
 
 def collection_contents(file: PodioFile, stop: int) -> tuple[Collection, ...]:
-    """The same with what they hold in the first `stop` entries; one that cannot be read says so itself."""
+    """The same with their content in the first `stop` entries; `unreadable` says why one cannot be read."""
     return tuple(_content(file, collection, stop) for collection in list_collections(file))
 
 

@@ -71,9 +71,9 @@ class FrameWriter:
     ) -> None:
         self._file = file
         self._collections = sorted(collections, key=lambda pair: pair[1].name)
-        for (_, one), (_, other) in itertools.combinations(self._collections, 2):
-            if one.name == other.name or one.id == other.id:
-                raise ConfigError(f"two collections of a file have the same name or id: {one.name}, {other.name}")
+        for (_, first), (_, second) in itertools.combinations(self._collections, 2):
+            if first.name == second.name or first.id == second.id:
+                raise ConfigError(f"two collections of a file have the same name or id: {first.name}, {second.name}")
         self._definitions = definitions
         self._fields = {
             field: (model, cpp_type)
@@ -171,7 +171,7 @@ class InputCopy:
             warnings.warn(text, stacklevel=4)
 
     def _members(self, cpp_type: str) -> list[tuple[str, tuple[str, ...]]]:
-        """Path of each leaf of a type, and what it may be called in the file."""
+        """Path of each leaf of a type, and its possible names in the file."""
         changed = CHANGED.get(cpp_type, {})
         return [
             (path, (path, changed.get(path, ("", path))[1]) if length is None else (f"{path}[{length}]", path))
@@ -222,7 +222,7 @@ def write_metadata(
         "events___CollectionTypeInfo": _info(collections),
         **{f"{name}___CollectionTypeInfo": _info(()) for name in categories},
     }
-    _write(file, "podio_metadata", {name: lists(one, [one.length]) for name, one in metadata.items()}, 1)
+    _write(file, "podio_metadata", {name: lists(values, [values.length]) for name, values in metadata.items()}, 1)
 
 
 def _info(collections: Sequence[tuple[DataModel, CollectionInfo]]) -> Any:

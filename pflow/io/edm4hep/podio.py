@@ -41,7 +41,7 @@ class PodioFile:
 
     `columns` of its tree ``events``; `ids` to names of collections (hashes of the names unless `ids_stored`); `types`
     of collections, e.g. ``edm4hep::TrackCollection``, often empty; `parameters` of the metadata as text; cell
-    `encodings` by collection; `notes` of what was found to be wrong.
+    `encodings` by collection; `notes` of problems.
     """
 
     def __init__(self, directory: Any, path: str | PathLike[str]) -> None:
@@ -185,8 +185,8 @@ class PodioFile:
             if not all(columns.has(name, "") for name in names):
                 continue
             keys, values = (ak.to_list(columns.get(name, "", start=start, stop=stop)) for name in names)
-            for frame, own_keys, own_values in zip(frames, keys, values, strict=True):
-                frame[kind] = dict(zip(own_keys, own_values, strict=True))
+            for frame, frame_keys, frame_values in zip(frames, keys, values, strict=True):
+                frame[kind] = dict(zip(frame_keys, frame_values, strict=True))
         return frames
 
     def _columns(self, tree: str) -> Columns:
@@ -194,33 +194,30 @@ class PodioFile:
             self._metadata[tree] = Columns(open_tree(self.directory, tree, self.path), self.path)
         return self._metadata[tree]
 
-    def _entries(self, tree: str, *wanted: tuple[str, str], most: int | None = None) -> list[list[list[Any]]]:
+    def _entries(self, tree: str, *requested: tuple[str, str], most: int | None = None) -> list[list[list[Any]]]:
         """These columns of a metadata tree, as lists by entry; none if the tree or one of them is not there."""
         if tree not in tree_names(self.directory):
             return []
         columns = self._columns(tree)
-        if not all(columns.has(*names) and columns.n_values(*names) for names in wanted):
+        if not all(columns.has(*names) and columns.n_values(*names) for names in requested):
             return []
         stop = columns.num_entries if most is None else min(columns.num_entries, most)
         try:
             with reading("cannot be read", file=self.path, field=tree):
-                return [ak.to_list(columns.get(*names, start=0, stop=stop)) for names in wanted]
-        except InputError as error:  # of an old podio: the events can be read without
+                return [ak.to_list(columns.get(*names, start=0, stop=stop)) for names in requested]
+        except InputError as error:  # as in files of an old podio; the events need no metadata
             self.notes[tree] = f"metadata are left out: {error}"
             return []
 
-    def _first_entry(self, tree: str, *wanted: tuple[str, str]) -> list[list[Any]]:
+    def _first_entry(self, tree: str, *requested: tuple[str, str]) -> list[list[Any]]:
         """The first entry of these columns; a note where another differs."""
-        columns = self._entries(tree, *wanted, most=MAX_METADATA)
+        columns = self._entries(tree, *requested, most=MAX_METADATA)
         if tree != "runs" and any(row != rows[0] for rows in columns for row in rows):
-            self.notes[tree] = f"the entries of '{tree}' differ in {wanted[0][0]}, the first is used"
+            self.notes[tree] = f"the entries of '{tree}' differ in {requested[0][0]}, the first is used"
         return [rows[0] for rows in columns]
 
     def _table(self, *rows: tuple[str, tuple[str, str], tuple[str, str]]) -> list[tuple[str, Any, int]]:
-        """Names of the collections, what goes with each, and the entry that says so; of all entries (merged files).
-
-        From the first of these columns that are there.
-        """
+        """Name, value and entry of each collection, over all entries (merged files), from the first columns present."""
         columns: list[list[list[Any]]] = next(filter(None, (self._entries(*row) for row in rows)), [[], []])
         return [
             (str(name), value, entry)

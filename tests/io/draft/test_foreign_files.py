@@ -58,7 +58,7 @@ def renamed_cld(sample_dir, tmp_path_factory):
 
 
 def _columns(tree):
-    """Members of the renamed collections and of what belongs to them, by their new names."""
+    """Members of the renamed collections and their relations, by their new names."""
     columns = {}
     for old, new in RENAMED.items():
         suffixes = ("", "_from", "_to", "_trackStates", "_contributions", "_parents")

@@ -29,7 +29,7 @@ def test_our_types_equal_edm4heps(definition):
 
 def test_ids_are_hashes_of_names_as_podio_makes_them(cld_podio):
     assert cld_podio.ids_stored
-    assert all(collection_id(own) == number for number, own in cld_podio.ids.items())
+    assert all(collection_id(name) == number for number, name in cld_podio.ids.items())
 
 
 def test_members_of_an_older_schema_become_the_present_ones(definition):

@@ -148,14 +148,14 @@ def test_clusters_of_an_older_schema_become_those_of_the_present_one(tmp_path, s
     known = schema < SCHEMA_VERSION
     with nullcontext() if known else pytest.warns(UserWarning, match=r"schema 7 .* not known \(2 to 6 are\)"):
         path = copy(tmp_path / "old.root")
-    with closing(open_podio(path)) as found:
-        assert found.columns.get("C", member, start=0, stop=1).to_list() == [[0.25, -2.0]]
-        assert found.columns.get("C", "iTheta", start=0, stop=1).to_list() == [[1.0, 1.5]]
-        definition = json.loads(found.definitions()["edm4hep"])
+    with closing(open_podio(path)) as file:
+        assert file.columns.get("C", member, start=0, stop=1).to_list() == [[0.25, -2.0]]
+        assert file.columns.get("C", "iTheta", start=0, stop=1).to_list() == [[1.0, 1.5]]
+        definition = json.loads(file.definitions()["edm4hep"])
         assert definition["schema_version"] == max(schema, SCHEMA_VERSION)
         assert (member, "float") in DataModel(definition).structs["edm4hep::ClusterData"]
-        assert [info.schema_version for info in found.infos()] == [max(schema, SCHEMA_VERSION), schema]
-        assert list(found.version("edm4hep")) == version
+        assert [info.schema_version for info in file.infos()] == [max(schema, SCHEMA_VERSION), schema]
+        assert list(file.version("edm4hep")) == version
 
 
 def test_the_version_of_the_inputs_definitions_is_kept(cld_podio):

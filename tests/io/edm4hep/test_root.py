@@ -81,14 +81,14 @@ def program(model: DataModel, fields: dict[str, str]) -> str:
 
 def _in_order(model: DataModel, types: Iterable[str]) -> dict[str, Any]:
     """Structs and their members, each after those that it contains."""
-    found: dict[str, Any] = {}
+    structs: dict[str, Any] = {}
     for cpp_type in types:
         inner = ARRAY.fullmatch(cpp_type)
         cpp_type = inner[1] if inner else cpp_type
         if cpp_type not in PRIMITIVES:
             members = model.structs[cpp_type]
-            found |= _in_order(model, [kind for _, kind in members]) | {cpp_type: members}
-    return found
+            structs |= _in_order(model, [kind for _, kind in members]) | {cpp_type: members}
+    return structs
 
 
 def _parse(data: bytes) -> dict[str, bytes]:

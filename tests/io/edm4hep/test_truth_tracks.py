@@ -1,4 +1,4 @@
-"""Tracks made from Monte Carlo particles for EDM4hep files without tracks; what they are is tested in tests/event."""
+"""Tracks made from Monte Carlo particles for EDM4hep files without tracks; tests/event checks the tracks themselves."""
 
 import dataclasses
 
@@ -61,7 +61,9 @@ def test_truth_tracks_are_near_the_standard_tracks(full_cld):
     places = np.array([[[track.calo_position[axis] for axis in "xyz"] for track in pair] for pair in pairs])
     assert np.median(np.abs(momenta[:, 0] / momenta[:, 1] - 1)) < 0.01
     assert np.median(np.linalg.norm(places[:, 0] - places[:, 1], axis=1)) < 10.0  # mm
-    assert np.degrees(np.median([one.calo_momentum.deltaangle(other.calo_momentum) for one, other in pairs])) < 0.5
+    assert (
+        np.degrees(np.median([made.calo_momentum.deltaangle(standard.calo_momentum) for made, standard in pairs])) < 0.5
+    )
 
 
 def test_nearly_all_charged_stable_particles_of_simulated_events_have_one(data_dir):

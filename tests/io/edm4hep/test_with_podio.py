@@ -52,12 +52,12 @@ def reconstructed(path, out, perfect, **options):
 
 
 def check(program, out):
-    """Every number of the file is the same, to the last bit, in the one that podio makes of it."""
+    """Compare the file bit by bit with podio's copy of it."""
     again = out.with_name("again.root")
     done = subprocess.run([program, out, again], capture_output=True, text=True, check=True)
-    with uproot.open(out) as file, uproot.open(again) as other:
+    with uproot.open(out) as file, uproot.open(again) as copy:
         for category in set(file.keys(cycle=False, filter_classname="*RNTuple")) - {"podio_metadata"}:
-            ours, theirs = file[category], other[category]
+            ours, theirs = file[category], copy[category]
             assert set(ours.keys(recursive=False)) == set(theirs.keys(recursive=False))
             for field in (key for key in ours.keys(recursive=False) if not key.startswith("GP")):
                 assert ak.array_equal(ours[field].array(), theirs[field].array(), equal_nan=True), field
@@ -83,8 +83,8 @@ def test_clusters_of_an_older_edm4hep_keep_their_angle(cld_podio, program, perfe
         text = json.dumps(json.loads(text) | {"schema_version": 5})
         collections = [(DataModel(json.loads(text)), info) for info in source.collections.values()]
         frames = {
-            name: Filled(counts=own.counts, columns={key.replace("iPhi", "phi"): x for key, x in own.columns.items()})
-            for name, own in source.read(0, 1).items()
+            name: Filled(counts=old.counts, columns={key.replace("iPhi", "phi"): x for key, x in old.columns.items()})
+            for name, old in source.read(0, 1).items()
         }
         writer = FrameWriter(to, collections=collections, definitions={"edm4hep": (text, (0, 99, 4))})
         writer.extend(frames, source.parameters(0, 1))
