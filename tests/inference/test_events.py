@@ -249,6 +249,7 @@ def test_tracks_without_their_hits_are_counted_as_lost(cld_rec):
 @pytest.mark.parametrize(("n_events", "n_flagged", "said"), [(1, 1, 0), (2, 2, 1), (5, 2, 0)])
 def test_tracks_in_neutral_particles_of_one_event_are_no_reason_to_warn(n_events, n_flagged, said):
     with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         warn_of_tracks(np.array([60.0, 30.0, 0.0]), {"NEUTRAL_TRACKS": n_flagged}, n_events, "here")
     assert len(caught) == said
 
