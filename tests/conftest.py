@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import importlib
 import json
 import os
 import resource
@@ -114,6 +115,24 @@ def exported(tmp_path_factory) -> Callable[[str], Path]:
         return folder
 
     return exported
+
+
+class _Sum(torch.nn.Module):
+    def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor]:
+        return (arrays[0] + 1.0,)
+
+
+@pytest.fixture
+def tiny_graphs(monkeypatch) -> None:
+    """Any pointing network is exported as one operator: a real export takes a minute."""
+    from pflow.export.graphs import Export, Graph, TensorSpec
+
+    def export(model: TrainedModel) -> Export:
+        x, y = (TensorSpec(name, "float32", ("n",)) for name in "xy")
+        graph = Graph(module=_Sum(), example=(torch.arange(3.0),), inputs=(x,), outputs=(y,))
+        return Export(graphs={"encoder": graph}, how_to=("Add 1.",), run={"detector": model.tokeniser.detector.name})
+
+    monkeypatch.setattr(importlib.import_module("pflow.export.folder"), "pointing_export", export)
 
 
 @pytest.fixture(scope="session")

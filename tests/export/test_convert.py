@@ -33,6 +33,7 @@ def test_a_wrong_translation_is_an_error(tmp_path, monkeypatch):
         checked(tmp_path)
 
 
+@pytest.mark.usefixtures("tiny_graphs")
 def test_nothing_is_written_if_the_graphs_disagree(tmp_path, monkeypatch):
     monkeypatch.setattr(convert, "TOLERANCE", -1.0)
     with pytest.raises(ConfigError, match="differs in ONNX Runtime"):
