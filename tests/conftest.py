@@ -117,9 +117,9 @@ def exported(tmp_path_factory) -> Callable[[str], Path]:
     return exported
 
 
-class _Sum(torch.nn.Module):
+class _Asinh(torch.nn.Module):
     def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor]:
-        return (arrays[0] + 1.0,)
+        return (torch.asinh(arrays[0]),)
 
 
 @pytest.fixture
@@ -129,8 +129,12 @@ def tiny_graphs(monkeypatch) -> None:
 
     def export(model: TrainedModel) -> Export:
         x, y = (TensorSpec(name, "float32", ("n",)) for name in "xy")
-        graph = Graph(module=_Sum(), example=(torch.arange(3.0),), inputs=(x,), outputs=(y,))
-        return Export(graphs={"encoder": graph}, how_to=("Add 1.",), run={"detector": model.tokeniser.detector.name})
+        graph = Graph(module=_Asinh(), example=(torch.arange(3.0),), inputs=(x,), outputs=(y,))
+        return Export(
+            graphs={"encoder": graph},
+            how_to=("The inverse hyperbolic sine.",),
+            run={"detector": model.tokeniser.detector.name},
+        )
 
     monkeypatch.setattr(importlib.import_module("pflow.export.folder"), "pointing_export", export)
 
