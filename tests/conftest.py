@@ -123,15 +123,23 @@ class _Asinh(torch.nn.Module):
 
 
 @pytest.fixture
-def tiny_graphs(monkeypatch) -> None:
+def asinh_graph() -> Any:
+    """A `pflow.export.graphs.Graph` of one operator, in double precision."""
+    from pflow.export.graphs import Graph, TensorSpec
+
+    x, y = (TensorSpec(name, "float64", ("n",)) for name in "xy")
+    example = (torch.linspace(-2.0, 2.0, 5, dtype=torch.float64),)
+    return Graph(module=_Asinh(), example=example, inputs=(x,), outputs=(y,))
+
+
+@pytest.fixture
+def tiny_graphs(asinh_graph, monkeypatch) -> None:
     """Any pointing network is exported as one operator: a real export takes a minute."""
-    from pflow.export.graphs import Export, Graph, TensorSpec
+    from pflow.export.graphs import Export
 
     def export(model: TrainedModel) -> Export:
-        x, y = (TensorSpec(name, "float32", ("n",)) for name in "xy")
-        graph = Graph(module=_Asinh(), example=(torch.arange(3.0),), inputs=(x,), outputs=(y,))
         return Export(
-            graphs={"encoder": graph},
+            graphs={"encoder": asinh_graph},
             how_to=("The inverse hyperbolic sine.",),
             run={"detector": model.tokeniser.detector.name},
         )

@@ -73,10 +73,20 @@ def run_on_cluster(
 
 def entries_of_a_chunk(cluster: str | None, n_entries: int, chunk_size: int) -> int:
     """At most `chunk_size`, and fewer of a file of `n_entries` if else processes on this machine would be idle."""
-    number = (cluster or "").removeprefix("local:")
-    if not number.isdigit() or int(number) < 2:
+    n_processes = _local_processes(cluster or "")
+    if n_processes < 2:
         return chunk_size
-    return min(chunk_size, max(BATCH_SIZE, math.ceil(n_entries / (CHUNKS_PER_THREAD * int(number)))))
+    return min(chunk_size, max(BATCH_SIZE, math.ceil(n_entries / (CHUNKS_PER_THREAD * n_processes))))
+
+
+def _local_processes(cluster: str) -> int:
+    """Number of processes of ``local:N``, 0 for other clusters; ConfigError: N is not a number of at least 1."""
+    if not cluster.startswith("local:"):
+        return 0
+    number = cluster.removeprefix("local:")
+    if not number.isdigit() or int(number) < 1:
+        raise ConfigError(f"cluster '{cluster}': expected local:N with N processes, at least 1")
+    return int(number)
 
 
 def _started(cluster: str, stack: ExitStack) -> Any:
@@ -89,15 +99,13 @@ def _started(cluster: str, stack: ExitStack) -> Any:
             f"cluster '{cluster}': pflow submits no jobs; start a dask cluster, e.g. with dask-jobqueue, and name the "
             "address of its scheduler"
         )
-    if not cluster.startswith("local:"):
+    n_processes = _local_processes(cluster)
+    if not n_processes:
         return cluster
-    number = cluster.removeprefix("local:")
-    if not number.isdigit() or int(number) < 1:
-        raise ConfigError(f"cluster '{cluster}': expected local:N with N processes, at least 1")
     with dask.config.set(LOCAL):
         return stack.enter_context(
             LocalCluster(
-                n_workers=int(number), threads_per_worker=1, dashboard_address=None, scheduler_kwargs=SCHEDULER
+                n_workers=n_processes, threads_per_worker=1, dashboard_address=None, scheduler_kwargs=SCHEDULER
             )
         )
 
