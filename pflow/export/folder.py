@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pflow.checkpoint.format import EXPORT_FILES, EXPORT_FORMAT, GRAPHS, TOKENS, Header
 from pflow.checkpoint.load import TrainedModel
 from pflow.errors import ConfigError
@@ -64,6 +66,8 @@ def export_model(model: TrainedModel, folder: str | Path, *, force: bool = False
 
 def _export(model: TrainedModel) -> Export:
     """The graphs of a model."""
+    if not hasattr(torch.onnx, "ops"):
+        raise ConfigError(f"graphs need torch 2.13 (tested) or near it, and {torch.__version__} is installed")
     if not isinstance(model.reconstructor, PointingReconstructor):
         raise ConfigError(f"{model.path} is a {type(model.reconstructor).__name__}: only pointing networks have graphs")
     if model.tokeniser.config.geometry:

@@ -111,3 +111,9 @@ def test_a_remote_file_is_not_called_damaged(capsys, monkeypatch):
     shown = capsys.readouterr().err
     assert "pflow[xrootd]" in shown
     assert "damaged" not in shown
+
+
+def test_a_deprecated_option_is_a_line_on_stderr(sample_dir, tmp_path, capsys):
+    words = [str(sample_dir / "gammasep_test_small.root"), "--checkpoint", "ild-g4-photon", "--engine", "torch", "-q"]
+    assert main(["reconstruct", *words, "-o", str(tmp_path / "reco.root")]) == 0
+    assert "warning: engine 'torch' is not used: torch runs all models" in capsys.readouterr().err

@@ -77,3 +77,9 @@ def test_a_folder_of_graphs_is_no_checkpoint(exported_general, tmp_path):
     (shutil.copytree(exported_general, tmp_path / "copy") / "tokens.json").write_text("{}")
     with pytest.raises(InputError, match="expected what `pflow export` wrote"):
         load_model(tmp_path / "copy")
+
+
+def test_an_old_torch_is_named(monkeypatch, tmp_path):
+    monkeypatch.delattr("torch.onnx.ops")
+    with pytest.raises(ConfigError, match=r"graphs need torch 2\.13 \(tested\) or near it, and \d"):
+        export_model(load_model("ild-g4-photon"), tmp_path / "model")
