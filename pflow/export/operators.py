@@ -15,9 +15,8 @@ op: Any = opset18  # typed for scripts, not for exported values
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     """The translations by the operator of torch that they replace."""
-    aten, prims = torch.ops.aten, torch.ops.prims
+    aten = torch.ops.aten
     return {
-        prims.hypot.default: _hypot,
         aten.hypot.default: _hypot,
         aten.atan2.default: _atan2,
         aten.asinh.default: _asinh,
