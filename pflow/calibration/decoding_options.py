@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from pflow.event.skipped import without_refused
 from pflow.inference.engine import BATCH_SIZE, Engine
 from pflow.inference.events import MAX_HITS, finite_events, usable_events, with_detector
 from pflow.io.checks import Expected
-from pflow.io.open import iterate_events
+from pflow.io.open import ReadOptions
 from pflow.metrics.event import CountMetrics
 from pflow.metrics.match import Matching, match
 from pflow.metrics.particles import ParticleMetrics
@@ -75,17 +75,16 @@ def calibrate(
     model: TrainedModel,
     inputs: Sequence[str | Path],
     decodings: Sequence[DecodingConfig],
+    reading: ReadOptions = ReadOptions(),  # noqa: B008
     *,
-    on_error: Literal["raise", "skip"] = "raise",
     batch_size: int = BATCH_SIZE,
     chunk_size: int = 256,
     device: str = "auto",
-    **reading: Any,
 ) -> list[Calibrated]:
     """Score decoding configurations, and fit the uncertainties of each, in the order of `decodings`.
 
-    `inputs` are validation files with truth, neither training nor test files, read with options of `pflow.open_events`
-    (`reading`); without ``detector``, files of another detector than the model's are refused. With `on_error` ``skip``,
+    `inputs` are validation files with truth, neither training nor test files, read as `reading` says;
+    without ``detector``, files of another detector than the model's are refused. With its `on_error` ``skip``,
     entries that cannot be used are left out, with a warning. An event for which the model gives numbers that are not
     finite has no particles. An earlier calibration of the model is not used. ConfigError: a single configuration for a
     model without uncertainties; InputError: a file or entry that cannot be used.
@@ -94,11 +93,13 @@ def calibrate(
     metrics = [[ParticleMetrics() for _ in inputs] for _ in decodings]
     numbers = [[CountMetrics() for _ in inputs] for _ in decodings]
     encode = functools.partial(model.tokeniser.encode, truth=False)
-    reading["expected"] = Expected(targets=model.tokeniser.config.chosen_by, sample=model.tokeniser.sample)
+    expected = Expected(targets=model.tokeniser.config.chosen_by, sample=model.tokeniser.sample)
+    reading = dataclasses.replace(reading, expected=expected)
+    on_error = reading.on_error
     for number, path in enumerate(inputs):
-        for chunk in iterate_events(path, **reading, chunk_size=chunk_size, on_error=on_error):
+        for chunk in reading.iterate(path, chunk_size):
             usable = usable_events(chunk, MAX_HITS, on_error)
-            events = usable if reading.get("detector") is None else with_detector(usable, model.tokeniser.detector)
+            events = usable if reading.detector is None else with_detector(usable, model.tokeniser.detector)
             tokens, events = without_refused(events, encode, on_error)
             # The truth rule needs the geometry of the file's detector.
             with_truth = usable.emptied((events.flags & Flag.BAD_INPUT) > 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from pflow.cli.options import add_file_options, add_option, add_options, file_options
+from pflow.cli.options import add_file_options, add_option, add_options, read_options
 
 CHOICES: dict[str, tuple[type, str, str]] = {
     "eos_threshold": (float, "P", "probabilities of the end of the sequence from which decoding stops"),
@@ -77,8 +77,8 @@ def run(args: argparse.Namespace) -> int:
         if name != "eos_threshold" and choices[name] and not model.reconstructor.first_stage_modules:
             raise ConfigError(f"--{name.replace('_', '-')}: {args.checkpoint} has no refinement")
     decodings = decoding_grid(model.reconstructor.decoding, **choices)
-    options = {name: getattr(args, name) for name in ("on_error", "batch_size", "chunk_size", "device")}
-    trials = calibrate(model, matching(args.inputs), decodings, **file_options(args), **options)
+    options = {name: getattr(args, name) for name in ("batch_size", "chunk_size", "device")}
+    trials = calibrate(model, matching(args.inputs), decodings, read_options(args), **options)
     shown = [name for name in CHOICES if choices[name] or name in ("eos_threshold", "existence_threshold")]
     for trial in trials:
         plain = dataclasses.asdict(trial.decoding)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pflow.cli.options import add_file_options, add_option, file_options
+from pflow.cli.options import add_file_options, add_option, read_options
 
 if TYPE_CHECKING:
     from pflow.event.events import Events
@@ -33,12 +33,11 @@ def run(args: argparse.Namespace) -> int:
     from pflow.errors import ConfigError
     from pflow.io.atomic import check_output
     from pflow.io.events_root import write_events
-    from pflow.io.open import open_events
 
     if Path(args.output).suffix.lower() != ".root":
         raise ConfigError(f"cannot write {args.output}: expected a ROOT file, .root at its end")
     check_output(args.output, inputs=[args.input])
-    with open_events(args.input, **file_options(args)) as file:
+    with read_options(args).open(args.input) as file:
         chunks = _chunks(file, args.chunk_size, args.on_error)
         written = write_events(args.output, chunks, inputs=[args.input], force=args.force)
     made = ", with tracks made from Monte Carlo particles" if file.truth_tracks else ""

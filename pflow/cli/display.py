@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pflow.cli.options import add_file_options, add_option, add_options, at_least, file_options, truth_options
+from pflow.cli.options import add_file_options, add_option, add_options, at_least, read_options, truth_options
 
 if TYPE_CHECKING:
     from pflow.event.events import Events
@@ -111,10 +111,8 @@ def _scenes(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
 
 def _read_event(args: argparse.Namespace) -> Events:
     from pflow.errors import InputError
-    from pflow.io.checks import Expected
-    from pflow.io.open import open_events
 
-    with open_events(args.input, expected=Expected(targets=truth_options(args)), **file_options(args)) as file:
+    with read_options(args, targets=truth_options(args)).open(args.input) as file:
         if args.entry >= len(file):
             raise InputError(
                 f"there is no such entry; the file has {len(file)}, counted from 0", file=args.input, entry=args.entry

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pflow.cli.options import add_file_options, add_option, file_options, truth_options
+from pflow.cli.options import add_file_options, add_option, read_options, truth_options
 
 if TYPE_CHECKING:
     from pflow.metrics.evaluation import EvaluationResult
@@ -131,10 +131,9 @@ def run(args: argparse.Namespace) -> int:
             collection=args.collection,
             settings=settings,
             oracle=not args.no_oracle,
-            on_error=args.on_error,
             chunk_size=args.chunk_size,
             progress=show,
-            **file_options(args),
+            **vars(read_options(args)),
         )
     files = {args.collection: reco, **compare}
     inputs = {

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pflow.cli.options import add_file_options, add_options, at_least, file_options, truth_options
+from pflow.cli.options import add_file_options, add_options, at_least, read_options, truth_options
 from pflow.show import text_facts, text_table
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ def run(args: argparse.Namespace) -> int:
     from pflow.checkpoint.format import fitting_models, read_header
     from pflow.inference.files import readable_models
     from pflow.io.inspect import inspect_file, inspect_truth
-    from pflow.io.open import open_events
 
     made = _provenance(args.file)
     if made is not None and made["kind"] != "reconstruction":
@@ -67,15 +66,16 @@ def run(args: argparse.Namespace) -> int:
         fitting = fitting_models(detector)
         return read_header(fitting[0]).tokeniser.sample if fitting else None
 
-    content = inspect_file(args.file, targets=chosen, sample_of=sample_of, **file_options(args))
+    options = read_options(args, targets=chosen)
+    content = inspect_file(args.file, options, sample_of=sample_of)
     models: dict[str, str] = {}
     if content.detector:
-        with open_events(args.file, **file_options(args)) as file:
+        with options.open(args.file) as file:
             models = readable_models(file)
     truth = None
     if args.targets:
         settings = {**chosen, "e_min": args.min_energy, "use_tracks": not args.ignore_tracks}
-        truth = inspect_truth(args.file, targets=settings, entries=args.entries, **file_options(args))
+        truth = inspect_truth(args.file, read_options(args, targets=settings), entries=args.entries)
     if args.json:
         suited = {"models": [name for name, reason in models.items() if not reason]}
         refused = {"unsuited_models": {name: reason for name, reason in models.items() if reason}}

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Callable, Iterable
 from difflib import SequenceMatcher
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from pflow.io.open import ReadOptions
 
 N = TypeVar("N", int, float)
 
@@ -150,9 +154,13 @@ def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
         add_option(parser, name)
 
 
-def file_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of `add_file_options`, as arguments of `pflow.open_events`."""
-    return {name: getattr(args, name) for name in ("detector", "schema", "layout", "truth_tracks")}
+def read_options(args: argparse.Namespace, **expected: Any) -> ReadOptions:
+    """The options of `add_file_options`; `expected` as of `pflow.io.checks.Expected`."""
+    from pflow.io.checks import Expected
+    from pflow.io.open import ReadOptions
+
+    given = {field.name: getattr(args, field.name) for field in dataclasses.fields(ReadOptions) if field.name in args}
+    return ReadOptions(**given, expected=Expected(**expected))
 
 
 def truth_options(args: argparse.Namespace) -> dict[str, Any]:

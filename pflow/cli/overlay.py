@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Literal
 
-from pflow.cli.options import add_file_options, add_option, file_options
+from pflow.cli.options import add_file_options, add_option, read_options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,14 +54,13 @@ def run(args: argparse.Namespace) -> int:
     from pflow.errors import ConfigError, InputError
     from pflow.io.atomic import check_output
     from pflow.io.events_root import write_events
-    from pflow.io.open import open_events
 
     if len(args.inputs) < 2:
         raise ConfigError("overlay: joins the events of two files or more (which may be the same), found one")
     check_output(args.output, inputs=args.inputs)
     generator = np.random.default_rng(args.seed)
     with ExitStack() as stack:
-        files = [stack.enter_context(open_events(path, **file_options(args))) for path in args.inputs]
+        files = [stack.enter_context(read_options(args).open(path)) for path in args.inputs]
         for file in files:
             if file.num_entries == 0:
                 raise InputError("the file has no entries", file=file.path)

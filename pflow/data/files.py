@@ -7,8 +7,7 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -17,9 +16,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.event.skipped import BadEntriesWarning, leave_out_files
 from pflow.io.cache import CachedFile
-from pflow.io.checks import Expected
-from pflow.io.layout import Layout
-from pflow.io.open import EventFile, open_events
+from pflow.io.open import EventFile, FilePath, ReadOptions
 from pflow.physics.detector import Detector
 
 OPEN_FILES = 8
@@ -30,25 +27,19 @@ RUN = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FileOptions:
-    """How files are opened and read; see `pflow.open_events`. `cache`: folder for `pflow.io.cache`."""
+class FileOptions(ReadOptions):
+    """How many files are read. `cache`: folder for `pflow.io.cache`."""
 
-    detector: str | Path | Detector | None = None
-    schema: str | None = None
-    layout: str | Path | Layout | None = None
-    truth_tracks: bool = False
-    on_error: Literal["raise", "skip"] = "raise"
     cache: str | None = None
-    expected: Expected = Expected()  # noqa: RUF009
-    known: Mapping[str, FileOptions] = dataclasses.field(default_factory=dict)
+    known: Mapping[str, ReadOptions] = dataclasses.field(default_factory=dict)
     """Options detected when a file was opened first, by path; later openings skip the detection."""
     said: dict[str, set[str]] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     """Names of the checks that have warned, by path."""
 
-    def open(self, path: str) -> EventFile:
-        """Open a file."""
-        file = open_events(path, expected=self.expected, **self.known.get(path, self)._of_file())
-        file.said = self.said.setdefault(path, file.said)
+    def open(self, path: FilePath) -> EventFile:
+        """Open a file, with its detected options if it was opened before."""
+        file = ReadOptions.open(self.known.get(str(path), self), path)
+        file.expected, file.said = self.expected, self.said.setdefault(str(path), file.said)
         return file
 
     def open_cached(self, path: str) -> EventFile | CachedFile:
@@ -56,21 +47,7 @@ class FileOptions:
         known = self.known.get(path)
         if self.cache is None or known is None or not isinstance(known.detector, Detector):
             return self.open(path)
-        return CachedFile(path, self.cache, open_file=functools.partial(self.open, path), **known._of_file())
-
-    def _of_file(self) -> dict[str, Any]:
-        """Options of `pflow.open_events` that the events depend on."""
-        return {name: getattr(self, name) for name in ("detector", "schema", "layout", "truth_tracks")}
-
-    def detected(self, file: EventFile) -> FileOptions:
-        """The options that open an open file again in the same way."""
-        return dataclasses.replace(
-            self,
-            detector=file.detector,
-            schema=self.schema or file.schema,
-            layout=file.layout or self.layout,
-            known={},
-        )
+        return CachedFile(path, self.cache, open_file=functools.partial(self.open, path), options=known)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +109,7 @@ def survey(
 ) -> tuple[list[Chunk], FileOptions]:
     """Open each file once: chunks of about `size` entries, and options that know the files; bad ones may be skipped."""
     looked = functools.partial(_look_at, options=options, size=size)
-    found: dict[str, tuple[list[Chunk], FileOptions]] = {}
+    found: dict[str, tuple[list[Chunk], ReadOptions]] = {}
     errors: list[InputError] = []
     for path, one in zip(paths, in_order(looked, paths, num_workers=num_workers), strict=True):
         if isinstance(one, InputError):
@@ -140,7 +117,7 @@ def survey(
         else:
             found[path] = one
     leave_out_files(errors, len(paths))
-    known, last = dict(options.known), options
+    known, last = dict(options.known), ReadOptions()
     for path, (_, detected) in found.items():  # files that are alike share one description
         known[path] = last = last if last == detected else detected
     return [chunk for own, _ in found.values() for chunk in own], dataclasses.replace(options, known=known)
@@ -183,13 +160,19 @@ def read_chunks(chunks: Iterable[Chunk], options: FileOptions) -> Iterator[Event
             yield events
 
 
-def _look_at(path: str, options: FileOptions, size: int) -> tuple[list[Chunk], FileOptions] | InputError:
+def _look_at(path: str, options: FileOptions, size: int) -> tuple[list[Chunk], ReadOptions] | InputError:
     """Chunks of a file and its detected options; with `on_error` "skip" the error of an unusable or empty file."""
     try:
         with options.open(path) as file:
             if not file.num_entries:
                 raise InputError("the file has no entries", file=path)
-            return Chunk.of(file, size), options.detected(file)
+            detected = ReadOptions(
+                detector=file.detector,
+                schema=options.schema or file.schema,
+                layout=file.layout or options.layout,
+                truth_tracks=options.truth_tracks,
+            )
+            return Chunk.of(file, size), detected
     except InputError as error:
         if options.on_error == "raise":
             raise

@@ -24,7 +24,7 @@ from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.schema import SCHEMA
 from pflow.io.atomic import make_folder, replacing
-from pflow.io.open import EventFile
+from pflow.io.open import EventFile, ReadOptions
 from pflow.io.remote import is_remote
 from pflow.io.root import split_tree
 from pflow.physics.detector import Detector
@@ -38,15 +38,16 @@ _unwritable: set[Path] = set()  # folders of caches to which this process could 
 class CachedFile:
     """Reads like `EventFile`, and opens the file only for chunks that the cache `folder` does not hold.
 
-    Chunks with bad entries are not cached, so that each reading warns. The events depend on `detector`, `settings` and
-    the file only.
+    Chunks with bad entries are not cached, so that each reading warns. The events depend on the file and `options`
+    only, whose detector is given.
     """
 
     def __init__(
-        self, path: str, folder: str | Path, *, open_file: Callable[[], EventFile], detector: Detector, **settings: Any
+        self, path: str, folder: str | Path, *, open_file: Callable[[], EventFile], options: ReadOptions
     ) -> None:
         self._cache = Path(folder)
-        self._detector = detector
+        assert isinstance(options.detector, Detector)
+        self._detector = options.detector
         self._open_file = open_file
         self._file: EventFile | None = None
         if is_remote(path):
@@ -54,7 +55,9 @@ class CachedFile:
         else:
             status = os.stat(split_tree(path)[0])
             source = (os.path.abspath(path), status.st_size, status.st_mtime_ns)
-        key = repr((FORMAT, VERSION, SCHEMA, source, detector, sorted(settings.items())))
+        key = repr(
+            (FORMAT, VERSION, SCHEMA, source, self._detector, options.schema, options.layout, options.truth_tracks)
+        )
         self._folder = self._cache / hashlib.sha256(key.encode()).hexdigest()[:32]
 
     def read(

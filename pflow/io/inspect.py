@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from pflow.io.detect import DetectorMatch, NoDetectorError, detector_matches, fi
 from pflow.io.edm4hep.collections import Collection, collection_contents
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
-from pflow.io.open import EventFile, open_events
+from pflow.io.open import EventFile, ReadOptions
 from pflow.io.root import open_root, tree_names
 from pflow.physics.detector import Detector
 
@@ -98,29 +98,28 @@ class FileContent:
 
 def inspect_file(
     path: str | Path,
+    options: ReadOptions = ReadOptions(),  # noqa: B008
     *,
     max_entries: int = 1000,
-    targets: Mapping[str, Any] | None = None,
     sample_of: Callable[[Detector], SampleScales | None] = lambda _: None,
-    **options: Any,
 ) -> FileContent:
-    """Summarise the first `max_entries` entries of a file; `options` as of `pflow.io.open.open_events`.
+    """Summarise the first `max_entries` entries of a file.
 
-    `targets`: how they are chosen for the checks, options of `pflow.event.truth.select_targets`; `sample_of`: what a
-    model of the file's detector was trained on, for the checks.
+    `sample_of`: what a model of the file's detector was trained on, for the checks.
     Entries that cannot be used count as empty. A podio file that no built-in detector fits is summarised by its
     collections, a ROOT file whose events cannot be read by its trees. Errors in opening it are raised.
     """
     try:
         try:
-            with open_events(path, **options) as file:
-                file.expected = Expected(targets=targets or {}, sample=sample_of(file.detector))
+            with options.open(path) as file:
+                targets = options.expected.targets or {}
+                file.expected = Expected(targets=targets, sample=sample_of(file.detector))
                 return _by_events(file, min(file.num_entries, max_entries))
         except NoDetectorError as error:
-            sim = options.get("schema") == "edm4hep-sim"
+            sim = options.schema == "edm4hep-sim"
             return _by_collections(path, error.summary, sim=sim, max_entries=max_entries)
     except Exception as error:  # a file of a format that nobody thought of may make anything fail
-        if any(options.values()) or not (tables := _tables(path)):
+        if options != ReadOptions(expected=options.expected) or not (tables := _tables(path)):
             raise
         reason = str(error) if isinstance(error, InputError) else first_line(error)
         missing = MissingPart(name="events", needed_for="everything", reason=reason)
@@ -128,16 +127,19 @@ def inspect_file(
 
 
 def inspect_truth(
-    path: str | Path, *, targets: Mapping[str, Any] | None = None, entries: int = 10, **options: Any
+    path: str | Path,
+    options: ReadOptions = ReadOptions(),  # noqa: B008
+    *,
+    entries: int = 10,
 ) -> list[dict[str, Any]]:
-    """Targets, by options of `pflow.event.truth.select_targets`, and dropped particles of the first `entries` events.
+    """Targets, by the truth rule of `options`, and dropped particles of the first `entries` events.
 
     By event: lists ``targets`` and ``dropped`` with ``index``, ``pdg``, ``energy`` (GeV) and, if dropped, ``reason``,
-    and their summed energies; nothing of entries that cannot be used. `options` as of `pflow.io.open.open_events`.
+    and their summed energies; nothing of entries that cannot be used.
     """
-    with open_events(path, **options) as file:
+    with options.open(path) as file:
         events, *_ = file.read_all(0, entries)
-    selected = select_targets(events, **(targets or {}))
+    selected = select_targets(events, **(options.expected.targets or {}))
     fields = ["index", "pdg", "energy"]
     summaries = []
     for number, (chosen, dropped) in enumerate(zip(selected.particles, selected.dropped, strict=True)):

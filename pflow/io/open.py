@@ -7,7 +7,6 @@ import glob
 from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from pflow.errors import ConfigError, InputError, check_choice, missing_package
 from pflow.event.events import Events, concatenate
@@ -31,6 +30,39 @@ Files = FilePath | Iterable[FilePath]
 NO_TRUTH_TRACKS = "{}: tracks are made from Monte Carlo particles of EDM4hep files, not of schema '{}'"
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """How files of events are read: the options of `open_events`, and what the caller knows of the events."""
+
+    detector: str | Path | Detector | None = None
+    schema: str | None = None
+    layout: str | Path | Layout | None = None
+    truth_tracks: bool = False
+    on_error: OnError = "raise"
+    expected: Expected = Expected()  # noqa: RUF009
+    """Truth rule and training sample, for the checks of the first events."""
+
+    def open(self, path: FilePath) -> EventFile:
+        """Open a file; errors as of `open_events`."""
+        if self.schema is not None:
+            check_choice(self.schema, SCHEMAS, "schema")
+            if self.layout is not None and self.schema != "flat":
+                raise ConfigError(f"a layout is for flat ntuples, not for schema '{self.schema}'")
+        detector = None if self.detector is None else load_detector(self.detector)
+        return EventFile(str(path), lambda: _open(str(path), self, detector), expected=self.expected)
+
+    def iterate(self, paths: Files, chunk_size: int, *, truth: bool = True) -> Iterator[Events]:
+        """Read files in chunks, as `iterate_events` does."""
+        if chunk_size < 1:
+            raise ConfigError(f"chunk_size is {chunk_size}, expected at least 1")
+        for path in matching(paths):
+            with self.open(path) as file:
+                for start, stop in file.ranges(chunk_size):
+                    events = file._read(start, stop, truth=truth, on_error=self.on_error)
+                    for first in range(0, len(events), chunk_size):
+                        yield events[first : first + chunk_size]
+
+
 def open_events(
     path: FilePath,
     *,
@@ -38,7 +70,6 @@ def open_events(
     schema: str | None = None,
     layout: str | Path | Layout | None = None,
     truth_tracks: bool = False,
-    expected: Expected | None = None,
 ) -> EventFile:
     """Open a file of events; the schema is found by looking at the file unless it is given.
 
@@ -57,8 +88,6 @@ def open_events(
     truth_tracks
         Make the tracks of an EDM4hep file without any from its Monte Carlo particles, as the detector's
         `truth_tracks` describes, and flag its events ``Flag.TRUTH_TRACKS``.
-    expected
-        What the caller knows of the events, for the checks of the first ones (`pflow.io.checks.Expected`).
 
     Raises
     ------
@@ -73,17 +102,11 @@ def open_events(
     ...     file, len(file.read(10, 20))
     (<EventFile: multi_test_small.root, flat, 25 entries, detector ild_g4>, 10)
     """
-    if schema is not None:
-        check_choice(schema, SCHEMAS, "schema")
-        if layout is not None and schema != "flat":
-            raise ConfigError(f"a layout is for flat ntuples, not for schema '{schema}'")
-    chosen = None if detector is None else load_detector(detector)
-    return EventFile(str(path), lambda: _open(str(path), chosen, schema, layout, truth_tracks), expected=expected)
+    return ReadOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks).open(path)
 
 
-def _open(
-    path: str, detector: Detector | None, schema: str | None, layout: str | Path | Layout | None, truth_tracks: bool
-) -> Reader:
+def _open(path: str, options: ReadOptions, detector: Detector | None) -> Reader:
+    schema, layout, truth_tracks = options.schema, options.layout, options.truth_tracks
     file, tree = split_tree(path)
     if schema is None and is_hdf5(file):
         schema = "legacy-hdf5"
@@ -160,12 +183,13 @@ def read_events(
     >>> read_events(["multi_test_small.root", "zqq_test*.root:events"], entry_start=20)
     <Events: 11 events of ild_g4, ...>
     """
+    options = ReadOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks)
     chunks: list[Events] = []
     before = 0
     for name in matching(path):
         if chunks and entry_stop is not None and entry_stop <= before:
             break
-        with open_events(name, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks) as file:
+        with options.open(name) as file:
             start = max(entry_start - before, 0) if chunks else entry_start
             stop = None if entry_stop is None else entry_stop - before
             events = file._read(start, stop, truth=truth, on_error=on_error)
@@ -186,7 +210,6 @@ def iterate_events(
     schema: str | None = None,
     layout: str | Path | Layout | None = None,
     truth_tracks: bool = False,
-    expected: Expected | None = None,
     chunk_size: int = 100,
     truth: bool = True,
     on_error: OnError = "raise",
@@ -199,12 +222,5 @@ def iterate_events(
     >>> [len(events) for events in iterate_events(["multi_test_small.root", "zqq_test_small.root"], chunk_size=20)]
     [20, 5, 6]
     """
-    if chunk_size < 1:
-        raise ConfigError(f"chunk_size is {chunk_size}, expected at least 1")
-    for path in matching(paths):
-        how: dict[str, Any] = {"schema": schema, "layout": layout, "truth_tracks": truth_tracks, "expected": expected}
-        with open_events(path, detector=detector, **how) as file:
-            for start, stop in file.ranges(chunk_size):
-                events = file._read(start, stop, truth=truth, on_error=on_error)
-                for first in range(0, len(events), chunk_size):
-                    yield events[first : first + chunk_size]
+    options = ReadOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error)
+    return options.iterate(paths, chunk_size, truth=truth)

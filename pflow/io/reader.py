@@ -77,7 +77,7 @@ class EventFile:
     ...     events = file.read(10, 20)
     """
 
-    def __init__(self, path: str, reopen: Callable[[], Reader], *, expected: Expected | None = None) -> None:
+    def __init__(self, path: str, reopen: Callable[[], Reader], *, expected: Expected) -> None:
         self._reopen = reopen
         self.expected = expected
         self.reader = reader = with_retries(path, reopen)

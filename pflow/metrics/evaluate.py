@@ -19,7 +19,7 @@ from pflow.event.scales import SampleScales
 from pflow.event.skipped import ImplausibleWarning, leave_out_files
 from pflow.event.truth import RULES
 from pflow.io.checks import Expected
-from pflow.io.open import FilePath, Files, iterate_events, matching
+from pflow.io.open import FilePath, Files, ReadOptions, matching
 from pflow.io.particles_root import count_entries, iterate_reco, read_provenance, truth_options
 from pflow.io.root import file_uuid
 from pflow.metrics.evaluation import REFERENCE, Evaluation, EvaluationResult, EvaluationSettings
@@ -103,8 +103,8 @@ def evaluate(
         raise TypeError("files of events need files of reconstructions; pflow.read_events reads events")
     files = {key: matching(source) for key, source in sources.items() if not isinstance(source, Reconstruction)}
     total = Evaluation(name=name, settings=settings or truth_settings(files), oracle=oracle)
-    options |= {"chunk_size": chunk_size, "on_error": on_error}
-    return _evaluate_files(total, files, matching(truth), collection, progress, options)
+    reading = ReadOptions(**options, on_error=on_error)
+    return _evaluate_files(total, files, matching(truth), collection, progress, reading, chunk_size)
 
 
 def _evaluate_files(
@@ -113,23 +113,28 @@ def _evaluate_files(
     truth: Sequence[str],
     collection: str,
     progress: Callable[[int, int, int], object],
-    options: dict[str, Any],
+    reading: ReadOptions,
+    chunk_size: int,
 ) -> EvaluationResult:
-    """Evaluate the reconstructions in `files` by algorithm; `options` of `iterate_events` for the truth files."""
+    """Evaluate the reconstructions in `files` by algorithm."""
     for paths in files.values():
         check_order(paths, truth)
-    if any(entry.get("truth_tracks") for paths in files.values() for path in paths for entry in _inputs(path) or ()):
-        options["truth_tracks"] = True
-    options["expected"] = Expected(targets=total.settings.chosen_by, sample=_sample(files[total.name][0]))
-    skip = options["on_error"] == "skip"
+    inputs = [entry for paths in files.values() for path in paths for entry in _inputs(path) or ()]
+    reading = dataclasses.replace(
+        reading,
+        truth_tracks=reading.truth_tracks or any(entry.get("truth_tracks") for entry in inputs),
+        expected=Expected(targets=total.settings.chosen_by, sample=_sample(files[total.name][0])),
+    )
+    skip = reading.on_error == "skip"
     parts = _parts(files, truth)
     failed: list[InputError] = []
     for done, (part_files, part_truth) in enumerate(parts):
         before = copy.deepcopy(total) if skip else total
-        chunks = _chunks(total, part_files, iterate_events(part_truth, **options), collection, options["chunk_size"])
+        truth_chunks = reading.iterate(part_truth, chunk_size)
+        chunks = _chunks(total, part_files, truth_chunks, collection, chunk_size)
         try:
             for events, recos in chunks:
-                total.update(events, _renamed(recos), on_error=options["on_error"])
+                total.update(events, _renamed(recos), on_error=reading.on_error)
                 progress(total.counts["n_events"], done, len(parts))
         except InputError as error:
             if not skip:

@@ -19,7 +19,7 @@ from pflow.io.checks import Expected, check_events
 from pflow.io.checks import problems as problems_of
 from pflow.io.events_root import write_events
 from pflow.io.inspect import inspect_file
-from pflow.io.open import open_events, read_events
+from pflow.io.open import ReadOptions, open_events, read_events
 from pflow.physics.detector import load_detector
 
 IDS = {"A1": 11, "A2": 4_000_000_000, "B": 13, "Tracks": 14, "MCParticles": 15, "Other": 16}
@@ -107,7 +107,8 @@ def test_wrong_charges_become_the_pdgs_with_one_warning_a_file(write, content, t
             warnings.simplefilter("error")
             file.read()
     assert truth.charge.to_list() == [[0.0, 0.5, -1.0], [0.0]]  # an unknown code keeps the file's
-    assert "MCParticles.charge" in [check.name for check in inspect_file(write(content), detector=toy).checks]
+    checks = inspect_file(write(content), ReadOptions(detector=toy)).checks
+    assert "MCParticles.charge" in [check.name for check in checks]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +227,7 @@ def test_collections_that_are_not_read_are_named(write, content, toy):
         with pytest.warns(ImplausibleWarning, match=r"Tracks only refers to objects of other collections \(a subset\)"):
             events = file.read()
     assert events.tracks is None
-    names = [check.name for check in inspect_file(path, detector=toy).checks if not check.good]
+    names = [check.name for check in inspect_file(path, ReadOptions(detector=toy)).checks if not check.good]
     assert {"Tracks", "calorimeters"} <= set(names)
 
 

@@ -3,8 +3,9 @@ import pytest
 import uproot
 
 from pflow.errors import InputError
+from pflow.io.checks import Expected
 from pflow.io.inspect import inspect_file, inspect_truth
-from pflow.io.open import open_events
+from pflow.io.open import ReadOptions, open_events
 from pflow.io.root import Columns
 
 
@@ -22,7 +23,7 @@ def test_the_cld_file(cld_path):
 
 
 def test_means_are_taken_over_the_entries_that_were_read(write, content, toy):
-    file = inspect_file(write(content), detector=toy)
+    file = inspect_file(write(content), ReadOptions(detector=toy))
     ecal, hcal, muon = file.parts[:3]
     assert (ecal.name, ecal.kind, ecal.collections, ecal.count) == ("ecal", "ecal", ("A1", "A2"), 4)
     assert (ecal.mean, ecal.mean_energy) == (2.0, 5.5)
@@ -46,7 +47,7 @@ def test_a_file_that_no_detector_fits_lists_its_collections(write, content):
 
 
 def test_an_empty_file_has_no_means(write, content, toy):
-    file = inspect_file(write({key: [] for key in content}), detector=toy)
+    file = inspect_file(write({key: [] for key in content}), ReadOptions(detector=toy))
     assert (file.num_entries, file.calorimeter_hits) == (0, 0)
     assert file.parts[0].mean == 0.0
     assert file.has_truth
@@ -54,7 +55,7 @@ def test_an_empty_file_has_no_means(write, content, toy):
 
 def test_bad_entries_are_listed_and_count_as_empty(write, content, toy):
     content["A2.energy"][1] = [float("nan")]
-    file = inspect_file(write(content), detector=toy)
+    file = inspect_file(write(content), ReadOptions(detector=toy))
     assert list(file.bad_entries) == [1]
     assert "hits.energy" in file.bad_entries[1]
     assert file.calorimeter_hits == 4
@@ -70,7 +71,7 @@ def test_cld_truth_adds_up_to_what_the_generator_gave(cld_path):
 
 def test_a_bad_entry_has_no_truth(write, content, toy):
     content["A2.energy"][1] = [float("nan")]
-    _, empty = inspect_truth(write(content), detector=toy, targets={"rule": "calo"})
+    _, empty = inspect_truth(write(content), ReadOptions(detector=toy, expected=Expected(targets={"rule": "calo"})))
     assert (empty["targets"], empty["dropped"]) == ([], [])
 
 
@@ -85,7 +86,7 @@ def test_another_root_file_lists_its_trees(tmp_path):
     (missing,) = file.missing
     assert (missing.name, file.schema) == ("events", "")
     with pytest.raises(InputError):
-        inspect_file(tmp_path / "other.root", schema="flat")
+        inspect_file(tmp_path / "other.root", ReadOptions(schema="flat"))
 
 
 @pytest.mark.parametrize("function", ["_by_events", "_by_collections"])
@@ -117,7 +118,8 @@ def test_a_branch_that_is_not_understood_hides_no_collection(write, content, toy
         return original(self, collection, *members, **entries)
 
     monkeypatch.setattr(Columns, "get", get)
-    collections = {collection.name: collection for collection in inspect_file(write(content), detector=toy).collections}
+    file = inspect_file(write(content), ReadOptions(detector=toy))
+    collections = {collection.name: collection for collection in file.collections}
     assert collections["A1"].count == 2
     assert collections["PARAMETERS"].unreadable.endswith("cannot be read: TypeError: Cannot cast array data")
 
@@ -131,13 +133,13 @@ def test_metadata_that_cannot_be_read_cost_no_events(write, content, toy, monkey
         return original(self, collection, *members, **entries)
 
     monkeypatch.setattr(Columns, "get", get)
-    file = inspect_file(write(content, encodings={"A1": "layer:8"}), detector=toy)
+    file = inspect_file(write(content, encodings={"A1": "layer:8"}), ReadOptions(detector=toy))
     assert file.calorimeter_hits == 5
     assert "metadata are left out" in {check.name: check.text for check in file.checks}["metadata"]
 
 
 def missing(path, **options) -> dict[str, str]:
-    return {part.name: part.reason for part in inspect_file(path, **options).missing}
+    return {part.name: part.reason for part in inspect_file(path, ReadOptions(**options)).missing}
 
 
 def without(content, *names):
@@ -176,7 +178,7 @@ def test_tracks_that_the_detector_does_not_name(write, content, toy):
 
 def test_links_that_cannot_be_followed_leave_the_rest_readable(write, content, toy):
     path = write(content, ids={}, encodings={"A1": "layer:8", "A2": "layer:8"})
-    file = inspect_file(path, detector=toy)
+    file = inspect_file(path, ReadOptions(detector=toy))
     (part,) = [part for part in file.missing if "no table of collection ids" in part.reason]
     assert (part.name, part.needed_for) == ("truth", "training and evaluation")
     assert file.calorimeter_hits == 5

@@ -9,7 +9,7 @@ import pytest
 
 from pflow.event.skipped import ImplausibleWarning
 from pflow.io.checks import Expected
-from pflow.io.open import open_events, read_events
+from pflow.io.open import ReadOptions, read_events
 from pflow.physics.detector import load_detector
 
 STATES = "_SiTracks_Refitted_trackStates"
@@ -30,7 +30,7 @@ def said(path, **options):
     for truth in (False, True):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            with open_events(path, expected=Expected(targets={} if truth else None), **options) as file:
+            with ReadOptions(expected=Expected(targets={} if truth else None), **options).open(path) as file:
                 events = file.read(truth=truth)
         texts.append(" ".join(str(warning.message) for warning in caught if warning.category is ImplausibleWarning))
     return (*texts, events)
