@@ -7,7 +7,6 @@ a sequence. They have no weights. Letters: B batch, T target particles, V vocabu
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -78,15 +77,13 @@ class SpecialTokens:
     def choose(self, prediction: Mapping[str, Tensor], *, eos_threshold: float = 0.5) -> NextToken:
         """Next tokens from the heads' logits [B, V], each the most probable.
 
-        The sequence ends where eos is. The logit of the threshold is subtracted from eos's: between eos and one other
-        class, eos is chosen if its probability is above the threshold.
+        The sequence ends where the probability of eos, among it and the particles, reaches the threshold.
         """
-        end, others = prediction[self.end][:, EOS], prediction[self.end][:, EOS + 1 :]
-        shift = math.inf if eos_threshold == 1 else math.log(eos_threshold) - math.log1p(-eos_threshold)
+        end = prediction[self.end][:, EOS:].softmax(-1)[:, 0]
         charge, pdg_logits = (prediction[name][:, self.offset :] for name in ("charge", "pdg"))
         pdg = pdg_logits.argmax(-1)
         score = pdg_logits.float().softmax(-1).gather(-1, pdg[:, None]).squeeze(-1)
-        return NextToken(end - shift >= others.amax(-1), charge.argmax(-1), pdg, score)
+        return NextToken(end >= eos_threshold, charge.argmax(-1), pdg, score)
 
 
 SPECIAL: Mapping[str, SpecialTokens] = {

@@ -65,11 +65,11 @@ def test_kind_head_alone_ends_a_sequence():
 
 
 @pytest.mark.parametrize("special", [FLAGS, KIND])
-@pytest.mark.parametrize(("threshold", "ended"), [(0.1, True), (0.24, True), (0.26, False), (0.9, False), (1, False)])
+@pytest.mark.parametrize(("threshold", "ended"), [(0.1, True), (0.39, True), (0.41, False), (0.9, False), (1, False)])
 def test_the_end_needs_the_probability_of_the_threshold(special, threshold, ended):
-    """The end has a probability of 1/4, one other class 3/4; with Flags the charge head ends the sequence."""
-    low, best = -50.0, math.log(3)
-    logits = {"charge": [[low, low, 0, low, best, low]], "kind": [[low, low, 0, best]], "pdg": [[0, 0, 0, 0]]}
+    """The end has a probability of 0.4; with Flags the charge head ends the sequence, and two charges have 0.3 each."""
+    low, charge, particle = -50.0, math.log(0.3 / 0.4), math.log(0.6 / 0.4)
+    logits = {"charge": [[low, low, 0, low, charge, charge]], "kind": [[low, low, 0, particle]], "pdg": [[0, 0, 0, 0]]}
     assert choose(special, **logits, eos_threshold=threshold).ended.tolist() == [ended]
 
 
