@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pflow.checkpoint.migrate import without_removed
 from pflow.config import from_plain, shipped_models, to_plain, weights_dir
 from pflow.errors import ConfigError, InputError, first_line, reading
 from pflow.physics.detector import Detector
@@ -110,21 +109,20 @@ class Header:
             except Exception as error:  # building from arbitrary values can raise anything
                 known = isinstance(error, ValueError)
                 reason = str(error) if known else f"values that cannot be used: {first_line(error)}"
-                raise InputError(reason, file=file, field=f"{prefix}{name}") from error
+                raise InputError(reason + made_by(content), file=file, field=f"{prefix}{name}") from error
 
         return cls(
             version=str(content.get("version", "")),
-            tokeniser=part("tokeniser", _tokeniser),
-            model=part("model", without_removed),
+            tokeniser=part("tokeniser", lambda plain: from_plain(Tokeniser, plain, where="tokeniser")),
+            model=part("model", dict),
             calibration=part("calibration", _calibration),
             provenance=content.get("provenance") or {},
         )
 
 
-def _tokeniser(content: Mapping[str, Any]) -> Tokeniser:
-    """A tokeniser, also from 0.2, which called its configuration a recipe."""
-    named = {"config" if name == "recipe" else name: part for name, part in content.items()}
-    return from_plain(Tokeniser, named, where="tokeniser")
+def made_by(header: Mapping[str, Any]) -> str:
+    """End of an error: which version of pflow made a model, and which still reads options and names that are gone."""
+    return f" (made by pflow {header.get('version')}; the last version that reads models of 0.1 and 0.2 is pflow 0.3)"
 
 
 def _calibration(content: Any) -> UncertaintyCalibration | None:

@@ -22,9 +22,9 @@ from pflow.checkpoint.format import (
     TOKENS,
     WEIGHTS_FILE,
     Header,
+    made_by,
     read_checked,
 )
-from pflow.checkpoint.migrate import migrate_state_dict
 from pflow.config import shipped_models, weights_dir
 from pflow.errors import ConfigError, InputError, first_line, nearest, reading
 from pflow.event.events import Events
@@ -152,7 +152,7 @@ def _build(checkpoint: Checkpoint) -> Reconstructor:
         with reading(NO_NETWORK, **where):
             reconstructor = build_reconstructor(header.model, ModelInputs(**header.tokeniser.model_inputs))
     except ConfigError as error:
-        raise InputError(f"{NO_NETWORK}: {error}", **where) from error
+        raise InputError(f"{NO_NETWORK}: {error}{made_by(header.to_dict())}", **where) from error
     if reconstructor.needs_readout and not header.tokeniser.config.readout:
         raise InputError(
             "the network reads single hits (readout), which the configuration of its tokens leaves out",
@@ -170,7 +170,9 @@ def load_weights(reconstructor: Reconstructor, checkpoint: Checkpoint, *, assign
     except (RuntimeError, AttributeError) as error:
         reason = "; ".join(line.strip() for line in str(error).splitlines()[1:4]) or str(error)
         raise InputError(
-            f"its weights do not fit its configuration: {reason}", file=checkpoint.path, field="state_dict"
+            f"its weights do not fit its configuration: {reason}{made_by(checkpoint.header.to_dict())}",
+            file=checkpoint.path,
+            field="state_dict",
         ) from error
 
 
@@ -223,7 +225,7 @@ def _read_file(path: str) -> Checkpoint:
     _check_tensors(weights, path)
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Checkpoint(path=path, digest=digest, header=header, state_dict=migrate_state_dict(weights))
+    return Checkpoint(path=path, digest=digest, header=header, state_dict=weights)
 
 
 def _check_archive(path: str) -> None:
@@ -287,4 +289,4 @@ def _read_folder(folder: Path, *, path: str) -> Checkpoint:
     with reading("not a safetensors file", file=tensors):
         weights = safetensors.torch.load(data)
     _check_tensors(weights, tensors)
-    return Checkpoint(path=path, digest=stated, header=header, state_dict=migrate_state_dict(weights))
+    return Checkpoint(path=path, digest=stated, header=header, state_dict=weights)

@@ -316,16 +316,12 @@ def test_tokens_without_the_hits_that_the_network_reads_are_refused(model, make_
         load_model(path)
 
 
-@pytest.mark.parametrize(("name", "value"), [("bias", True), ("target_width", None), ("target_width", 24)])
-def test_options_that_are_gone_are_dropped_where_they_had_no_effect_and_refused_elsewhere(
-    save_header, header, name, value
-):
-    """Checkpoints of pflow 0.2 may name them."""
+def test_the_version_that_reads_an_old_model_is_named(save, save_header, header):
     init_args = header.model["init_args"]
-    old = {**header.model, "init_args": {**init_args, "network": {**init_args["network"], name: value}}}
-    path = save_header(model=old)
-    if value == 24:
-        with pytest.raises(InputError, match="'target_width' is no longer an option"):
-            load_model(path)
-    else:
-        assert load_model(path).config["model"] == header.to_dict()["model"]
+    old = {**header.model, "init_args": {**init_args, "network": {**init_args["network"], "bias": True}}}
+    tokeniser = header.to_dict()["tokeniser"]
+    tokeniser["recipe"] = tokeniser.pop("config")
+    headers = [(save_header, {"model": old}), (save_header, {"tokeniser": tokeniser})]
+    for write, change in [*headers, (save, {"state_dict": {"reconstructor.begin": torch.zeros(1)}})]:
+        with pytest.raises(InputError, match=r"\(made by pflow 1\.2\.3; the last .* of 0\.1 and 0\.2 is pflow 0\.3\)"):
+            load_model(write(**change))
