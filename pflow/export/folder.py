@@ -70,8 +70,10 @@ def _export(model: TrainedModel) -> Export:
         raise ConfigError(f"graphs need torch 2.13 (tested) or near it, and {torch.__version__} is installed")
     if not isinstance(model.reconstructor, PointingReconstructor):
         raise ConfigError(f"{model.path} is a {type(model.reconstructor).__name__}: only pointing networks have graphs")
-    if model.tokeniser.config.geometry:
-        raise ConfigError(f"{model.path} reads the geometry of any detector, which the graphs do not yet")
+    if model.tokeniser.config.geometry or model.reconstructor.network_config.parallel_tracks:
+        raise ConfigError(
+            f"{model.path} reads the geometry of any detector or decodes all tracks at once: graphs do not yet"
+        )
     return pointing_export(model)
 
 

@@ -105,7 +105,7 @@ def source_of(values: Mapping[str, Tensor]) -> EncodedSource:
     tokens, items = fields(Tokens, "token"), fields(Items, "item")
     states = values["states"][None]
     return EncodedSource(
-        Tokens(mask=torch.ones_like(tokens["is_track"]), **tokens),
+        Tokens(mask=torch.ones_like(tokens["is_track"]), track=tokens["item"][:, :0], **tokens),
         Items(mask=torch.ones_like(items["token"], dtype=torch.bool), **items),
         states,
         states[:, :0],

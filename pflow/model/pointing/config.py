@@ -31,6 +31,9 @@ class PointingNetworkConfig:
     track_prior
         Whether a small network (`pflow.model.pointing.head.TrackIdentity`) decides if a particle seeded by a track is
         charged, from features with the same meaning in every detector. Before any training, it always is.
+    parallel_tracks
+        Whether every track starts a particle, all of them decoded in one step; the others follow one by one. If not,
+        all particles are decoded one by one.
     front
         Whether the direction to the front of the shower is one of those that the refinement's direction is a mean of.
 
@@ -49,6 +52,7 @@ class PointingNetworkConfig:
     dropout: float = 0.0
     refine_layers: int = 0
     track_prior: bool = False
+    parallel_tracks: bool = False
     front: bool = False
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from pflow.model.common.cache import Cache, Compaction, KeyValue
 from pflow.model.common.layers import FullyConnected, LayerStyle, TransformerLayer, final_norm, gelu, stack
 from pflow.model.pointing.attention import Coverage, CoverageAttention
 from pflow.model.pointing.config import PointingNetworkConfig
-from pflow.model.pointing.geometry import Tables, TokenTracks
+from pflow.model.pointing.geometry import EncodedSource, Tables, TokenTracks, gather
 
 N_CHARGE = 3
 
@@ -151,6 +151,22 @@ class ParticleDecoder(nn.Module):
         self.embed_pooled = nn.Linear(width, width, bias=False)
         self.stack = CoverageDecoder(config, layers=config.decoder_layers)
         self.pointer = SeedPointer(width=width, hidden_width=config.hidden_width)
+        self.embed_track = nn.Linear(width, width, bias=False) if config.parallel_tracks else None
+
+    @torch.no_grad()
+    def set_initial_values(self) -> None:
+        """Set the initial states of all tracks to the state at the beginning."""
+        if self.embed_track is not None:
+            self.embed_track.weight.zero_()
+
+    def of_tracks(self, source: EncodedSource, memory: Memory) -> Tensor:
+        """States of the particles that the tracks start, float [B, K, W]; they see each other alone."""
+        assert self.embed_track is not None
+        track, tokens = source.tokens.track, source.tokens
+        nothing = tokens.energy.new_zeros(len(track), 1, track.shape[1], tokens.mask.shape[1])
+        x = self.bos + self.embed_track(gather(source.states, track))
+        mask = gather(tokens.mask, track)
+        return self.stack(x, memory.layers, Coverage.of(nothing, tokens.mask), mask=mask)  # type: ignore[no-any-return]
 
     def embed(self, particles: PreviousParticles, tables: Tables) -> Tensor:
         """Embedded particles float [N, W]."""
@@ -198,6 +214,9 @@ class ParticleDecoder(nn.Module):
             memory = self.project(tables.states.view(batch, tables.n_tokens, x.shape[-1]))
         decoded = self.stack(x, memory.layers, Coverage.of(assigned, mask), caches=caches)
         logits, eos_logit = self.pointer(decoded, memory.pointer, assigned, (energy - assigned_energy).clamp(min=0.0))
+        if self.embed_track is not None:  # no other particle starts at a track
+            is_hit = ~tables.token_is_track.view(batch, tables.n_tokens)
+            mask = is_hit if mask is None else mask & is_hit
         if mask is not None:
             logits = logits.masked_fill(~(mask if x.ndim == 2 else mask[:, None]), MASKED_LOGIT)
         return decoded, logits, eos_logit

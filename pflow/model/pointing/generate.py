@@ -25,7 +25,7 @@ from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
 from pflow.model.pointing.shower_directions import with_front_direction
-from pflow.model.pointing.step import Pointed, State, candidates, emit, point
+from pflow.model.pointing.step import Pointed, State, TrackParticles, candidates, emit, emit_tracks, point
 
 CACHED_FRACTIONS = 2**20
 """Fractions of items that are refined at a time on a CPU: tensors of 4 MB, which stay in its caches. Larger ones would
@@ -48,7 +48,11 @@ def decode_first_stage(
 ) -> DecodedSequence:
     """Decode without refinement. The source is changed in place. Call without gradients."""
     decoder = BatchDecoder(network, source, decoding)
-    return decode(decoder, batch=len(source.states), max_particles=decoder.limits, device=source.states.device)
+    decoded = decode(decoder, batch=len(source.states), max_particles=decoder.limits, device=source.states.device)
+    if decoder.tracks is None:
+        return decoded
+    columns = {name: torch.cat([row, decoded.columns[name]], dim=1) for name, row in decoder.tracks.rows.items()}
+    return decoded._replace(columns=columns, mask=torch.cat([decoder.tracks.mask, decoded.mask], dim=1))
 
 
 def finish(
@@ -71,12 +75,17 @@ class BatchDecoder:
     def __init__(self, network: PointingNetwork, source: EncodedSource, decoding: PointingDecodingConfig) -> None:
         self.network, self.decoding = network, decoding
         is_hit = source.items.mask & ~source.items.is_track
-        self.limits = decoding.limits(is_hit.sum(1), source.items.mask.sum(1) - is_hit.sum(1))  # [B]
+        n_tracks = source.items.mask.sum(1) - is_hit.sum(1)
+        self.limits = decoding.limits(is_hit.sum(1), n_tracks)  # [B]
         self.caches = [KVCache() for _ in network.decoder.stack.layers]
         self.on_cpu = source.states.device.type == "cpu"
         self.memory = network.decoder.project(source.states)
         self.source, self.tables = source, source.tables()
         self.state = State.first(network, self.tables, len(source.states))
+        self.tracks: TrackParticles | None = None
+        if network.decoder.embed_track is not None:
+            self.tracks = emit_tracks(network, source, self.tables, self.memory)
+            self.state, self.limits = self.tracks.state, (self.limits - n_tracks).clamp(min=0)
         self.pointed: Pointed
         self.selected: Tensor | None = None  # [B', 1, M]
 
@@ -216,7 +225,7 @@ def _without_gaps(
 
 @torch.inference_mode()
 def explain(network: PointingNetwork, batch: Batch, decoding: PointingDecodingConfig) -> dict[str, Tensor]:
-    """Seeds, probabilities and assignment of each decoder step of a batch of one event without padding.
+    """Seeds, probabilities and assignment of each particle of a batch of one event without padding.
 
     ``probability.seed`` [T + 1, S + 1]: that the next particle starts at a token, and in the last column that there is
     none; ``seed`` int64 [T]; ``probability.pdg`` [T, V]; ``assignment`` [T, M], the fraction of each hit and track, and
@@ -234,9 +243,10 @@ def explain(network: PointingNetwork, batch: Batch, decoding: PointingDecodingCo
         decoded = decode_first_stage(network, source.change(torch.clone), decoding)
     finally:
         handle.remove()
-    columns = decoded.columns
+    columns, probability = decoded.columns, torch.cat(logits).softmax(-1)
+    known = columns["seed"][0, : columns["seed"].shape[1] + 1 - len(probability)]  # the tracks that all start one
     explanation = {
-        "probability.seed": torch.cat(logits).softmax(-1),
+        "probability.seed": torch.cat([functional.one_hot(known, probability.shape[1]).float(), probability]),
         "seed": columns["seed"][0],
         "probability.pdg": columns["pdg_logits"][0].softmax(-1),
         "assignment": columns["hit_fraction"][0],

@@ -99,6 +99,7 @@ class Tokens(NamedTuple):
     frames: Tensor  # float [B, S, 14], columns of `TokenFrames`
     tracks: Tensor  # float [B, S, 6], columns of `TokenTracks`
     item: Tensor  # int64 [B, S], one of the items of each token
+    track: Tensor  # int64 [B, K], the tokens of tracks
 
     @property
     def unit(self) -> Tensor:
@@ -183,7 +184,7 @@ class EncodedSource(NamedTuple):
         tokens = self.tokens._replace(item=self.tokens.item + first_item)
         items = self.items._replace(token=self.in_tables(self.items.token))
         flat = {"states": self.states, "item_hidden": self.hidden}
-        flat |= {f"token_{name}": values for name, values in tokens._asdict().items()}
+        flat |= {f"token_{name}": values for name, values in tokens._asdict().items() if name != "track"}
         flat |= {f"item_{name}": values for name, values in items._asdict().items()}
         fields: dict[str, Any] = {name: values.flatten(0, 1) for name, values in flat.items()}
         fields |= {"item_direction": items.direction, "n_tokens": tokens.mask.shape[1], "n_items": items.mask.shape[1]}
@@ -271,6 +272,7 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
         frames=torch.cat(frames, dim=-1),
         tracks=torch.cat(tracks, dim=-1),
         item=no_item.scatter(1, token, item_order)[:, :-1],
+        track=item_token[:, item_token.shape[1] - n_tracks :].clone(),  # decoding changes each tensor in place
     )
 
     item_position = torch.cat([readout.position, track_position], dim=1)

@@ -82,22 +82,28 @@ class PointingLoss(nn.Module):
 
 
 def _pointer(output: TeacherForcing) -> Tensor:
-    mask = output.target.mask
-    tokens = output.pointer[:, :-1, :-1]  # [B, T, S]
+    tokens = output.pointer[:, :-1, :-1]  # [B, R, S]
     weight = output.seed_weight
+    mask = _one_by_one(output)
     good = torch.logsumexp(tokens + weight.clamp(min=1e-12).log(), dim=-1)
     has_seed = mask & (weight.amax(-1) > 0)
     return -masked_mean(good, has_seed)
 
 
+def _one_by_one(output: TeacherForcing) -> Tensor:
+    """The mask bool [B, R] of the targets that are decoded one by one."""
+    mask = output.target.mask
+    return mask[:, mask.shape[1] - output.seed_weight.shape[1] :]
+
+
 def _eos(output: TeacherForcing) -> Tensor:
-    last = output.target.mask.sum(1)  # position of the end
+    last = _one_by_one(output).sum(1)  # position of the end
     ends = output.pointer[torch.arange(len(last), device=last.device), last, -1]
     return -ends.sum() / last.sum().clamp(min=1)
 
 
 def _assignment(output: TeacherForcing) -> Tensor:
-    mask = output.target.mask
+    mask = output.assigned
     cost = functional.binary_cross_entropy_with_logits(output.logits, output.target_fraction, reduction="none")
     norm = output.pairs.sums((output.weight * (output.target_fraction + 0.05))[None])
     cost = output.pairs.sums((output.weight * cost)[None]) / norm.clamp(min=1e-3)

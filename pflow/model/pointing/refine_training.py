@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from pflow.model.pointing.geometry import EncodedSource, gather
 from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
-from pflow.model.pointing.teacher_forcing import target_fractions
+from pflow.model.pointing.teacher_forcing import select, target_fractions
 
 MIN_OVERLAP = 0.1
 """Smallest common energy of a matched pair, as a fraction of the energy that one or both have."""
@@ -120,7 +119,8 @@ def match(
     both = torch.from_numpy(np.stack([np.stack(part) for part in zip(*matches, strict=True)]))
     # [B, T] of decoded particles, and of targets, -1: none
     index, target_index = both.to(fraction.device, non_blocking=True)
-    return DecodedParticles(*(gather(values, index) for values in decoded)), _select(target, target_index)
+    target_index = torch.where(target_index < 0, target.mask.shape[1], target_index)
+    return DecodedParticles(*(gather(values, index) for values in decoded)), select(target, target_index)
 
 
 def _match_event(gain: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -135,14 +135,3 @@ def _match_event(gain: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     partner = np.full(len(gain), -1)
     partner[: len(rows)] = columns[by_target]
     return np.concatenate([rows[by_target], rest]), partner
-
-
-def _select(target: Target, index: Tensor) -> Target:
-    """The targets of index int64 [B, T]; -1: padding."""
-    values = {}
-    index = torch.where(index < 0, target.mask.shape[1], index)
-    for field in dataclasses.fields(target):
-        given = getattr(target, field.name)
-        padded = torch.cat([given, given.new_zeros(len(given), 1, *given.shape[2:])], dim=1)
-        values[field.name] = gather(padded, index)
-    return Target(**values)

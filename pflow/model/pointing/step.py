@@ -21,10 +21,10 @@ from pflow.model.common.cache import Cache, Compaction
 from pflow.model.pointing.assignment import Assignment, selected
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import MASKED_LOGIT, Memory
-from pflow.model.pointing.geometry import ItemPlaces, Tables, TokenFrames
+from pflow.model.pointing.geometry import EncodedSource, ItemPlaces, Tables, TokenFrames, gather
 from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import PointingNetwork
-from pflow.model.pointing.pairs import Pairs, PairsOfOne
+from pflow.model.pointing.pairs import PairList, Pairs, PairsOfOne
 
 MAX_EMPTY_STEPS = 3
 """Decoding stops after so many steps in a row whose particle has less energy than any target, or is empty."""
@@ -56,6 +56,14 @@ class State(NamedTuple):
         batch = len(self.embedded)
         parts = self._replace(embedded=self.embedded.clone())
         return State(*(compaction.apply(part.view(batch, -1)).view(-1, *part.shape[1:]) for part in parts))
+
+
+class TrackParticles(NamedTuple):
+    """The particles that tracks start, decoded at the same time, and what is left for others."""
+
+    rows: dict[str, Tensor]  # columns [B, K, ...], as of `emit`
+    mask: Tensor  # bool [B, K], True = real track
+    state: State
 
 
 class Pointed(NamedTuple):
@@ -162,6 +170,36 @@ def emit(
     return following, row
 
 
+def emit_tracks(network: PointingNetwork, source: EncodedSource, tables: Tables, memory: Memory) -> TrackParticles:
+    """A particle for each track of a network with `parallel_tracks`, and the state before all others."""
+    track, (batch, n_items) = source.tokens.track, source.items.mask.shape
+    mask, seed = gather(source.tokens.mask, track), source.in_tables(track).flatten()
+    states = network.decoder.of_tracks(source, memory).flatten(0, 1)
+    nothing = torch.ones_like(source.items.weight[:, None].expand(-1, track.shape[1], -1))
+    near = selected(gather(source.tokens.unit, track), tables, nothing) & mask[..., None]
+    is_seed = track[..., None] == source.items.token[:, None]
+    pairs = PairList.where((near | is_seed) & mask[..., None])
+    assignment, particles = particles_of(
+        network, tables, states, seed, pairs.values(nothing), pairs, of_track=mask.flatten()
+    )
+    charge = network.head.choose_charge(particles)
+    fraction = pairs.dense(assignment.hit_fraction)
+    assigned = fraction.sum(1, keepdim=True).clamp(max=1.0)  # [B, 1, M]
+    state = State.first(network, tables, batch)._replace(
+        unassigned=(1.0 - assigned).flatten(), assigned_energy=source.on_tokens(assigned).flatten()
+    )
+    columns = {
+        "is_particle": mask.flatten(),
+        "seed": track.flatten(),
+        "embedded": network.decoder.embed(particles.as_previous(seed, charge=charge), tables),
+        "query": assignment.query,
+        "hit_fraction": fraction.view(-1, n_items),
+        **particles.columns(charge),
+    }
+    rows = {name: values.view(*track.shape, *values.shape[1:]) for name, values in columns.items()}
+    return TrackParticles(rows, mask, state)
+
+
 def particles_of(
     network: PointingNetwork,
     tables: Tables,
@@ -170,13 +208,23 @@ def particles_of(
     unassigned: Tensor,
     pairs: Pairs,
     pdg: Tensor | None = None,
+    *,
+    of_track: Tensor | None = None,
 ) -> tuple[Assignment, Particles]:
     """Assign items to particles, and predict them.
 
     Of decoder states [N, W], seeds int64 [N], indices into B * S, the unassigned fraction [P] of the item of each pair,
-    and identities int64 [N] where they are known.
+    and identities int64 [N] where they are known. Particles `of_track`, bool [N], are decoded at the same time: each
+    has its track, and their fractions of an item sum to at most 1.
     """
     assignment = network.assignment(states, seed, tables, unassigned, pairs)
+    if of_track is not None:
+        shared, fraction = pairs.of_particles(of_track), assignment.hit_fraction
+        is_seed = pairs.item == pairs.of_particles(tables.token_item.index_select(0, seed))
+        fraction = torch.where(shared & is_seed, 1.0, fraction)
+        total = torch.zeros_like(tables.item_weight).index_add(0, pairs.item, fraction * shared)
+        fraction = torch.where(shared, fraction / pairs.of_items(total.clamp(min=1.0)), fraction)
+        assignment = assignment._replace(hit_fraction=fraction)
     particles, _ = network.head(assignment.query, seed, assignment.hit_fraction.detach(), pairs, tables, pdg=pdg)
     return assignment, particles
 

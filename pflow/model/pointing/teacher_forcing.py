@@ -1,4 +1,8 @@
-"""All target particles at once. Letters: B batch, S source tokens, M items, T particles, P pairs, W width."""
+"""All target particles at once.
+
+Letters: B batch, S source tokens, M items, K tracks whose particles are decoded at the same time (0 in a network
+without `parallel_tracks`), R particles that are decoded one by one, T = K + R, P pairs, W width.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pflow.data.batch import Target
 from pflow.model.pointing.assignment import Assignment, selected
@@ -29,8 +34,9 @@ class TeacherForcing(NamedTuple):
     """Predictions of the first stage and their targets."""
 
     target: Target  # the particles, in the order of the predictions
-    pointer: Tensor  # float [B, T + 1, S + 1], log probabilities of the next seed and of the end
-    seed_weight: Tensor  # float [B, T, S], how suitable each token is as a seed, 0 to 1
+    assigned: Tensor  # bool [B, T], True = the assignment of this particle is trained
+    pointer: Tensor  # float [B, R + 1, S + 1], log probabilities of the next seed and of the end
+    seed_weight: Tensor  # float [B, R, S], how suitable each token is as a seed, 0 to 1
     logits: Tensor  # float [P], of the assignment
     target_fraction: Tensor  # float [P], targets of the logits, as probabilities
     weight: Tensor  # float [P], of each pair in the loss, GeV^(1/2)
@@ -39,7 +45,7 @@ class TeacherForcing(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    logits: Tensor  # [B, T + 1, S + 1]
+    logits: Tensor  # [B, R + 1, S + 1]
     seed: Tensor  # [N], indices into B * S
     assignment: Assignment
     pairs: PairList
@@ -62,34 +68,44 @@ def teacher_forcing(
     """
     if network.training:
         target = reordered(target, training.deferred_target_prob, energy_std=network.energy_scale.std)
+    k = 0
+    if network.decoder.embed_track is not None:
+        target, k = behind_tracks(target, source), source.tokens.track.shape[1]
     tables, fraction = source.tables(), target_fractions(target)
-    weight = seed_weights(fraction, target, source)
-    seed = (weight * source.tokens.energy.sqrt()[:, None]).argmax(-1)  # [B, T]
-    on_tokens = source.on_tokens(fraction)
-    assigned = _before(fraction)
+    weight = seed_weights(fraction, target, source)[:, k:]
+    seed = (weight * source.tokens.energy.sqrt()[:, None]).argmax(-1)  # [B, R]
+    on_tokens = source.on_tokens(fraction[:, k:])
+    assigned = _before(fraction, k)
     previous = PreviousParticles(
-        pdg=target.pdg.flatten(),
-        charge=target.charge.flatten(),
-        log_energy=network.energy_scale.log_energy(target.energy).flatten(),
-        direction=target.direction.flatten(0, 1),
+        pdg=target.pdg[:, k:].flatten(),
+        charge=target.charge[:, k:].flatten(),
+        log_energy=network.energy_scale.log_energy(target.energy[:, k:]).flatten(),
+        direction=target.direction[:, k:].flatten(0, 1),
         seed=source.in_tables(seed).flatten(),
-        deposit=(fraction @ source.items.energy[..., None]).flatten(),
+        deposit=(fraction[:, k:] @ source.items.energy[..., None]).flatten(),
         pooled=(on_tokens @ source.states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)).flatten(0, 1),
     )
     if own_particles:
         with torch.no_grad():
             sampled = _run(network, source, tables, target, previous, assigned, weight)
-        previous = sampled.particles.as_previous(sampled.seed)
-        assigned = _before(sampled.pairs.dense(sampled.assignment.hit_fraction))
+        particles, seeds = (sampled.particles.view(*target.mask.shape), sampled.seed.view(target.mask.shape)[:, k:])
+        previous = Particles(*(values[:, k:].flatten(0, 1) for values in particles)).as_previous(seeds.flatten())
+        assigned = _before(sampled.pairs.dense(sampled.assignment.hit_fraction), k)
     prediction = _run(network, source, tables, target, previous, assigned, weight)
     pairs = prediction.pairs
     unassigned = 1.0 - pairs.values(assigned[:, :-1])
+    of_pairs = (pairs.values(fraction) / unassigned.clamp(min=1e-3)).clamp(max=1.0)
+    track = source.tokens.track[:, :k]
+    if k:  # each has its track, also one without a target
+        own_track = functional.pad(track[..., None] == source.items.token[:, None], (0, 0, 0, weight.shape[1]))
+        of_pairs = torch.where(pairs.values(own_track), 1.0, of_pairs)
     return TeacherForcing(
         target=target,
+        assigned=torch.cat([gather(source.tokens.mask, track), target.mask[:, k:]], dim=1),
         pointer=prediction.logits.log_softmax(-1),
         seed_weight=weight,
         logits=prediction.assignment.logits,
-        target_fraction=(pairs.values(fraction) / unassigned.clamp(min=1e-3)).clamp(max=1.0),
+        target_fraction=of_pairs,
         weight=pairs.of_items(tables.item_weight).sqrt() * unassigned,
         pairs=pairs,
         particles=prediction.particles.view(*target.mask.shape),
@@ -105,17 +121,37 @@ def _run(
     assigned: Tensor,
     weight: Tensor,
 ) -> _Pass:
-    """One pass; assigned float [B, T + 1, M] before each position, weight float [B, T, S] of seeds."""
-    decoder, (batch, steps) = network.decoder, target.mask.shape
+    """One pass; assigned float [B, T + 1, M] before each position, weight float [B, R, S] of seeds."""
+    decoder, (batch, steps, _) = network.decoder, weight.shape
+    k = target.mask.shape[1] - steps
     embedded = decoder.embed(previous, tables).view(batch, steps, len(decoder.bos))
     x = torch.cat([decoder.bos.expand(batch, 1, -1), embedded], dim=1)
-    states, logits, eos_logit = decoder(x, tables, source.on_tokens(assigned).flatten())
+    memory = decoder.project(source.states)
+    states, logits, eos_logit = decoder(x, tables, source.on_tokens(assigned[:, k:]).flatten(), memory=memory)
+    states = states[:, :-1]
     seed = _choose_seeds(logits[:, :-1].detach(), weight, source, random=network.training)
+    mask, of_track = target.mask, None
+    if decoder.embed_track is not None:
+        track = source.tokens.track
+        states = torch.cat([decoder.of_tracks(source, memory), states], dim=1)
+        seed = torch.cat([track, seed], dim=1)
+        mask = torch.cat([gather(source.tokens.mask, track), mask[:, k:]], dim=1)
+        of_track = functional.pad(mask[:, :k], (0, steps)).flatten()
     unassigned = 1.0 - assigned[:, :-1]
-    near = selected(gather(source.tokens.unit, seed), tables, unassigned) & target.mask[..., None]
-    pairs, seed = PairList.where(near), source.in_tables(seed).flatten()
-    of_pairs, known = pairs.values(unassigned), target.pdg.flatten()
-    assignment, particles = particles_of(network, tables, states[:, :-1].flatten(0, 1), seed, of_pairs, pairs, known)
+    near = selected(gather(source.tokens.unit, seed), tables, unassigned)
+    if k:
+        near |= functional.pad(seed[:, :k, None] == source.items.token[:, None], (0, 0, 0, steps))
+    pairs, seed = PairList.where(near & mask[..., None]), source.in_tables(seed).flatten()
+    assignment, particles = particles_of(
+        network,
+        tables,
+        states.flatten(0, 1),
+        seed,
+        pairs.values(unassigned),
+        pairs,
+        target.pdg.flatten(),
+        of_track=of_track,
+    )
     return _Pass(torch.cat([logits, eos_logit], dim=-1), seed, assignment, pairs, particles)
 
 
@@ -166,12 +202,42 @@ def reordered(target: Target, deferred_prob: float, *, energy_std: float) -> Tar
     has_track = (target.track_fraction > 0.5).any(-1) & (target.charge != 1)
     deferred = torch.rand_like(log_energy) < deferred_prob
     key = 1e3 * has_track - 1e4 * deferred + log_energy + noise - 1e6 * ~target.mask
-    order = key.argsort(dim=1, descending=True)
-    values = {field.name: gather(getattr(target, field.name), order) for field in dataclasses.fields(target)}
+    return select(target, key.argsort(dim=1, descending=True))
+
+
+def select(target: Target, index: Tensor) -> Target:
+    """The targets with fractions of index int64 [B, T']; padding where the index is the number of targets."""
+    values = {}
+    for field in dataclasses.fields(target):
+        given = getattr(target, field.name)
+        values[field.name] = gather(torch.cat([given, given.new_zeros(len(given), 1, *given.shape[2:])], dim=1), index)
     return Target(**values)
 
 
-def _before(fraction: Tensor) -> Tensor:
-    """Assigned fraction of each item before each position: float [B, T, M] to [B, T + 1, M]."""
+def behind_tracks(target: Target, source: EncodedSource) -> Target:
+    """The targets of the particles that tracks start, [B, K], then the other targets, [B, R], in their order.
+
+    A track starts the particle of most of it, unless a track of that particle has a larger momentum; it has no target
+    then, like a track of no particle.
+    """
+    assert target.track_fraction is not None
+    n_targets = target.mask.shape[1]
+    momentum = gather(source.tokens.energy, source.tokens.track)  # [B, K]
+    share, owner = target.track_fraction.max(1)
+    owner = torch.where(share > 0.5, owner, n_targets)
+    largest = torch.zeros_like(functional.pad(target.energy, (0, 1)))
+    largest = largest.scatter_reduce(1, owner, momentum, "amax").gather(1, owner)
+    owner = torch.where(momentum >= largest, owner, n_targets)
+    started = torch.zeros_like(functional.pad(target.mask, (0, 1))).scatter(1, owner, True)[:, :-1]
+    rest = target.mask & ~started
+    order = (~rest).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(rest.sum(1).max())]
+    order = torch.where(gather(rest, order), order, n_targets)
+    return select(target, torch.cat([owner, order], dim=1))
+
+
+def _before(fraction: Tensor, k: int) -> Tensor:
+    """Assigned fraction of each item before each position, 0 before the first k; [B, T, M] to [B, T + 1, M]."""
     nothing = fraction.new_zeros(len(fraction), 1, fraction.shape[2])
-    return torch.cat([nothing, fraction.cumsum(1).clamp(max=1.0)], dim=1)
+    before = torch.cat([nothing, fraction.cumsum(1).clamp(max=1.0)], dim=1)
+    before[:, :k] = 0.0
+    return before

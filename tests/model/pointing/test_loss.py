@@ -32,6 +32,7 @@ def one_particle(
             direction=torch.tensor([[[1.0, 0.0, 0.0]]]),
             mask=torch.tensor([[True]]),
         ),
+        assigned=torch.tensor([[True]]),
         pointer=torch.tensor([pointer]).log(),
         seed_weight=torch.tensor([[seed_weight]]),
         logits=torch.tensor([logit]),
