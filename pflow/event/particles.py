@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pflow.event import jagged
 from pflow.event.events import EventLists, Events
 from pflow.event.links import Links
-from pflow.event.schema import LINKED
+from pflow.event.schema import LINKED, PXYZ
 from pflow.event.validate import validate_part
 
 LINKS = ("hit_links", "track_links")
@@ -32,7 +32,7 @@ class Reconstruction(EventLists):
     particles
         [event, particle] records from `pflow.event.build.make_particles`: four-momenta (`vector`), so that
         ``particles.pt``, ``particles.mass`` and ``+`` work, with pdg, charge [e] and score; if the algorithm gives
-        them, scores (5, one a class) and covariance (10) [GeV^2].
+        them, existence (a probability, see `expected`), scores (5, one a class) and covariance (10) [GeV^2].
     event, flags
         Event number of the input, int64 [event]; `pflow.event.events.Flag` bits, uint32 [event].
     name
@@ -73,7 +73,22 @@ class Reconstruction(EventLists):
     def optional_parts(self) -> frozenset[str]:
         """Names of the optional parts and particle fields that it has, e.g. ``hit_links`` and ``scores``."""
         links = {name for name in LINKS if getattr(self, name) is not None}
-        return frozenset(links | {"scores", "covariance"} & set(self.particles.fields))
+        return frozenset(links | {"existence", "scores", "covariance"} & set(self.particles.fields))
+
+    @property
+    def expected(self) -> ak.Array:
+        """The particles for sums, such as visible energies and jets: four-momenta times the probability to exist.
+
+        A shower that was decoded in two pieces, each with the energy of the whole and half a chance to exist, counts
+        once in a sum. Without probabilities these are the particles as they are.
+        """
+        if "existence" not in self.particles.fields:
+            return self.particles
+        columns, counts = dict(jagged.columns(self.particles)), jagged.count(self.particles)
+        for name in ("energy", "rest_mass", *PXYZ):
+            columns[name] = columns[name] * columns["existence"]
+        columns.pop("covariance", None)
+        return jagged.records(columns, counts)
 
     def finite(self) -> npt.NDArray[np.bool_]:
         """Whether all numbers of each event's particles are finite, bool [event]; a score may be unknown (NaN)."""

@@ -45,6 +45,7 @@ class Field:
     prefix: str = ""  # of the quantities in builders and flat files: calo_ for calo_x
     inline: bool = False  # the components are fields of the record itself, which is then a four-momentum
     width: int = 0  # length of a field with several numbers per object, which exists only if given; 0: one number
+    optional: bool = False  # one number per object that exists only if given
     derived: bool = False  # computed from other fields, never read from a file
     quantity: str = ""  # name in builders and flat files, if it differs
 
@@ -89,6 +90,7 @@ PARTICLE = (
     _number("rest_mass", "GeV", most=MAX_ENERGY, quantity="mass"),
     _momentum("momentum", inline=True, required=True),
     _number("score", ""),
+    Field(name="existence", low=0, high=1, optional=True),
     Field(name="scores", width=len(CLASSES)),
     Field(name="covariance", unit="GeV^2", width=len(COVARIANCE)),
 )
@@ -155,6 +157,6 @@ def quantities_of(part: str) -> dict[str, str]:
     return {
         quantity: column
         for field in SCHEMA[part]
-        if not (field.width or field.derived)
+        if not (field.width or field.optional or field.derived)
         for quantity, column in field.quantities.items()
     }

@@ -12,6 +12,7 @@ branch                        type    meaning
 ``PFlow.charge``              float32 [particle] e
 ``PFlow.mass``                float32 [particle] GeV
 ``PFlow.goodnessOfPID``       float32 [particle] probability of the identity, NaN unknown
+``PFlow.existence``           float32 [particle] probability to exist, by which energies count in sums; optional
 ``PFlow.pid_photon`` etc.     float32 [particle] probability of each of `pflow.physics.pdg.CLASSES` (optional)
 ``PFlow.covMatrix.xx`` etc.   float32 [particle] covariance of (px, py, pz, E), GeV^2 (optional)
 ``PFlowCaloHitLink.hit``      int32   [link] calorimeter hit of the input's entry, from 0 (optional)
@@ -84,11 +85,12 @@ MEMBERS = {
 }
 """Member of edm4hep::ReconstructedParticle: quantity of our particles."""
 
-ARRAYS = {
+OPTIONAL = {
+    "existence": ("existence",),
     "scores": tuple(f"pid_{name}" for name in CLASSES),
     "covariance": tuple(f"covMatrix.{element}" for element in COVARIANCE),
 }
-"""Optional field of our particles, an array of fixed length: the members that hold its elements."""
+"""Optional field of our particles: the member that holds its number, or those of an array of fixed length."""
 
 LINK_MEMBERS = {
     "hit_links": ("CaloHitLink", {"hit": "source", "particle": "particle", "weight": "weight"}),
@@ -173,8 +175,9 @@ class RecoWriter(OutputWriter):
     def _columns(self, reconstruction: Reconstruction, optional: frozenset[str]) -> dict[str, Any]:
         particles, fields = reconstruction.particles, quantities_of("particles")
         members = {member: particles[fields[quantity]] for member, quantity in MEMBERS.items()}
-        for name in (name for name in ARRAYS if name in optional):
-            members |= {member: particles[name][:, :, at] for at, member in enumerate(ARRAYS[name])}
+        for name in (name for name in OPTIONAL if name in optional):
+            values = particles[name][:, :, np.newaxis] if len(OPTIONAL[name]) == 1 else particles[name]
+            members |= {member: values[:, :, index] for index, member in enumerate(OPTIONAL[name])}
         columns = {
             "event": reconstruction.event.astype(np.int64),
             "flags": reconstruction.flags.astype(np.uint32),
@@ -318,8 +321,8 @@ def _without_particles(event: Any, flags: Any, optional: frozenset[str]) -> Reco
     counts = np.zeros(len(event), dtype=np.int64)
     none = ak.unflatten(np.zeros(0, dtype=np.float32), counts)
     arrays = {
-        field: ak.unflatten(np.zeros((0, len(members)), dtype=np.float32), counts)
-        for field, members in ARRAYS.items()
+        field: none if len(members) == 1 else ak.unflatten(np.zeros((0, len(members)), dtype=np.float32), counts)
+        for field, members in OPTIONAL.items()
         if field in optional
     }
     return Reconstruction(
@@ -332,7 +335,7 @@ def _without_particles(event: Any, flags: Any, optional: frozenset[str]) -> Reco
 
 def _branches(name: str) -> dict[str, dict[str, str]]:
     """Branch of each member of each optional part or field."""
-    branches = {field: {member: f"{name}.{member}" for member in members} for field, members in ARRAYS.items()}
+    branches = {field: {member: f"{name}.{member}" for member in members} for field, members in OPTIONAL.items()}
     for field, (suffix, members) in LINK_MEMBERS.items():
         branches[field] = {member: f"{name}{suffix}.{member}" for member in members}
     return branches
@@ -354,10 +357,11 @@ def _decode(tree: Any, optional: frozenset[str], name: str, path: str | Path, st
         return read_branch(tree, branch, start, stop, path)
 
     columns = {quantity: read(f"{name}.{member}") for member, quantity in MEMBERS.items()}
-    for field in (field for field in ARRAYS if field in optional):
-        members = [read(branch) for branch in branches[field].values()]
-        flat = np.stack([jagged.flat(member) for member in members], axis=-1)  # [particle, member]
-        columns[field] = ak.unflatten(flat, jagged.count(members[0]))
+    for field in (field for field in OPTIONAL if field in optional):
+        columns[field], *rest = members = [read(branch) for branch in branches[field].values()]
+        if rest:
+            flat = np.stack([jagged.flat(member) for member in members], axis=-1)  # [particle, member]
+            columns[field] = ak.unflatten(flat, jagged.count(members[0]))
     links = {}
     for field in (field for field in LINK_MEMBERS if field in optional):
         _, fields = LINK_MEMBERS[field]

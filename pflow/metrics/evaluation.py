@@ -78,15 +78,23 @@ class AlgorithmMetrics:
         self.indexed = IndexedMetrics()
         self.jets = jets.JetMetrics() if jets.available() else None
 
-    def update(self, *, truth: ParticleTable, visible: ParticleTable, reco: ParticleTable, matches: Matches) -> None:
-        """Count events by their targets, visible truth, reconstructed particles, and matched pairs."""
+    def update(
+        self,
+        *,
+        truth: ParticleTable,
+        visible: ParticleTable,
+        reco: ParticleTable,
+        expected: ParticleTable,
+        matches: Matches,
+    ) -> None:
+        """Count events by their targets, visible truth, reconstructed particles, these for sums, and matched pairs."""
         self.n_events += len(truth.counts)
         self.particles.update(truth, reco, matches)
         self.counts.update(truth, reco)
-        self.events.update(visible, reco)
+        self.events.update(visible, expected)
         self.indexed.update(truth, reco)
         if self.jets is not None:
-            self.jets.update(visible, reco)
+            self.jets.update(visible, expected)
 
     def result(self) -> Tree:
         """Results by name; with the keys of ``metrics.json``."""
@@ -217,12 +225,13 @@ class Evaluation:
         for algorithm, reconstruction in recos.items():
             if reconstruction.track_links is not None:
                 reconstruction.check_links("track_links", events)
-            reco = ParticleTable.from_records(
-                reconstruction.particles, name=reconstruction.name, file=events.path or None, entries=events.entry
-            )
+            where: dict[str, Any] = {"name": reconstruction.name, "file": events.path or None, "entries": events.entry}
+            reco = expected = ParticleTable.from_records(reconstruction.particles, **where)
+            if "existence" in reconstruction.optional_parts:
+                expected = ParticleTable.from_records(reconstruction.expected, **where)
             matches = self._match(algorithm, events, targets, reconstruction, truth, reco)
             metrics = self.algorithms.setdefault(algorithm, AlgorithmMetrics())
-            metrics.update(truth=truth, visible=visible, reco=reco, matches=matches)
+            metrics.update(truth=truth, visible=visible, reco=reco, expected=expected, matches=matches)
             metrics.tracks.update(reconstruction.track_momentum(events))
             self.unlike[algorithm] += self._count_unlike(truth, reco, matches)
             self.titles[algorithm] = reconstruction.name

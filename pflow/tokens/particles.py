@@ -69,6 +69,8 @@ def decode(
         fields["scores"] = probability @ np.eye(len(CLASSES))[class_index(pdg.codes)]  # [N, V] x [V, 5]
     if tokens.score is not None:
         fields["score"] = tokens.score
+    if tokens.existence is not None:
+        fields["existence"] = tokens.existence
     if tokens.energy_sigma is not None and tokens.direction_sigma is not None:
         energy_sigma, direction_sigma = (
             sigma.astype(np.float64) for sigma in (tokens.energy_sigma, tokens.direction_sigma)

@@ -103,6 +103,7 @@ class ParticleTokens:
     pdg_probability : float [N, V], of each |PDG| of the vocabulary
     energy_sigma, direction_sigma : float [N], of ln E, and of each tangent-plane angle, rad
     by_track : bool [N], True = charged, with the momentum of a track
+    existence : float [N], probability that the particle exists; None: not known, or energies include it
     """
 
     counts: Ints
@@ -115,10 +116,11 @@ class ParticleTokens:
     energy_sigma: npt.NDArray[np.floating[Any]] | None = None
     direction_sigma: npt.NDArray[np.floating[Any]] | None = None
     by_track: npt.NDArray[np.bool_] | None = None
+    existence: npt.NDArray[np.floating[Any]] | None = None
 
     def finite(self) -> npt.NDArray[np.bool_]:
         """Whether all numbers of each event's particles are finite, bool [B]."""
-        names = ("energy", "direction", "score", "pdg_probability", "energy_sigma", "direction_sigma")
+        names = ("energy", "direction", "score", "pdg_probability", "energy_sigma", "direction_sigma", "existence")
         finite = [np.isfinite(values) for name in names if (values := getattr(self, name)) is not None]
         not_finite = ~np.all([known if known.ndim == 1 else known.all(axis=1) for known in finite], axis=0)
         n_not_finite = np.bincount(jagged.event_index(self.counts)[not_finite], minlength=len(self.counts))

@@ -52,6 +52,7 @@ def complete(pdg: list[list[int]], first: int = 100) -> Reconstruction:
         name: ak.unflatten(np.arange(counts.sum() * width, dtype=np.float32).reshape(-1, width), counts)
         for name, width in (("scores", 5), ("covariance", 10))
     }
+    arrays["existence"] = ak.unflatten(np.linspace(0.1, 1.0, counts.sum(), dtype=np.float32), counts)
     records = reconstruction.particles
     for name, values in arrays.items():
         records = ak.with_field(records, values, name)
@@ -113,6 +114,7 @@ class TestBothFormats:
         scores = ("charged_hadron", "neutral_hadron", "photon", "electron", "muon")
         elements = ("xx", "xy", "yy", "xz", "yz", "zz", "xt", "yt", "zt", "tt")
         types |= dict.fromkeys([f"PFlow.pid_{name}" for name in scores], "float32")
+        types["PFlow.existence"] = "float32"
         types |= dict.fromkeys([f"PFlow.covMatrix.{name}" for name in elements], "float32")
         for collection, source in (("PFlowCaloHitLink", "hit"), ("PFlowTrackLink", "track")):
             types |= {f"{collection}.{source}": "int32", f"{collection}.particle": "int32"}
@@ -129,7 +131,7 @@ class TestBothFormats:
         path = write(made([[22, 11], []]))
         with uproot.open(path) as file:
             keys = file["events"].keys()
-        assert not [key for key in keys if "Link" in key or "pid" in key or "cov" in key]
+        assert not [key for key in keys if any(part in key for part in ("Link", "pid", "cov", "existence"))]
         read = read_reco(path)
         assert (read.hit_links, read.track_links) == (None, None)
         assert not {"scores", "covariance"} & set(read.particles.fields)

@@ -68,7 +68,7 @@ class RefinementGraph(nn.Module):
         source = source_of(values)
         rows = {name: values[name][None] for name in ROWS}
         decoded = DecodedParticles.of(rows, torch.ones_like(rows["seed"], dtype=torch.bool))
-        particles, charge, assignment, is_particle = refine(network, decoded, source, self.decoding)
+        particles, charge, assignment, is_particle, _ = refine(network, decoded, source, self.decoding)
         columns = {"is_particle": is_particle, **particles.columns(charge)}
         return {name: column[0] for name, column in columns.items()}, assignment.pairs, assignment.log_fraction.exp()
 

@@ -53,7 +53,7 @@ from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, collecti
 from pflow.io.edm4hep.frames import Filled
 from pflow.io.edm4hep.reader import AT_CALORIMETER, AT_IP, HitOrigins
 from pflow.physics.kinematics import track_from_momentum
-from pflow.physics.pdg import CLASSES, class_index
+from pflow.physics.pdg import class_index
 from pflow.physics.showers import cluster_shape
 
 NO_OBJECT = -2  # index of a reference to nothing (podio, `ObjectID::invalid`); its collection id is 0
@@ -269,18 +269,20 @@ def _particle_id(reconstruction: Reconstruction, names: RecoNames) -> dict[str, 
     if "scores" not in particles.fields:
         return {}
     counts = jagged.count(particles)
-    pdg = jagged.flat(particles.pdg)
-    name, n_classes = names.particle_id, len(CLASSES)
+    pdg, parameters = jagged.flat(particles.pdg), jagged.flat(particles.scores)
+    if "existence" in particles.fields:
+        parameters = np.column_stack([parameters, jagged.flat(particles.existence)])
+    name, n = names.particle_id, parameters.shape[1]
     columns = {
         "type": class_index(pdg),
         "PDG": pdg,
         "algorithmType": np.full(len(pdg), names.algorithm_type),
         "likelihood": jagged.flat(particles.score),
-        **ranges("parameters", np.full(len(pdg), n_classes), jagged.event_index(counts), len(counts)),
+        **ranges("parameters", np.full(len(pdg), n), jagged.event_index(counts), len(counts)),
     }
     return {
         name: Filled(counts=counts, columns=columns),
-        f"_{name}_parameters": Filled(counts=counts * n_classes, columns={"": jagged.flat(particles.scores).ravel()}),
+        f"_{name}_parameters": Filled(counts=counts * n, columns={"": parameters.ravel()}),
         f"_{name}_particle": references(collection_id(names.particles), jagged.local_index(counts), counts),
     }
 

@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int64]
 class Edm4hepRecoReader:
     """Reads the collection `name` of edm4hep::ReconstructedParticle; another program's without links and probabilities.
 
-    `parts`: what the file holds of links, ``scores`` and ``covariance``.
+    `parts`: what the file holds of links, ``existence``, ``scores`` and ``covariance``.
     """
 
     def __init__(self, file: PodioFile, name: str, *, hit_links: bool) -> None:
@@ -82,8 +82,12 @@ class Edm4hepRecoReader:
         if "scores" in parts:
             field = f"_{names.particle_id}_parameters"
             values = get(field, "")
-            check(field, jagged.count(values), counts * len(CLASSES), "probabilities of the particles")
-            columns["scores"] = ak.unflatten(jagged.flat(values).reshape(-1, len(CLASSES)), counts)
+            length = len(CLASSES) + ("existence" in parts)
+            check(field, jagged.count(values), counts * length, "probabilities of the particles")
+            probabilities = jagged.flat(values).reshape(-1, length)
+            columns["scores"] = ak.unflatten(probabilities[:, : len(CLASSES)], counts)
+            if "existence" in parts:
+                columns["existence"] = jagged.unflatten(probabilities[:, -1], counts)
         links_read = {}
         if "hit_links" in parts:
             n_links, ids, index = self._file.references(f"_{names.clusters}_hits", start, stop)

@@ -193,7 +193,7 @@ class Edm4hepRecoWriter(OutputWriter):
             "String": {
                 **{f"{name}__CellIDEncoding": [encoding] for name, encoding in encodings.items()},
                 f"{names.particle_id}__AlgoName": [names.particles],
-                f"{names.particle_id}__ParameterNames": list(CLASSES),
+                f"{names.particle_id}__ParameterNames": [*CLASSES, *({"existence"} & (self._optional or frozenset()))],
                 f"{names.clusters}__SubdetectorNames": [part.name for part in self._input.detector.calorimeters],
                 f"{names.particles}__HitCollections": list(self._hit_collections),
                 f"{names.particles}__Parts": sorted(self._optional or ()),

@@ -96,6 +96,10 @@ class PointingDecodingConfig(DecodingConfig):
         Which energy of a refined particle decides whether it is dropped, because it is below the smallest energy of a
         target: ``expected``, the predicted energy times the existence probability, or ``predicted``. With the latter,
         expected energies below the smallest are set to it.
+    expected_energy
+        Whether the energies of particles without a track are expected ones, the predicted energies times the
+        probabilities of existence, which are right for sums. If not, energies are those of particles that exist, and
+        the probabilities (1 with a track) a separate output.
     min_trackless_energy
         Charged particles without a track are dropped if their expected energy is below this value, GeV: most are pieces
         of other particles' showers. 0: none are dropped.
@@ -116,6 +120,7 @@ class PointingDecodingConfig(DecodingConfig):
     photon_depth: float = 0.0
     electron_log_odds: float = 0.0
     energy_cut: str = "expected"
+    expected_energy: bool = True
     min_trackless_energy: float = 0.0
     min_photon_existence: float = 0.0
 

@@ -126,10 +126,11 @@ class BatchDecoder:
 class RefinedParticles(NamedTuple):
     """Refined particles."""
 
-    particles: Particles  # with expected energies
+    particles: Particles  # with expected energies, if the decoding options say so
     charge: Tensor  # int64 [B, T], index into the vocabulary
     assignment: RefinedAssignment
     is_particle: Tensor  # bool [B, T], True = kept
+    existence: Tensor  # float [B, T], probability to exist, 1 with a track
 
 
 def refine(
@@ -137,9 +138,9 @@ def refine(
 ) -> RefinedParticles:
     """Reassign the hits of decoded particles, choose identities, and decide which particles are kept.
 
-    An energy that no track measures is the expected one: the predicted energy times the existence probability, as in
-    the loss ``visible_energy``. A shower that is decoded in pieces, each with the energy of the whole, would count
-    twice. `decoding` has the thresholds, from ``existence_threshold`` on.
+    With ``expected_energy``, an energy that no track measures is the predicted energy times the existence probability,
+    as in the loss ``visible_energy``: a shower that is decoded in pieces, each with the energy of the whole, would
+    count twice. `decoding` has the thresholds, from ``existence_threshold`` on.
     """
     assert network.refiner is not None
     head, seed, log_odds = network.head, decoded.seed, decoding.electron_log_odds
@@ -171,8 +172,9 @@ def refine(
         flat, depth = direction.flatten(0, 1), decoding.photon_depth
         joined = with_front_direction(flat, is_photon.flatten(), proxies.showers, refined.pairs, depth=depth)
         direction = joined.view(direction.shape)
-    particles = particles._replace(log_energy=expected, direction=direction)
-    return RefinedParticles(particles, head.choose_charge(particles), refined, is_particle)
+    particles = particles._replace(log_energy=expected if decoding.expected_energy else predicted, direction=direction)
+    existence = refined.existence_logit.sigmoid().masked_fill(by_track, 1.0)
+    return RefinedParticles(particles, head.choose_charge(particles), refined, is_particle, existence)
 
 
 def _refined_in_parts(
@@ -186,9 +188,13 @@ def _refined_in_parts(
     for start in range(0, batch, size):
         of_events = itemgetter(slice(start, start + size))
         first_stage = DecodedParticles(*map(of_events, decoded))
-        particles, charge, assignment, is_particle = refine(network, first_stage, source.change(of_events), decoding)
-        hit_fraction = assignment.pairs.dense(assignment.log_fraction.exp())
-        parts.append({"is_particle": is_particle, "hit_fraction": hit_fraction, **particles.columns(charge)})
+        refined = refine(network, first_stage, source.change(of_events), decoding)
+        pairs, columns = refined.assignment.pairs, refined.particles.columns(refined.charge)
+        columns |= {
+            "is_particle": refined.is_particle,
+            "hit_fraction": pairs.dense(refined.assignment.log_fraction.exp()),
+        }
+        parts.append(columns if decoding.expected_energy else {**columns, "existence": refined.existence.float()})
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -213,6 +219,8 @@ def _without_gaps(
         "hit_fraction": columns["hit_fraction"][..., :n_hits],
         "track_fraction": columns["hit_fraction"][..., n_hits:],
     }
+    if "existence" in columns:
+        values["existence"] = columns["existence"]
     length = int(is_particle.sum(1).max()) if is_particle.numel() else 0
     order = (~is_particle).to(torch.uint8).argsort(dim=1, stable=True)[:, :length]
     mask = gather(is_particle, order)

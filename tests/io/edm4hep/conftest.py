@@ -170,6 +170,7 @@ def shares_of_truth(events: Events) -> Reconstruction:
             pz=truth.momentum.pz,
             mass=truth.mass,
             score=column(rng.uniform(size=n)),
+            existence=column(rng.uniform(size=n)),
             scores=column(rng.uniform(size=(n, 5))),
             covariance=column(rng.normal(size=(n, 10))),
         ),

@@ -62,7 +62,7 @@ def test_reading_returns_the_written_particles(source, reconstruct, options, chu
 
 def test_optional_parts_stay_absent(source, reconstruct, same_reco):
     def bare(made: Reconstruction) -> Reconstruction:
-        fields = [field for field in made.particles.fields if field not in ("scores", "covariance")]
+        fields = [field for field in made.particles.fields if field not in ("existence", "scores", "covariance")]
         return dataclasses.replace(
             made, particles=ak.with_name(made.particles[fields], "Momentum4D"), hit_links=None, track_links=None
         )
@@ -125,16 +125,17 @@ def test_clusters_have_the_energy_and_place_of_their_shares(source, reconstruct)
 def test_probabilities_are_parameters_with_names(source, reconstruct):
     out, made, _ = reconstruct(source)
     file = uproot.open(out)
-    assert objects(file, "_PFlowParticleID_parameters") == ak.flatten(made.particles.scores, axis=2).to_list()
+    numbers = ak.concatenate([made.particles.scores, made.particles.existence[:, :, np.newaxis]], axis=2)
+    assert objects(file, "_PFlowParticleID_parameters") == ak.flatten(numbers, axis=2).to_list()
     pid = objects(file, "PFlowParticleID")[0]
     assert [hypothesis["PDG"] for hypothesis in pid] == [111, 22, 11]
     ranges = [(hypothesis["parameters_begin"], hypothesis["parameters_end"]) for hypothesis in pid]
-    assert ranges == [(0, 5), (5, 10), (10, 15)]
+    assert ranges == [(0, 6), (6, 12), (12, 18)]
     references = [{"index": i, "collectionID": collection_id("PFlow")} for i in range(3)]
     assert objects(file, "_PFlowParticleID_particle")[0] == references
     texts = metadata(file, "String")
     assert texts["PFlowParticleID__AlgoName"] == ["PFlow"]
-    assert texts["PFlowParticleID__ParameterNames"] == list(CLASSES)
+    assert texts["PFlowParticleID__ParameterNames"] == [*CLASSES, "existence"]
     assert metadata(file, "Int")["PFlowParticleID__AlgoType"] == [pid[0]["algorithmType"]]
     assert texts["PFlowClusters__SubdetectorNames"] == ["ecal", "hcal", "muon"]
 

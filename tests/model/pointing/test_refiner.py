@@ -203,6 +203,23 @@ def test_energies_are_the_predicted_ones_times_the_existence_probability(run, st
     assert torch.equal(refined.is_particle, refined.assignment.kept & (expected >= smallest))
 
 
+def test_energy_and_existence_may_be_two_outputs(run):
+    together, apart = run(), run(expected_energy=False)
+    assert torch.equal(together.is_particle, apart.is_particle)
+    assert (apart.existence[apart.particles.by_track] == 1.0).all()
+    assert (apart.existence < 1.0).any()
+    expected = apart.particles.log_energy + apart.existence.log()
+    torch.testing.assert_close(expected, together.particles.log_energy)
+
+
+def test_the_existence_is_of_the_same_particles(stage, batch):
+    model = stage[0]
+    assert model.decode(batch).existence is None
+    apart = model.generate(batch, decoding=dataclasses.replace(model.decoding, expected_energy=False))
+    assert apart.existence[apart.mask].min() > 0.0
+    assert (apart.existence[~apart.mask] == 0.0).all()
+
+
 def test_the_predicted_energy_may_decide(run, stage):
     model, decoded, source = stage
     before, refined = run(), run(energy_cut="predicted")
