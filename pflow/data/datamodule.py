@@ -33,6 +33,7 @@ from pflow.io.cache import check_cache
 from pflow.io.checks import Expected
 from pflow.io.open import matching
 from pflow.physics.detector import Detector
+from pflow.physics.geometry import measures
 from pflow.tokens.config import HIT_FEATURES, TokenConfig
 from pflow.tokens.encode import target_particles
 from pflow.tokens.tokeniser import Statistics, Tokeniser
@@ -260,12 +261,29 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
                     f"data.val: {', '.join(common)} is also in data.train: what was learnt by heart looks good there",
                     stacklevel=2,
                 )
-            of_one_detector = not self.tokeniser.config.geometry
-            if of_one_detector and (trained is None or self.transfer is not None):
+            if trained is None or self.transfer is not None:
                 scales = sample_scales(chunks["train"], self.options, num_workers=self.num_workers)
+                if self.tokeniser.config.geometry:
+                    scales = self._of_any_detector(scales, train, None if trained is None else trained.sample)
                 self.tokeniser = dataclasses.replace(self.tokeniser, sample=scales)
             chunks["train"] = self._repeated(chunks["train"])
         return chunks
+
+    def _of_any_detector(self, scales: SampleScales, paths: Iterable[str], before: SampleScales | None) -> SampleScales:
+        """Scales without those of one detector, and what the training files' and earlier detectors cover."""
+        detectors = [detector for path in paths if isinstance(detector := self.options.known[path].detector, Detector)]
+        ranges = measures(*detectors)
+        if self.augmentation is not None and self.augmentation.detector is not None:
+            ranges = self.augmentation.detector.widened(ranges)
+        names = [detector.name for detector in detectors]
+        if before is not None:
+            names += before.detectors
+            for name, (low, high) in before.measures.items():
+                smallest, largest = ranges.get(name, (low, high))
+                ranges[name] = min(low, smallest), max(high, largest)
+        return dataclasses.replace(
+            scales, ecal_hit=None, hcal_hit=None, b_field=None, detectors=tuple(sorted(set(names))), measures=ranges
+        )
 
     def use_readout(self, readout: bool) -> None:
         """Whether batches hold the hits and tracks in physical units, with the targets' fractions of them."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -27,7 +27,19 @@ from pflow.event.overlay import sum_cells
 from pflow.event.schema import SCHEMA
 from pflow.physics.calorimeter_shape import distance_to_sides
 from pflow.physics.detector import KINDS
-from pflow.physics.geometry import FAR, Faces, Geometry, kind_index
+from pflow.physics.geometry import (
+    CELL,
+    DEPTH,
+    FACE,
+    FAR,
+    FIELD,
+    LAYER,
+    LENGTH,
+    RADIUS,
+    Faces,
+    Geometry,
+    kind_index,
+)
 
 Floats = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -103,6 +115,24 @@ class Variation:
             raise ConfigError(f"detector: sides must be numbers of at least 3, or 0, found {list(self.sides)}")
         if not self.coarser or any(factor < 1 for factor in self.coarser):
             raise ConfigError(f"detector: coarser must be whole factors of at least 1, found {list(self.coarser)}")
+
+    def widened(self, ranges: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+        """Ranges of `pflow.physics.geometry.measures` of the detectors that events may be moved into."""
+        (small, large), (near, far) = self.scale, self.endcap
+        factors = {
+            FIELD: (1 / large, 1 / small),
+            RADIUS: (small, large),
+            FACE: (small * near, large * far),
+            DEPTH.format("HCAL", LENGTH["hcal"]): (self.shorter_hcal, 1.0),
+        }
+        for kind, length in LENGTH.items():
+            factors[CELL.format(kind.upper())] = (small, large * max(self.coarser))
+            factors[LAYER.format(kind.upper(), length)] = (1.0, 2.0 if self.fewer_layers else 1.0)
+        unchanged = (1.0, 1.0)
+        return {
+            name: (low * min(1.0, factors.get(name, unchanged)[0]), high * max(1.0, factors.get(name, unchanged)[1]))
+            for name, (low, high) in ranges.items()
+        }
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,9 @@ class SampleScales:
     whose cosine is |sum of E n| / sum of E over hits of energy E in the direction n from the origin;
     `near_tracks`: median ratio of the energy in hits near a track (`pflow.event.entries.CONE`) to its momentum;
     `b_field`: field that relates the tracks' curvature to their momentum, T.
+
+    A model for any detector has no scale that differs from one to the next, but the names of the `detectors` that it
+    was trained on, and of their `measures` (`pflow.physics.geometry.measures`) the smallest and largest value.
     """
 
     ecal_hit: float | None
@@ -41,6 +44,8 @@ class SampleScales:
     opening: float | None = None
     near_tracks: float | None
     b_field: float | None
+    detectors: tuple[str, ...] = ()
+    measures: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, events: Events, entries: Entries | None = None) -> SampleScales:
@@ -48,7 +53,7 @@ class SampleScales:
         entries = entries or Entries.of(events, most=MOST_TRACKS)
         columns, counts = jagged.columns(events.hits), jagged.count(events.hits)
         energy, kinds = columns["energy"], np.array([calorimeter.kind for calorimeter in events.detector.calorimeters])
-        hit = {}
+        hit: dict[str, Any] = {}
         for kind in ("ecal", "hcal"):
             positive = energy[(kinds == kind).take(columns["subdetector"], mode="clip") & (energy > 0)]
             hit[f"{kind}_hit"] = float(np.median(positive)) if len(positive) >= MIN_HITS else None
@@ -74,9 +79,9 @@ class SampleScales:
 def joined(samples: Sequence[SampleScales]) -> SampleScales:
     """The scales of several samples: the largest value of scales in `LARGEST`, the median of others."""
     scales: dict[str, Any] = {}
-    for field in dataclasses.fields(SampleScales):
-        known = [value for sample in samples if (value := getattr(sample, field.name)) is not None]
-        scales[field.name] = float((np.max if field.name in LARGEST else np.median)(known)) if known else None
+    for name in {field.name for field in dataclasses.fields(SampleScales)} - {"detectors", "measures"}:
+        known = [value for sample in samples if (value := getattr(sample, name)) is not None]
+        scales[name] = float((np.max if name in LARGEST else np.median)(known)) if known else None
     return SampleScales(**scales)
 
 

@@ -23,6 +23,7 @@ from pflow.event.scales import LARGEST, MIN_TRACKS, MOST_TRACKS, SampleScales
 from pflow.event.schema import MAX_LENGTH
 from pflow.event.truth import STABLE_STATUS, Targets, select_targets, unknown_status
 from pflow.physics.calorimeter_shape import distance_to_sides, fraction_on_layers, layers_by_position
+from pflow.physics.geometry import measures
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import is_invisible, masses
 
@@ -52,6 +53,7 @@ STRAIGHT = 5.0  # GeV, transverse momentum above which charged particles enter t
 FAR = 0.3  # rad, largest usual angle between a hit and its particle's direction
 MOST_FAR = 0.3  # largest plausible fraction of targets with most of their hits beyond
 MIN_TARGETS = 10  # targets needed to check the directions of their hits
+OUTSIDE = 1.02  # largest plausible ratio of a detector's measures to the range of the training
 MAX_LINKS = 2_000  # links of hits checked at most
 
 COMPARED = (
@@ -252,6 +254,19 @@ def check_sample(subject: Subject) -> Iterator[Check]:
             low = 0.0 if name in LARGEST else 1 / factor
             text = f"{what.format(f'{ours:.3g}')}, and in the training sample of the model {theirs:.3g}"
             yield Check("training sample", low < ours / theirs < factor, text)
+    if sample.detectors:
+        detector = subject.events.detector
+        outside = []
+        for name, (smallest, largest) in measures(detector).items():
+            low, high = sample.measures.get(name, (-np.inf, np.inf))
+            if smallest < low / OUTSIDE or largest > high * OUTSIDE:
+                value = smallest if smallest < low / OUTSIDE else largest
+                outside.append(f"{name} {value:.3g} (training: {low:.3g} to {high:.3g})")
+        trained = f"what the model was trained on, {', '.join(sample.detectors)} and their variations"
+        text = f"detector '{detector.name}' is within {trained}"
+        if outside:
+            text = f"detector '{detector.name}' is outside {trained}: {'; '.join(outside)}"
+        yield Check("detector", not outside, text)
 
 
 def check_status(subject: Subject) -> Iterator[Check]:

@@ -164,6 +164,36 @@ class Depths(NamedTuple):
         return namespace(self.radiation).where(kind == KINDS.index("ecal"), self.radiation, 10.0 * self.interaction)
 
 
+FIELD, RADIUS, FACE = "field [T]", "radius of the ECAL [mm]", "|z| of the ECAL [mm]"
+CELL = "cell size of the {} [mm]"
+LENGTH = {"ecal": "radiation", "hcal": "interaction"}
+LAYER, DEPTH = "{1} lengths of a layer of the {0}", "{1} lengths of the {0}"
+
+
+def measures(*detectors: Detector) -> dict[str, tuple[float, float]]:
+    """Smallest and largest value of all that a model which reads the geometry depends on, by its name.
+
+    ConfigError names a calorimeter with an incomplete description.
+    """
+    values: dict[str, list[float]] = {}
+    for detector in detectors:
+        Geometry.of(detector)  # refuses an incomplete description
+        numbers = {FIELD: [detector.b_field], RADIUS: [detector.ecal_inner_radius], FACE: [detector.ecal_inner_z]}
+        for kind, length in LENGTH.items():
+            those = [c for c in detector.calorimeters if c.kind == kind and c.region != "other"]
+            of_layers = [[(getattr(r, f"{length}_lengths"), r.count) for r in c.layers] for c in those]
+            names = (text.format(kind.upper(), length) for text in (CELL, LAYER, DEPTH))
+            columns = (
+                [float(c.cell_size or 0.0) for c in those],
+                [thickness for ranges in of_layers for thickness, _ in ranges],
+                [sum(thickness * count for thickness, count in ranges) for ranges in of_layers],
+            )
+            numbers |= dict(zip(names, columns, strict=True))
+        for name, added in numbers.items():
+            values.setdefault(name, []).extend(added)
+    return {name: (min(numbers), max(numbers)) for name, numbers in values.items() if numbers}
+
+
 def kind_index(detector: Detector) -> npt.NDArray[np.int64]:
     """Index of each calorimeter's kind in `pflow.physics.detector.KINDS`, int64 [R]."""
     return np.array([KINDS.index(calorimeter.kind) for calorimeter in detector.calorimeters])

@@ -11,6 +11,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
 from pflow.event.events import Events
 from pflow.event.merge_hits import Merge
+from pflow.event.move import Variation
 from pflow.event.skipped import BadEntriesWarning
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
@@ -201,3 +202,27 @@ def test_what_another_rank_skipped_is_known_on_this_one(data, monkeypatch):
     data._group = object()
     with pytest.warns(BadEntriesWarning, match="see the warnings of the other devices"):
         data.teardown("fit")
+
+
+def test_a_model_for_any_detector_is_trained_on_files_of_several(sample_dir):
+    """It knows what they cover, the augmentation included, and batches hold events of both."""
+    files = [str(sample_dir / name) for name in ("zqq_test_small.root", "cld_multi_test_small.root")]
+    data = ParticleFlowData(
+        train=files,
+        val=files[:1],
+        hit_features=["log_energy", "depth"],
+        merge=Merge(ecal_mm=20, hcal_mm=90, depth=8.0),
+        geometry=True,
+        augment=Augmentation(detector=Variation(scale=(0.5, 2.0))),
+        batch_size=4,
+    )
+    with pytest.warns(UserWarning, match="is also in data.train"):
+        data.setup("fit")
+    sample = data.tokeniser.sample
+    assert sample.detectors == ("cld", "ild_g4")
+    assert sample.measures["radius of the ECAL [mm]"] == (1805.0 / 2, 2 * 2150.0)
+    assert sample.measures["field [T]"] == (2.0 / 2, 2 * 3.5)
+    assert (sample.ecal_hit, sample.b_field) == (None, None)
+    assert any(len(set(batch.path)) == 2 for batch in data.train_dataloader())
+    with pytest.raises(ConfigError, match="two detectors, 'ild_g4' and 'cld'"):
+        ParticleFlowData(train=files, val=files[:1]).setup("fit")

@@ -8,6 +8,8 @@ from pflow.event.augment import Augmentation, Overlay, augment
 from pflow.event.events import Events
 from pflow.event.move import Drawn, Variation, change_cells, move
 from pflow.io.open import read_events
+from pflow.physics.detector import load_detector
+from pflow.physics.geometry import measures
 
 STILL = {"sides": (0,), "endcap": (1.0, 1.0), "scale": (1.0, 1.0), "probability": 1.0}
 
@@ -164,3 +166,18 @@ def test_the_same_seed_gives_the_same_detectors_and_joined_events_share_one(even
 def test_impossible_options_are_named(option, value):
     with pytest.raises(ConfigError, match=f"detector: {option} must be"):
         Variation(**{option: value})
+
+
+def test_the_range_of_the_detectors_that_events_are_moved_into():
+    """By hand; the thresholds, sides and missing parts are no measures."""
+    before = measures(load_detector("cld"))
+    variation = Variation(scale=(0.5, 2.0), endcap=(0.8, 1.1), coarser=(1, 3), fewer_layers=0.1, shorter_hcal=0.5)
+    after = variation.widened(before)
+    assert after["radius of the ECAL [mm]"] == (1075.0, 4300.0)
+    assert after["|z| of the ECAL [mm]"] == pytest.approx((2307.0 * 0.4, 2307.0 * 2.2))
+    assert after["field [T]"] == (1.0, 4.0)
+    assert after["cell size of the HCAL [mm]"] == (15.0, 180.0)
+    assert after["radiation lengths of a layer of the ECAL"] == pytest.approx((0.55, 1.1))
+    low, high = before["interaction lengths of the HCAL"]
+    assert after["interaction lengths of the HCAL"] == (0.5 * low, high)
+    assert after["radiation lengths of the ECAL"] == before["radiation lengths of the ECAL"]

@@ -14,6 +14,7 @@ from pflow.event import jagged
 from pflow.event.build import make_hits
 from pflow.event.events import Events
 from pflow.event.links import Links
+from pflow.event.scales import SampleScales
 from pflow.event.skipped import ImplausibleWarning
 from pflow.io.checks import Expected, check_events
 from pflow.io.checks import problems as problems_of
@@ -21,6 +22,7 @@ from pflow.io.events_root import write_events
 from pflow.io.inspect import inspect_file
 from pflow.io.open import ReadOptions, open_events, read_events
 from pflow.physics.detector import load_detector
+from pflow.physics.geometry import measures
 
 IDS = {"A1": 11, "A2": 4_000_000_000, "B": 13, "Tracks": 14, "MCParticles": 15, "Other": 16}
 
@@ -78,6 +80,24 @@ def test_scales_are_compared_with_those_of_the_training_sample(cld_path, factor,
     expected = Expected(sample=read_header("cld-general").tokeniser.sample)
     problems = problems_of(check_events(events, expected))
     assert re.search(said, problems) if said else not problems
+
+
+def test_a_detector_outside_of_the_training_is_said(cld_rec):
+    near = load_detector("cld")
+    coarse = [dataclasses.replace(c, cell_size=90.0) if c.kind == "hcal" else c for c in near.calorimeters]
+    far = dataclasses.replace(near, name="mine", calorimeters=tuple(coarse), b_field=5.0)
+    sample = SampleScales.of(cld_rec)
+    sample = dataclasses.replace(sample, b_field=None, detectors=("cld", "ild_g4"), measures=measures(near))
+    said = {}
+    for detector in (near, far):
+        events = dataclasses.replace(cld_rec, detector=detector)
+        (said[detector.name],) = (c for c in check_events(events, Expected(sample=sample)) if c.name == "detector")
+    assert said["cld"].good
+    assert not said["mine"].good
+    assert said["mine"].text == (
+        "detector 'mine' is outside what the model was trained on, cld, ild_g4 and their variations: field [T] 5 "
+        "(training: 2 to 2); cell size of the HCAL [mm] 90 (training: 30 to 30)"
+    )
 
 
 @pytest.mark.parametrize("model", ["ild-g4-photon", "ild-g4-translation", "ild-g4-general"])

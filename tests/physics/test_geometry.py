@@ -10,7 +10,7 @@ import torch
 from pflow.errors import ConfigError
 from pflow.physics.calorimeter_shape import distance_to_sides
 from pflow.physics.detector import load_detector
-from pflow.physics.geometry import Geometry
+from pflow.physics.geometry import Geometry, measures
 
 ILD, CLD = load_detector("ild_g4"), load_detector("cld")
 NAMES = [calorimeter.name for calorimeter in CLD.calorimeters]
@@ -103,3 +103,13 @@ def test_a_detector_without_geometry_is_named(change, message):
 @pytest.mark.parametrize("name", ["ild", "cld", "clic", "ild_g4"])
 def test_built_in_detectors_have_a_geometry(name):
     assert len(Geometry.of(load_detector(name)).cell_size) == 1
+
+
+def test_measures_of_detectors():
+    both = measures(load_detector("cld"), load_detector("ild_g4"))
+    one = measures(load_detector("cld"))
+    assert one["radius of the ECAL [mm]"] == (2150.0, 2150.0)
+    assert one["radiation lengths of the ECAL"] == pytest.approx((22.0, 22.0))
+    assert one["interaction lengths of the HCAL"] == pytest.approx((5.4, 5.4), abs=0.1)
+    assert both["radius of the ECAL [mm]"] == (1805.0, 2150.0)
+    assert both["field [T]"] == (2.0, 3.5)
