@@ -154,16 +154,13 @@ class RecoWriter(OutputWriter):
         ]
         columns = self._columns(concatenate([empty, *chunks]), optional)
         if self._table is None:
-            types = {
-                name: column.type.content if isinstance(column, ak.Array) else column.dtype
-                for name, column in columns.items()
-            }
+            records = ak.Array(columns)
             if self._format == "rntuple":
-                self._table = make_rntuple(self._file, TREE, types)
+                self._table = make_rntuple(self._file, TREE, records.layout.form)
             else:
                 self._table = self._file.mktree(
                     TREE,
-                    types,
+                    {name: records[name].type.content for name in columns},
                     title="reconstructed particles",
                     counter_name=lambda counted: f"n_{counted}",
                     field_name=lambda outer, inner: f"{outer}.{inner}",
