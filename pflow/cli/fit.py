@@ -165,6 +165,7 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
 
     def format_help(self, *args: Any) -> str:
         """The help text with this verb's options only, in the spelling that `_with_underscores` accepts."""
+        # argparse lists the options and groups of a parser in private attributes only.
         verb = self.prog.rpartition(" ")[2]
         if verb in SPLITS:
             for action in self._actions:
@@ -313,9 +314,12 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
     def instantiate_trainer(self, **options: Any) -> pl.Trainer:
         """The trainer with our loggers, progress bar and callbacks."""
         config = self.config_init
-        given = config["trainer"]["plugins"] or []
-        options["plugins"] = [*(given if isinstance(given, list) else [given]), AtomicCheckpointIO()]
-        callbacks: list[pl.Callback] = [] if config["trainer"]["enable_progress_bar"] is False else [ProgressBar()]
+        plugins, callbacks = (
+            [*given] if isinstance(given, list) else [given] if given else []
+            for given in (config["trainer"]["plugins"], config["trainer"]["callbacks"])
+        )
+        options["plugins"] = [*plugins, AtomicCheckpointIO()]
+        callbacks += [] if config["trainer"]["enable_progress_bar"] is False else [ProgressBar()]
         if self.verb == "fit":
             ours = config["trainer"]["logger"] in (None, True)
             self.begin = BeginRun(self.folder, self.parser, self.config, loggers=ours)
@@ -334,7 +338,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
                 options["logger"] = bool(config["trainer"]["fast_dev_run"])  # else `BeginRun` makes them
         else:
             options.update(logger=False, enable_checkpointing=False)
-        return self._instantiate_trainer({**config["trainer"], **options}, callbacks)
+        return pl.Trainer(**{**config["trainer"], **options, "callbacks": callbacks})
 
     def after_instantiate_classes(self) -> None:
         """Tell the module and the data of the model; check its tokens, and devices and nodes against a Slurm job."""

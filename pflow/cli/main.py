@@ -130,7 +130,8 @@ def run_parsed(verb: str, arguments: list[str]) -> int:
     command = import_module(f"pflow.cli.{verb}")
     parser = argparse.ArgumentParser(prog=f"pflow {verb}", description=command.__doc__, allow_abbrev=False)
     command.add_arguments(parser)
-    known = parser._option_string_actions  # argparse reports missing options first, and suggests none
+    # argparse reports missing options first and suggests none, and it lists the options in a private attribute only.
+    known = parser._option_string_actions
     for word in itertools.takewhile("--".__ne__, arguments):
         if (name := word.partition("=")[0]).startswith("--") and name not in known:
             error = ConfigError(f"unrecognized arguments: {name}", suggestions=nearest_options(name, known))

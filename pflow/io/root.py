@@ -149,6 +149,7 @@ def _interpretation(branch: Any) -> Any:
     """How to read lists of ROOT's packed numbers, Float16_t and Double32_t; None for other branches: as uproot does.
 
     uproot takes the brackets of their count (``e[n]/f[0,9,16]``) for their range: it fails, or reads other numbers.
+    Its private function is called with a title without them: no public one takes a title.
     """
     leaf = branch.member("fLeaves")[0] if len(branch.member("fLeaves")) == 1 else None
     if leaf is None or leaf.classname not in ("TLeafF16", "TLeafD32") or leaf.member("fLeafCount") is None:

@@ -75,7 +75,7 @@ class AveragedWeights(WeightAveraging):  # type: ignore[misc]
         super().__init__(use_buffers=False, multi_avg_fn=self._average)
 
     def _average(self, averages: list[Tensor], current: list[Tensor], _: Tensor | int) -> None:
-        assert self._average_model is not None
+        assert self._average_model is not None  # Lightning has no public name for the average
         n = int(self._average_model.n_averaged)  # on the host: no GPU synchronisation
         share = min(self.decay, (1 + n) / (10 + n))
         torch._foreach_lerp_(averages, current, 1 - share)
