@@ -1,6 +1,6 @@
 """Cache of validated events for the next epoch or training (``--data.cache DIR``).
 
-Each chunk of a file is a safetensors file of the buffers of its awkward arrays, mapped into memory. A digest of
+Each chunk of a file is a safetensors file of the buffers of its awkward arrays. A digest of
 everything that the events depend on names the folder; processes may share it, as chunks are renamed when complete.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import awkward as ak
 import numpy as np
-import numpy.typing as npt
+from safetensors import safe_open
 from safetensors.numpy import save
 
 from pflow.errors import PflowError
@@ -125,13 +125,11 @@ def _store(path: Path, events: Events, cache: Path) -> None:
 
 
 def _load(path: Path, detector: Detector) -> Events | None:
-    """A chunk, as views of the mapped file; None if absent or damaged."""
+    """A chunk; None if absent or damaged."""
     try:
-        content = np.asarray(np.memmap(path, np.uint8, "r"))
-        begin = 8 + int(content[:8].view("<u8")[0])
-        header = json.loads(content[8:begin].tobytes())
-        metadata = header.pop("__metadata__")
-        buffers = {name: _buffer(content[begin:], **where) for name, where in header.items()}
+        with safe_open(path, "numpy") as file:
+            metadata, names = file.metadata(), file.keys()
+            buffers = {name: file.get_tensor(name) for name in names}
         form = ak.forms.from_json(metadata["form"])
         array = ak.from_buffers(form, int(metadata["length"]), buffers, behavior=jagged.BEHAVIOR)
         about = json.loads(metadata["events"])
@@ -141,9 +139,3 @@ def _load(path: Path, detector: Detector) -> Events | None:
         return Events(detector=detector, **about, **numbers, **parts)
     except Exception:  # damaged bytes fail anywhere
         return None
-
-
-def _buffer(content: npt.NDArray[np.uint8], *, dtype: str, shape: list[int], data_offsets: list[int]) -> Any:
-    """One tensor of a safetensors file; `dtype` as there, e.g. ``F32`` or ``BOOL``."""
-    kind = "?" if dtype == "BOOL" else f"<{dtype[0].lower()}{int(dtype[1:]) // 8}"
-    return content[slice(*data_offsets)].view(kind).reshape(shape)
