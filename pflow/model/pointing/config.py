@@ -32,8 +32,8 @@ class PointingNetworkConfig:
         Whether a small network (`pflow.model.pointing.head.TrackIdentity`) decides if a particle seeded by a track is
         charged, from features with the same meaning in every detector. Before any training, it always is.
     parallel_tracks
-        Whether every track starts a particle, all of them decoded in one step; the others follow one by one. If not,
-        all particles are decoded one by one.
+        Whether the charged particles that tracks start are decoded in one step, and the others after them one by one.
+        If not, all are decoded one by one.
     front
         Whether the direction to the front of the shower is one of those that the refinement's direction is a mean of.
 

@@ -19,6 +19,9 @@ from pflow.model.pointing.geometry import EncodedSource, Tables, TokenTracks, ga
 
 N_CHARGE = 3
 
+START_PRIOR = 3.0
+"""Initial logit that a track starts a charged particle: 95%."""
+
 MASKED_LOGIT = -1e4
 """Logit of padding and of tokens that are no seed: finite, so that an event without tokens has gradients."""
 
@@ -151,22 +154,33 @@ class ParticleDecoder(nn.Module):
         self.embed_pooled = nn.Linear(width, width, bias=False)
         self.stack = CoverageDecoder(config, layers=config.decoder_layers)
         self.pointer = SeedPointer(width=width, hidden_width=config.hidden_width)
-        self.embed_track = nn.Linear(width, width, bias=False) if config.parallel_tracks else None
+        self.embed_track = self.starts = None
+        if config.parallel_tracks:
+            self.embed_track = nn.Linear(width, width, bias=False)
+            self.starts = FullyConnected((width, width, 1), activation="gelu")
 
     @torch.no_grad()
     def set_initial_values(self) -> None:
-        """Set the initial states of all tracks to the state at the beginning."""
-        if self.embed_track is not None:
+        """Set the initial states of all tracks to the state at the beginning; nearly all start a particle."""
+        if self.embed_track is not None and self.starts is not None:
             self.embed_track.weight.zero_()
+            self.starts[-1].weight.zero_()  # type: ignore[operator]
+            self.starts[-1].bias.fill_(START_PRIOR)  # type: ignore[operator]
 
-    def of_tracks(self, source: EncodedSource, memory: Memory) -> Tensor:
-        """States of the particles that the tracks start, float [B, K, W]; they see each other alone."""
+    def of_tracks(self, source: EncodedSource, memory: Memory) -> tuple[Tensor, Tensor]:
+        """States of the particles that the tracks may start, float [B, K, W], and logits [B, K] that they do.
+
+        The tracks see each other, and no other particle. A track that starts none is for a neutral particle (K0S,
+        Lambda, converted photon), is one more of a particle's tracks, or is no particle's.
+        """
         assert self.embed_track is not None
+        assert self.starts is not None
         track, tokens = source.tokens.track, source.tokens
         nothing = tokens.energy.new_zeros(len(track), 1, track.shape[1], tokens.mask.shape[1])
         x = self.bos + self.embed_track(gather(source.states, track))
         mask = gather(tokens.mask, track)
-        return self.stack(x, memory.layers, Coverage.of(nothing, tokens.mask), mask=mask)  # type: ignore[no-any-return]
+        states = self.stack(x, memory.layers, Coverage.of(nothing, tokens.mask), mask=mask)
+        return states, self.starts(states).squeeze(-1)
 
     def embed(self, particles: PreviousParticles, tables: Tables) -> Tensor:
         """Embedded particles float [N, W]."""
@@ -214,9 +228,6 @@ class ParticleDecoder(nn.Module):
             memory = self.project(tables.states.view(batch, tables.n_tokens, x.shape[-1]))
         decoded = self.stack(x, memory.layers, Coverage.of(assigned, mask), caches=caches)
         logits, eos_logit = self.pointer(decoded, memory.pointer, assigned, (energy - assigned_energy).clamp(min=0.0))
-        if self.embed_track is not None:  # no other particle starts at a track
-            is_hit = ~tables.token_is_track.view(batch, tables.n_tokens)
-            mask = is_hit if mask is None else mask & is_hit
         if mask is not None:
             logits = logits.masked_fill(~(mask if x.ndim == 2 else mask[:, None]), MASKED_LOGIT)
         return decoded, logits, eos_logit

@@ -51,8 +51,11 @@ def decode_first_stage(
     decoded = decode(decoder, batch=len(source.states), max_particles=decoder.limits, device=source.states.device)
     if decoder.tracks is None:
         return decoded
-    columns = {name: torch.cat([row, decoded.columns[name]], dim=1) for name, row in decoder.tracks.rows.items()}
-    return decoded._replace(columns=columns, mask=torch.cat([decoder.tracks.mask, decoded.mask], dim=1))
+    mask = torch.cat([decoder.tracks.mask, decoded.mask], dim=1)
+    order = (~mask).to(torch.uint8).argsort(dim=1, stable=True)  # tracks that start no particle leave no gaps
+    rows = decoder.tracks.rows
+    columns = {name: gather(torch.cat([rows[name], decoded.columns[name]], dim=1), order) for name in rows}
+    return decoded._replace(columns=columns, mask=gather(mask, order))
 
 
 def finish(

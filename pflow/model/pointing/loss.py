@@ -16,7 +16,7 @@ from pflow.model.pointing.refine_training import RefinementOutput
 from pflow.model.pointing.teacher_forcing import TeacherForcing
 
 LOSSES = (
-    *("pointer", "eos", "assignment", "pdg", "charge", "energy", "direction"),
+    *("starts", "pointer", "eos", "assignment", "pdg", "charge", "energy", "direction"),
     *("refined_assignment", "existence", "visible_energy"),
 )
 """Names of the losses; the last three are the refinement's."""
@@ -32,7 +32,8 @@ tails (Huber 1964) let one photon of 50, converted in the tracker, decide the me
 class PointingLoss(nn.Module):
     """Losses by name, and their weighted sum.
 
-    First stage. ``pointer``: minus the logarithm of the probability of a suitable seed, each token weighted by how
+    First stage. ``starts``, of a network with `parallel_tracks`: binary cross-entropy of whether a track starts a
+    charged particle. ``pointer``: minus the logarithm of the probability of a suitable seed, each token weighted by how
     suitable it is. ``eos``: the same of the end, summed over events and divided by the number of particles like the
     pointer's: with equal weights both are the likelihood of the sequence, and the probability of the end is calibrated.
     ``assignment``: binary cross-entropy of the fraction of each item's unassigned part, weighted by the unassigned
@@ -63,6 +64,8 @@ class PointingLoss(nn.Module):
             }
         else:
             losses = {"pointer": _pointer(output), "eos": _eos(output), "assignment": _assignment(output)}
+            if output.starts.shape[1]:
+                losses["starts"] = _starts(output)
         for name, cost in self._of_particles(output.particles, output.target).items():
             losses[name] = masked_mean(cost, mask)
         return with_total(losses, self.weights)
@@ -90,6 +93,12 @@ def _pointer(output: TeacherForcing) -> Tensor:
     return -masked_mean(good, has_seed)
 
 
+def _starts(output: TeacherForcing) -> Tensor:
+    is_start = output.target.mask[:, : output.starts.shape[1]].float()
+    cost = functional.binary_cross_entropy_with_logits(output.starts, is_start, reduction="none")
+    return masked_mean(cost, output.is_track)
+
+
 def _one_by_one(output: TeacherForcing) -> Tensor:
     """The mask bool [B, R] of the targets that are decoded one by one."""
     mask = output.target.mask
@@ -103,7 +112,7 @@ def _eos(output: TeacherForcing) -> Tensor:
 
 
 def _assignment(output: TeacherForcing) -> Tensor:
-    mask = output.assigned
+    mask = output.target.mask
     cost = functional.binary_cross_entropy_with_logits(output.logits, output.target_fraction, reduction="none")
     norm = output.pairs.sums((output.weight * (output.target_fraction + 0.05))[None])
     cost = output.pairs.sums((output.weight * cost)[None]) / norm.clamp(min=1e-3)

@@ -29,6 +29,9 @@ from pflow.model.pointing.pairs import PairList, Pairs, PairsOfOne
 MAX_EMPTY_STEPS = 3
 """Decoding stops after so many steps in a row whose particle has less energy than any target, or is empty."""
 
+MIN_START_PROBABILITY = 0.3
+"""Smallest probability that a track starts a charged particle: below one half, as most tracks do."""
+
 MIN_DEPOSIT_FRACTION = 0.5
 """A particle is empty if it has no track and hits of less than this fraction of the smallest energy of a target."""
 
@@ -62,7 +65,7 @@ class TrackParticles(NamedTuple):
     """The particles that tracks start, decoded at the same time, and what is left for others."""
 
     rows: dict[str, Tensor]  # columns [B, K, ...], as of `emit`
-    mask: Tensor  # bool [B, K], True = real track
+    mask: Tensor  # bool [B, K], True = the track starts a particle
     state: State
 
 
@@ -171,10 +174,11 @@ def emit(
 
 
 def emit_tracks(network: PointingNetwork, source: EncodedSource, tables: Tables, memory: Memory) -> TrackParticles:
-    """A particle for each track of a network with `parallel_tracks`, and the state before all others."""
+    """The charged particles of tracks of a network with `parallel_tracks`, and the state before all others."""
     track, (batch, n_items) = source.tokens.track, source.items.mask.shape
-    mask, seed = gather(source.tokens.mask, track), source.in_tables(track).flatten()
-    states = network.decoder.of_tracks(source, memory).flatten(0, 1)
+    states, starts = network.decoder.of_tracks(source, memory)
+    states, seed = states.flatten(0, 1), source.in_tables(track).flatten()
+    mask = gather(source.tokens.mask, track) & (starts.sigmoid() >= MIN_START_PROBABILITY)
     nothing = torch.ones_like(source.items.weight[:, None].expand(-1, track.shape[1], -1))
     near = selected(gather(source.tokens.unit, track), tables, nothing) & mask[..., None]
     is_seed = track[..., None] == source.items.token[:, None]

@@ -34,7 +34,8 @@ class TeacherForcing(NamedTuple):
     """Predictions of the first stage and their targets."""
 
     target: Target  # the particles, in the order of the predictions
-    assigned: Tensor  # bool [B, T], True = the assignment of this particle is trained
+    starts: Tensor  # float [B, K], logits of whether a track starts a charged particle; its target is the mask
+    is_track: Tensor  # bool [B, K], True = real track
     pointer: Tensor  # float [B, R + 1, S + 1], log probabilities of the next seed and of the end
     seed_weight: Tensor  # float [B, R, S], how suitable each token is as a seed, 0 to 1
     logits: Tensor  # float [P], of the assignment
@@ -45,6 +46,7 @@ class TeacherForcing(NamedTuple):
 
 
 class _Pass(NamedTuple):
+    starts: Tensor  # [B, K]
     logits: Tensor  # [B, R + 1, S + 1]
     seed: Tensor  # [N], indices into B * S
     assignment: Assignment
@@ -94,18 +96,14 @@ def teacher_forcing(
     prediction = _run(network, source, tables, target, previous, assigned, weight)
     pairs = prediction.pairs
     unassigned = 1.0 - pairs.values(assigned[:, :-1])
-    of_pairs = (pairs.values(fraction) / unassigned.clamp(min=1e-3)).clamp(max=1.0)
-    track = source.tokens.track[:, :k]
-    if k:  # each has its track, also one without a target
-        own_track = functional.pad(track[..., None] == source.items.token[:, None], (0, 0, 0, weight.shape[1]))
-        of_pairs = torch.where(pairs.values(own_track), 1.0, of_pairs)
     return TeacherForcing(
         target=target,
-        assigned=torch.cat([gather(source.tokens.mask, track), target.mask[:, k:]], dim=1),
+        starts=prediction.starts,
+        is_track=gather(source.tokens.mask, source.tokens.track[:, :k]),
         pointer=prediction.logits.log_softmax(-1),
         seed_weight=weight,
         logits=prediction.assignment.logits,
-        target_fraction=of_pairs,
+        target_fraction=(pairs.values(fraction) / unassigned.clamp(min=1e-3)).clamp(max=1.0),
         weight=pairs.of_items(tables.item_weight).sqrt() * unassigned,
         pairs=pairs,
         particles=prediction.particles.view(*target.mask.shape),
@@ -130,18 +128,17 @@ def _run(
     states, logits, eos_logit = decoder(x, tables, source.on_tokens(assigned[:, k:]).flatten(), memory=memory)
     states = states[:, :-1]
     seed = _choose_seeds(logits[:, :-1].detach(), weight, source, random=network.training)
-    mask, of_track = target.mask, None
+    starts, of_track = logits.new_zeros(batch, 0), None
     if decoder.embed_track is not None:
-        track = source.tokens.track
-        states = torch.cat([decoder.of_tracks(source, memory), states], dim=1)
-        seed = torch.cat([track, seed], dim=1)
-        mask = torch.cat([gather(source.tokens.mask, track), mask[:, k:]], dim=1)
-        of_track = functional.pad(mask[:, :k], (0, steps)).flatten()
+        of_tracks, starts = decoder.of_tracks(source, memory)
+        states = torch.cat([of_tracks, states], dim=1)
+        seed = torch.cat([source.tokens.track, seed], dim=1)
+        of_track = functional.pad(target.mask[:, :k], (0, steps)).flatten()
     unassigned = 1.0 - assigned[:, :-1]
     near = selected(gather(source.tokens.unit, seed), tables, unassigned)
     if k:
         near |= functional.pad(seed[:, :k, None] == source.items.token[:, None], (0, 0, 0, steps))
-    pairs, seed = PairList.where(near & mask[..., None]), source.in_tables(seed).flatten()
+    pairs, seed = PairList.where(near & target.mask[..., None]), source.in_tables(seed).flatten()
     assignment, particles = particles_of(
         network,
         tables,
@@ -152,7 +149,7 @@ def _run(
         target.pdg.flatten(),
         of_track=of_track,
     )
-    return _Pass(torch.cat([logits, eos_logit], dim=-1), seed, assignment, pairs, particles)
+    return _Pass(starts, torch.cat([logits, eos_logit], dim=-1), seed, assignment, pairs, particles)
 
 
 def _choose_seeds(logits: Tensor, weight: Tensor, source: EncodedSource, *, random: bool) -> Tensor:
@@ -217,13 +214,13 @@ def select(target: Target, index: Tensor) -> Target:
 def behind_tracks(target: Target, source: EncodedSource) -> Target:
     """The targets of the particles that tracks start, [B, K], then the other targets, [B, R], in their order.
 
-    A track starts the particle of most of it, unless a track of that particle has a larger momentum; it has no target
-    then, like a track of no particle.
+    A track starts the charged particle of most of it, unless a track of that particle has a larger momentum; it has no
+    target then, like a track of a neutral particle or of none.
     """
     assert target.track_fraction is not None
     n_targets = target.mask.shape[1]
     momentum = gather(source.tokens.energy, source.tokens.track)  # [B, K]
-    share, owner = target.track_fraction.max(1)
+    share, owner = (target.track_fraction * (target.charge != 1)[..., None]).max(1)
     owner = torch.where(share > 0.5, owner, n_targets)
     largest = torch.zeros_like(functional.pad(target.energy, (0, 1)))
     largest = largest.scatter_reduce(1, owner, momentum, "amax").gather(1, owner)

@@ -1,10 +1,12 @@
-"""Networks in which every track starts a particle, all of them at the same time."""
+"""Networks that decode the charged particles of tracks at the same time."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
 
+from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.teacher_forcing import behind_tracks, teacher_forcing
 
 PHOTON, PION, NEUTRON = 0, 1, 2
@@ -20,7 +22,8 @@ def model(make_model):
     return model
 
 
-def test_every_track_starts_a_particle(model, batch, events):
+def test_tracks_start_particles(model, batch, events):
+    """Initially all of them do; a track that does not is assigned to others, or starts one when it is the last left."""
     decoded = model.decode(batch)
     n_tracks = [len(event.charge) for event in events]
     assert max(n_tracks) > 1
@@ -28,15 +31,25 @@ def test_every_track_starts_a_particle(model, batch, events):
         assert (decoded.track_fraction[i, :n].argmax(1) == torch.arange(n)).all()  # the first particles, in order
         torch.testing.assert_close(decoded.track_fraction[i].sum(0)[:n], torch.ones(n))
     assert (decoded.mask.sum(1) > torch.tensor(n_tracks)).any()  # the others are decoded after them
+    with torch.no_grad():
+        model.network.decoder.starts[-1].bias.fill_(-10.0)
+    model.set_decoding(require_all_tracks=True)
+    neutral = model.decode(batch, max_particles=30)
+    assert neutral.track_fraction.sum(1)[batch.readout.track_mask].min() >= 0.5
 
 
-def test_others_start_at_hits(model, batch, events):
-    model.network.decoder.pointer.eos[-1].bias.data.sub_(5.0)
+def test_there_are_no_gaps_between_particles(model, batch):
+    """Of the tracks of event 2 the first starts none."""
     with torch.no_grad():
         source = model.network.encode(batch)
-        forced = teacher_forcing(model.network, source, batch.target, model.training_config)
-    n_hits = batch.hits.mask.shape[1]
-    assert (forced.pointer[..., n_hits:-1].exp() == 0).all()
+        logits = torch.full((len(batch), source.tokens.track.shape[1]), 5.0)
+        logits[2, 0] = -5.0
+        of_tracks = model.network.decoder.of_tracks
+        model.network.decoder.of_tracks = lambda *inputs: (of_tracks(*inputs)[0], logits)
+        decoded = decode_first_stage(model.network, source, model.decoding.limited(8))
+    n = decoded.mask.sum(1)
+    assert torch.equal(decoded.mask, torch.arange(decoded.mask.shape[1]) < n[:, None])
+    assert decoded.columns["seed"][2, 0] == source.tokens.track[2, 1]
 
 
 def test_fractions_of_an_item_sum_to_at_most_one(model, batch):
@@ -75,21 +88,21 @@ def test_training_predicts_what_is_decoded(model, batch, events):
 
 
 def test_targets_of_tracks(source_of, by_hand):
-    """A K0S of two tracks is the target of the harder one; a pion of its track; a fake track and the rest have none."""
+    """Of two tracks of a pion the harder one starts it; tracks of a K0S and of no particle start none."""
     batch = by_hand(
         energy=[1.0, 2.0],
         position=[[2000, 0, 0], [2000, 300, 0]],
         token=[0, 1],
         momentum=[[1, 0, 0], [3, 0, 0], [2, 0, 0], [5, 0, 0]],
         charge=[1, -1, 1, 1],
-        particles=[(PION, POSITIVE, 2.0), (PHOTON, NEUTRAL, 2.5), (NEUTRON, NEUTRAL, 4.0), (PHOTON, NEUTRAL, 1.5)],
-        hit_fraction=[[0, 0], [0, 1], [1, 0], [0, 0]],
-        track_fraction=[[0, 0, 1, 0], [0, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]],
+        particles=[(NEUTRON, NEUTRAL, 2.0), (PHOTON, NEUTRAL, 2.5), (PION, POSITIVE, 4.0)],
+        hit_fraction=[[0, 0], [0, 1], [1, 0]],
+        track_fraction=[[0, 0, 1, 0], [0, 0, 0, 0], [1, 1, 0, 0]],
     )
     target = behind_tracks(batch.target, source_of(batch))
-    assert target.mask[0].tolist() == [False, True, True, False, True, True]
-    assert target.pdg[0][target.mask[0]].tolist() == [NEUTRON, PION, PHOTON, PHOTON]
-    assert target.hit_fraction[0].tolist() == [[0, 0], [1, 0], [0, 0], [0, 0], [0, 1], [0, 0]]
+    assert target.mask[0].tolist() == [False, True, False, False, True, True]
+    assert target.pdg[0][target.mask[0]].tolist() == [PION, NEUTRON, PHOTON]
+    assert target.hit_fraction[0].tolist() == [[0, 0], [1, 0], [0, 0], [0, 0], [0, 0], [0, 1]]
 
 
 @pytest.mark.parametrize("own_particles", [False, True])
@@ -102,23 +115,15 @@ def test_both_stages_are_trained(make_model, batch, own_particles):
     assert model.network.decoder.embed_track.weight.grad.abs().sum() > 0
 
 
-def test_a_track_without_a_target_learns_to_take_no_hits(model, by_hand):
-    batch = by_hand(
-        energy=[1.0],
-        position=[[2000, 0, 0]],
-        token=[0],
-        momentum=[[1, 0, 0]],
-        charge=[1],
-        particles=[(PHOTON, NEUTRAL, 1.0)],
-        hit_fraction=[[1.0]],
-        track_fraction=[[0.0]],
-    )
-    with torch.no_grad():
-        forced = teacher_forcing(model.network, model.network.encode(batch), batch.target, model.training_config)
-    target = forced.pairs.dense(forced.target_fraction)[0]
-    assert target.tolist() == [[0.0, 1.0], [1.0, 0.0]]  # its track, and the hit for the photon
-    assert forced.assigned.all()
-    assert forced.target.mask.tolist() == [[False, True]]
+def test_whether_a_track_starts_a_particle_is_learned(model, batch):
+    """Of the event whose pion becomes a neutron, the track learns to start none."""
+    neutral = dataclasses.replace(batch.target, charge=batch.target.charge.clone())
+    neutral.charge[0] = NEUTRAL
+    batches = batch, dataclasses.replace(batch, target=neutral)
+    made = [model.losses(given)["starts"].item() for given in batches]
+    assert made[0] == pytest.approx(math.log1p(math.exp(-3.0)), rel=1e-4)  # initially 95%
+    n_tracks = int(batch.readout.track_mask.sum())
+    assert made[1] - made[0] == pytest.approx(3.0 / n_tracks, rel=1e-3)
 
 
 def test_an_event_without_tracks(model, make_event, collate):
