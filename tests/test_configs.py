@@ -58,6 +58,7 @@ SET_UPS = [
     ("paper", 0, name) for name in ("v1_flags", "v2_kind", "as_published_v2_flags", "tracks_cross", "tracks_typed")
 ]
 SET_UPS += [*(("general", stage, None) for stage in range(3)), ("photon", 2, None)]
+SET_UPS += [("any_detector", stage, "one") for stage in range(2)]
 """Recipe, stage and variant of those that are trained; the other variants of the paper differ in one layer or sum."""
 
 SMALL = ("width=8", "heads=2", "encoder_layers=1", "decoder_layers=1", "feedforward=16")
