@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pflow.checkpoint.load import load_model as load_model
     from pflow.config import shipped_models as shipped_models
-    from pflow.event.build import make_particles as make_particles
     from pflow.event.events import Events as Events
     from pflow.event.particles import Reconstruction as Reconstruction
+    from pflow.event.schema import make_particles as make_particles
     from pflow.event.truth import select_targets as select_targets
     from pflow.inference.events import reconstruct as reconstruct
     from pflow.inference.explain import explain as explain
@@ -44,7 +44,7 @@ _EXPORTS = {
     "iterate_events": "pflow.io.open",
     "load_detector": "pflow.physics.detector",
     "load_model": "pflow.checkpoint.load",
-    "make_particles": "pflow.event.build",
+    "make_particles": "pflow.event.schema",
     "match": "pflow.metrics.match",
     "open_events": "pflow.io.open",
     "read_events": "pflow.io.open",

@@ -22,9 +22,9 @@ from uproot.reading import ReadOnlyFile
 from pflow.checkpoint.format import KEY, Header
 from pflow.checkpoint.load import PREFIX, TrainedModel, load_model
 from pflow.event import jagged
-from pflow.event.build import make_hits, make_links, make_particles, make_tracks, make_truth
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
+from pflow.event.schema import make_hits, make_links, make_particles, make_tracks, make_truth
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.metrics.table import ParticleTable

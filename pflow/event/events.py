@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from pflow.errors import InputError
 from pflow.event import jagged
-from pflow.event.schema import LINKED, PARTS
-from pflow.event.validate import Violation, validate_part
+from pflow.event.schema import LINKED, PARTS, Violation, validate_part
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import Geometry
 from pflow.show import html_table

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from pflow.event import jagged
 from pflow.event.events import EventLists, Events
 from pflow.event.links import Links
-from pflow.event.schema import LINKED, PXYZ
-from pflow.event.validate import validate_part
+from pflow.event.schema import LINKED, PXYZ, validate_part
 
 LINKS = ("hit_links", "track_links")
 """Optional parts of a reconstruction."""
@@ -30,7 +29,7 @@ class Reconstruction(EventLists):
     Parameters
     ----------
     particles
-        [event, particle] records from `pflow.event.build.make_particles`: four-momenta (`vector`), so that
+        [event, particle] records from `pflow.event.schema.make_particles`: four-momenta (`vector`), so that
         ``particles.pt``, ``particles.mass`` and ``+`` work, with pdg, charge [e] and score; if the algorithm gives
         them, existence (a probability, see `expected`), scores (5, one a class) and covariance (10) [GeV^2].
     event, flags

@@ -1,6 +1,6 @@
-"""The schema of events: one row for each field of each part.
+"""The schema of events: one row for each field of each part; records built by it, and checks of their content.
 
-Builders (`pflow.event.build`) take the dtype and default from it, validation the bounds, merging and overlay the rule
+Builders take the dtype and default from it, validation the bounds, merging and overlay the rule
 that sums the hits of a cell, augmentation the fields that turn with the event, flat files the names of the quantities.
 A new field needs one row here, and a reader that fills it. A number that a file lacks has the field's default: NaN for
 an unknown time, -1 for an unknown layer.
@@ -9,9 +9,18 @@ an unknown time, -1 for an unknown layer.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+
+from pflow.event import jagged
+from pflow.event.links import Links
+from pflow.physics import kinematics
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
 
@@ -160,3 +169,177 @@ def quantities_of(part: str) -> dict[str, str]:
         if not (field.width or field.optional or field.derived)
         for quantity, column in field.quantities.items()
     }
+
+
+def build(part: str, /, **quantities: Any) -> ak.Array:
+    """Records of a part from an array [event, object] for each quantity; None takes the schema's default.
+
+    ValueError: an unknown or missing quantity, or a shape that does not fit.
+    """
+    given = {name: values for name, values in quantities.items() if values is not None}
+    known = {name: field for field in SCHEMA[part] for name in field.quantities}
+    wrong = [name for name in quantities if name not in known]
+    missing = [name for name, field in known.items() if field.required and name not in given]
+    if wrong or missing:
+        problem = f"have no {', '.join(wrong)}" if wrong else f"need {', '.join(missing)}"
+        raise ValueError(f"{part.replace('_', ' ')} {problem}; they have {', '.join(known)}")
+    counts = jagged.count(next(iter(given.values())))
+    n = int(counts.sum())
+    columns = {}
+    for name, field in known.items():
+        if name in given:
+            values = jagged.flat(given[name], field.dtype)
+        elif not field.width and not field.optional:
+            values = np.full(n, field.default, dtype=field.dtype)
+        else:
+            continue
+        if field.width and not len(values):
+            values = values.reshape(0, field.width)
+        shape = (n, field.width) if field.width else (n,)
+        if values.shape != shape:
+            raise ValueError(f"{name} of all {part.replace('_', ' ')} has shape {values.shape}, expected {shape}")
+        columns[field.quantities[name]] = values
+    return jagged.records(columns, counts)
+
+
+make_hits = functools.partial(build, "hits")
+"""Calorimeter hits: energy, x, y, z; time, subdetector, layer."""
+
+make_tracker_hits = functools.partial(build, "tracker_hits")
+"""Tracker hits: x, y, z; energy (deposited), time, layer."""
+
+
+def make_tracks(*, b_field: float, **quantities: Any) -> ak.Array:
+    """Tracks of unit charge from px, py, pz, charge or omega, phi, tan_lambda; `b_field` in T; else ValueError."""
+    names = ("px", "py", "pz", "charge"), ("omega", "phi", "tan_lambda")
+    has_momentum, has_helix = (all(quantities.get(name) is not None for name in group) for group in names)
+    if has_momentum and has_helix:
+        return build("tracks", **quantities)
+    if not has_momentum and not has_helix:
+        raise ValueError("tracks need px, py, pz and charge, or omega, phi and tan_lambda")
+    given, missing = names if has_momentum else names[::-1]
+    flat = {name: jagged.flat(quantities[name]) for name in given}
+    if has_momentum:
+        values: Sequence[Any] = kinematics.track_from_momentum(**flat, b_field=b_field)
+    else:
+        values = (*kinematics.momentum_from_track(**flat, b_field=b_field), np.sign(flat["omega"]))
+    counts = jagged.count(quantities[given[0]])
+    computed = {name: jagged.unflatten(column, counts) for name, column in zip(missing, values, strict=True)}
+    return build("tracks", **{**quantities, **computed})
+
+
+def make_truth(**quantities: Any) -> ak.Array:
+    """Truth particles: pdg, charge, mass, px, py, pz; vx, vy, vz, status, parent. E^2 = m^2 + p^2."""
+    flat = (jagged.flat(quantities[name], np.float64) for name in ("px", "py", "pz", "mass"))
+    energy = jagged.unflatten(kinematics.energy(*flat), jagged.count(quantities["pdg"]))
+    return build("truth", **quantities, energy=energy)
+
+
+def make_particles(*, mass: Any = None, **quantities: Any) -> ak.Array:
+    """Particles of a reconstruction: pdg, charge, energy, px, py, pz; mass, score, existence, scores, covariance.
+
+    The mass defaults to sqrt(max(0, E^2 - p^2)). `existence` is the probability that the particle exists, and by which
+    its energy counts in sums; without it energies count whole. `scores` [event, particle, 5] are the probabilities of
+    `pflow.physics.pdg.CLASSES`; `covariance` [event, particle, 10] is ordered as `pflow.physics.kinematics.COVARIANCE`.
+
+    >>> photon = {"pdg": [22], "charge": [0], "energy": [5], "px": [3], "py": [4], "pz": [0]}
+    >>> particles = make_particles(**{name: [value, []] for name, value in photon.items()})  # two events
+    >>> particles.pt.to_list(), particles.mass.to_list()
+    ([[5.0], []], [[0.0], []])
+    """
+    if mass is None:
+        energy, *momentum = (jagged.flat(quantities[name], np.float64) for name in ("energy", "px", "py", "pz"))
+        squared = energy**2 - sum(p**2 for p in momentum)
+        mass = jagged.unflatten(np.sqrt(np.maximum(squared, 0.0)), jagged.count(quantities["energy"]))
+    return build("particles", **quantities, mass=mass)
+
+
+def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: bool = True) -> ak.Array:
+    """Links from arrays [event, link] of indices; `normalise` divides weights as `Links.normalised` does."""
+    sources = jagged.flat(source)
+    links = Links(
+        counts=jagged.count(source),
+        source=sources,
+        particle=jagged.flat(particle),
+        weight=np.ones(len(sources)) if weight is None else jagged.flat(weight, np.float64),
+    )
+    return (links.normalised() if normalise else links).records()
+
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True)
+class Violation:
+    """A violation in the event at `index` (from 0), with part and field, e.g. ``hits.energy``."""
+
+    index: int
+    field: str
+    message: str
+
+
+def validate_part(
+    part: str, records: ak.Array, sizes: Mapping[str, npt.NDArray[np.int64]], *, name: str | None = None
+) -> list[Violation]:
+    """Check the numbers of a part of the events against the schema; violations call the part `name`.
+
+    `sizes`, int64 [event]: number of objects of each part (or of ``calorimeters``). An index into a part without a size
+    is not checked. Each check yields one violation an event, which names the first bad object.
+    """
+    violations: list[Violation] = []
+    for column, values, impossible, expected in _impossible(part, records, sizes):
+        counts, rows = jagged.count(records), np.flatnonzero(impossible)
+        event, local = jagged.event_index(counts), jagged.local_index(counts)
+        for index, first, n in zip(*np.unique(event[rows], return_index=True, return_counts=True), strict=True):
+            row = rows[first]
+            message = f"{expected}, found {values[row]} at index {local[row]}"
+            more = f" and {n - 1} more like it" if n > 1 else ""
+            violations.append(Violation(int(index), f"{name or part}.{column}", message + more))
+    return violations
+
+
+def unusable_objects(part: str, records: ak.Array, sizes: Mapping[str, npt.NDArray[np.int64]]) -> Mask:
+    """Whether each object of a part has impossible numbers, bool [N]; `sizes` as for `validate_part`."""
+    unusable = np.zeros(int(jagged.count(records).sum()), dtype=np.bool_)
+    for _, _, impossible, _ in _impossible(part, records, sizes):
+        unusable |= impossible
+    return unusable
+
+
+def _impossible(
+    part: str, records: ak.Array, sizes: Mapping[str, npt.NDArray[np.int64]]
+) -> Iterator[tuple[str, npt.NDArray[Any], Mask, str]]:
+    """Column, values, mask of the impossible ones and the expectation, for each check that finds some."""
+    columns, counts = jagged.columns(records), jagged.count(records)
+    for column, field in fields_of(part).items():
+        if column in columns and not field.width:
+            for impossible, expected in _checks(field, columns[column], counts, sizes):
+                yield column, columns[column], impossible, expected
+
+
+def _checks(
+    field: Field, values: npt.NDArray[Any], counts: npt.NDArray[np.int64], sizes: Mapping[str, npt.NDArray[np.int64]]
+) -> list[tuple[Mask, str]]:
+    """Masks of impossible values with the expectation; most often none, as the smallest and largest value show."""
+    if not len(values) or (field.points_to and field.points_to not in sizes):
+        return []
+    low, high = field.low, field.high
+    if field.points_to:
+        low, size = min(field.default, 0), sizes[field.points_to]
+        if values.min() >= low and values.max() < size.min(initial=np.iinfo(np.int64).max):
+            return []
+        expected = "points outside the event's list"
+        if field.points_to == "calorimeters":
+            expected = f"expected 0 to {size.max(initial=0) - 1}, a calorimeter of the detector"
+        elif low < 0:
+            expected = "expected -1 or the index of a particle"
+        return [((values < low) | (values >= np.repeat(size, counts)), expected)]
+    unbounded = (low, high) == (-np.inf, np.inf)
+    if (unbounded and not field.required) or (values.min() >= low and values.max() <= high and values.max() < np.inf):
+        return []
+    unit, finite = f" {field.unit}" if field.unit else "", np.isfinite(values)
+    checks = [(~finite, "expected a finite number")] if field.required else []
+    if low == 0:
+        checks.append((finite & (values < 0), f"expected at least 0{unit}"))
+    checks.append((finite & (np.abs(values) > high), f"expected at most {high:g}{unit}"))
+    return checks

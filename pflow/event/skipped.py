@@ -15,8 +15,7 @@ from pflow.errors import InputError, PflowError
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.links import Links
-from pflow.event.schema import LINKED
-from pflow.event.validate import unusable_objects
+from pflow.event.schema import LINKED, unusable_objects
 
 LEFT_OUT = {
     "hits": Flag.UNUSABLE_HITS,

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.build import make_tracks
 from pflow.event.links import Links
+from pflow.event.schema import make_tracks
 from pflow.physics import kinematics
 from pflow.physics.detector import Detector, TruthTracking
-from pflow.physics.helix import length_to_cylinder, length_to_prism, propagate
+from pflow.physics.helix import follow_to_calorimeter
 
 Floats = npt.NDArray[np.float64]
 
@@ -100,21 +100,6 @@ def _smeared(
     }
     columns |= {f"calo_{axis}": position[:, i] for i, axis in enumerate("xyz")}
     return columns | {f"calo_p{axis}": at_face[:, i] for i, axis in enumerate("xyz")}
-
-
-def follow_to_calorimeter(
-    position: Floats, momentum: Floats, charge: Floats, detector: Detector, sides: int | None
-) -> tuple[Floats, Floats]:
-    """Position, mm, and momentum, GeV, [track, 3] at the entry into the calorimeter; NaN for a track without entry."""
-    helix = (position, momentum, charge)
-    b_field, radius, half_length = detector.b_field, detector.ecal_inner_radius, detector.ecal_inner_z
-    if sides is None:
-        length = length_to_cylinder(*helix, b_field=b_field, radius=radius, half_length=half_length, max_turns=np.inf)
-    else:
-        length = length_to_prism(*helix, b_field=b_field, apothem=radius, half_length=half_length, sides=sides)
-    length = np.where(np.isfinite(length) & (length > 0), length, np.nan)
-    entry, direction = propagate(*helix, length[:, None], b_field=b_field)
-    return entry[:, 0], direction[:, 0] * np.linalg.norm(momentum, axis=1)[:, None]
 
 
 def _resolution(terms: tuple[float, ...], momentum: Floats) -> Floats:

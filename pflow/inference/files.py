@@ -25,18 +25,14 @@ from pflow.errors import ConfigError, InputError, PflowError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Flag, count_flags
 from pflow.event.skipped import leave_out_files
-from pflow.inference.cluster import entries_of_a_chunk, run_on_cluster
-from pflow.inference.engine import BATCH_SIZE, pick_device
-from pflow.inference.events import MAX_HITS, check_geometry, warn_of_engine, warn_of_tracks
+from pflow.inference.events import BATCH_SIZE, MAX_HITS, check_geometry, pick_device, warn_of_engine, warn_of_tracks
 from pflow.inference.provenance import describe_input, is_finished, provenance
-from pflow.inference.worker import ChunkResult, Job, Outcome, Settings, Task, Worker
+from pflow.inference.worker import ChunkResult, Job, Outcome, Settings, Task, Worker, entries_of_a_chunk, run_on_cluster
 from pflow.io.atomic import check_output, make_folder
 from pflow.io.checks import Expected
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
-from pflow.io.open import matching
-from pflow.io.output import NOTE
-from pflow.io.particles_root import FORMATS, RecoWriter
-from pflow.io.reader import EventFile
+from pflow.io.open import EventFile, matching
+from pflow.io.particles_root import FORMATS, NOTE, RecoWriter
 from pflow.physics.detector import Detector
 
 SUFFIXES = (".root", ".h5", ".hdf5", ".edm4hep")
@@ -119,7 +115,7 @@ def reconstruct_files(
     """Reconstruct files into one ROOT file, or into one each.
 
     Outputs appear only when they are complete. `pflow reconstruct --help` explains the options; `detector` to
-    `truth_tracks` are as in `pflow.open_events`, `cluster` as in `pflow.inference.cluster`. `on_progress` is called
+    `truth_tracks` are as in `pflow.open_events`, `cluster` as in `pflow reconstruct --help`. `on_progress` is called
     with the number of entries done and of all, an estimate until all inputs are opened; `engine` is deprecated: torch
     runs all models.
 

@@ -14,8 +14,8 @@ from pflow.checkpoint.load import TrainedModel
 from pflow.config import to_plain
 from pflow.errors import ConfigError, InputError
 from pflow.inference.worker import Settings
+from pflow.io.open import EventFile
 from pflow.io.particles_root import count_entries, read_provenance
-from pflow.io.reader import EventFile
 from pflow.physics.detector import Detector
 from pflow.version import VERSION, versions
 

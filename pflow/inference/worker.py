@@ -1,10 +1,18 @@
-"""Reconstruction of one chunk of entries of a file: the unit of work of a process, this one or one of a cluster."""
+"""Chunks of files, the unit of work: reconstructed in this process, or by the processes of a dask cluster.
+
+A cluster's processes are on this machine, or of a scheduler that runs already, such as one of dask-jobqueue in a batch
+system. This process collects their results in order.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 import warnings
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +21,9 @@ import numpy.typing as npt
 
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.data.files import Chunk, FileOptions, OpenFiles
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, first_line, missing_package
 from pflow.event.particles import Reconstruction
-from pflow.inference.engine import Engine
-from pflow.inference.events import reconstruct_valid, usable_events, with_detector
+from pflow.inference.events import BATCH_SIZE, Engine, reconstruct_valid, usable_events, with_detector
 
 MAX_OPEN = 2
 """Input files that a worker keeps open."""
@@ -93,3 +100,162 @@ class Worker:
             reconstruction = reconstruct_valid(usable, self._engine, on_error)
         messages = tuple(one for warning in caught if isinstance(one := warning.message, Warning))
         return ChunkResult(reconstruction, reconstruction.track_momentum(usable).sum(axis=0), messages)
+
+
+CHUNKS_PER_THREAD = 3
+"""Chunks in flight for each thread of the cluster: enough to keep it busy, few enough to bound memory."""
+
+TIMEOUT = "10s"
+"""Longest time until a scheduler answers."""
+
+LOOK_EVERY = 30.0
+"""Seconds between two checks that the cluster has processes; the second check without any warns."""
+
+LOCAL = {
+    # By default dask's processes return freed memory at once, and spent half of their time on getting it again.
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
+    # Nobody reads dask's own monitoring: each process samples its stack 100 times a second, its event loop 50 times
+    # and its load twice. With two processes and the scheduler that took a tenth of a core.
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.admin.tick.interval": "500ms",
+}
+"""Settings of dask for processes on this machine."""
+
+
+def run_on_cluster(
+    cluster: str, checkpoint: str, settings: Settings, tasks: Iterable[Task]
+) -> Generator[Outcome, None, None]:
+    """Outcomes of the tasks, in their order; tasks are consumed some ahead of them, to keep all processes busy.
+
+    `cluster` is as for `pflow.inference.files.reconstruct_files`; its processes need pflow, and checkpoint and inputs
+    under the same paths. If a process dies, another repeats its chunks; a chunk that kills several processes has an
+    error as its outcome. Without processes the chunks wait, with a warning. ConfigError: the cluster does not answer,
+    or is lost.
+    """
+    try:
+        from dask.distributed import Client
+    except ImportError as error:
+        raise missing_package("dask", "clusters", extra="cluster") from error
+    with ExitStack() as stack:
+        target = _started(cluster, stack)
+        try:
+            client = stack.enter_context(Client(target, timeout=TIMEOUT))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cluster '{cluster}' does not answer: {error}") from error
+        watch = _Watch(client, cluster)
+        in_flight: deque[tuple[Job, Chunk | None, Any]] = deque()
+        for job, chunk in tasks:
+            future = None if chunk is None else client.submit(_run, checkpoint, settings, chunk, pure=False)
+            in_flight.append((job, chunk, future))
+            # Counted each time: processes may join later.
+            if len(in_flight) >= CHUNKS_PER_THREAD * max(1, sum(client.nthreads().values())):
+                yield _outcome(*in_flight.popleft(), watch)
+        while in_flight:
+            yield _outcome(*in_flight.popleft(), watch)
+
+
+def entries_of_a_chunk(cluster: str | None, n_entries: int, chunk_size: int) -> int:
+    """At most `chunk_size`, and fewer of a file of `n_entries` if else processes on this machine would be idle."""
+    n_processes = _local_processes(cluster or "")
+    if n_processes < 2:
+        return chunk_size
+    return min(chunk_size, max(BATCH_SIZE, math.ceil(n_entries / (CHUNKS_PER_THREAD * n_processes))))
+
+
+def _local_processes(cluster: str) -> int:
+    """Number of processes of ``local:N``, 0 for other clusters; ConfigError: N is not a number of at least 1."""
+    if not cluster.startswith("local:"):
+        return 0
+    number = cluster.removeprefix("local:")
+    if not number.isdigit() or int(number) < 1:
+        raise ConfigError(f"cluster '{cluster}': expected local:N with N processes, at least 1")
+    return int(number)
+
+
+def _started(cluster: str, stack: ExitStack) -> Any:
+    """Start a local cluster, which `stack` closes; the address of a running cluster is returned unchanged."""
+    import dask
+    from dask.distributed import LocalCluster
+
+    if cluster.endswith((".yaml", ".yml")):
+        raise ConfigError(
+            f"cluster '{cluster}': pflow submits no jobs; start a dask cluster, e.g. with dask-jobqueue, and name the "
+            "address of its scheduler"
+        )
+    n_processes = _local_processes(cluster)
+    if not n_processes:
+        return cluster
+    with dask.config.set(LOCAL):
+        return stack.enter_context(
+            LocalCluster(
+                n_workers=n_processes, threads_per_worker=1, dashboard_address=None, scheduler_kwargs=SCHEDULER
+            )
+        )
+
+
+class _Watch:
+    """Waits for results, and meanwhile looks whether the cluster has processes."""
+
+    def __init__(self, client: Any, cluster: str) -> None:
+        self._client, self._cluster = client, cluster
+        self._next = time.monotonic() + LOOK_EVERY
+        self._empty = 0
+
+    def result(self, future: Any) -> Any:
+        """Wait for a future and return its result."""
+        from distributed import CancelledError, TimeoutError, wait
+
+        while not future.done():
+            with suppress(TimeoutError, CancelledError):
+                wait([future], timeout=LOOK_EVERY)  # type: ignore[no-untyped-call]
+            self._look()
+        self._look()
+        return future.result()
+
+    def _look(self) -> None:
+        """Warn if the cluster has no processes, once for each time that it loses them."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + LOOK_EVERY
+        self._empty = 0 if self._client.nthreads() else self._empty + 1
+        if self._empty == 2:
+            message = f"cluster '{self._cluster}' has had no process for {LOOK_EVERY:.0f} s: waiting for processes"
+            warnings.warn(message, stacklevel=2)
+
+
+def _outcome(job: Job, chunk: Chunk | None, future: Any, watch: _Watch) -> Outcome:
+    """The outcome of a task, as soon as it has one."""
+    from dask.distributed import CancelledError, KilledWorker
+    from distributed.comm.core import CommClosedError
+
+    if chunk is None or job.error is not None:
+        return job, None, None
+    try:
+        return job, chunk, watch.result(future)
+    except InputError as error:
+        return job, chunk, error
+    except KilledWorker:
+        text = (
+            f"entries {chunk.start} to {chunk.stop - 1} ended several processes of the cluster, perhaps for want of "
+            "memory; a smaller chunk_size or batch_size needs less"
+        )
+        return job, chunk, InputError(text, file=chunk.path, entry=chunk.start)
+    except (CancelledError, CommClosedError) as error:
+        raise ConfigError(f"the cluster was lost: {first_line(error)}") from error
+
+
+_workers: list[tuple[str, Settings, Worker]] = []
+
+
+def _run(checkpoint: str, settings: Settings, chunk: Chunk) -> ChunkResult:
+    """Run a chunk; the worker of this process is kept from one to the next. Settings need not be hashable."""
+    if not _workers or _workers[0][:2] != (checkpoint, settings):
+        for *_, other in _workers:
+            other.close()
+        _workers[:] = [(checkpoint, settings, Worker(checkpoint, settings))]
+    return _workers[0][2].run(chunk)
+
+
+SCHEDULER = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+"""Options of the scheduler: no dashboard. dask answers a few HTTP requests anyway, by default to all at port 8787."""

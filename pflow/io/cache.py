@@ -25,8 +25,7 @@ from pflow.event.events import Events, Flag
 from pflow.event.schema import SCHEMA
 from pflow.io.atomic import make_folder, replacing
 from pflow.io.open import EventFile, ReadOptions
-from pflow.io.remote import is_remote
-from pflow.io.root import split_tree
+from pflow.io.root import is_remote, split_tree
 from pflow.physics.detector import Detector
 from pflow.version import VERSION
 

@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.entries import Entries
 from pflow.event.events import Events
 from pflow.event.links import Links
-from pflow.event.scales import LARGEST, MIN_TRACKS, MOST_TRACKS, SampleScales
+from pflow.event.scales import LARGEST, MIN_TRACKS, MOST_TRACKS, Entries, SampleScales
 from pflow.event.schema import MAX_LENGTH
 from pflow.event.truth import STABLE_STATUS, Targets, select_targets, unknown_status
 from pflow.physics.calorimeter_shape import distance_to_sides, fraction_on_layers, layers_by_position

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import awkward as ak
 import numpy as np
@@ -18,12 +18,13 @@ from pflow.event.events import Events
 from pflow.io.edm4hep.collections import READ
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
-from pflow.io.flat import FlatReader
-from pflow.io.layout import REQUIRED, load_layout
-from pflow.io.output import NOTE
-from pflow.io.reader import Reader
+from pflow.io.flat import REQUIRED, FlatReader, load_layout
+from pflow.io.particles_root import NOTE
 from pflow.io.root import Columns, is_rntuple, open_tree
 from pflow.physics.detector import Detector, load_detector
+
+if TYPE_CHECKING:
+    from pflow.io.open import Reader
 
 SCHEMAS = ("edm4hep", "edm4hep-rntuple", "edm4hep-sim", "flat", "legacy-hdf5")
 """Names of the schemas that can be asked for."""

@@ -18,8 +18,7 @@ from pflow.event.events import Events, Flag
 from pflow.event.links import assigned_particle
 from pflow.event.schema import LINKED, quantities_of
 from pflow.io.atomic import replacing
-from pflow.io.flat import NOTE
-from pflow.io.layout import Layout, load_layout
+from pflow.io.flat import NOTE, Layout, load_layout
 from pflow.io.root import write_note
 from pflow.physics.detector import Detector, load_detector
 

@@ -28,8 +28,8 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError, InputError, reading
 from pflow.event import jagged
-from pflow.event.build import make_hits, make_links, make_tracks, make_truth
 from pflow.event.events import Events
+from pflow.event.schema import make_hits, make_links, make_tracks, make_truth
 from pflow.physics.detector import Detector, load_detector
 from pflow.physics.kinematics import momentum_at_perigee
 
@@ -41,7 +41,7 @@ Index = npt.NDArray[np.int64]
 
 
 class LegacyReader:
-    """An open HDF5 file of the first paper; fulfils `pflow.io.reader.Reader`. The detector is ``ild_g4`` by default.
+    """An open HDF5 file of the first paper; fulfils `pflow.io.open.Reader`. The detector is ``ild_g4`` by default.
 
     The subdetector of a hit follows from its position, a track's momentum at its vertex from that at the calorimeter,
     back along the helix to the z axis. Truth particles are the distinct ``mcid`` of an event in rising order.
@@ -77,7 +77,7 @@ class LegacyReader:
         self._file.close()
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
-        """Read entries without validating them; see `pflow.io.reader.Reader.read`."""
+        """Read entries without validating them; see `pflow.io.open.Reader.read`."""
         stop = min(stop, self.num_entries)
         start = min(start, stop)
         counts = np.diff(self._features.offsets[start : stop + 1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pflow.physics.detector import Detector
 from pflow.physics.kinematics import GEV_PER_TESLA_MM
 
 Float = npt.NDArray[np.float64]
@@ -98,6 +99,21 @@ def length_to_prism(
         to_endcap = (np.copysign(half_length, n[:, 2]) - x[:, 2]) / n[:, 2]
     length = np.minimum(to_barrel, np.where(n[:, 2] == 0, np.inf, to_endcap))
     return np.where(inside & n.any(axis=1), length, 0.0)
+
+
+def follow_to_calorimeter(
+    position: Float, momentum: Float, charge: Float, detector: Detector, sides: int | None
+) -> tuple[Float, Float]:
+    """Position, mm, and momentum, GeV, [track, 3] at the entry into the calorimeter; NaN for a track without entry."""
+    helix = (position, momentum, charge)
+    b_field, radius, half_length = detector.b_field, detector.ecal_inner_radius, detector.ecal_inner_z
+    if sides is None:
+        length = length_to_cylinder(*helix, b_field=b_field, radius=radius, half_length=half_length, max_turns=np.inf)
+    else:
+        length = length_to_prism(*helix, b_field=b_field, apothem=radius, half_length=half_length, sides=sides)
+    length = np.where(np.isfinite(length) & (length > 0), length, np.nan)
+    entry, direction = propagate(*helix, length[:, None], b_field=b_field)
+    return entry[:, 0], direction[:, 0] * np.linalg.norm(momentum, axis=1)[:, None]
 
 
 def _track(

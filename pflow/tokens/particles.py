@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.build import make_particles
 from pflow.event.particles import Reconstruction
+from pflow.event.schema import make_particles
 from pflow.physics.arrays import namespace
 from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.physics.pdg import CLASSES, class_index, masses

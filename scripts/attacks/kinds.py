@@ -29,8 +29,8 @@ from pflow.errors import ConfigError
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
 from pflow.io.events_root import write_events
+from pflow.io.flat import load_layout
 from pflow.io.inspect import inspect_file
-from pflow.io.layout import load_layout
 from pflow.io.open import open_events
 from pflow.io.particles_root import RecoWriter, read_provenance, read_reco
 from pflow.model.api import ModelInputs, describe

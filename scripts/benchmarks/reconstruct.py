@@ -17,8 +17,7 @@ import torch
 from benchmarks.naive import generate_naively
 from benchmarks.timing import make_batches, timed, write_json
 from pflow.checkpoint.load import TrainedModel, load_model
-from pflow.inference.engine import BATCH_SIZE
-from pflow.inference.events import reconstruct
+from pflow.inference.events import BATCH_SIZE, reconstruct
 from pflow.io.open import open_events
 from pflow.model.translation import TranslationReconstructor
 

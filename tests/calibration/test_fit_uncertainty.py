@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from pflow.calibration.fit_uncertainty import UncertaintyFit, fit_curve
-from pflow.event.build import make_particles
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
+from pflow.event.schema import make_particles
 from pflow.event.truth import select_targets
 from pflow.io.open import read_events
 from pflow.metrics.match import Matching, match

@@ -2,7 +2,7 @@ import pytest
 
 from pflow.cli.main import run_parsed
 from pflow.errors import ConfigError, InputError
-from pflow.event.build import make_links
+from pflow.event.schema import make_links
 from pflow.inference.provenance import describe_input
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events

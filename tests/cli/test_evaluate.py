@@ -10,9 +10,9 @@ import pytest
 import uproot
 
 from pflow.cli.main import main
-from pflow.event.build import make_links, make_particles
 from pflow.event.events import concatenate
 from pflow.event.particles import Reconstruction
+from pflow.event.schema import make_links, make_particles
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.events_root import write_events
 from pflow.io.open import open_events, read_events

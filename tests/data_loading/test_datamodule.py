@@ -14,8 +14,7 @@ from pflow.event.merge_hits import Merge
 from pflow.event.move import Variation
 from pflow.event.skipped import BadEntriesWarning
 from pflow.io.events_root import write_events
-from pflow.io.open import read_events
-from pflow.io.reader import EventFile
+from pflow.io.open import EventFile, read_events
 from pflow.tokens.tokeniser import Tokeniser
 
 

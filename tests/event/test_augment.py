@@ -6,9 +6,8 @@ import pytest
 
 from pflow.event import jagged
 from pflow.event.augment import Augmentation, Overlay, augment, random_phi, reflect, rotate
-from pflow.event.build import make_hits, make_tracks
 from pflow.event.events import Events
-from pflow.event.schema import SCHEMA
+from pflow.event.schema import SCHEMA, make_hits, make_tracks
 from pflow.event.truth import RULES, select_targets
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pflow.errors import InputError
-from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.event.events import Events, Flag, concatenate
+from pflow.event.schema import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.physics.detector import load_detector
 
 DETECTOR = load_detector("ild_g4")

@@ -2,8 +2,8 @@ import awkward as ak
 import numpy as np
 
 from pflow.event import jagged
-from pflow.event.build import make_links
 from pflow.event.links import assigned_particle
+from pflow.event.schema import make_links
 
 
 def test_the_largest_weight_wins_and_a_source_without_links_has_minus_one():

@@ -4,9 +4,9 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.event.build import make_hits
 from pflow.event.events import Events
 from pflow.event.merge_hits import Merge, merge_hits
+from pflow.event.schema import make_hits
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 

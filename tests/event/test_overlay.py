@@ -6,9 +6,9 @@ import pytest
 from scipy.sparse.csgraph import connected_components
 
 from pflow.errors import ConfigError
-from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.event.events import Events, concatenate
 from pflow.event.overlay import overlay
+from pflow.event.schema import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.event.truth import RULES, select_targets
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pflow.event import jagged
-from pflow.event.build import make_links, make_particles
 from pflow.event.particles import Reconstruction, concatenate
+from pflow.event.schema import make_links, make_particles
 
 NUMBERS = ak.Array([[1.0, 2.0], [], [3.0]])
 

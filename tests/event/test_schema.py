@@ -7,13 +7,12 @@ import pytest
 
 from pflow.event import jagged
 from pflow.event.augment import Augmentation, Overlay, augment, reflect, rotate
-from pflow.event.build import build
 from pflow.event.disturb import Disturbance, disturb
 from pflow.event.events import Events, concatenate
 from pflow.event.links import Links
 from pflow.event.merge_hits import Merge, merge_hits
 from pflow.event.overlay import overlay
-from pflow.event.schema import SCHEMA, Field, fields_of
+from pflow.event.schema import SCHEMA, Field, build, fields_of
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector

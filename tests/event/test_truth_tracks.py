@@ -4,7 +4,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.event.build import make_truth
+from pflow.event.schema import make_truth
 from pflow.event.truth_tracks import make_truth_tracks
 from pflow.physics.detector import TruthTracking, load_detector
 from pflow.physics.kinematics import momentum_from_track

@@ -19,8 +19,8 @@ from benchmarks.cpp import COMPILER, RUNTIME, SOURCES, include_folder, missing_f
 from make_sample import reconstructed, write_rntuple
 from pflow.cli.main import main
 from pflow.event import jagged
-from pflow.event.build import make_links
 from pflow.event.events import Flag, concatenate
+from pflow.event.schema import make_links
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.open import read_events
 from pflow.io.particles_root import read_reco

@@ -14,8 +14,7 @@ from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.merge_hits import Merge
 from pflow.event.skipped import BadEntriesWarning, ImplausibleWarning, LeftOutWarning
-from pflow.inference.engine import pick_device
-from pflow.inference.events import reconstruct, warn_of_tracks
+from pflow.inference.events import pick_device, reconstruct, warn_of_tracks
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.model.api import DecodingConfig

@@ -7,8 +7,8 @@ import pytest
 import uproot
 
 from pflow.errors import ConfigError
-from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.event.events import Events, Flag
+from pflow.event.schema import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.io.events_root import write_events
 from pflow.io.flat import FlatReader
 from pflow.io.root import open_root

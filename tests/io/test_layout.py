@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from pflow.errors import ConfigError, InputError
-from pflow.io.layout import FIELDS, Branch, load_layout
+from pflow.io.flat import FIELDS, Branch, load_layout
 
 HITS = {"energy": "e", "x": "hx", "y": "hy", "z": "hz"}
 

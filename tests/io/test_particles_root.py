@@ -10,9 +10,9 @@ import pytest
 import uproot
 
 from pflow.errors import ConfigError, InputError
-from pflow.event.build import make_links, make_particles
 from pflow.event.events import Flag
 from pflow.event.particles import Reconstruction
+from pflow.event.schema import make_links, make_particles
 from pflow.io.particles_root import BASKET, FORMATS, MEMBERS, RecoWriter, iterate_reco, read_provenance, read_reco
 
 PROVENANCE = {"inputs": [{"path": "in.root", "uuid": "ab-12"}], "version": "0.1.0", "note": "überall"}

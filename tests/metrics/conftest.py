@@ -6,7 +6,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.event.build import make_particles
+from pflow.event.schema import make_particles
 from pflow.metrics.table import ParticleTable
 from pflow.physics.pdg import charge_of
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError, InputError
-from pflow.event.build import make_hits, make_links, make_truth
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
+from pflow.event.schema import make_hits, make_links, make_truth
 from pflow.event.truth import select_targets
 from pflow.io.open import iterate_events
 from pflow.metrics.evaluate import evaluate as evaluate_any

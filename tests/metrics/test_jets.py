@@ -4,7 +4,7 @@ import awkward as ak
 import pytest
 
 from pflow.errors import ConfigError
-from pflow.event.build import make_particles
+from pflow.event.schema import make_particles
 from pflow.metrics import jets as module
 from pflow.metrics.evaluation import AlgorithmMetrics
 from pflow.metrics.jets import ALGORITHMS, JetMetrics, find_jets

@@ -7,7 +7,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.event.build import make_particles
+from pflow.event.schema import make_particles
 from pflow.metrics import match as module
 from pflow.metrics.match import Matching, angle_energy, match, pt_delta_r
 

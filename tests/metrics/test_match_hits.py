@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pflow.event import jagged
-from pflow.event.build import make_hits
 from pflow.event.links import Links
+from pflow.event.schema import make_hits
 from pflow.event.truth import select_targets
 from pflow.io.open import read_events
 from pflow.metrics.match import HitMatching, match_by_hits, overlaps

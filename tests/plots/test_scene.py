@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError, InputError
-from pflow.event.build import make_hits, make_links, make_particles
 from pflow.event.events import Events, concatenate
+from pflow.event.schema import make_hits, make_links, make_particles
 from pflow.io.open import read_events
 from pflow.plots.scene import COLOUR_BY, arrow_points, make_scene
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError, InputError
-from pflow.event.build import make_tracker_hits
+from pflow.event.schema import make_tracker_hits
 from pflow.tokens.features import feature_matrix, feature_transforms
 
 

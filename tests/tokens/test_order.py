@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 from pflow.event import jagged
-from pflow.event.build import make_truth
 from pflow.event.links import Links
+from pflow.event.schema import make_truth
 from pflow.event.truth import Targets
 from pflow.tokens.config import ORDERS
 from pflow.tokens.encode import sort_targets

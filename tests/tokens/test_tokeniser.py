@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError, InputError
-from pflow.event.build import make_hits, make_links, make_truth
 from pflow.event.events import Events
+from pflow.event.schema import make_hits, make_links, make_truth
 from pflow.physics.detector import load_detector
 from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser

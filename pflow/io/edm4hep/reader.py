@@ -17,10 +17,10 @@ from scipy.sparse import coo_array, csr_array
 
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event import jagged
-from pflow.event.build import make_hits, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.event.events import Events, Flag
 from pflow.event.links import Links, sum_by_pair
-from pflow.event.truth_tracks import follow_to_calorimeter, make_truth_tracks
+from pflow.event.schema import make_hits, make_particles, make_tracker_hits, make_tracks, make_truth
+from pflow.event.truth_tracks import make_truth_tracks
 from pflow.io.edm4hep.collections import SUBSET, link_pairs, list_collections
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation, track_states
 from pflow.io.edm4hep.simulated import (
@@ -33,6 +33,7 @@ from pflow.io.edm4hep.simulated import (
 )
 from pflow.physics import kinematics
 from pflow.physics.detector import Calorimeter, Detector, TruthTracking
+from pflow.physics.helix import follow_to_calorimeter
 from pflow.physics.pdg import known_charges
 
 __all__ = ["AT_CALORIMETER", "AT_IP", "Edm4hepReader", "HitOrigins", "missing_collections"]
@@ -97,7 +98,7 @@ class HitOrigins:
 
 
 class Edm4hepReader:
-    """Reader of one open EDM4hep file (a `pflow.io.reader.Reader`), closed with it.
+    """Reader of one open EDM4hep file (a `pflow.io.open.Reader`), closed with it.
 
     `sim`: read simulated hits, by default where the file has no digitised collection of the detector; never both, as
     their energies are on different scales. `truth_tracks`: where there are no tracks, make them from Monte Carlo
@@ -166,7 +167,7 @@ class Edm4hepReader:
         self.file.close()
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
-        """Entries `start` to `stop`; see `pflow.io.reader.Reader.read`."""
+        """Entries `start` to `stop`; see `pflow.io.open.Reader.read`."""
         return _Range(self, start, stop).events(truth)
 
     def read_with_origins(self, start: int, stop: int, *, truth: bool = True) -> tuple[Events, HitOrigins]:

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from pflow.errors import InputError, nearest
 from pflow.event import jagged
-from pflow.event.build import make_particles
 from pflow.event.links import Links
 from pflow.event.particles import Reconstruction
+from pflow.event.schema import make_particles
 from pflow.io.edm4hep.podio import PodioFile, expand
 from pflow.io.edm4hep.reco import RecoNames
 from pflow.physics.pdg import CLASSES

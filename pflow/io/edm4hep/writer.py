@@ -19,8 +19,8 @@ from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, collection_id
 from pflow.io.edm4hep.frames import Definitions, Filled, FrameWriter, InputCopy, Parameters
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.reco import RecoNames, hit_frames, reco_frames, track_frames
-from pflow.io.output import OutputWriter
-from pflow.io.reader import EventFile
+from pflow.io.open import EventFile
+from pflow.io.particles_root import OutputWriter
 from pflow.io.root import entries_at_once
 from pflow.physics.pdg import CLASSES
 

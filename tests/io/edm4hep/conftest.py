@@ -12,9 +12,9 @@ import pytest
 import uproot
 
 from pflow.event import jagged
-from pflow.event.build import make_links, make_particles
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
+from pflow.event.schema import make_links, make_particles
 from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, collection_id, edm4hep_types
 from pflow.io.edm4hep.frames import Filled, FrameWriter
 from pflow.io.edm4hep.podio import open_podio
