@@ -239,11 +239,14 @@ def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path):
         (f"{NETWORK}.width=16", r"model\.reconstructor\.network\.width is 16, but the weights have 8"),
         (f"{NETWORK}.encoder_layers=2", "encoder_layers is 2, but the weights have 1"),
         (f"--model.reconstructor={POINTING}", f"class_path is {POINTING}, but the weights have pflow.*Translation"),
+        ("--data.order=tracks_first", "order is tracks_first"),
     ],
 )
-def test_what_does_not_fit_the_weights_to_begin_with_is_refused_by_name(run, data, option, message):
-    with pytest.raises(ConfigError, match=message):
-        main(["fit", *data, option, f"--start-from={run / 'best.ckpt'}"])
+def test_what_does_not_fit_the_weights_is_refused_by_name(run, data, option, message):
+    resumed = ["--config", str(run / "config.yaml"), f"--checkpoint={run / 'last.ckpt'}"]
+    for model in ([f"--start-from={run / 'best.ckpt'}"], resumed):
+        with pytest.raises(ConfigError, match=message):
+            main(["fit", *model, *data, option])
 
 
 @pytest.mark.parametrize("stated", ["model.reconstructor.class_path", None])
@@ -487,19 +490,6 @@ def test_wrong_usage_is_said_in_one_line(option, message, tmp_path, capsys):
     assert said.startswith("pflow fit: error: ")
     assert message in said
     assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        (f"{NETWORK}.width=16", "width is 16, but the weights have 8"),
-        ("--data.order=tracks_first", "order is tracks_first"),
-    ],
-)
-def test_continuing_with_another_configuration_is_an_error(run, small, tmp_path, option, message):
-    config = ["--config", str(run / "config.yaml"), option, f"--output={tmp_path / 'other'}"]
-    with pytest.raises(ConfigError, match=message):
-        main(["fit", *config, f"--checkpoint={run / 'last.ckpt'}"])
 
 
 class Payload:

@@ -200,11 +200,6 @@ def test_small_chunks_read_each_basket_once(make_photons, tmp_path, monkeypatch)
     assert read == [(0, 5), (5, 10)]
 
 
-def test_patterns_are_expanded_in_sorted_order(train_files):
-    folder = train_files[0].removesuffix("a.root")
-    assert matching([f"{folder}*.root"]) == train_files
-
-
 def test_a_pattern_that_matches_nothing_is_an_error_that_names_it(tmp_path):
     with pytest.raises(InputError, match=r"none\*\.root: no file matches"):
         matching([tmp_path / "none*.root"])
