@@ -20,10 +20,14 @@ from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.schema import fields_of
+from pflow.physics.arrays import constant, double, integer, lowest_of, namespace, sums_of
 from pflow.physics.detector import Detector
 
 Index = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
+
+DEPTH_BITS, PLACE_BITS = 12, 23
+"""Bits of a cell's depth and of each of its two places in one integer, see `equal_cells`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,46 +85,40 @@ def merge_hits(events: Events, merge: Merge, *, with_time: bool = True, depth: V
     which saves work. `depth` float64 [all hits] is needed where the cells are cut in depth and not in layers.
     """
     counts = jagged.count(events.hits)
-    hits = jagged.columns(events.hits)
-    hits |= {name: hits[name].astype(np.float64) for name in ("energy", "position.x", "position.y", "position.z")}
     event = jagged.event_index(counts)
     steps = None if depth is None or not merge.depth else _floor(depth / merge.depth)
-    group, first_hit = equal_rows(event, *_cells(hits, Grid.of(events.detector, merge), steps))
+    cells = cells_of(jagged.columns(events.hits), Grid.of(events.detector, merge), steps)
+    group, first_hit = equal_rows(event, *cells)
     n_cells = np.bincount(event[first_hit], minlength=len(counts))
     cell_of = group - np.repeat(jagged.offsets(n_cells)[:-1], counts)
-    sums = sum_hits(hits, group, first_hit, with_time)
+    sums = sum_hits(jagged.columns(events.hits), group, first_hit, with_time)
     return Merged(hits=jagged.records(sums, n_cells), cell_of=jagged.unflatten(cell_of, counts))
 
 
-def sum_hits(
-    columns: Mapping[str, npt.NDArray[Any]], group: Index, first: Index, with_time: bool = True
-) -> dict[str, npt.NDArray[Any]]:
+def sum_hits(columns: Mapping[str, Any], group: Any, first: Any, with_time: bool = True) -> dict[str, Any]:
     """Columns of the sums of hits by group, as the schema says: energy [GeV], position [mm], time [ns] in float64.
 
     The position is the plain mean where all energies are 0, the time the earliest known one. Of N hits with `columns`
-    as of ``events.hits``: `group` int [N], from 0 without gaps; `first` int64 [group], index of the first hit of each.
+    as of ``events.hits``, arrays or tensors: `group` int [N], from 0 without gaps; `first` int64 [group], index of the
+    first hit of each.
     """
-    n = len(first)
-    energy = columns["energy"].astype(np.float64, copy=False)
-    total = np.bincount(group, energy, minlength=n)
-    weight = energy if (total > 0).all() else np.where(total[group] > 0, energy, 1.0)
-    norm = total if weight is energy else np.bincount(group, weight, minlength=n)
-    sums: dict[str, npt.NDArray[Any]] = {}
+    energy = double(columns["energy"])
+    xp, total = namespace(energy), sums_of(energy, group, first)
+    weight = xp.where(total[group] > 0, energy, 1.0)
+    norm = sums_of(weight, group, first)
+    sums: dict[str, Any] = {}
     for name, field in fields_of("hits").items():
-        values = columns[name]
         if field.merge == "sum":
-            sums[name] = np.bincount(group, values, minlength=n)
+            sums[name] = sums_of(columns[name], group, first)
         elif field.merge == "mean":
-            sums[name] = np.bincount(group, weight * values, minlength=n) / norm
+            sums[name] = sums_of(weight * columns[name], group, first) / norm
         elif field.merge == "first":
-            sums[name] = values.take(first)
+            sums[name] = columns[name][first]
         elif name == "time" and not with_time:
-            sums[name] = np.full(n, np.nan)
+            sums[name] = xp.full_like(total, np.nan)
         else:
-            lowest = values.take(first)
-            minimum = np.fmin if np.isnan(values).any() else np.minimum  # takes half of the time
-            minimum.at(lowest, group, values)
-            sums[name] = lowest.astype(np.float64) if lowest.dtype.kind == "f" else lowest
+            lowest = lowest_of(columns[name], group, first)
+            sums[name] = integer(lowest) if field.dtype.startswith("int") else lowest
     return sums
 
 
@@ -150,34 +148,50 @@ class Grid:
         )
 
 
-def _cells(hits: Mapping[str, npt.NDArray[Any]], grid: Grid, steps: Index | None) -> tuple[Index, ...]:
-    """Coarse cell of each hit: subdetector, depth, two numbers in the surface; where hits stay alone, their number.
+def cells_of(hits: Mapping[str, Any], grid: Grid, steps: Any = None) -> tuple[Any, ...]:
+    """Coarse cell of each hit: subdetector, depth, two numbers in the surface; int64 [N], arrays or tensors.
 
-    The depth is by layer, or in given `steps`.
+    Where hits of some calorimeters stay alone, a fifth column has their number, from 1, and 0 of other hits. The depth
+    is by layer, or in given `steps`.
     """
-    subdetector = hits["subdetector"].astype(np.int64)
-    size, barrel = grid.size.take(subdetector), grid.barrel.take(subdetector)
-    x, y, z = (hits[f"position.{axis}"] for axis in "xyz")
-    first = _floor(x / size)
-    in_barrel = np.flatnonzero(barrel)
-    sectors = grid.sectors.take(subdetector.take(in_barrel))
-    first[in_barrel] = _floor(np.arctan2(y.take(in_barrel), x.take(in_barrel)) / (2 * np.pi) * sectors) % sectors
-    second = _floor(np.where(barrel, z, y) / size)
+    x, y, z = (double(hits[f"position.{axis}"]) for axis in "xyz")
+    xp, subdetector = namespace(x), integer(hits["subdetector"])
+    size, sectors, barrel = (constant(part, like=x)[subdetector] for part in (grid.size, grid.sectors, grid.barrel))
+    in_phi = _floor(xp.arctan2(y, x) / (2 * np.pi) * sectors) % sectors
+    first = xp.where(barrel, in_phi, _floor(x / size))
+    second = _floor(xp.where(barrel, z, y) / size)
     if steps is None:
-        layer = hits["layer"].astype(np.int64)
-        steps = layer // grid.layers
-        unknown = np.flatnonzero(layer < 0)
-        steps[unknown] = -1 - _floor(np.where(barrel, np.hypot(x, y), np.abs(z))[unknown] / size[unknown])
+        layer = integer(hits["layer"])
+        depth = _floor(xp.where(barrel, xp.hypot(x, y), xp.abs(z)) / size)
+        steps = xp.where(layer < 0, -1 - depth, layer // grid.layers)
     # Both endcaps are one subdetector: the sign of z tells them apart, and twice the depth leaves room for it.
-    depth = 2 * steps + (~barrel & (z < 0))
-    cells = (subdetector, depth, first, second)
+    cells = (subdetector, 2 * steps + integer(~barrel & (z < 0)), first, second)
     if not grid.alone.any():
         return cells
-    return (*cells, np.where(grid.alone.take(subdetector), np.arange(len(x)), 0))
+    number = xp.cumsum(xp.ones_like(subdetector), 0)
+    return (*cells, xp.where(constant(grid.alone, like=x)[subdetector], number, 0))
 
 
-def _floor(values: Values) -> Index:
-    return np.floor(values).astype(np.int64)
+def _floor(values: Any) -> Any:
+    return integer(namespace(values).floor(values))
+
+
+def equal_cells(subdetector: Any, depth: Any, first: Any, second: Any, alone: Any = None) -> tuple[Any, Any]:
+    """The same as `equal_rows` for the cells of one event, tensors.
+
+    A graph has no branch for numbers that do not fit into one integer: cells beyond 20 m of depth in cells of 20 mm, or
+    kilometres of surface, count as the outermost.
+    """
+    xp, key = namespace(first), subdetector
+    if alone is not None:
+        first = xp.where(alone > 0, alone, first)
+    for values, bits in ((depth, DEPTH_BITS), (first, PLACE_BITS), (second, PLACE_BITS)):
+        half = 2 ** (bits - 1)
+        key = key * 2**bits + values.clip(-half, half - 1) + half
+    key, order = xp.sort(key)
+    is_first = xp.cat([xp.ones_like(key[:1]), key[1:] != key[:-1]])
+    rank = xp.cumsum(is_first, 0) - 1
+    return xp.zeros_like(rank).scatter(0, order, rank), order[is_first.nonzero().squeeze(1)]
 
 
 def equal_rows(*columns: Index) -> tuple[Index, Index]:

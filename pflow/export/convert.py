@@ -115,7 +115,6 @@ def _converted(graph: Graph) -> Any:
         assert converted is not None
         model = _simplified(converted.model)
     expand_attention(model, onnx)
-    _count_axes_from_front(model)
     _forget_sources(model)
     used = set(_names_read(model.graph.node)) | {value.name for value in model.graph.output}
     inputs = [spec for spec in graph.inputs if spec.name in used]
@@ -129,6 +128,7 @@ def _simplified(model: ir.Model) -> Any:
     """The model without operators that are constant, repeated or without effect."""
     for _ in range(2):
         optimizer.fold_constants(model)
+        _count_axes_from_front(model)
         rewriter.rewrite(model, RULES)
         optimizer.remove_unused_nodes(model)
     for cleaning in (
@@ -212,25 +212,16 @@ def _in_loop(model: Any, loop: Loop) -> Any:
     return make.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
-def _count_axes_from_front(model: Any) -> None:
+def _count_axes_from_front(model: ir.Model) -> None:
     """Replace negative axes of sums and the like: onnxruntime 1.31 keeps them where the tensor is empty."""
-    graph = onnx.shape_inference.infer_shapes(model).graph
-    types = {value.name: value.type.tensor_type for value in (*graph.input, *graph.value_info, *graph.output)}
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    constants |= {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
-    changed = []
-    for node in list(model.graph.node):
-        if node.op_type.startswith("Reduce") and len(node.input) == 2 and node.input[1] in constants:
-            of = types.get(node.input[0])
-            axes = onnx.numpy_helper.to_array(constants[node.input[1]])
-            if (axes < 0).any() and of is not None and of.HasField("shape"):
-                front = onnx.numpy_helper.from_array(axes % len(of.shape.dim), f"{node.output[0]}_axes")
-                node.input[1] = front.name
-                changed.append(onnx.helper.make_node("Constant", [], [front.name], value=front))
-        changed.append(node)
-    used = set(_names_read(changed)) | {value.name for value in model.graph.output}
-    del model.graph.node[:]
-    model.graph.node.extend(node for node in changed if node.op_type != "Constant" or node.output[0] in used)
+    node: Any
+    for node in model.graph:
+        axes = ir.convenience.get_const_tensor(node.inputs[1]) if len(node.inputs) == 2 else None
+        if node.op_type.startswith("Reduce") and axes is not None and (axes.numpy() < 0).any():
+            name = f"{node.outputs[0].name}_axes"
+            front = ir.tensor(axes.numpy() % len(node.inputs[0].shape), name=name)
+            node.replace_input_with(1, ir.Value(name=name, const_value=front))
+            model.graph.register_initializer(node.inputs[1])
 
 
 def _names_read(nodes: Iterable[Any]) -> Iterator[str]:

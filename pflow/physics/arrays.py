@@ -19,7 +19,36 @@ def double(values: Any) -> Any:
     return np.asarray(values, dtype=np.float64) if namespace(values) is np else values.double()
 
 
+def single(values: Any) -> Any:
+    """A tensor or array-like in single precision."""
+    return np.asarray(values, dtype=np.float32) if namespace(values) is np else values.float()
+
+
 def constant(values: npt.NDArray[Any], like: Any) -> Any:
     """The array, or a tensor of it if `like` is a tensor."""
     xp = namespace(like)
     return values if xp is np else xp.from_numpy(values)
+
+
+def integer(values: Any) -> Any:
+    """A tensor or array as int64."""
+    return values.astype(np.int64) if namespace(values) is np else values.long()
+
+
+def sums_of(values: Any, group: Any, first: Any) -> Any:
+    """Sums [G] of values [N] by group int64 [N], one after the other in float64; `first` is any int64 [G]."""
+    if namespace(values) is np:
+        return np.bincount(group, values, minlength=len(first))
+    return namespace(values).zeros_like(first, dtype=double(values).dtype).scatter_add(0, group, double(values))
+
+
+def lowest_of(values: Any, group: Any, first: Any) -> Any:
+    """Smallest known value [G] of values [N] by group, float64, NaN where none is; parameters as of `sums_of`."""
+    xp, values = namespace(values), double(values)
+    known, infinite = xp.where(xp.isnan(values), np.inf, values), xp.full_like(values[first], np.inf)
+    if xp is np:
+        np.minimum.at(infinite, group, known)
+        lowest = infinite
+    else:
+        lowest = infinite.scatter_reduce(0, group, known, "amin")
+    return xp.where(xp.isinf(lowest), np.nan, lowest)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.links import Links
+from pflow.event.schema import PXYZ, XYZ
 from pflow.event.truth import Targets
-from pflow.physics.arrays import double, namespace
+from pflow.physics.arrays import double, namespace, single
 from pflow.physics.geometry import kind_index
 from pflow.physics.kinematics import unit_vector
 
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-
-PXYZ = ("px", "py", "pz")
 
 
 def make_readout(
@@ -34,10 +33,9 @@ def make_readout(
     """The arrays of the readout of all events, and their offsets, as of `pflow.tokens.tokens.Tokens`.
 
     `is_kept` bool [N] says which hits of the events the configuration keeps, `token` int64 [number kept] which of the
-    event's hit tokens each kept hit is part of. A track whose position or momentum at the calorimeter is not finite has
-    a null position, which the network takes as unknown, and the direction of its momentum at the vertex. `targets` are
-    the target sequences of the same events, None without truth. With `depth`, float64 [number kept], hits have the kind
-    of their calorimeter and their depth instead of calorimeter and layer.
+    event's hit tokens each kept hit is part of. `targets` are the target sequences of the same events, None without
+    truth. With `depth`, float64 [number kept], hits have the kind of their calorimeter and their depth instead of
+    calorimeter and layer.
     """
     n_hits = jagged.count(events.hits)
     tracks = events.tracks if use_tracks else None
@@ -61,45 +59,42 @@ def make_readout(
     hits = jagged.columns(events.hits)
     if not all_kept:
         hits = {name: values[is_kept] for name, values in hits.items()}
-    subdetector, layer = hits["subdetector"].astype(np.int32), hits["layer"].astype(np.int32)
+    arrays |= readout_columns(hits, None if tracks is None else jagged.columns(tracks))
+    arrays |= {"subdetector": hits["subdetector"].astype(np.int32), "layer": hits["layer"].astype(np.int32)}
     if depth is not None:
-        subdetector, layer = kind_index(events.detector).astype(np.int32)[subdetector], depth.astype(np.float32)
-    arrays |= {
-        "energy": np.asarray(hits["energy"], dtype=np.float32),
-        "position": np.stack([hits[f"position.{axis}"] for axis in "xyz"], axis=-1, dtype=np.float32),
-        "subdetector": subdetector,
-        "layer": layer,
-        "token": token,
-        **_tracks(tracks),
-    }
-    return {f"readout.{name}": values for name, values in arrays.items()}, offsets
+        arrays["subdetector"] = kind_index(events.detector).astype(np.int32)[hits["subdetector"]]
+        arrays["layer"] = depth.astype(np.float32)
+    return {f"readout.{name}": values for name, values in {**arrays, "token": token}.items()}, offsets
 
 
-def _tracks(tracks: ak.Array | None) -> dict[str, Any]:
-    if tracks is None:
-        null = np.zeros((0, 3), dtype=np.float32)
-        vectors = dict.fromkeys(("track_momentum", "track_position", "track_direction"), null)
-        return {"track_charge": null[:, 0], **vectors}
-    columns = jagged.columns(tracks)
-    momentum, position, at_calorimeter = (
-        np.stack([columns[f"{vector}.{axis}"] for axis in axes], axis=-1, dtype=np.float32)
-        for vector, axes in (("momentum", PXYZ), ("calo_position", "xyz"), ("calo_momentum", PXYZ))
-    )
-    known_position, direction = entry_of_tracks(momentum, position, at_calorimeter)
+def readout_columns(hits: Mapping[str, Any], tracks: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Energy and position of hits, and all of tracks, as of `pflow.data.batch.Readout`; arrays or tensors, float32.
+
+    Of columns as of `pflow.event.jagged.columns`. A track whose position or momentum at the calorimeter is not finite
+    has a null position, and the direction of its momentum at the vertex.
+    """
+    position = _vectors(hits, "position", XYZ)
+    null = position[:0]
+    charge, momentum, entry, at_entry = null[:, 0], null, null, null
+    if tracks is not None:
+        charge, momentum = single(tracks["charge"]), _vectors(tracks, "momentum", PXYZ)
+        entry, at_entry = _vectors(tracks, "calo_position", XYZ), _vectors(tracks, "calo_momentum", PXYZ)
+    xp = namespace(position)
+    known = (xp.isfinite(entry) & xp.isfinite(at_entry)).all(axis=1, keepdims=True)
     return {
+        "energy": single(hits["energy"]),
+        "position": position,
         "track_momentum": momentum,
-        "track_charge": columns["charge"].astype(np.float32),
-        "track_position": known_position,
-        "track_direction": direction.astype(np.float32),
+        "track_charge": charge,
+        "track_position": xp.where(known, entry, 0.0),
+        "track_direction": single(unit_vector(double(xp.where(known, at_entry, momentum)))),
     }
 
 
-def entry_of_tracks(momentum: Any, position: Any, at_calorimeter: Any) -> tuple[Any, Any]:
-    """Where tracks enter the calorimeter, null if unknown, and unit vectors there, else at the vertex; [K, 3] each."""
-    xp = namespace(momentum)
-    known = (xp.isfinite(position) & xp.isfinite(at_calorimeter)).all(axis=1, keepdims=True)
-    direction = unit_vector(double(xp.where(known, at_calorimeter, momentum)))
-    return xp.where(known, position, 0.0), direction
+def _vectors(columns: Mapping[str, Any], name: str, axes: Sequence[str]) -> Any:
+    """Vectors float32 [N, 3] of their components."""
+    components = [single(columns[f"{name}.{axis}"]) for axis in axes]
+    return namespace(components[0]).stack(components, -1)
 
 
 def _assignment(links: Links | None, n_sources: Index, is_kept: Mask, targets: Targets) -> Links:

@@ -55,27 +55,21 @@ class UncertaintyCalibration:
         for name in (*self.energy, *self.direction):
             check_choice(name, CURVES, "uncertainty curve")
 
-    def apply(
-        self,
-        energy_sigma: Floats,
-        direction_sigma: Floats,
-        classes: npt.NDArray[np.int64],
-        by_track: npt.NDArray[np.bool_] | None = None,
-    ) -> tuple[Floats, Floats]:
-        """Calibrated sigmas of ln E and of each angle, rad, [N]; `classes` int64 [N], `by_track` bool [N] or None."""
-        return self.apply_curves(energy_sigma, direction_sigma, curve_index(classes, by_track))
+    def apply(self, energy_sigma: Any, direction_sigma: Any, classes: Any, by_track: Any = None) -> tuple[Any, Any]:
+        """Calibrated sigmas of ln E and of each angle, rad, float64 [N]; arrays or tensors.
 
-    def apply_curves(self, energy_sigma: Any, direction_sigma: Any, index: Any) -> tuple[Any, Any]:
-        """The same with the index int64 [N] of each particle's curve (`curve_index`); arrays or tensors."""
+        `classes` int64 [N] are as of `pflow.physics.pdg.class_index`; `by_track` bool [N], None: all are by a track.
+        """
+        index = curve_index(classes, by_track)
         return _apply(self.energy, energy_sigma, index), _apply(self.direction, direction_sigma, index)
 
 
-def curve_index(classes: npt.NDArray[np.int64], by_track: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.int64]:
+def curve_index(classes: Any, by_track: Any) -> Any:
     """Index into `CURVES`, int64 [N]; parameters as of `UncertaintyCalibration.apply`."""
     if by_track is None:
         return classes
-    without = np.array([CURVES.index(name + WITHOUT_TRACK) if name in CHARGED else -1 for name in CLASSES])[classes]
-    return np.where(by_track | (without < 0), classes, without)
+    without = [CURVES.index(name + WITHOUT_TRACK if name in CHARGED else name) for name in CLASSES]
+    return namespace(classes).where(by_track, classes, constant(np.array(without), like=classes)[classes])
 
 
 def _apply(by_name: Mapping[str, Curve], sigma: Any, index: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError
-from pflow.physics.pdg import CLASS_PDG, CLASSES, charge_of, class_index, class_of
+from pflow.physics.pdg import CLASS_PDG, CLASSES, class_index, class_of
 
 CHARGES = (-1, 0, 1)
 """The charge vocabulary, in e. Index 0 is -1, index 1 is 0, index 2 is +1."""
@@ -92,15 +92,3 @@ class PdgVocabulary:
             if members:
                 return max(members, key=lambda i: (self.counts[i], -self.codes[i]))
         raise AssertionError("every code belongs to a class")
-
-
-def signed_pdg(absolute: npt.ArrayLike, charge: npt.ArrayLike) -> tuple[Index, npt.NDArray[np.float32]]:
-    """Signed PDG code, int64, and charge in e, float32, from |PDG| and a predicted charge of the same shape.
-
-    The code gets the sign whose charge has the predicted sign; a neutral one stays positive, 0 is the particle.
-    """
-    codes, inverse = np.unique(np.asarray(absolute, dtype=np.int64), return_inverse=True)
-    charge_of_code = np.array([charge_of(int(code)) for code in codes], dtype=np.float64)[inverse]
-    opposite = np.sign(charge_of_code) * np.sign(np.asarray(charge, dtype=np.float64)) < 0
-    sign = np.where(opposite, -1, 1)
-    return sign * codes[inverse], (sign * charge_of_code).astype(np.float32)

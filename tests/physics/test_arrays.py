@@ -1,12 +1,16 @@
 """Formulas give the same results for NumPy arrays and torch tensors."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
+from pflow.event.merge_hits import Grid, Merge, cells_of, equal_cells, equal_rows, sum_hits
+from pflow.physics.detector import load_detector
 from pflow.physics.kinematics import four_momentum_covariance, impact_parameters, unit_vector
 from pflow.tokens.particles import momentum_and_energy
-from pflow.tokens.readout import entry_of_tracks
+from pflow.tokens.readout import readout_columns
 from pflow.tokens.scale import Normaliser
 from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
 
@@ -20,15 +24,40 @@ CHARGES = RNG.integers(-1, 2, N).astype(float)
 CURVES = {"photon": Curve((-2.0, -1.0, 0.0), (0.1, 0.3, -0.2)), "muon": Curve((-1.0,), (0.5,))}
 SCALE = Normaliser(names=("a", "b"), transforms=("log10", "identity"), mean=(0.1, 0.2), std=(2.0, 3.0))
 
+
+def vectors(name, values, prefix=""):
+    return {f"{name}.{prefix}{axis}": values[:, i] for i, axis in enumerate("xyz")}
+
+
+def readout_of(momentum, entry, at_entry):
+    tracks = {"charge": momentum[:, 0], **vectors("momentum", momentum, "p"), **vectors("calo_position", entry)}
+    tracks |= vectors("calo_momentum", at_entry, "p")
+    hits = {"energy": momentum[:, 0], **vectors("position", momentum)}
+    return (*readout_columns(hits, tracks).values(), *readout_columns(hits, None).values())
+
+
+def merged(detector, position, energy, time, subdetector, layer):
+    """The sums of the cell of each hit of a detector."""
+    hits = {"energy": energy, "time": time, "subdetector": subdetector, "layer": layer, **vectors("position", position)}
+    cells = cells_of(hits, Grid.of(load_detector(detector), Merge(ecal_mm=3000.0, hcal_mm=4000.0, layers=2)))
+    group, first = (equal_rows if isinstance(energy, np.ndarray) else equal_cells)(*cells)
+    return tuple(values[group] for values in sum_hits(hits, group, first).values())
+
+
+HITS = (2e3 * VECTORS[3], NUMBERS[0], np.where(CHARGES > 0, np.nan, NUMBERS[1]), np.arange(N) % 4, np.arange(N) % 7 - 1)
+
+
 FORMULAS = {
     "impact_parameters": (lambda *xs: impact_parameters(*xs, 3.5), (*1e3 * VECTORS[0].T, *VECTORS[2].T, CHARGES)),
     "unit_vector": (lambda x: (unit_vector(x), unit_vector(x, null=(0.0, 0.0, 1.0))), (VECTORS[0],)),
     "four_momentum_covariance": (four_momentum_covariance, (*NUMBERS[:2], unit_vector(VECTORS[0]), *NUMBERS[2:])),
     "momentum_and_energy": (momentum_and_energy, tuple(NUMBERS[:2])),
-    "entry_of_tracks": (entry_of_tracks, tuple(VECTORS[[0, 1, 2]])),
-    "apply_curves": (
-        UncertaintyCalibration(energy=CURVES, direction=CURVES).apply_curves,
-        (*NUMBERS[:2], np.arange(N) % 5),
+    "readout_columns": (readout_of, tuple(VECTORS[[0, 1, 2]])),
+    "merged": (partial(merged, "ild_g4"), HITS),
+    "merged with a muon system": (partial(merged, "cld"), (*HITS[:3], 4 + HITS[3] % 2, HITS[4])),
+    "calibration": (
+        UncertaintyCalibration(energy=CURVES, direction=CURVES).apply,
+        (*NUMBERS[:2], np.arange(N) % 5, CHARGES > 0),
     ),
     "normalised": (lambda *xs: tuple(SCALE.normalised(xs)), tuple(NUMBERS[:2])),
 }

@@ -1,10 +1,12 @@
 import awkward as ak
 import numpy as np
 import pytest
+import torch
 
-from pflow.tokens.particles import decode
+from pflow.tokens.particles import decode, physical_particles
 from pflow.tokens.tokens import ParticleTokens
 from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
+from pflow.tokens.vocab import PdgVocabulary
 
 
 def one(tokeniser, *, code, charge=1, energy=10.0, direction=(0.0, 0.0, 1.0), options=None, **more):
@@ -103,3 +105,21 @@ def test_particles_belong_to_their_events(tokeniser):
     particles = tokeniser.decode(tokens).particles
     assert particles.score.to_list() == [[], [0.0, n_codes], []]
     assert ak.num(particles.scores).to_list() == ak.num(particles.covariance).to_list() == [0, 2, 0]
+
+
+@pytest.mark.parametrize("as_given", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize(
+    ("code", "predicted", "pdg", "charge"),
+    [
+        *((11, -1, 11, -1), (11, 1, -11, 1), (211, 1, 211, 1), (211, -1, -211, -1), (2212, -1, -2212, -1)),
+        *((22, 0, 22, 0), (22, 1, 22, 0), (130, -1, 130, 0)),  # a neutral code stays neutral
+        *((11, 0, 11, -1), (211, 0, 211, 1)),  # a charged code without a charge is the particle
+    ],
+)
+def test_code_and_charge_are_made_consistent(as_given, code, predicted, pdg, charge):
+    index, energy, direction = (as_given(np.array(values)) for values in ([[0], [predicted + 1]], [1.0], [[0.0, 0, 1]]))
+    vocabulary = PdgVocabulary(codes=(code,), counts=(1,))
+    columns = physical_particles(
+        pdg=index[0], charge=index[1], energy=energy, direction=direction, vocabulary=vocabulary
+    )
+    assert [columns[name].tolist() for name in ("pdg", "charge")] == [[pdg], [charge]]

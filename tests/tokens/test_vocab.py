@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError
-from pflow.tokens.vocab import CHARGES, PdgVocabulary, charge_index, signed_pdg
+from pflow.tokens.vocab import CHARGES, PdgVocabulary, charge_index
 
 SEEN = PdgVocabulary.from_counts({211: 50, 321: 7, 22: 90, 130: 4, 2112: 9})
 
@@ -56,15 +56,3 @@ def test_a_coarse_vocabulary_holds_the_five_classes_and_knows_every_code():
     index, unknown = vocabulary.encode([-11, 13, 22, 2112, 321])
     assert vocabulary.decode(index).tolist() == [11, 13, 22, 130, 211]
     assert not unknown.any()
-
-
-@pytest.mark.parametrize(
-    ("absolute", "predicted", "pdg", "charge"),
-    [
-        *((11, -1, 11, -1), (11, 1, -11, 1), (211, 1, 211, 1), (211, -1, -211, -1), (2212, -1, -2212, -1)),
-        *((22, 0, 22, 0), (22, 1, 22, 0), (130, -1, 130, 0)),  # a neutral code stays neutral
-        *((11, 0, 11, -1), (211, 0, 211, 1)),  # a charged code without a charge is the particle
-    ],
-)
-def test_code_and_charge_are_made_consistent(absolute, predicted, pdg, charge):
-    assert [values.tolist() for values in signed_pdg([absolute], [predicted])] == [[pdg], [charge]]

@@ -14,22 +14,22 @@ from torch import Tensor, nn
 
 from pflow.checkpoint.load import TrainedModel
 from pflow.data.batch import Batch, Readout, TokenSet
+from pflow.event.merge_hits import Grid, cells_of, equal_cells, sum_hits
 from pflow.export.attention_scan import attend_by_scan
-from pflow.export.pointing.cells import Hits, merge_hits
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.geometry import EncodedSource, Items, Tables, Tokens, make_tokens_and_items
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.step import State
 from pflow.tokens.features import FEATURES
-from pflow.tokens.readout import entry_of_tracks
+from pflow.tokens.readout import readout_columns
 from pflow.tokens.tokeniser import Tokeniser
 
-EVENT = tuple(name for name in Tables._fields if name not in Tables._field_defaults)
-"""Outputs that all steps read beside the memory: `Tables` without masks, as there is no padding."""
+SOURCE = ("states", *(f"token_{name}" for name in Tokens._fields), *(f"item_{name}" for name in Items._fields))
+SOURCE = tuple(name for name in SOURCE if name not in ("token_mask", "token_track", "item_mask"))
+"""Outputs that the refinement reads: all of the tokens and the items but masks, as there is no padding."""
 
-SOURCE = tuple(name for name in EVENT if name != "item_hidden")
-"""Outputs that the refinement reads."""
-
+EVENT = (*SOURCE, "item_hidden")
+"""Outputs that all steps read, beside the memory."""
 
 TRACK_FIELDS = ("momentum", "charge", "calo_position", "calo_momentum")
 """Fields of tracks that the network reads in any case; others where a feature needs them."""
@@ -62,16 +62,19 @@ class EncoderGraph(nn.Module):
     def values(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs by name."""
         tokeniser = self.tokeniser
-        hit_index = (arrays["hit_energy"] > tokeniser.config.hit_energy_min).nonzero().squeeze(1)  # [N]
-        chosen = {name: arrays[f"hit_{name}"].index_select(0, hit_index) for name in self.hit_fields}
-        subdetector, layer = chosen["subdetector"].long(), chosen["layer"].long()
-        hits = Hits(chosen["energy"], chosen["position"], chosen.get("time"), subdetector, layer)
-        cells = merge_hits(hits, tokeniser.config.merge, tokeniser.detector)
-        tracks = {name: arrays[f"track_{name}"] for name in self.track_fields}
-        features = {"hits": _features("hits", cells.hits._asdict(), tokeniser)}
-        if tracks:
+        config, detector = tokeniser.config, tokeniser.detector
+        hit_index = (arrays["hit_energy"] > config.hit_energy_min).nonzero().squeeze(1)  # [N]
+        hits = _columns({name: arrays[f"hit_{name}"].index_select(0, hit_index) for name in self.hit_fields})
+        cells, token = hits, torch.cumsum(torch.ones_like(hit_index), 0) - 1
+        if config.merge is not None:
+            token, first = equal_cells(*cells_of(hits, Grid.of(detector, config.merge)))
+            cells = sum_hits(hits, token, first, with_time="time" in hits)
+        features, tracks = {"hits": _features("hits", cells, tokeniser)}, None
+        if self.track_fields:
+            tracks = _columns({name: arrays[f"track_{name}"] for name in self.track_fields})
             features["tracks"] = _features("tracks", tracks, tokeniser)
-        batch = _batch(features, _readout(hits, cells.cell_of, tracks))
+        of_calorimeter = {"subdetector": hits["subdetector"], "layer": hits["layer"], "token": token}
+        batch = _batch(features, readout_columns(hits, tracks) | of_calorimeter)
         tokens, items = make_tokens_and_items(batch, n_subdetectors=self.network.n_subdetectors)
         states = self.network.encoder.of_event(features["hits"], features.get("tracks"), tokens.unit[0])[None]
         items = items._replace(direction=items.direction.double(), sums=items.sums.double())  # as the steps want them
@@ -85,73 +88,63 @@ class EncoderGraph(nn.Module):
         first = State.first(self.network, tables, 1)._asdict()
         for i, (key, value) in enumerate(memory.layers):
             first |= {f"past_key_{i}": key[:, :, :0], f"past_value_{i}": value[:, :, :0]}
+        event = {"states": tables.states, "item_hidden": tables.hidden}
+        event |= {f"token_{name}": values for name, values in tables.tokens._asdict().items()}
+        event |= {f"item_{name}": values for name, values in tables.items._asdict().items()}
         is_hit = ~items.is_track
         return {
             "hit_index": hit_index,
-            **{name: getattr(tables, name) for name in EVENT},
+            **{name: event[name] for name in EVENT},
             **named,
             "limit": self.decoding.limits(is_hit.long().sum(1), items.is_track.long().sum(1)),
             **{f"initial_{name}": value for name, value in first.items()},
         }
 
 
-def source_of(values: Mapping[str, Tensor]) -> EncodedSource:
-    """The encoded source of one event from the outputs `SOURCE`."""
+def tables_of(values: Mapping[str, Tensor]) -> Tables:
+    """The tables of one event from the outputs `EVENT`, or `SOURCE`."""
 
     def fields(kind: Any, part: str) -> dict[str, Tensor]:
-        columns = {name: values[f"{part}_{name}"] for name in kind._fields if f"{part}_{name}" in values}
-        return {name: value if name == "direction" else value[None] for name, value in columns.items()}
+        return {name: values[f"{part}_{name}"] for name in kind._fields if f"{part}_{name}" in EVENT}
 
-    tokens, items = fields(Tokens, "token"), fields(Items, "item")
-    states = values["states"][None]
-    return EncodedSource(
-        Tokens(mask=torch.ones_like(tokens["is_track"]), track=tokens["item"][:, :0], **tokens),
+    tokens, items, states = fields(Tokens, "token"), fields(Items, "item"), values["states"]
+    return Tables(
+        Tokens(mask=torch.ones_like(tokens["is_track"]), track=tokens["item"][:0], **tokens),
         Items(mask=torch.ones_like(items["token"], dtype=torch.bool), **items),
         states,
-        states[:, :0],
+        values.get("item_hidden", states[:, :0]),
+        padded=False,
     )
 
 
-def _features(part: str, fields: Mapping[str, Tensor | None], tokeniser: Tokeniser) -> Tensor:
-    """Normalised features of hits or tracks, float [N, F]."""
-    columns: dict[str, Any] = {}
+def _columns(fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Columns as of `pflow.event.jagged.columns`; whole numbers as int64."""
+    columns: dict[str, Tensor] = {}
     for name, values in fields.items():
-        if values is not None and values.ndim == 2:
-            axes = ("px", "py", "pz") if name.endswith("momentum") else "xyz"
-            columns |= {f"{name}.{axis}": values[:, i].double() for i, axis in enumerate(axes)}
-        else:
-            columns[name] = values
+        values = values if values.is_floating_point() else values.long()
+        axes = ("px", "py", "pz") if name.endswith("momentum") else "xyz"
+        columns |= (
+            {f"{name}.{axis}": values[:, i] for i, axis in enumerate(axes)} if values.ndim == 2 else {name: values}
+        )
+    return columns
+
+
+def _features(part: str, columns: dict[str, Tensor], tokeniser: Tokeniser) -> Tensor:
+    """Normalised features of hits or tracks, float [N, F]."""
     scale = tokeniser.scales[part]
     computed = [FEATURES[part][name].compute(columns, tokeniser.detector) for name in scale.names]
     return torch.stack(list(scale.normalised(computed)), dim=1).float()
 
 
-def _batch(features: Mapping[str, Tensor], readout: Readout) -> Batch:
+def _batch(features: Mapping[str, Tensor], readout: Mapping[str, Tensor]) -> Batch:
     """A batch of one event without padding."""
     sets: dict[str, Any] = {
         part: TokenSet(values[None], torch.ones_like(values[None, :, 0], dtype=torch.bool), full=True)
         for part, values in features.items()
     }
-    return Batch(**sets, readout=readout)
-
-
-def _readout(hits: Hits, token: Tensor, tracks: Mapping[str, Tensor]) -> Readout:
-    """The readout of one event, see `pflow.tokens.readout`."""
-    null = hits.position[:0]
-    momentum, position = tracks.get("momentum", null), tracks.get("calo_position", null)
-    at_calorimeter = tracks.get("calo_momentum", null)
-    charge = tracks.get("charge", null[:, 0])
-    position, direction = entry_of_tracks(momentum, position, at_calorimeter)
-    return Readout(
-        energy=hits.energy[None],
-        position=hits.position[None],
-        subdetector=hits.subdetector[None],
-        layer=hits.layer[None],
-        token=token[None],
-        mask=torch.ones_like(hits.energy[None], dtype=torch.bool),
-        track_momentum=momentum[None],
-        track_charge=charge[None],
-        track_position=position[None],
-        track_direction=direction.float()[None],
-        track_mask=torch.ones_like(charge[None], dtype=torch.bool),
-    )
+    columns = {name: values[None] for name, values in readout.items()}
+    masks = {
+        f"{part}mask": torch.ones_like(columns[name], dtype=torch.bool)
+        for part, name in (("", "energy"), ("track_", "track_charge"))
+    }
+    return Batch(**sets, readout=Readout(**columns, **masks))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
-from pflow.export.pointing.encoder import EVENT
+from pflow.export.pointing.encoder import EVENT, tables_of
 from pflow.model.common.cache import KeyValue, Past
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import Memory
-from pflow.model.pointing.geometry import Tables
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.step import State, step
 
@@ -45,8 +42,7 @@ class DecoderStepGraph(nn.Module):
         values = dict(zip(self.inputs, arrays, strict=True))
         caches = [Past(KeyValue(values[f"last_past_key_{i}"], values[f"last_past_value_{i}"])) for i in self.layers]
         layers = [KeyValue(values[f"memory_key_{i}"], values[f"memory_value_{i}"]) for i in self.layers]
-        event: dict[str, Any] = {name: values[name] for name in EVENT}
-        tables = Tables(**event)
+        tables = tables_of(values)
         state = State(*(values[f"last_{name}"] for name in State._fields))
         memory = Memory(layers, values["pointer_keys"].transpose(2, 3))
         state, row, stop = step(self.network, tables, state, caches, memory, self.decoding)

@@ -13,9 +13,9 @@ from pflow.model.common.layers import FullyConnected, gelu
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import (
     ARC_UNIT,
-    ITEM_FEATURES,
     MIN_RHO,
     THETA_UNIT,
+    ItemFeatures,
     ItemPlaces,
     Items,
     Tables,
@@ -67,7 +67,7 @@ class ParticleAssignment(nn.Module):
         `unassigned`, float [P], is the unassigned fraction of each pair's item before the particle.
         """
         query = self.query(torch.cat([states, tables.states.index_select(0, seed)], dim=1))
-        logits = self.pair_logits(query, seed, tables, tables.item_hidden, (1.0 - unassigned)[None], pairs)
+        logits = self.pair_logits(query, seed, tables, tables.hidden, (1.0 - unassigned)[None], pairs)
         width = MIN_UNASSIGNED_WIDTH
         available = unassigned * ramp_up(unassigned, MIN_UNASSIGNED + width, width=width)
         return Assignment(query, pairs, logits, logits.sigmoid() * available)
@@ -75,8 +75,8 @@ class ParticleAssignment(nn.Module):
 
 def selected(seed_unit: Tensor, tables: Tables, unassigned: Tensor) -> Tensor:
     """Whether an item is near the seed [B, T, 3] and not assigned to others ([B, T, M]), bool [B, T, M]."""
-    near = (cosines(seed_unit, tables.item_direction) > MIN_COSINE) & (unassigned >= MIN_UNASSIGNED)
-    return near if tables.item_mask is None else near & tables.item_mask.view(len(near), 1, tables.n_items)
+    near = (cosines(seed_unit, tables.items.direction) > MIN_COSINE) & (unassigned >= MIN_UNASSIGNED)
+    return near & tables.items.mask.view(len(near), 1, tables.n_items) if tables.padded else near
 
 
 class AssignmentLogits(nn.Module):
@@ -90,7 +90,7 @@ class AssignmentLogits(nn.Module):
         super().__init__()
         self.query = nn.Linear(width, hidden_width)
         self.token = nn.Linear(width, hidden_width, bias=False)
-        self.item = nn.Linear(ITEM_FEATURES + n_subdetectors, hidden_width, bias=False)
+        self.item = nn.Linear(sum(ItemFeatures.widths()) + n_subdetectors, hidden_width, bias=False)
         self.geometry = nn.Linear(len(FEATURES) + n_known, hidden_width, bias=False)
         self.out = FullyConnected((hidden_width, 16, 1), activation="gelu")
         # Distances over which exponentials fall by e: of across (twice) and along [mm], angle [rad], theta.
@@ -116,16 +116,17 @@ class AssignmentLogits(nn.Module):
 
     def _features(self, seed: Tensor, tables: Tables, pairs: Pairs) -> Sequence[Tensor]:
         """`FEATURES`, float [1, P] each."""
-        start = TokenFrames.of(pairs.particle_rows(tables.token_frames.index_select(0, seed)), dim=0)
-        offset, apart, theta = ItemPlaces.of(pairs.item_rows(tables.item_places) - start.place, dim=0)
+        start = TokenFrames.of(pairs.particle_rows(tables.tokens.frames.index_select(0, seed)), dim=0)
+        from_start = ItemPlaces.of(pairs.item_rows(tables.items.places) - start.place, dim=0)
+        offset, apart = from_start.position, from_start.unit
         along = (offset * start.axis).sum(0, keepdim=True)
         across = lengths(offset - along * start.axis)
         angle = lengths(apart)
-        theta = theta.sum(0, keepdim=True)
+        theta = from_start.theta.sum(0, keepdim=True)
         arc = (apart * start.azimuth).sum(0, keepdim=True)
         sizes = torch.cat([across, across, along.abs(), angle, theta.abs()])
         near, wide, depth, narrow, near_theta = torch.split((sizes / -self.get_buffer("falls_over")).exp(), 1)
-        same = (pairs.of_items(tables.item_token) == pairs.of_particles(seed))[None].to(along.dtype)
+        same = (pairs.of_items(tables.items.token) == pairs.of_particles(seed))[None].to(along.dtype)
         turned, bent = torch.split(torch.cat([theta, arc]).asinh(), 1)
         return (
             *(torch.log1p(across / 10.0), near, wide, (along / 300.0).clamp(-3.0, 5.0), depth),

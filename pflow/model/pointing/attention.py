@@ -13,7 +13,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.model.common.attention import CrossAttention, attend
 from pflow.model.common.cache import KeyValue
-from pflow.model.common.directions import normalise
 from pflow.model.pointing.nearby import Directions, attend_nearby, nearness_of
 
 MIN_STRENGTH, MAX_STRENGTH = 3.0, 3000.0
@@ -36,10 +35,10 @@ class DirectionalSelfAttention(nn.Module):
     The logits gain lambda_h n_i . n_j, which up to a constant is -lambda_h |n_i - n_j|^2 / 2: a Gaussian in the angle
     between tokens. The result depends neither on the order of the tokens nor on the frame.
 
-    In training the three components replace three of the D numbers of keys and queries, so that the fused kernels
-    compute them. For a narrow head this product is some 10^4, and single precision rounds the logit to 10^-3, each time
-    otherwise. Evaluation adds the small -lambda_h |n_i - n_j|^2 / 2 instead, computed in double precision: for a batch
-    to all logits, for one event in blocks of near tokens (`pflow.model.pointing.nearby`).
+    Fused, the three components replace three of the D numbers of keys and queries, so that the fused kernels compute
+    them. For a narrow head this product is some 10^4, and single precision rounds the logit to 10^-3, each time
+    otherwise. Precise, the small -lambda_h |n_i - n_j|^2 / 2 is added instead, computed in double precision: for a
+    batch to all logits, for one event in blocks of near tokens (`pflow.model.pointing.nearby`).
 
     ValueError if H does not divide W, or D is not more than 3.
     """
@@ -74,14 +73,14 @@ class DirectionalSelfAttention(nn.Module):
         x: Tensor,
         *,
         unit: Tensor | None = None,
-        directions: Directions | None = None,
+        directions: Directions | Tensor | None = None,
         mask: Tensor | None = None,
         lengths: Sequence[int] | None = None,
     ) -> Tensor:
-        """Attend; float in and out, [B, S, W] with `unit` [B, S, 3] and `mask` bool [B, S].
+        """Attend; float [B, S, W] in and out, with `mask` bool [B, S].
 
-        Packed events, [1, N, W], have `lengths` (in training); one event in evaluation, [S, W], has its `directions`
-        instead of `unit`, and is in their order.
+        Fused with unit vectors `unit` float [B, S, 3], where packed events, [1, N, W], have `lengths`; precise with
+        `directions`: unit vectors double [B, S, 3], or of one event, [S, W], in their order.
         """
         strength = self.strength
         query, key = torch.split(self.query_key(x), self.heads * self.key_width, dim=-1)
@@ -89,35 +88,33 @@ class DirectionalSelfAttention(nn.Module):
         query, key, value = query.float() * self.key_width**-0.5, key.float(), self.value(x).float()
         with torch.autocast(x.device.type, enabled=False):
             query, key, value = (part.unflatten(-1, (self.heads, -1)) for part in (query, key, value))
-            if directions is not None:
+            if isinstance(directions, Directions):
                 return self.out(self.attend_nearby(query, key, value, directions, strength))  # type: ignore[no-any-return]
-            assert unit is not None
-            direction = unit[:, :, None].expand(-1, -1, self.heads, -1)  # [B, S, H, 3]
-            if self.training:
+            if unit is not None:
+                direction = unit[:, :, None].expand(-1, -1, self.heads, -1)  # [B, S, H, 3]
                 query = torch.cat([query, direction * strength[:, None]], dim=-1)
                 key = torch.cat([key, direction], dim=-1)
             query, key, value = (part.transpose(1, 2) for part in (query, key, value))  # [B, H, S, D]
-            if self.training:
+            if directions is None:
                 return self.out(attend(query, key, value, mask=mask, lengths=lengths, scale=1.0))  # type: ignore[no-any-return]
-            attended = _attend_to_all(query, key, value, unit, strength=strength, mask=mask)
+            attended = _attend_to_all(query, key, value, directions, strength=strength, mask=mask)
             return self.out(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
 def _attend_to_all(
     query: Tensor, key: Tensor, value: Tensor, unit: Tensor, *, strength: Tensor, mask: Tensor | None
 ) -> Tensor:
-    """Attention with a preference for tokens in similar directions `unit` [B, S, 3]; float [B, H, S, D].
+    """Attention with a preference for tokens in similar directions `unit`, double [B, S, 3]; float [B, H, S, D].
 
     Of queries and keys [B, H, S, D - 3], values [B, H, S, D], strengths [H] and `mask` bool [B, S].
     """
     batch, heads, length, _ = query.shape
     query, key = functional.pad(query, (0, 3)), functional.pad(key, (0, 3))  # the fused kernels want equal widths
     n_rows = max(1, MAX_BIASES // max(1, batch * heads * length))
-    direction = normalise(unit.double())
     attended = []
     for start in range(0, max(length, 1), n_rows):
         rows = slice(start, start + n_rows)
-        near = nearness_of(direction[:, rows], direction)
+        near = nearness_of(unit[:, rows], unit)
         bias = near[:, None] * strength[:, None, None]  # [B, H, R, S]
         if mask is not None:
             bias = bias.masked_fill(~mask[:, None, None], float("-inf"))

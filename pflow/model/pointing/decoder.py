@@ -191,7 +191,7 @@ class ParticleDecoder(nn.Module):
             log_energy / 2.0,
             ((deposit + 0.05).log() - log_energy).clamp(-4.0, 4.0),
             (deposit + 1e-3).log() / 2.0,
-            TokenTracks.of(tables.token_tracks.index_select(0, particles.seed)).is_track,
+            TokenTracks.of(tables.tokens.tracks.index_select(0, particles.seed)).is_track,
             particles.direction,
         ]
         first, last = self.embed_particle[0], self.embed_particle[-1]
@@ -220,10 +220,10 @@ class ParticleDecoder(nn.Module):
         `project` of the source's states, if it was computed before.
         """
         batch, steps = len(x), 1 if x.ndim == 2 else x.shape[1]
-        energy = tables.token_energy.view(batch, 1, 1, tables.n_tokens)
+        energy = tables.tokens.energy.view(batch, 1, 1, tables.n_tokens)
         assigned_energy = assigned_energy.view(batch, 1, steps, tables.n_tokens)
         assigned = assigned_energy / energy.clamp(min=1e-9)
-        mask = None if tables.token_mask is None else tables.token_mask.view(batch, tables.n_tokens)
+        mask = tables.tokens.mask.view(batch, tables.n_tokens) if tables.padded else None
         if memory is None:
             memory = self.project(tables.states.view(batch, tables.n_tokens, x.shape[-1]))
         decoded = self.stack(x, memory.layers, Coverage.of(assigned, mask), caches=caches)

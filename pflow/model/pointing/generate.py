@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,6 @@ from pflow.model.common.cache import Compaction, KVCache
 from pflow.model.common.decode import DecodedSequence, decode
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.geometry import EncodedSource, gather
-from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
@@ -126,20 +125,12 @@ class BatchDecoder:
         return candidates(self.tables, self.state, self.pointed).view(len(self.pointed.seed), 1, self.tables.n_items)
 
 
-class RefinedParticles(NamedTuple):
-    """Refined particles."""
-
-    particles: Particles  # with expected energies, if the decoding options say so
-    charge: Tensor  # int64 [B, T], index into the vocabulary
-    assignment: RefinedAssignment
-    is_particle: Tensor  # bool [B, T], True = kept
-    existence: Tensor  # float [B, T], probability to exist, 1 with a track
-
-
 def refine(
     network: PointingNetwork, decoded: DecodedParticles, source: EncodedSource, decoding: PointingDecodingConfig
-) -> RefinedParticles:
-    """Reassign the hits of decoded particles, choose identities, and decide which particles are kept.
+) -> tuple[dict[str, Tensor], RefinedAssignment]:
+    """Reassign the hits of decoded particles, choose identities, and decide which particles are kept (``is_particle``).
+
+    Returns columns [B, T, ...] of particles, and the assignment.
 
     With ``expected_energy``, an energy that no track measures is the predicted energy times the existence probability,
     as in the loss ``visible_energy``: a shower that is decoded in pieces, each with the energy of the whole, would
@@ -176,8 +167,10 @@ def refine(
         joined = with_front_direction(flat, is_photon.flatten(), proxies.showers, refined.pairs, depth=depth)
         direction = joined.view(direction.shape)
     particles = particles._replace(log_energy=expected if decoding.expected_energy else predicted, direction=direction)
-    existence = refined.existence_logit.sigmoid().masked_fill(by_track, 1.0)
-    return RefinedParticles(particles, head.choose_charge(particles), refined, is_particle, existence)
+    columns = {"is_particle": is_particle, **particles.columns(head.choose_charge(particles))}
+    if not decoding.expected_energy:
+        columns["existence"] = refined.existence_logit.sigmoid().masked_fill(by_track, 1.0).float()
+    return columns, refined
 
 
 def _refined_in_parts(
@@ -191,13 +184,8 @@ def _refined_in_parts(
     for start in range(0, batch, size):
         of_events = itemgetter(slice(start, start + size))
         first_stage = DecodedParticles(*map(of_events, decoded))
-        refined = refine(network, first_stage, source.change(of_events), decoding)
-        pairs, columns = refined.assignment.pairs, refined.particles.columns(refined.charge)
-        columns |= {
-            "is_particle": refined.is_particle,
-            "hit_fraction": pairs.dense(refined.assignment.log_fraction.exp()),
-        }
-        parts.append(columns if decoding.expected_energy else {**columns, "existence": refined.existence.float()})
+        columns, assignment = refine(network, first_stage, source.change(of_events), decoding)
+        parts.append({**columns, "hit_fraction": assignment.pairs.dense(assignment.log_fraction.exp())})
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 

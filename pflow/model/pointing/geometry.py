@@ -6,24 +6,20 @@ S source tokens (S_h of hits, then K of tracks), N hits, M = N + K items (hits, 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from pflow.data.batch import Batch
+from pflow.model.common.columns import Columns
 from pflow.model.common.directions import normalise
 
 FAR = 2000.0
 """Distance from the vertex, along its momentum, of a track whose position at the calorimeter is not known, mm."""
-
-ITEM_FEATURES = 3
-"""Number of features of an item before its one-hot subdetector: log energy, layer, whether it is a track."""
-
-LAYER, IS_TRACK = 1, 2
-"""Columns of `Items.features`."""
 
 THETA_UNIT, ARC_UNIT = 0.003, 0.01
 """Units of differences in polar angle and of arcs in azimuth, rad."""
@@ -32,128 +28,121 @@ MIN_RHO = 1e-3
 """Smallest sine of the polar angle by which differences in azimuth become arcs."""
 
 
-class TokenFrames(NamedTuple):
-    """Columns of `Tokens.frames`: where a particle starts, and what its items are compared with."""
-
-    place: Tensor  # [8], columns of `ItemPlaces`
-    axis: Tensor  # [3], direction in which a shower goes from there
-    azimuth: Tensor  # [3], its product with a small difference of unit vectors is the arc in azimuth / 10 mrad
-
-    @classmethod
-    def of(cls, table: Tensor, *, dim: int = 1) -> Self:
-        """The columns of a table, or with `dim` 0 the rows."""
-        return cls(*torch.split(table, [8, 3, 3], dim=dim))
-
-
-class TokenTracks(NamedTuple):
-    """Columns of `Tokens.tracks`, 0 for tokens of hits."""
-
-    unit: Tensor  # [3], unit vector of a track's momentum at the vertex
-    momentum: Tensor  # [1], its size, GeV
-    charge: Tensor  # [1], sign of the charge
-    is_track: Tensor  # [1]
-
-    @classmethod
-    def of(cls, table: Tensor) -> Self:
-        """The columns of a table."""
-        return cls(*torch.split(table, [3, 1, 1, 1], dim=1))
-
-
-class ItemPlaces(NamedTuple):
+@dataclasses.dataclass
+class ItemPlaces(Columns):
     """Columns of `Items.places`."""
 
-    position: Tensor  # [3], mm
-    unit: Tensor  # [3], its unit vector
-    theta: Tensor  # [2], polar angle in units of 3 mrad, and what its rounding leaves: differences need it
-
-    @classmethod
-    def of(cls, table: Tensor, *, dim: int = 1) -> Self:
-        """The columns of a table, or with `dim` 0 the rows."""
-        return cls(*torch.split(table, [3, 3, 2], dim=dim))
+    position: Annotated[Tensor, 3]  # mm
+    unit: Annotated[Tensor, 3]  # its unit vector
+    theta: Annotated[Tensor, 2]  # polar angle / 3 mrad, and what its rounding leaves: differences need it
 
 
-class ItemSums(NamedTuple):
+@dataclasses.dataclass
+class TokenFrames(Columns):
+    """Columns of `Tokens.frames`: where a particle starts, and what its items are compared with."""
+
+    place: Annotated[Tensor, sum(ItemPlaces.widths())]  # columns of `ItemPlaces`
+    axis: Annotated[Tensor, 3]  # direction in which a shower goes from there
+    azimuth: Annotated[Tensor, 3]  # its product with a small difference of unit vectors is the arc / 10 mrad
+
+    @property
+    def unit(self) -> Tensor:
+        """Unit vectors of the positions, float [..., 3]."""
+        return ItemPlaces.of(self.place).unit
+
+
+@dataclasses.dataclass
+class TokenTracks(Columns):
+    """Columns of `Tokens.tracks`, 0 for tokens of hits."""
+
+    unit: Annotated[Tensor, 3]  # unit vector of a track's momentum at the vertex
+    momentum: Annotated[Tensor, 1]  # its size, GeV
+    charge: Annotated[Tensor, 1]  # its sign
+    is_track: Annotated[Tensor, 1]
+
+
+@dataclasses.dataclass
+class ItemFeatures(Columns):
+    """Columns of `Items.features`."""
+
+    log_energy: Annotated[Tensor, 1]
+    layer: Annotated[Tensor, 1]  # / 30
+    is_track: Annotated[Tensor, 1]
+    subdetector: Annotated[Tensor, 0]  # [R], one-hot
+
+
+@dataclasses.dataclass
+class FractionSums(Columns):
+    """What is summed over the items of a particle, times their fractions."""
+
+    energy: Annotated[Tensor, 1]  # of hits, GeV
+    track_energy: Annotated[Tensor, 1]  # momentum of tracks, GeV
+    n_hits: Annotated[Tensor, 1]
+    momentum: Annotated[Tensor, 3]  # of tracks, GeV
+    tracks: Annotated[Tensor, 2]  # number, and charge [e]
+
+
+@dataclasses.dataclass
+class ItemSums(Columns):
     """Columns of `Items.sums`, which are summed over the items of a particle.
 
-    With the fractions of the items: energy of hits and momentum of tracks, GeV; number of hits; momentum (3) of tracks,
-    GeV; number and charge [e] of tracks. With the items' fractions of the particle's deposit: position; for each
-    subdetector whether the item is in it, then for each its layer if it is.
+    The last two are summed with the items' fractions of the particle's deposit.
     """
 
-    by_fraction: Tensor  # [8]
-    position: Tensor  # [3], mm
-    by_subdetector: Tensor  # [2 R]
-
-    @classmethod
-    def of(cls, table: Tensor, *, dim: int = 1) -> Self:
-        """The columns of a table, or with `dim` 0 the rows."""
-        return cls(*torch.split(table, [8, 3, int(table.shape[dim]) - 11], dim=dim))
+    by_fraction: Annotated[Tensor, sum(FractionSums.widths())]  # columns of `FractionSums`
+    position: Annotated[Tensor, 3]  # mm
+    by_subdetector: Annotated[Tensor, 0]  # [2 R], of each: whether the item is in it, then its layer / 30 if it is
 
 
 class Tokens(NamedTuple):
-    """Tokens of a batch."""
+    """Tokens of a batch; in `Tables` [B * S, ...]."""
 
     mask: Tensor  # bool [B, S], True = real token
     energy: Tensor  # float [B, S], energy of a token's hits, or momentum of its track, GeV
     is_track: Tensor  # bool [B, S]
-    frames: Tensor  # float [B, S, 14], columns of `TokenFrames`
-    tracks: Tensor  # float [B, S, 6], columns of `TokenTracks`
+    frames: Tensor  # float [B, S, F], columns of `TokenFrames`
+    tracks: Tensor  # float [B, S, F], columns of `TokenTracks`
     item: Tensor  # int64 [B, S], one of the items of each token
     track: Tensor  # int64 [B, K], the tokens of tracks
 
     @property
     def unit(self) -> Tensor:
         """Unit vectors of the positions, float [B, S, 3]."""
-        return self.frames[..., 3:6]
+        return TokenFrames.of(self.frames).unit
 
 
 class Items(NamedTuple):
-    """Items of a batch."""
+    """Items of a batch; in `Tables` [B * M, ...], but for the directions."""
 
     mask: Tensor  # bool [B, M], True = real item
     token: Tensor  # int64 [B, M], index of the token that the item is part of
     weight: Tensor  # float [B, M], energy of a hit or momentum of a track, GeV
-    features: Tensor  # float [B, M, F], see `ITEM_FEATURES`, and one of subdetectors
+    features: Tensor  # float [B, M, F], columns of `ItemFeatures`
     direction: Tensor  # float [B, 3, M], unit vectors of the positions, as products want them
-    places: Tensor  # float [B, M, 8], columns of `ItemPlaces`
-    sums: Tensor  # float [B, M, 11 + 2 R], columns of `ItemSums`
+    places: Tensor  # float [B, M, F], columns of `ItemPlaces`
+    sums: Tensor  # float [B, M, F], columns of `ItemSums`
 
     @property
     def is_track(self) -> Tensor:
         """Which items are tracks, bool [B, M]."""
-        return self.features[..., IS_TRACK] > 0.5
+        return ItemFeatures.of(self.features).is_track[..., 0] > 0.5
 
     @property
     def energy(self) -> Tensor:
         """Energies of hits, and 0 for tracks, float [B, M], GeV."""
-        return self.sums[..., 0]
+        return FractionSums.of(ItemSums.of(self.sums).by_fraction).energy[..., 0]
 
 
 class Tables(NamedTuple):
-    """An encoded source as the decoder reads it: tables of the tokens of all events, [B * S, ...], and of all items.
+    """An encoded source as the decoder reads it: all events' tokens and all their items, one after the other."""
 
-    Fields mean the same as in `Tokens`, `Items` and `EncodedSource`. ``item_token`` and ``token_item`` are indices into
-    the tables. ``item_direction`` is [B, 3, M]. Masks are None where there is no padding. ``n_tokens`` and ``n_items``
-    are S and M, or -1 in a graph that is exported.
-    """
-
-    states: Tensor
-    token_frames: Tensor
-    token_tracks: Tensor
-    token_energy: Tensor
-    token_is_track: Tensor
-    token_item: Tensor
-    item_token: Tensor
-    item_weight: Tensor
-    item_features: Tensor
-    item_hidden: Tensor
-    item_places: Tensor
-    item_sums: Tensor
-    item_direction: Tensor
-    token_mask: Tensor | None = None
-    item_mask: Tensor | None = None
-    n_tokens: int = -1
-    n_items: int = -1
+    tokens: Tokens  # [B * S, ...], with indices into the items
+    items: Items  # [B * M, ...], with indices into the tokens
+    states: Tensor  # float [B * S, W]
+    hidden: Tensor  # float [B * M, hidden]
+    n_tokens: int = -1  # S, or -1 in a graph that is exported
+    n_items: int = -1  # M
+    padded: bool = True  # whether the masks have to be read
 
 
 class EncodedSource(NamedTuple):
@@ -183,12 +172,9 @@ class EncodedSource(NamedTuple):
         first_item = torch.arange(len(self.states), device=self.states.device)[:, None] * self.items.mask.shape[1]
         tokens = self.tokens._replace(item=self.tokens.item + first_item)
         items = self.items._replace(token=self.in_tables(self.items.token))
-        flat = {"states": self.states, "item_hidden": self.hidden}
-        flat |= {f"token_{name}": values for name, values in tokens._asdict().items() if name != "track"}
-        flat |= {f"item_{name}": values for name, values in items._asdict().items()}
-        fields: dict[str, Any] = {name: values.flatten(0, 1) for name, values in flat.items()}
-        fields |= {"item_direction": items.direction, "n_tokens": tokens.mask.shape[1], "n_items": items.mask.shape[1]}
-        return Tables(**fields)
+        flat = EncodedSource(tokens, items, self.states, self.hidden).change(lambda part: part.flatten(0, 1))
+        items = flat.items._replace(direction=items.direction)
+        return Tables(flat.tokens, items, *flat[2:], n_tokens=tokens.mask.shape[1], n_items=self.items.mask.shape[1])
 
     def on_tokens(self, values: Tensor) -> Tensor:
         """Energy of the fractions of items on each token, float [B, T, M] to [B, T, S], GeV."""
@@ -251,7 +237,7 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
         [readout.token, n_hit_tokens + torch.arange(n_tracks, device=energy.device).expand(size, -1)], dim=1
     )
     frames = TokenFrames(
-        place=torch.cat([position, unit, _polar_angle(unit)], dim=-1),
+        place=ItemPlaces(position, unit, _polar_angle(unit)).table(),
         axis=torch.cat([unit[:, :n_hit_tokens], readout.track_direction], dim=1),
         azimuth=torch.stack([-y, x, torch.zeros_like(z)], dim=-1) / arc,
     )
@@ -269,8 +255,8 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
         mask=torch.cat([batch.hits.mask, readout.track_mask], dim=1),
         energy=torch.cat([token_energy, momentum], dim=1),
         is_track=is_track,
-        frames=torch.cat(frames, dim=-1),
-        tracks=torch.cat(tracks, dim=-1),
+        frames=frames.table(),
+        tracks=tracks.table(),
         item=no_item.scatter(1, token, item_order)[:, :-1],
         track=item_token[:, item_token.shape[1] - n_tracks :].clone(),  # decoding changes each tensor in place
     )
@@ -284,17 +270,13 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
     subdetector = functional.one_hot(readout.subdetector.clamp(0, n_subdetectors - 1), n_subdetectors).float()
     subdetector = functional.pad(subdetector, (0, 0, 0, n_tracks))
     sums = ItemSums(
-        by_fraction=torch.cat(
-            [
-                item_energy,
-                measured[..., None] * of_track,
-                1.0 - of_track,
-                gather(track_momentum, item_token),  # of other tokens than tracks 0
-                of_track,
-                gather(charge, item_token) * of_track,
-            ],
-            dim=-1,
-        ),
+        by_fraction=FractionSums(
+            energy=item_energy,
+            track_energy=measured[..., None] * of_track,
+            n_hits=1.0 - of_track,
+            momentum=gather(track_momentum, item_token),  # of other tokens than tracks 0
+            tracks=torch.cat([of_track, gather(charge, item_token) * of_track], dim=-1),
+        ).table(),
         position=item_position,
         by_subdetector=torch.cat([subdetector, layer * subdetector], dim=-1),
     )
@@ -302,10 +284,10 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
         mask=item_mask,
         token=item_token,
         weight=measured,
-        features=torch.cat([(measured + 1e-4).log()[..., None], layer, of_track, subdetector], dim=-1),
+        features=ItemFeatures((measured + 1e-4).log()[..., None], layer, of_track, subdetector).table(),
         direction=item_unit.transpose(1, 2).contiguous(),
-        places=torch.cat([item_position, item_unit, _polar_angle(item_unit)], dim=-1),
-        sums=torch.cat(sums, dim=-1),
+        places=ItemPlaces(item_position, item_unit, _polar_angle(item_unit)).table(),
+        sums=sums.table(),
     )
     return tokens, items
 

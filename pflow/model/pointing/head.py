@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.api import ModelInputs
+from pflow.model.common.columns import Columns
 from pflow.model.common.directions import normalise, tangent_basis
 from pflow.model.common.layers import FullyConnected, gelu
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import N_CHARGE, PreviousParticles
-from pflow.model.pointing.geometry import ItemPlaces, Tables, TokenFrames, TokenTracks
+from pflow.model.pointing.geometry import Tables, TokenFrames, TokenTracks
 from pflow.model.pointing.pairs import Pairs
 from pflow.model.pointing.shower_directions import ConversionDirectionCorrection, front_direction
 from pflow.model.pointing.showers import PROXY_FEATURES, Proxies, make_proxies, n_proxy_features
@@ -63,7 +65,7 @@ class EnergyScale(NamedTuple):
 
 
 class Particles(NamedTuple):
-    """Predicted particles; in evaluation energies and directions are double."""
+    """Predicted particles; energies and directions are in the precision of the fractions of items, see the head."""
 
     pdg: Tensor  # float [N, V], logits
     identity: Tensor  # int64 [N], the known or the most probable code, whose charge and mass it has
@@ -105,6 +107,18 @@ class Particles(NamedTuple):
             "direction_sigma": self.direction_log_sigma.exp().float(),
             "by_track": self.by_track,
         }
+
+
+@dataclasses.dataclass
+class Corrections(Columns):
+    """Corrections of the proxies."""
+
+    energy: Annotated[Tensor, 1]  # of ln E, / `CORRECTION_UNIT`
+    trust: Annotated[Tensor, 1]  # logit of the weight of the tracks in the energy
+    angles: Annotated[Tensor, 2]  # in polar angle and azimuth, in units of their sigma
+    energy_log_sigma: Annotated[Tensor, 1]
+    direction_log_sigma: Annotated[Tensor, 1]
+    direction_trust: Annotated[Tensor, 2]  # logits of the linear and of the tracks' direction in the mean
 
 
 class TrackIdentity(nn.Module):
@@ -157,7 +171,7 @@ class ParticleHead(nn.Module):
         self.register_buffer("charged", torch.tensor(inputs.charged, dtype=torch.bool), persistent=False)
         self.describe = FullyConnected((n_features(width, inputs.n_subdetectors), width, width), activation="gelu")
         self.identity = nn.Linear(width, inputs.n_pdg + inputs.n_charge)
-        self.correct = nn.Linear(width, 8)
+        self.correct = nn.Linear(width, sum(Corrections.widths()))
         self.track_identity = None
         if config.track_prior and len(set(inputs.charged)) == 2:  # both charged codes and others
             self.track_identity = TrackIdentity(self.get_buffer("charged"))
@@ -165,8 +179,16 @@ class ParticleHead(nn.Module):
     @torch.no_grad()
     def set_initial_values(self) -> None:
         """Set the initial corrections to none."""
-        self.correct.weight.zero_()
-        self.correct.bias.copy_(torch.tensor([0.0, -3.0, 0.0, 0.0, -2.0, -4.0, -3.0, -3.0]))
+        for parameter in self.correct.parameters():
+            parameter.zero_()
+        initial = Corrections.of(self.correct.bias)
+        for part, value in (
+            (initial.trust, -3.0),
+            (initial.energy_log_sigma, -2.0),
+            (initial.direction_log_sigma, -4.0),
+            (initial.direction_trust, -3.0),
+        ):
+            part.fill_(value)
 
     def forward(
         self,
@@ -185,24 +207,24 @@ class ParticleHead(nn.Module):
         """Predict particles, and return the proxies that were corrected, too.
 
         `query`, float [N, W], is from the assignment; `seed`, int64 [N], are indices into B * S; `hit_fraction`, float
-        [P], is the particle's fraction of the pair's item; `pdg`, int64 [N], are identities if they are known
-        (training), else they are the most probable, `electron_log_odds` considered. Of a refinement:
-        `refined_describe`, added to the description, from the same features, `direction_correction`, and `front_trust`,
-        the logit of the direction to the shower's front in the mean of directions, from the description.
+        [P], is the particle's fraction of the pair's item, and in its precision energies and directions are computed;
+        `pdg`, int64 [N], are identities if they are known (training), else they are the most probable,
+        `electron_log_odds` considered. Of a refinement: `refined_describe`, added to the description, from the same
+        features, `direction_correction`, and `front_trust`, the logit of the direction to the shower's front in the
+        mean of directions, from the description.
         """
-        precise = hit_fraction if self.training else hit_fraction.double()
-        seed_unit = ItemPlaces.of(TokenFrames.of(tables.token_frames.index_select(0, seed)).place).unit
-        proxies = make_proxies(precise, pairs, tables.item_sums, seed_unit)
-        weight = hit_fraction * pairs.of_items(tables.item_weight)
-        pooled = pairs.mean_state(weight, pairs.of_items(tables.item_token), tables.states)
+        seed_unit = TokenFrames.of(tables.tokens.frames.index_select(0, seed)).unit
+        proxies = make_proxies(hit_fraction, pairs, tables.items.sums, seed_unit)
+        weight = hit_fraction.to(query.dtype) * pairs.of_items(tables.items.weight)
+        pooled = pairs.mean_state(weight, pairs.of_items(tables.items.token), tables.states)
         features = torch.cat([query, pooled, proxies.features.to(query.dtype)], dim=1)
         described = self.describe(features)
         if refined_describe is not None:
             described = described + refined_describe(features)
         described = gelu(described)
         pdg_logits, charge_logits = torch.split(self.identity(described), [self.n_pdg, N_CHARGE], dim=1)
-        corrections = self.correct(described).to(precise.dtype)
-        track = TokenTracks.of(tables.token_tracks.index_select(0, seed))
+        corrections = Corrections.of(self.correct(described).to(hit_fraction.dtype))
+        track = TokenTracks.of(tables.tokens.tracks.index_select(0, seed))
         if self.track_identity is not None:
             pdg_logits = self.track_identity(pdg_logits, proxies, track.is_track)
         if pdg is None:
@@ -211,18 +233,16 @@ class ParticleHead(nn.Module):
 
         charged = self.get_buffer("charged")[pdg][:, None]
         by_track = charged & (track.momentum > 0)
-        energy, trust, angles, energy_log_sigma, direction_log_sigma, direction_trust = torch.split(
-            corrections, [1, 1, 2, 1, 1, 2], dim=1
-        )
-        direction_log_sigma = direction_log_sigma.clamp(*DIRECTION_LOG_SIGMA)
-        log_energy = _base_energy(proxies, trust).log() + CORRECTION_UNIT * energy
+        direction_log_sigma = corrections.direction_log_sigma.clamp(*DIRECTION_LOG_SIGMA)
+        log_energy = _base_energy(proxies, corrections.trust).log() + CORRECTION_UNIT * corrections.energy
+        direction_trust = corrections.direction_trust
         directions = [proxies.direction, proxies.linear_direction, proxies.track_direction]
         if front_trust is not None:
             front = front_direction(proxies.showers, pairs, depth=FRONT_DEPTH)
             known = front.square().sum(1, keepdim=True) > 0.5
             directions.append(torch.where(known, front, proxies.direction))
-            direction_trust = torch.cat([direction_trust, front_trust(described).to(precise.dtype)], dim=1)
-        direction = _corrected_direction(directions, direction_trust, angles, direction_log_sigma)
+            direction_trust = torch.cat([direction_trust, front_trust(described).to(hit_fraction.dtype)], dim=1)
+        direction = _corrected_direction(directions, direction_trust, corrections.angles, direction_log_sigma)
         if direction_correction is not None:
             direction = direction_correction(features, direction, proxies.showers, pairs)
         mass = self.get_buffer("masses")[pdg][:, None]
@@ -233,7 +253,7 @@ class ParticleHead(nn.Module):
             charge=charge_logits,
             log_energy=torch.where(by_track, track_energy.log(), log_energy).squeeze(1),
             direction=torch.where(by_track, track.unit, direction),
-            energy_log_sigma=energy_log_sigma.clamp(*ENERGY_LOG_SIGMA).squeeze(1),
+            energy_log_sigma=corrections.energy_log_sigma.clamp(*ENERGY_LOG_SIGMA).squeeze(1),
             direction_log_sigma=direction_log_sigma.squeeze(1),
             by_track=by_track.squeeze(1),
             track_charge=track.charge.squeeze(1),

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from pflow.data.batch import Batch, TokenSet
 from pflow.model.api import ModelInputs
+from pflow.model.common.directions import normalise
 from pflow.model.common.initialise import initialise
 from pflow.model.common.layers import Encoder, FullyConnected, LayerStyle, TransformerLayer
 from pflow.model.pointing.assignment import ParticleAssignment
@@ -67,12 +68,14 @@ class SourceEncoder(nn.Module):
             reads, has = ("reads", "none") if batch.tracks is None else ("does not read", "some")
             raise ValueError(f"tracks: the network {reads} them and the batch has {has}")
 
-    def forward(self, batch: Batch, tokens: Tokens) -> Tensor:
-        """Encoder states float [B, S, W] of a batch and its tokens."""
+    def forward(self, batch: Batch, tokens: Tokens, *, precise: bool = True) -> Tensor:
+        """Encoder states float [B, S, W] of a batch and its tokens; `precise`: see `DirectionalSelfAttention`."""
         features = batch.hits.features, None if batch.tracks is None else batch.tracks.features
         x = self._embed(*features)
-        if self.training or x.device.type != "cpu":
+        if not precise:
             return self.stack(x, mask=tokens.mask, unit=tokens.unit)  # type: ignore[no-any-return]
+        if x.device.type != "cpu":
+            return self.stack(x, mask=tokens.mask, directions=normalise(tokens.unit.double()))  # type: ignore[no-any-return]
         # One by one: matrix products round by their shapes, and an event's states must not depend on its batch.
         states = torch.zeros_like(x)
         for row, mask in enumerate(tokens.mask):
@@ -115,13 +118,13 @@ class PointingNetwork(nn.Module):
         self.refiner = Refiner(inputs, config) if config.refine_layers else None
         initialise(self)
 
-    def encode(self, batch: Batch) -> EncodedSource:
+    def encode(self, batch: Batch, *, precise: bool = True) -> EncodedSource:
         """Encode a batch; ValueError: no readout, no tracks that the network reads, or tracks that it does not read."""
         self.encoder.check(batch)
         if batch.hits.mask.shape[1] == 0:
             batch = _with_padding(batch)
         tokens, items = make_tokens_and_items(batch, n_subdetectors=self.n_subdetectors)
-        states = self.encoder(batch, tokens)
+        states = self.encoder(batch, tokens, precise=precise)
         return EncodedSource(tokens, items, states, self.assignment.pair_logits.items(states, items))
 
     def predict_refined(
@@ -132,13 +135,17 @@ class PointingNetwork(nn.Module):
         *,
         pdg: Tensor | None = None,
         electron_log_odds: float = 0.0,
+        dtype: torch.dtype = torch.float64,
     ) -> tuple[Particles, Proxies]:
-        """Particles [B, T, ...] of a refined assignment (fractions detached), and proxies; the rest as for the head."""
+        """Particles [B, T, ...] of a refined assignment (fractions detached), and proxies, in the precision `dtype`.
+
+        The rest is as for the head.
+        """
         assert self.refiner is not None
         particles, proxies = self.head(
             refined.query.flatten(0, 1),
             source.in_tables(seed).flatten(),
-            refined.log_fraction.detach().exp(),
+            refined.log_fraction.detach().exp().to(dtype),
             refined.pairs,
             source.tables(),
             pdg=None if pdg is None else pdg.flatten(),

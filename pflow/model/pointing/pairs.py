@@ -131,6 +131,16 @@ Pairs = PairList | PairsOfOne
 """Either layout."""
 
 
+def sums_of_each(pairs: Pairs, *rows: Tensor) -> tuple[Tensor, ...]:
+    """`PairList.sums` of several rows [F, P], [N, F] of each."""
+    return torch.split(pairs.sums(torch.cat(rows)), [len(each) for each in rows], dim=1)
+
+
+def rows_of_each(pairs: Pairs, *values: Tensor) -> tuple[Tensor, ...]:
+    """`PairList.particle_rows` of several columns [N, F], [F, P] of each."""
+    return torch.split(pairs.particle_rows(torch.cat(values, dim=1)), [each.shape[1] for each in values])
+
+
 def _rows(values: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
     """Values [N, F] at an index [P], a row for each column: [F, P]."""
     # Row by row into place: a copy of [P, F] that is then transposed takes ten times as long on a CPU.

@@ -23,7 +23,7 @@ from pflow.model.pointing.config import (
     PointingTrainingConfig,
 )
 from pflow.model.pointing.generate import explain, generate
-from pflow.model.pointing.geometry import ITEM_FEATURES, EncodedSource
+from pflow.model.pointing.geometry import EncodedSource, ItemFeatures
 from pflow.model.pointing.head import n_features
 from pflow.model.pointing.loss import PointingLoss
 from pflow.model.pointing.network import FIRST_STAGE, PointingNetwork
@@ -63,14 +63,16 @@ class PointingReconstructor(Reconstructor):
         proxies = (n_features(self.network_config.width, 0), 2)
         columns = {"head.describe.0": proxies, "refiner.describe.0": proxies}
         columns |= {"refiner.direction_correction.fraction.0": proxies}
-        columns |= {f"{part}.pair_logits.item": (ITEM_FEATURES, 1) for part in ("assignment", "refiner")}
+        columns |= {f"{part}.pair_logits.item": (sum(ItemFeatures.widths()), 1) for part in ("assignment", "refiner")}
         return {f"network.{name}.weight": value for name, value in columns.items()}
 
     def training_step(self, batch: Batch) -> TrainingOutput:
         """Losses of the first stage with teacher forcing, of the refinement where there is one, or of both (joint)."""
         if batch.target is None:
             raise ValueError("target: the batch has none, and training needs one")
-        source = self.network.encode(batch)
+        # A first stage that is frozen computes as in a reconstruction, whose particles the refinement gets.
+        frozen = not any(parameter.requires_grad for parameter in self.network.encoder.parameters())
+        source = self.network.encode(batch, precise=frozen)
         output: TeacherForcing | RefinementOutput
         first: dict[str, Tensor] = {}
         if self.network.refiner is None:
@@ -79,7 +81,8 @@ class PointingReconstructor(Reconstructor):
             if self.training_config.joint:
                 first = self.loss(self._teacher_forcing(source, batch.target))
             matched = decode_and_match(self.network, source, batch.target, self._decoding(None))
-            output = refine_matched(self.network, source, batch.target, *matched)
+            dtype = torch.float64 if frozen else torch.float32
+            output = refine_matched(self.network, source, batch.target, *matched, dtype=dtype)
         losses = self.loss(output)
         if first:
             total = losses["total"] + first["total"]

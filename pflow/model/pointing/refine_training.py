@@ -75,13 +75,22 @@ def _evaluating(network: PointingNetwork) -> Iterator[None]:
 
 
 def refine_matched(
-    network: PointingNetwork, source: EncodedSource, target: Target, decoded: DecodedParticles, matched: Target
+    network: PointingNetwork,
+    source: EncodedSource,
+    target: Target,
+    decoded: DecodedParticles,
+    matched: Target,
+    *,
+    dtype: torch.dtype = torch.float32,
 ) -> RefinementOutput:
-    """Refine particles of `decode_and_match`; no gradients reach the first stage's decoding."""
+    """Refine particles of `decode_and_match`; no gradients reach the first stage's decoding.
+
+    `dtype` is the precision of energies and directions.
+    """
     assert network.refiner is not None
     true = target_fractions(matched)
-    refined = network.refiner(decoded, source)
-    particles, _ = network.predict_refined(refined, decoded.seed, source, pdg=matched.pdg)
+    refined = network.refiner(decoded, source, dtype=torch.float32)
+    particles, _ = network.predict_refined(refined, decoded.seed, source, pdg=matched.pdg, dtype=dtype)
     energies = network.energy_scale.log_energy(target.energy).exp().masked_fill(~target.mask, 0.0)
     return RefinementOutput(
         target=matched,

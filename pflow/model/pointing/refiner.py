@@ -79,9 +79,16 @@ class PairwiseMessages(nn.Module):
         self.out.weight.zero_()
 
     def forward(
-        self, x: Tensor, log_energy: Tensor, direction: Tensor, mask: Tensor, hit_fraction: Tensor, item_sums: Tensor
+        self,
+        x: Tensor,
+        log_energy: Tensor,
+        direction: Tensor,
+        mask: Tensor,
+        hit_fraction: Tensor,
+        item_sums: Tensor,
+        dtype: torch.dtype = torch.float64,
     ) -> Tensor:
-        """The sum of the messages to each particle, float [B, T, W].
+        """The sum of the messages to each particle, float [B, T, W], of slopes in the precision `dtype`.
 
         Of embedded particles [B, T, W], ln(E / GeV) [B, T], unit vectors [B, T, 3], mask bool [B, T], fractions of
         items [B, T, M], and columns of `ItemSums` [B * M, F].
@@ -98,7 +105,7 @@ class PairwiseMessages(nn.Module):
         fraction = pairs.values(hit_fraction)
         full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
         fraction = fraction * ramp_up(fraction, full, width=SLOPE_FRACTION_WIDTH)
-        showers = Showers.of(fraction if self.training else fraction.double(), pairs, item_sums)
+        showers = Showers.of(fraction.to(dtype), pairs, item_sums)
         slope = shower_slopes(showers, pairs)
         features = [
             delta_features(start, end),
@@ -185,20 +192,26 @@ class Refiner(nn.Module):
             self.front_trust.bias.fill_(-4.0)
 
     def forward(
-        self, particles: DecodedParticles, source: EncodedSource, *, existence_threshold: float = 0.0
+        self,
+        particles: DecodedParticles,
+        source: EncodedSource,
+        *,
+        existence_threshold: float = 0.0,
+        dtype: torch.dtype = torch.float64,
     ) -> RefinedAssignment:
         """Reassign the items of the first stage's particles.
 
         Particles with an existence probability below `existence_threshold` are not kept and get nothing. In events with
         few particles a fake costs more than a little lost energy: with n expected particles (the sum of the
-        probabilities) the probability must also be at least `MIN_EXPECTED_EXISTENCE` / n. 0: all are kept.
+        probabilities) the probability must also be at least `MIN_EXPECTED_EXISTENCE` / n. 0: all are kept. `dtype` is
+        the precision of the showers' slopes.
         """
         tables, states = source.tables(), source.states
         seed, mask = particles.seed, particles.mask
         fraction = particles.hit_fraction / particles.hit_fraction.sum(1, keepdim=True).clamp(min=1.0)
         assigned = fraction.sum(1)  # [B, M]
-        x, item_sums = particles.embedded, tables.item_sums
-        x = x + self.messages(x, particles.log_energy, particles.direction, mask, particles.hit_fraction, item_sums)
+        x, of_first = particles.embedded, (particles.log_energy, particles.direction, mask, particles.hit_fraction)
+        x = x + self.messages(x, *of_first, tables.items.sums, dtype)
         coverage = Coverage.of(source.assigned(assigned[:, None])[:, None], source.tokens.mask)
         x = self.stack(x + self.embed_query(particles.query), self.stack.project(states), coverage, mask=mask)
         query = particles.query + self.query_update(torch.cat([x, gather(states, seed)], dim=-1))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pflow.model.common.directions import normalise, tangent_basis
 from pflow.model.common.layers import FullyConnected
-from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.pairs import Pairs, rows_of_each, sums_of_each
 from pflow.model.pointing.showers import Showers, ramp_down
 
 MIN_DEPTH = 2.0
@@ -51,8 +51,7 @@ def front_direction(showers: Showers, pairs: Pairs, *, depth: float) -> Tensor:
     axis = normalise(showers.centre)
     mean = (showers.linear_centre * axis).sum(1, keepdim=True)  # along the axis, mm
     falls_over = (depth * showers.energy.sqrt()).clamp(min=MIN_DEPTH)
-    rows = pairs.particle_rows(torch.cat([axis, mean, falls_over], dim=1))
-    axis_of, mean_of, falls_over_of = torch.split(rows, [3, 1, 1])
+    axis_of, mean_of, falls_over_of = rows_of_each(pairs, axis, mean, falls_over)
     ahead = mean_of - (position * axis_of).sum(0, keepdim=True)
     weight = showers.weight * (ahead / falls_over_of).clamp(max=MAX_EXPONENT).exp()
     axis_of = pairs.particle_rows(towards(weight))
@@ -97,17 +96,18 @@ def shower_slopes(showers: Showers, pairs: Pairs) -> Tensor:
     centre = torch.where(showers.norm > 0, showers.centre, showers.linear_centre)
     direction = normalise(centre)
     axes = pairs.particle_rows(torch.cat([direction, *tangent_basis(direction)], dim=1)).view(3, 3, -1)
-    depth, off = torch.split((axes * position).sum(1), [1, 2])  # mm
+    along = (axes * position).sum(1)  # mm
+    depth, off = along[:1], along[1:]
     ahead = depth > 1.0
     off = off * (ahead / depth.clamp(min=1.0))  # [2, P], rad
     core = fraction * ahead * ramp_down(off.square().sum(0, keepdim=True).sqrt(), CORE_ANGLE, width=CORE_ANGLE_WIDTH)
-    norm, depths = torch.split(pairs.sums(torch.cat([core, core * depth])), 1, dim=1)  # [N, 1] each
+    norm, depths = sums_of_each(pairs, core, core * depth)
     norm = norm.clamp(min=1e-9)
     mean = depths / norm
-    norm_of, mean_of = torch.split(pairs.particle_rows(torch.cat([norm, mean], dim=1)), 1)
+    norm_of, mean_of = rows_of_each(pairs, norm, mean)
     beyond = depth - mean_of
     away = core / norm_of * beyond
-    spread, slopes = torch.split(pairs.sums(torch.cat([away * beyond, away * off])), [1, 2], dim=1)
+    spread, slopes = sums_of_each(pairs, away * beyond, away * off)
     return (slopes * (mean / (spread + EPS_DEPTH**2))).float()  # spread in mm^2
 
 

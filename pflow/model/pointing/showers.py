@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from pflow.model.common.directions import normalise, tangent_basis
-from pflow.model.pointing.geometry import ItemSums
-from pflow.model.pointing.pairs import Pairs, lengths
+from pflow.model.pointing.geometry import FractionSums, ItemSums
+from pflow.model.pointing.pairs import Pairs, lengths, rows_of_each, sums_of_each
 
 LOG_WEIGHT = 4.0
 """Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
@@ -68,7 +68,7 @@ class Showers(NamedTuple):
     fraction: Tensor  # float [1, P], of the shower's energy, times its presence
     weight: Tensor  # float [1, P], `log_weights` of it
     energy: Tensor  # float [N, 1], of the hits, GeV
-    sums: Tensor  # float [N, 8], `ItemSums.by_fraction` of the items
+    sums: FractionSums  # float [N, ...]
     presence: Tensor  # float [N, 1], 0 without hits, 1 where their energy suffices for a shower
     centre: Tensor  # float [N, 3], sum of positions by weight, mm
     norm: Tensor  # float [N, 1], sum of weights
@@ -80,16 +80,15 @@ class Showers(NamedTuple):
         """From the fraction float [P] of each pair's item that is the particle's, in its precision."""
         items = ItemSums.of(pairs.item_rows(item_sums, hit_fraction.dtype), dim=0)
         of_items = items.by_fraction * hit_fraction
-        sums = pairs.sums(of_items)
-        energy, _ = torch.split(sums, [1, 7], dim=1)
-        deposit, _ = torch.split(of_items, [1, 7])
+        sums = FractionSums.of(pairs.sums(of_items))
+        energy, deposit = sums.energy, FractionSums.of(of_items, dim=0).energy
         presence = ramp_up(energy, DEPOSIT, width=DEPOSIT_WIDTH)
         fraction = deposit * pairs.particle_rows(presence / energy.clamp(min=1e-9))
         weight = log_weights(fraction)
         position = items.position
-        of_items = torch.cat([weight * position, weight, fraction * position, fraction * items.by_subdetector])
-        weighted = pairs.sums(of_items)
-        centre, norm, linear, by_subdetector = torch.split(weighted, [3, 1, 3, int(weighted.shape[1]) - 7], dim=1)
+        centre, norm, linear, by_subdetector = sums_of_each(
+            pairs, weight * position, weight, fraction * position, fraction * items.by_subdetector
+        )
         linear = linear / presence.clamp(min=1e-9)
         return cls(position, fraction, weight, energy, sums, presence, centre, norm, linear, by_subdetector)
 
@@ -121,15 +120,15 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
     """Compute the proxies in the precision of `hit_fraction`, [P], the particle's fraction of the pair's item.
 
     In single precision the distances from the axis and the angles between the directions, small differences of large
-    numbers, have errors of 10^-3: evaluation computes them in double precision. `item_sums` [B * M, F] are columns of
-    `ItemSums`, `seed_unit` [N, 3] unit vectors of the seeds.
+    numbers, have errors of 10^-3: reconstruction computes them in double precision. `item_sums` [B * M, F] are columns
+    of `ItemSums`, `seed_unit` [N, 3] unit vectors of the seeds.
     """
     showers = Showers.of(hit_fraction, pairs, item_sums)
     position, fraction, presence = showers.position, showers.fraction, showers.presence
-    energies, n_hits, momenta, of_tracks = torch.split(showers.sums, [2, 1, 3, 2], dim=1)  # as of `ItemSums`
-    energy, track_energy = torch.split(energies, 1, dim=1)
+    sums = showers.sums
+    energy, track_energy = sums.energy, sums.track_energy
 
-    along_tracks = normalise(momenta + 1e-6 * seed_unit)
+    along_tracks = normalise(sums.momentum + 1e-6 * seed_unit)
     centre, linear = normalise(showers.centre), normalise(showers.linear_centre)
     direction = _between(along_tracks, centre, presence)
     linear = _between(direction, linear, presence)
@@ -137,7 +136,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
     theta, phi = tangent_basis(direction)
 
     mean_along = (showers.linear_centre * direction).sum(1, keepdim=True)
-    axis, mean = torch.split(pairs.particle_rows(torch.cat([direction, mean_along], dim=1)), [3, 1])
+    axis, mean = rows_of_each(pairs, direction, mean_along)
     along = (position * axis).sum(0, keepdim=True)
     across = lengths(position - along * axis)  # mm
     core = ramp_down(across, CORE_RADIUS, width=CORE_RADIUS_WIDTH)
@@ -147,10 +146,10 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
     theta_off, phi_off = ((off * axis).sum(1, keepdim=True) for axis in (theta, phi))
     track_off = ((by_tracks - direction).square().sum(1, keepdim=True) + 1e-8).sqrt()
     features = [  # in the order of `PROXY_FEATURES`
-        (energies + EPS_ENERGY).log() / 2.0,
+        (torch.cat([energy, track_energy], dim=1) + EPS_ENERGY).log() / 2.0,
         ((energy + 0.05) / (track_energy + 0.05)).log(),
-        torch.log1p(n_hits) / 2.0,
-        of_tracks,
+        torch.log1p(sums.n_hits) / 2.0,
+        sums.tracks,
         torch.log1p(width / 10.0),
         in_core,
         torch.log1p(spread.clamp(min=0.0).sqrt() / 50.0),
@@ -160,7 +159,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
         torch.cat([theta_off, phi_off.abs(), track_off], dim=1) / ANGLE_UNIT,
         showers.by_subdetector,
     ]
-    return Proxies(energy, momenta, direction, linear, by_tracks, torch.cat(features, dim=1), showers)
+    return Proxies(energy, sums.momentum, direction, linear, by_tracks, torch.cat(features, dim=1), showers)
 
 
 def _between(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from pflow.model.common.cache import Cache, Compaction
 from pflow.model.pointing.assignment import Assignment, selected
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import MASKED_LOGIT, Memory
-from pflow.model.pointing.geometry import EncodedSource, ItemPlaces, Tables, TokenFrames, gather
+from pflow.model.pointing.geometry import EncodedSource, Tables, TokenFrames, gather
 from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import PairList, Pairs, PairsOfOne
@@ -49,8 +49,8 @@ class State(NamedTuple):
         """Before the first step."""
         return cls(
             embedded=torch.zeros_like(tables.states[:batch]) + network.decoder.bos,
-            unassigned=torch.ones_like(tables.item_weight),
-            assigned_energy=torch.zeros_like(tables.token_energy),
+            unassigned=torch.ones_like(tables.items.weight),
+            assigned_energy=torch.zeros_like(tables.tokens.energy),
             empty_steps=torch.zeros_like(tables.states[:batch, 0], dtype=torch.int64),
         )
 
@@ -112,8 +112,8 @@ def point(
     ended = (eos_probability >= decoding.eos_threshold) | (state.empty_steps >= MAX_EMPTY_STEPS)
     forced = torch.zeros_like(ended)
     if decoding.require_all_tracks:
-        unassigned = state.unassigned.index_select(0, tables.token_item)
-        is_open = ((unassigned > 0.5) & tables.token_is_track).view(batch, tables.n_tokens)
+        unassigned = state.unassigned.index_select(0, tables.tokens.item)
+        is_open = ((unassigned > 0.5) & tables.tokens.is_track).view(batch, tables.n_tokens)
         forced = ended & is_open.any(1)
         logits = torch.where(forced[:, None] & ~is_open, MASKED_LOGIT, logits)
     return Pointed(states, logits.argmax(-1), forced, ended & ~forced)
@@ -123,9 +123,9 @@ def candidates(tables: Tables, state: State, pointed: Pointed) -> Tensor:
     """The items that the particle of each event may be assigned, bool [B * M]: one of the seed's in any case."""
     batch = len(pointed.seed)
     seed = _in_tables(pointed.seed, tables)
-    unit = ItemPlaces.of(TokenFrames.of(tables.token_frames.index_select(0, seed)).place).unit
+    unit = TokenFrames.of(tables.tokens.frames.index_select(0, seed)).unit
     near = selected(unit.view(batch, 1, 3), tables, state.unassigned.view(batch, 1, tables.n_items))
-    seed_item = tables.token_item.index_select(0, seed)
+    seed_item = tables.tokens.item.index_select(0, seed)
     return near.view(-1).scatter(0, seed_item, seed_item >= 0)
 
 
@@ -147,13 +147,13 @@ def emit(
     charge = network.head.choose_charge(particles)
     fraction = removed = assignment.hit_fraction
     if decoding.require_all_tracks:  # the seed's track is the particle's in any case
-        is_seed = pairs.item == pairs.of_particles(tables.token_item.index_select(0, seed))
+        is_seed = pairs.item == pairs.of_particles(tables.tokens.item.index_select(0, seed))
         is_forced = is_seed & pairs.of_particles(pointed.forced)
         fraction, removed = torch.where(is_forced, 1.0, fraction), torch.where(is_forced, unassigned, removed)
-    token = pairs.of_items(tables.item_token)
-    deposit = removed * pairs.of_items(tables.item_weight)
+    token = pairs.of_items(tables.items.token)
+    deposit = removed * pairs.of_items(tables.items.weight)
     is_large = particles.log_energy >= network.min_log_energy
-    has_track = pairs.any((fraction >= 0.5) & tables.token_is_track.index_select(0, token))
+    has_track = pairs.any((fraction >= 0.5) & tables.tokens.is_track.index_select(0, token))
     min_deposit = MIN_DEPOSIT_FRACTION * math.exp(network.min_log_energy)  # GeV
     counts = is_large & ((particles.deposit >= min_deposit) | has_track)
     following = State(
@@ -214,8 +214,9 @@ def particles_of(
     pdg: Tensor | None = None,
     *,
     of_track: Tensor | None = None,
+    dtype: torch.dtype = torch.float64,
 ) -> tuple[Assignment, Particles]:
-    """Assign items to particles, and predict them.
+    """Assign items to particles, and predict them in the precision `dtype`.
 
     Of decoder states [N, W], seeds int64 [N], indices into B * S, the unassigned fraction [P] of the item of each pair,
     and identities int64 [N] where they are known. Particles `of_track`, bool [N], are decoded at the same time: each
@@ -224,12 +225,13 @@ def particles_of(
     assignment = network.assignment(states, seed, tables, unassigned, pairs)
     if of_track is not None:
         shared, fraction = pairs.of_particles(of_track), assignment.hit_fraction
-        is_seed = pairs.item == pairs.of_particles(tables.token_item.index_select(0, seed))
+        is_seed = pairs.item == pairs.of_particles(tables.tokens.item.index_select(0, seed))
         fraction = torch.where(shared & is_seed, 1.0, fraction)
-        total = torch.zeros_like(tables.item_weight).index_add(0, pairs.item, fraction * shared)
+        total = torch.zeros_like(tables.items.weight).index_add(0, pairs.item, fraction * shared)
         fraction = torch.where(shared, fraction / pairs.of_items(total.clamp(min=1.0)), fraction)
         assignment = assignment._replace(hit_fraction=fraction)
-    particles, _ = network.head(assignment.query, seed, assignment.hit_fraction.detach(), pairs, tables, pdg=pdg)
+    fraction = assignment.hit_fraction.detach().to(dtype)
+    particles, _ = network.head(assignment.query, seed, fraction, pairs, tables, pdg=pdg)
     return assignment, particles
 
 

@@ -104,7 +104,7 @@ def teacher_forcing(
         seed_weight=weight,
         logits=prediction.assignment.logits,
         target_fraction=(pairs.values(fraction) / unassigned.clamp(min=1e-3)).clamp(max=1.0),
-        weight=pairs.of_items(tables.item_weight).sqrt() * unassigned,
+        weight=pairs.of_items(tables.items.weight).sqrt() * unassigned,
         pairs=pairs,
         particles=prediction.particles.view(*target.mask.shape),
     )
@@ -148,6 +148,7 @@ def _run(
         pairs,
         target.pdg.flatten(),
         of_track=of_track,
+        dtype=torch.float32,
     )
     return _Pass(starts, torch.cat([logits, eos_logit], dim=-1), seed, assignment, pairs, particles)
 

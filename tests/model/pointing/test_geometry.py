@@ -26,7 +26,9 @@ def test_tokens_are_sums_of_hits_and_tracks_with_their_momentum_for_energy(sourc
     assert tokens.energy.tolist() == [[2.0, 4.0, 5.0]]
     tracks = TokenTracks.of(tokens.tracks[0])
     torch.testing.assert_close(tracks.unit, torch.tensor([[0, 0, 0], [0, 0, 0], [0.6, 0.8, 0]]))
-    assert torch.cat(tracks[1:], dim=1).tolist() == [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [5.0, -1.0, 1.0]]
+    assert torch.cat([tracks.momentum, tracks.charge, tracks.is_track], dim=1).tolist() == [[0, 0, 0]] * 2 + [
+        [5, -1, 1]
+    ]
     expected = torch.tensor([[0.0, 0.0, 2500.0], [2000.0, 300.0, 30.0], [1110.0, 1480.0, 0.0]])
     torch.testing.assert_close(ItemPlaces.of(TokenFrames.of(tokens.frames[0]).place).position, expected)
     assert source.items.token.gather(1, tokens.item).tolist() == [[0, 1, 2]]

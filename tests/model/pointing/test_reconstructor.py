@@ -28,7 +28,7 @@ def one_particle(model, batch, seed, pdg=None):
         source = network.encode(batch)
         tables, seed = source.tables(), torch.tensor([seed])
         pairs = PairList.where(selected(source.tokens.unit[:, seed], tables, torch.ones(1, 1, 1)))
-        states, *_ = network.decoder(network.decoder.bos.view(1, 1, -1), tables, torch.zeros_like(tables.token_energy))
+        states, *_ = network.decoder(network.decoder.bos.view(1, 1, -1), tables, torch.zeros_like(tables.tokens.energy))
         assignment = network.assignment(states[:, 0], seed, tables, torch.ones(len(pairs.item)), pairs)
         everything, known = torch.ones(len(pairs.item)), None if pdg is None else torch.tensor([pdg])
         return network.head(assignment.query, seed, everything, pairs, tables, pdg=known)
@@ -293,8 +293,8 @@ def test_the_prior_leaves_particles_that_begin_at_a_hit(make_model, batch):
     missing = model.load_state_dict(plain.state_dict(), strict=False).missing_keys
     assert all("track_identity" in name for name in missing)
     tables = plain.network.encode(batch).tables()
-    seed = (~tables.token_is_track & tables.token_mask).nonzero()[:4, 0]
-    pairs = PairList.where(torch.ones(1, 4, len(tables.item_weight), dtype=torch.bool))
+    seed = (~tables.tokens.is_track & tables.tokens.mask).nonzero()[:4, 0]
+    pairs = PairList.where(torch.ones(1, 4, len(tables.items.weight), dtype=torch.bool))
     fraction = torch.rand(pairs.item.shape, generator=torch.Generator().manual_seed(1))
     made = [some.network.head(torch.zeros(4, 24), seed, fraction, pairs, tables)[0].pdg for some in (plain, model)]
     torch.testing.assert_close(*made)

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -186,7 +187,9 @@ def run(stage):
 
     def with_options(**options):
         with torch.no_grad():
-            return refined_particles(model.network, decoded, source, dataclasses.replace(model.decoding, **options))
+            chosen = dataclasses.replace(model.decoding, **options)
+            columns, assignment = refined_particles(model.network, decoded, source, chosen)
+        return SimpleNamespace(**columns, assignment=assignment)
 
     return with_options
 
@@ -198,7 +201,7 @@ def test_energies_are_the_predicted_ones_times_the_existence_probability(run, st
         predicted, _ = model.network.predict_refined(refined.assignment, decoded.seed, source)
     probability = functional.logsigmoid(refined.assignment.existence_logit)
     expected = predicted.log_energy + torch.where(predicted.by_track, 0.0, probability)
-    torch.testing.assert_close(refined.particles.log_energy, expected)
+    torch.testing.assert_close(refined.log_energy, expected)
     smallest = model.network.min_log_energy
     assert torch.equal(refined.is_particle, refined.assignment.kept & (expected >= smallest))
 
@@ -206,10 +209,10 @@ def test_energies_are_the_predicted_ones_times_the_existence_probability(run, st
 def test_energy_and_existence_may_be_two_outputs(run):
     together, apart = run(), run(expected_energy=False)
     assert torch.equal(together.is_particle, apart.is_particle)
-    assert (apart.existence[apart.particles.by_track] == 1.0).all()
+    assert (apart.existence[apart.by_track] == 1.0).all()
     assert (apart.existence < 1.0).any()
-    expected = apart.particles.log_energy + apart.existence.log()
-    torch.testing.assert_close(expected, together.particles.log_energy)
+    expected = apart.log_energy + apart.existence.log()
+    torch.testing.assert_close(expected, together.log_energy)
 
 
 def test_the_existence_is_of_the_same_particles(stage, batch):
@@ -228,16 +231,16 @@ def test_the_predicted_energy_may_decide(run, stage):
     smallest = model.network.min_log_energy
     assert torch.equal(refined.is_particle, refined.assignment.kept & (predicted >= smallest))
     assert refined.is_particle.sum() > before.is_particle.sum()
-    torch.testing.assert_close(refined.particles.log_energy, before.particles.log_energy.clamp(min=smallest))
+    torch.testing.assert_close(refined.log_energy, before.log_energy.clamp(min=smallest))
 
 
 def test_soft_charged_particles_without_a_track_are_dropped(run, stage):
     head = stage[0].network.head
     before = run()
-    trackless = head.charged[before.particles.identity] & ~before.particles.by_track & before.is_particle
-    limit = 1.01 * float(before.particles.log_energy[trackless].exp().min())
+    trackless = head.charged[before.pdg] & ~before.by_track & before.is_particle
+    limit = 1.01 * float(before.log_energy[trackless].exp().min())
     after = run(min_trackless_energy=limit)
-    dropped = trackless & (before.particles.log_energy < math.log(limit))
+    dropped = trackless & (before.log_energy < math.log(limit))
     assert dropped.any()
     assert torch.equal(after.is_particle, before.is_particle & ~dropped)
 
@@ -245,7 +248,7 @@ def test_soft_charged_particles_without_a_track_are_dropped(run, stage):
 def test_improbable_photons_are_dropped(run, stage):
     head = stage[0].network.head
     before = run()
-    photon = head.is_photon(before.particles.identity) & before.is_particle
+    photon = head.is_photon(before.pdg) & before.is_particle
     probability = before.assignment.existence_logit.sigmoid()
     ordered = probability[photon].sort().values
     gap = int(ordered.diff().argmax())  # far from both sides: the limit is rounded as a logit
@@ -260,33 +263,33 @@ def test_electrons_are_chosen_by_log_odds(run, stage):
     """The identity decides whether a track gives the energy, the mass for it, and the charge."""
     electron = 3
     before, after = run(), run(electron_log_odds=50.0)
-    assert (before.particles.identity != electron).any()
-    assert (after.particles.identity == electron).all()
-    torch.testing.assert_close(after.particles.pdg, before.particles.pdg)
+    assert (before.pdg != electron).any()
+    assert (after.pdg == electron).all()
+    torch.testing.assert_close(after.pdg_logits, before.pdg_logits)
     at_tracks = stage[2].tokens.is_track.gather(1, stage[1].seed)
-    assert torch.equal(after.particles.by_track, at_tracks)
+    assert torch.equal(after.by_track, at_tracks)
     assert (after.charge != 1).all()
 
 
 def test_photons_alone_get_directions_of_their_fronts(run, stage):
     model = stage[0]
     before, after = run(), run(photon_depth=12.0)
-    moved = (after.particles.direction != before.particles.direction).any(-1)
+    moved = (after.direction != before.direction).any(-1)
     assert moved.any()
-    assert not (moved & ~model.network.head.is_photon(before.particles.identity)).any()
+    assert not (moved & ~model.network.head.is_photon(before.pdg)).any()
 
 
 def test_small_changes_of_direction_are_not_made(run, stage):
     decoded, changed = stage[1], run()
-    change = (changed.particles.direction - decoded.direction).norm(dim=-1)
-    changes = change[~changed.particles.by_track].sort().values
+    change = (changed.direction - decoded.direction).norm(dim=-1)
+    changes = change[~changed.by_track].sort().values
     limit = float(changes[len(changes) // 2 :][:2].mean())  # between two, where rounding decides nothing
-    after = run(min_direction_change=limit).particles
-    unchanged = ~changed.particles.by_track & (change < limit)
+    after = run(min_direction_change=limit)
+    unchanged = ~changed.by_track & (change < limit)
     assert 0 < unchanged.sum() < unchanged.numel()
     torch.testing.assert_close(after.direction[unchanged], decoded.direction[unchanged], rtol=0, atol=0)
-    torch.testing.assert_close(after.direction[~unchanged], changed.particles.direction[~unchanged], rtol=0, atol=0)
-    torch.testing.assert_close(after.log_energy, changed.particles.log_energy, rtol=0, atol=0)
+    torch.testing.assert_close(after.direction[~unchanged], changed.direction[~unchanged], rtol=0, atol=0)
+    torch.testing.assert_close(after.log_energy, changed.log_energy, rtol=0, atol=0)
 
 
 @pytest.fixture
@@ -297,7 +300,7 @@ def messages():
 
 @pytest.fixture
 def no_hits(by_hand, source_of):
-    return source_of(by_hand()).tables().item_sums
+    return source_of(by_hand()).tables().items.sums
 
 
 def four_particles():

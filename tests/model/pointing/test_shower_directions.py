@@ -30,7 +30,7 @@ def showers_of(by_hand, source_of):
         rows = [row for shower in showers for row in shower]
         owner = torch.tensor([i for i, shower in enumerate(showers) for _ in shower])
         batch = by_hand(energy=[row[0] for row in rows], position=[row[1:] for row in rows], token=range(len(rows)))
-        sums = source_of(batch).tables().item_sums
+        sums = source_of(batch).tables().items.sums
         if fraction is None:
             fraction = (owner == torch.arange(len(showers))[:, None])[None].double()
         pairs = PairList.where(torch.ones_like(fraction, dtype=torch.bool))

@@ -29,7 +29,7 @@ def proxies(request, source_of):
         selected = torch.ones(1, 1, 4, dtype=torch.bool)
         pairs = PairList.where(selected) if request.param == "list" else PairsOfOne(torch.arange(4))
         share = torch.tensor([shares.get(item, 0.0) for item in range(4)])
-        return make_proxies(share, pairs, source.tables().item_sums, source.tokens.unit[0, seed][None])
+        return make_proxies(share, pairs, source.tables().items.sums, source.tokens.unit[0, seed][None])
 
     return made
 
@@ -82,7 +82,7 @@ def test_features_do_not_jump_where_hits_or_tracks_begin_to_count(readout, sourc
     shares[0, :, item], shares[0, :, rest] = torch.linspace(0.0, last, 600), 1.0
     pairs = PairList.where(torch.ones_like(shares, dtype=torch.bool))
     seed_unit = source.tokens.unit[0, [0] * 600]
-    features = make_proxies(pairs.values(shares), pairs, source.tables().item_sums, seed_unit).features
+    features = make_proxies(pairs.values(shares), pairs, source.tables().items.sums, seed_unit).features
     assert features.diff(dim=0).abs().max() < 0.3
     assert (features[-1] - features[0]).abs().max() > 1.0
 
@@ -90,6 +90,6 @@ def test_features_do_not_jump_where_hits_or_tracks_begin_to_count(readout, sourc
 def test_a_particle_without_pairs_has_finite_proxies(readout, source_of):
     source = source_of(readout)
     pairs = PairList.where(torch.tensor([[[True] * 4, [False] * 4]]))
-    made = make_proxies(torch.ones(4), pairs, source.tables().item_sums, source.tokens.unit[0, [0, 0]])
+    made = make_proxies(torch.ones(4), pairs, source.tables().items.sums, source.tokens.unit[0, [0, 0]])
     assert made.energy[1] == 0.0
     assert made.features.isfinite().all()

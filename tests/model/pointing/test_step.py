@@ -5,7 +5,6 @@ from pflow.model.common.cache import KeyValue, Past
 from pflow.model.pointing import step as decoder_step
 from pflow.model.pointing.assignment import selected
 from pflow.model.pointing.generate import decode_first_stage
-from pflow.model.pointing.geometry import Tables
 from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.step import State, particles_of, step
 
@@ -166,7 +165,7 @@ def test_a_step_of_one_event_without_lists_equals_that_of_batches(make_model, ev
     with torch.inference_mode():
         source = network.encode(collate([events[i]]))
         expected = decode_first_stage(network, source.change(torch.clone), decoding.limited(8))
-        tables = Tables(*source.tables()._replace(token_mask=None, item_mask=None))
+        tables = source.tables()._replace(padded=False)
         layers = network.decoder.stack.layers
         none = torch.zeros(1, layers[0].attention.heads, 0, 24 // layers[0].attention.heads)
         memory, caches = network.decoder.project(source.states), [Past(KeyValue(none, none)) for _ in layers]
