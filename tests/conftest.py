@@ -135,16 +135,8 @@ def asinh_graph() -> Any:
 @pytest.fixture
 def tiny_graphs(asinh_graph, monkeypatch) -> None:
     """Any pointing network is exported as one operator: a real export takes a minute."""
-    from pflow.export.graphs import Export
-
-    def export(model: TrainedModel) -> Export:
-        return Export(
-            graphs={"encoder": asinh_graph},
-            how_to=("The inverse hyperbolic sine.",),
-            run={"detector": model.tokeniser.detector.name},
-        )
-
-    monkeypatch.setattr(importlib.import_module("pflow.export.folder"), "pointing_export", export)
+    folder = importlib.import_module("pflow.export.folder")
+    monkeypatch.setattr(folder, "pointing_graphs", lambda model, reconstructor: {"encoder": asinh_graph})
 
 
 @pytest.fixture(scope="session")

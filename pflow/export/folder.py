@@ -15,8 +15,8 @@ from pflow.checkpoint.format import EXPORT_FILES, EXPORT_FORMAT, GRAPHS, TOKENS,
 from pflow.checkpoint.load import TrainedModel
 from pflow.errors import ConfigError
 from pflow.export.convert import OPSET, check_graphs, to_onnx
-from pflow.export.graphs import Export, Graph, Loop
-from pflow.export.pointing.graphs import pointing_export
+from pflow.export.graphs import Graph, Loop
+from pflow.export.pointing.graphs import HOW_TO, constants, pointing_graphs
 from pflow.io.atomic import check_folder, replacing_folder
 from pflow.model.api import describe
 from pflow.model.pointing import PointingReconstructor
@@ -31,40 +31,39 @@ def export_model(model: TrainedModel, folder: str | Path, *, force: bool = False
     there, or ONNX Runtime computes something else than torch.
     """
     folder = check_folder(folder, replace=EXPORT_FILES, force=force)
-    export = _export(model)
+    graphs = _graphs(model)
     header = Header(
         version=VERSION,
         tokeniser=model.tokeniser,
         model=describe(model.reconstructor),
         calibration=model.calibration,
     )
-    metadata = {**export.run, "pflow_version": VERSION, "checkpoint_sha256": model.digest}
+    metadata = {**constants(model, graphs["encoder"]), "pflow_version": VERSION, "checkpoint_sha256": model.digest}
     with replacing_folder(folder, replace=EXPORT_FILES, force=force) as partial:
         inputs = {
             name: to_onnx(graph, partial / GRAPHS[name], metadata={**metadata, "graph": name})
-            for name, graph in export.graphs.items()
+            for name, graph in graphs.items()
         }
-        check_graphs(export.graphs, {name: partial / GRAPHS[name] for name in export.graphs})
+        check_graphs(graphs, {name: partial / GRAPHS[name] for name in graphs})
         description = {
             "format": EXPORT_FORMAT,
             "run": metadata,
-            "how_to": list(export.how_to),
+            "how_to": list(HOW_TO),
             "checkpoint": header.to_dict(),
             **{
                 name: {"file": GRAPHS[name], "opset": OPSET, **_tensors(graph, inputs[name])}
-                for name, graph in export.graphs.items()
+                for name, graph in graphs.items()
             },
             "sha256": {
-                GRAPHS[name]: hashlib.sha256((partial / GRAPHS[name]).read_bytes()).hexdigest()
-                for name in export.graphs
+                GRAPHS[name]: hashlib.sha256((partial / GRAPHS[name]).read_bytes()).hexdigest() for name in graphs
             },
         }
         text = json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False)
         (partial / TOKENS).write_text(text + "\n", encoding="utf-8")
-    return tuple(folder / name for name in (*(GRAPHS[graph] for graph in export.graphs), TOKENS))
+    return tuple(folder / name for name in (*(GRAPHS[graph] for graph in graphs), TOKENS))
 
 
-def _export(model: TrainedModel) -> Export:
+def _graphs(model: TrainedModel) -> dict[str, Graph | Loop]:
     """The graphs of a model."""
     if not hasattr(torch.onnx, "ops"):
         raise ConfigError(f"graphs need torch 2.13 (tested) or near it, and {torch.__version__} is installed")
@@ -74,7 +73,7 @@ def _export(model: TrainedModel) -> Export:
         raise ConfigError(
             f"{model.path} reads the geometry of any detector or decodes all tracks at once: graphs do not yet"
         )
-    return pointing_export(model)
+    return pointing_graphs(model, model.reconstructor)
 
 
 def _tensors(graph: Graph | Loop, inputs: Sequence[str]) -> dict[str, Any]:

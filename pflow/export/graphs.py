@@ -1,9 +1,9 @@
-"""Parts of an export of a trained model: graphs, example inputs to trace them, and instructions."""
+"""Graphs of a trained model, with example inputs to trace them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -82,28 +82,3 @@ class Loop:
             stopped = bool(outputs[STOP])
         joined = {name: torch.cat([row[name] for row in rows])[: len(rows) - 1] for name in rows[0]}
         return {"truncated": torch.tensor([not stopped]), **joined}
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Export:
-    """The graphs of a trained model, and how to use them."""
-
-    graphs: Mapping[str, Graph | Loop]
-    """``encoder``, ``decoder`` and, if there is one, ``refinement``; they are run in this order, for one event at a
-    time, and each reads outputs of those before it."""
-    how_to: Sequence[str]
-    """How to use them, step by step."""
-    run: Mapping[str, str]
-    """Constants for a host, which the files of the graphs hold too."""
-
-
-def specs(tensors: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> tuple[TensorSpec, ...]:
-    """Names, types and shapes of tensors; `axes` names their dynamic dimensions."""
-    return tuple(
-        TensorSpec(
-            name,
-            str(tensor.dtype).removeprefix("torch."),
-            tuple(axes.get(name, {}).get(i, size) for i, size in enumerate(tensor.shape)),
-        )
-        for name, tensor in tensors.items()
-    )

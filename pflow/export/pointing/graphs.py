@@ -6,6 +6,7 @@ import copy
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, cast
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from pflow.checkpoint.format import EXPORT_FORMAT
 from pflow.checkpoint.load import TrainedModel
-from pflow.export.graphs import Export, Graph, Loop, TensorSpec, specs
+from pflow.export.graphs import Graph, Loop, TensorSpec
 from pflow.export.pointing.encoder import EncoderGraph
 from pflow.export.pointing.refinement import RefinementGraph
 from pflow.export.pointing.step import DecoderStepGraph
@@ -67,14 +68,7 @@ HOW_TO = (
 """How to use the files, step by step."""
 
 
-def pointing_export(model: TrainedModel) -> Export:
-    """``encoder``, ``decoder`` and ``refinement`` of a model with a pointing network, and how to run them."""
-    graphs = _graphs(model, cast(PointingReconstructor, model.reconstructor))
-    inputs = tuple(spec.name for spec in graphs["encoder"].inputs)
-    return Export(graphs=graphs, how_to=HOW_TO, run=_metadata(model, inputs))
-
-
-def _metadata(model: TrainedModel, inputs: tuple[str, ...]) -> dict[str, str]:
+def constants(model: TrainedModel, encoder: Graph | Loop) -> dict[str, str]:
     """Constants that a host needs beside the graphs."""
     tokeniser = model.tokeniser
     detector = tokeniser.detector
@@ -88,13 +82,13 @@ def _metadata(model: TrainedModel, inputs: tuple[str, ...]) -> dict[str, str]:
         "subdetectors": ",".join(calorimeter.name for calorimeter in detector.calorimeters),
         "energy_above": repr(tokeniser.config.hit_energy_min),
         "tracks": str(int(bool(tokeniser.config.track_features))),
-        "known": ",".join(_known(model, inputs)),
+        "known": ",".join(_known(model, [spec.name for spec in encoder.inputs])),
         "classes": ",".join(CLASSES),
         "pdg": ",".join(map(str, tokeniser.pdg.codes)),
     }
 
 
-def _known(model: TrainedModel, inputs: tuple[str, ...]) -> list[str]:
+def _known(model: TrainedModel, inputs: Sequence[str]) -> list[str]:
     """The inputs whose numbers must be known: what cells and momenta are made of, and what features read."""
     config = model.tokeniser.config
     needed = {"hit_energy", "hit_position", "hit_subdetector", "track_momentum", "track_charge"}
@@ -105,8 +99,11 @@ def _known(model: TrainedModel, inputs: tuple[str, ...]) -> list[str]:
 
 
 @torch.no_grad()
-def _graphs(model: TrainedModel, reconstructor: PointingReconstructor) -> dict[str, Graph | Loop]:
-    """``encoder``, ``decoder`` and ``refinement`` of a model, which is not changed."""
+def pointing_graphs(model: TrainedModel, reconstructor: PointingReconstructor) -> dict[str, Graph | Loop]:
+    """``encoder``, ``decoder`` and ``refinement`` of a model, which is not changed.
+
+    They are run in this order, for one event at a time, and each reads outputs of those before it.
+    """
     decoding = cast(PointingDecodingConfig, reconstructor.decoding)
     network = copy.deepcopy(reconstructor.network).cpu().eval().requires_grad_(False)
     encoder, step = EncoderGraph(model, network, decoding), DecoderStepGraph(network, decoding)
@@ -139,8 +136,14 @@ def _graph(
     module: Any, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], first_axes: Mapping[str, str | None]
 ) -> Graph:
     def described(tensors: Mapping[str, Tensor]) -> tuple[TensorSpec, ...]:
-        labels = {name: enumerate(_axes(name, first_axes)) for name in tensors}
-        return specs(tensors, {name: {i: label for i, label in own if label} for name, own in labels.items()})
+        return tuple(
+            TensorSpec(
+                name,
+                str(tensor.dtype).removeprefix("torch."),
+                tuple(label or size for label, size in zip_longest(_axes(name, first_axes), tensor.shape)),
+            )
+            for name, tensor in tensors.items()
+        )
 
     return Graph(module=module, example=tuple(inputs.values()), inputs=described(inputs), outputs=described(outputs))
 
