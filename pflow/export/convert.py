@@ -128,6 +128,7 @@ def _simplified(model: ir.Model) -> Any:
     """The model without operators that are constant, repeated or without effect."""
     for _ in range(2):
         optimizer.fold_constants(model)
+        passes.ShapeInferencePass()(model)
         _count_axes_from_front(model)
         rewriter.rewrite(model, RULES)
         optimizer.remove_unused_nodes(model)
