@@ -26,8 +26,7 @@ from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 
 import pflow.model
 from pflow.checkpoint.load import read_checkpoint
-from pflow.cli.main import VERBS
-from pflow.cli.options import nearest_options
+from pflow.cli.options import VERBS, nearest_options
 from pflow.config import config_dir, load_yaml, resolve
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, PflowError

@@ -1,4 +1,4 @@
-"""Options that verbs share: each is named, typed and explained once, here."""
+"""The verbs, and the options that they share: each is named, typed and explained once, here."""
 
 from __future__ import annotations
 
@@ -12,6 +12,23 @@ if TYPE_CHECKING:
     from pflow.io.open import ReadOptions
 
 N = TypeVar("N", int, float)
+
+VERBS = {
+    "fit": "train a model: pflow fit --config gamma1 --data.train FILE --data.val FILE",
+    "validate": "losses and errors of a checkpoint on the validation files",
+    "test": "losses and errors of a checkpoint on the test files",
+    "recipe": "train a model in stages and calibrate it: pflow recipe photon --data-dir g4 --output runs/photon",
+    "inspect": "show what a file holds, or what an output or a model was made from, and the command that repeats it",
+    "detector": "draft the description of the detector that a file is from, for --detector",
+    "convert": "turn the first paper's HDF5 files into ROOT files",
+    "overlay": "join events of several files into one each: pile-up, background, large events",
+    "reconstruct": "turn events into particles with a trained model: ROOT file in, ROOT file out",
+    "evaluate": "compare reconstructed particles with the truth: metrics, table, plots, report",
+    "display": "draw an event: a figure, or an interactive page",
+    "calibrate": "choose decoding options and calibrate the uncertainties of a model on validation files",
+    "export": "write a model as ONNX for inference from C++, or its weights alone",
+}
+"""Verbs with one line of help. `pflow.cli.main` imports ``pflow.cli.VERB`` when it runs."""
 
 
 def at_least(smallest: N) -> Callable[[str], N]:

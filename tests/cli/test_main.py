@@ -5,7 +5,8 @@ from importlib.metadata import version
 
 import pytest
 
-from pflow.cli.main import EXIT_CODES, LIGHTNING, VERBS, main
+from pflow.cli.main import EXIT_CODES, LIGHTNING, main
+from pflow.cli.options import VERBS
 from pflow.errors import InputError, OutputError
 
 

@@ -4,8 +4,8 @@ from importlib import import_module
 import pytest
 
 from pflow.calibration.decoding_options import CRITERIA
-from pflow.cli.main import LIGHTNING, VERBS
-from pflow.cli.options import OPTIONS, add_options, at_least
+from pflow.cli.main import LIGHTNING
+from pflow.cli.options import OPTIONS, VERBS, add_options, at_least
 from pflow.event.truth import RULES
 from pflow.io.particles_root import FORMATS
 from pflow.metrics.match import COSTS
