@@ -113,8 +113,7 @@ class ModelNames(list[str]):
         rows: list[tuple[str, ...]] = [("name", "detector", "reads", "for")]
         for name in self:
             tokens = json.loads((weights_dir() / name / "model.json").read_text("utf-8"))["tokeniser"]
-            config = tokens.get("config") or tokens["recipe"]
-            reads = "hits, tracks" if config["track_features"] else "hits"
+            reads = "hits, tracks" if tokens["config"]["track_features"] else "hits"
             paragraph = (weights_dir() / name / "README.md").read_text("utf-8").split("\n\n")[1]
             purpose = re.split("[:;.] ", " ".join(paragraph.split()))[0]
             rows.append((name, tokens["detector"]["name"], reads, purpose))

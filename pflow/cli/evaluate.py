@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pflow.cli.options import add_file_options, add_option, read_options, truth_options
+from pflow.cli.options import OPTIONS, add_file_options, add_option, read_options, truth_options
 
 if TYPE_CHECKING:
     from pflow.metrics.evaluation import EvaluationResult
@@ -39,21 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "with the same NAME for several files",
     )
     add_option(parser, "collection")
-    of_model = "(default: as the model was trained)"
-    add_option(parser, "rule", default=None, help=f"truth rule: which true particles are targets {of_model}")
-    add_option(parser, "min-energy", default=None, help=f"smallest energy of a target {of_model}")
-    add_option(
-        parser,
-        "stable-status",
-        default=None,
-        help=f"generator status of stable particles under rule stable {of_model}",
-    )
-    add_option(
-        parser,
-        "invisible",
-        default=None,
-        help=f"PDG codes of further particles that no detector sees, beside neutrinos and the like {of_model}",
-    )
+    for name in ("rule", "min-energy", "stable-status", "invisible"):
+        text = OPTIONS[name]["help"].partition(" (default")[0]
+        add_option(parser, name, default=None, help=f"{text} (default: as the model was trained)")
     add_option(parser, "ignore-tracks")
     parser.add_argument(
         "--match",

@@ -68,24 +68,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Reconstruct the files, show progress on the error stream, and print what was written."""
+    from rich import progress as bar
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     from pflow.inference.files import reconstruct_files
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (bar.TextColumn("{task.description}"), bar.BarColumn(), bar.MofNCompleteColumn())
+    times = (bar.TimeElapsedColumn(), bar.TimeRemainingColumn())
     # Chunks take long: estimate the speed from the last hour, not from the last half minute.
     console = Console(stderr=True)
     hidden = args.quiet or not console.is_terminal
-    with Progress(*columns, *times, console=console, disable=hidden, speed_estimate_period=3600) as progress:
+    with bar.Progress(*columns, *times, console=console, disable=hidden, speed_estimate_period=3600) as progress:
         task = progress.add_task("reconstructing", total=None)
         options = {name: value for name, value in vars(args).items() if name not in ("inputs", "quiet", "verbose")}
         try:
