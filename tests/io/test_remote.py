@@ -16,7 +16,7 @@ import pytest
 from pflow.data.files import FileOptions, read_chunks, survey
 from pflow.errors import InputError
 from pflow.inference.files import reconstruct_files
-from pflow.io import remote
+from pflow.io import root
 from pflow.io.open import open_events, read_events
 from pflow.io.particles_root import read_provenance, read_reco
 
@@ -69,7 +69,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def served(sample_dir, monkeypatch):
     """URL of the file, and the handler."""
-    monkeypatch.setattr(remote, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(root, "FIRST_WAIT", 0.01)
 
     class Own(Handler):
         content = (sample_dir / NAME).read_bytes()
@@ -126,7 +126,7 @@ def test_a_connection_that_stays_broken_is_an_input_error(served, on_error):
 
 
 def test_a_missing_file_is_not_tried_again(served, monkeypatch):
-    monkeypatch.setattr(remote, "FIRST_WAIT", 1e6)
+    monkeypatch.setattr(root, "FIRST_WAIT", 1e6)
     with pytest.raises(InputError, match="cannot be opened as a remote file: FileNotFoundError"):
         open_events(served[0].replace(NAME, "other.root"))
 
