@@ -36,7 +36,7 @@ def attend_by_scan(
     if not torch.compiler.is_compiling():
         return attend_nearby(query, key, value, directions, strength)
     queries, keys, values = list(query.unbind(1)), list(key.unbind(1)), list(value.unbind(1))
-    starts, stops = slices_nearby(query, key, directions, strength).unbind()  # [H, B] each
+    starts, stops = slices_nearby(query, key, directions, strength)[0].unbind()  # [H, B] each
     slices, widths = [], []
     sliced = [int(of_head > MAX_WIDE) for of_head in strengths]
     precise = [of_head if of_head > MAX_SINGLE else 0.0 for of_head in strengths]

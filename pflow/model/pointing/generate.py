@@ -19,9 +19,9 @@ from pflow.model.api import GeneratedParticles
 from pflow.model.common.cache import Compaction, KVCache
 from pflow.model.common.decode import DecodedSequence, decode
 from pflow.model.pointing.config import PointingDecodingConfig
-from pflow.model.pointing.geometry import EncodedSource, gather
+from pflow.model.pointing.geometry import EncodedSource, Tables, gather
 from pflow.model.pointing.network import PointingNetwork
-from pflow.model.pointing.pairs import PairList
+from pflow.model.pointing.pairs import PairList, Pairs, PairsOfOne
 from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
 from pflow.model.pointing.shower_directions import with_front_direction
 from pflow.model.pointing.step import Pointed, State, TrackParticles, candidates, emit, emit_tracks, point
@@ -82,11 +82,14 @@ class BatchDecoder:
         self.caches = [KVCache() for _ in network.decoder.stack.layers]
         self.on_cpu = source.states.device.type == "cpu"
         self.memory = network.decoder.project(source.states)
-        self.source, self.tables = source, source.tables()
+        items = source.items  # in the precision in which each step reads them
+        items = items._replace(direction=items.direction.double(), sums=items.sums.double())
+        self.source = source._replace(items=items)
+        self.tables = self._make_tables()
         self.state = State.first(network, self.tables, len(source.states))
         self.tracks: TrackParticles | None = None
         if network.decoder.embed_track is not None:
-            self.tracks = emit_tracks(network, source, self.tables, self.memory)
+            self.tracks = emit_tracks(network, self.source, self.tables, self.memory)
             self.state, self.limits = self.tracks.state, (self.limits - n_tracks).clamp(min=0)
         self.pointed: Pointed
         self.selected: Tensor | None = None  # [B', 1, M]
@@ -109,7 +112,7 @@ class BatchDecoder:
         if self.selected is not None:
             self.selected = compaction.apply(self.selected)
         self.source, self.state = self.source.change(compaction.apply), self.state.compact(compaction)
-        self.tables = self.source.tables()
+        self.tables = self._make_tables()
         self.memory = self.memory.compact(compaction)
         for cache in self.caches:
             cache.compact(compaction)
@@ -117,9 +120,20 @@ class BatchDecoder:
     def emit(self, sizes: Sequence[int]) -> dict[str, Tensor]:
         """Decode one particle of each event."""
         chosen = self._candidates() if self.selected is None else self.selected
-        pairs = PairList.where(chosen, *sizes)
+        pairs: Pairs
+        if self.on_cpu and len(chosen) == 1:
+            pairs = PairsOfOne(chosen.flatten().nonzero().squeeze(1))
+        else:
+            pairs = PairList.where(chosen, *sizes)
         self.state, row = emit(self.network, self.tables, self.state, self.pointed, pairs, self.decoding)
         return row
+
+    def _make_tables(self) -> Tables:
+        """Tables of the source; on a CPU, which is not waited for, without masks where there is no padding."""
+        tables, tokens, items = self.source.tables(), self.source.tokens.mask, self.source.items.mask
+        if self.on_cpu and tokens.all() and items.all():
+            return tables._replace(token_mask=None, item_mask=None)
+        return tables
 
     def _candidates(self) -> Tensor:
         return candidates(self.tables, self.state, self.pointed).view(len(self.pointed.seed), 1, self.tables.n_items)

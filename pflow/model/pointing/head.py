@@ -228,10 +228,13 @@ class ParticleHead(nn.Module):
         if self.track_identity is not None:
             pdg_logits = self.track_identity(pdg_logits, proxies, track.is_track)
         if pdg is None:
-            is_electron = self.get_buffer("charged") & (self.get_buffer("masses") < MAX_ELECTRON_MASS)
-            pdg = (pdg_logits + electron_log_odds * is_electron if electron_log_odds else pdg_logits).argmax(-1)
+            logits = pdg_logits
+            if electron_log_odds:
+                is_electron = self.get_buffer("charged") & (self.get_buffer("masses") < MAX_ELECTRON_MASS)
+                logits = logits + electron_log_odds * is_electron
+            pdg = logits.argmax(-1)
 
-        charged = self.get_buffer("charged")[pdg][:, None]
+        charged = self.get_buffer("charged").index_select(0, pdg)[:, None]
         by_track = charged & (track.momentum > 0)
         direction_log_sigma = corrections.direction_log_sigma.clamp(*DIRECTION_LOG_SIGMA)
         log_energy = _base_energy(proxies, corrections.trust).log() + CORRECTION_UNIT * corrections.energy
@@ -245,7 +248,7 @@ class ParticleHead(nn.Module):
         direction = _corrected_direction(directions, direction_trust, corrections.angles, direction_log_sigma)
         if direction_correction is not None:
             direction = direction_correction(features, direction, proxies.showers, pairs)
-        mass = self.get_buffer("masses")[pdg][:, None]
+        mass = self.get_buffer("masses").index_select(0, pdg)[:, None]
         track_energy = torch.sqrt(track.momentum.square() + mass.square()).clamp(min=1e-6)
         particles = Particles(
             pdg=pdg_logits,

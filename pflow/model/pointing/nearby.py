@@ -32,6 +32,10 @@ STEP = 16
 LOG_ROUNDING = 26.0 * math.log(2.0)
 """Minus the logarithm of the largest fraction of a token's attention that may be left out: 1/4 of the rounding."""
 
+MIN_DEPTH = 60.0
+"""How far below zero the preference for directions counts at least: much farther, and the weights would be denormal
+numbers, with which a CPU computes many times as slowly."""
+
 MARGIN = 1e-3
 """Added to the angle within which tokens count: near an axis, angles from cosines are rounded to 4e-4 rad."""
 
@@ -73,11 +77,13 @@ def _jet_axis(unit: Tensor) -> Tensor:
 
 def nearness_of(unit: Tensor, others: Tensor) -> Tensor:
     """n_i . n_j - 1 of unit vectors double [..., R, 3] and [..., S, 3], computed in double; float32 [..., R, S]."""
-    return (unit @ others.transpose(-1, -2) - 1.0).float()
+    return (unit @ others.transpose(-1, -2)).sub_(1.0).float()
 
 
-def slices_nearby(query: Tensor, key: Tensor, directions: Directions, strength: Tensor) -> Tensor:
+def slices_nearby(query: Tensor, key: Tensor, directions: Directions, strength: Tensor) -> tuple[Tensor, Tensor]:
     """First token that counts, and the one after the last, for each head and block of tokens, int64 [2, H, B].
+
+    Beside it the preference for directions, below zero, from which a token does not count, float [H].
 
     Of queries and keys [S, H, K], in the order of the directions, and strengths [H]. The weight of a token at the
     distance d is at most exp(|q| max |k| - q . k - lambda d^2 / 2) times the token's weight for itself (key k),
@@ -93,7 +99,7 @@ def slices_nearby(query: Tensor, key: Tensor, directions: Directions, strength: 
     every, reach = angle[::STEP], reach[:, None]
     n_before = (every < (begin - reach)[..., None]).long().sum(2)  # [H, B]
     n_within = (every <= (end + reach)[..., None]).long().sum(2)
-    return STEP * torch.stack([(n_before - 1).clamp(min=0), n_within])
+    return STEP * torch.stack([(n_before - 1).clamp(min=0), n_within]), excess
 
 
 def attend_nearby(query: Tensor, key: Tensor, value: Tensor, directions: Directions, strength: Tensor) -> Tensor:
@@ -101,8 +107,9 @@ def attend_nearby(query: Tensor, key: Tensor, value: Tensor, directions: Directi
 
     Of queries and keys [S, H, K] and values [S, H, D], in the order of the directions, and strengths [H].
     """
-    starts, stops = slices_nearby(query, key, directions, strength).tolist()
-    factors, near = strength.tolist(), directions.near
+    slices, depth = slices_nearby(query, key, directions, strength)
+    (starts, stops), near = slices.tolist(), directions.near
+    factors, lowest = strength.tolist(), (depth.clamp(min=MIN_DEPTH) / -strength).tolist()
     queries, keys, values = query.unbind(1), [of_head.t() for of_head in key.unbind(1)], value.unbind(1)
     attended = []
     for block, row in enumerate(range(0, len(query), ROWS)):
@@ -116,7 +123,7 @@ def attend_nearby(query: Tensor, key: Tensor, value: Tensor, directions: Directi
         for head, factor in enumerate(factors):
             start, stop = starts[head][block], stops[head][block]
             nearby = nearness[:, start - begin : stop - begin]
-            logits = torch.addmm(nearby, queries[head][rows], keys[head][:, start:stop], beta=factor)
+            logits = nearby.clamp(min=lowest[head]).addmm_(queries[head][rows], keys[head][:, start:stop], beta=factor)
             of_heads.append(logits.softmax(-1) @ values[head][start:stop])
         attended.append(torch.cat(of_heads, dim=1))
     return torch.cat(attended)
