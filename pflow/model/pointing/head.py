@@ -298,9 +298,9 @@ def _corrected_direction(directions: Sequence[Tensor], trust: Tensor, angles: Te
     would be as large as the sigma is small.
     """
     logits = torch.cat([torch.zeros_like(log_sigma), trust], dim=1)
-    weights = torch.split(logits.softmax(-1), 1, dim=1)
+    weights = logits.softmax(-1).chunk(len(directions), dim=1)
     weighted = [weight * direction for weight, direction in zip(weights, directions, strict=True)]
     mean = normalise(sum(weighted[1:], weighted[0]))
     theta, phi = tangent_basis(mean)
-    off_theta, off_phi = torch.split(log_sigma.exp().detach() * angles, 1, dim=1)
+    off_theta, off_phi = (log_sigma.exp().detach() * angles).chunk(2, dim=1)
     return normalise(mean + off_theta * theta + off_phi * phi)

@@ -61,9 +61,11 @@ class Directions:
         return cls(unit.index_select(0, order), angle), order
 
     @functools.cached_property
-    def near(self) -> Tensor | None:
-        """`nearness_of` all directions float [S, S], unless they are too many."""
-        return nearness_of(self.unit, self.unit) if len(self.unit) ** 2 <= MAX_NEARNESS else None
+    def near(self) -> list[Tensor] | None:
+        """`nearness_of` each block of directions and all, float [R, S], unless they are too many."""
+        if len(self.unit) ** 2 > MAX_NEARNESS:
+            return None
+        return [nearness_of(rows, self.unit) for rows in self.unit.split(ROWS)]
 
 
 def _jet_axis(unit: Tensor) -> Tensor:
@@ -119,7 +121,7 @@ def attend_nearby(query: Tensor, key: Tensor, value: Tensor, directions: Directi
             end = max(stop[block] for stop in stops)
             nearness = nearness_of(directions.unit[rows], directions.unit[begin:end])
         else:
-            nearness = near[rows]
+            nearness = near[block]
         for head, factor in enumerate(factors):
             start, stop = starts[head][block], stops[head][block]
             nearby = nearness[:, start - begin : stop - begin]

@@ -114,8 +114,8 @@ class PairwiseMessages(nn.Module):
         ]
         geometry = self.geometry(torch.cat(features, dim=-1).to(x.dtype))
         receivers, senders = self.receiver(x).flatten(0, 1), self.sender(x).flatten(0, 1)
-        message = receivers.index_select(0, to) + senders.index_select(0, by) + geometry
-        weighted = gelu(message) * (-angle / RANGE).exp().to(x.dtype)[:, None]
+        message = receivers.index_select(0, to).add_(senders.index_select(0, by)).add_(geometry)
+        weighted = gelu(message).mul_((-angle / RANGE).exp().to(x.dtype)[:, None])
         total = weighted.new_zeros(x.shape).flatten(0, 1).index_add(0, to, weighted)
         return self.out(total.view_as(x))  # type: ignore[no-any-return]
 

@@ -128,11 +128,11 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
     sums = showers.sums
     energy, track_energy = sums.energy, sums.track_energy
 
-    along_tracks = normalise(sums.momentum + 1e-6 * seed_unit)
-    centre, linear = normalise(showers.centre), normalise(showers.linear_centre)
+    towards = normalise(torch.stack([sums.momentum + 1e-6 * seed_unit, showers.centre, showers.linear_centre]))
+    along_tracks, centre, _ = towards.unbind()
     direction = _between(along_tracks, centre, presence)
-    linear = _between(direction, linear, presence)
-    by_tracks = _between(direction, along_tracks, ramp_up(track_energy, TRACK_MOMENTUM, width=TRACK_MOMENTUM_WIDTH))
+    of_tracks_alone = ramp_up(track_energy, TRACK_MOMENTUM, width=TRACK_MOMENTUM_WIDTH)
+    by_tracks, linear = _between(direction, towards[::2], torch.stack([of_tracks_alone, presence])).unbind()
     theta, phi = tangent_basis(direction)
 
     mean_along = (showers.linear_centre * direction).sum(1, keepdim=True)
@@ -163,5 +163,5 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
 
 
 def _between(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
-    """Unit vectors [N, 3]: `a` where the weight float [N, 1] of `b` is 0, `b` where it is 1."""
+    """Unit vectors [..., 3]: `a` where the weight float [..., 1] of `b` is 0, `b` where it is 1."""
     return normalise(a + weight * (b - a))
