@@ -18,6 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "says how to use them, for C++; weights: model.safetensors and model.json, a checkpoint for pflow (default: "
         "onnx)",
     )
+    add_option(
+        parser,
+        "detector",
+        help="built-in name or YAML file of the detector that graphs are for, of a model for any detector (default: "
+        "the training's)",
+    )
     add_option(parser, "output", metavar="DIR", help="folder to make")
     add_option(parser, "force", help="replace the folder of an earlier export in the same format")
 
@@ -40,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
             raise missing_package(str(error.name), "graphs for C++", extra="export") from error
 
         check_folder(args.output, replace=EXPORT_FILES, force=args.force)  # before the model is loaded
-        written = export_model(load_model(args.checkpoint), args.output, force=args.force)
+        written = export_model(load_model(args.checkpoint), args.output, detector=args.detector, force=args.force)
     for path in written:
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0

@@ -86,8 +86,7 @@ def merge_hits(events: Events, merge: Merge, *, with_time: bool = True, depth: V
     """
     counts = jagged.count(events.hits)
     event = jagged.event_index(counts)
-    steps = None if depth is None or not merge.depth else _floor(depth / merge.depth)
-    cells = cells_of(jagged.columns(events.hits), Grid.of(events.detector, merge), steps)
+    cells = cells_of(jagged.columns(events.hits), Grid.of(events.detector, merge), depth)
     group, first_hit = equal_rows(event, *cells)
     n_cells = np.bincount(event[first_hit], minlength=len(counts))
     cell_of = group - np.repeat(jagged.offsets(n_cells)[:-1], counts)
@@ -131,6 +130,7 @@ class Grid:
     barrel: npt.NDArray[np.bool_]
     alone: npt.NDArray[np.bool_]  # whether hits are not merged
     layers: int  # summed together
+    depth: float  # summed together in place of layers; 0: layers
 
     @classmethod
     def of(cls, detector: Detector, merge: Merge) -> Grid:
@@ -145,14 +145,15 @@ class Grid:
             barrel=np.array([calorimeter.region == "barrel" for calorimeter in detector.calorimeters]),
             alone=np.array([kind not in sizes for kind in kinds]),
             layers=merge.layers,
+            depth=merge.depth,
         )
 
 
-def cells_of(hits: Mapping[str, Any], grid: Grid, steps: Any = None) -> tuple[Any, ...]:
+def cells_of(hits: Mapping[str, Any], grid: Grid, depth: Any = None) -> tuple[Any, ...]:
     """Coarse cell of each hit: subdetector, depth, two numbers in the surface; int64 [N], arrays or tensors.
 
-    Where hits of some calorimeters stay alone, a fifth column has their number, from 1, and 0 of other hits. The depth
-    is by layer, or in given `steps`.
+    Where hits of some calorimeters stay alone, a fifth column has their number, from 1, and 0 of other hits. The
+    `depth` of the hits, float64 [N], is needed where the cells are cut in depth and not in layers.
     """
     x, y, z = (double(hits[f"position.{axis}"]) for axis in "xyz")
     xp, subdetector = namespace(x), integer(hits["subdetector"])
@@ -160,10 +161,11 @@ def cells_of(hits: Mapping[str, Any], grid: Grid, steps: Any = None) -> tuple[An
     in_phi = _floor(xp.arctan2(y, x) / (2 * np.pi) * sectors) % sectors
     first = xp.where(barrel, in_phi, _floor(x / size))
     second = _floor(xp.where(barrel, z, y) / size)
-    if steps is None:
-        layer = integer(hits["layer"])
-        depth = _floor(xp.where(barrel, xp.hypot(x, y), xp.abs(z)) / size)
-        steps = xp.where(layer < 0, -1 - depth, layer // grid.layers)
+    if depth is not None and grid.depth:
+        steps = _floor(depth / grid.depth)
+    else:
+        layer, place = integer(hits["layer"]), xp.where(barrel, xp.hypot(x, y), xp.abs(z))
+        steps = xp.where(layer < 0, -1 - _floor(place / size), layer // grid.layers)
     # Both endcaps are one subdetector: the sign of z tells them apart, and twice the depth leaves room for it.
     cells = (subdetector, 2 * steps + integer(~barrel & (z < 0)), first, second)
     if not grid.alone.any():

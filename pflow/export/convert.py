@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pflow.errors import ConfigError
 from pflow.export.attention_scan import expand_attention
-from pflow.export.graphs import INITIAL, LAST, NEXT, ROW, STOP, Graph, Loop, TensorSpec
+from pflow.export.graphs import BEFORE, INITIAL, LAST, NEXT, ROW, STOP, Graph, Loop, TensorSpec
 from pflow.export.operators import translations
 
 OPSET = 18
@@ -207,7 +207,10 @@ def _in_loop(model: Any, loop: Loop) -> Any:
     made += [make.make_node("Loop", given, final, body=body), make.make_node("Not", ["ended"], ["truncated"])]
     for row in rows:  # [n + 1, 1, ...]
         made.append(make.make_node("Slice", [f"all_{row}", "zero", "last", "zero"], [f"kept_{row}"]))
-        made.append(make.make_node("Squeeze", [f"kept_{row}", "one"], [row.removeprefix(ROW)]))
+        name = row.removeprefix(ROW)
+        made.append(make.make_node("Squeeze", [f"kept_{row}", "one"], [f"decoded_{name}" if loop.before else name]))
+        if loop.before:
+            made.append(make.make_node("Concat", [BEFORE + name, f"decoded_{name}"], [name], axis=0))
 
     graph = make.make_graph(made, "decoder", _info(loop.inputs), _info(loop.outputs), initializer=constants)
     return make.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)

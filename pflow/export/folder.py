@@ -20,16 +20,28 @@ from pflow.export.pointing.graphs import HOW_TO, constants, pointing_graphs
 from pflow.io.atomic import check_folder, replacing_folder
 from pflow.model.api import describe
 from pflow.model.pointing import PointingReconstructor
+from pflow.physics.detector import Detector, load_detector
 from pflow.version import VERSION
 
 
-def export_model(model: TrainedModel, folder: str | Path, *, force: bool = False) -> tuple[Path, ...]:
+def export_model(
+    model: TrainedModel, folder: str | Path, *, detector: str | Path | Detector | None = None, force: bool = False
+) -> tuple[Path, ...]:
     """Write a model as ``encoder.onnx``, ``decoder.onnx``, for some ``refinement.onnx``, and ``tokens.json``.
 
     Returns the paths. The folder appears only when it is complete; one that exists must be empty, or with `force` hold
-    nothing but an earlier export. ConfigError: there are no graphs of this architecture, the folder cannot be made
-    there, or ONNX Runtime computes something else than torch.
+    nothing but an earlier export. `detector`, by default the training's, is what the graphs of a model for any detector
+    are for. ConfigError: there are no graphs of this architecture, the folder cannot be made there, the model is for
+    another detector, or ONNX Runtime computes something else than torch.
     """
+    if detector is not None:
+        detector = load_detector(detector)
+        if differing := model.tokeniser.other_geometry(detector):
+            raise ConfigError(
+                f"{model.path} was trained on detector '{model.tokeniser.detector.name}', from which '{detector.name}' "
+                f"differs in {', '.join(differing)}"
+            )
+        model = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, detector=detector))
     folder = check_folder(folder, replace=EXPORT_FILES, force=force)
     graphs = _graphs(model)
     header = Header(
@@ -69,10 +81,6 @@ def _graphs(model: TrainedModel) -> dict[str, Graph | Loop]:
         raise ConfigError(f"graphs need torch 2.13 (tested) or near it, and {torch.__version__} is installed")
     if not isinstance(model.reconstructor, PointingReconstructor):
         raise ConfigError(f"{model.path} is a {type(model.reconstructor).__name__}: only pointing networks have graphs")
-    if model.tokeniser.config.geometry or model.reconstructor.network_config.parallel_tracks:
-        raise ConfigError(
-            f"{model.path} reads the geometry of any detector or decodes all tracks at once: graphs do not yet"
-        )
     return pointing_graphs(model, model.reconstructor)
 
 

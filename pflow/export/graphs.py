@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-LAST, NEXT, ROW, INITIAL, STOP = "last_", "next_", "row_", "initial_", "stop"
+LAST, NEXT, ROW, INITIAL, BEFORE, STOP = "last_", "next_", "row_", "initial_", "before_", "stop"
 """Beginnings of names, and the name of the output that ends the loop."""
 
 
@@ -47,6 +47,8 @@ class Loop:
     reads, and rows ``row_NAME`` [1, ...]. Its other inputs are the same for all steps."""
     axis: str
     """Name of the axis that counts rows."""
+    before: str = ""
+    """Name of the axis of rows ``before_NAME``, inputs that come before those of all steps; empty: there are none."""
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -57,7 +59,12 @@ class Loop:
             else spec
             for spec in self.step.inputs
         )
-        return (*renamed, TensorSpec("limit", "int64", (1,)))
+        rows = [spec for spec in self.step.outputs if spec.name.startswith(ROW) and self.before]
+        before = (
+            dataclasses.replace(spec, name=spec.name.replace(ROW, BEFORE, 1), shape=(self.before, *spec.shape[1:]))
+            for spec in rows
+        )
+        return (*renamed, *before, TensorSpec("limit", "int64", (1,)))
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
@@ -81,4 +88,6 @@ class Loop:
             state = {name.replace(NEXT, LAST, 1): value for name, value in outputs.items() if name.startswith(NEXT)}
             stopped = bool(outputs[STOP])
         joined = {name: torch.cat([row[name] for row in rows])[: len(rows) - 1] for name in rows[0]}
+        if self.before:
+            joined = {name: torch.cat([values[BEFORE + name], column]) for name, column in joined.items()}
         return {"truncated": torch.tensor([not stopped]), **joined}

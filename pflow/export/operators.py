@@ -18,6 +18,7 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     aten = torch.ops.aten
     return {
         aten.hypot.default: _hypot,
+        aten.cos.default: _cos,
         aten.atan2.default: _atan2,
         aten.asinh.default: _asinh,
         aten.gelu.default: _gelu,
@@ -43,6 +44,10 @@ def _scalar_tensor(value: Any, dtype: int = ir.DataType.FLOAT, **_: Any) -> Any:
 
 def _hypot(x: Any, y: Any) -> Any:
     return op.Sqrt(op.Add(op.Mul(x, x), op.Mul(y, y)))
+
+
+def _cos(x: Any) -> Any:
+    return op.Sin(op.Add(x, _constant(math.pi / 2, x)))
 
 
 def _atan2(y: Any, x: Any) -> Any:

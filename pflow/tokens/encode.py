@@ -16,9 +16,8 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.merge_hits import merge_hits
 from pflow.event.truth import Targets, select_targets
-from pflow.physics.geometry import kind_index
 from pflow.tokens.config import PARTS, TokenConfig
-from pflow.tokens.features import FEATURES, feature_columns
+from pflow.tokens.features import FEATURES, columns_of, feature_columns, kind_and_depth
 from pflow.tokens.readout import make_readout
 from pflow.tokens.scale import Normaliser
 from pflow.tokens.tokens import Tokens
@@ -87,7 +86,7 @@ def encode(
             token=selection.token,
             use_tracks=use_tracks,
             targets=targets,
-            depth=selection.depth,
+            measured=selection.measured,
         )
         arrays |= readout
         offsets |= more
@@ -113,13 +112,13 @@ def _features(
 class _Selection(NamedTuple):
     """Of N hits: `tokens`, events of one hit a token; is_kept bool [N]; token int64 [number kept].
 
-    depth, float64 [number kept], is as of `pflow.physics.geometry.Depths.of_kinds`, None where it is not asked for.
+    `measured` is `kind_and_depth` of the hits kept, None where the configuration does not ask for it.
     """
 
     tokens: Events
     is_kept: npt.NDArray[np.bool_]
     token: npt.NDArray[np.int64]
-    depth: npt.NDArray[np.float64] | None
+    measured: tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]] | None
 
 
 def _select(events: Events, config: TokenConfig, with_time: bool = True) -> _Selection:
@@ -127,21 +126,12 @@ def _select(events: Events, config: TokenConfig, with_time: bool = True) -> _Sel
     # Most often every hit is above the threshold; then nothing is copied.
     hits = events.hits if flat.all() else events.hits[jagged.unflatten(flat, jagged.count(events.hits))]
     selected = dataclasses.replace(events, hits=hits, hit_links=None)
-    depth = hit_depth(selected) if config.geometry else None
+    measured = kind_and_depth(columns_of(selected, "hits"), events.detector) if config.geometry else None
     if config.merge is None:
-        return _Selection(selected, flat, jagged.local_index(jagged.count(selected.hits)), depth)
+        return _Selection(selected, flat, jagged.local_index(jagged.count(selected.hits)), measured)
+    depth = None if measured is None else measured[1]
     merged = merge_hits(selected, config.merge, with_time=with_time, depth=depth)
-    return _Selection(dataclasses.replace(selected, hits=merged.hits), flat, jagged.flat(merged.cell_of), depth)
-
-
-def hit_depth(events: Events) -> npt.NDArray[np.float64]:
-    """Depth of all hits by the measure of their calorimeter's kind, float64 [N]."""
-    columns = jagged.columns(events.hits)
-    geometry, row = events.geometries("hits")
-    position = (columns[f"position.{axis}"].astype(np.float64) for axis in "xyz")
-    depths = geometry.depths(row, columns["subdetector"], *position)
-    depth: npt.NDArray[np.float64] = depths.of_kinds(kind_index(events.detector)[columns["subdetector"]])
-    return depth
+    return _Selection(dataclasses.replace(selected, hits=merged.hits), flat, jagged.flat(merged.cell_of), measured)
 
 
 def _targets(events: Events, config: TokenConfig) -> Targets:

@@ -14,7 +14,7 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.physics.arrays import constant, double, namespace
 from pflow.physics.detector import Detector
-from pflow.physics.geometry import Depths, Geometry
+from pflow.physics.geometry import Depths, Geometry, kind_index
 from pflow.physics.kinematics import impact_parameters
 
 Values = Any
@@ -110,15 +110,30 @@ def _geometry(columns: Columns, detector: Detector, like: Values) -> tuple[Geome
     return geometry
 
 
+def _depths(columns: Columns, detector: Detector) -> Depths:
+    """Where the hits lie in their calorimeters, computed once."""
+    if "depths" not in columns:
+        x, y, z = (double(columns[f"position.{key}"]) for key in _XYZ)
+        geometry, row = _geometry(columns, detector, x)
+        columns["depths"] = geometry.depths(row, columns["subdetector"], x, y, z)
+    depths: Depths = columns["depths"]
+    return depths
+
+
+def kind_and_depth(columns: Columns, detector: Detector) -> tuple[Any, Any]:
+    """Kind of each hit's calorimeter, an index into `pflow.physics.detector.KINDS`, and its depth by that measure.
+
+    int64 and float64 [N], see `pflow.physics.geometry.Depths.of_kinds`; `columns` as of `Feature.compute`.
+    """
+    kind = constant(kind_index(detector), like=columns["subdetector"])[columns["subdetector"]]
+    return kind, double(_depths(columns, detector).of_kinds(kind))
+
+
 def _depth(description: str, value: Callable[[Depths], Values], transform: str = "identity") -> Feature:
     """Of where a hit lies in its calorimeter."""
 
     def compute(columns: Columns, detector: Detector) -> Values:
-        if "depths" not in columns:
-            x, y, z = (double(columns[f"position.{key}"]) for key in _XYZ)
-            geometry, row = _geometry(columns, detector, x)
-            columns["depths"] = geometry.depths(row, columns["subdetector"], x, y, z)
-        return double(value(columns["depths"]))
+        return double(value(_depths(columns, detector)))
 
     return Feature("hits.position", description, compute, transform)
 
@@ -297,15 +312,20 @@ def unknown_values(events: Events, part: str, known: npt.NDArray[np.bool_], *, f
     )
 
 
-def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[npt.NDArray[np.float64]]:
-    """Named features of all objects of a part, float64 [N]; InputError if the part is missing or one is not finite."""
-    array = getattr(events, part)
-    if array is None:
-        raise missing_part(events, part)
-    matrix = []
-    columns: Columns = dict(jagged.columns(array))
+def columns_of(events: Events, part: str) -> Columns:
+    """What features of a part are computed from, as of `Feature.compute`."""
+    columns: Columns = dict(jagged.columns(getattr(events, part)))
     if events.geometry is not None:
         columns["geometry"] = events.geometries(part)
+    return columns
+
+
+def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[npt.NDArray[np.float64]]:
+    """Named features of all objects of a part, float64 [N]; InputError if the part is missing or one is not finite."""
+    if getattr(events, part) is None:
+        raise missing_part(events, part)
+    matrix = []
+    columns = columns_of(events, part)
     for feature in _lookup(part, names):
         values = np.asarray(feature.compute(columns, events.detector), dtype=np.float64)
         if not np.isfinite(values).all():

@@ -14,7 +14,6 @@ from pflow.event.links import Links
 from pflow.event.schema import PXYZ, XYZ
 from pflow.event.truth import Targets
 from pflow.physics.arrays import double, namespace, single
-from pflow.physics.geometry import kind_index
 from pflow.physics.kinematics import unit_vector
 
 Index = npt.NDArray[np.int64]
@@ -28,14 +27,14 @@ def make_readout(
     token: Index,
     use_tracks: bool,
     targets: Targets | None,
-    depth: npt.NDArray[np.float64] | None = None,
+    measured: tuple[Index, npt.NDArray[np.float64]] | None = None,
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Index]]:
     """The arrays of the readout of all events, and their offsets, as of `pflow.tokens.tokens.Tokens`.
 
     `is_kept` bool [N] says which hits of the events the configuration keeps, `token` int64 [number kept] which of the
     event's hit tokens each kept hit is part of. `targets` are the target sequences of the same events, None without
-    truth. With `depth`, float64 [number kept], hits have the kind of their calorimeter and their depth instead of
-    calorimeter and layer.
+    truth. With `measured`, int64 and float64 [number kept], hits have the kind of their calorimeter and their depth
+    instead of calorimeter and layer.
     """
     n_hits = jagged.count(events.hits)
     tracks = events.tracks if use_tracks else None
@@ -60,11 +59,10 @@ def make_readout(
     if not all_kept:
         hits = {name: values[is_kept] for name, values in hits.items()}
     arrays |= readout_columns(hits, None if tracks is None else jagged.columns(tracks))
-    arrays |= {"subdetector": hits["subdetector"].astype(np.int32), "layer": hits["layer"].astype(np.int32)}
-    if depth is not None:
-        arrays["subdetector"] = kind_index(events.detector).astype(np.int32)[hits["subdetector"]]
-        arrays["layer"] = depth.astype(np.float32)
-    return {f"readout.{name}": values for name, values in {**arrays, "token": token}.items()}, offsets
+    subdetector, layer = (hits["subdetector"], hits["layer"].astype(np.int32)) if measured is None else measured
+    arrays |= {"subdetector": subdetector.astype(np.int32), "token": token}
+    arrays["layer"] = layer if measured is None else layer.astype(np.float32)
+    return {f"readout.{name}": values for name, values in arrays.items()}, offsets
 
 
 def readout_columns(hits: Mapping[str, Any], tracks: Mapping[str, Any] | None) -> dict[str, Any]:

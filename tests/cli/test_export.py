@@ -47,6 +47,11 @@ def test_a_bad_folder_is_refused_before_any_work(tmp_path):
         run("--checkpoint", tmp_path / "missing.ckpt", "-o", tmp_path / "nowhere" / "model")
 
 
+def test_another_detector_than_the_models_is_refused(checkpoint, tmp_path):
+    with pytest.raises(ConfigError, match="trained on detector 'ild_g4', from which 'cld' differs in b_field, calor"):
+        run("--checkpoint", checkpoint, "-o", tmp_path / "model", "--detector", "cld")
+
+
 def test_without_onnx_the_extra_is_named(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pflow.export.folder", None)  # its import fails
     with pytest.raises(ConfigError, match=r"for graphs for C\+\+, is not installed: pip install 'pflow\[export\]'"):

@@ -19,8 +19,8 @@ from pflow.export.attention_scan import attend_by_scan
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.geometry import EncodedSource, Items, Tables, Tokens, make_tokens_and_items
 from pflow.model.pointing.network import PointingNetwork
-from pflow.model.pointing.step import State
-from pflow.tokens.features import FEATURES
+from pflow.model.pointing.step import State, emit_tracks
+from pflow.tokens.features import FEATURES, kind_and_depth
 from pflow.tokens.readout import readout_columns
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -33,6 +33,23 @@ EVENT = (*SOURCE, "item_hidden")
 
 TRACK_FIELDS = ("momentum", "charge", "calo_position", "calo_momentum")
 """Fields of tracks that the network reads in any case; others where a feature needs them."""
+
+
+ROWS = ("embedded", "query", "seed", "log_energy", "direction", "hit_fraction")
+"""Columns of a particle that the refinement reads."""
+
+UNREFINED = "decoded_"
+"""Prefix of the columns that the refinement graph also needs if the network has no refinement."""
+
+UNREFINED_ROWS = tuple(
+    UNREFINED + name
+    for name in ("is_particle", "pdg", "charge", "pdg_logits", "energy_sigma", "direction_sigma", "by_track")
+)
+
+
+def rows_of(network: PointingNetwork) -> tuple[str, ...]:
+    """Columns of a decoded particle that the refinement graph reads."""
+    return ROWS if network.refiner is not None else (*ROWS, *UNREFINED_ROWS)
 
 
 class EncoderGraph(nn.Module):
@@ -65,16 +82,18 @@ class EncoderGraph(nn.Module):
         config, detector = tokeniser.config, tokeniser.detector
         hit_index = (arrays["hit_energy"] > config.hit_energy_min).nonzero().squeeze(1)  # [N]
         hits = _columns({name: arrays[f"hit_{name}"].index_select(0, hit_index) for name in self.hit_fields})
+        subdetector, layer = kind_and_depth(hits, detector) if config.geometry else (hits["subdetector"], hits["layer"])
         cells, token = hits, torch.cumsum(torch.ones_like(hit_index), 0) - 1
         if config.merge is not None:
-            token, first = equal_cells(*cells_of(hits, Grid.of(detector, config.merge)))
+            depth = layer if config.geometry else None
+            token, first = equal_cells(*cells_of(hits, Grid.of(detector, config.merge), depth))
             cells = sum_hits(hits, token, first, with_time="time" in hits)
         features, tracks = {"hits": _features("hits", cells, tokeniser)}, None
         if self.track_fields:
             tracks = _columns({name: arrays[f"track_{name}"] for name in self.track_fields})
             features["tracks"] = _features("tracks", tracks, tokeniser)
-        of_calorimeter = {"subdetector": hits["subdetector"], "layer": hits["layer"], "token": token}
-        batch = _batch(features, readout_columns(hits, tracks) | of_calorimeter)
+        readout = {**readout_columns(hits, tracks), "subdetector": subdetector, "layer": layer.float(), "token": token}
+        batch = _batch(features, readout)
         tokens, items = make_tokens_and_items(batch, n_subdetectors=self.network.n_subdetectors)
         states = self.network.encoder.of_event(features["hits"], features.get("tracks"), tokens.unit[0])[None]
         items = items._replace(direction=items.direction.double(), sums=items.sums.double())  # as the steps want them
@@ -85,18 +104,27 @@ class EncoderGraph(nn.Module):
         named = {"pointer_keys": memory.pointer.transpose(2, 3)}
         for i, (key, value) in enumerate(memory.layers):
             named |= {f"memory_key_{i}": key, f"memory_value_{i}": value}
-        first = State.first(self.network, tables, 1)._asdict()
+        is_hit = ~items.is_track
+        limit = self.decoding.limits(is_hit.long().sum(1), items.is_track.long().sum(1))
+        if decoder.embed_track is None:
+            first = State.first(self.network, tables, 1)._asdict()
+        else:
+            of_tracks = emit_tracks(self.network, source, tables, memory)
+            first = of_tracks.state._asdict()
+            limit = (limit - items.is_track.long().sum(1)).clamp(min=0)
+            row = of_tracks.mask[0].nonzero().squeeze(1)
+            for name in rows_of(self.network):
+                named[f"before_{name}"] = of_tracks.rows[name.removeprefix(UNREFINED)][0].index_select(0, row)
         for i, (key, value) in enumerate(memory.layers):
             first |= {f"past_key_{i}": key[:, :, :0], f"past_value_{i}": value[:, :, :0]}
         event = {"states": tables.states, "item_hidden": tables.hidden}
         event |= {f"token_{name}": values for name, values in tables.tokens._asdict().items()}
         event |= {f"item_{name}": values for name, values in tables.items._asdict().items()}
-        is_hit = ~items.is_track
         return {
             "hit_index": hit_index,
             **{name: event[name] for name in EVENT},
             **named,
-            "limit": self.decoding.limits(is_hit.long().sum(1), items.is_track.long().sum(1)),
+            "limit": limit,
             **{f"initial_{name}": value for name, value in first.items()},
         }
 

@@ -41,6 +41,7 @@ AXES: dict[str, tuple[str | None, ...]] = {
     "assigned_energy": ("tokens",),
     "hit_fraction": ("decoded", "items"),
     "row_hit_fraction": (None, "items"),
+    "before_hit_fraction": ("started", "items"),
 }
 """Names of the axes of any length, where the name of a tensor does not tell."""
 
@@ -119,13 +120,14 @@ def pointing_graphs(model: TrainedModel, reconstructor: PointingReconstructor) -
         for name, value in outputs.items():
             if name.startswith("row_"):
                 rows.setdefault(name[4:], []).append(value)
-    decoded = {name: torch.cat(parts) for name, parts in rows.items()}
+    before = {name: [value] for name, value in first.items() if name.startswith("before_")}
+    decoded = {name: torch.cat([*before.get(f"before_{name}", ()), *parts]) for name, parts in rows.items()}
     inputs = {name: (first | decoded)[name] for name in refinement.inputs}
     final = dict(zip(refinement.outputs, refinement(*inputs.values()), strict=True))
     one_step = _graph(step, {name: values[name] for name in step.inputs}, outputs, {})
     return {
-        "encoder": _graph(encoder, source, first, dict.fromkeys(encoder.inputs)),
-        "decoder": Loop(one_step, "decoded"),
+        "encoder": _graph(encoder, source, first, dict.fromkeys(encoder.inputs) | dict.fromkeys(before, "started")),
+        "decoder": Loop(one_step, "decoded", "started" if before else ""),
         "refinement": _graph(
             refinement, inputs, final, dict.fromkeys(decoded, "decoded") | dict.fromkeys(final, "particles")
         ),

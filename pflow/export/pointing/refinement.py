@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from pflow.checkpoint.load import TrainedModel
 from pflow.event.links import MIN_HIT_FRACTION
-from pflow.export.pointing.encoder import SOURCE, tables_of
-from pflow.export.pointing.step import ROWS, UNREFINED, UNREFINED_ROWS
+from pflow.export.pointing.encoder import ROWS, SOURCE, UNREFINED, rows_of, tables_of
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.generate import refine
 from pflow.model.pointing.geometry import EncodedSource
@@ -36,7 +35,7 @@ class RefinementGraph(nn.Module):
         self.network, self.decoding = network, decoding
         self.vocabulary, self.calibration = model.tokeniser.pdg, model.calibration
         of_event = ("hit_index", *SOURCE) if network.refiner is not None else ("hit_index",)
-        self.inputs = (*of_event, *(ROWS if network.refiner is not None else (*ROWS, *UNREFINED_ROWS)))
+        self.inputs = (*of_event, *rows_of(network))
         self.outputs = (*PARTICLES, *LINKS)
 
     def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:

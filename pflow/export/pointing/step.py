@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from pflow.export.pointing.encoder import EVENT, tables_of
+from pflow.export.pointing.encoder import EVENT, UNREFINED, rows_of, tables_of
 from pflow.model.common.cache import KeyValue, Past
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import Memory
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.step import State, step
-
-ROWS = ("embedded", "query", "seed", "log_energy", "direction", "hit_fraction")
-"""Columns of a particle that the refinement reads."""
-
-UNREFINED = "decoded_"
-"""Prefix of the columns that the refinement graph also needs if the network has no refinement."""
-
-UNREFINED_ROWS = tuple(
-    UNREFINED + name
-    for name in ("is_particle", "pdg", "charge", "pdg_logits", "energy_sigma", "direction_sigma", "by_track")
-)
 
 
 class DecoderStepGraph(nn.Module):
@@ -34,8 +23,7 @@ class DecoderStepGraph(nn.Module):
         memory = [f"memory_{part}_{i}" for i in self.layers for part in ("key", "value")]
         state = (*State._fields, *past)
         self.inputs = (*EVENT, "pointer_keys", *memory, *(f"last_{name}" for name in state))
-        rows = ROWS if network.refiner is not None else (*ROWS, *UNREFINED_ROWS)
-        self.outputs = ("stop", *(f"next_{name}" for name in state), *(f"row_{name}" for name in rows))
+        self.outputs = ("stop", *(f"next_{name}" for name in state), *(f"row_{name}" for name in rows_of(network)))
 
     def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
         """Decode."""

@@ -1,0 +1,91 @@
+"""The graphs of a network compute what a reconstruction does: here in torch, of small networks of any kind."""
+
+import numpy as np
+import pytest
+import torch
+
+from pflow.checkpoint.load import TrainedModel
+from pflow.event import jagged
+from pflow.event.merge_hits import Merge
+from pflow.export.graphs import Loop
+from pflow.export.pointing.graphs import pointing_graphs
+from pflow.inference.events import Engine, reconstruct_valid
+from pflow.io.open import read_events
+from pflow.model.api import ModelInputs
+from pflow.model.pointing import PointingReconstructor
+from pflow.model.pointing.config import PointingDecodingConfig, PointingNetworkConfig
+from pflow.tokens.config import TokenConfig
+from pflow.tokens.tokeniser import Tokeniser
+
+SMALL = {"width": 24, "heads": 2, "feedforward": 16, "encoder_layers": 1, "decoder_layers": 1, "hidden_width": 8}
+TRACKS = ("log_p", "nx", "ny", "nz", "charge")
+KINDS = {
+    "one detector": (
+        {"merge": Merge(ecal_mm=20.0, hcal_mm=90.0, layers=5), "track_features": TRACKS},
+        {"refine_layers": 1},
+    ),
+    "without refinement": (
+        {"hit_features": ("log_energy", "x", "y", "z", "layer"), "hit_energy_min": 1e-3},
+        {"refine_layers": 0},
+    ),
+    "any detector, tracks in one step": (
+        {
+            "hit_features": ("log_energy", "nx", "ny", "nz", "ecal", "radiation", "depth", "face_barrel"),
+            "track_features": (*TRACKS, "face_endcap", "bend"),
+            "merge": Merge(ecal_mm=20.0, hcal_mm=90.0, depth=8.0),
+            "geometry": True,
+        },
+        {"refine_layers": 1, "parallel_tracks": True, "track_prior": True, "front": True},
+    ),
+}
+"""Options of tokens and of the network."""
+
+
+@pytest.fixture(scope="module")
+def events(sample_dir):
+    return read_events(sample_dir / "multi_test_small.root", entry_stop=3)
+
+
+def inputs_of(events):
+    """Inputs of an event as a host gives them."""
+    inputs = {}
+    for part in ("hits", "tracks"):
+        vectors = {}
+        for name, values in jagged.columns(getattr(events, part)).items():
+            field = name.partition(".")[0]
+            vectors.setdefault(field, []).append(torch.from_numpy(values))
+        for field, components in vectors.items():
+            joined = torch.stack(components, dim=1) if len(components) > 1 else components[0]
+            inputs[f"{part.removesuffix('s')}_{field}"] = joined
+    return inputs
+
+
+def run(graph, values):
+    """A graph's outputs, in torch."""
+    given = {spec.name: values[spec.name] for spec in graph.inputs}
+    if isinstance(graph, Loop):
+        return graph.run(given)
+    return dict(zip([spec.name for spec in graph.outputs], graph.module(*given.values()), strict=True))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", KINDS)
+def test_graphs_give_the_particles_of_a_reconstruction(kind, events):
+    tokens, network = KINDS[kind]
+    tokeniser = Tokeniser.fit([events], TokenConfig(**tokens, coarse=True, readout=True))
+    torch.manual_seed(1)
+    reconstructor = PointingReconstructor(
+        ModelInputs(**tokeniser.model_inputs),
+        network=PointingNetworkConfig(**SMALL, **network),
+        decoding=PointingDecodingConfig(max_particles=6, hits_per_particle=0, existence_threshold=0.0),
+    ).eval()
+    model = TrainedModel(reconstructor=reconstructor, tokeniser=tokeniser, digest="", path="made", config={})
+    graphs = pointing_graphs(model, reconstructor)
+    expected = reconstruct_valid(events, Engine(model, device="cpu", batch_size=1), "raise").particles
+    for i in range(len(events)):
+        values = inputs_of(events[i : i + 1])
+        for graph in graphs.values():
+            values |= run(graph, values)
+        assert values["pdg"].tolist() == expected.pdg[i].tolist() != []
+        np.testing.assert_allclose(values["energy"], expected.energy[i], rtol=1e-4)
+        np.testing.assert_allclose(values["momentum"][:, 0], expected.px[i], rtol=1e-3, atol=1e-3)
