@@ -120,7 +120,7 @@ class Residual(nn.Module):
         """Apply; float [B, N, W] in and out."""
         change = sublayer(self.norm(x) if self.pre else x)
         x = x + (self.dropout(change) if self.training else change)
-        return x if self.pre else self.norm(x)  # type: ignore[no-any-return]
+        return x if self.pre else self.norm(x)
 
 
 def final_norm(*, width: int, style: LayerStyle) -> nn.Module:

@@ -132,7 +132,7 @@ class BatchDecoder:
         """Tables of the source; on a CPU, which is not waited for, without masks where there is no padding."""
         tables, tokens, items = self.source.tables(), self.source.tokens.mask, self.source.items.mask
         if self.on_cpu and tokens.all() and items.all():
-            return tables._replace(token_mask=None, item_mask=None)
+            return tables._replace(padded=False)
         return tables
 
     def _candidates(self) -> Tensor:

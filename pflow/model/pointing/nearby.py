@@ -65,7 +65,7 @@ class Directions:
         """`nearness_of` each block of directions and all, float [R, S], unless they are too many."""
         if len(self.unit) ** 2 > MAX_NEARNESS:
             return None
-        return [nearness_of(rows, self.unit) for rows in self.unit.split(ROWS)]
+        return [nearness_of(rows, self.unit) for rows in torch.split(self.unit, ROWS)]
 
 
 def _jet_axis(unit: Tensor) -> Tensor:
