@@ -130,7 +130,7 @@ class Grid:
     barrel: npt.NDArray[np.bool_]
     alone: npt.NDArray[np.bool_]  # whether hits are not merged
     layers: int  # summed together
-    depth: float  # summed together in place of layers; 0: layers
+    depth: float  # of a cell, see `Merge`; 0: cells are cut in layers
 
     @classmethod
     def of(cls, detector: Detector, merge: Merge) -> Grid:

@@ -48,7 +48,7 @@ class Loop:
     axis: str
     """Name of the axis that counts rows."""
     before: str = ""
-    """Name of the axis of rows ``before_NAME``, inputs that come before those of all steps; empty: there are none."""
+    """Name of the axis of the inputs ``before_NAME``, rows that precede the steps' rows; empty: no such inputs."""
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -36,14 +36,14 @@ def integer(values: Any) -> Any:
 
 
 def sums_of(values: Any, group: Any, first: Any) -> Any:
-    """Sums [G] of values [N] by group int64 [N], one after the other in float64; `first` is any int64 [G]."""
+    """Sums [G] of values [N] by group int64 [N], added in their order in float64; `first` is any int64 [G]."""
     if namespace(values) is np:
         return np.bincount(group, values, minlength=len(first))
     return namespace(values).zeros_like(first, dtype=double(values).dtype).scatter_add(0, group, double(values))
 
 
 def lowest_of(values: Any, group: Any, first: Any) -> Any:
-    """Smallest known value [G] of values [N] by group, float64, NaN where none is; parameters as of `sums_of`."""
+    """Smallest known value [G] of values [N] by group, float64, NaN without one; parameters as of `sums_of`."""
     xp, values = namespace(values), double(values)
     known, infinite = xp.where(xp.isnan(values), np.inf, values), xp.full_like(values[first], np.inf)
     if xp is np:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pflow.checkpoint.load import TrainedModel
 from pflow.data.batch import Batch, Readout, TokenSet
 from pflow.event.merge_hits import Grid, cells_of, equal_cells, sum_hits
+from pflow.event.schema import PXYZ, XYZ
 from pflow.export.attention_scan import attend_by_scan
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.geometry import EncodedSource, Items, Tables, Tokens, make_tokens_and_items
@@ -150,10 +151,8 @@ def _columns(fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
     columns: dict[str, Tensor] = {}
     for name, values in fields.items():
         values = values if values.is_floating_point() else values.long()
-        axes = ("px", "py", "pz") if name.endswith("momentum") else "xyz"
-        columns |= (
-            {f"{name}.{axis}": values[:, i] for i, axis in enumerate(axes)} if values.ndim == 2 else {name: values}
-        )
+        axes = () if values.ndim == 1 else PXYZ if name.endswith("momentum") else XYZ
+        columns |= {f"{name}.{axis}": values[:, i] for i, axis in enumerate(axes)} or {name: values}
     return columns
 
 

@@ -134,7 +134,7 @@ class Items(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """An encoded source as the decoder reads it: all events' tokens and all their items, one after the other."""
+    """An encoded source as the decoder reads it: the tokens of all events in one table, their items in another."""
 
     tokens: Tokens  # [B * S, ...], with indices into the items
     items: Items  # [B * M, ...], with indices into the tokens
