@@ -23,10 +23,12 @@ KINDS = {
     "one detector": (
         {"merge": Merge(ecal_mm=20.0, hcal_mm=90.0, layers=5), "track_features": TRACKS},
         {"refine_layers": 1},
+        {"require_all_tracks": True, "eos_threshold": 0.05},
     ),
     "without refinement": (
         {"hit_features": ("log_energy", "x", "y", "z", "layer"), "hit_energy_min": 1e-3},
         {"refine_layers": 0},
+        {},
     ),
     "any detector, tracks in one step": (
         {
@@ -36,9 +38,10 @@ KINDS = {
             "geometry": True,
         },
         {"refine_layers": 1, "parallel_tracks": True, "track_prior": True, "front": True},
+        {"max_particles": 20},
     ),
 }
-"""Options of tokens and of the network."""
+"""Options of tokens, of the network, and of decoding."""
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +74,15 @@ def run(graph, values):
 @torch.no_grad()
 @pytest.mark.parametrize("kind", KINDS)
 def test_graphs_give_the_particles_of_a_reconstruction(kind, events):
-    tokens, network = KINDS[kind]
+    tokens, network, decoding = KINDS[kind]
     tokeniser = Tokeniser.fit([events], TokenConfig(**tokens, coarse=True, readout=True))
     torch.manual_seed(1)
     reconstructor = PointingReconstructor(
         ModelInputs(**tokeniser.model_inputs),
         network=PointingNetworkConfig(**SMALL, **network),
-        decoding=PointingDecodingConfig(max_particles=6, hits_per_particle=0, existence_threshold=0.0),
+        decoding=PointingDecodingConfig(
+            **{"max_particles": 6, "hits_per_particle": 0, "existence_threshold": 0.0, **decoding}
+        ),
     ).eval()
     model = TrainedModel(reconstructor=reconstructor, tokeniser=tokeniser, digest="", path="made", config={})
     graphs = pointing_graphs(model, reconstructor)

@@ -1,12 +1,11 @@
 import pytest
 import torch
 
-from pflow.model.common.cache import KeyValue, Past
 from pflow.model.pointing import step as decoder_step
 from pflow.model.pointing.assignment import selected
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.pairs import PairList
-from pflow.model.pointing.step import State, particles_of, step
+from pflow.model.pointing.step import particles_of
 
 LN10 = 2.302585092994046
 
@@ -154,28 +153,3 @@ def test_each_event_is_cut_at_its_own_largest_number(make_model, events, collate
             decoded = decode_first_stage(model.network, source, model.decoding)
         assert decoded.truncated.all()
         assert decoded.mask.sum(1).tolist() == limits
-
-
-@pytest.mark.parametrize("all_tracks", [False, True])
-@pytest.mark.parametrize("i", range(4))
-def test_a_step_of_one_event_without_lists_equals_that_of_batches(make_model, events, collate, i, all_tracks):
-    """The layout that is exported: particles, assigned fractions, and the end."""
-    model = make_model(require_all_tracks=all_tracks, eos_threshold=0.95)
-    network, decoding = model.network, model.decoding
-    with torch.inference_mode():
-        source = network.encode(collate([events[i]]))
-        expected = decode_first_stage(network, source.change(torch.clone), decoding.limited(8))
-        tables = source.tables()._replace(padded=False)
-        layers = network.decoder.stack.layers
-        none = torch.zeros(1, layers[0].attention.heads, 0, 24 // layers[0].attention.heads)
-        memory, caches = network.decoder.project(source.states), [Past(KeyValue(none, none)) for _ in layers]
-        state, rows = State.first(network, tables, 1), []
-        for _ in range(8):
-            state, row, stop = step(network, tables, state, caches, memory, decoding)
-            if stop:
-                break
-            rows.append(row)
-    assert len(rows) == expected.mask.sum() > 0
-    for name, values in expected.columns.items():
-        column = torch.cat([row[name] for row in rows])[None]
-        torch.testing.assert_close(column, values, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
