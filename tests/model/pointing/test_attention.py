@@ -4,6 +4,7 @@ from torch.nn.functional import normalize
 
 from pflow.model.common import layers
 from pflow.model.common.layers import Encoder, LayerStyle, TransformerLayer
+from pflow.model.pointing import attention as attention_module
 from pflow.model.pointing.attention import DirectionalSelfAttention
 from pflow.model.pointing.nearby import Directions
 
@@ -42,18 +43,35 @@ def plain(attention, x, unit, mask):
     return attention.out(torch.cat(heads, dim=-1))
 
 
-def test_it_is_softmax_attention_with_a_bias_of_nearness_that_does_not_see_padding(attention, inputs):
-    expected = plain(attention, *inputs, torch.ones(B, S, dtype=torch.bool))
-    torch.testing.assert_close(attention(inputs[0], unit=inputs[1]), expected, rtol=1e-3, atol=1e-4)
+def fused(unit):
+    return {"unit": unit}
+
+
+def precise(unit):
+    return {"directions": unit.double()}
+
+
+@pytest.mark.parametrize("by", [fused, precise])
+def test_it_is_softmax_attention_with_a_bias_of_nearness_that_does_not_see_padding(attention, inputs, by):
+    x, unit = inputs
+    expected = plain(attention, x, unit, torch.ones(B, S, dtype=torch.bool))
+    torch.testing.assert_close(attention(x, **by(unit)), expected, rtol=1e-3, atol=1e-4)
     seen = MASK.any(1)
-    expected = plain(attention, *inputs, MASK)[seen]
-    torch.testing.assert_close(attention(inputs[0], unit=inputs[1], mask=MASK)[seen], expected, rtol=1e-3, atol=1e-4)
+    expected = plain(attention, x, unit, MASK)[seen]
+    torch.testing.assert_close(attention(x, **by(unit), mask=MASK)[seen], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_directions_made_for_some_rows_at_a_time_change_nothing(attention, inputs, monkeypatch):
+    x, unit = inputs
+    expected = attention(x, **precise(unit), mask=MASK)[MASK]
+    monkeypatch.setattr(attention_module, "MAX_BIASES", 2 * B * H * S)
+    torch.testing.assert_close(attention(x, **precise(unit), mask=MASK)[MASK], expected)
 
 
 def test_one_event_in_the_order_of_its_directions_gives_the_same(attention, inputs):
     x, unit = inputs
     directions, order = Directions.of(unit[0])
-    expected = attention(x[:1, order], unit=unit[:1, order])[0]
+    expected = attention(x[:1, order], **precise(unit[:1, order]))[0]
     torch.testing.assert_close(attention(x[0, order], directions=directions), expected)
 
 
@@ -61,9 +79,10 @@ def test_under_autocast_directions_are_not_rounded(attention, inputs):
     x, unit = inputs
     unit = normalize(unit[:, :1] + 0.02 * unit, dim=-1)  # some 20 mrad apart: the narrow head's width
     with torch.no_grad():
-        expected = attention(x, unit=unit)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            torch.testing.assert_close(attention(x, unit=unit).float(), expected, rtol=0, atol=0.05)
+        for by in (fused, precise):
+            expected = attention(x, **by(unit))
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                torch.testing.assert_close(attention(x, **by(unit)).float(), expected, rtol=0, atol=0.05)
 
 
 def test_the_encoder_gives_the_same_packed_and_padded(inputs, monkeypatch):
