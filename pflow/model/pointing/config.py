@@ -88,7 +88,7 @@ class PointingDecodingConfig(DecodingConfig):
         shower. 0: it always has the new one.
     photon_depth
         Soft photons have the directions to the fronts of their showers, with weights of hits that fall by e over
-        this depth for 1 GeV, mm (`pflow.model.pointing.shower_directions`). 0: they are the network's.
+        this depth for 1 GeV, mm (`pflow.model.pointing.showers`). 0: they are the network's.
     electron_log_odds
         Added to the logit of the electron before the refinement chooses the most probable identity. The stated
         probabilities do not change.

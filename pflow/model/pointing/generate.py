@@ -23,7 +23,7 @@ from pflow.model.pointing.geometry import EncodedSource, Tables, gather
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import PairList, Pairs, PairsOfOne
 from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
-from pflow.model.pointing.shower_directions import with_front_direction
+from pflow.model.pointing.showers import with_front_direction
 from pflow.model.pointing.step import Pointed, State, TrackParticles, candidates, emit, emit_tracks, point
 
 CACHED_FRACTIONS = 2**20

@@ -19,8 +19,14 @@ from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import N_CHARGE, PreviousParticles
 from pflow.model.pointing.geometry import Tables, TokenFrames, TokenTracks
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.shower_directions import ConversionDirectionCorrection, front_direction
-from pflow.model.pointing.showers import PROXY_FEATURES, Proxies, make_proxies, n_proxy_features
+from pflow.model.pointing.showers import (
+    PROXY_FEATURES,
+    ConversionDirectionCorrection,
+    Proxies,
+    front_direction,
+    make_proxies,
+    n_proxy_features,
+)
 
 LN10 = math.log(10.0)
 

@@ -26,8 +26,7 @@ from pflow.model.pointing.decoder import CoverageDecoder
 from pflow.model.pointing.geometry import EncodedSource, gather
 from pflow.model.pointing.head import n_features
 from pflow.model.pointing.pairs import PairList
-from pflow.model.pointing.shower_directions import SLOPE_UNIT, ConversionDirectionCorrection, shower_slopes
-from pflow.model.pointing.showers import Showers, ramp_up
+from pflow.model.pointing.showers import SLOPE_UNIT, ConversionDirectionCorrection, Showers, ramp_up, shower_slopes
 
 MIN_COSINE = math.cos(0.15)
 """Cosine of the angle to a seed within which all items are in its particle's pairs; items beyond are far."""

@@ -6,16 +6,19 @@ from torch.nn.functional import normalize
 
 from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.refiner import PairwiseMessages
-from pflow.model.pointing.shower_directions import (
+from pflow.model.pointing.showers import (
     CORE_ANGLE,
     FULL_ENERGY,
+    LOG_WEIGHT,
     MAX_CHANGE,
     ConversionDirectionCorrection,
+    Showers,
     front_direction,
+    make_proxies,
+    ramp_down,
     shower_slopes,
     with_front_direction,
 )
-from pflow.model.pointing.showers import LOG_WEIGHT, Showers, make_proxies, ramp_down
 
 R = 1900.0
 """Where showers begin, mm from the vertex."""
