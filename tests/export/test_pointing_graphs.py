@@ -38,7 +38,7 @@ KINDS = {
             "geometry": True,
         },
         {"refine_layers": 1, "parallel_tracks": True, "track_prior": True, "front": True},
-        {"max_particles": 20},
+        {"max_particles": 20, "expected_energy": False},
     ),
 }
 """Options of tokens, of the network, and of decoding."""
@@ -93,4 +93,7 @@ def test_graphs_give_the_particles_of_a_reconstruction(kind, events):
             values |= run(graph, values)
         assert values["pdg"].tolist() == expected.pdg[i].tolist() != []
         np.testing.assert_allclose(values["energy"], expected.energy[i], rtol=1e-4)
+        assert ("existence" in values) == ("existence" in expected.fields)
+        if "existence" in values:
+            np.testing.assert_allclose(values["existence"], expected.existence[i], rtol=1e-4)
         np.testing.assert_allclose(values["momentum"][:, 0], expected.px[i], rtol=1e-3, atol=1e-3)

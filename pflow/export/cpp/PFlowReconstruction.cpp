@@ -56,7 +56,7 @@ struct PFlowReconstruction final
         throw pflow::Error("Subdetectors", "the collection " + collection + " is not one of CaloHits");
 
     // Not in finalize(): algorithms that come after this one look it up when they are initialised.
-    m_algorithm = {outputLocations("Particles")[0], {pflow::classes.begin(), pflow::classes.end()}};
+    m_algorithm = {outputLocations("Particles")[0], m_model->probabilities()};
     k4FWCore::putParameter(outputLocations("ParticleID")[0], m_algorithm, this);
     k4FWCore::putCollectionParameter(outputLocations("Clusters")[0], "SubdetectorNames", m_model->subdetectors(), this);
     return StatusCode::SUCCESS;

@@ -330,6 +330,7 @@ Collections make_collections(const Reconstructor& reconstructor, const Reconstru
     particle_id.setAlgorithmType(algorithm_type);
     particle_id.setLikelihood(from.score);
     for (const float probability : from.class_probability) particle_id.addToParameters(probability);
+    if (!std::isnan(from.existence)) particle_id.addToParameters(from.existence);
     particle_id.setParticle(particle);
     if (from.hits.empty()) continue;
     auto cluster = clusters.create();

@@ -290,6 +290,7 @@ class Reconstructor::Implementation {
     return reco;
   }
 
+  const std::vector<std::string>& probabilities() const { return probabilities_; }
   const std::vector<std::string>& subdetectors() const { return subdetectors_; }
   double b_field() const { return b_field_; }
   const Face& face() const { return face_; }
@@ -310,6 +311,7 @@ class Reconstructor::Implementation {
         throw Error((index_of(decoder_.inputs(), name) < decoder_.inputs().size() ? decoder_ : refinement_).path(),
                     "'" + name + "' is not an output of the encoder");
     encoder_.ask(names_);
+    if (refinement_.has_output("existence")) probabilities_.push_back("existence");
     names_.insert(names_.end(), decoder_.outputs().begin(), decoder_.outputs().end());
   }
 
@@ -388,6 +390,7 @@ class Reconstructor::Implementation {
       particle.py = float(momentum(i, 1));
       particle.pz = float(momentum(i, 2));
       particle.score = score(i);
+      if (probabilities_.size() > classes.size()) particle.existence = table<float>(refinement_, outputs, "existence")(i);
       for (std::size_t k = 0; k < classes.size(); ++k) particle.class_probability[k] = probability(i, k);
       for (std::size_t k = 0; k < particle.covariance.size(); ++k) particle.covariance[k] = float(covariance(i, k));
     }
@@ -422,6 +425,7 @@ class Reconstructor::Implementation {
   Ort::Env env_ = make_environment();
   Ort::MemoryInfo memory_ = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
   Graph encoder_, decoder_, refinement_;
+  std::vector<std::string> probabilities_{classes.begin(), classes.end()};
   float energy_above_ = 0.0f;  // GeV
   double b_field_ = 0.0;       // T
   Face face_;
@@ -445,6 +449,9 @@ Reconstruction Reconstructor::reconstruct(const std::vector<Hit>& hits, const st
   }
 }
 
+const std::vector<std::string>& Reconstructor::probabilities() const noexcept {
+  return implementation_->probabilities();
+}
 const std::vector<std::string>& Reconstructor::subdetectors() const noexcept { return implementation_->subdetectors(); }
 double Reconstructor::b_field() const noexcept { return implementation_->b_field(); }
 const Face& Reconstructor::face() const noexcept { return implementation_->face(); }

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -76,6 +77,8 @@ struct Particle {
   float mass;                                         ///< GeV
   float px, py, pz;                                   ///< GeV
   float score;                                        ///< probability of its |PDG| (edm4hep's goodnessOfPID)
+  /// Probability that it exists, by which its energy counts in sums; NaN of models whose energies include it.
+  float existence = std::numeric_limits<float>::quiet_NaN();
   std::array<float, classes.size()> class_probability;
   std::array<float, 10> covariance;                   ///< of (px, py, pz, E), lower triangle row by row, GeV^2
   std::vector<Link> hits;                             ///< by increasing index
@@ -124,6 +127,9 @@ class Reconstructor {
   /// Particles of an event; none if it has neither hits nor tracks. A model without tracks does not look at them.
   /// @throws Error  names the member of a hit or track that is impossible, or that the model reads and is not known
   Reconstruction reconstruct(const std::vector<Hit>& hits, const std::vector<Track>& tracks) const;
+
+  /// Names of the probabilities of a particle: `classes`, and of some models "existence".
+  const std::vector<std::string>& probabilities() const noexcept;
 
   /// Names of the calorimeters that Hit::subdetector counts.
   const std::vector<std::string>& subdetectors() const noexcept;

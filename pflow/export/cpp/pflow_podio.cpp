@@ -176,7 +176,9 @@ class Job {
     metadata_.putParameter("PFlowClusters__SubdetectorNames", reconstructor_.subdetectors());
     metadata_.putParameter("PFlow__HitCollections", names);
     metadata_.putParameter("PFlow__HitCollectionIDs", ids);
-    metadata_.putParameter("PFlow__Parts", std::vector<std::string>{"covariance", "hit_links", "scores", "track_links"});
+    std::vector<std::string> parts = {"covariance", "hit_links", "scores", "track_links"};
+    if (reconstructor_.probabilities().back() == "existence") parts.insert(parts.begin() + 1, "existence");
+    metadata_.putParameter("PFlow__Parts", parts);
     writer_->writeFrame(metadata_, podio::Category::Metadata);
     for (const auto& name : reader_.getAvailableCategories()) {
       const std::string category(name);
@@ -190,7 +192,7 @@ class Job {
   const Arguments& arguments_;
   const std::string partial_ = arguments_.files[2] + ".partial.root";
   const pflow::Reconstructor reconstructor_;
-  const edm4hep::utils::ParticleIDMeta algorithm_{"PFlow", {pflow::classes.begin(), pflow::classes.end()}};
+  const edm4hep::utils::ParticleIDMeta algorithm_{"PFlow", reconstructor_.probabilities()};
   std::vector<pflow::HitSource> sources_;
   podio::Reader reader_;
   std::optional<podio::Writer> writer_;

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -126,6 +127,7 @@ void print(const char* name, const pflow::Time& time) { std::printf("\"%s\":[%.4
 void print(const pflow::Particle& p) {
   std::printf("{\"pdg\":%d,\"charge\":%.9g,\"energy\":%.9g,\"mass\":%.9g,\"score\":%.9g,", p.pdg, double(p.charge),
               double(p.energy), double(p.mass), double(p.score));
+  if (!std::isnan(p.existence)) std::printf("\"existence\":%.9g,", double(p.existence));
   print("momentum", std::array{p.px, p.py, p.pz});
   std::printf(",");
   print("class_probability", p.class_probability);

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pflow.checkpoint.load import TrainedModel
 from pflow.data.batch import Batch, Readout, TokenSet
@@ -110,7 +111,10 @@ class EncoderGraph(nn.Module):
         if decoder.embed_track is None:
             first = State.first(self.network, tables, 1)._asdict()
         else:
-            of_tracks = emit_tracks(self.network, source, tables, memory)
+            # With a token that is no track: ONNX Runtime has no attention of nothing.
+            is_track = functional.pad(torch.ones_like(tokens.track, dtype=torch.bool), (0, 1))
+            padded = source._replace(tokens=tokens._replace(track=functional.pad(tokens.track, (0, 1))))
+            of_tracks = emit_tracks(self.network, padded, tables, memory, is_track)
             first = of_tracks.state._asdict()
             limit = (limit - items.is_track.long().sum(1)).clamp(min=0)
             row = of_tracks.mask[0].nonzero().squeeze(1)

@@ -36,7 +36,8 @@ class RefinementGraph(nn.Module):
         self.vocabulary, self.calibration = model.tokeniser.pdg, model.calibration
         of_event = ("hit_index", *SOURCE) if network.refiner is not None else ("hit_index",)
         self.inputs = (*of_event, *rows_of(network))
-        self.outputs = (*PARTICLES, *LINKS)
+        existence = () if network.refiner is None or decoding.expected_energy else ("existence",)
+        self.outputs = (*PARTICLES, *existence, *LINKS)
 
     def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
         """Refine."""
@@ -61,7 +62,10 @@ class RefinementGraph(nn.Module):
 
         hit, track = links(is_link & of_hits), links(is_link & ~of_hits)
         tracks = track[0] - hit_index.shape[0], *track[1:]
-        return (*(particles[name] for name in PARTICLES), hit_index.index_select(0, hit[0]), *hit[1:], *tracks)
+        if "existence" in self.outputs:
+            particles["existence"] = columns["existence"].index_select(0, row)
+        described = (particles[name] for name in self.outputs if name not in LINKS)
+        return (*described, hit_index.index_select(0, hit[0]), *hit[1:], *tracks)
 
     def _refined(self, values: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], PairList, Tensor]:
         """Columns [T, ...] of the refined particles, their pairs with items, and the fraction of the item of each pair;

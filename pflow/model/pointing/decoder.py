@@ -167,18 +167,17 @@ class ParticleDecoder(nn.Module):
             self.starts[-1].weight.zero_()  # type: ignore[operator]
             self.starts[-1].bias.fill_(START_PRIOR)  # type: ignore[operator]
 
-    def of_tracks(self, source: EncodedSource, memory: Memory) -> tuple[Tensor, Tensor]:
+    def of_tracks(self, source: EncodedSource, memory: Memory, mask: Tensor) -> tuple[Tensor, Tensor]:
         """States of the particles that the tracks may start, float [B, K, W], and logits [B, K] that they do.
 
-        The tracks see each other, and no other particle. A track that starts none is for a neutral particle (K0S,
-        Lambda, converted photon), is one more of a particle's tracks, or is no particle's.
+        The tracks, of `mask` bool [B, K], see each other, and no other particle. A track that starts none is for a
+        neutral particle (K0S, Lambda, converted photon), is one more of a particle's tracks, or is no particle's.
         """
         assert self.embed_track is not None
         assert self.starts is not None
         track, tokens = source.tokens.track, source.tokens
         nothing = tokens.energy.new_zeros(len(track), 1, track.shape[1], tokens.mask.shape[1])
         x = self.bos + self.embed_track(gather(source.states, track))
-        mask = gather(tokens.mask, track)
         states = self.stack(x, memory.layers, Coverage.of(nothing, tokens.mask), mask=mask)
         return states, self.starts(states).squeeze(-1)
 

@@ -68,6 +68,8 @@ def finish(
     columns, mask, truncated = decoded
     if network.refiner is not None and mask.shape[1]:
         columns = _refined_in_parts(network, source, DecodedParticles.of(columns, mask), decoding)
+    elif network.refiner is not None and not decoding.expected_energy:
+        columns = {**columns, "existence": torch.ones_like(columns["log_energy"], dtype=torch.float32)}
     return _without_gaps(columns, truncated, batch, network)
 
 
@@ -89,7 +91,8 @@ class BatchDecoder:
         self.state = State.first(network, self.tables, len(source.states))
         self.tracks: TrackParticles | None = None
         if network.decoder.embed_track is not None:
-            self.tracks = emit_tracks(network, self.source, self.tables, self.memory)
+            is_track = gather(self.source.tokens.is_track, self.source.tokens.track)
+            self.tracks = emit_tracks(network, self.source, self.tables, self.memory, is_track)
             self.state, self.limits = self.tracks.state, (self.limits - n_tracks).clamp(min=0)
         self.pointed: Pointed
         self.selected: Tensor | None = None  # [B', 1, M]

@@ -173,12 +173,17 @@ def emit(
     return following, row
 
 
-def emit_tracks(network: PointingNetwork, source: EncodedSource, tables: Tables, memory: Memory) -> TrackParticles:
-    """The charged particles of tracks of a network with `parallel_tracks`, and the state before all others."""
+def emit_tracks(
+    network: PointingNetwork, source: EncodedSource, tables: Tables, memory: Memory, is_track: Tensor
+) -> TrackParticles:
+    """The charged particles of tracks of a network with `parallel_tracks`, and the state before all others.
+
+    `is_track`, bool [B, K], says which of ``source.tokens.track`` are tracks.
+    """
     track, (batch, n_items) = source.tokens.track, source.items.mask.shape
-    states, starts = network.decoder.of_tracks(source, memory)
+    states, starts = network.decoder.of_tracks(source, memory, is_track)
     states, seed = states.flatten(0, 1), source.in_tables(track).flatten()
-    mask = gather(source.tokens.mask, track) & (starts.sigmoid() >= MIN_START_PROBABILITY)
+    mask = is_track & (starts.sigmoid() >= MIN_START_PROBABILITY)
     nothing = torch.ones_like(source.items.weight[:, None].expand(-1, track.shape[1], -1))
     near = selected(gather(source.tokens.unit, track), tables, nothing) & mask[..., None]
     is_seed = track[..., None] == source.items.token[:, None]

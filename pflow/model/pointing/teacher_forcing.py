@@ -99,7 +99,7 @@ def teacher_forcing(
     return TeacherForcing(
         target=target,
         starts=prediction.starts,
-        is_track=gather(source.tokens.mask, source.tokens.track[:, :k]),
+        is_track=gather(source.tokens.is_track, source.tokens.track[:, :k]),
         pointer=prediction.logits.log_softmax(-1),
         seed_weight=weight,
         logits=prediction.assignment.logits,
@@ -130,7 +130,8 @@ def _run(
     seed = _choose_seeds(logits[:, :-1].detach(), weight, source, random=network.training)
     starts, of_track = logits.new_zeros(batch, 0), None
     if decoder.embed_track is not None:
-        of_tracks, starts = decoder.of_tracks(source, memory)
+        is_track = gather(source.tokens.is_track, source.tokens.track)
+        of_tracks, starts = decoder.of_tracks(source, memory, is_track)
         states = torch.cat([of_tracks, states], dim=1)
         seed = torch.cat([source.tokens.track, seed], dim=1)
         of_track = functional.pad(target.mask[:, :k], (0, steps)).flatten()

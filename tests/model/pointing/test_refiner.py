@@ -221,6 +221,10 @@ def test_the_existence_is_of_the_same_particles(stage, batch):
     apart = model.generate(batch, decoding=dataclasses.replace(model.decoding, expected_energy=False))
     assert apart.existence[apart.mask].min() > 0.0
     assert (apart.existence[~apart.mask] == 0.0).all()
+    nothing = model.generate(
+        batch, decoding=dataclasses.replace(model.decoding, expected_energy=False, eos_threshold=1e-9)
+    )
+    assert nothing.existence.shape == nothing.mask.shape == (len(batch), 0)
 
 
 def test_the_predicted_energy_may_decide(run, stage):
