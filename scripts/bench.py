@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from benchmarks import gpu, io, latency, reconstruct, training
+from benchmarks import gpu, io, latency, paired, reconstruct, training
 
-BENCHMARKS = (io, training, reconstruct, latency, gpu)
+BENCHMARKS = (io, training, reconstruct, latency, paired, gpu)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

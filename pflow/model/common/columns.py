@@ -28,7 +28,7 @@ class Columns:
         """The columns of a table float [..., F], as views; with `dim` 0 the rows of [F, ...]."""
         widths = cls.widths()
         rest = int(table.shape[dim]) - sum(widths) if 0 in widths else 0
-        return cls(*torch.split(table, [width or rest for width in widths], dim=dim))
+        return cls(*table.split_with_sizes([width or rest for width in widths], dim))
 
     def table(self) -> Tensor:
         """The table float [..., F]; ValueError names a group of columns that has another width."""

@@ -70,8 +70,12 @@ def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device:
     shapes = steps[0][1] if steps else decoder.emit(sizes)
     columns = {name: value.new_zeros(batch, len(steps), *value.shape[1:]) for name, value in shapes.items()}
     mask = torch.zeros(batch, len(steps), dtype=torch.bool, device=device)
-    for position, (events, values) in enumerate(steps):
-        mask[events, position] = True
-        for name, value in values.items():
-            columns[name][events, position] = value
+    start = 0
+    for _, group in itertools.groupby(steps, key=lambda step: id(step[0])):  # steps between which no event ended
+        same = list(group)
+        events, positions = same[0][0], slice(start, start + len(same))
+        mask[events, positions] = True
+        for name, column in columns.items():
+            column[events, positions] = torch.stack([values[name] for _, values in same], dim=1)
+        start = positions.stop
     return DecodedSequence(columns, mask, truncated)
