@@ -270,7 +270,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         return chunks
 
     def _of_any_detector(self, scales: SampleScales, paths: Iterable[str], before: SampleScales | None) -> SampleScales:
-        """Scales without those of one detector, and what the training files' and earlier detectors cover."""
+        """Scales that all detectors share, and what the detectors of the training files and of earlier ones cover."""
         detectors = [detector for path in paths if isinstance(detector := self.options.known[path].detector, Detector)]
         ranges = measures(*detectors)
         if self.augmentation is not None and self.augmentation.detector is not None:

@@ -94,7 +94,7 @@ OPTIONAL = {
     "scores": tuple(f"pid_{name}" for name in CLASSES),
     "covariance": tuple(f"covMatrix.{element}" for element in COVARIANCE),
 }
-"""Optional field of our particles: the member that holds its number, or those of an array of fixed length."""
+"""Optional field of our particles: the member that holds its number, or the members of an array of fixed length."""
 
 LINK_MEMBERS = {
     "hit_links": ("CaloHitLink", {"hit": "source", "particle": "particle", "weight": "weight"}),

@@ -98,8 +98,8 @@ class PointingDecodingConfig(DecodingConfig):
         expected energies below the smallest are set to it.
     expected_energy
         Whether the energies of particles without a track are expected ones, the predicted energies times the
-        probabilities of existence, which are right for sums. If not, energies are those of particles that exist, and
-        the probabilities (1 with a track) a separate output.
+        probabilities of existence, which are right for sums. If not, a particle has the energy that it has if it
+        exists, and the probabilities (1 with a track) are a separate output.
     min_trackless_energy
         Charged particles without a track are dropped if their expected energy is below this value, GeV: most are pieces
         of other particles' showers. 0: none are dropped.

@@ -62,7 +62,7 @@ class State(NamedTuple):
 
 
 class TrackParticles(NamedTuple):
-    """The particles that tracks start, decoded at the same time, and what is left for others."""
+    """The particles that tracks start, decoded at the same time, and the state after them."""
 
     rows: dict[str, Tensor]  # columns [B, K, ...], as of `emit`
     mask: Tensor  # bool [B, K], True = the track starts a particle
