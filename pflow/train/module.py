@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -19,13 +19,14 @@ from pflow.checkpoint.format import KEY, Header
 from pflow.data.batch import Batch, Target
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.dataset import LabelledBatch
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, check_choice
 from pflow.metrics.match import Matching, match
 from pflow.metrics.table import ParticleTable
 from pflow.model.api import GeneratedParticles, ModelInputs, Reconstructor, describe
 from pflow.model.pointing import PointingReconstructor
 from pflow.model.pointing.refine_training import EXTRA_PARTICLES
 from pflow.train.model_spec import ModelSpec
+from pflow.train.muon import Muon
 from pflow.version import VERSION
 
 MONITOR = "val/wrong_energy"
@@ -53,7 +54,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         The architecture: ``pointing``, ``translation``, or a class of `pflow.model.api.Reconstructor`. It makes the
         model from sizes and scales.
     lr
-        Highest learning rate of AdamW.
+        Highest learning rate.
+    optimiser
+        ``adamw``, or ``muon``: orthogonal updates of the larger matrices (`pflow.train.muon`), and AdamW for the rest.
     weight_decay
         Of weight matrices; biases, norms and single vectors are not decayed.
     warmup
@@ -72,6 +75,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         *,
         reconstructor: Callable[[ModelInputs], Reconstructor] = PointingReconstructor,
         lr: float = 1e-3,
+        optimiser: Literal["adamw", "muon"] = "adamw",
         weight_decay: float = 0.01,
         warmup: float = 0.05,
         final_lr: float = 0.01,
@@ -83,7 +87,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
                 f"weight_decay {weight_decay}, warmup {warmup}, final_lr {final_lr}"
             )
         self.make_reconstructor = reconstructor
+        check_choice(optimiser, ("adamw", "muon"), "optimiser")
         self.lr = lr
+        self.optimiser = optimiser
         self.weight_decay = weight_decay
         self.warmup = warmup
         self.final_lr = final_lr
@@ -128,7 +134,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.reconstructor = reconstructor
 
     def configure_optimizers(self) -> Any:
-        """AdamW, and a learning rate that is set at each step; ConfigError if the number of steps is not known."""
+        """The optimiser and the learning rate of each step; ConfigError if the number of steps is not known."""
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
         groups = [
             {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": self.weight_decay},
@@ -136,7 +142,11 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         ]
         # Lightning clips no gradients before an optimiser that could unscale them itself.
         fused = self.trainer.strategy.root_device.type == "cuda" and self.trainer.precision == "32-true"
-        optimiser = torch.optim.AdamW(groups, lr=self.lr, fused=fused or None)
+        optimiser: torch.optim.Optimizer
+        if self.optimiser == "muon":
+            optimiser = Muon(groups, lr=self.lr)
+        else:
+            optimiser = torch.optim.AdamW(groups, lr=self.lr, fused=fused or None)
         steps = self.trainer.estimated_stepping_batches
         if not 0 < steps < math.inf:
             raise ConfigError("the schedule needs the number of steps: set trainer.max_steps (or no data.max_tokens)")
@@ -152,10 +162,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         """Take the learning rate and the weight decay of the options: a checkpoint that is resumed has its own."""
         for scheduler in (config.scheduler for config in self.trainer.lr_scheduler_configs):
             scheduler.base_lrs = [self.lr for _ in scheduler.base_lrs]
-            groups = zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, (self.weight_decay, 0.0), strict=True)
-            for group, factor, decay in groups:
-                lr = self.lr * factor(scheduler.last_epoch)
-                group.update(initial_lr=self.lr, lr=lr, weight_decay=decay)
+            for group, factor in zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=True):
+                decay = self.weight_decay if group["params"][0].ndim >= 2 else 0.0
+                group.update(initial_lr=self.lr, lr=self.lr * factor(scheduler.last_epoch), weight_decay=decay)
 
     def on_train_epoch_start(self) -> None:
         """Shuffle for the new epoch."""
