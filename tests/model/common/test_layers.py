@@ -169,3 +169,8 @@ def test_an_event_without_any_token_packs(x):
     encoded = encoder(x, mask=mask)
     assert encoded.isfinite().all()
     torch.testing.assert_close(encoded[1:2], encoder(x[1:2]))
+
+
+def test_gelu_of_one_row_is_as_of_many():
+    x = torch.randn(7, 96)
+    assert torch.equal(gelu(x[3:4]), gelu(x)[3:4])
