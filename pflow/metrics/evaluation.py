@@ -84,10 +84,14 @@ class AlgorithmMetrics:
         truth: ParticleTable,
         visible: ParticleTable,
         reco: ParticleTable,
-        expected: ParticleTable,
         matches: Matches,
+        expected: ParticleTable | None = None,
     ) -> None:
-        """Count events by their targets, visible truth, reconstructed particles, these for sums, and matched pairs."""
+        """Count events by their targets, visible truth, reconstructed particles and matched pairs.
+
+        `expected` are the reconstructed particles for sums (`Reconstruction.expected`), by default the same.
+        """
+        expected = reco if expected is None else expected
         self.n_events += len(truth.counts)
         self.particles.update(truth, reco, matches)
         self.counts.update(truth, reco)

@@ -89,6 +89,7 @@ def run(args: argparse.Namespace) -> None:
     finally:
         for process in (old, new):
             process.kill()
+            process.communicate()  # closes its pipes
 
 
 def _start(folder: Path, args: argparse.Namespace) -> subprocess.Popen[str]:

@@ -42,13 +42,12 @@ class DecodedSequence(NamedTuple):
 def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device: torch.device) -> DecodedSequence:
     """Decode the particles of each of `batch` events, at most `max_particles` of all or int64 [B] of each.
 
-    One GPU synchronisation a step reads the number of events still decoding with all else that the host needs, and one
-    before the first step the smallest limit.
+    One GPU synchronisation a step reads the number of events still decoding with all else that the host needs.
     """
     rows = torch.arange(batch, device=device)  # the event of each row of the shrinking batch
     truncated = torch.zeros(batch, dtype=torch.bool, device=device)
     limits = torch.as_tensor(max_particles, device=device).expand(batch)
-    smallest = int(limits.min()) if batch else 0
+    smallest = int(limits.min()) if batch and device.type == "cpu" else 0  # from there on limits are looked at
     steps: list[tuple[Tensor, dict[str, Tensor]]] = []
     for position in itertools.count():
         goes_on = decoder.advance()
