@@ -13,15 +13,25 @@ from pflow.io.root import open_root
 from pflow.physics.detector import load_detector
 
 
-def flat(path, **options) -> FlatReader:
-    return FlatReader(open_root(path), path, **options)
+@pytest.fixture
+def flat():
+    """Opens flat files, and closes them after the test."""
+    readers = []
+
+    def opened(path, **options) -> FlatReader:
+        readers.append(FlatReader(open_root(path), path, **options))
+        return readers[-1]
+
+    yield opened
+    for reader in readers:
+        reader.close()
 
 
 def run(*words: object) -> int:
     return run_parsed("convert", [str(word) for word in words])
 
 
-def test_from_hdf5_to_root(tmp_path, sample_dir):
+def test_from_hdf5_to_root(tmp_path, sample_dir, flat):
     old = sample_dir / "gamma1_small.h5"
     assert run(old, tmp_path / "new.root", "--chunk-size", "4") == 0
     legacy, converted = LegacyReader(old).read(0, 6), flat(tmp_path / "new.root").read(0, 6)
@@ -32,21 +42,21 @@ def test_from_hdf5_to_root(tmp_path, sample_dir):
     assert before.to_list() == after.to_list()
 
 
-def test_from_edm4hep_to_a_flat_ntuple(tmp_path, cld_path):
+def test_from_edm4hep_to_a_flat_ntuple(tmp_path, cld_path, flat):
     assert run(cld_path, tmp_path / "flat.root") == 0
     events = flat(tmp_path / "flat.root").read(0, 1).validate()
     assert events.detector.name == "cld"
     assert (len(events.hits[0]), len(events.tracks[0])) == (2602, 20)
 
 
-def test_a_file_without_entries(tmp_path, sample_dir):
+def test_a_file_without_entries(tmp_path, sample_dir, flat):
     reader = flat(sample_dir / "multi_test_small.root")
     write_events(tmp_path / "empty.root", reader.read(0, 0))
     assert run(tmp_path / "empty.root", tmp_path / "new.root") == 0
     assert flat(tmp_path / "new.root").num_entries == 0
 
 
-def test_the_detector_can_be_chosen(tmp_path, sample_dir, capsys):
+def test_the_detector_can_be_chosen(tmp_path, sample_dir, capsys, flat):
     run(sample_dir / "multi_test_small.root", tmp_path / "new.root", "--detector", "ild")
     assert "25 events of ild" in capsys.readouterr().out
     assert flat(tmp_path / "new.root").detector.name == "ild"
@@ -57,7 +67,7 @@ def test_an_unknown_ending(tmp_path, sample_dir):
         run(sample_dir / "multi_test_small.root", tmp_path / "new.h5")
 
 
-def test_bad_entries_can_be_left_empty(tmp_path):
+def test_bad_entries_can_be_left_empty(tmp_path, flat):
     """Entry 1 of three has a negative energy."""
     ones = ak.Array([[1.0], [1.0], [1.0]])
     hits = make_hits(energy=ak.Array([[1.0], [-1.0], [3.0]]), x=ones, y=ones, z=ones)
@@ -69,7 +79,7 @@ def test_bad_entries_can_be_left_empty(tmp_path):
     assert flat(tmp_path / "new.root").read(0, 3).hits.energy.to_list() == [[1.0], [], [3.0]]
 
 
-def test_tracks_from_monte_carlo_particles_stay_marked(tmp_path, cld_sim_path, capsys):
+def test_tracks_from_monte_carlo_particles_stay_marked(tmp_path, cld_sim_path, capsys, flat):
     made = tmp_path / "flat.root"
     assert run(cld_sim_path, made, "--truth-tracks") == 0
     assert "with tracks made from Monte Carlo particles" in capsys.readouterr().out
