@@ -259,8 +259,9 @@ def explain(network: PointingNetwork, batch: Batch, decoding: PointingDecodingCo
         decoded = decode_first_stage(network, source.change(torch.clone), decoding)
     finally:
         handle.remove()
-    columns, probability = decoded.columns, torch.cat(logits).softmax(-1)
-    known = columns["seed"][0, : columns["seed"].shape[1] + 1 - len(probability)]  # the tracks that all start one
+    n_particles, probability = int(decoded.mask.sum()), torch.cat(logits).softmax(-1)
+    columns = {name: values[:, :n_particles] for name, values in decoded.columns.items()}
+    known = columns["seed"][0, : n_particles + 1 - len(probability)]  # the tracks that start one
     explanation = {
         "probability.seed": torch.cat([functional.one_hot(known, probability.shape[1]).float(), probability]),
         "seed": columns["seed"][0],

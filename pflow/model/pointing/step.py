@@ -185,7 +185,7 @@ def emit_tracks(
     states, seed = states.flatten(0, 1), source.in_tables(track).flatten()
     mask = is_track & (starts.sigmoid() >= MIN_START_PROBABILITY)
     nothing = torch.ones_like(source.items.weight[:, None].expand(-1, track.shape[1], -1))
-    near = selected(gather(source.tokens.unit, track), tables, nothing) & mask[..., None]
+    near = selected(gather(source.tokens.unit, track), tables, nothing)
     is_seed = track[..., None] == source.items.token[:, None]
     pairs = PairList.where((near | is_seed) & mask[..., None])
     assignment, particles = particles_of(

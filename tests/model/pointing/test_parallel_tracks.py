@@ -52,6 +52,20 @@ def test_there_are_no_gaps_between_particles(model, batch):
     assert decoded.columns["seed"][2, 0] == source.tokens.track[2, 1]
 
 
+def test_explained_seeds_are_of_the_particles(model, make_event, collate):
+    """Of two tracks the first starts none: its row is not among the particles' rows."""
+    batch = collate([make_event((PION, PION, PHOTON), seed=2)])
+    of_tracks = model.network.decoder.of_tracks
+    model.network.decoder.of_tracks = lambda *inputs: (of_tracks(*inputs)[0], torch.tensor([[-5.0, 5.0]]))
+    model.set_decoding(max_particles=6, hits_per_particle=0)
+    explained, decoded = model.explain(batch), model.decode(batch, max_particles=6)
+    n = int(decoded.mask.sum())
+    assert len(explained["seed"]) == len(explained["probability.pdg"]) == len(explained["assignment"]) == n > 1
+    assert len(explained["probability.seed"]) == n + 1
+    assert explained["probability.seed"][:-1].argmax(1).tolist() == explained["seed"].tolist()
+    assert explained["probability.seed"][0].max() == 1.0
+
+
 def test_fractions_of_an_item_sum_to_at_most_one(model, batch):
     """Tracks of the same direction claim the same hits."""
     position = batch.readout.track_position[:, :1].expand_as(batch.readout.track_position)
