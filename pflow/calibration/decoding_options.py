@@ -17,7 +17,7 @@ from pflow.checkpoint.load import TrainedModel
 from pflow.errors import ConfigError, check_choice
 from pflow.event.events import Flag
 from pflow.event.skipped import without_refused
-from pflow.inference.events import BATCH_SIZE, MAX_HITS, Engine, finite_events, usable_events, with_detector
+from pflow.inference.events import MAX_HITS, Engine, finite_events, usable_events, with_detector
 from pflow.io.checks import Expected
 from pflow.io.open import ReadOptions
 from pflow.metrics.event import CountMetrics
@@ -76,7 +76,7 @@ def calibrate(
     decodings: Sequence[DecodingConfig],
     reading: ReadOptions = ReadOptions(),  # noqa: B008
     *,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int | None = None,
     chunk_size: int = 256,
     device: str = "auto",
 ) -> list[Calibrated]:

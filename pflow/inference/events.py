@@ -40,11 +40,14 @@ from pflow.tokens.tokens import ParticleTokens, Tokens
 
 Index = npt.NDArray[np.int64]
 
-BATCH_SIZE = 32
-"""Default number of events in a batch."""
+BATCH_SIZE, GPU_BATCH_SIZE = 32, 256
+"""Default number of events in a batch; small kernels cost a GPU as much as large ones."""
 
 MAX_BATCH_TOKENS = 65536
-"""Most source tokens in a batch, padding included."""
+"""Most source tokens in a batch, padding included; on a GPU as many as its memory holds, if these are more."""
+
+BYTES_PER_TOKEN = 32 << 10
+"""Memory for a source token of a batch: four times what hadronic Z decays of 43 particles take."""
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(ParticleTokens) if field.name != "counts")
 """Columns of generated particles that are kept."""
@@ -52,6 +55,8 @@ COLUMNS = tuple(field.name for field in dataclasses.fields(ParticleTokens) if fi
 
 class Engine:
     """The network of a model, ready to run in torch, `batch_size` events in one pass; parameters as of `reconstruct`.
+
+    Batches of an `Engine` hold at most `max_tokens` source tokens, or one event.
 
     ConfigError: no such device, or a number of particles or events below 1.
     """
@@ -63,11 +68,13 @@ class Engine:
         device: str | torch.device = "auto",
         decoding: DecodingConfig | None = None,
         max_particles: int | None = None,
-        batch_size: int = BATCH_SIZE,
+        batch_size: int | None = None,
     ) -> None:
-        if batch_size < 1:
+        self.model, self.device = model, pick_device(device)
+        default, self.max_tokens = batch_limits(self.device)
+        self.batch_size = default if batch_size is None else batch_size
+        if self.batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
-        self.model, self.batch_size, self.device = model, batch_size, pick_device(device)
         self._decoding = model.reconstructor.decoding if decoding is None else decoding
         if max_particles is not None:
             try:
@@ -96,7 +103,7 @@ class Engine:
         padder = Padder([encoded])
         longest_first = np.argsort(-encoded.n_source, kind="stable")
         order = longest_first[encoded.n_source[longest_first] > 0]
-        for part in cut(encoded.n_source[order], self.batch_size, MAX_BATCH_TOKENS):
+        for part in cut(encoded.n_source[order], self.batch_size, self.max_tokens):
             collector.add(order[part], self.generate(padder.batch(order[part])))
         return collector
 
@@ -132,6 +139,14 @@ def pick_device(device: str | torch.device) -> torch.device:
     except Exception as error:  # each kind of device fails in its own way
         raise ConfigError(f"no device '{device}' here: {first_line(error)}") from error
     return place
+
+
+def batch_limits(device: torch.device) -> tuple[int, int]:
+    """Default number of events in a batch, and largest number of source tokens."""
+    if device.type != "cuda":
+        return BATCH_SIZE, MAX_BATCH_TOKENS
+    free, _ = torch.cuda.mem_get_info(device)
+    return GPU_BATCH_SIZE, max(MAX_BATCH_TOKENS, free // BYTES_PER_TOKEN)
 
 
 class ParticleCollector:
@@ -202,7 +217,7 @@ def reconstruct(
     decoding: DecodingConfig | None = None,
     max_particles: int | None = None,
     max_hits: int = MAX_HITS,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int | None = None,
     device: str | torch.device = "auto",
     on_error: Literal["raise", "skip"] = "raise",
     engine: str | None = None,
@@ -221,7 +236,7 @@ def reconstruct(
     max_hits
         Largest number of hits of an event.
     batch_size
-        Events in one pass of the network.
+        Events in one pass of the network; default: 32, on a GPU 256 or as many as its memory holds.
     device
         ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
     on_error

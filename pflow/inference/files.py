@@ -25,7 +25,14 @@ from pflow.errors import ConfigError, InputError, PflowError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Flag, count_flags
 from pflow.event.skipped import leave_out_files
-from pflow.inference.events import BATCH_SIZE, MAX_HITS, check_geometry, pick_device, warn_of_engine, warn_of_tracks
+from pflow.inference.events import (
+    MAX_HITS,
+    batch_limits,
+    check_geometry,
+    pick_device,
+    warn_of_engine,
+    warn_of_tracks,
+)
 from pflow.inference.provenance import describe_input, is_finished, provenance
 from pflow.inference.worker import ChunkResult, Job, Outcome, Settings, Task, Worker, entries_of_a_chunk, run_on_cluster
 from pflow.io.atomic import check_output, make_folder
@@ -104,7 +111,7 @@ def reconstruct_files(
     on_error: Literal["raise", "skip"] = "raise",
     max_particles: int | None = None,
     max_hits: int = MAX_HITS,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int | None = None,
     chunk_size: int = 256,
     device: str = "auto",
     cluster: str | None = None,
@@ -145,7 +152,7 @@ def reconstruct_files(
     if checkpoint is None:
         checkpoint, first = _model_for(jobs, reading, skip=skip_files)
     model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint)
-    trained_on = model.tokeniser.detector
+    trained_on, place = model.tokeniser.detector, pick_device(device)
     reading = dataclasses.replace(reading, expected=Expected(sample=model.tokeniser.sample))
     settings = Settings(
         reading=reading
@@ -153,8 +160,8 @@ def reconstruct_files(
         else dataclasses.replace(reading, detector=trained_on if detector is None else detector),
         max_particles=max_particles,
         max_hits=max_hits,
-        batch_size=batch_size,
-        device=str(pick_device(device)),
+        batch_size=batch_limits(place)[0] if batch_size is None else batch_size,
+        device=str(place),
     )
     summary, begin = Summary(model=model.path, detector=trained_on.name, device=settings.device), time.perf_counter()
     # The writer of EDM4hep copies the collections of a file that must stay open; `_Plan` closes it after its output.

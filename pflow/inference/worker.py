@@ -105,6 +105,9 @@ class Worker:
 CHUNKS_PER_THREAD = 3
 """Chunks in flight for each thread of the cluster: enough to keep it busy, few enough to bound memory."""
 
+CHUNKS_PER_PROCESS = 8
+"""Fewest chunks of a file for each process on this machine: at the end all but one wait for half a chunk on average."""
+
 TIMEOUT = "10s"
 """Longest time until a scheduler answers."""
 
@@ -160,7 +163,7 @@ def entries_of_a_chunk(cluster: str | None, n_entries: int, chunk_size: int) -> 
     n_processes = _local_processes(cluster or "")
     if n_processes < 2:
         return chunk_size
-    return min(chunk_size, max(BATCH_SIZE, math.ceil(n_entries / (CHUNKS_PER_THREAD * n_processes))))
+    return min(chunk_size, max(BATCH_SIZE, math.ceil(n_entries / (CHUNKS_PER_PROCESS * n_processes))))
 
 
 def _local_processes(cluster: str) -> int:

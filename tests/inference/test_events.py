@@ -14,7 +14,7 @@ from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.merge_hits import Merge
 from pflow.event.skipped import BadEntriesWarning, ImplausibleWarning, LeftOutWarning
-from pflow.inference.events import pick_device, reconstruct, warn_of_tracks
+from pflow.inference.events import batch_limits, pick_device, reconstruct, warn_of_tracks
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.model.api import DecodingConfig
@@ -215,6 +215,13 @@ def test_events_of_another_detector_are_refused(model, events):
 def test_a_device_that_computes_nothing_is_named(device):
     with pytest.raises(ConfigError, match=f"'{device}'"):
         pick_device(device)
+
+
+@pytest.mark.parametrize(("free", "n_tokens"), [(2**30, 65536), (2**36, 2**21)])
+def test_batches_of_a_gpu_grow_with_its_memory(monkeypatch, free, n_tokens):
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (free, 2**40))
+    assert batch_limits(torch.device("cuda")) == (256, n_tokens)
+    assert batch_limits(torch.device("cpu")) == (32, 65536)
 
 
 @pytest.mark.parametrize("option", ["batch_size", "max_particles"])
