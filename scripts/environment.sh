@@ -14,11 +14,10 @@ fi
 
 _venv="$_root/.venv"
 _constraints="$_root/scripts/constraints.txt"
+_install=(-m pip install --disable-pip-version-check --constraint "$_constraints")
 if [ "${2:-}" = lowest ]; then
     _venv="$_root/.venv-lowest"
-    _constraints="$_venv/constraints.txt"
-    mkdir -p "$_venv"
-    "$_python" "$_root/scripts/lowest.py" > "$_constraints"
+    _install=(-m uv pip install --resolution lowest-direct)
 fi
 
 _stamp="$_venv/.pflow-${_extras:-base}"
@@ -26,8 +25,8 @@ _wanted="$(cat "$_root/pyproject.toml" "$_constraints" | cksum)"
 if [ ! -f "$_stamp" ] || [ "$(cat "$_stamp")" != "$_wanted" ]; then
     echo "Setting up $_venv (once; a minute or two)"
     [ -x "$_venv/bin/python" ] || "$_python" -m venv "$_venv"
-    "$_venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        --constraint "$_constraints" --editable "$_root${_extras:+[$_extras]}"
+    [ "${2:-}" != lowest ] || "$_venv/bin/python" -m pip install --quiet --disable-pip-version-check uv
+    "$_venv/bin/python" "${_install[@]}" --quiet --editable "$_root${_extras:+[$_extras]}"
     echo "$_wanted" > "$_stamp"
 fi
 # shellcheck disable=SC1091

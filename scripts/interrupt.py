@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -20,8 +21,11 @@ from pathlib import Path
 
 import numpy as np
 
-from attacks.jobs import JOBS, make_inputs
-from attacks.trials import Trial, check_no_leftovers
+from attacks.child import Ended, run_signalled
+from attacks.jobs import JOBS, Content, Job, make_inputs
+
+LONGEST = 900.0
+"""Seconds that a run may take."""
 
 SIGNALS = {
     signal.SIGINT: (130,),
@@ -46,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         make_inputs(inputs, log=Path(scratch) / "log")
         print(f"{'job':<14}{'times':>8}{'in time':>9}{'nothing':>9}{'partial':>9}{'whole':>8}{'failed':>8}")
         for name in args.only:
-            trial = InterruptedTrial(JOBS[name], inputs, Path(scratch) / name.replace(" ", "_"))
+            trial = Trial(JOBS[name], inputs, Path(scratch) / name.replace(" ", "_"))
             generator = np.random.default_rng([args.seed, list(JOBS).index(name)])
             counts: Counter[str] = Counter()
             end = time.monotonic() + 60 * args.minutes
@@ -67,8 +71,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failures else 0
 
 
-class InterruptedTrial(Trial):
-    """A job that is interrupted."""
+class Trial:
+    """A job that is interrupted; an undisturbed run in `folder` of it, on `inputs`, gives the expected outputs."""
+
+    def __init__(self, job: Job, inputs: Path, folder: Path) -> None:
+        self.job, self.inputs, self.folder = job, inputs, folder
+        undisturbed = self.place("undisturbed")
+        done = self.run(undisturbed)
+        if done.code != 0:
+            sys.exit(f"the job does not run: {done.said}")
+        self.seconds = done.seconds
+        self.expected: Content = job.content(undisturbed)
+
+    def place(self, name: str) -> Path:
+        """A new folder for a run."""
+        place = self.folder / name
+        place.mkdir(parents=True)
+        return place
+
+    def run(self, place: Path, sent: signal.Signals = signal.SIGKILL, after: float = LONGEST) -> Ended:
+        """Run the job in a folder; a signal is sent if it takes longer than so many seconds."""
+        words = self.job.command(self.inputs, place)
+        return run_signalled(words, log=self.folder / "log", sent=sent, after=after)
 
     def interrupt(self, number: int, sent: signal.Signals, after: float) -> list[str]:
         """Interrupt a run, check the files that it leaves, run it again, and check the outputs.
@@ -106,6 +130,12 @@ class InterruptedTrial(Trial):
         assert not changed, f"the second run gave others: {changed}"
         check_no_leftovers(place, " by the second run")
         return outcomes
+
+
+def check_no_leftovers(place: Path, after: str = "") -> None:
+    """Raise an AssertionError that names temporary and replaced files in a folder; `after` ends its message."""
+    left = sorted(path.name for kind in ("tmp", "earlier") for path in place.rglob(f"*.{kind}-*"))
+    assert not left, f"left behind{after}: {left}"
 
 
 if __name__ == "__main__":

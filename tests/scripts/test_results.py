@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import architecture
 import results
 from measurements import rows, shipped, tables
 from measurements.rows import CSV, REPORT, ROOT, Row, read_rows, replace_table, write_rows
@@ -101,7 +100,3 @@ def test_the_papers_set_ups_are_trained_and_measured_over_the_seeds(sample, tmp_
     ]
     assert ["±" in line for line in lines] == [True, False, False] * 2
     assert (CSV.read_bytes(), REPORT.read_bytes()) == before
-
-
-def test_the_figure_of_the_architecture_is_what_its_script_draws():
-    assert architecture.FILE.read_text("utf-8") == architecture.drawing()
