@@ -1,7 +1,6 @@
 """Time pflow's parts, each on real files.
 
     python scripts/bench.py reconstruct tests/data/zqq_test_small.root
-    python scripts/bench.py training tests/data/zqq_test_small.root --checkpoint ild-g4-general
     python scripts/bench.py BENCHMARK --help
 
 Times are the fastest of several runs. On a machine that does other work, compare only figures of one run.
@@ -12,9 +11,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from benchmarks import gpu, io, latency, paired, reconstruct, training
+from benchmarks import gpu, io, latency, paired, reconstruct
 
-BENCHMARKS = (io, training, reconstruct, latency, paired, gpu)
+BENCHMARKS = (io, reconstruct, latency, paired, gpu)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from benchmarks.timing import make_batches, peak_mb, timed, write_json
+from benchmarks.timing import make_batches, peak_mb, timed
 from pflow.checkpoint.load import load_model
 from pflow.data.batch import Batch
 from pflow.io.open import read_events
@@ -28,15 +28,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", type=int, nargs="+", default=[32, 128], help="of a batch (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=5, help="repeats; the fastest counts (default: %(default)s)")
     parser.add_argument("--device", default="cuda", help="default: %(default)s")
-    parser.add_argument("--output", type=Path, help="JSON file")
 
 
 def run(args: argparse.Namespace) -> None:
-    name = torch.cuda.get_device_name(args.device) if args.device.startswith("cuda") else args.device
+    print(torch.cuda.get_device_name(args.device) if args.device.startswith("cuda") else args.device)
     rows = [row for n in args.events for row in measure(args, n)]
     for row in rows:
         print(", ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{value}" for key, value in row.items()))
-    write_json(args.output, {"model": args.checkpoint, "device": name, "torch": torch.__version__, "rows": rows})
 
 
 def measure(args: argparse.Namespace, n_events: int) -> list[dict[str, Any]]:

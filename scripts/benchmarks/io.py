@@ -16,7 +16,7 @@ import awkward as ak
 import numpy as np
 import torch
 
-from benchmarks.timing import cpu_ms, write_json
+from benchmarks.timing import cpu_ms
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.data.batch import Batch
 from pflow.data.collate import Padder, bucket
@@ -38,7 +38,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunk-size", type=int, help="read so many at a time (default: all)")
     parser.add_argument("--max-tokens", type=int, default=20000, help="of a batch (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="repeats; the fastest counts (default: %(default)s)")
-    parser.add_argument("--output", type=Path, help="JSON file")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -48,7 +47,6 @@ def run(args: argparse.Namespace) -> None:
     for row in rows:
         stages = ", ".join(f"{stage} {ms:.3f}" for stage, ms in row["ms"].items())
         print(f"{row['file']}: {row['events']} events, CPU ms an event: {stages}")
-    write_json(args.output, {"model": args.checkpoint, "rows": rows})
 
 
 def measure(model: TrainedModel, path: Path, args: argparse.Namespace) -> dict[str, Any]:

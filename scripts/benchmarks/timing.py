@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -54,10 +53,3 @@ def joined(events: Events, n_hits: int) -> Events:
     """One event of at least `n_hits` hits, of no more events than it needs."""
     enough = int(np.searchsorted(np.cumsum(jagged.count(events.hits)), 1.1 * n_hits)) + 1  # some lie in the same cells
     return overlay(events[:enough], [range(min(enough, len(events)))])
-
-
-def write_json(path: Path | None, content: Any) -> None:
-    """Write plain data, if a file is asked for."""
-    if path is not None:
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        print(f"wrote {path}")

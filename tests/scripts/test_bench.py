@@ -9,8 +9,7 @@ import bench
 CHECKOUT = Path(bench.__file__).resolve().parents[1]
 OPTIONS = {
     "io": ["zqq_test_small.root", "--events", "2", "--runs", "1"],
-    "training": ["multi_test_small.root", "--events", "2", "--batch-size", "2", "--runs", "1"],
-    "reconstruct": ["gammasep_test_small.root", "--events", "2", "--processes", "1", "--runs", "1"],
+    "reconstruct": ["gammasep_test_small.root", "--events", "2", "--runs", "1"],
     "latency": ["gammasep_test_small.root", "--events", "2", "--runs", "1", "--engines", "torch"],
     "paired": ["multi_test_small.root", "--other", str(CHECKOUT), "--events", "4", "--runs", "1"],
     "gpu": ["multi_test_small.root", "--events", "2", "--device", "cpu", "--runs", "1"],
