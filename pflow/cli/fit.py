@@ -49,21 +49,8 @@ from pflow.train.module import MONITOR, ParticleFlow
 from pflow.train.run_folder import AtomicCheckpointIO, check_run_folder, make_loggers, read_history
 from pflow.train.transfer import transfer_tokeniser
 
-CHATTER = (
-    r".*does not have many workers.*",
-    r".*`__len__` defined.*",
-    r".*Checkpoint directory .* exists and is not empty.*",
-    r".*callbacks used to create the checkpoint need to be provided.*",
-    r".*ended before the epoch ended and your dataloader is not resumable.*",
-    r".*A single task has no `requires_grad`.*",
-    r".*number of training batches .* is smaller than the logging interval.*",
-    r".*`srun` command is available on your system but is not used.*",  # on any machine where Slurm is installed
-    r".*using the WeightAveraging callback with a model that overrides the configure_model.*",
-    r".*checkpoint was not created with WeightAveraging.*",
-    r".*dirpath has changed.*",  # a training that is resumed in another folder
-    r".*could not find the monitored key.*",  # in an epoch without a validation
-)
-"""Warnings of Lightning on which a user of pflow need not act."""
+AUTHORS = r"(pytorch_lightning|lightning_fabric|jsonargparse)\b"
+"""Modules whose warnings are for authors of modules and parsers: a user of pflow need not act on them."""
 
 SAVE_EVERY = timedelta(minutes=5)
 """The most of a training that is lost when its process is killed."""
@@ -488,11 +475,7 @@ def _without_chatter() -> Iterator[None]:
     for logger in ("pytorch_lightning.utilities.rank_zero", "lightning_fabric.utilities.seed"):
         logging.getLogger(logger).setLevel(logging.WARNING)
     with warnings.catch_warnings():
-        # Deprecated functions that Lightning calls are for its authors to replace.
-        for category in (DeprecationWarning, FutureWarning):
-            warnings.filterwarnings("ignore", category=category)
-        for message in CHATTER:
-            warnings.filterwarnings("ignore", message=message)
+        warnings.filterwarnings("ignore", module=AUTHORS)
         yield
 
 

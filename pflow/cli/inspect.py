@@ -9,10 +9,13 @@ import argparse
 import dataclasses
 import json
 import shlex
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from pflow.cli.options import add_file_options, add_options, at_least, read_options, truth_options
 from pflow.show import text_facts, text_table
@@ -227,50 +230,26 @@ def _provenance(file: str) -> dict[str, Any] | None:
         return None
 
 
-def _print_provenance(made: Mapping[str, Any]) -> None:
+def _shown(made: Mapping[str, Any]) -> dict[str, Any]:
+    """A provenance without the configuration, which --json has, and with the command that makes the output again."""
     from pflow.inference.provenance import command
 
-    if made["kind"] == "model":
-        training = [(name, str(value)) for name, value in made["training"].items()]
-        print(text_facts([*_of_checkpoint(made), ("made by", f"pflow {made['pflow_version']}"), *training]))
-    elif made["kind"] == "evaluation":
-        print(text_facts([("truth", ", ".join(made["truth"])), *made["reco"].items()]))
-        for name, one in made.get("provenance", {}).items():
-            if one is not None:
-                print(f"\n{name}")
-                _print_provenance({"kind": "reconstruction", **one})
-    else:
-        print(text_facts(_of_reconstruction(made)))
-        print("again with: ", shlex.join(command(made, "OUT.root")))
+    hidden = ("kind", "configuration", "decoding", "provenance")
+    shown = {name: value for name, value in made.items() if name not in hidden}
+    if "options" in made:
+        shown["again with"] = shlex.join(command(made, "OUT.root"))
+    return shown | {name: _shown(of_file) for name, of_file in made.get("provenance", {}).items() if of_file}
 
 
-def _of_reconstruction(made: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    packages = [f"{name} {version}" for name, version in made.get("versions", {}).items()]
-    yield "made by", ", ".join([f"pflow {made.get('pflow_version')}", *packages])
-    if "machine" in made:
-        yield "machine", _listed(made["machine"])
-    yield from _of_checkpoint(made)
-    for file in made.get("inputs", ()):
-        size = "" if file.get("bytes") is None else f", {file['bytes']} bytes"
-        yield "input", f"{file['path']}: {file['entries']} entries, {file['schema']}{size}, UUID {file['uuid']}"
-    yield "options", _listed(made.get("options", {}))
-    if "flagged" in made:
-        yield "flagged", _listed(made["flagged"])
-
-
-def _of_checkpoint(made: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    checkpoint = made.get("checkpoint", {})
-    return ("model", str(checkpoint.get("path"))), ("SHA-256", str(checkpoint.get("sha256")))
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items() if value not in (None, False))
+def _print_provenance(made: Mapping[str, Any]) -> None:
+    plain = json.loads(json.dumps(_shown(made)))
+    print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=sys.maxsize), end="")
 
 
 def _number(energy: float | None) -> str:
     return "" if energy is None else f"{energy:.3f}"
 
 
-def _print_json(found: Mapping[str, Any]) -> None:
+def _print_json(report: Mapping[str, Any]) -> None:
     """Numbers that JSON cannot hold are null."""
-    print(json.dumps(json.loads(json.dumps(found), parse_constant=lambda _: None), indent=2))
+    print(json.dumps(json.loads(json.dumps(report), parse_constant=lambda _: None), indent=2))

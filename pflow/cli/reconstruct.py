@@ -104,9 +104,9 @@ def _report(summary: Summary, place: str) -> str:
         (len(summary.written) if n_outputs > 1 else 0, "files written"),
         (len(summary.finished_before), "there before"),
         (len(summary.failed), "left out"),
-        (summary.n_skipped, "skipped"),
+        (summary.flagged["BAD_INPUT"], "skipped"),
         (summary.n_left_out, "with hits or tracks left out"),
-        (summary.n_not_finite, "whose numbers are not finite"),
+        (summary.flagged["NOT_FINITE"], "whose numbers are not finite"),
         (len(summary.truncated), "cut at their largest number of particles"),
     ]
     events = [f"{summary.n_events} events", f"{summary.n_particles} particles"]

@@ -55,12 +55,8 @@ class Summary:
     device: str = ""
     n_events: int = 0
     n_particles: int = 0
-    n_skipped: int = 0
-    """Entries that could not be used: empty in the output and flagged ``BAD_INPUT``."""
     n_left_out: int = 0
     """Events with single hits or tracks that could not be used; flagged ``UNUSABLE_HITS``, ``UNUSABLE_TRACKS``."""
-    n_not_finite: int = 0
-    """Events for which the model gave numbers that are not finite: empty and flagged ``NOT_FINITE``."""
     track_momentum: npt.NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.zeros(3))
     """Sums over tracks: all, in neutral particles, unused (`Reconstruction.track_momentum`) [3], GeV."""
     flagged: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -83,16 +79,13 @@ class Summary:
         self.flagged.update(count_flags(flags))
         self.n_events += len(reconstruction)
         self.n_particles += int(ak.count(reconstruction.particles.pdg))
-        self.n_skipped += int(np.count_nonzero(flags & Flag.BAD_INPUT))
         self.n_left_out += int(np.count_nonzero(flags & (Flag.UNUSABLE_HITS | Flag.UNUSABLE_TRACKS)))
-        self.n_not_finite += int(np.count_nonzero(flags & Flag.NOT_FINITE))
         cut = chunk.start + np.flatnonzero(flags & Flag.MAX_PARTICLES)
         self.truncated += [(chunk.path, int(entry)) for entry in cut]
 
     def add(self, part: Summary) -> None:
         """Add the events of an output."""
-        counts = ("n_events", "n_particles", "n_skipped", "n_left_out", "n_not_finite")
-        for name in (*counts, "track_momentum", "flagged", "truncated"):
+        for name in ("n_events", "n_particles", "n_left_out", "track_momentum", "flagged", "truncated"):
             setattr(self, name, getattr(self, name) + getattr(part, name))
 
 

@@ -22,14 +22,8 @@ from pflow.version import VERSION, versions
 PACKAGES = ("torch", "numpy", "awkward", "uproot")
 """Packages whose version can change a number of the output."""
 
-SWITCHES = ("mc_links", "truth_tracks")
-"""Options of `pflow reconstruct` without a value."""
-
-VALUES = (
-    *("format", "read_as", "schema", "layout", "on_error", "max_particles", "max_hits"),
-    *("batch_size", "chunk_size", "device", "cluster"),
-)
-"""Its options with a value, by their names in the provenance."""
+NO_OPTIONS = ("detector", "engine", "keep_input")
+"""Entries under ``options`` of today's or earlier provenances that are no options of `pflow reconstruct`."""
 
 INPUT_KEYS = ("uuid", "entries", "schema", "truth_tracks")
 """Fields of an input that must agree in the provenance of two outputs for them to be the same; its path may differ."""
@@ -95,10 +89,11 @@ def command(made: Mapping[str, Any], output: str) -> list[str]:
     options = made.get("options", {})
     words = ["pflow", "reconstruct", *(str(file["path"]) for file in made.get("inputs", ()))]
     words += ["--checkpoint", str(made.get("checkpoint", {}).get("path")), "--output", output]
-    for name in VALUES:
-        if options.get(name) is not None:
-            words += [f"--{'detector' if name == 'read_as' else name.replace('_', '-')}", str(options[name])]
-    return words + [f"--{name.replace('_', '-')}" for name in SWITCHES if options.get(name)]
+    for name, value in options.items():
+        if name not in NO_OPTIONS and value is not None and value is not False:
+            option = f"--{'detector' if name == 'read_as' else name.replace('_', '-')}"
+            words += [option] if value is True else [option, str(value)]
+    return words
 
 
 def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> bool:

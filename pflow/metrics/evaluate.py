@@ -293,37 +293,21 @@ def zip_chunks(
     InputError names the first entry that only the truth or only a reconstruction has.
     """
     entry = 0
-    queues = {name: _Queue(chunks) for name, chunks in reconstructions.items()}
+    rest: dict[str, Reconstruction] = {}  # read and not yet taken
+
+    def take(name: str, n: int) -> int:
+        """Read until `n` entries are there, if there are so many; their number."""
+        while len(rest.get(name, ())) < n and (chunk := next(reconstructions[name], None)) is not None:
+            rest[name] = concatenate([rest[name], chunk]) if name in rest else chunk
+        return len(rest.get(name, ()))
+
     for chunk in filter(len, events):
-        recos = {}
-        for name, queue in queues.items():
-            reco = queue.take(len(chunk))
-            n = 0 if reco is None else len(reco)
-            if reco is None or n < len(chunk):
-                raise InputError("ends here, but the truth has more events", file=files[name], entry=entry + n)
-            recos[name] = reco
-        yield chunk, recos
-        entry += len(chunk)
-    for name, queue in queues.items():
-        if queue.take(1):
+        n = len(chunk)
+        for name in reconstructions:
+            if (there := take(name, n)) < n:
+                raise InputError("ends here, but the truth has more events", file=files[name], entry=entry + there)
+        yield chunk, {name: rest[name][:n] for name in reconstructions}
+        rest, entry = {name: reco[n:] for name, reco in rest.items()}, entry + n
+    for name in reconstructions:
+        if take(name, 1):
             raise InputError("has more events, but the truth ends here", file=files[name], entry=entry)
-
-
-class _Queue:
-    """Takes any number of entries from an iterator of chunks."""
-
-    def __init__(self, chunks: Iterator[Reconstruction]) -> None:
-        self._chunks = chunks
-        self._rest: Reconstruction | None = None
-
-    def take(self, n: int) -> Reconstruction | None:
-        """The next `n` entries, or fewer at the end; None for an iterator without chunks."""
-        while self._rest is None or len(self._rest) < n:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                break
-            self._rest = chunk if self._rest is None else concatenate([self._rest, chunk])
-        if self._rest is None:
-            return None
-        entries, self._rest = self._rest[:n], self._rest[n:]
-        return entries

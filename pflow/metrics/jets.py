@@ -21,12 +21,12 @@ from pflow.metrics.particles import RESPONSE_EDGES
 from pflow.metrics.stats import Distribution, Tree, fraction
 from pflow.metrics.table import ParticleTable
 
-ALGORITHMS: dict[str, dict[str, Any]] = {
-    "genkt_r04": {"radius": 0.4},
-    "genkt_r07": {"radius": 0.7},
-    "durham_2": {"n_jets": 2},
+ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "genkt_r04": ("e+e- generalised kt, p = -1, R = 0.4, inclusive", {"radius": 0.4}),
+    "genkt_r07": ("e+e- generalised kt, p = -1, R = 0.7, inclusive", {"radius": 0.7}),
+    "durham_2": ("e+e- kt (Durham), exclusive, 2 jets", {"n_jets": 2}),
 }
-"""Names in the results, and options of `find_jets`."""
+"""By their names in the results: the definition, and options of `find_jets`."""
 
 MIN_ENERGY = 10.0
 """Smallest energy of a true jet, GeV; reconstructed jets have no minimum."""
@@ -101,12 +101,6 @@ def _cluster(inputs: ak.Array, n_jets: int | None, radius: float | None) -> ak.A
     return fastjet.ClusterSequence(inputs, definition).inclusive_jets()
 
 
-def _definition(n_jets: int | None = None, radius: float | None = None) -> str:
-    if n_jets is not None:
-        return f"e+e- kt (Durham), exclusive, {n_jets} jets"
-    return f"e+e- generalised kt, p = -1, R = {radius:g}, inclusive"
-
-
 class JetMetrics:
     """Response E_reco / E_true of matched jets, and the matched fraction of true jets of all visible particles."""
 
@@ -117,9 +111,8 @@ class JetMetrics:
     def update(self, visible: ParticleTable, reco: ParticleTable) -> None:
         """Count events by their visible truth and reconstructed particles."""
         for name, response in self.response.items():
-            true_jets = find_jets(visible, **ALGORITHMS[name])
+            true_jets, jets = (find_jets(particles, **ALGORITHMS[name][1]) for particles in (visible, reco))
             true_jets = true_jets.take(true_jets.energy >= MIN_ENERGY)
-            jets = find_jets(reco, **ALGORITHMS[name])
             matches = match(true_jets, jets, MATCHING)
             response.add(jets.energy[matches.reco] / true_jets.energy[matches.truth])
             self.n_true[name] += len(true_jets)
@@ -128,12 +121,12 @@ class JetMetrics:
         """Keys under ``jets``."""
         return {
             name: {
-                "algorithm": _definition(**options),
+                "algorithm": definition,
                 "n_true": self.n_true[name],
                 "efficiency": fraction(self.response[name].count, self.n_true[name]),
                 "response_median": self.response[name].median(),
                 "iqr_over_median": self.response[name].iqr_over_median(),
                 "histogram": self.response[name].histogram(RESPONSE_EDGES),
             }
-            for name, options in ALGORITHMS.items()
+            for name, (definition, _) in ALGORITHMS.items()
         }

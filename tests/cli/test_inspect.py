@@ -5,6 +5,7 @@ import shlex
 import awkward as ak
 import numpy as np
 import pytest
+import yaml
 
 from pflow.checkpoint.load import load_model
 from pflow.cli import inspect
@@ -134,14 +135,12 @@ def output(sample_dir, tmp_path_factory) -> str:
 
 def test_an_output_shows_what_it_was_made_from_and_how_to_repeat_it(output, sample_dir, capsys):
     assert main(["inspect", output]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "  " in line]
-    shown = dict(line.split("  ", 1) for line in lines)
-    assert shown["model"].strip() == "ild-g4-photon"
-    assert shown["SHA-256"].strip() == load_model("ild-g4-photon").digest
-    assert "torch " in shown["made by"]
-    assert "gammasep_test_small.root: " in shown["input"]
-    assert "max_hits 32768" in shown["options"]
-    words = shlex.split(shown["again with:"])
+    shown = yaml.safe_load(capsys.readouterr().out.rpartition("\n\n")[2])
+    assert shown["checkpoint"] == {"path": "ild-g4-photon", "sha256": load_model("ild-g4-photon").digest}
+    assert "torch" in shown["versions"]
+    assert shown["inputs"][0]["path"].endswith("gammasep_test_small.root")
+    assert shown["options"]["max_hits"] == 32768
+    words = shlex.split(shown["again with"])
     assert words[:2] == ["pflow", "reconstruct"]
     assert str(sample_dir / "gammasep_test_small.root") in words
     assert main(["inspect", output, "--json"]) == 0

@@ -9,7 +9,7 @@ import pytest
 from pflow.data.files import Chunk
 from pflow.errors import ConfigError, InputError
 from pflow.inference.files import reconstruct_files
-from pflow.inference.worker import Job, _outcome, _Watch, entries_of_a_chunk
+from pflow.inference.worker import Job, _outcome, entries_of_a_chunk
 from pflow.io.particles_root import read_reco
 
 distributed = pytest.importorskip("distributed", reason="dask is not installed (pflow[cluster])")
@@ -82,20 +82,13 @@ def test_small_files_are_divided_among_processes(cluster, n_entries, expected):
     assert entries_of_a_chunk(cluster, n_entries, 256) == expected
 
 
-@pytest.fixture
-def watch():
-    return _Watch(SimpleNamespace(nthreads=dict), "mine")
-
-
-def test_a_chunk_that_ends_every_process_is_the_error_of_its_file(watch):
-    killed = SimpleNamespace(
-        done=lambda: True, result=lambda: (_ for _ in ()).throw(distributed.KilledWorker("task", None, 3))
-    )
-    *_, error = _outcome(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 8, 12), killed, watch)
+def test_a_chunk_that_ends_every_process_is_the_error_of_its_file():
+    killed = SimpleNamespace(result=lambda: (_ for _ in ()).throw(distributed.KilledWorker("task", None, 3)))
+    *_, error = _outcome(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 8, 12), killed)
     assert re.search(r"in\.root, entry 8: entries 8 to 11 ended several processes", str(error))
 
 
-def test_a_scheduler_that_ends_is_said(watch):
-    lost = SimpleNamespace(done=lambda: True, result=lambda: (_ for _ in ()).throw(distributed.CancelledError("gone")))
+def test_a_scheduler_that_ends_is_said():
+    lost = SimpleNamespace(result=lambda: (_ for _ in ()).throw(distributed.CancelledError("gone")))
     with pytest.raises(ConfigError, match="the cluster was lost: CancelledError"):
-        _outcome(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 0, 1), lost, watch)
+        _outcome(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 0, 1), lost)

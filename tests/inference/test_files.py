@@ -145,7 +145,7 @@ def test_a_bad_entry_stops_everything_or_is_skipped(model, events, spoil, tmp_pa
     with pytest.warns(UserWarning, match="1 "):
         summary = run([path], model, tmp_path / "reco.root", on_error="skip")
     got = read_reco(tmp_path / "reco.root")
-    assert (summary.n_skipped, summary.n_not_finite) == (1, 0)
+    assert (summary.flagged["BAD_INPUT"], summary.flagged["NOT_FINITE"]) == (1, 0)
     assert read_provenance(tmp_path / "reco.root")["flagged"]["BAD_INPUT"] == 1
     assert np.flatnonzero(got.flags & Flag.BAD_INPUT).tolist() == [4]
     assert len(got.particles[4]) == 0

@@ -15,7 +15,7 @@ DIJET = [(22, 20.0, 90, -1), (22, 20.0, 90, 1), (22, 25.0, 90, 179), (22, 15.0, 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_pairs_become_jets(make_table, algorithm):
-    jets = find_jets(make_table([DIJET]), **ALGORITHMS[algorithm])
+    jets = find_jets(make_table([DIJET]), **ALGORITHMS[algorithm][1])
     assert jets.counts.tolist() == [2]
     assert sorted(jets.energy.tolist()) == pytest.approx([40, 40])
 
