@@ -1,5 +1,4 @@
 import dataclasses
-import shutil
 
 import awkward as ak
 import numpy as np
@@ -123,16 +122,3 @@ def test_entries_that_cannot_be_used_are_left_out(sample_dir, spoil, tmp_path):
         run(*words)
     with pytest.warns(BadEntriesWarning, match="1 of 20 entries"):
         assert run(*words, "--on-error", "skip") == 0
-
-
-def test_an_earlier_output_is_replaced_by_force_alone(calibrated, sample_dir, tmp_path):
-    words = [sample_dir / "gamma1_val_small.root", "--checkpoint", "ild-g4-photon", "-o"]
-    folder = tmp_path / "out"
-    shutil.copytree(calibrated, folder)
-    (folder / "model.json").write_text("{}")
-    with pytest.raises(ConfigError, match="--force"):
-        run(*words, folder)
-    assert run(*words, folder, "--force") == 0
-    assert load_model(folder).calibration == load_model(calibrated).calibration
-    with pytest.raises(ConfigError, match="it is the input"):
-        run(words[0], "--checkpoint", folder, "-o", folder, "--force")

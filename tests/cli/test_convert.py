@@ -56,12 +56,6 @@ def test_a_file_without_entries(tmp_path, sample_dir, flat):
     assert flat(tmp_path / "new.root").num_entries == 0
 
 
-def test_the_detector_can_be_chosen(tmp_path, sample_dir, capsys, flat):
-    run(sample_dir / "multi_test_small.root", tmp_path / "new.root", "--detector", "ild")
-    assert "25 events of ild" in capsys.readouterr().out
-    assert flat(tmp_path / "new.root").detector.name == "ild"
-
-
 def test_an_unknown_ending(tmp_path, sample_dir):
     with pytest.raises(ConfigError, match=r"cannot write .*: expected a ROOT file"):
         run(sample_dir / "multi_test_small.root", tmp_path / "new.h5")

@@ -105,19 +105,6 @@ def test_an_unknown_format_is_refused_before_any_work(tmp_path):
         run("absent.root", "-o", tmp_path / "event.svg")
 
 
-def test_an_input_is_not_overwritten(sample, reco, tmp_path):
-    page = tmp_path / "in.html"
-    page.symlink_to(sample)
-    with pytest.raises(ConfigError, match="it is the input"):
-        run(sample, "-o", page)
-
-
-def test_colours_by_what_is_not_there_are_refused(sample_dir, tmp_path):
-    with pytest.raises(ConfigError, match="no reconstructed particles"):
-        run(sample_dir / "gamma1_train_small.root", "--colour", "reco", "-o", tmp_path / "event.png")
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_reconstruction_of_another_file_is_refused(sample, make_reco, tmp_path):
     """By what it says of its input, and by its links."""
     with open_events(sample.with_name("gamma1_test_small.root")) as file:

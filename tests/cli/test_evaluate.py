@@ -10,12 +10,10 @@ import pytest
 import uproot
 
 from pflow.cli.main import main
-from pflow.event.events import concatenate
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_links, make_particles
-from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.events_root import write_events
-from pflow.io.open import open_events, read_events
+from pflow.io.open import read_events
 from pflow.io.particles_root import RecoWriter
 from pflow.plots.evaluation import figures
 
@@ -122,18 +120,6 @@ def metrics(folder):
     return json.loads((folder / "metrics.json").read_text())
 
 
-def test_an_edm4hep_file_has_the_same_numbers(truth_file, photons, linked_file, tmp_path):
-    with (
-        open_events(truth_file) as file,
-        Edm4hepRecoWriter(tmp_path / "edm4hep.root", file, provenance={}) as writer,
-    ):
-        writer.extend(reconstruction(photons, share=0.2))
-    for path in (linked_file, tmp_path / "edm4hep.root"):
-        options = ["--match", "hits", "--no-plots", "-q", "-o", tmp_path / path.stem]
-        assert evaluate(path, "--truth", truth_file, *options) == 0
-    assert numbers_of(tmp_path / "linked") == numbers_of(tmp_path / "edm4hep")
-
-
 def test_options_reach_the_results(truth_file, reco_file, tmp_path):
     out = tmp_path / "out"
     options = ["--rule", "calo", "--min-energy", "0.5", "--match", "angle_energy", "--cut", "none", "--ignore-tracks"]
@@ -141,12 +127,6 @@ def test_options_reach_the_results(truth_file, reco_file, tmp_path):
     settings = metrics(out)["settings"]
     assert (settings["truth_rule"], settings["e_min_gev"], settings["use_tracks"]) == ("calo", 0.5, False)
     assert settings["matching"]["cut"] is None
-
-
-def test_several_truth_files_in_order(truth_file, photons, tmp_path):
-    reco, out = write_reco(tmp_path / "both.root", reconstruction(concatenate([photons, photons]))), tmp_path / "out"
-    assert evaluate(reco, "--truth", truth_file, truth_file, "-o", out, "--no-plots", "-q") == 0
-    assert metrics(out)["n_events_read"] == 2 * N_EVENTS
 
 
 @pytest.fixture(scope="module")
@@ -185,14 +165,6 @@ def test_lists_of_files_have_the_numbers_of_one_file(lists, tmp_path):
     assert all(numbers[key] == expected[key] for key in ("count", "class", "energy"))
 
 
-def test_lists_in_another_order_are_refused(lists, tmp_path, capsys):
-    _, a, b = lists
-    assert evaluate(*reco_of(a, b), "--truth", b, a, "-o", tmp_path / "out", "-q") == 1
-    assert f"{a.with_suffix('.reco.root')}: was made from {a}, and the truth has {b} at this place" in (
-        capsys.readouterr().err
-    )
-
-
 def test_a_file_of_a_list_that_cannot_be_used_can_be_left_out(lists, tmp_path, capsys):
     _, a, b = lists
     no_root = tmp_path / "bad.root"
@@ -220,14 +192,6 @@ def test_files_that_do_not_belong_together(truth_file, make_photons, tmp_path, c
     assert evaluate(reco, "--truth", truth_file, "-o", out, "-q") == 1
     assert message in capsys.readouterr().err
     assert not list(out.iterdir())
-
-
-def test_truth_file_without_truth(truth_file, reco_file, tmp_path, capsys):
-    write_events(tmp_path / "bare.root", read_events(truth_file).without_truth())
-    assert evaluate(reco_file, "--truth", tmp_path / "bare.root", "-o", tmp_path / "out", "-q") == 1
-    message = capsys.readouterr().err
-    assert "bare.root" in message
-    assert "truth" in message
 
 
 @pytest.mark.parametrize(
@@ -270,15 +234,6 @@ def test_oracle_plots_and_table_can_be_left_out(truth_file, reco_file, tmp_path,
     assert [path.name for path in out.iterdir()] == ["metrics.json"]
     assert evaluate(reco_file, "--truth", truth_file, "-o", out, *options, "-q") == 0
     assert capsys.readouterr().out == ""
-
-
-def test_matching_by_hits_says_what_it_needs(truth_file, reco_file, tmp_path, capsys):
-    out = tmp_path / "out"
-    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--match", "hits", "-q") == 1
-    message = capsys.readouterr().err
-    assert "'PFlow': holds no links" in message
-    assert "which hits the particles are made of" in message
-    assert not list(out.iterdir())
 
 
 @pytest.mark.parametrize("step", [2, 500])

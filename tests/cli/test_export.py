@@ -1,12 +1,11 @@
 import json
-import socket
 import sys
 
 import pytest
 
 from pflow.checkpoint.load import load_model
 from pflow.cli.main import run_parsed
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError
 
 
 def run(*words: object) -> int:
@@ -27,11 +26,6 @@ def test_a_checkpoint_becomes_a_folder(checkpoint, tmp_path, capsys):
     assert text["run"]["checkpoint_sha256"] == load_model(checkpoint).digest
     output = capsys.readouterr().out
     assert all(str(tmp_path / "model" / name) in output for name in written)
-
-
-def test_a_checkpoint_becomes_a_folder_of_weights(checkpoint, tmp_path):
-    run("--checkpoint", checkpoint, "-o", tmp_path / "model", "--format", "weights")
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "model.safetensors"]
 
 
 @pytest.mark.usefixtures("tiny_graphs")
@@ -56,31 +50,3 @@ def test_without_onnx_the_extra_is_named(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pflow.export.folder", None)  # its import fails
     with pytest.raises(ConfigError, match=r"for graphs for C\+\+, is not installed: pip install 'pflow\[export\]'"):
         run("--checkpoint", checkpoint, "-o", tmp_path / "model")
-
-
-@pytest.mark.parametrize(("form", "name"), [("onnx", "tokens.json"), ("weights", "model.json")])
-def test_what_a_killed_export_put_aside_is_back_even_if_the_next_one_fails(tmp_path, form, name):
-    aside = tmp_path / f"model.earlier-{socket.gethostname()}-{2**22 + 1}"
-    aside.mkdir()
-    (aside / name).write_text("earlier")
-    with pytest.raises(InputError, match=r"nowhere.*no such checkpoint"):
-        run("--checkpoint", tmp_path / "nowhere", "-o", tmp_path / "model", "--format", form, "--force")
-    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json")] == [f"model/{name}"]
-
-
-@pytest.mark.usefixtures("tiny_graphs")
-@pytest.mark.parametrize("form", ["onnx", "weights"])
-def test_an_earlier_export_is_replaced_by_force_alone(checkpoint, tmp_path, form):
-    words = ["--checkpoint", checkpoint, "-o", tmp_path / "model", "--format", form]
-    assert run(*words) == 0
-    exported = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
-    for path in (tmp_path / "model").iterdir():
-        path.write_text("earlier")
-    with pytest.raises(ConfigError, match="or replace the earlier output with --force"):
-        run(*words)
-    assert run(*words, "--force") == 0
-    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == exported
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    (tmp_path / "model" / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match=r"not empty; it holds notes\.txt"):
-        run(*words, "--force")

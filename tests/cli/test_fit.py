@@ -430,11 +430,6 @@ def test_shipped_configurations_are_known_everywhere(name, tmp_path, monkeypatch
     assert network(yaml.safe_load(capsys.readouterr().out))["width"] == 32
 
 
-def test_a_configuration_that_is_not_there_is_named_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"no configuration file 'gama1': .*nearest matches: gamma1"):
-        main(["fit", "--config", "gama1", "--print-config"])
-
-
 def test_a_file_called_as_a_shipped_configuration_does_not_replace_it_in_silence(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gamma1").write_text("model: {reconstructor: {init_args: {network: {width: 48}}}}")

@@ -11,7 +11,7 @@ import uproot
 import pflow
 from pflow.cli.reconstruct import _report, add_arguments
 from pflow.data.files import FileOptions
-from pflow.errors import ConfigError, InputError, OutputError
+from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag
 from pflow.event.skipped import ImplausibleWarning
 from pflow.inference.events import _counterpart
@@ -249,17 +249,6 @@ def test_an_earlier_output_is_replaced_and_another_file_by_force_only(bare, mode
     assert output.read_text() == "precious"
     run([bare], model, output, force=True)
     assert len(read_reco(output)) > 0
-
-
-def test_a_full_disk_leaves_the_earlier_output(bare, model, tmp_path, largest_file):
-    output = tmp_path / "reco.root"
-    run([bare], model, output)
-    before = output.read_bytes()
-    for size in (100, 8000):
-        with largest_file(size), pytest.raises(OutputError, match=r"cannot write .*reco\.root: File too large"):
-            run([bare], model, output, chunk_size=5)
-    assert output.read_bytes() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bare.root", "reco.root"]
 
 
 def test_a_pattern_names_files_that_follow_one_another(bare, model, events, tmp_path):

@@ -119,15 +119,6 @@ def test_an_output_of_another_input_of_the_same_name_is_refused(inputs, run, eve
         run([tmp_path / "run0.root"])
 
 
-def test_a_file_that_is_no_output_is_never_replaced(inputs, run, tmp_path):
-    (tmp_path / "reco").mkdir()
-    precious = tmp_path / "reco" / "run0.reco.root"
-    precious.write_text("precious")
-    with pytest.raises(ConfigError, match="not an earlier output"):
-        run(inputs)
-    assert precious.read_text() == "precious"
-
-
 def test_a_bad_file_stops_the_run_or_is_skipped_and_leaves_what_was_finished(with_a_bad_one, run, tmp_path):
     with pytest.raises(InputError, match=r"bad\.root: not a ROOT file"):
         run(with_a_bad_one)

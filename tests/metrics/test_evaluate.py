@@ -45,11 +45,6 @@ def test_files_and_memory_give_the_same_numbers(sample, pandora, tmp_path):
     assert calls[-1] == (25, 1, 1)
 
 
-def test_further_reconstructions_are_compared(sample, pandora):
-    result = pflow.evaluate(pandora, pflow.read_events(sample), compare={"Again": pandora}, oracle=False)
-    assert list(result.algorithms) == ["PFlow", "Again", "reference"]
-
-
 def test_mixed_and_swapped_arguments_are_refused(sample, pandora, tmp_path):
     events = pflow.read_events(sample)
     for reco, truth, message in (

@@ -235,13 +235,6 @@ def test_algorithms_without_hits_are_matched_by_energy_and_angle_and_named(make_
     assert same(result.algorithms["Linked"], result.algorithms["PFlow"])
 
 
-def test_links_from_missing_hits_name_file_and_entry(make_records):
-    wrong = linked(make_records(RECO), [[], [(1, 0, 1.0)], [], []])
-    message = r"truth.root, entry 1, 'hit_links.source': PFlow: points outside .*, found 1 at index 0"
-    with pytest.raises(InputError, match=message):
-        evaluate(events_of(TRUTH), wrong, settings=BY_HITS)
-
-
 def test_chunks_of_an_algorithm_with_and_without_hits_are_refused(make_records):
     events, reco = events_of(TRUTH), linked(make_records(RECO), HITS)
     evaluation = Evaluation(settings=BY_HITS)

@@ -9,7 +9,6 @@ import pytest
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, concatenate
 from pflow.event.schema import make_hits, make_links, make_particles
-from pflow.io.open import read_events
 from pflow.plots.scene import COLOUR_BY, arrow_points, make_scene
 
 
@@ -121,13 +120,6 @@ def test_a_particle_without_momentum_has_no_arrow(event):
     )
     scene = make_scene(dataclasses.replace(event, reference=particles, reference_name="Other"))
     assert len(scene.lines[-1]) == 1
-
-
-def test_every_entry_of_the_cld_file_can_be_drawn(cld_path):
-    for event in read_events(cld_path):
-        scene = make_scene(event)
-        assert len(scene.position) == len(event.hits[0])
-        assert {lines.kind: len(lines) for lines in scene.lines}["reco"] == len(event.reference[0])
 
 
 @pytest.mark.parametrize(
