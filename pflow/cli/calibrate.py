@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
+from pflow.calibration.decoding_options import CRITERIA, best, calibrate, decoding_grid
+from pflow.checkpoint.load import load_model
+from pflow.checkpoint.save import FILES, write_weights
 from pflow.cli.options import add_file_options, add_option, add_options, read_options
+from pflow.errors import ConfigError
+from pflow.io.atomic import check_folder
+from pflow.io.open import matching
 
 CHOICES: dict[str, tuple[type, str, str]] = {
     "eos_threshold": (float, "P", "probabilities of the end of the sequence from which decoding stops"),
@@ -39,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument(
         "--choose-by",
-        choices=("energy", "number", "angle", "class"),
+        choices=CRITERIA,
         default="energy",
         help="which of all combinations is kept (all are means over the files): energy: largest energy-weighted "
         "efficiency less fake energy fraction; number: most events with the right number of particles; angle: smallest "
@@ -63,13 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare the decoding options, fit the uncertainties of the best, and write the model."""
-    from pflow.calibration.decoding_options import best, calibrate, decoding_grid
-    from pflow.checkpoint.load import load_model
-    from pflow.checkpoint.save import FILES, write_weights
-    from pflow.errors import ConfigError
-    from pflow.io.atomic import check_folder
-    from pflow.io.open import matching
-
     check_folder(args.output, inputs=[args.checkpoint], replace=FILES, force=args.force)
     model = load_model(args.checkpoint)
     choices = {name: getattr(args, name) for name in CHOICES}

@@ -23,10 +23,11 @@ import torch
 from jsonargparse import ActionConfigFile
 from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+from pytorch_lightning.utilities.warnings import PossibleUserWarning
 
 import pflow.model
 from pflow.checkpoint.load import read_checkpoint
-from pflow.cli.options import VERBS, nearest_options
+from pflow.cli.verbs import VERBS, nearest_options
 from pflow.config import config_dir, load_yaml, resolve
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, PflowError
@@ -49,8 +50,21 @@ from pflow.train.module import MONITOR, ParticleFlow
 from pflow.train.run_folder import AtomicCheckpointIO, check_run_folder, make_loggers, read_history
 from pflow.train.transfer import transfer_tokeniser
 
+CHATTER = (
+    r".*`__len__` defined.*",
+    r".*Checkpoint directory .* exists and is not empty.*",
+    r".*callbacks used to create the checkpoint need to be provided.*",
+    r".*ended before the epoch ended and your dataloader is not resumable.*",
+    r".*A single task has no `requires_grad`.*",
+    r".*using the WeightAveraging callback with a model that overrides the configure_model.*",
+    r".*checkpoint was not created with WeightAveraging.*",
+    r".*dirpath has changed.*",  # a training that is resumed in another folder
+    r".*could not find the monitored key.*",  # in an epoch without a validation
+)
+"""Warnings of Lightning on which a user of pflow need not act."""
+
 AUTHORS = r"(pytorch_lightning|lightning_fabric|jsonargparse)\b"
-"""Modules whose warnings are for authors of modules and parsers: a user of pflow need not act on them."""
+"""Modules that call deprecated functions, which are for their authors to replace."""
 
 SAVE_EVERY = timedelta(minutes=5)
 """The most of a training that is lost when its process is killed."""
@@ -475,7 +489,11 @@ def _without_chatter() -> Iterator[None]:
     for logger in ("pytorch_lightning.utilities.rank_zero", "lightning_fabric.utilities.seed"):
         logging.getLogger(logger).setLevel(logging.WARNING)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=AUTHORS)
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.filterwarnings("ignore", category=category, module=AUTHORS)
+        warnings.filterwarnings("ignore", category=PossibleUserWarning)
+        for message in CHATTER:
+            warnings.filterwarnings("ignore", message=message)
         yield
 
 
