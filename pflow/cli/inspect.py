@@ -21,13 +21,13 @@ from pflow.checkpoint.format import fitting_models, read_header
 from pflow.checkpoint.load import read_checkpoint
 from pflow.cli.options import add_file_options, add_options, at_least, read_options, truth_options
 from pflow.config import shipped_models
-from pflow.errors import InputError, reading
+from pflow.errors import reading
 from pflow.event.scales import SampleScales
 from pflow.inference.files import readable_models
 from pflow.inference.provenance import command
 from pflow.io.edm4hep.collections import Collection
 from pflow.io.inspect import HITS, FileContent, inspect_file, inspect_truth
-from pflow.io.particles_root import read_provenance
+from pflow.metrics.evaluate import provenance_of
 from pflow.physics.detector import Detector
 from pflow.show import text_facts, text_table
 
@@ -218,10 +218,8 @@ def _provenance(file: str) -> dict[str, Any] | None:
             "pflow_version": model.header.version,
             "training": dict(model.header.provenance),
         }
-    try:
-        return {"kind": "reconstruction", **read_provenance(file)}
-    except InputError:  # a faulty file is reported when it is read
-        return None
+    made = provenance_of(file)  # a faulty file is reported when it is read
+    return None if made is None else {"kind": "reconstruction", **made}
 
 
 def _shown(made: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from pflow.config import from_plain
@@ -223,7 +222,7 @@ def _parts(
 def provenance_of(path: FilePath) -> dict[str, Any] | None:
     """Provenance of a file of pflow; None for another program's file."""
     try:
-        return read_provenance(Path(path))
+        return read_provenance(str(path))
     except InputError:
         return None
 

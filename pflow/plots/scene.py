@@ -45,7 +45,7 @@ TRACK_POINTS, TRACK_TURNS = 49, 2.0
 ENTRY_TURNS = 100.0
 """Largest number of turns of a particle before it enters the calorimeter."""
 
-Float = npt.NDArray[np.float64]
+Float = npt.NDArray[np.floating[Any]]
 Index = npt.NDArray[np.int64]
 
 

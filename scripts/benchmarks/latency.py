@@ -1,32 +1,26 @@
 """One event at a time: CPU time of an event, from the file to particles, in torch and C++.
 
 What a reconstruction in an event loop pays, with one thread, and whether the engines find the same particles. Reading
-is of all entries, shared. Each event is done `--runs` times and the fastest counts. With `--hits`, times against the
-number of hits: events of the file are overlaid until they have so many, and hits are left out at random down to it.
+is of all entries, shared. Each event is done `--runs` times and the fastest counts.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import awkward as ak
 import numpy as np
 
 from benchmarks.cpp import compile_library, compile_program, missing_for_cpp, write_events
 from benchmarks.engines import ENGINES, Task, compare, measure
-from benchmarks.timing import joined
 from measurements.rows import REPORT, Row, fill, read_rows, write_rows
 from measurements.tables import speed_table
 from pflow.checkpoint.load import load_model
 from pflow.errors import ConfigError
-from pflow.event.events import Events, concatenate
 from pflow.export.folder import export_model
-from pflow.io.events_root import write_events as write_root
 from pflow.io.open import read_events
 
 
@@ -35,7 +29,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", default="ild-g4-general", help="default: %(default)s")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES), help="default: all")
     parser.add_argument("--events", type=int, default=32, help="default: %(default)s")
-    parser.add_argument("--hits", type=int, nargs="+", default=[], help="also events of these numbers of hits")
     parser.add_argument("--runs", type=int, default=3, help="repeats; the fastest counts (default: %(default)s)")
     parser.add_argument("--save", action="store_true", help="write the results into results.csv and RESULTS.md")
 
@@ -67,14 +60,6 @@ def run(args: argparse.Namespace) -> None:
             runs=args.runs,
         )
         rows = list(summary({engine: measure(engine, task) for engine in engines}, args))
-        if args.hits:
-            sized = events_with(events, args.hits)
-            write_root(folder / "sized.root", sized)
-            text = write_events(sized, folder / "sized.txt")
-            task = dataclasses.replace(task, file=folder / "sized.root", text=text, events=len(sized))
-            for engine in engines:
-                for n, ms in zip(args.hits, measure(engine, task)["cpu_ms"], strict=True):
-                    rows.append(Row(args.checkpoint, f"{sample_of(args.file)}, {n} hits", f"{engine} [ms]", ms))
     for row in rows:
         print(f"{row.sample}: {row.quantity} {row.value:.1f}")
     if args.save:
@@ -99,14 +84,3 @@ def summary(found: dict[str, dict[str, Any]], args: argparse.Namespace) -> Itera
         first = next(iter(found))
         if engine != first:
             print(f"{engine} beside {first}: {compare(measured['particles'], found[first]['particles'])}")
-
-
-def events_with(events: Events, n_hits: Sequence[int]) -> Events:
-    """An event with each number of hits: some events joined, less some of their hits, without truth."""
-    random = np.random.default_rng(1)
-    made = []
-    for n in n_hits:
-        event = joined(events, n)
-        index = np.sort(random.permutation(len(event.hits[0]))[:n])
-        made.append(dataclasses.replace(event.without_truth(), hits=event.hits[ak.Array([index])]))
-    return concatenate(made)

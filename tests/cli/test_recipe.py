@@ -12,7 +12,7 @@ from pflow.train.recipe import TrainingRecipe, load_recipe, run_recipe
 
 def test_options_of_fit_follow_after_two_dashes(monkeypatch):
     given = {}
-    monkeypatch.setattr("pflow.train.recipe.run_recipe", lambda recipe, **options: given.update(options) or 0)
+    monkeypatch.setattr("pflow.cli.recipe.run_recipe", lambda recipe, **options: given.update(options) or 0)
     assert main(["recipe", "photon", "-o", "out", "--", "--trainer.max_epochs", "1"]) == 0
     assert given["options"] == ["--trainer.max_epochs", "1"]
     assert given["output"] == "out"
