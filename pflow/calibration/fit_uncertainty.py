@@ -6,6 +6,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
+from pflow.event import jagged
 from pflow.metrics.match import Matches
 from pflow.metrics.stats import Distribution, Floats, Ints
 from pflow.metrics.table import ParticleTable
@@ -35,24 +36,32 @@ class UncertaintyFit:
         matches: Matches,
         by_track: npt.NDArray[np.bool_] | None,
     ) -> None:
-        """Add matched targets and particles of a model without calibration; nothing without covariances.
+        """Add the pulls of matched particles of a model without calibration; nothing without covariances.
 
-        `records` [event, particle] have the covariances of the particles of `reco`; `by_track` [all particles].
+        `records` [event, particle] have the covariances of the particles of `reco`; `by_track` [all particles]. Pulls
+        are (reconstructed - true) / sigma of ln E and of the angles along the two axes across the direction.
         """
-        covariance = _covariances(records)
-        if covariance is None:
+        if "covariance" not in records.fields:
             return
-        values = _pulls(truth, reco, covariance, matches)
+        i, j = matches.truth, matches.reco
+        energy, momentum = reco.energy[j], reco.momentum[j]
+        covariance = _matrices(jagged.columns(records)["covariance"][j])
+        size = np.linalg.norm(momentum, axis=1, keepdims=True)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            direction = momentum / size
+            true = truth.momentum[i] / np.linalg.norm(truth.momentum[i], axis=1, keepdims=True)
+            axes = np.stack(tangent_basis(direction), axis=1)  # [M, 2, 3]
+            sigma_angles = np.sqrt(np.einsum("mka,mab,mkb->mk", axes, covariance[:, :3, :3], axes)) / size  # rad
+            sigma_energy = np.sqrt(covariance[:, 3, 3]) / energy  # of ln E
+            pulls = [
+                (np.log(energy) - np.log(truth.energy[i])) / sigma_energy,
+                *(np.einsum("ma,mka->km", direction - true, axes) / sigma_angles.T),
+            ]
+        values = np.stack(pulls, axis=1)  # [M, 3]
         known = np.isfinite(values).all(axis=1)
-        row = matches.reco[known]
-        energy, momentum = reco.energy[row], np.linalg.norm(reco.momentum[row], axis=1)
-        # The trace minus the variance along the direction is the sum of the variances along two axes across it.
-        unit = reco.momentum[row] / momentum[:, None]
-        spatial = covariance[row, :3, :3]
-        along = np.einsum("ma,mab,mb->m", unit, spatial, unit)
-        across = np.sqrt(np.maximum(np.trace(spatial, axis1=1, axis2=2) - along, 0.0) / 2) / momentum
-        self._curve.append(curve_index(reco.classes[row], None if by_track is None else by_track[row]))
-        self._sigma.append(np.stack([np.sqrt(covariance[row, 3, 3]) / energy, across], axis=1))
+        sigma = np.stack([sigma_energy, np.sqrt(np.mean(sigma_angles**2, axis=1))], axis=1)
+        self._curve.append(curve_index(reco.classes[j], None if by_track is None else by_track[j])[known])
+        self._sigma.append(sigma[known])
         self._pulls.append(values[known])
 
     def result(self) -> UncertaintyCalibration:
@@ -71,35 +80,12 @@ class UncertaintyFit:
         return UncertaintyCalibration(**curves)
 
 
-def _covariances(particles: ak.Array) -> Floats | None:
-    """Covariance of (px, py, pz, E) of all particles, float64 [N, 4, 4], GeV^2; None if the records have no field."""
-    if "covariance" not in particles.fields:
-        return None
-    stored = ak.to_numpy(ak.flatten(particles["covariance"], axis=1))  # [N, 10], the lower triangle by rows
+def _matrices(stored: Floats) -> Floats:
+    """Covariances of (px, py, pz, E), float64 [N, 4, 4], GeV^2, from their lower triangles by rows [N, 10]."""
     full = np.zeros((len(stored), 4, 4))
     rows, columns = np.tril_indices(4)
-    full[:, rows, columns] = stored
-    full[:, columns, rows] = stored
+    full[:, rows, columns] = full[:, columns, rows] = stored
     return full
-
-
-def _pulls(truth: ParticleTable, reco: ParticleTable, covariance: Floats, matches: Matches) -> Floats:
-    """(reconstructed - true) / sigma of ln E, polar angle and azimuth of matched pairs, float64 [M, 3].
-
-    sigma(ln E) = sqrt(cov(E, E)) / E. For a unit vector e across the direction, sigma = sqrt(e^T cov(p, p) e) / p, and
-    the error is the component along e of the difference between the directions. Not finite for a sigma of 0 or NaN.
-    """
-    i, j = matches.truth, matches.reco
-    energy, momentum = reco.energy[j], reco.momentum[j]
-    size = np.linalg.norm(momentum, axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        direction = momentum / size[:, None]
-        true = truth.momentum[i] / np.linalg.norm(truth.momentum[i], axis=1)[:, None]
-        columns = [(np.log(energy) - np.log(truth.energy[i])) * energy / np.sqrt(covariance[j, 3, 3])]
-        for axis in tangent_basis(direction):
-            variance = np.einsum("ma,mab,mb->m", axis, covariance[j, :3, :3], axis)
-            columns.append(np.sum((direction - true) * axis, axis=1) * size / np.sqrt(variance))
-    return np.stack(columns, axis=1)
 
 
 def fit_curve(sigma: Floats, values: Floats) -> Curve | None:
