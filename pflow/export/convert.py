@@ -129,6 +129,7 @@ def _simplified(model: ir.Model) -> Any:
     for _ in range(2):
         optimizer.fold_constants(model)
         passes.ShapeInferencePass()(model)
+        _count_axes_from_front(model)
         rewriter.rewrite(model, RULES)
         optimizer.remove_unused_nodes(model)
     for cleaning in (
@@ -213,6 +214,18 @@ def _in_loop(model: Any, loop: Loop) -> Any:
 
     graph = make.make_graph(made, "decoder", _info(loop.inputs), _info(loop.outputs), initializer=constants)
     return make.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+
+
+def _count_axes_from_front(model: ir.Model) -> None:
+    """Replace negative axes of sums and the like: onnxruntime 1.31 keeps them where the tensor is empty."""
+    node: Any
+    for node in model.graph:
+        axes = ir.convenience.get_const_tensor(node.inputs[1]) if len(node.inputs) == 2 else None
+        if node.op_type.startswith("Reduce") and axes is not None and (axes.numpy() < 0).any():
+            name = f"{node.outputs[0].name}_axes"
+            front = ir.tensor(axes.numpy() % len(node.inputs[0].shape), name=name)
+            node.replace_input_with(1, ir.Value(name=name, const_value=front))
+            model.graph.register_initializer(node.inputs[1])
 
 
 def _names_read(nodes: Iterable[Any]) -> Iterator[str]:
