@@ -15,8 +15,7 @@ import numpy as np
 from pflow.calibration.fit_uncertainty import UncertaintyFit
 from pflow.checkpoint.load import TrainedModel
 from pflow.errors import ConfigError, check_choice
-from pflow.event.events import Flag
-from pflow.event.skipped import without_refused
+from pflow.event.events import Flag, without_refused
 from pflow.inference.events import MAX_HITS, Engine, finite_events, usable_events, with_detector
 from pflow.io.checks import Expected
 from pflow.io.open import ReadOptions

@@ -90,7 +90,7 @@ def _run(verb: str, arguments: list[str]) -> int:
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         """The message alone, without the line of code."""
-        from pflow.event.skipped import BadEntriesWarning
+        from pflow.event.events import BadEntriesWarning
 
         nonlocal skipped
         skipped |= isinstance(message, BadEntriesWarning)

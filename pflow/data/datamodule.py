@@ -25,9 +25,9 @@ from pflow.data.parallel import in_order
 from pflow.errors import ConfigError, InputError, PflowError, nearest
 from pflow.event import jagged
 from pflow.event.augment import Augmentation
+from pflow.event.events import BadEntriesWarning
 from pflow.event.merge_hits import Merge
 from pflow.event.scales import SampleScales, joined
-from pflow.event.skipped import BadEntriesWarning
 from pflow.event.truth import STABLE_STATUS
 from pflow.io.cache import check_cache
 from pflow.io.checks import Expected

@@ -19,8 +19,7 @@ from pflow.data.collate import Padder, bucket, cut
 from pflow.data.files import Chunk, FileOptions, read_chunks
 from pflow.errors import ConfigError
 from pflow.event.augment import Augmentation, augment
-from pflow.event.events import Events, Flag
-from pflow.event.skipped import without_refused
+from pflow.event.events import Events, Flag, without_refused
 from pflow.tokens.encode import unknown_pdg_message
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import Tokens

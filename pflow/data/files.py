@@ -13,8 +13,7 @@ import numpy as np
 
 from pflow.data.parallel import in_order
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import Events
-from pflow.event.skipped import BadEntriesWarning, leave_out_files
+from pflow.event.events import BadEntriesWarning, Events, leave_out_files
 from pflow.io.cache import CachedFile
 from pflow.io.open import EventFile, FilePath, ReadOptions
 from pflow.physics.detector import Detector

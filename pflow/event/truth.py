@@ -37,9 +37,8 @@ import numpy.typing as npt
 
 from pflow.errors import check_choice
 from pflow.event import jagged
-from pflow.event.events import Events
+from pflow.event.events import Events, ImplausibleWarning
 from pflow.event.links import Links, largest_weight
-from pflow.event.skipped import ImplausibleWarning
 from pflow.physics.pdg import is_invisible
 
 RULES = ("calo", "stable", "entering")

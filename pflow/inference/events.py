@@ -19,17 +19,20 @@ from pflow.data.batch import Batch
 from pflow.data.collate import Padder, cut
 from pflow.errors import ConfigError, InputError, first_line
 from pflow.event import jagged
-from pflow.event.events import MOST_UNUSED, Events, Flag, count_flags
-from pflow.event.links import MIN_HIT_FRACTION, Links
-from pflow.event.particles import TRUTH_OPTIONS, Reconstruction
-from pflow.event.skipped import (
+from pflow.event.events import (
+    MOST_UNUSED,
     BadEntriesWarning,
+    Events,
+    Flag,
     ImplausibleWarning,
     LeftOutWarning,
+    count_flags,
     leave_out,
     refused_message,
     without_refused,
 )
+from pflow.event.links import MIN_HIT_FRACTION, Links
+from pflow.event.particles import TRUTH_OPTIONS, Reconstruction
 from pflow.io.checks import Expected, Subject, check_sample, first_events, problems
 from pflow.io.detect import geometry_fits
 from pflow.io.open import Files, read_events

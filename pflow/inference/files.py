@@ -23,8 +23,7 @@ from pflow.config import shipped_models
 from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError, PflowError, check_choice
 from pflow.event import jagged
-from pflow.event.events import Flag, count_flags
-from pflow.event.skipped import leave_out_files
+from pflow.event.events import Flag, count_flags, leave_out_files
 from pflow.inference.events import (
     MAX_HITS,
     batch_limits,

@@ -15,8 +15,15 @@ import numpy as np
 
 from pflow.errors import ConfigError, InputError, check_choice, missing_package
 from pflow.event import jagged
-from pflow.event.events import Events, concatenate
-from pflow.event.skipped import BadEntriesWarning, ImplausibleWarning, LeftOutWarning, leave_out, refused_message
+from pflow.event.events import (
+    BadEntriesWarning,
+    Events,
+    ImplausibleWarning,
+    LeftOutWarning,
+    concatenate,
+    leave_out,
+    refused_message,
+)
 from pflow.io.checks import Check, Expected, check_events, first_events, problems
 from pflow.io.detect import SCHEMAS, best_detector, best_layout, is_hdf5, sniff
 from pflow.io.edm4hep.podio import PodioFile

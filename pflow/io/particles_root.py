@@ -57,10 +57,9 @@ import uproot
 
 from pflow.errors import ConfigError, InputError, check_choice, nearest
 from pflow.event import jagged
-from pflow.event.events import count_flags
+from pflow.event.events import ImplausibleWarning, count_flags
 from pflow.event.particles import TRUTH_OPTIONS, Reconstruction, concatenate
 from pflow.event.schema import make_links, make_particles, quantities_of, validate_part
-from pflow.event.skipped import ImplausibleWarning
 from pflow.io.atomic import check_output, replacing
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reco_reader import Edm4hepRecoReader

@@ -12,10 +12,9 @@ from typing import Any, Literal
 
 from pflow.config import from_plain
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import Events
+from pflow.event.events import Events, ImplausibleWarning, leave_out_files
 from pflow.event.particles import Reconstruction, concatenate
 from pflow.event.scales import SampleScales
-from pflow.event.skipped import ImplausibleWarning, leave_out_files
 from pflow.event.truth import RULES
 from pflow.io.checks import Expected
 from pflow.io.open import FilePath, Files, ReadOptions, matching

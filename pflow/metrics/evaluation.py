@@ -11,10 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from pflow.errors import ConfigError, InputError, check_choice
-from pflow.event.events import Events, Flag
+from pflow.event.events import Events, Flag, ImplausibleWarning, without_refused
 from pflow.event.links import Links
 from pflow.event.particles import Reconstruction
-from pflow.event.skipped import ImplausibleWarning, without_refused
 from pflow.event.truth import RULES, STABLE_STATUS, Targets, select_targets
 from pflow.metrics import jets
 from pflow.metrics.event import CountMetrics, EventMetrics, IndexedMetrics, TrackMetrics

@@ -12,10 +12,9 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.event.events import Events
+from pflow.event.events import Events, without_refused
 from pflow.event.particles import Reconstruction
 from pflow.event.scales import SampleScales
-from pflow.event.skipped import without_refused
 from pflow.physics.detector import KINDS, Detector
 from pflow.physics.geometry import Geometry
 from pflow.physics.pdg import charges, masses

@@ -7,7 +7,7 @@ import pytest
 from pflow.checkpoint.load import load_model
 from pflow.cli.main import run_parsed
 from pflow.errors import ConfigError, InputError
-from pflow.event.skipped import BadEntriesWarning
+from pflow.event.events import BadEntriesWarning
 from pflow.inference.events import reconstruct
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events

@@ -5,7 +5,7 @@ import pytest
 from pflow.cli import detector
 from pflow.cli.main import main
 from pflow.errors import ConfigError, InputError
-from pflow.event.skipped import ImplausibleWarning
+from pflow.event.events import ImplausibleWarning
 from pflow.io.open import open_events
 from pflow.physics.detector import load_detector
 

@@ -9,10 +9,9 @@ import torch
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
-from pflow.event.events import Events
+from pflow.event.events import BadEntriesWarning, Events
 from pflow.event.merge_hits import Merge
 from pflow.event.move import Variation
-from pflow.event.skipped import BadEntriesWarning
 from pflow.io.events_root import write_events
 from pflow.io.open import EventFile, read_events
 from pflow.tokens.tokeniser import Tokeniser
@@ -112,7 +111,7 @@ def without_targets(make_photons, tmp_path):
     return write
 
 
-@pytest.mark.filterwarnings("ignore::pflow.event.skipped.ImplausibleWarning")
+@pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")
 @pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.parametrize(
     ("truth", "message"), [(False, "needs truth particles.*; the file holds none"), (True, "has no target particles")]

@@ -12,7 +12,7 @@ from pflow.data.dataset import EventDataset
 from pflow.data.files import FileOptions, read_chunks, survey
 from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
-from pflow.event.skipped import BadEntriesWarning
+from pflow.event.events import BadEntriesWarning
 from pflow.io.events_root import write_events
 from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Statistics, Tokeniser

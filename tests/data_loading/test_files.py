@@ -6,7 +6,7 @@ import uproot
 
 from pflow.data.files import Chunk, FileOptions, read_chunks, spread_sample, survey
 from pflow.errors import ConfigError, InputError
-from pflow.event.skipped import BadEntriesWarning
+from pflow.event.events import BadEntriesWarning
 from pflow.io.events_root import write_events
 
 

@@ -65,7 +65,7 @@ def same(changed: Events, events: Events, *, part: str, rows=slice(None), but: t
             np.testing.assert_array_equal(after[column], before[column][rows], err_msg=f"{part}.{column}")
 
 
-@pytest.mark.filterwarnings("ignore::pflow.event.skipped.ImplausibleWarning")  # random numbers fit no field
+@pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")  # random numbers fit no field
 @pytest.mark.parametrize("part", PARTS)
 class TestEveryField:
     def test_joining_and_choosing_events(self, events, part):

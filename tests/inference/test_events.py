@@ -11,9 +11,8 @@ import pflow
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
-from pflow.event.events import Events, Flag
+from pflow.event.events import BadEntriesWarning, Events, Flag, ImplausibleWarning, LeftOutWarning
 from pflow.event.merge_hits import Merge
-from pflow.event.skipped import BadEntriesWarning, ImplausibleWarning, LeftOutWarning
 from pflow.inference.events import batch_limits, pick_device, reconstruct, warn_of_tracks
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
@@ -43,7 +42,7 @@ def test_every_event_has_an_entry_in_order(model, events):
     assert np.count_nonzero(ak.num(got.particles)) > len(events) / 2
 
 
-@pytest.mark.filterwarnings("ignore::pflow.event.skipped.ImplausibleWarning")  # no track leads to hits that are moved
+@pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")  # no track leads to hits that are moved
 def test_files_are_read_as_the_detector_of_the_model(model, sample_dir, same_reco, tmp_path):
     path = sample_dir / "multi_test_small.root"
     assert same_reco(model.reconstruct(f"{path}:events"), model.reconstruct(read_events(path)))

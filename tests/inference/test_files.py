@@ -12,8 +12,7 @@ import pflow
 from pflow.cli.reconstruct import _report, add_arguments
 from pflow.data.files import FileOptions
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import Flag
-from pflow.event.skipped import ImplausibleWarning
+from pflow.event.events import Flag, ImplausibleWarning
 from pflow.inference.events import _counterpart
 from pflow.inference.files import readable_models, reconstruct_files, shipped_model
 from pflow.io.events_root import write_events

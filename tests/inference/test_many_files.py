@@ -10,7 +10,7 @@ import pytest
 
 from pflow.cli.main import main
 from pflow.errors import ConfigError, InputError
-from pflow.event.skipped import BadEntriesWarning
+from pflow.event.events import BadEntriesWarning
 from pflow.inference.files import reconstruct_files
 from pflow.inference.worker import Worker
 from pflow.io.events_root import write_events

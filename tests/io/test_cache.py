@@ -12,10 +12,9 @@ import torch
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.files import FileOptions, read_chunks, survey
 from pflow.event.augment import Augmentation, Overlay
-from pflow.event.events import Events
+from pflow.event.events import BadEntriesWarning, Events
 from pflow.event.merge_hits import Merge
 from pflow.event.schema import make_hits
-from pflow.event.skipped import BadEntriesWarning
 from pflow.io import cache
 from pflow.io.events_root import write_events
 from pflow.io.open import EventFile, read_events

@@ -11,11 +11,10 @@ import uproot
 
 from pflow.checkpoint.format import read_header
 from pflow.event import jagged
-from pflow.event.events import Events
+from pflow.event.events import Events, ImplausibleWarning
 from pflow.event.links import Links
 from pflow.event.scales import SampleScales
 from pflow.event.schema import make_hits
-from pflow.event.skipped import ImplausibleWarning
 from pflow.io.checks import Expected, check_events
 from pflow.io.checks import problems as problems_of
 from pflow.io.events_root import write_events

@@ -7,9 +7,8 @@ import uproot
 
 from pflow.errors import InputError
 from pflow.event import jagged
-from pflow.event.events import Events
+from pflow.event.events import Events, leave_out
 from pflow.event.schema import make_hits
-from pflow.event.skipped import leave_out
 from pflow.io.detect import best_detector, best_layout, detector_matches, fitting_detectors, geometry_fits, sniff
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.events_root import write_events

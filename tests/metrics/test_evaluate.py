@@ -8,9 +8,9 @@ import uproot
 
 import pflow
 from pflow.errors import InputError
+from pflow.event.events import BadEntriesWarning, ImplausibleWarning
 from pflow.event.links import Links
 from pflow.event.particles import Reconstruction
-from pflow.event.skipped import BadEntriesWarning, ImplausibleWarning
 from pflow.event.truth import select_targets
 from pflow.inference.provenance import describe_input
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter

@@ -12,9 +12,8 @@ import numpy as np
 
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
-from pflow.event.events import Flag
+from pflow.event.events import Flag, leave_out
 from pflow.event.particles import Reconstruction
-from pflow.event.skipped import leave_out
 from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, collection_id, edm4hep_types
 from pflow.io.edm4hep.frames import Definitions, Filled, FrameWriter, InputCopy, Parameters
 from pflow.io.edm4hep.reader import Edm4hepReader

@@ -4,8 +4,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.event.events import Flag
-from pflow.event.skipped import BadEntriesWarning, LeftOutWarning
+from pflow.event.events import BadEntriesWarning, Flag, LeftOutWarning
 from pflow.event.truth import select_targets
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events, read_events

@@ -5,8 +5,7 @@ import pytest
 import uproot
 
 from pflow.errors import InputError
-from pflow.event.events import Flag
-from pflow.event.skipped import BadEntriesWarning
+from pflow.event.events import BadEntriesWarning, Flag
 from pflow.io.open import read_events
 from pflow.io.particles_root import RecoWriter, iterate_reco, read_provenance, read_reco
 from pflow.io.root import open_tree

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError, InputError
-from pflow.event.skipped import ImplausibleWarning
+from pflow.event.events import ImplausibleWarning
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
 from pflow.io.open import read_events

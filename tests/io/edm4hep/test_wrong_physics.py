@@ -7,7 +7,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.event.skipped import ImplausibleWarning
+from pflow.event.events import ImplausibleWarning
 from pflow.io.checks import Expected
 from pflow.io.open import ReadOptions, read_events
 from pflow.physics.detector import load_detector
