@@ -4,7 +4,7 @@ An `Events` holds consecutive entries of one file. Each part is an Awkward array
 `vector` behaviour, so that ``events.tracks.momentum.pt``, ``events.hits.position.theta`` or ``events.truth.eta`` work:
 ``hits``, ``tracks``, ``tracker_hits``, ``truth``, links from each of the first three to ``truth``, and ``reference``,
 another algorithm's particles. `pflow.event.schema.SCHEMA` has their fields. A part that a file does not hold is None.
-Invalid events are skipped (`without_refused`) and single invalid objects left out (`leave_out`), with warnings and flags.
+Invalid events are skipped (`without_refused`), single invalid objects left out (`leave_out`), with warnings and flags.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.physics.helix import follow_to_calorimeter
-from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between, unit_vector
+from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between, follow_to_calorimeter, unit_vector
 
 MIN_MOMENTUM = 1.0
 """GeV. Softer tracks curl, and scatter in the tracker."""

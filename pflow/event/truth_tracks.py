@@ -15,7 +15,7 @@ from pflow.event.links import Links
 from pflow.event.schema import make_tracks
 from pflow.physics import kinematics
 from pflow.physics.detector import Detector, TruthTracking
-from pflow.physics.helix import follow_to_calorimeter
+from pflow.physics.kinematics import follow_to_calorimeter
 
 Floats = npt.NDArray[np.float64]
 

@@ -21,8 +21,7 @@ from pflow.event.schema import LINKED
 from pflow.event.truth import STABLE_STATUS, Targets, select_targets
 from pflow.metrics.table import ParticleTable
 from pflow.physics.detector import Detector
-from pflow.physics.helix import length_to_cylinder, propagate
-from pflow.physics.kinematics import tangent_basis, unit_vector
+from pflow.physics.kinematics import length_to_cylinder, propagate, tangent_basis, unit_vector
 from pflow.physics.pdg import is_invisible, name_of
 
 COLOUR_BY = ("truth", "reco", "energy", "subdetector")

@@ -11,8 +11,7 @@ from pflow.event.schema import SCHEMA, make_hits, make_tracks
 from pflow.event.truth import RULES, select_targets
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
-from pflow.physics.helix import propagate
-from pflow.physics.kinematics import angle_between, track_from_momentum
+from pflow.physics.kinematics import angle_between, propagate, track_from_momentum
 
 ILD = load_detector("ild_g4")
 SAMPLES = ("gammasep_test_small", "zqq_test_small")

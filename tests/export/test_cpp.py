@@ -11,8 +11,7 @@ from benchmarks.cpp import RUNTIME, SOURCES, compile_program, include_folder, mi
 from pflow.event.events import Flag
 from pflow.io.edm4hep.cellid import layer_from_cell_id
 from pflow.physics.detector import load_detector
-from pflow.physics.helix import follow_to_calorimeter
-from pflow.physics.kinematics import momentum_from_track
+from pflow.physics.kinematics import follow_to_calorimeter, momentum_from_track
 from pflow.physics.showers import cluster_shape
 
 HERE = Path(__file__).resolve().parent

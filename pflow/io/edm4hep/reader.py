@@ -33,7 +33,7 @@ from pflow.io.edm4hep.simulated import (
 )
 from pflow.physics import kinematics
 from pflow.physics.detector import Calorimeter, Detector, TruthTracking
-from pflow.physics.helix import follow_to_calorimeter
+from pflow.physics.kinematics import follow_to_calorimeter
 from pflow.physics.pdg import known_charges
 
 __all__ = ["AT_CALORIMETER", "AT_IP", "Edm4hepReader", "HitOrigins", "missing_collections"]
