@@ -32,7 +32,9 @@ from pflow.physics.calorimeter_shape import (
     layers_by_position,
 )
 from pflow.physics.detector import Detector
-from pflow.physics.field import FieldEstimate, field_from_momenta, field_from_steps
+from pflow.physics.kinematics import GEV_PER_TESLA_MM
+
+Floats = npt.NDArray[np.float64]
 
 OUTLIERS = 0.005  # fraction of hits that may lie outside a calorimeter without visible layers
 
@@ -51,6 +53,7 @@ MIN_EXPLAINED = 0.9  # fraction of the cells that it must explain; with fewer, d
 
 
 MIN_PT = 0.1  # slower particles lose too much energy on the way from one tracker layer to the next, GeV
+MIN_STEPS = 3  # values for an estimate; the spread of fewer is unreliable
 MIN_CHORD = 5.0  # shorter steps turn particles by less than what scattering does, mm
 ELECTRON = 11
 
@@ -102,7 +105,7 @@ def measure_extent(groups: Sequence[Group], region: str) -> Extent | None:
     return Extent(sample=sample, layer=layer if on_layers else None, range=distances, on_layers=on_layers, shape=shape)
 
 
-def on_real_layers(distance: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+def on_real_layers(distance: Floats) -> npt.NDArray[np.bool_]:
     """Which hits, at distances [N] from the axis or plane, are on layers that many others are on, too."""
     layer = layers_by_position(distance)
     counts = np.bincount(layer)
@@ -306,7 +309,7 @@ def _from_steps(file: PodioFile, collections: Sequence[str], stop: int) -> Field
     return field_from_steps(position[start], position[end], momentum[start], momentum[end])
 
 
-def _tracker_hits(file: PodioFile, name: str, stop: int) -> tuple[npt.NDArray[np.float64], ...] | None:
+def _tracker_hits(file: PodioFile, name: str, stop: int) -> tuple[Floats, ...] | None:
     """Hits of a collection that secondaries did not make; None without links to particles.
 
     Particle (event, collection id, index) [N, 3], time [N] in ns, position [N, 2] in mm, momentum [N, 2] in GeV.
@@ -315,7 +318,7 @@ def _tracker_hits(file: PodioFile, name: str, stop: int) -> tuple[npt.NDArray[np
     if branch is None or not file.columns.has(name, "time"):
         return None
 
-    def get(member: str) -> npt.NDArray[np.float64]:
+    def get(member: str) -> Floats:
         return jagged.flat(file.columns.get(name, member, start=0, stop=stop), np.float64)
 
     counts = jagged.count(file.columns.get(name, "time", start=0, stop=stop))
@@ -328,3 +331,42 @@ def _tracker_hits(file: PodioFile, name: str, stop: int) -> tuple[npt.NDArray[np
     if file.columns.has(name, "quality"):
         primary = (get("quality").astype(np.int64) & BY_SECONDARY) == 0
     return particle[primary], get("time")[primary], position[primary], momentum[primary]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FieldEstimate:
+    """A field along z, T: median of `count` values, and its uncertainty (from their median deviation)."""
+
+    b_field: float
+    uncertainty: float
+    count: int
+
+
+def field_from_momenta(pt: Floats, pt_per_tesla: Floats) -> FieldEstimate | None:
+    """Field from `pt` [track] of particles, GeV, and `pt_per_tesla` of their tracks, GeV/T; None for too few tracks."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _median(pt / pt_per_tesla)
+
+
+def field_from_steps(start: Floats, end: Floats, start_momentum: Floats, end_momentum: Floats) -> FieldEstimate | None:
+    """Field from the bending of particles of charge 1 on steps, e.g. between tracker layers; None for too few steps.
+
+    On a step with chord c the direction turns by 2 asin(c / 2R), with R = pt / (0.299792458e-3 B). Points (x, y), mm,
+    and momenta (px, py), GeV, float64 [step, 2] each.
+    """
+    chord = np.hypot(*(end - start).T)
+    cross = start_momentum[:, 0] * end_momentum[:, 1] - start_momentum[:, 1] * end_momentum[:, 0]
+    turn = np.abs(np.arctan2(cross, (start_momentum * end_momentum).sum(axis=1)))
+    pt = (np.hypot(*start_momentum.T) + np.hypot(*end_momentum.T)) / 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _median(2 * np.sin(turn / 2) / chord * pt / GEV_PER_TESLA_MM)
+
+
+def _median(values: Floats) -> FieldEstimate | None:
+    values = values[np.isfinite(values)]
+    if len(values) < MIN_STEPS:
+        return None
+    median = float(np.median(values))
+    # 1.4826: standard deviation of a Gaussian over its median deviation; 1.2533: error of its median over its mean's.
+    spread = 1.4826 * float(np.median(np.abs(values - median)))
+    return FieldEstimate(b_field=median, uncertainty=1.2533 * spread / len(values) ** 0.5, count=len(values))
