@@ -32,8 +32,8 @@ from pflow.model.api import DecodingConfig, ModelInputs, Reconstructor, describe
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.physics.detector import load_detector
 from pflow.physics.pdg import charges, masses
-from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import TokenConfig
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

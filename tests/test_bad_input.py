@@ -18,8 +18,8 @@ from pflow.io.open import read_events
 from pflow.io.particles_root import RecoWriter, read_reco
 from pflow.model.api import DecodingConfig
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
-from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import TokenConfig
 
 N_EVENTS = 5
 BAD = 3

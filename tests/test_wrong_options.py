@@ -11,9 +11,9 @@ from pflow.event.disturb import Disturbance
 from pflow.event.merge_hits import Merge
 from pflow.metrics.match import HitMatching, Matching
 from pflow.physics.detector import Calorimeter
-from pflow.tokens.config import TokenConfig
-from pflow.tokens.scale import Normaliser
-from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
+from pflow.tokens.features import Normaliser
+from pflow.tokens.particles import Curve, UncertaintyCalibration
+from pflow.tokens.tokens import TokenConfig
 from pflow.tokens.vocab import PdgVocabulary
 from pflow.train.module import ParticleFlow
 

@@ -26,7 +26,7 @@ from pflow.metrics.table import ParticleTable
 from pflow.model.api import DecodingConfig
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.encode import target_particles
-from pflow.tokens.uncertainty import UncertaintyCalibration
+from pflow.tokens.particles import UncertaintyCalibration
 
 CRITERIA = ("energy", "number", "angle", "class")
 """Criteria for the best configuration; see `best`."""

@@ -11,7 +11,7 @@ from pflow.metrics.match import Matches
 from pflow.metrics.stats import Distribution, Floats, Ints
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import tangent_basis
-from pflow.tokens.uncertainty import CURVES, Curve, UncertaintyCalibration, curve_index
+from pflow.tokens.particles import CURVES, Curve, UncertaintyCalibration, curve_index
 
 MIN_PULLS = 40
 """Fewest pulls for a curve."""

@@ -18,8 +18,8 @@ from typing import Any
 from pflow.config import from_plain, shipped_models, to_plain, weights_dir
 from pflow.errors import ConfigError, InputError, first_line, reading
 from pflow.physics.detector import Detector
+from pflow.tokens.particles import UncertaintyCalibration
 from pflow.tokens.tokeniser import Tokeniser
-from pflow.tokens.uncertainty import UncertaintyCalibration
 
 __all__ = [
     "EXPORT_FILES",

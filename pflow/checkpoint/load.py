@@ -31,8 +31,8 @@ from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.model.api import ModelInputs, Reconstructor, build_reconstructor
 from pflow.show import html_table
+from pflow.tokens.particles import UncertaintyCalibration
 from pflow.tokens.tokeniser import Tokeniser
-from pflow.tokens.uncertainty import UncertaintyCalibration
 
 NO_NETWORK = "its configuration makes no network"
 

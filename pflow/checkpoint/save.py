@@ -13,7 +13,7 @@ from pflow.checkpoint.format import HEADER_FILE, WEIGHTS_FILE
 from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.io.atomic import check_folder, replacing_folder
 from pflow.model.api import DecodingConfig
-from pflow.tokens.uncertainty import UncertaintyCalibration
+from pflow.tokens.particles import UncertaintyCalibration
 
 FILES = (WEIGHTS_FILE, HEADER_FILE)
 """What a folder of weights holds."""

@@ -35,7 +35,7 @@ from pflow.io.atomic import disk_errors, replacing
 from pflow.model.api import ModelInputs, reconstructor_class
 from pflow.plots.style import rendered
 from pflow.plots.training import plot_training
-from pflow.tokens.config import TokenConfig
+from pflow.tokens.tokens import TokenConfig
 from pflow.train.callbacks import (
     COLUMNS,
     AveragedWeights,

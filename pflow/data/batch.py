@@ -59,7 +59,7 @@ class Readout(_Tensors):
     position : float32 [B, N, 3], mm
     subdetector : int64 [B, N], index into the detector's calorimeters
     layer : int64 [B, N], -1 unknown
-        Of models that read the geometry: index of the calorimeter's kind, and float32 depth (`pflow.tokens.config`).
+        Of models that read the geometry: index of the calorimeter's kind, and float32 depth (`pflow.tokens.tokens`).
     token : int64 [B, N], index of the token among the event's hit tokens that the hit is part of
     mask : bool [B, N], True = real hit
     track_momentum : float32 [B, K, 3], at the vertex, GeV

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from pflow.data.batch import Batch, Readout, Target, TokenSet
 from pflow.errors import ConfigError
-from pflow.tokens.config import PARTS
-from pflow.tokens.tokens import OFFSETS, Tokens
+from pflow.tokens.tokens import OFFSETS, PARTS, Tokens
 
 Index = npt.NDArray[np.int64]
 

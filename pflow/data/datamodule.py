@@ -34,9 +34,9 @@ from pflow.io.checks import Expected
 from pflow.io.open import matching
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import measures
-from pflow.tokens.config import HIT_FEATURES, TokenConfig
 from pflow.tokens.encode import target_particles
 from pflow.tokens.tokeniser import Statistics, Tokeniser
+from pflow.tokens.tokens import HIT_FEATURES, TokenConfig
 
 Paths = str | list[str] | None
 
@@ -84,7 +84,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     invisible
         |PDG| of particles that no detector sees, in addition to `pflow.physics.pdg.INVISIBLE`.
     order
-        Of the target sequence (`pflow.tokens.config.ORDERS`).
+        Of the target sequence (`pflow.tokens.tokens.ORDERS`).
     hit_features
         Features of the tokens of hits (names in `pflow.tokens.features`).
     track_features
@@ -99,7 +99,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         Sum hits into coarser cells, one token each: their size in mm in ECAL and HCAL (``ecal_mm``, ``hcal_mm``) and
         the number of ``layers`` summed together; none: a token for each hit.
     geometry
-        Whether the model is for any detector that is described: see `pflow.tokens.config.TokenConfig`.
+        Whether the model is for any detector that is described: see `pflow.tokens.tokens.TokenConfig`.
     batch_size
         Most events in a batch, on every device.
     max_tokens

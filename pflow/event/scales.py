@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
 from pflow.event.events import Events
+from pflow.physics.detector import Detector
+from pflow.physics.geometry import measures
 from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between, follow_to_calorimeter, unit_vector
 
 MIN_MOMENTUM = 1.0
@@ -100,6 +102,30 @@ LARGEST = ("max_energy", "max_hits", "opening")
 """Scales of joined samples that are the largest of their values, because smaller ones are usual; others are medians."""
 
 
+COMPARED = (
+    ("ecal_hit", 1.6, "a typical hit of the ECAL has {} GeV"),
+    ("hcal_hit", 1.6, "a typical hit of the HCAL has {} GeV"),
+    ("max_energy", 3.0, "events have up to {} GeV in hits"),
+    ("max_hits", 3.0, "events have up to {} hits"),
+    ("opening", 5.0, "the energy of a typical event spreads over {} rad around its direction"),
+    ("near_tracks", 2.5, "hits near a track have {} times its momentum"),
+    ("b_field", 1.05, "tracks are curved as in {} T"),
+)
+"""Scales compared with the training sample's: attribute, largest plausible ratio, text of the message."""
+
+OUTSIDE = 1.02  # largest plausible ratio of a detector's measures to the range of the training
+
+CHECKED, CHECKED_HITS = 20, 6_000  # most events of a file, and their hits, that are checked while it is read
+
+
+class Check(NamedTuple):
+    """Result of one check."""
+
+    name: str
+    good: bool
+    text: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleScales:
     """Typical energies, sizes and curvatures of a sample; None where it holds too few hits or tracks.
@@ -151,6 +177,38 @@ class SampleScales:
             near_tracks=float(np.median(near)) if len(near) >= MIN_TRACKS else None,
             b_field=_field(events),
         )
+
+    def compared(self, scales: SampleScales, detector: Detector) -> Iterator[Check]:
+        """Compare the scales of other events, of a detector, with this sample, which a model was trained on."""
+        for name, factor, what in COMPARED:
+            theirs, ours = getattr(self, name), getattr(scales, name)
+            if theirs and ours:
+                low = 0.0 if name in LARGEST else 1 / factor
+                text = f"{what.format(f'{ours:.3g}')}, and in the training sample of the model {theirs:.3g}"
+                yield Check("training sample", low < ours / theirs < factor, text)
+        if self.detectors:
+            outside = []
+            for name, (smallest, largest) in measures(detector).items():
+                low, high = self.measures.get(name, (-np.inf, np.inf))
+                if smallest < low / OUTSIDE or largest > high * OUTSIDE:
+                    value = smallest if smallest < low / OUTSIDE else largest
+                    outside.append(f"{name} {value:.3g} (training: {low:.3g} to {high:.3g})")
+            trained = f"what the model was trained on, {', '.join(self.detectors)} and their variations"
+            text = f"detector '{detector.name}' is within {trained}"
+            if outside:
+                text = f"detector '{detector.name}' is outside {trained}: {'; '.join(outside)}"
+            yield Check("detector", not outside, text)
+
+
+def first_events(events: Events) -> Events:
+    """The first events for the checks: `CHECKED`, or fewer with `CHECKED_HITS` hits in total."""
+    n_hits = np.cumsum(jagged.count(events.hits)[:CHECKED])
+    return events[: max(1, int(np.searchsorted(n_hits, CHECKED_HITS)))]
+
+
+def problems(checks: Iterable[Check]) -> str:
+    """Texts of the failed checks; "" if all pass."""
+    return "; ".join(check.text for check in checks if not check.good)
 
 
 def joined(samples: Sequence[SampleScales]) -> SampleScales:

@@ -33,7 +33,7 @@ from pflow.event.events import (
 )
 from pflow.event.links import MIN_HIT_FRACTION, Links
 from pflow.event.particles import TRUTH_OPTIONS, Reconstruction
-from pflow.io.checks import Expected, Subject, check_sample, first_events, problems
+from pflow.event.scales import SampleScales, first_events, problems
 from pflow.io.detect import geometry_fits
 from pflow.io.open import Files, read_events
 from pflow.model.api import DecodingConfig, GeneratedParticles
@@ -284,8 +284,8 @@ def reconstruct(
         error = events.error_of(events.without_truth().violations()[0])
         warnings.warn(f"hits or tracks cannot be used and are left out; the first: {error}", LeftOutWarning, 2)
     usable = usable_events(cleaned, max_hits, on_error)
-    subject = Subject(first_events(usable), Expected(sample=model.tokeniser.sample))
-    if said := problems(check_sample(subject)):
+    first, sample = first_events(usable), model.tokeniser.sample
+    if sample is not None and (said := problems(sample.compared(SampleScales.of(first), first.detector))):
         warnings.warn(f"{events.path or 'these events'}: {said}", ImplausibleWarning, 2)
     reconstruction = reconstruct_valid(usable, ready, on_error)
     momentum = reconstruction.track_momentum(usable).sum(axis=0)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,17 +18,14 @@ import numpy.typing as npt
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.links import Links
-from pflow.event.scales import LARGEST, MIN_TRACKS, MOST_TRACKS, Entries, SampleScales
+from pflow.event.scales import MIN_TRACKS, MOST_TRACKS, Check, Entries, SampleScales
 from pflow.event.schema import MAX_LENGTH
 from pflow.event.truth import STABLE_STATUS, Targets, select_targets, unknown_status
 from pflow.physics.calorimeter_shape import distance_to_sides, fraction_on_layers, layers_by_position
-from pflow.physics.geometry import measures
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import is_invisible, masses
 
 ELECTRON, MUON = 11, 13
-
-CHECKED, CHECKED_HITS = 20, 6_000  # most events of a file, and their hits, that are checked while it is read
 
 UNITS = 30.0  # energies that differ by more than this factor are in different units
 RESPONSE = (0.3, 1.5)  # plausible ratios of the energy in hits to the energy of stable particles that shower
@@ -52,27 +49,7 @@ STRAIGHT = 5.0  # GeV, transverse momentum above which charged particles enter t
 FAR = 0.3  # rad, largest usual angle between a hit and its particle's direction
 MOST_FAR = 0.3  # largest plausible fraction of targets with most of their hits beyond
 MIN_TARGETS = 10  # targets needed to check the directions of their hits
-OUTSIDE = 1.02  # largest plausible ratio of a detector's measures to the range of the training
 MAX_LINKS = 2_000  # links of hits checked at most
-
-COMPARED = (
-    ("ecal_hit", 1.6, "a typical hit of the ECAL has {} GeV"),
-    ("hcal_hit", 1.6, "a typical hit of the HCAL has {} GeV"),
-    ("max_energy", 3.0, "events have up to {} GeV in hits"),
-    ("max_hits", 3.0, "events have up to {} hits"),
-    ("opening", 5.0, "the energy of a typical event spreads over {} rad around its direction"),
-    ("near_tracks", 2.5, "hits near a track have {} times its momentum"),
-    ("b_field", 1.05, "tracks are curved as in {} T"),
-)
-"""Scales compared with the training sample's: attribute, largest plausible ratio, text of the message."""
-
-
-class Check(NamedTuple):
-    """Result of one check."""
-
-    name: str
-    good: bool
-    text: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,17 +116,6 @@ class Subject:
         by_choice = ("e_min", "invisible")  # the user knows that hits of these belong to no target
         options = {name: value for name, value in self.expected.targets.items() if name not in by_choice}
         return select_targets(self.events, **options)
-
-
-def first_events(events: Events) -> Events:
-    """The first events for the checks: `CHECKED`, or fewer with `CHECKED_HITS` hits in total."""
-    n_hits = np.cumsum(jagged.count(events.hits)[:CHECKED])
-    return events[: max(1, int(np.searchsorted(n_hits, CHECKED_HITS)))]
-
-
-def problems(checks: Iterable[Check]) -> str:
-    """Texts of the failed checks; "" if all pass."""
-    return "; ".join(check.text for check in checks if not check.good)
 
 
 def check_events(events: Events, expected: Expected | None = None) -> list[Check]:
@@ -244,28 +210,8 @@ def check_tracks(subject: Subject) -> Iterator[Check]:
 
 def check_sample(subject: Subject) -> Iterator[Check]:
     """Compare the scales of the events with the sample that the model was trained on."""
-    sample, scales = subject.expected.sample, subject.scales
-    if sample is None:
-        return
-    for name, factor, what in COMPARED:
-        theirs, ours = getattr(sample, name), getattr(scales, name)
-        if theirs and ours:
-            low = 0.0 if name in LARGEST else 1 / factor
-            text = f"{what.format(f'{ours:.3g}')}, and in the training sample of the model {theirs:.3g}"
-            yield Check("training sample", low < ours / theirs < factor, text)
-    if sample.detectors:
-        detector = subject.events.detector
-        outside = []
-        for name, (smallest, largest) in measures(detector).items():
-            low, high = sample.measures.get(name, (-np.inf, np.inf))
-            if smallest < low / OUTSIDE or largest > high * OUTSIDE:
-                value = smallest if smallest < low / OUTSIDE else largest
-                outside.append(f"{name} {value:.3g} (training: {low:.3g} to {high:.3g})")
-        trained = f"what the model was trained on, {', '.join(sample.detectors)} and their variations"
-        text = f"detector '{detector.name}' is within {trained}"
-        if outside:
-            text = f"detector '{detector.name}' is outside {trained}: {'; '.join(outside)}"
-        yield Check("detector", not outside, text)
+    if subject.expected.sample is not None:
+        yield from subject.expected.sample.compared(subject.scales, subject.events.detector)
 
 
 def check_status(subject: Subject) -> Iterator[Check]:

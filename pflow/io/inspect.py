@@ -15,9 +15,9 @@ import numpy as np
 from pflow.errors import InputError, first_line
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.scales import SampleScales
+from pflow.event.scales import Check, SampleScales
 from pflow.event.truth import select_targets
-from pflow.io.checks import Check, Expected, check_events
+from pflow.io.checks import Expected, check_events
 from pflow.io.detect import DetectorMatch, NoDetectorError, detector_matches, fitting_detectors
 from pflow.io.edm4hep.collections import Collection, collection_contents
 from pflow.io.edm4hep.podio import open_podio

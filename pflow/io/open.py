@@ -24,7 +24,8 @@ from pflow.event.events import (
     leave_out,
     refused_message,
 )
-from pflow.io.checks import Check, Expected, check_events, first_events, problems
+from pflow.event.scales import Check, first_events, problems
+from pflow.io.checks import Expected, check_events
 from pflow.io.detect import SCHEMAS, best_detector, best_layout, is_hdf5, sniff
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader

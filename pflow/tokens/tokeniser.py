@@ -18,13 +18,10 @@ from pflow.event.scales import SampleScales
 from pflow.physics.detector import KINDS, Detector
 from pflow.physics.geometry import Geometry
 from pflow.physics.pdg import charges, masses
-from pflow.tokens.config import PARTS, TokenConfig
 from pflow.tokens.encode import encode, select_hits, target_particles
-from pflow.tokens.features import feature_matrix, feature_transforms
-from pflow.tokens.particles import decode
-from pflow.tokens.scale import Moments, Normaliser
-from pflow.tokens.tokens import ParticleTokens, Tokens
-from pflow.tokens.uncertainty import UncertaintyCalibration
+from pflow.tokens.features import Moments, Normaliser, feature_matrix, feature_transforms
+from pflow.tokens.particles import UncertaintyCalibration, decode
+from pflow.tokens.tokens import PARTS, ParticleTokens, TokenConfig, Tokens
 from pflow.tokens.vocab import CHARGES, PdgVocabulary
 
 

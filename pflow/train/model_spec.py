@@ -15,8 +15,8 @@ from pflow.errors import ConfigError, InputError
 from pflow.model.api import Reconstructor, describe
 from pflow.model.common.layers import TransformerLayer
 from pflow.physics.detector import Detector
-from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import TokenConfig
 from pflow.train.transfer import transfer_checkpoint
 
 PURPOSES = {"start": "begin with", "continue": "continue", "evaluate": "evaluate"}

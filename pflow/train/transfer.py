@@ -12,7 +12,7 @@ from torch import Tensor
 from pflow.checkpoint.load import PREFIX, Checkpoint
 from pflow.model.api import Reconstructor
 from pflow.physics.detector import Detector
-from pflow.tokens.scale import Normaliser
+from pflow.tokens.features import Normaliser
 from pflow.tokens.tokeniser import Tokeniser
 
 TRANSVERSE = frozenset({"x", "y", "calo_x", "calo_y"})

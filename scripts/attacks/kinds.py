@@ -37,8 +37,8 @@ from pflow.model.api import ModelInputs, describe
 from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.physics.detector import load_detector
-from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import TokenConfig
 
 DATA = Path(__file__).resolve().parent.parent.parent / "tests" / "data"
 MODEL = "ild-g4-photon"

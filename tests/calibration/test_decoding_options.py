@@ -4,7 +4,7 @@ from pflow.calibration.decoding_options import Calibrated, best, decoding_grid
 from pflow.errors import ConfigError
 from pflow.model.api import DecodingConfig
 from pflow.model.pointing import PointingDecodingConfig
-from pflow.tokens.uncertainty import UncertaintyCalibration
+from pflow.tokens.particles import UncertaintyCalibration
 
 DECODING = PointingDecodingConfig(max_particles=7, eos_threshold=0.9, existence_threshold=0.3)
 

@@ -12,8 +12,8 @@ from pflow.metrics.match import Matching, match
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import four_momentum_covariance
 from pflow.physics.pdg import CLASSES
-from pflow.tokens.config import TokenConfig
-from pflow.tokens.uncertainty import UncertaintyCalibration
+from pflow.tokens.particles import UncertaintyCalibration
+from pflow.tokens.tokens import TokenConfig
 
 CONFIG = TokenConfig()
 LN_E, ANGLE = 0.02, 0.001

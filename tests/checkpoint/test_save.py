@@ -6,7 +6,7 @@ import torch
 from pflow.checkpoint.load import PREFIX, load_model, read_checkpoint
 from pflow.checkpoint.save import write_weights
 from pflow.errors import InputError
-from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
+from pflow.tokens.particles import Curve, UncertaintyCalibration
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
-from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import TokenConfig
 
 
 def run(*words: object) -> int:

@@ -11,9 +11,8 @@ from pflow.errors import ConfigError
 from pflow.event.events import Events
 from pflow.event.merge_hits import Merge
 from pflow.io.open import read_events
-from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
-from pflow.tokens.tokens import Tokens
+from pflow.tokens.tokens import TokenConfig, Tokens
 
 CONFIG = TokenConfig(
     track_features=("log_p", "charge"), merge=Merge(ecal_mm=20.0, hcal_mm=90.0, layers=5), readout=True

@@ -14,8 +14,8 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
 from pflow.event.events import BadEntriesWarning
 from pflow.io.events_root import write_events
-from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Statistics, Tokeniser
+from pflow.tokens.tokens import TokenConfig
 from pflow.tokens.vocab import PdgVocabulary
 
 OPTIONS = FileOptions()

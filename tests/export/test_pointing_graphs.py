@@ -14,8 +14,8 @@ from pflow.io.open import read_events
 from pflow.model.api import ModelInputs
 from pflow.model.pointing import PointingReconstructor
 from pflow.model.pointing.config import PointingDecodingConfig, PointingNetworkConfig
-from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import TokenConfig
 
 SMALL = {"width": 24, "heads": 2, "feedforward": 16, "encoder_layers": 1, "decoder_layers": 1, "hidden_width": 8}
 TRACKS = ("log_p", "nx", "ny", "nz", "charge")

@@ -19,8 +19,8 @@ from pflow.io.open import read_events
 from pflow.model.api import DecodingConfig
 from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
-from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import TokenConfig
 
 
 def numbers(reconstruction, i: int) -> np.ndarray:

@@ -10,8 +10,8 @@ from pflow.io.open import read_events
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.physics.pdg import CLASSES
 from pflow.plots.explain import plot_steps
-from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import TokenConfig
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from pflow.event import jagged
 from pflow.event.events import Events, ImplausibleWarning
 from pflow.event.links import Links
 from pflow.event.scales import SampleScales
+from pflow.event.scales import problems as problems_of
 from pflow.event.schema import make_hits
 from pflow.io.checks import Expected, check_events
-from pflow.io.checks import problems as problems_of
 from pflow.io.events_root import write_events
 from pflow.io.inspect import inspect_file
 from pflow.io.open import ReadOptions, open_events, read_events

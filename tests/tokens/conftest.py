@@ -5,8 +5,8 @@ import pytest
 from pflow.event.events import Events
 from pflow.event.schema import make_hits, make_links, make_tracker_hits, make_tracks, make_truth
 from pflow.physics.detector import load_detector
-from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import TokenConfig
 
 
 @pytest.fixture(scope="session")

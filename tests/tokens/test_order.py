@@ -6,8 +6,8 @@ from pflow.event import jagged
 from pflow.event.links import Links
 from pflow.event.schema import make_truth
 from pflow.event.truth import Targets
-from pflow.tokens.config import ORDERS
 from pflow.tokens.encode import sort_targets
+from pflow.tokens.tokens import ORDERS
 
 
 def targets(pdg, px, *, py=None, pz=None, charge=None, n_tracks=None) -> Targets:

@@ -7,9 +7,8 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.event.schema import make_hits, make_links, make_truth
 from pflow.physics.detector import load_detector
-from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
-from pflow.tokens.tokens import ParticleTokens
+from pflow.tokens.tokens import ParticleTokens, TokenConfig
 
 
 def test_the_fit_does_not_depend_on_the_chunks(events, config, tokeniser):

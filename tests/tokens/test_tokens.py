@@ -1,11 +1,13 @@
+import json
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from pflow.tokens.config import TokenConfig
+from pflow.config import from_plain, to_plain
+from pflow.event.merge_hits import Merge
 from pflow.tokens.tokeniser import Tokeniser
-from pflow.tokens.tokens import OFFSETS, Tokens
+from pflow.tokens.tokens import OFFSETS, TokenConfig, Tokens
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +49,12 @@ def test_some_events_keep_their_numbers(tokens, where, expected):
     assert some.n_source.tolist() == tokens.n_source[expected].tolist()
     for name in OFFSETS:
         assert one_by_one(some, name) == [one_by_one(tokens, name)[i] for i in expected], name
+
+
+def test_cells_as_yaml_gives_them_are_taken():
+    assert TokenConfig(merge={"ecal_mm": 10, "hcal_mm": 30.0}).merge.ecal_mm == 10.0
+
+
+def test_a_recipe_that_merges_survives_json():
+    merging = TokenConfig(merge=Merge(ecal_mm=20.0, hcal_mm=60.0, layers=3))
+    assert from_plain(TokenConfig, json.loads(json.dumps(to_plain(merging))), where="recipe") == merging

@@ -11,9 +11,9 @@ from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.cli.main import main
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
-from pflow.tokens.config import TokenConfig
 from pflow.tokens.features import feature_matrix
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import TokenConfig
 from pflow.train.transfer import nearest_subdetectors, transfer_subdetectors, transfer_tokeniser
 
 pytestmark = pytest.mark.usefixtures("no_figures")

@@ -22,8 +22,8 @@ from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.geometry import EncodedSource, Items, Tables, Tokens, make_tokens_and_items
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.step import State, emit_tracks
+from pflow.tokens.encode import readout_columns
 from pflow.tokens.features import FEATURES, kind_and_depth
-from pflow.tokens.readout import readout_columns
 from pflow.tokens.tokeniser import Tokeniser
 
 SOURCE = ("states", *(f"token_{name}" for name in Tokens._fields), *(f"item_{name}" for name in Items._fields))
