@@ -29,7 +29,6 @@ import uproot
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.links import Links, assigned_particle
-from pflow.io.edm4hep.cellid import bit_field
 from pflow.io.edm4hep.data_model import (
     EDM4HEP_VERSION,
     SCHEMA_VERSION,
@@ -38,10 +37,10 @@ from pflow.io.edm4hep.data_model import (
     collection_id,
 )
 from pflow.io.edm4hep.frames import Filled, FrameWriter, Parameters, write_metadata
-from pflow.io.edm4hep.podio import open_podio
+from pflow.io.edm4hep.podio import bit_field, open_podio
 from pflow.io.edm4hep.reco import NO_OBJECT, ranges, references, track_frames
 from pflow.io.edm4hep.simulated import PROMPT_TIME, SPEED_OF_LIGHT
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.open import open_events, read_events
 from pflow.physics.detector import Calorimeter
 

@@ -25,7 +25,7 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_hits, make_links, make_particles, make_tracks, make_truth
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.open import read_events
 from pflow.metrics.table import ParticleTable
 from pflow.model.api import DecodingConfig, ModelInputs, Reconstructor, describe

@@ -13,7 +13,7 @@ from pflow.cli.main import main
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_hits, make_particles
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.open import read_events
 from pflow.io.particles_root import RecoWriter, read_reco
 from pflow.model.api import DecodingConfig

@@ -11,7 +11,7 @@ from pflow.cli.options import add_file_options, add_option, read_options
 from pflow.errors import ConfigError
 from pflow.event.events import Events
 from pflow.io.atomic import check_output
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.open import EventFile
 
 

@@ -20,7 +20,7 @@ from pflow.event.augment import random_phi, rotate
 from pflow.event.events import Events, Flag, concatenate
 from pflow.event.overlay import overlay
 from pflow.io.atomic import check_output
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.open import EventFile
 
 

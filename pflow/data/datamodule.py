@@ -18,10 +18,8 @@ import pytorch_lightning as pl
 import torch
 from torch import distributed
 
-from pflow.data.dataset import EventDataset, LabelledBatch
-from pflow.data.files import Chunk, FileOptions, read_chunks, spread_sample, survey
-from pflow.data.loader import StepLoader, StopRequest
-from pflow.data.parallel import in_order
+from pflow.data.dataset import EventDataset, LabelledBatch, StepLoader, StopRequest
+from pflow.data.files import Chunk, FileOptions, in_order, read_chunks, spread_sample, survey
 from pflow.errors import ConfigError, InputError, PflowError, nearest
 from pflow.event import jagged
 from pflow.event.augment import Augmentation

@@ -43,7 +43,7 @@ class Flag(enum.IntFlag):
     MAX_PARTICLES = 2
     """Decoding stopped at `max_particles` before the model ended the output sequence."""
     TRUTH_TRACKS = 8
-    """The tracks were made from Monte Carlo particles (`pflow.event.truth_tracks`)."""
+    """The tracks were made from Monte Carlo particles (`pflow.io.edm4hep.simulated`)."""
     NOT_FINITE = 16
     """The model gave numbers that are not finite; the event has no particles (``on_error="skip"``)."""
     UNUSABLE_HITS = 32

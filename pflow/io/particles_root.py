@@ -62,7 +62,7 @@ from pflow.event.particles import TRUTH_OPTIONS, Reconstruction, concatenate
 from pflow.event.schema import make_links, make_particles, quantities_of, validate_part
 from pflow.io.atomic import check_output, replacing
 from pflow.io.edm4hep.podio import PodioFile
-from pflow.io.edm4hep.reco_reader import Edm4hepRecoReader
+from pflow.io.edm4hep.reco import Edm4hepRecoReader
 from pflow.io.rntuple import make_rntuple
 from pflow.io.root import open_root, open_tree, read_branch, read_notes, read_ranges, write_note
 from pflow.physics.kinematics import COVARIANCE

@@ -100,7 +100,7 @@ class Calorimeter:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TruthTracking:
-    """Tracks made from Monte Carlo particles for files without tracks (`pflow.event.truth_tracks`).
+    """Tracks made from Monte Carlo particles for files without tracks (`pflow.io.edm4hep.simulated`).
 
     A resolution ``[a, b]`` means a (+) b / p, added in quadrature.
 

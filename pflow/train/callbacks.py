@@ -135,7 +135,7 @@ class StopOnSignal(pl.Callback):  # type: ignore[misc]
     """Stops a fit after a batch when SIGINT or SIGTERM comes, and writes a checkpoint to resume from.
 
     The signal may reach ranks at different moments, or only some of them; all stop after the same batch
-    (`pflow.data.loader.StepLoader`). A validation is finished first. A second SIGINT stops at once.
+    (`pflow.data.dataset.StepLoader`). A validation is finished first. A second SIGINT stops at once.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -28,8 +28,7 @@ from pflow.config import config_dir, weights_dir
 from pflow.errors import ConfigError
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
-from pflow.io.events_root import write_events
-from pflow.io.flat import load_layout
+from pflow.io.flat import load_layout, write_events
 from pflow.io.inspect import inspect_file
 from pflow.io.open import open_events
 from pflow.io.particles_root import RecoWriter, read_provenance, read_reco

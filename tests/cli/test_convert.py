@@ -6,8 +6,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, Flag
 from pflow.event.links import assigned_particle
 from pflow.event.schema import make_hits
-from pflow.io.events_root import write_events
-from pflow.io.flat import FlatReader
+from pflow.io.flat import FlatReader, write_events
 from pflow.io.legacy_hdf5 import LegacyReader
 from pflow.io.root import open_root
 from pflow.physics.detector import load_detector

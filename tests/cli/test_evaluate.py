@@ -12,7 +12,7 @@ import uproot
 from pflow.cli.main import main
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_links, make_particles
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.open import read_events
 from pflow.io.particles_root import RecoWriter
 from pflow.plots.evaluation import figures

@@ -18,7 +18,7 @@ from pflow.cli.fit import main
 from pflow.cli.main import main as main_with_exit_code
 from pflow.errors import ConfigError, PflowError
 from pflow.inference.events import reconstruct
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.open import read_events
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.train.module import ParticleFlow

@@ -12,7 +12,7 @@ from pflow.cli import inspect
 from pflow.cli.main import main, run_parsed
 from pflow.event.truth import select_targets
 from pflow.io.edm4hep.collections import Collection
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.inspect import inspect_file
 from pflow.io.open import read_events
 

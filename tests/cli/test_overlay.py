@@ -7,7 +7,7 @@ import pytest
 from pflow.cli.main import run_parsed
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.open import read_events
 
 

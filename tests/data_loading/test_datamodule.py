@@ -12,7 +12,7 @@ from pflow.event.augment import Augmentation, Overlay
 from pflow.event.events import BadEntriesWarning, Events
 from pflow.event.merge_hits import Merge
 from pflow.event.move import Variation
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.open import EventFile, read_events
 from pflow.tokens.tokeniser import Tokeniser
 

@@ -13,7 +13,7 @@ from pflow.event.links import Links
 from pflow.event.merge_hits import Merge, merge_hits
 from pflow.event.overlay import overlay
 from pflow.event.schema import SCHEMA, Field, build, fields_of
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 from pflow.tokens.features import FEATURES, Feature, feature_matrix

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.cpp import RUNTIME, SOURCES, compile_program, include_folder, missing_for_cpp, run_program
 from pflow.event.events import Flag
-from pflow.io.edm4hep.cellid import layer_from_cell_id
+from pflow.io.edm4hep.podio import layer_from_cell_id
 from pflow.physics.detector import load_detector
 from pflow.physics.kinematics import follow_to_calorimeter, momentum_from_track
 from pflow.physics.showers import cluster_shape

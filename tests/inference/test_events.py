@@ -14,7 +14,7 @@ from pflow.event import jagged
 from pflow.event.events import BadEntriesWarning, Events, Flag, ImplausibleWarning, LeftOutWarning
 from pflow.event.merge_hits import Merge
 from pflow.inference.events import batch_limits, pick_device, reconstruct, warn_of_tracks
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.open import read_events
 from pflow.model.api import DecodingConfig
 from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor

@@ -15,7 +15,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag, ImplausibleWarning
 from pflow.inference.events import _counterpart
 from pflow.inference.files import readable_models, reconstruct_files, shipped_model
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.particles_root import read_provenance, read_reco
 from pflow.physics.detector import load_detector
 

@@ -13,7 +13,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning
 from pflow.inference.files import reconstruct_files
 from pflow.inference.worker import Worker
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.particles_root import read_provenance, read_reco
 
 N_FILES, N_EVENTS = 3, 3

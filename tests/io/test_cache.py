@@ -16,7 +16,7 @@ from pflow.event.events import BadEntriesWarning, Events
 from pflow.event.merge_hits import Merge
 from pflow.event.schema import make_hits
 from pflow.io import cache
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.open import EventFile, read_events
 from pflow.physics.detector import load_detector
 

@@ -17,7 +17,7 @@ from pflow.event.scales import SampleScales
 from pflow.event.scales import problems as problems_of
 from pflow.event.schema import make_hits
 from pflow.io.checks import Expected, check_events
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.inspect import inspect_file
 from pflow.io.open import ReadOptions, open_events, read_events
 from pflow.physics.detector import load_detector

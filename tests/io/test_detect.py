@@ -11,8 +11,7 @@ from pflow.event.events import Events, leave_out
 from pflow.event.schema import make_hits
 from pflow.io.detect import best_detector, best_layout, detector_matches, fitting_detectors, geometry_fits, sniff
 from pflow.io.edm4hep.podio import open_podio
-from pflow.io.events_root import write_events
-from pflow.io.flat import FlatReader
+from pflow.io.flat import FlatReader, write_events
 from pflow.io.open import open_events, read_events
 from pflow.io.root import open_root
 from pflow.physics.detector import load_detector

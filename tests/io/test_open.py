@@ -7,8 +7,7 @@ import uproot
 
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag
-from pflow.io.events_root import write_events
-from pflow.io.flat import FlatReader
+from pflow.io.flat import FlatReader, write_events
 from pflow.io.open import BadEntriesWarning, iterate_events, matching, open_events, read_events
 
 

@@ -14,7 +14,7 @@ from pflow.event.particles import Reconstruction
 from pflow.event.truth import select_targets
 from pflow.inference.provenance import describe_input
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
-from pflow.io.events_root import write_events
+from pflow.io.flat import write_events
 from pflow.io.particles_root import NOTE, RecoWriter, read_provenance
 from pflow.io.root import write_note
 from pflow.metrics.evaluate import check_order, truth_settings

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import awkward as ak
 import numpy as np
@@ -15,7 +15,6 @@ import numpy.typing as npt
 from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.io.draft.collect import Group, HitSample, join_samples
-from pflow.io.edm4hep.cellid import find_layer_bits
 from pflow.io.edm4hep.podio import PodioFile, relation
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.simulated import BY_SECONDARY, read_contributions, time_after_flight
@@ -40,6 +39,9 @@ OUTLIERS = 0.005  # fraction of hits that may lie outside a calorimeter without 
 
 STRAY = 0.05
 """Layers with fewer hits than this fraction of the median layer's are not real layers."""
+
+MIN_LAYERS = 4  # fewer layers do not show which bits count them
+USUAL_WIDTH = 8  # bits that a layer's field has at least, where those above are free
 
 MIN_SAME_CELLS = 10  # cells with a digitised and a simulated hit that a scale needs at least
 
@@ -154,6 +156,35 @@ def measure_cells(group: Group, slope: float) -> Cells | None:
     pitches = [(count, round(pitch, 2)) for count, pitch in runs]
     size = round(cell_pitch(extent.sample.position, distance), 2)
     return Cells(on_layers=True, face=face, size=size, pitches=[run for run in pitches if run[1] > 0])
+
+
+def find_layer_bits(cell_id: npt.NDArray[Any], layer: npt.NDArray[Any]) -> tuple[int, int] | None:
+    """Offset and width of the bits of cell ids, uint64 [cell], that count the layers, int [cell]; None if no bits do.
+
+    The layers are in order, numbered with or without gaps.
+
+    >>> find_layer_bits(np.array([0x203, 0x213, 0x223, 0x133, 0x143], dtype=np.uint64), np.arange(5))
+    (4, 4)
+    """
+    cells = np.asarray(cell_id).astype(np.uint64)
+    first = np.flatnonzero(np.diff(np.sort(layer), prepend=-1) != 0)
+    if len(first) < MIN_LAYERS:
+        return None
+    cells = cells[np.argsort(layer, kind="stable")]
+    ones, some = np.bitwise_and.reduceat(cells, first), np.bitwise_or.reduceat(cells, first)
+    same = ~np.bitwise_or.reduce(ones ^ some)  # bits that all cells of a layer share, in every layer
+    differ = same & (np.bitwise_and.reduce(ones) ^ np.bitwise_or.reduce(some))
+    bits = [bit for bit in range(64) if int(differ) >> bit & 1]
+    for lowest in bits:
+        for highest in (bit for bit in bits if bit >= lowest):
+            width = highest - lowest + 1
+            value = (ones >> np.uint64(lowest)) & np.uint64((1 << width) - 1)
+            if (value[1:] > value[:-1]).all():
+                free = int(np.bitwise_or.reduce(some)) >> (highest + 1)
+                while width < USUAL_WIDTH and lowest + width < 64 and not free & 1:
+                    width, free = width + 1, free >> 1
+                return lowest, width
+    return None
 
 
 def measure_encoding(group: Group) -> str | None:

@@ -17,6 +17,7 @@ A file without a table of ids, as other tools write them, is read with the ids t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from typing import Any
@@ -27,13 +28,48 @@ import numpy.typing as npt
 
 from pflow.errors import InputError, nearest, reading
 from pflow.event import jagged
-from pflow.io.edm4hep.cellid import layer_from_cell_id
 from pflow.io.edm4hep.data_model import CollectionInfo, collection_id
 from pflow.io.root import Columns, EventWeights, is_rntuple, open_root, open_tree, tree_names
 
 Ints = npt.NDArray[np.int64]
 
+LAYER_NAMES = ("layer", "K-1")  # names of the layer's field in DD4hep and in older ILD encodings
 MAX_METADATA = 10  # entries of a tree of metadata that are compared: merged files have one of each file
+
+
+def bit_field(encoding: str, *names: str) -> tuple[int, int, bool] | None:
+    """Offset, width and whether it is signed, of the first of the fields `names` in an encoding; None without them.
+
+    An encoding is a list ``name:offset:width``, or ``name:width`` for a field that begins where the last one ends; a
+    negative width stands for a signed field (DD4hep, `BitFieldCoder`). Anything else is a `ValueError`.
+
+    >>> bit_field("system:5,side:-2,layer:6", "layer"), bit_field("x:32:-16", "x"), bit_field("x:8", "layer")
+    ((7, 6, False), (32, 16, True), None)
+    """
+    fields: dict[str, tuple[int, int, bool]] = {}
+    offset = 0
+    for description in encoding.split(","):
+        name, *numbers = description.strip().split(":")
+        valid = name and len(numbers) in (1, 2) and all(re.fullmatch(r"-?\d+", number) for number in numbers)
+        *begin, width = map(int, numbers) if valid else (0,)
+        offset = begin[0] if begin else offset
+        if not width or offset < 0 or offset + abs(width) > 64:
+            raise ValueError(f"'{description}' in '{encoding}' is not name:offset:width or name:width within 64 bits")
+        fields[name] = (offset, abs(width), width < 0)
+        offset += abs(width)
+    return next((fields[name] for name in names if name in fields), None)
+
+
+def layer_from_cell_id(cell_id: npt.NDArray[Any], encoding: str) -> npt.NDArray[np.int32]:
+    """Layer of each cell, int32 of the same shape; -1 where the encoding (`bit_field`) has no layer."""
+    cells = np.asarray(cell_id).astype(np.uint64)
+    field = bit_field(encoding, *LAYER_NAMES)
+    if field is None:
+        return np.full(cells.shape, -1, dtype=np.int32)
+    offset, width, signed = field
+    highest = cells << np.uint64(64 - offset - width)  # the field's bits are the highest ones
+    layer = highest.astype(np.int64) >> (64 - width) if signed else highest >> np.uint64(64 - width)
+    return layer.astype(np.int32)
 
 
 class PodioFile:

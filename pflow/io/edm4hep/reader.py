@@ -20,7 +20,6 @@ from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.links import Links, sum_by_pair
 from pflow.event.schema import make_hits, make_particles, make_tracker_hits, make_tracks, make_truth
-from pflow.event.truth_tracks import make_truth_tracks
 from pflow.io.edm4hep.collections import SUBSET, link_pairs, list_collections
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation, track_states
 from pflow.io.edm4hep.simulated import (
@@ -29,6 +28,7 @@ from pflow.io.edm4hep.simulated import (
     Digitised,
     count_layers,
     digitise,
+    make_truth_tracks,
     read_contributions,
 )
 from pflow.physics import kinematics
@@ -102,7 +102,7 @@ class Edm4hepReader:
 
     `sim`: read simulated hits, by default where the file has no digitised collection of the detector; never both, as
     their energies are on different scales. `truth_tracks`: where there are no tracks, make them from Monte Carlo
-    particles (`pflow.event.truth_tracks`) and flag the events. An `InputError` names an absent required collection; a
+    particles (`pflow.io.edm4hep.simulated`) and flag the events. An `InputError` names an absent required collection; a
     `ConfigError` a detector that has no collections of the wanted kind, or does not describe `truth_tracks`.
     """
 

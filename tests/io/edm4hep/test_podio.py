@@ -5,7 +5,44 @@ import uproot
 
 from pflow.errors import InputError
 from pflow.io.edm4hep.data_model import collection_id
-from pflow.io.edm4hep.podio import Joined, expand, open_podio
+from pflow.io.edm4hep.podio import Joined, bit_field, expand, layer_from_cell_id, open_podio
+
+CLD = "system:0:5,side:5:2,module:7:8,stave:15:4,layer:19:9,submodule:28:4,x:32:-16,y:48:-16"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "field"),
+    [
+        (CLD, (19, 9, False)),
+        ("system:5,side:-2,layer:6,module:11", (7, 6, False)),
+        ("system:8:4,layer:6", (12, 6, False)),
+    ],
+    ids=["with offsets", "without", "without after one with"],
+)
+def test_a_field_is_where_the_encoding_says(encoding, field):
+    assert bit_field(encoding, "layer") == field
+
+
+def test_what_is_not_an_encoding_is_refused():
+    for encoding in ("", ":4", "layer", *(f"layer:{bits}" for bits in ("x", "1:2:3", "0", "60:8", "-1:4"))):
+        with pytest.raises(ValueError, match="is not name:offset:width or name:width within 64 bits"):
+            bit_field(encoding, "layer")
+
+
+def test_the_layer_is_read_from_among_other_fields():
+    layers = np.array([0, 39, 511], dtype=np.uint64)
+    cells = (layers << np.uint64(19)) | np.uint64(0xFFFF_FFFF_F007_FFFF)
+    np.testing.assert_array_equal(layer_from_cell_id(cells, CLD), [0, 39, 511])
+
+
+def test_a_signed_layer_may_be_negative():
+    cells = np.array([0b1111, 0b1000, 0b0111], dtype=np.uint64)
+    np.testing.assert_array_equal(layer_from_cell_id(cells, "layer:0:-4"), [-1, -8, 7])
+
+
+def test_without_a_layer_it_is_unknown():
+    np.testing.assert_array_equal(layer_from_cell_id(np.array([5], dtype=np.uint64), "system:8,x:8"), [-1])
+
 
 IDS = {11: "A1", 4_000_000_000: "A2", 13: "B", 14: "Tracks", 15: "MCParticles", 16: "Other"}
 IDS |= {21: "SimAContributions", 22: "SimBContributions"}
