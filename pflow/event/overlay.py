@@ -8,7 +8,7 @@ are dropped.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import awkward as ak
@@ -35,16 +35,6 @@ another event."""
 
 HCAL_TOLERANCE = 14.0
 """The same, mm, for all other calorimeters; the built-in detectors have cells of 30 mm."""
-
-SLAB = 3.0
-"""Thickness of the slabs of `_near_others`, in tolerances; above 2, so that at most one of its two grids separates hits
-closer than the tolerance."""
-
-MIN_SLAB = 1.0
-"""Smallest thickness, mm, so that slab numbers are exact in float32."""
-
-PRIME = 73856093
-"""Spreads slab numbers over the buckets of a hash."""
 
 
 def overlay(
@@ -115,7 +105,7 @@ def _shared_cells(members: Events, group: Index, ecal_tolerance: float, hcal_tol
     tolerances = np.array([ecal_tolerance if kind == "ecal" else hcal_tolerance for kind in kinds])
     n_layers = int(flat["layer"].max(initial=0)) + 2  # from -1
     layer = flat["subdetector"].astype(np.int32) * n_layers + flat["layer"]
-    near = _near_others(flat, tolerances, layer, counts, group)
+    near = np.flatnonzero(np.repeat((np.bincount(group) > 1)[group], counts))  # of joined events
     if not len(near):
         return near, near
     # In units of the tolerance; a fourth axis keeps joined events, subdetectors and layers far apart.
@@ -131,46 +121,6 @@ def _shared_cells(members: Events, group: Index, ecal_tolerance: float, hcal_tol
     _, cell = connected_components(graph)
     _, first = np.unique(cell, return_index=True)
     return near[shared], near[shared[first[cell]]]
-
-
-def _near_others(
-    hits: Mapping[str, npt.NDArray[Any]], tolerances: Values, layer: npt.NDArray[np.int32], counts: Index, group: Index
-) -> Index:
-    """All hits within the tolerance of a hit of another event in the same layer, and some that are farther away.
-
-    A fast filter before the search for neighbours: along x, y and z in turn it keeps hits in slabs in which several
-    events of a group hit the same layer. Two hits closer than the tolerance share a slab in at least one of two grids,
-    which are shifted by half a slab. Slab and layer numbers are hashed; collisions only keep a few more hits.
-    """
-    sizes = np.bincount(group)
-    is_joined = (sizes > 1)[group]  # of each event
-    near = np.flatnonzero(np.repeat(is_joined, counts))
-    slab = np.maximum(SLAB * tolerances, MIN_SLAB).astype(np.float32).take(hits["subdetector"].take(near))
-    layer = layer.take(near)
-    n_buckets = 2 ** (4 * len(slab) // max(len(sizes), 1)).bit_length()
-    bucket = np.repeat(group[is_joined] * n_buckets, counts[is_joined])  # the group's first
-    number = jagged.local_index(sizes).astype(np.min_scalar_type(sizes.max(initial=0)))  # of an event in its group
-    member = np.repeat(number[is_joined], counts[is_joined])
-    last = np.empty(n_buckets * len(sizes), dtype=member.dtype)
-    for axis in 2 * "xyz":  # in the second pass fewer hits collide
-        position = hits[f"position.{axis}"].take(near)
-        position /= slab
-        is_near = np.zeros(len(near), dtype=np.bool_)
-        for shift in (0.0, 0.5):
-            key = np.floor(position + np.float32(shift)).astype(np.int32)
-            key *= PRIME
-            key ^= layer
-            key ^= key >> 15
-            key &= n_buckets - 1
-            key = bucket + key
-            last[key] = member  # one of the members with this key
-            is_shared = np.zeros(len(last), dtype=np.bool_)
-            is_shared[key.take(np.flatnonzero(last.take(key) != member))] = True
-            is_near |= is_shared.take(key)
-        rows = np.flatnonzero(is_near)
-        near, slab, layer = near.take(rows), slab.take(rows), layer.take(rows)
-        bucket, member = bucket.take(rows), member.take(rows)
-    return near
 
 
 def sum_cells(events: Events, hits: Index, first: Index) -> Events:
