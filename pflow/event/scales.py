@@ -62,11 +62,9 @@ class Entries:
         momentum, state, at_state, event = momentum[chosen], state[chosen], at_state[chosen], event[chosen]
         d0, z0 = (np.nan_to_num(columns[name][chosen].astype(np.float64)) for name in ("d0", "z0"))
         phi = np.arctan2(momentum[:, 1], momentum[:, 0])
-        detector = events.detector
-        sides = None if detector.truth_tracks is None else detector.truth_tracks.sides
         charge = columns["charge"][chosen].astype(np.float64)
         start = np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=1)
-        entry, at_entry = follow_to_calorimeter(start, momentum, charge, detector, sides)
+        entry, at_entry = follow_to_calorimeter(start, momentum, charge, events.detector)
 
         points, hit_energy = jagged.vectors(events.hits, np.float32, field="position")[used], hits["energy"][used]
         squared = (points**2).sum(axis=1)

@@ -1,3 +1,4 @@
+import dataclasses
 import shutil
 import subprocess
 from collections import defaultdict
@@ -255,7 +256,7 @@ def test_tracks_without_a_state_at_the_calorimeter_are_followed(run_event, tmp_p
     omega = (np.tile([-1, 1], 30) * 10 ** draw.uniform(-5, -2.5, 60)).astype(np.float32)
     states = zip(d0, phi, omega, z0, tan_lambda, strict=True)
     values = [dict(zip(("d0", "phi", "omega", "z0", "tan_lambda"), state, strict=True)) for state in states]
-    detector = load_detector("ild_g4")
+    detector, tracking = load_detector("ild_g4"), load_detector("cld").truth_tracks
     face = f"{detector.ecal_inner_radius} {detector.ecal_inner_z} {sides}"
     model = write_toy(tmp_path / "model", calorimeter_face=face)
     rows = run_event(*(line for helix in values for line in ("track", state(1, **helix))), model=model)
@@ -263,8 +264,7 @@ def test_tracks_without_a_state_at_the_calorimeter_are_followed(run_event, tmp_p
         np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=1),
         np.stack(momentum_from_track(omega.astype(np.float64), phi, tan_lambda, 3.5), axis=1),
         np.sign(omega),
-        detector,
-        sides or None,
+        dataclasses.replace(detector, truth_tracks=dataclasses.replace(tracking, sides=sides or None)),
     )
     never = np.isnan(position[:, 0])  # tracks that start beyond the endcap
     assert 5 < never.sum() < 30

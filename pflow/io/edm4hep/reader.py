@@ -253,9 +253,7 @@ class _Range:
                 n_layers = count_layers(self.file, names, joined, self.start, self.stop)
                 self.note_untracked(particles, n_layers, settings)
                 entry = np.arange(self.start, self.stop)
-                parts["tracks"], track_links = make_truth_tracks(
-                    particles, n_layers, detector=detector, settings=settings, event=event, entry=entry
-                )
+                parts["tracks"], track_links = make_truth_tracks(particles, n_layers, detector, event, entry)
                 parts["flags"] = np.full(n, Flag.TRUTH_TRACKS, dtype=np.uint32)
                 if truth:
                     parts["track_links"] = track_links
@@ -441,10 +439,9 @@ class _Range:
         follow = np.flatnonzero((face < 0) & (vertex >= 0))
         if len(follow):
             start = vertex[follow]
-            sides = None if detector.truth_tracks is None else detector.truth_tracks.sides
             origin: Any = position[:, start].T
             motion: Any = momentum[:, start].T
-            reached = follow_to_calorimeter(origin, motion, charge[start], detector, sides)
+            reached = follow_to_calorimeter(origin, motion, charge[start], detector)
             at_face[:, follow] = np.concatenate(reached, axis=1).T
         return make_tracks(
             b_field=b_field,

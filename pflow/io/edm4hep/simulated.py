@@ -213,13 +213,7 @@ def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined,
 
 
 def make_truth_tracks(
-    truth: ak.Array,
-    n_layers: npt.NDArray[np.int64],
-    *,
-    detector: Detector,
-    settings: TruthTracking,
-    event: npt.NDArray[np.int64],
-    entry: npt.NDArray[np.int64],
+    truth: ak.Array, n_layers: Ints, detector: Detector, event: Ints, entry: Ints
 ) -> tuple[ak.Array, ak.Array]:
     """Tracks of charged particles, and their links, for ``events.tracks`` and ``events.track_links``.
 
@@ -227,8 +221,11 @@ def make_truth_tracks(
     and it crossed at least `min_layers` of the tracker; it crossed `n_layers`, int64 [all particles]. The helix through
     its vertex, without energy loss, gives the state closest to the z axis. Its 1/pt, phi, lambda, d0 and z0 are smeared
     by independent Gaussians, and the smeared helix is followed to the calorimeter. The noise depends only on the
-    event's number and entry, so that an event has the same tracks whenever it is read.
+    event's number and entry, so that an event has the same tracks whenever it is read. The detector's `truth_tracks`
+    are the settings.
     """
+    settings = detector.truth_tracks
+    assert settings is not None
     counts = jagged.count(truth)
     charge = jagged.flat(truth.charge, np.float64)
     vertex, momentum = jagged.vectors(truth["vertex"]), jagged.vectors(truth[["px", "py", "pz"]])  # [P, 3]
@@ -281,7 +278,6 @@ def _smeared(
         new_pt[:, None] * np.stack([np.cos(phi), np.sin(phi), tan_lambda], axis=-1),
         new_charge,
         detector,
-        settings.sides,
     )
     columns = {
         "omega": new_charge * np.abs(inverse_pt) * kinematics.GEV_PER_TESLA_MM * abs(b_field),

@@ -241,9 +241,8 @@ def particles(n=1, **columns):
 
 def tracks_of(truth, layers, settings=EXACT, event=7):
     numbers = np.array([event] + [0] * (len(truth) - 1))
-    return make_truth_tracks(
-        truth, np.asarray(layers), detector=CLD, settings=settings, event=numbers, entry=np.arange(len(truth))
-    )
+    detector = dataclasses.replace(CLD, truth_tracks=settings)
+    return make_truth_tracks(truth, np.asarray(layers), detector, numbers, np.arange(len(truth)))
 
 
 def test_charged_particles_from_the_beam_region_with_enough_layers_get_tracks():
