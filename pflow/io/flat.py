@@ -32,7 +32,7 @@ from pflow.event.schema import (
     quantities_of,
 )
 from pflow.io.atomic import replacing
-from pflow.io.root import EventWeights, open_tree, read_branch, read_note, write_note
+from pflow.io.root import EventWeights, make_ttree, open_tree, read_branch, read_note, write_note
 from pflow.physics import pdg
 from pflow.physics.detector import Detector, load_detector
 
@@ -382,13 +382,8 @@ def write_events(
             }
             write_note(file, NOTE, note)
             groups = _groups(first[:0], layout, parts)
-            tree = file.mktree(
-                layout.tree,
-                {str(layout.event): np.dtype(np.int64)} | {name: group.type.content for name, group in groups.items()},
-                title="events",
-                counter_name=lambda counted: f"n_{counted}",
-                field_name=lambda outer, inner: f"{outer}.{inner}",
-            )
+            types = {str(layout.event): np.dtype(np.int64)} | {key: group.type.content for key, group in groups.items()}
+            tree = make_ttree(file, layout.tree, types, "events")
             for chunk in itertools.chain([first], chunks):
                 chunk_parts = [name for name, _ in chunk.parts()]
                 if (chunk.detector, chunk_parts) != (first.detector, parts):

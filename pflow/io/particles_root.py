@@ -64,7 +64,7 @@ from pflow.io.atomic import check_output, replacing
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reco import Edm4hepRecoReader
 from pflow.io.rntuple import make_rntuple
-from pflow.io.root import open_root, open_tree, read_branch, read_notes, read_ranges, write_note
+from pflow.io.root import make_ttree, open_root, open_tree, read_branch, read_notes, read_ranges, write_note
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
 
@@ -228,13 +228,8 @@ class RecoWriter(OutputWriter):
             if self._format == "rntuple":
                 self._table = make_rntuple(self._file, TREE, records.layout.form)
             else:
-                self._table = self._file.mktree(
-                    TREE,
-                    {name: records[name].type.content for name in columns},
-                    title="reconstructed particles",
-                    counter_name=lambda counted: f"n_{counted}",
-                    field_name=lambda outer, inner: f"{outer}.{inner}",
-                )
+                types = {name: records[name].type.content for name in columns}
+                self._table = make_ttree(self._file, TREE, types, "reconstructed particles")
         if self._pending:
             self._table.extend(columns)
         self._pending = []

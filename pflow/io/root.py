@@ -190,6 +190,17 @@ def read_ranges(tree: Any, size: int, most: int | None = None) -> list[tuple[int
     return ranges
 
 
+def make_ttree(directory: Any, name: str, types: Mapping[str, Any], title: str) -> Any:
+    """Make an empty TTree in a file open for writing, with branches ``X.energy``, counted by ``n_X``, for records."""
+    return directory.mktree(
+        name,
+        types,
+        title=title,
+        counter_name=lambda counted: f"n_{counted}",
+        field_name=lambda outer, inner: f"{outer}.{inner}",
+    )
+
+
 def write_note(file: Any, key: str, content: Mapping[str, Any]) -> None:
     """Store what JSON can hold under `key` of a ROOT file open for writing, as a TObjString."""
     file[key] = json.dumps(content, sort_keys=True)

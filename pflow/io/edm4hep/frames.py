@@ -92,8 +92,25 @@ class FrameWriter:
             self._events.extend(ak.Array(self._layout(frames, frame_parameters, n)))
 
     def finish(self, categories: Mapping[str, Sequence[Parameters]]) -> None:
-        """Write the other categories, the parameters of whose frames are given, and podio's metadata."""
-        write_metadata(self._file, self._collections, self._definitions, categories)
+        """Write the other categories, the parameters of whose frames are given, and podio's metadata, as RNTuples."""
+        for name, frames in categories.items():
+            _write(self._file, name, _parameters(frames), len(frames))
+        definitions = self._definitions
+        models = [strings(list(definitions)), strings([text for text, _ in definitions.values()])]
+        metadata = {
+            "PodioBuildVersion": content(PODIO_VERSION, np.uint16),
+            **{
+                f"{name}___Version": content(version, np.uint16)
+                for name, (_, version) in definitions.items()
+                if version
+            },
+            "EDMDefinitions": ak.contents.RecordArray(models, None),
+            "availableCategories": strings(["events", *categories]),
+            "events___CollectionTypeInfo": _info(self._collections),
+            **{f"{name}___CollectionTypeInfo": _info(()) for name in categories},
+        }
+        fields = {name: lists(values, [values.length]) for name, values in metadata.items()}
+        _write(self._file, "podio_metadata", fields, 1)
 
     def _layout(self, frames: Frames, frame_parameters: Sequence[Parameters], n: int) -> Any:
         none = Filled(counts=np.zeros(n, dtype=np.int64), columns={})
@@ -202,27 +219,6 @@ class InputCopy:
             for name in self._file.categories()
             if not self._file.infos(name)
         }
-
-
-def write_metadata(
-    file: Any,
-    collections: Sequence[tuple[DataModel, CollectionInfo]],
-    definitions: Definitions,
-    categories: Mapping[str, Sequence[Parameters]],
-) -> None:
-    """Write podio's metadata about ``events``, and `categories` of frames that have parameters only, as RNTuples."""
-    for name, frames in categories.items():
-        _write(file, name, _parameters(frames), len(frames))
-    models = [strings(list(definitions)), strings([text for text, _ in definitions.values()])]
-    metadata = {
-        "PodioBuildVersion": content(PODIO_VERSION, np.uint16),
-        **{f"{name}___Version": content(version, np.uint16) for name, (_, version) in definitions.items() if version},
-        "EDMDefinitions": ak.contents.RecordArray(models, None),
-        "availableCategories": strings(["events", *categories]),
-        "events___CollectionTypeInfo": _info(collections),
-        **{f"{name}___CollectionTypeInfo": _info(()) for name in categories},
-    }
-    _write(file, "podio_metadata", {name: lists(values, [values.length]) for name, values in metadata.items()}, 1)
 
 
 def _info(collections: Sequence[tuple[DataModel, CollectionInfo]]) -> Any:

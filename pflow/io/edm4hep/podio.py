@@ -163,11 +163,14 @@ class PodioFile:
         entries[counts > 0] = jagged.flat(headers, np.int64)[first]
         return entries
 
+    def ids_of(self, collection: str) -> list[int]:
+        """Ids of a collection: one, and several in merged files."""
+        return [number for number, name in self.ids.items() if name == collection]
+
     def id_of(self, collection: str) -> int:
         """Id of a collection; an `InputError` if the file does not say it."""
-        for number, name in self.ids.items():
-            if name == collection:
-                return number
+        if ids := self.ids_of(collection):
+            return ids[0]
         raise InputError(
             "the file has no id for this collection, so nothing can refer to it",
             file=self.path,
@@ -332,8 +335,7 @@ class Joined:
         for slot, name in enumerate(self.names):
             if name not in present:
                 continue
-            ids = [number for number, id_name in file.ids.items() if id_name == name]
-            mine = np.flatnonzero(np.isin(collection_id, ids))
+            mine = np.flatnonzero(np.isin(collection_id, file.ids_of(name)))
             local, where = index[mine], event[mine]
             if (some := self.chosen[slot]) is not None:
                 stride = max(int(local.max(initial=0)), int(jagged.flat(some).max(initial=0))) + 1

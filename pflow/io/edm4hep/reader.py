@@ -314,8 +314,7 @@ class _Range:
         for source in self.file.names(ids):
             if self.file.columns.has(source, "energy"):
                 size = jagged.count(self.get(source, "energy"))[event]
-                source_ids = [number for number, known in self.file.ids.items() if known == source]
-                mine = np.isin(ids & 0xFFFFFFFF, source_ids) & (index >= 0) & (index < size)
+                mine = np.isin(ids & 0xFFFFFFFF, self.file.ids_of(source)) & (index >= 0) & (index < size)
                 lost &= ~mine
                 yield source, jagged.unflatten(index[mine], np.bincount(event[mine], minlength=len(counts)))
         if lost.any():
