@@ -24,7 +24,7 @@ from pflow.config import shipped_models
 from pflow.errors import reading
 from pflow.event.scales import SampleScales
 from pflow.inference.files import readable_models
-from pflow.inference.provenance import command
+from pflow.inference.worker import command
 from pflow.io.edm4hep.collections import Collection
 from pflow.io.inspect import HITS, FileContent, inspect_file, inspect_truth
 from pflow.metrics.evaluate import provenance_of

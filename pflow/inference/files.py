@@ -32,8 +32,19 @@ from pflow.inference.events import (
     warn_of_engine,
     warn_of_tracks,
 )
-from pflow.inference.provenance import describe_input, is_finished, provenance
-from pflow.inference.worker import ChunkResult, Job, Outcome, Settings, Task, Worker, entries_of_a_chunk, run_on_cluster
+from pflow.inference.worker import (
+    ChunkResult,
+    Job,
+    Outcome,
+    Settings,
+    Task,
+    Worker,
+    describe_input,
+    entries_of_a_chunk,
+    is_finished,
+    provenance,
+    run_on_cluster,
+)
 from pflow.io.atomic import check_output, make_folder
 from pflow.io.checks import Expected
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter

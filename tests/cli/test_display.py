@@ -3,7 +3,7 @@ import pytest
 from pflow.cli.main import run_parsed
 from pflow.errors import ConfigError, InputError
 from pflow.event.schema import make_links
-from pflow.inference.provenance import describe_input
+from pflow.inference.worker import describe_input
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events
 from pflow.io.particles_root import RecoWriter

@@ -12,7 +12,7 @@ from pflow.event.events import BadEntriesWarning, ImplausibleWarning
 from pflow.event.links import Links
 from pflow.event.particles import Reconstruction
 from pflow.event.truth import select_targets
-from pflow.inference.provenance import describe_input
+from pflow.inference.worker import describe_input
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.flat import write_events
 from pflow.io.particles_root import NOTE, RecoWriter, read_provenance

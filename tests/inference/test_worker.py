@@ -6,7 +6,7 @@ import uproot
 
 from pflow.cli.main import main
 from pflow.config import config_dir
-from pflow.inference.provenance import command
+from pflow.inference.worker import command
 from pflow.io.particles_root import read_provenance
 
 
