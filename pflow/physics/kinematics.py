@@ -247,7 +247,8 @@ def length_to_prism(
 
 def follow_to_calorimeter(position: Float, momentum: Float, charge: Float, detector: Detector) -> tuple[Float, Float]:
     """Position, mm, and momentum, GeV, [track, 3] at the entry into the calorimeter; NaN for a track without entry."""
-    helix, sides = (position, momentum, charge), detector.truth_tracks and detector.truth_tracks.sides
+    helix = (position, momentum, charge)
+    sides = None if detector.truth_tracks is None else detector.truth_tracks.sides
     b_field, radius, half_length = detector.b_field, detector.ecal_inner_radius, detector.ecal_inner_z
     if sides is None:
         length = length_to_cylinder(*helix, b_field=b_field, radius=radius, half_length=half_length, max_turns=np.inf)

@@ -149,20 +149,6 @@ def test_links_to_a_dropped_collection_are_named(write, content, toy):
         read_events(write(less), detector=toy)
 
 
-def test_contributions_of_unknown_particles_are_named(write, content, toy):
-    sim = {key: values for key, values in content.items() if "MCParticles" in key}
-    for name in ("SimA", "SimB"):
-        sim |= {f"{name}.{member}": [[0.4], []] for member in ("energy", "position.x", "position.y", "position.z")}
-        sim |= {f"{name}.cellID": [[0], []], f"{name}.contributions_begin": [[0], []]}
-        sim |= {f"{name}.contributions_end": [[1], []], f"_{name}_contributions.index": [[0], []]}
-        sim[f"_{name}_contributions.collectionID"] = [[21 if name == "SimA" else 22], []]
-        sim |= {f"{name}Contributions.{member}": [[0.4], []] for member in ("energy", "time")}
-        sim |= {f"_{name}Contributions_particle.index": [[0], []]}
-        sim |= {f"_{name}Contributions_particle.collectionID": [[16], []]}
-    with pytest.warns(ImplausibleWarning, match="0 of 1 references of SimA lead from SimA to MCPart"):
-        read_events(write(sim), detector=toy)
-
-
 @pytest.mark.parametrize("layout", ["new", "rntuple"])
 def test_particles_of_digitised_hits_follow_from_simulated_ones(write, content, toy, layout):
     """Hit -> simulated hit -> contribution -> particle: hit 0 of A1 is of two simulated hits, hit 1 of one."""

@@ -107,32 +107,34 @@ def test_a_file_without_a_reader_lists_its_trees(write, content, toy, monkeypatc
     assert table.columns["A1.energy"] == "unknown"
 
 
-def test_a_branch_that_is_not_understood_hides_no_collection(write, content, toy, monkeypatch):
-    """Parameters of a frame, in files of podio 0.16 to 0.99: a map that is no list of objects."""
-    content["PARAMETERS.first"] = [[1.0], [2.0]]
+@pytest.fixture
+def unreadable(monkeypatch):
+    """Makes collections unreadable whose name begins so."""
     original = Columns.get
 
-    def get(self, collection, *members, **entries):
-        if collection == "PARAMETERS":
-            raise TypeError("Cannot cast array data")
-        return original(self, collection, *members, **entries)
+    def make(prefix):
+        def get(self, collection, *members, **entries):
+            if collection.startswith(prefix):
+                raise TypeError("Cannot cast array data")
+            return original(self, collection, *members, **entries)
 
-    monkeypatch.setattr(Columns, "get", get)
+        monkeypatch.setattr(Columns, "get", get)
+
+    return make
+
+
+def test_a_branch_that_is_not_understood_hides_no_collection(write, content, toy, unreadable):
+    """Parameters of a frame, in files of podio 0.16 to 0.99: a map that is no list of objects."""
+    content["PARAMETERS.first"] = [[1.0], [2.0]]
+    unreadable("PARAMETERS")
     file = inspect_file(write(content), ReadOptions(detector=toy))
     collections = {collection.name: collection for collection in file.collections}
     assert collections["A1"].count == 2
     assert collections["PARAMETERS"].unreadable.endswith("cannot be read: TypeError: Cannot cast array data")
 
 
-def test_metadata_that_cannot_be_read_cost_no_events(write, content, toy, monkeypatch):
-    original = Columns.get
-
-    def get(self, collection, *members, **entries):
-        if collection.startswith("GP"):
-            raise TypeError("a map of parameters")
-        return original(self, collection, *members, **entries)
-
-    monkeypatch.setattr(Columns, "get", get)
+def test_metadata_that_cannot_be_read_cost_no_events(write, content, toy, unreadable):
+    unreadable("GP")
     file = inspect_file(write(content, encodings={"A1": "layer:8"}), ReadOptions(detector=toy))
     assert file.calorimeter_hits == 5
     assert "metadata are left out" in {check.name: check.text for check in file.checks}["metadata"]

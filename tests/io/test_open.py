@@ -45,14 +45,6 @@ def test_invalid_options_are_refused(write, four, toy, options, message):
         file.read(**options)
 
 
-def test_bad_truth_is_named(write, four, toy):
-    four["MCParticles.mass"][2] = [float("nan")] * len(four["MCParticles.mass"][2])
-    path = write(four)
-    with pytest.raises(InputError) as caught:
-        read_events(path, detector=toy)
-    assert (caught.value.file, caught.value.entry, caught.value.field) == (str(path), 2, "truth.rest_mass")
-
-
 def test_skipped_entries_stay_as_empty_events_with_one_warning(write, four, toy):
     good = read_events(write(four), detector=toy)
     for entry in (1, 3):
@@ -121,17 +113,6 @@ def test_chunks_in_order_are_the_whole_file(write, four, toy, step):
     assert [len(chunk) for chunk in chunks] == [min(step, 4 - start) for start in range(0, 4, step)]
     joined = ak.concatenate([chunk.hits for chunk in chunks])
     assert joined.to_list() == read_events(path, detector=toy).hits.to_list()
-
-
-def test_several_files_follow_each_other(write, four, toy):
-    paths = [write(four, name="a.root"), write(four, "rntuple", name="b.root")]
-    chunks = list(iterate_events(paths, detector=toy, chunk_size=3))
-    assert [(Path(chunk.path).name, chunk.entry.tolist()) for chunk in chunks] == [
-        ("a.root", [0, 1, 2]),
-        ("a.root", [3]),
-        ("b.root", [0, 1, 2]),
-        ("b.root", [3]),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""RNTuples as ROOT's own writer makes them; `edm4hep/test_root.py` has ROOT read and merge them."""
+"""RNTuples as ROOT's own writer makes them; `edm4hep/test_root.py` has ROOT merge them."""
 
 import awkward as ak
 import numpy as np

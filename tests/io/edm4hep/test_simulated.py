@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 
 from pflow.errors import InputError
+from pflow.event.events import ImplausibleWarning
 from pflow.event.schema import make_truth
 from pflow.io.edm4hep.podio import Joined, open_podio
 from pflow.io.edm4hep.simulated import Contributions, count_layers, digitise, make_truth_tracks
+from pflow.io.open import read_events
 from pflow.physics.detector import Calorimeter, TruthTracking, load_detector
 from pflow.physics.kinematics import momentum_from_track
 
@@ -63,6 +65,12 @@ def test_the_time_is_the_earliest_contribution_s(read, sim_content):
 def test_references_to_missing_objects_make_no_link(read, sim_content, links, member, values, expected):
     sim_content[member] = values
     assert links(read(sim_content).hit_links)[0] == expected
+
+
+def test_contributions_of_unknown_particles_are_named(write, sim_content, toy):
+    sim_content["_SimAContributions_particle.collectionID"] = [[16] * 3, [16] * 2]
+    with pytest.warns(ImplausibleWarning, match="0 of 5 references of SimA lead from SimA to MCPart"):
+        read_events(write(sim_content), detector=toy)
 
 
 def test_without_contributions_or_their_particles_there_are_no_times_or_links(read, sim_content, links):
