@@ -308,6 +308,15 @@ def track_states(columns: Columns, collection: str) -> str | None:
     return columns.first(f"_{collection}_trackStates", f"{collection}_1")
 
 
+def particle_columns(columns: Columns, name: str, start: int, stop: int) -> dict[str, Any]:
+    """Quantities of a collection of reconstructed particles, as of `pflow.event.schema.make_particles`."""
+    members = {"energy": "energy", "charge": "charge", **{f"p{axis}": f"momentum.{axis}" for axis in "xyz"}}
+    optional = {"mass": "mass", "score": "goodnessOfPID"}
+    members |= {quantity: member for quantity, member in optional.items() if columns.has(name, member)}
+    code = columns.get(name, "PDG", "type", start=start, stop=stop)  # it was called type before EDM4hep 0.99
+    return {"pdg": code} | {key: columns.get(name, member, start=start, stop=stop) for key, member in members.items()}
+
+
 class Joined:
     """Several collections concatenated in each event, and where references into them point.
 

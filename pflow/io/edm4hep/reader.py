@@ -21,7 +21,7 @@ from pflow.event.events import Events, Flag
 from pflow.event.links import Links, sum_by_pair
 from pflow.event.schema import make_hits, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.io.edm4hep.collections import SUBSET, link_pairs, list_collections
-from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation, track_states
+from pflow.io.edm4hep.podio import Joined, PodioFile, expand, particle_columns, relation, track_states
 from pflow.io.edm4hep.simulated import (
     ROUNDING,
     Contributions,
@@ -259,7 +259,8 @@ class _Range:
                     parts["track_links"] = track_links
         if truth and sources["reference"]:
             (parts["reference_name"],) = sources["reference"]
-            parts["reference"] = self.reference(parts["reference_name"])
+            columns = particle_columns(self.file.columns, parts["reference_name"], self.start, self.stop)
+            parts["reference"] = make_particles(**columns)
         return Events(
             detector=detector,
             path=self.reader.path,
@@ -590,17 +591,6 @@ class _Range:
         event = jagged.event_index(hits.totals)[shares.row]
         source, particle = shares.row - n_hits[event], shares.col - n_true[event]
         return Links.by_event(event, source, particle, shares.data, self.stop - self.start)
-
-    def reference(self, name: str) -> ak.Array:
-        """Particles of another algorithm."""
-        members = {"mass": "mass", "score": "goodnessOfPID"}
-        return make_particles(
-            pdg=self.get(name, "PDG", "type"),  # the code was called type before EDM4hep 0.99
-            charge=self.get(name, "charge"),
-            energy=self.get(name, "energy"),
-            **{f"p{axis}": self.get(name, f"momentum.{axis}") for axis in "xyz"},
-            **{key: self.get(name, member) for key, member in members.items() if self.file.columns.has(name, member)},
-        )
 
 
 def missing_collections(file: PodioFile, detector: Detector, *, sim: bool | None = None) -> list[tuple[str, ...]]:

@@ -53,7 +53,7 @@ from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_particles
 from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, collection_id
 from pflow.io.edm4hep.frames import Filled
-from pflow.io.edm4hep.podio import PodioFile, expand
+from pflow.io.edm4hep.podio import PodioFile, expand, particle_columns
 from pflow.io.edm4hep.reader import AT_CALORIMETER, AT_IP, HitOrigins
 from pflow.physics.kinematics import track_from_momentum
 from pflow.physics.pdg import CLASSES, class_index
@@ -399,12 +399,7 @@ class Edm4hepRecoReader:
 
         names, parts = self._names, self.parts
         name = names.particles
-        columns: dict[str, Any] = {
-            "pdg": get(name, "PDG", "type"),
-            **{member: get(name, member) for member in ("charge", "energy", "mass")},
-            **{f"p{axis}": get(name, f"momentum.{axis}") for axis in "xyz"},
-            "score": get(name, "goodnessOfPID"),
-        }
+        columns = particle_columns(self._file.columns, name, start, stop)
         counts = jagged.count(columns["energy"])
         if "covariance" in parts:
             columns["covariance"] = get(name, "covMatrix.values")
