@@ -14,12 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflow.model.pointing.nearby import LOG_ROUNDING, ROWS, Directions, attend_nearby, slices_nearby
+from pflow.model.pointing.nearby import MAX_WIDE, ROWS, Directions, attend_nearby, slices_nearby
 
 DOMAIN, PLACEHOLDER = "pflow", "AttentionInBlocks"
-
-MAX_WIDE = LOG_ROUNDING / 2.0
-"""Largest strength of a head for which all tokens count, be they back to back."""
 
 MAX_SINGLE = 1000.0
 """Largest strength of a head whose preference for directions is computed in single precision, which rounds its logits

@@ -115,7 +115,7 @@ class SelfAttention(nn.Module):
         attends to itself and to earlier ones; padding behind it is never attended to, so that there is no `mask` (bool
         [B, N]). Packed events have `lengths`, but neither cache nor mask.
         """
-        query, key, value = torch.split(split_heads(self.query_key_value(x), 3 * self.heads), self.heads, dim=1)
+        query, key, value = split_heads(self.query_key_value(x), 3 * self.heads).chunk(3, dim=1)
         if cache is not None:
             key, value = cache.update(key * self.scale, value)  # the last token attends to all
             attended = (query @ key.transpose(2, 3)).softmax(-1) @ value  # [B, H, 1, D]

@@ -55,7 +55,10 @@ def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device:
             may_go_on = limits[rows] > position
             truncated[rows] = goes_on & ~may_go_on
             goes_on = goes_on & may_go_on
-        remaining, n_moved, *sizes = torch.cat([Compaction.sizes(goes_on), decoder.sizes(goes_on)]).cpu().tolist()
+        if device.type == "cpu" and goes_on.all():
+            remaining, n_moved, sizes = len(rows), 0, []
+        else:
+            remaining, n_moved, *sizes = torch.cat([Compaction.sizes(goes_on), decoder.sizes(goes_on)]).cpu().tolist()
         if remaining == 0 and steps:
             break
         if remaining < len(rows):

@@ -120,14 +120,14 @@ class AssignmentLogits(nn.Module):
         from_start = ItemPlaces.of(pairs.item_rows(tables.items.places) - start.place, dim=0)
         offset, apart = from_start.position, from_start.unit
         along = (offset * start.axis).sum(0, keepdim=True)
-        across = lengths(offset - along * start.axis)
+        across = lengths(offset.addcmul(along, start.axis, value=-1))
         angle = lengths(apart)
         theta = from_start.theta.sum(0, keepdim=True)
         arc = (apart * start.azimuth).sum(0, keepdim=True)
         sizes = torch.cat([across, across, along.abs(), angle, theta.abs()])
-        near, wide, depth, narrow, near_theta = torch.split((sizes / -self.get_buffer("falls_over")).exp(), 1)
+        near, wide, depth, narrow, near_theta = (sizes / -self.get_buffer("falls_over")).exp().chunk(5)
         same = (pairs.of_items(tables.items.token) == pairs.of_particles(seed))[None].to(along.dtype)
-        turned, bent = torch.split(torch.cat([theta, arc]).asinh(), 1)
+        turned, bent = torch.cat([theta, arc]).asinh().chunk(2)
         return (
             *(torch.log1p(across / 10.0), near, wide, (along / 300.0).clamp(-3.0, 5.0), depth),
             *((angle + 1e-3).log() / 2.0, narrow, same, turned, near_theta, bent, near_theta * bent.abs()),

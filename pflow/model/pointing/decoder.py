@@ -129,9 +129,9 @@ class SeedPointer(nn.Module):
         unassigned energy in GeV, [B, 1, T, S].
         """
         query = split_heads(self.state(state), 3)
-        products = query @ keys + self.offset[:, None, None]  # [B, 3, T, S]
-        plain, of_assigned, of_energy = torch.split(products, 1, dim=1)  # [B, 1, T, S] each
-        logits = plain + of_assigned * assigned + of_energy * (unassigned_energy + 1e-3).log()
+        products = query @ keys + self.offset.view(3, 1, 1)  # [B, 3, T, S]
+        plain, of_assigned, of_energy = products.chunk(3, dim=1)  # [B, 1, T, S] each
+        logits = plain.addcmul(of_assigned, assigned).addcmul(of_energy, (unassigned_energy + 1e-3).log())
         return logits.view(*state.shape[:-1], -1 if len(state) else assigned.shape[3]), self.eos(state)
 
 

@@ -111,7 +111,7 @@ class BatchDecoder:
 
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended."""
-        self.pointed = Pointed(*map(compaction.apply, self.pointed))
+        self.pointed = Pointed(*(part if part is None else compaction.apply(part) for part in self.pointed))
         if self.selected is not None:
             self.selected = compaction.apply(self.selected)
         self.source, self.state = self.source.change(compaction.apply), self.state.compact(compaction)

@@ -193,9 +193,8 @@ class EncodedSource(NamedTuple):
 
 def cosines(unit: Tensor, direction: Tensor) -> Tensor:
     """Cosines double [B, T, M] between unit vectors [B, T, 3] and [B, 3, M]."""
-    # In double precision: which items are within an angle must not depend on the rounding of the products.
-    with torch.autocast(unit.device.type, enabled=False):
-        return unit.double() @ direction.double()
+    # Which items are within an angle must not depend on the rounding of the products; autocast leaves double alone.
+    return unit.double() @ direction.double()
 
 
 def gather(values: Tensor, index: Tensor) -> Tensor:

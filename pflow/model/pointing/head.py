@@ -228,7 +228,7 @@ class ParticleHead(nn.Module):
         if refined_describe is not None:
             described = described + refined_describe(features)
         described = gelu(described)
-        pdg_logits, charge_logits = torch.split(self.identity(described), [self.n_pdg, N_CHARGE], dim=1)
+        pdg_logits, charge_logits = self.identity(described).split_with_sizes([self.n_pdg, N_CHARGE], dim=1)
         corrections = Corrections.of(self.correct(described).to(hit_fraction.dtype))
         track = TokenTracks.of(tables.tokens.tracks.index_select(0, seed))
         if self.track_identity is not None:
@@ -278,9 +278,8 @@ class ParticleHead(nn.Module):
     def choose_charge(self, particles: Particles) -> Tensor:
         """Charge index int64 [N] that fits the identity: neutral, the charge of the track, or the most probable."""
         charged = self.get_buffer("charged")[particles.identity]
-        track = 1 + particles.track_charge.long()
-        most_probable = torch.where(particles.charge[..., 2] > particles.charge[..., 0], 2, 0)
-        return torch.where(charged, torch.where(particles.by_track, track, most_probable), 1)
+        most_probable = 2 * (particles.charge[..., 2] > particles.charge[..., 0]).long() - 1
+        return 1 + charged * torch.where(particles.by_track, particles.track_charge.long(), most_probable)
 
 
 def n_features(width: int, n_subdetectors: int) -> int:

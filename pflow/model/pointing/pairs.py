@@ -133,12 +133,12 @@ Pairs = PairList | PairsOfOne
 
 def sums_of_each(pairs: Pairs, *rows: Tensor) -> tuple[Tensor, ...]:
     """`PairList.sums` of several rows [F, P], [N, F] of each."""
-    return torch.split(pairs.sums(torch.cat(rows)), [len(each) for each in rows], dim=1)
+    return pairs.sums(torch.cat(rows)).split_with_sizes([each.shape[0] for each in rows], dim=1)
 
 
 def rows_of_each(pairs: Pairs, *values: Tensor) -> tuple[Tensor, ...]:
     """`PairList.particle_rows` of several columns [N, F], [F, P] of each."""
-    return torch.split(pairs.particle_rows(torch.cat(values, dim=1)), [each.shape[1] for each in values])
+    return pairs.particle_rows(torch.cat(values, dim=1)).split_with_sizes([each.shape[1] for each in values])
 
 
 def _rows(values: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:

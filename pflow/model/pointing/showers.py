@@ -147,10 +147,10 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
     mean_along = (showers.linear_centre * direction).sum(1, keepdim=True)
     axis, mean = rows_of_each(pairs, direction, mean_along)
     along = (position * axis).sum(0, keepdim=True)
-    across = lengths(position - along * axis)  # mm
+    across = lengths(position.addcmul(along, axis, value=-1))  # mm
     core = ramp_down(across, CORE_RADIUS, width=CORE_RADIUS_WIDTH)
     shape = pairs.sums(fraction * torch.cat([across, core, (along - mean).square(), fraction]))
-    width, in_core, spread, concentration = torch.split(shape, 1, dim=1)
+    width, in_core, spread, concentration = shape.chunk(4, dim=1)
     z, off = direction[:, 2:], linear - direction
     theta_off, phi_off = ((off * axis).sum(1, keepdim=True) for axis in (theta, phi))
     track_off = ((by_tracks - direction).square().sum(1, keepdim=True) + 1e-8).sqrt()
@@ -173,7 +173,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
 
 def _between(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
     """Unit vectors [..., 3]: `a` where the weight float [..., 1] of `b` is 0, `b` where it is 1."""
-    return normalise(a + weight * (b - a))
+    return normalise(a.lerp(b, weight))
 
 
 MIN_DEPTH = 2.0

@@ -74,8 +74,8 @@ class Pointed(NamedTuple):
 
     states: Tensor  # float [B, W], decoder states
     seed: Tensor  # int64 [B], token of the event
-    forced: Tensor  # bool [B], True = the sequence has ended, and the seed is a track that is not assigned
     stop: Tensor  # bool [B], True = there is no particle
+    forced: Tensor | None  # bool [B], True = the sequence has ended, and the seed is a track that is not assigned
 
 
 def step(
@@ -108,15 +108,16 @@ def point(
     """
     batch = len(state.embedded)
     states, logits, eos_logit = network.decoder(state.embedded, tables, state.assigned_energy, caches, memory)
-    eos_probability = (eos_logit - logits.logsumexp(1, keepdim=True)).sigmoid().view(batch)
+    eos_probability = 1.0 / (1.0 + (logits - eos_logit).exp().sum(1))
     ended = (eos_probability >= decoding.eos_threshold) | (state.empty_steps >= MAX_EMPTY_STEPS)
-    forced = torch.zeros_like(ended)
+    forced = None
     if decoding.require_all_tracks:
         unassigned = state.unassigned.index_select(0, tables.tokens.item)
         is_open = ((unassigned > 0.5) & tables.tokens.is_track).view(batch, tables.n_tokens)
         forced = ended & is_open.any(1)
         logits = torch.where(forced[:, None] & ~is_open, MASKED_LOGIT, logits)
-    return Pointed(states, logits.argmax(-1), forced, ended & ~forced)
+        ended = ended & ~forced
+    return Pointed(states, logits.argmax(-1), ended, forced)
 
 
 def candidates(tables: Tables, state: State, pointed: Pointed) -> Tensor:
@@ -146,7 +147,7 @@ def emit(
     assignment, particles = particles_of(network, tables, pointed.states, seed, unassigned, pairs)
     charge = network.head.choose_charge(particles)
     fraction = removed = assignment.hit_fraction
-    if decoding.require_all_tracks:  # the seed's track is the particle's in any case
+    if pointed.forced is not None:  # the seed's track is the particle's in any case
         is_seed = pairs.item == pairs.of_particles(tables.tokens.item.index_select(0, seed))
         is_forced = is_seed & pairs.of_particles(pointed.forced)
         fraction, removed = torch.where(is_forced, 1.0, fraction), torch.where(is_forced, unassigned, removed)
