@@ -1,4 +1,4 @@
-"""Attention in blocks of tokens, as ONNX's operator Scan: `pflow.model.pointing.nearby` in exported graphs.
+"""Attention in blocks of tokens, as ONNX's operator Scan: `pflow.model.pointing.attention` in exported graphs.
 
 torch's exporter has no translation to Scan, and turns a loop of a script into Loop, whose body has three times as many
 operators. So torch traces a placeholder, and Scan takes its place in the ONNX model.
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflow.model.pointing.nearby import MAX_WIDE, ROWS, Directions, attend_nearby, slices_nearby
+from pflow.model.pointing.attention import MAX_WIDE, ROWS, Directions, attend_nearby, slices_nearby
 
 DOMAIN, PLACEHOLDER = "pflow", "AttentionInBlocks"
 
@@ -26,7 +26,7 @@ to 6e-8 of the strength."""
 def attend_by_scan(
     query: Tensor, key: Tensor, value: Tensor, directions: Directions, strength: Tensor, *, strengths: list[float]
 ) -> Tensor:
-    """Attend as `pflow.model.pointing.nearby.attend_nearby`; during an export insert the placeholder.
+    """Attend as `pflow.model.pointing.attention.attend_nearby`; during an export insert the placeholder.
 
     `strengths` are the values of `strength`, which cannot be read from a traced tensor.
     """

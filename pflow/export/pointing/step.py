@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from pflow.export.pointing.encoder import EVENT, UNREFINED, rows_of, tables_of
-from pflow.model.common.cache import KeyValue, Past
+from pflow.model.common.attention import KeyValue, Past
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import Memory
 from pflow.model.pointing.network import PointingNetwork

@@ -9,7 +9,42 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from pflow.model.common.cache import Compaction
+
+class Compaction(NamedTuple):
+    """Move the rows that stay to the front: each row behind the new end fills the gap of a row that leaves.
+
+    Only the rows that move are copied: over a whole decoding no more than one batch.
+    """
+
+    gaps: Tensor  # int64 [M], rows in front of the new end that leave
+    movers: Tensor  # int64 [M], rows behind it that stay
+    size: int  # number of rows that stay
+
+    @staticmethod
+    def sizes(stays: Tensor) -> Tensor:
+        """Numbers of rows that stay and that move, int64 [2], from `stays`, bool [B], True = the row stays."""
+        size = stays.sum()
+        behind = torch.arange(len(stays), device=stays.device) >= size
+        return torch.stack([size, (stays & behind).sum()])
+
+    @classmethod
+    def of(cls, stays: Tensor, sizes: Sequence[int] | None = None) -> Compaction:
+        """From `stays`, bool [B], and its `sizes`, if they are on the host; computing them synchronises with a GPU."""
+        size, n_moved = cls.sizes(stays).cpu().tolist() if sizes is None else sizes
+        gaps = where(~stays[:size], n_moved)
+        movers = where(stays[size:], n_moved) + size
+        return cls(gaps, movers, size)
+
+    def apply(self, rows: Tensor) -> Tensor:
+        """Move the rows of `rows` [B, ...] in place; returns a view of those that stay, [size, ...]."""
+        if self.gaps.numel():
+            rows[self.gaps] = rows[self.movers]
+        return rows[: self.size]
+
+
+def where(selected: Tensor, size: int) -> Tensor:
+    """Indices int64 [size] of the `size` true entries of bool [N], without the wait of `nonzero` on a GPU."""
+    return torch.repeat_interleave(selected.long(), output_size=size)
 
 
 class Decoder(Protocol):

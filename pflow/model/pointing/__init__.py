@@ -11,8 +11,7 @@ which of them are kept.
 
 Training: `teacher_forcing` of the first stage, `refine_training` of the refinement, `loss`.
 
-Shared: `network` (all modules), `geometry` (tokens, hits and tracks in space), `pairs` (of particles and items),
-`showers`.
+Shared: `network` (all modules), `geometry` (tokens, hits and tracks in space), `attention`, `showers`.
 """
 
 from pflow.model.pointing.config import (

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.api import ModelInputs
-from pflow.model.common.attention import SelfAttention, split_heads
-from pflow.model.common.cache import Cache, Compaction, KeyValue
+from pflow.model.common.attention import Cache, KeyValue, SelfAttention, split_heads
+from pflow.model.common.decode import Compaction
 from pflow.model.common.layers import FullyConnected, LayerStyle, TransformerLayer, final_norm, gelu, stack
 from pflow.model.pointing.attention import Coverage, CoverageAttention
 from pflow.model.pointing.config import PointingNetworkConfig

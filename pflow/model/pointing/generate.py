@@ -16,12 +16,12 @@ from torch.nn import functional
 
 from pflow.data.batch import Batch
 from pflow.model.api import GeneratedParticles
-from pflow.model.common.cache import Compaction, KVCache
-from pflow.model.common.decode import DecodedSequence, decode
+from pflow.model.common.attention import KVCache
+from pflow.model.common.decode import Compaction, DecodedSequence, decode
+from pflow.model.pointing.assignment import PairList, Pairs, PairsOfOne
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.geometry import EncodedSource, Tables, gather
 from pflow.model.pointing.network import PointingNetwork
-from pflow.model.pointing.pairs import PairList, Pairs, PairsOfOne
 from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
 from pflow.model.pointing.showers import with_front_direction
 from pflow.model.pointing.step import Pointed, State, TrackParticles, candidates, emit, emit_tracks, point
@@ -111,7 +111,7 @@ class BatchDecoder:
 
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended."""
-        self.pointed = Pointed(*(part if part is None else compaction.apply(part) for part in self.pointed))
+        self.pointed = Pointed(*map(compaction.apply, self.pointed))
         if self.selected is not None:
             self.selected = compaction.apply(self.selected)
         self.source, self.state = self.source.change(compaction.apply), self.state.compact(compaction)

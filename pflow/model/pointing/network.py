@@ -24,12 +24,11 @@ from pflow.model.common.directions import normalise
 from pflow.model.common.initialise import initialise
 from pflow.model.common.layers import Encoder, FullyConnected, LayerStyle, TransformerLayer
 from pflow.model.pointing.assignment import ParticleAssignment
-from pflow.model.pointing.attention import DirectionalSelfAttention
+from pflow.model.pointing.attention import DirectionalSelfAttention, Directions
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import ParticleDecoder
 from pflow.model.pointing.geometry import EncodedSource, Tokens, make_tokens_and_items
 from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles
-from pflow.model.pointing.nearby import Directions
 from pflow.model.pointing.refiner import RefinedAssignment, Refiner
 from pflow.model.pointing.showers import Proxies
 

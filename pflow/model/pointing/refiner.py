@@ -19,14 +19,13 @@ from torch.nn import functional
 
 from pflow.model.api import ModelInputs
 from pflow.model.common.layers import FullyConnected, gelu
-from pflow.model.pointing.assignment import N_DELTA_FEATURES, AssignmentLogits, delta_features
+from pflow.model.pointing.assignment import N_DELTA_FEATURES, AssignmentLogits, PairList, delta_features, ramp_up
 from pflow.model.pointing.attention import Coverage
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import CoverageDecoder
 from pflow.model.pointing.geometry import EncodedSource, gather
 from pflow.model.pointing.head import n_features
-from pflow.model.pointing.pairs import PairList
-from pflow.model.pointing.showers import SLOPE_UNIT, ConversionDirectionCorrection, Showers, ramp_up, shower_slopes
+from pflow.model.pointing.showers import SLOPE_UNIT, ConversionDirectionCorrection, Showers, shower_slopes
 
 MIN_COSINE = math.cos(0.15)
 """Cosine of the angle to a seed within which all items are in its particle's pairs; items beyond are far."""

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from pflow.model.common.directions import normalise, tangent_basis
 from pflow.model.common.layers import FullyConnected
+from pflow.model.pointing.assignment import Pairs, lengths, ramp_down, ramp_up, rows_of_each, sums_of_each
 from pflow.model.pointing.geometry import FractionSums, ItemSums
-from pflow.model.pointing.pairs import Pairs, lengths, rows_of_each, sums_of_each
 
 LOG_WEIGHT = 4.0
 """Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
@@ -58,16 +58,6 @@ the linear barycentre, and that to the tracks' direction."""
 def log_weights(fraction: Tensor) -> Tensor:
     """Weights of hits in the log-weighted barycentre, from their fractions of the shower's energy."""
     return (LOG_WEIGHT + (fraction + 1e-12).log()).clamp(min=0.0)
-
-
-def ramp_down(values: Tensor, end: float, *, width: float) -> Tensor:
-    """1 below ``end - width``, 0 from `end`, linear between: a cut at one value would turn rounding into a jump."""
-    return ((end - values) / width).clamp(0.0, 1.0)
-
-
-def ramp_up(values: Tensor, end: float, *, width: float) -> Tensor:
-    """0 below ``end - width``, 1 from `end`, linear between."""
-    return ((values - (end - width)) / width).clamp(0.0, 1.0)
 
 
 class Showers(NamedTuple):

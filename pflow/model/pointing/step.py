@@ -17,14 +17,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pflow.model.common.cache import Cache, Compaction
-from pflow.model.pointing.assignment import Assignment, selected
+from pflow.model.common.attention import Cache
+from pflow.model.common.decode import Compaction
+from pflow.model.pointing.assignment import Assignment, PairList, Pairs, PairsOfOne, selected
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import MASKED_LOGIT, Memory
 from pflow.model.pointing.geometry import EncodedSource, Tables, TokenFrames, gather
 from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import PointingNetwork
-from pflow.model.pointing.pairs import PairList, Pairs, PairsOfOne
 
 MAX_EMPTY_STEPS = 3
 """Decoding stops after so many steps in a row whose particle has less energy than any target, or is empty."""
@@ -75,7 +75,7 @@ class Pointed(NamedTuple):
     states: Tensor  # float [B, W], decoder states
     seed: Tensor  # int64 [B], token of the event
     stop: Tensor  # bool [B], True = there is no particle
-    forced: Tensor | None  # bool [B], True = the sequence has ended, and the seed is a track that is not assigned
+    forced: Tensor  # bool [B], True = the sequence has ended, and the seed is a track that is not assigned
 
 
 def step(
@@ -110,7 +110,7 @@ def point(
     states, logits, eos_logit = network.decoder(state.embedded, tables, state.assigned_energy, caches, memory)
     eos_probability = 1.0 / (1.0 + (logits - eos_logit).exp().sum(1))
     ended = (eos_probability >= decoding.eos_threshold) | (state.empty_steps >= MAX_EMPTY_STEPS)
-    forced = None
+    forced = torch.zeros_like(ended)
     if decoding.require_all_tracks:
         unassigned = state.unassigned.index_select(0, tables.tokens.item)
         is_open = ((unassigned > 0.5) & tables.tokens.is_track).view(batch, tables.n_tokens)
@@ -147,7 +147,7 @@ def emit(
     assignment, particles = particles_of(network, tables, pointed.states, seed, unassigned, pairs)
     charge = network.head.choose_charge(particles)
     fraction = removed = assignment.hit_fraction
-    if pointed.forced is not None:  # the seed's track is the particle's in any case
+    if decoding.require_all_tracks:  # the seed's track is the particle's in any case
         is_seed = pairs.item == pairs.of_particles(tables.tokens.item.index_select(0, seed))
         is_forced = is_seed & pairs.of_particles(pointed.forced)
         fraction, removed = torch.where(is_forced, 1.0, fraction), torch.where(is_forced, unassigned, removed)

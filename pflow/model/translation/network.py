@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from pflow.data.batch import Batch, TokenSet
 from pflow.model.api import ModelInputs
-from pflow.model.common.attention import CrossAttention, SelfAttention
-from pflow.model.common.cache import Cache, KeyValue
+from pflow.model.common.attention import Cache, CrossAttention, KeyValue, SelfAttention
 from pflow.model.common.directions import normalise, unit_vector
 from pflow.model.common.initialise import initialise
 from pflow.model.common.layers import Encoder, FullyConnected, Residual, TransformerLayer, final_norm, stack

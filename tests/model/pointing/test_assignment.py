@@ -3,9 +3,8 @@ import math
 import pytest
 import torch
 
-from pflow.model.pointing.assignment import FEATURES, AssignmentLogits, delta_features, selected
+from pflow.model.pointing.assignment import FEATURES, AssignmentLogits, PairList, PairsOfOne, delta_features, selected
 from pflow.model.pointing.geometry import gather
-from pflow.model.pointing.pairs import PairList, PairsOfOne
 
 ALL = torch.ones(1, 1, 1)
 """Is unassigned: of any items."""

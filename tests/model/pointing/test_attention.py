@@ -5,8 +5,7 @@ from torch.nn.functional import normalize
 from pflow.model.common import layers
 from pflow.model.common.layers import Encoder, LayerStyle, TransformerLayer
 from pflow.model.pointing import attention as attention_module
-from pflow.model.pointing.attention import DirectionalSelfAttention
-from pflow.model.pointing.nearby import Directions
+from pflow.model.pointing.attention import DirectionalSelfAttention, Directions
 
 B, S, W, H = 3, 7, 24, 2
 MASK = torch.arange(S)[None] < torch.tensor([7, 0, 4])[:, None]

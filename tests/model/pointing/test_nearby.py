@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pflow.model.pointing import nearby
-from pflow.model.pointing.nearby import Directions, attend_nearby
+from pflow.model.pointing import attention as nearby
+from pflow.model.pointing.attention import Directions, attend_nearby
 
 S, H, K, D = 2 * nearby.ROWS, 3, 5, 8
 STRENGTH = torch.tensor([2.0, 300.0, 20000.0])

@@ -7,8 +7,7 @@ import torch
 from torch.nn.functional import normalize
 
 from pflow.model.api import GeneratedParticles
-from pflow.model.pointing.assignment import selected
-from pflow.model.pointing.pairs import PairList
+from pflow.model.pointing.assignment import PairList, selected
 
 PHOTON, PION, NEUTRON = 0, 1, 2
 CONTINUOUS = ("energy", "direction", "score", "pdg_probability", "energy_sigma", "direction_sigma")

@@ -2,9 +2,8 @@ import pytest
 import torch
 
 from pflow.model.pointing import step as decoder_step
-from pflow.model.pointing.assignment import selected
+from pflow.model.pointing.assignment import PairList, selected
 from pflow.model.pointing.generate import decode_first_stage
-from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.step import particles_of
 
 LN10 = 2.302585092994046
