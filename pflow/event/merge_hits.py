@@ -8,7 +8,6 @@ order of the hits nor on the rest of the event. Energy and energy-weighted baryc
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +19,7 @@ from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.schema import fields_of
-from pflow.physics.arrays import constant, double, integer, lowest_of, namespace, sums_of
+from pflow.physics.arrays import constant, double, groups_of, integer, lowest_of, namespace, sums_of
 from pflow.physics.detector import Detector
 
 Index = npt.NDArray[np.int64]
@@ -190,24 +189,18 @@ def equal_cells(subdetector: Any, depth: Any, first: Any, second: Any, alone: An
     for values, bits in ((depth, DEPTH_BITS), (first, PLACE_BITS), (second, PLACE_BITS)):
         half = 2 ** (bits - 1)
         key = key * 2**bits + values.clip(-half, half - 1) + half
-    key, order = xp.sort(key)
-    is_first = xp.cat([xp.ones_like(key[:1]), key[1:] != key[:-1]])
-    rank = xp.cumsum(is_first, 0) - 1
-    return xp.zeros_like(rank).scatter(0, order, rank), order[is_first.nonzero().squeeze(1)]
+    return groups_of(key)
 
 
 def equal_rows(*columns: Index) -> tuple[Index, Index]:
     """Group of equal rows of integer columns [N], from 0 in the order of the rows, and the first row of each group."""
-    if not len(columns[0]):
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    lowest = [int(column.min()) for column in columns]
-    sizes = [int(column.max()) - low + 1 for column, low in zip(columns, lowest, strict=True)]
-    if math.prod(sizes) > np.iinfo(np.int64).max:  # more rows are possible than an integer can count
-        _, first, group = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
-        return group.reshape(-1), first
-    key = np.zeros(len(columns[0]), dtype=np.int64)
-    for column, low, size in zip(columns, lowest, sizes, strict=True):
-        key *= size
-        key += column - low
-    _, first, group = np.unique(key, return_index=True, return_inverse=True)
+    key, n_keys = np.zeros(len(columns[0]), dtype=np.int64), 1
+    for column in columns:
+        low = int(column.min(initial=0))
+        size = int(column.max(initial=0)) - low + 1
+        if n_keys * size > np.iinfo(np.int64).max:  # more rows are possible than an integer can count
+            key, n_keys = groups_of(key)[0], len(key)
+        key = key * size + (column - low)
+        n_keys *= size
+    group, first = groups_of(key)
     return group, first

@@ -52,3 +52,15 @@ def lowest_of(values: Any, group: Any, first: Any) -> Any:
     else:
         lowest = infinite.scatter_reduce(0, group, known, "amin")
     return xp.where(xp.isinf(lowest), np.nan, lowest)
+
+
+def groups_of(keys: Any) -> tuple[Any, Any]:
+    """Group of equal integers [N], from 0 in rising order, and the index of one of each group (the first, of NumPy)."""
+    xp = namespace(keys)
+    if xp is np:
+        _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+        return group, first
+    keys, order = xp.sort(keys)
+    is_first = xp.cat([xp.ones_like(keys[:1]), keys[1:] != keys[:-1]])
+    rank = xp.cumsum(is_first, 0) - 1
+    return xp.zeros_like(rank).scatter(0, order, rank), order[is_first.nonzero().squeeze(1)]
