@@ -17,10 +17,6 @@ def test_cut_keeps_to_the_budget_with_padding():
     assert lists(cut([1, 4, 2, 5, 5], 10, max_tokens=9)) == [[0, 1], [2], [3], [4]]
 
 
-def test_an_event_beyond_the_budget_gets_a_batch_of_its_own():
-    assert lists(cut([1, 100, 1], 10, max_tokens=9)) == [[0], [1], [2]]
-
-
 @pytest.fixture
 def lengths() -> np.ndarray:
     return np.random.default_rng(1).integers(1, 1000, 256)

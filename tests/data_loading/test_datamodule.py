@@ -124,13 +124,6 @@ def test_files_without_targets_are_refused_before_the_training(data, without_tar
         data.setup("fit")
 
 
-@pytest.mark.parametrize("missing", ["train", "val"])
-def test_a_split_that_is_not_given_is_an_error_that_names_it(train_files, missing):
-    paths = {"train": train_files, "val": train_files, missing: None}
-    with pytest.raises(ConfigError, match=rf"set data\.{missing}"):
-        ParticleFlowData(**paths).setup("fit")
-
-
 def test_hits_are_merged_in_every_split(train_files, val_file):
     unmerged = ParticleFlowData(train=train_files, val=val_file)
     merged = ParticleFlowData(train=train_files, val=val_file, merge=Merge(ecal_mm=1e4, hcal_mm=1e4))

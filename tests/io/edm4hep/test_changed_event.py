@@ -28,27 +28,6 @@ def test_nothing_changed(changed, cld_rec):
     assert described(select_targets(events)) == described(select_targets(cld_rec))
 
 
-def test_stable_particles_of_another_status(changed, cld_rec):
-    status = {"MCParticles.generatorStatus": lambda values: np.where(values == 1, 2001, values)}
-    events = changed(status)
-    assert described(select_targets(events, stable_status=(2001,))) == described(select_targets(cld_rec))
-
-
-def test_a_particle_that_reaches_the_calorimeter_before_the_generator_decays_it(changed, cld_rec):
-    expected = select_targets(cld_rec)
-    neutral = expected.particles[
-        0, ak.argmax(expected.particles.hit_energy * (expected.particles.pdg == 130), axis=1)[0]
-    ]
-
-    def decayed(values):
-        values[neutral.index] = 2
-        return values
-
-    assert neutral.hit_energy > 1.0
-    selected = select_targets(changed({"MCParticles.generatorStatus": decayed}))
-    assert described(selected) == described(expected)
-
-
 @pytest.mark.parametrize("pdg", [1000022, 39, 9900012])
 def test_particles_that_no_detector_sees_are_no_energy(changed, cld_rec, pdg):
     lost = select_targets(cld_rec).dropped.index[0, 0]
