@@ -27,6 +27,8 @@ from pflow.physics.detector import Detector
 from pflow.physics.geometry import Geometry
 from pflow.show import html_table
 
+T = TypeVar("T")
+
 TRUTH_PARTS = ("truth", *LINKED, "reference")
 """Parts that a reconstruction does not need."""
 
@@ -288,8 +290,6 @@ LEFT_OUT = {
 
 IN_PLACE = {"hits": ("energy", "time", "position"), "truth": ("charge", "rest_mass", "energy", "px", "py", "pz")}
 """Parts whose objects are not removed, because links and outputs index them, and the numbers that are set to 0."""
-
-T = TypeVar("T")
 
 
 class BadEntriesWarning(UserWarning):

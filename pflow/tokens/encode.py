@@ -24,7 +24,8 @@ from pflow.tokens.features import FEATURES, Normaliser, columns_of, feature_colu
 from pflow.tokens.tokens import PARTS, TokenConfig, Tokens
 from pflow.tokens.vocab import PdgVocabulary, charge_index
 
-MOMENTUM = ("px", "py", "pz")
+Index = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 def select_hits(events: Events, config: TokenConfig) -> Events:
@@ -60,12 +61,12 @@ def encode(
     With `warn`, PDG codes that are not in the vocabulary are warned of; the result counts them in either case.
     """
     arrays: dict[str, npt.NDArray[Any]] = {}
-    offsets: dict[str, npt.NDArray[np.int64]] = {}
+    offsets: dict[str, Index] = {}
     unknown: Counter[int] = Counter()
     targets = _targets(events, config) if truth else None
     if targets is not None:
         offsets["target"] = jagged.offsets(targets.counts)
-        flat = {field: targets.column(field) for field in ("pdg", "charge", "energy", *MOMENTUM)}
+        flat = {field: targets.column(field) for field in ("pdg", "charge", "energy", *PXYZ)}
         codes = flat["pdg"]
         arrays["pdg"], is_unknown = pdg.encode(codes)
         arrays["charge"] = charge_index(flat["charge"])
@@ -104,7 +105,7 @@ def unknown_pdg_message(unknown: Counter[int]) -> str:
 
 def _features(
     events: Events, part: str, names: Sequence[str], scale: Normaliser
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+) -> tuple[npt.NDArray[np.float32], Index]:
     """Normalised features of a part, float32 [N, F], and where its events begin and end."""
     columns = feature_columns(events, part, names)
     return scale.apply_to(columns), jagged.offsets(jagged.count(getattr(events, part)))
@@ -117,9 +118,9 @@ class _Selection(NamedTuple):
     """
 
     tokens: Events
-    is_kept: npt.NDArray[np.bool_]
-    token: npt.NDArray[np.int64]
-    measured: tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]] | None
+    is_kept: Mask
+    token: Index
+    measured: tuple[Index, npt.NDArray[np.float64]] | None
 
 
 def _select(events: Events, config: TokenConfig, with_time: bool = True) -> _Selection:
@@ -152,17 +153,15 @@ def sort_targets(targets: Targets, order: str) -> Targets:
     sorting = sorting[np.argsort(keys[0][sorting], kind="stable")]
     if np.all([key[sorting[1:]] == key[sorting[:-1]] for key in keys], axis=0).any():
         pdg = np.abs(targets.column("pdg").astype(np.float64))
-        keys += [pdg, charge, *(targets.column(axis) for axis in MOMENTUM)]
+        keys += [pdg, charge, *(targets.column(axis) for axis in PXYZ)]
         sorting = np.lexsort(keys[::-1])  # the last key is the first that counts
     added = {name: values[sorting] for name, values in targets.added.items()}
     return dataclasses.replace(targets, chosen=targets.chosen[sorting], added=added)
 
 
-def _direction(
-    flat: Mapping[str, npt.NDArray[Any]], events: Events, offsets: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float32]:
+def _direction(flat: Mapping[str, npt.NDArray[Any]], events: Events, offsets: Index) -> npt.NDArray[np.float32]:
     """Unit vectors of the momenta, float32 [N, 3]."""
-    momentum = np.stack([flat[name] for name in MOMENTUM], axis=-1, dtype=np.float64)
+    momentum = np.stack([flat[name] for name in PXYZ], axis=-1, dtype=np.float64)
     length = np.linalg.norm(momentum, axis=1)
     resting = np.flatnonzero(~(length > 0))
     if len(resting):
@@ -172,10 +171,6 @@ def _direction(
             field="truth.momentum",
         )
     return np.asarray(momentum / length[:, np.newaxis], dtype=np.float32)
-
-
-Index = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 def make_readout(

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Events
+from pflow.event.schema import PXYZ, XYZ
 from pflow.physics.arrays import constant, double, namespace
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import Depths, Geometry, kind_index
@@ -73,7 +74,7 @@ def _unit(field: str, prefix: str, description: str, keys: Sequence[str]) -> dic
 
         return compute
 
-    return {f"{prefix}{k}": Feature(field, f"{k} of {description}", component(i)) for i, k in enumerate(_XYZ)}
+    return {f"{prefix}{k}": Feature(field, f"{k} of {description}", component(i)) for i, k in enumerate(XYZ)}
 
 
 def _layer(field: str) -> Feature:
@@ -98,8 +99,8 @@ def _impact(description: str, which: int) -> Feature:
     """asinh of the transverse (0) or longitudinal (1) impact parameter of the helix at the calorimeter."""
 
     def compute(columns: Columns, detector: Detector) -> Values:
-        x, y, z = (double(columns[f"calo_position.{key}"]) for key in _XYZ)
-        px, py, pz = (double(columns[f"calo_momentum.{key}"]) for key in _PXYZ)
+        x, y, z = (double(columns[f"calo_position.{key}"]) for key in XYZ)
+        px, py, pz = (double(columns[f"calo_momentum.{key}"]) for key in PXYZ)
         impact: Any = impact_parameters(x, y, z, px, py, pz, double(columns["charge"]), detector.b_field)[which]
         return namespace(impact).asinh(impact)
 
@@ -117,7 +118,7 @@ def _geometry(columns: Columns, detector: Detector, like: Values) -> tuple[Geome
 def _depths(columns: Columns, detector: Detector) -> Depths:
     """Where the hits lie in their calorimeters, computed once."""
     if "depths" not in columns:
-        x, y, z = (double(columns[f"position.{key}"]) for key in _XYZ)
+        x, y, z = (double(columns[f"position.{key}"]) for key in XYZ)
         geometry, row = _geometry(columns, detector, x)
         columns["depths"] = geometry.depths(row, columns["subdetector"], x, y, z)
     depths: Depths = columns["depths"]
@@ -147,7 +148,7 @@ def _face(field: str, which: int) -> Feature:
     _, vector = field.split(".")
 
     def compute(columns: Columns, detector: Detector) -> Values:
-        x, y, z = (double(columns[f"{vector}.{key}"]) for key in _XYZ)
+        x, y, z = (double(columns[f"{vector}.{key}"]) for key in XYZ)
         geometry, row = _geometry(columns, detector, x)
         distance = geometry.faces_of(row).distances(x, y, z)[which] / FACE_UNIT
         return namespace(distance).arcsinh(distance)
@@ -161,7 +162,7 @@ def _bending(description: str, unit: float, angle: Callable[[Values, Values, Val
 
     def compute(columns: Columns, _: Detector) -> Values:
         vectors = []
-        for name, keys in (("momentum", _PXYZ), ("calo_position", _XYZ), ("calo_momentum", _PXYZ)):
+        for name, keys in (("momentum", PXYZ), ("calo_position", XYZ), ("calo_momentum", PXYZ)):
             vectors.append([double(columns[f"{name}.{key}"]) for key in keys])
         value = angle(*vectors) / unit
         return namespace(value).arcsinh(value)
@@ -183,16 +184,13 @@ def _steeper(a: Sequence[Values], b: Sequence[Values]) -> Values:
 FACE_UNIT = 100.0
 """Unit of distances from a face and behind it, mm: about the depth of a shower's maximum."""
 
-_XYZ = ("x", "y", "z")
-_PXYZ = ("px", "py", "pz")
-
 
 def _position(field: str, prefix: str, what: str) -> dict[str, Feature]:
     """Cartesian coordinates, unit direction and distance of a position."""
     return {
-        **{f"{prefix}{key}": _number(f"{field}.{key}", f"{key} of {what}, mm") for key in _XYZ},
-        **_unit(field, f"{prefix}n", f"the unit vector to {what}", _XYZ),
-        f"{prefix}log_r": _length(field, f"distance to {what}, mm, as log10", _XYZ),
+        **{f"{prefix}{key}": _number(f"{field}.{key}", f"{key} of {what}, mm") for key in XYZ},
+        **_unit(field, f"{prefix}n", f"the unit vector to {what}", XYZ),
+        f"{prefix}log_r": _length(field, f"distance to {what}, mm, as log10", XYZ),
     }
 
 
@@ -226,16 +224,16 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
         "face_endcap": _face("hits.position", 1),
     },
     "tracks": {
-        "log_p": _length("tracks.momentum", "momentum at the vertex, GeV, as log10", _PXYZ),
+        "log_p": _length("tracks.momentum", "momentum at the vertex, GeV, as log10", PXYZ),
         "log_pt": _length("tracks.momentum", "transverse momentum at the vertex, GeV, as log10", ("px", "py")),
-        **_unit("tracks.momentum", "n", "the unit momentum at the vertex", _PXYZ),
+        **_unit("tracks.momentum", "n", "the unit momentum at the vertex", PXYZ),
         "charge": _number("tracks.charge", "charge, e"),
         "d0": _number("tracks.d0", "transverse impact parameter, mm"),
         "z0": _number("tracks.z0", "longitudinal impact parameter, mm"),
         "omega": _number("tracks.omega", "signed curvature, 1/mm"),
         **_position("tracks.calo_position", "calo_", "where the track enters the calorimeter"),
-        "calo_log_p": _length("tracks.calo_momentum", "momentum at the calorimeter, GeV, as log10", _PXYZ),
-        **_unit("tracks.calo_momentum", "calo_u", "the unit momentum at the calorimeter", _PXYZ),
+        "calo_log_p": _length("tracks.calo_momentum", "momentum at the calorimeter, GeV, as log10", PXYZ),
+        **_unit("tracks.calo_momentum", "calo_u", "the unit momentum at the calorimeter", PXYZ),
         "calo_d0": _impact("asinh of the impact parameter, mm, of the helix at the calorimeter's entry", 0),
         "calo_z0": _impact("asinh of z, mm, where that helix is nearest to the beam axis", 1),
         "face_barrel": _face("tracks.calo_position", 0),

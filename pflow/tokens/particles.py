@@ -20,6 +20,8 @@ from pflow.tokens.features import Normaliser
 from pflow.tokens.tokens import ParticleTokens
 from pflow.tokens.vocab import CHARGES, PdgVocabulary
 
+Floats = npt.NDArray[np.float64]
+
 REST_MOMENTUM = 1e-3
 """Momentum over mass of a particle whose predicted energy is below its mass; keeps its direction."""
 
@@ -117,8 +119,6 @@ CHARGED, WITHOUT_TRACK = ("charged_hadron", "electron", "muon"), "_without_track
 
 CURVES = (*CLASSES, *(name + WITHOUT_TRACK for name in CHARGED))
 """Names of curves: classes, and charged classes of particles whose momentum is not a track's."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)
