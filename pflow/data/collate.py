@@ -16,9 +16,8 @@ from torch import Tensor
 
 from pflow.data.batch import Batch, Readout, Target, TokenSet
 from pflow.errors import ConfigError
+from pflow.physics.arrays import Index
 from pflow.tokens.tokens import OFFSETS, PARTS, Tokens
-
-Index = npt.NDArray[np.int64]
 
 FRACTIONS = {"hit_assignment": "readout_hits", "track_assignment": "readout_tracks"}
 """Assignments that a batch holds as dense matrices, and the objects that they assign."""

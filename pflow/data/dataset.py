@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, distributed
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -24,6 +23,7 @@ from pflow.data.files import Chunk, FileOptions, begin_worker, read_chunks
 from pflow.errors import ConfigError
 from pflow.event.augment import Augmentation, augment
 from pflow.event.events import Events, Flag, without_refused
+from pflow.physics.arrays import Index
 from pflow.tokens.encode import unknown_pdg_message
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import Tokens
@@ -58,7 +58,7 @@ class _Pool:
         self._path = [part.path for part in parts for _ in range(len(part))]
         self.n_source = np.concatenate([part.n_source for part in parts])
 
-    def batch(self, rows: npt.NDArray[np.int64]) -> LabelledBatch:
+    def batch(self, rows: Index) -> LabelledBatch:
         return LabelledBatch(
             batch=self._padder.batch(rows),
             event=torch.from_numpy(self._event[rows]),

@@ -20,11 +20,10 @@ from pflow.event.events import Events
 from pflow.event.move import Drawn, Variation, change_cells, move
 from pflow.event.overlay import ECAL_TOLERANCE, HCAL_TOLERANCE, overlay
 from pflow.event.schema import SCHEMA
+from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Detector
 
-Index = npt.NDArray[np.int64]
 Values = npt.NDArray[np.floating[Any]]
-Angles = npt.NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,7 +117,7 @@ def augment(events: Events, options: Augmentation, generator: np.random.Generato
     return events
 
 
-def random_phi(detector: Detector, n: int, generator: np.random.Generator) -> npt.NDArray[np.float64]:
+def random_phi(detector: Detector, n: int, generator: np.random.Generator) -> Floats:
     """Angles of `n` random symmetry rotations of the detector, rad in [0, 2 pi)."""
     if detector.phi_symmetry is None:
         return generator.uniform(0.0, 2 * np.pi, n)
@@ -140,7 +139,7 @@ class _Groups(NamedTuple):
 
     sizes: Index
     members: Index
-    phi: Angles
+    phi: Floats
 
 
 def _random_groups(events: Events, options: Overlay, generator: np.random.Generator) -> _Groups | None:
@@ -185,8 +184,8 @@ def _any_members(sizes: Index, generator: np.random.Generator) -> tuple[Index, I
 
 
 def _members_nearby(
-    theta: Angles, azimuth: Angles, sizes: Index, cone: float, generator: np.random.Generator, n_steps: int | None
-) -> tuple[Index, Index, Angles]:
+    theta: Floats, azimuth: Floats, sizes: Index, cone: float, generator: np.random.Generator, n_steps: int | None
+) -> tuple[Index, Index, Floats]:
     """Members and sizes like `_any_members`, and rotations, by `n_steps` or any angle, that bring them near the first.
 
     `theta` and `azimuth`, rad, [event], are the events' axes; members are within `cone`, rad, of the first.
@@ -201,8 +200,8 @@ def _members_nearby(
 
 
 def _rotations(
-    theta: Angles, azimuth: Angles, cone: float, generator: np.random.Generator, n_steps: int | None
-) -> tuple[npt.NDArray[np.bool_], Angles]:
+    theta: Floats, azimuth: Floats, cone: float, generator: np.random.Generator, n_steps: int | None
+) -> tuple[Mask, Floats]:
     """Whether a rotation brings an event within `cone` of another, bool [event, other], and a random such angle."""
     along = np.outer(np.cos(theta), np.cos(theta))  # NaN, hence never near, for an unknown axis
     across = np.outer(np.sin(theta), np.sin(theta))
@@ -219,7 +218,7 @@ def _rotations(
     return near.any(axis=-1), steps[step]
 
 
-def _axes(hits: ak.Array, which: npt.NDArray[np.bool_]) -> tuple[Angles, Angles]:
+def _axes(hits: ak.Array, which: Mask) -> tuple[Floats, Floats]:
     """Polar angle and azimuth, rad, of the axes of `which` events; NaN without energy."""
     if not which.all():
         hits = jagged.take(hits, np.flatnonzero(which))
@@ -232,7 +231,7 @@ def _axes(hits: ak.Array, which: npt.NDArray[np.bool_]) -> tuple[Angles, Angles]
     return np.where(unknown, np.nan, theta), np.where(unknown, np.nan, azimuth)
 
 
-def _moved(events: Events, phi: Angles | None = None, reflected: npt.NDArray[np.bool_] | None = None) -> Events:
+def _moved(events: Events, phi: Floats | None = None, reflected: Mask | None = None) -> Events:
     """The events rotated by `phi`, rad [event], and reflected where `reflected` holds, in each field's precision."""
     if phi is None and reflected is None:
         return events

@@ -14,10 +14,9 @@ from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.links import Links
+from pflow.physics.arrays import Index, Mask
 from pflow.physics.pdg import CLASSES, class_index
 
-Index = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 Values = npt.NDArray[np.floating[Any]]
 
 NOISE_QUANTILE = 0.25

@@ -23,6 +23,7 @@ from pflow.errors import InputError, PflowError
 from pflow.event import jagged
 from pflow.event.links import Links
 from pflow.event.schema import LINKED, PARTS, Violation, unusable_objects, validate_part
+from pflow.physics.arrays import Index, Mask
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import Geometry
 from pflow.show import html_table
@@ -75,7 +76,7 @@ def count_flags(flags: npt.NDArray[np.uint32]) -> dict[str, int]:
 class EventLists:
     """Base of dataclasses of consecutive events: `event` and `flags` [event], and parts [event, object]."""
 
-    event: npt.NDArray[np.int64]
+    event: Index
     flags: npt.NDArray[np.uint32]
 
     def parts(self) -> Iterator[tuple[str, ak.Array]]:
@@ -111,7 +112,7 @@ class EventLists:
         caption = f"{type(self).__name__}: {self._summary()}"
         return html_table(("part", "objects", "per event", "fields"), rows, caption=caption)
 
-    def emptied(self, bad: npt.NDArray[np.bool_], flag: Flag = Flag.BAD_INPUT) -> Self:
+    def emptied(self, bad: Mask, flag: Flag = Flag.BAD_INPUT) -> Self:
         """The same events; those where `bad`, bool [event], holds lose their objects and get the flag."""
         if not bad.any():
             return self
@@ -161,8 +162,8 @@ class Events(EventLists):
     reference: ak.Array | None = None
     reference_name: str = ""
     path: str = ""
-    entry: npt.NDArray[np.int64] = None  # type: ignore[assignment]
-    event: npt.NDArray[np.int64] = None  # type: ignore[assignment]
+    entry: Index = None  # type: ignore[assignment]
+    event: Index = None  # type: ignore[assignment]
     flags: npt.NDArray[np.uint32] = None  # type: ignore[assignment]
     absent: tuple[str, ...] = ()
     geometry: Geometry | None = None
@@ -193,7 +194,7 @@ class Events(EventLists):
         """Name and array of each part that is not None."""
         return ((name, part) for name in PARTS if (part := getattr(self, name)) is not None)
 
-    def geometries(self, part: str) -> tuple[Geometry, npt.NDArray[np.int64]]:
+    def geometries(self, part: str) -> tuple[Geometry, Index]:
         """Geometries, and the index into them of each object of a part, int64 [N].
 
         ConfigError: the detector's description lacks its geometry.
@@ -224,7 +225,7 @@ class Events(EventLists):
         parts: Any = dict.fromkeys(TRUTH_PARTS)
         return dataclasses.replace(self, **parts)
 
-    def sizes(self) -> dict[str, npt.NDArray[np.int64]]:
+    def sizes(self) -> dict[str, Index]:
         """Number of objects of each part, and of calorimeters, that indices can point to, int64 [event]."""
         sizes = dict.fromkeys(PARTS, np.zeros(len(self), dtype=np.int64))
         sizes |= {name: jagged.count(part) for name, part in self.parts()}
@@ -245,7 +246,7 @@ class Events(EventLists):
         return self
 
 
-def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: int) -> slice | npt.NDArray[np.int64]:
+def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: int) -> slice | Index:
     """Rows of `n_events` events that an index, a slice, a mask or a list of indices picks: a slice, or int64 [n]."""
     if isinstance(which, slice):
         return which
@@ -256,7 +257,7 @@ def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: 
         index %= n_events
         return slice(index, index + 1)
     chosen = np.asarray(which)
-    rows: npt.NDArray[np.int64] = np.arange(n_events)[chosen.astype(np.int64) if chosen.size == 0 else chosen]
+    rows: Index = np.arange(n_events)[chosen.astype(np.int64) if chosen.size == 0 else chosen]
     return rows
 
 
@@ -304,7 +305,7 @@ class ImplausibleWarning(UserWarning):
     """A file holds something that is probably wrong and would silently give wrong physics."""
 
 
-def leave_out(events: Events) -> tuple[Events, dict[str, npt.NDArray[np.bool_]]]:
+def leave_out(events: Events) -> tuple[Events, dict[str, Mask]]:
     """Leave out single objects with impossible numbers and flag their events; also returns a mask of them by part.
 
     Calorimeter hits (then with energy 0 at the origin) and true particles (with energy 0) keep their place, because
@@ -346,7 +347,7 @@ def leave_out(events: Events) -> tuple[Events, dict[str, npt.NDArray[np.bool_]]]
     return (dataclasses.replace(events, flags=flags, **changed) if changed else events), masks
 
 
-def _renumbered(links: Links, number: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> ak.Array:
+def _renumbered(links: Links, number: Index, counts: Index) -> ak.Array:
     """Links with the new `number` of each source, without removed sources (-1); invalid links stay for validation."""
     inside = (links.source >= 0) & (links.source < np.repeat(counts, links.counts))
     source = np.where(inside, number[np.where(inside, links.flat_source(counts), 0)], links.source)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from vector.backends.awkward import MomentumArray4D, MomentumRecord4D
 from vector.backends.awkward import behavior as vector_behavior
 
-Index = npt.NDArray[np.int64]
+from pflow.physics.arrays import Index, Mask
 
 
 class _Particle:
@@ -233,7 +233,7 @@ def count(array: Any) -> Index:
     return np.asarray(ak.to_numpy(ak.num(array, axis=1)), dtype=np.int64)
 
 
-def emptied(array: ak.Array, bad: npt.NDArray[np.bool_]) -> ak.Array:
+def emptied(array: ak.Array, bad: Mask) -> ak.Array:
     """The array [event, object] without objects in the events where `bad`, bool [event], holds.
 
     >>> emptied(ak.Array([[1, 2], [3]]), np.array([True, False])).tolist()

@@ -12,12 +12,11 @@ import numpy.typing as npt
 from scipy.sparse import coo_array
 
 from pflow.event import jagged
+from pflow.physics.arrays import Floats, Index
 
 MIN_HIT_FRACTION = 0.01
 """Smaller fractions of a hit or track are not stored as links."""
 
-Index = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 FlatLinks = tuple[Index, Index, npt.NDArray[np.floating[Any]]]
 
 

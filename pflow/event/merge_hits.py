@@ -13,17 +13,24 @@ from typing import Any
 
 import awkward as ak
 import numpy as np
-import numpy.typing as npt
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.schema import fields_of
-from pflow.physics.arrays import constant, double, groups_of, integer, lowest_of, namespace, sums_of
+from pflow.physics.arrays import (
+    Floats,
+    Index,
+    Mask,
+    constant,
+    double,
+    groups_of,
+    integer,
+    lowest_of,
+    namespace,
+    sums_of,
+)
 from pflow.physics.detector import Detector
-
-Index = npt.NDArray[np.int64]
-Values = npt.NDArray[np.float64]
 
 DEPTH_BITS, PLACE_BITS = 12, 23
 """Bits of a cell's depth and of each of its two places in one integer, see `equal_cells`."""
@@ -77,7 +84,7 @@ class Merged:
     cell_of: ak.Array
 
 
-def merge_hits(events: Events, merge: Merge, *, with_time: bool = True, depth: Values | None = None) -> Merged:
+def merge_hits(events: Events, merge: Merge, *, with_time: bool = True, depth: Floats | None = None) -> Merged:
     """Sum the hits of each event that lie in the same coarse cell, in the order of subdetector and place.
 
     Total energy and energy-weighted mean position are the event's. Without `with_time` their time is unknown (NaN),
@@ -124,10 +131,10 @@ def sum_hits(columns: Mapping[str, Any], group: Any, first: Any, with_time: bool
 class Grid:
     """The coarse cells of each subdetector of a detector, [subdetector] each."""
 
-    size: Values  # of a cell, mm
+    size: Floats  # of a cell, mm
     sectors: Index  # number of cells around the axis in a barrel
-    barrel: npt.NDArray[np.bool_]
-    alone: npt.NDArray[np.bool_]  # whether hits are not merged
+    barrel: Mask
+    alone: Mask  # whether hits are not merged
     layers: int  # summed together
     depth: float  # of a cell, see `Merge`; 0: cells are cut in layers
 

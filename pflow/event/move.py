@@ -25,6 +25,7 @@ from pflow.event.events import Events
 from pflow.event.merge_hits import equal_rows
 from pflow.event.overlay import sum_cells
 from pflow.event.schema import SCHEMA
+from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.calorimeter_shape import distance_to_sides
 from pflow.physics.detector import KINDS
 from pflow.physics.geometry import (
@@ -40,10 +41,6 @@ from pflow.physics.geometry import (
     Geometry,
     kind_index,
 )
-
-Floats = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 ECAL, HCAL = KINDS.index("ecal"), KINDS.index("hcal")
 LENGTHS = {"d0": 1, "z0": 1, "time": 1, "omega": -1}

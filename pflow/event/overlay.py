@@ -24,9 +24,7 @@ from pflow.event.events import Events
 from pflow.event.links import Links
 from pflow.event.merge_hits import sum_hits
 from pflow.event.schema import SCHEMA
-
-Index = npt.NDArray[np.int64]
-Values = npt.NDArray[np.floating[Any]]
+from pflow.physics.arrays import Index
 
 ECAL_TOLERANCE = 2.4
 """Largest distance, mm, of hits of two events in the same cell of an electromagnetic calorimeter. Rotated events do not

@@ -14,6 +14,7 @@ from pflow.event import jagged
 from pflow.event.events import EventLists, Events
 from pflow.event.links import Links
 from pflow.event.schema import LINKED, PXYZ, validate_part
+from pflow.physics.arrays import Floats, Index, Mask
 
 LINKS = ("hit_links", "track_links")
 """Optional parts of a reconstruction."""
@@ -52,7 +53,7 @@ class Reconstruction(EventLists):
     """
 
     particles: ak.Array
-    event: npt.NDArray[np.int64]
+    event: Index
     flags: npt.NDArray[np.uint32]
     name: str = "PFlow"
     hit_links: ak.Array | None = None
@@ -89,7 +90,7 @@ class Reconstruction(EventLists):
         columns.pop("covariance", None)
         return jagged.records(columns, counts)
 
-    def finite(self) -> npt.NDArray[np.bool_]:
+    def finite(self) -> Mask:
         """Whether all numbers of each event's particles are finite, bool [event]; a score may be unknown (NaN)."""
         counts = jagged.count(self.particles)
         good = np.ones(int(counts.sum()), dtype=np.bool_)
@@ -114,7 +115,7 @@ class Reconstruction(EventLists):
                 index=int(index),
             )
 
-    def track_momentum(self, events: Events) -> npt.NDArray[np.float64]:
+    def track_momentum(self, events: Events) -> Floats:
         """Each event's sum of track momenta, GeV, float64 [event, 3]: in total, in neutral particles, in no particle.
 
         Without links from tracks, the part in no particle is the total minus the momenta of the charged particles, and

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pflow.event import jagged
 from pflow.event.events import Events
+from pflow.physics.arrays import Floats
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import measures
 from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between, follow_to_calorimeter, unit_vector
@@ -23,8 +23,6 @@ CONE = 0.1
 
 FAR = 500.0
 """mm. A nearest hit farther than this does not belong to the entry, which is wrong, e.g. at the origin."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

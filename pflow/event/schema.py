@@ -21,6 +21,7 @@ import numpy.typing as npt
 from pflow.event import jagged
 from pflow.event.links import Links
 from pflow.physics import kinematics
+from pflow.physics.arrays import Index, Mask
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
 
@@ -266,9 +267,6 @@ def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: boo
     return (links.normalised() if normalise else links).records()
 
 
-Mask = npt.NDArray[np.bool_]
-
-
 @dataclasses.dataclass(frozen=True)
 class Violation:
     """A violation in the event at `index` (from 0), with part and field, e.g. ``hits.energy``."""
@@ -279,7 +277,7 @@ class Violation:
 
 
 def validate_part(
-    part: str, records: ak.Array, sizes: Mapping[str, npt.NDArray[np.int64]], *, name: str | None = None
+    part: str, records: ak.Array, sizes: Mapping[str, Index], *, name: str | None = None
 ) -> list[Violation]:
     """Check the numbers of a part of the events against the schema; violations call the part `name`.
 
@@ -298,7 +296,7 @@ def validate_part(
     return violations
 
 
-def unusable_objects(part: str, records: ak.Array, sizes: Mapping[str, npt.NDArray[np.int64]]) -> Mask:
+def unusable_objects(part: str, records: ak.Array, sizes: Mapping[str, Index]) -> Mask:
     """Whether each object of a part has impossible numbers, bool [N]; `sizes` as for `validate_part`."""
     unusable = np.zeros(int(jagged.count(records).sum()), dtype=np.bool_)
     for _, _, impossible, _ in _impossible(part, records, sizes):
@@ -307,7 +305,7 @@ def unusable_objects(part: str, records: ak.Array, sizes: Mapping[str, npt.NDArr
 
 
 def _impossible(
-    part: str, records: ak.Array, sizes: Mapping[str, npt.NDArray[np.int64]]
+    part: str, records: ak.Array, sizes: Mapping[str, Index]
 ) -> Iterator[tuple[str, npt.NDArray[Any], Mask, str]]:
     """Column, values, mask of the impossible ones and the expectation, for each check that finds some."""
     columns, counts = jagged.columns(records), jagged.count(records)
@@ -318,7 +316,7 @@ def _impossible(
 
 
 def _checks(
-    field: Field, values: npt.NDArray[Any], counts: npt.NDArray[np.int64], sizes: Mapping[str, npt.NDArray[np.int64]]
+    field: Field, values: npt.NDArray[Any], counts: Index, sizes: Mapping[str, Index]
 ) -> list[tuple[Mask, str]]:
     """Masks of impossible values with the expectation; most often none, as the smallest and largest value show."""
     if not len(values) or (field.points_to and field.points_to not in sizes):

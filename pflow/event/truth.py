@@ -39,6 +39,7 @@ from pflow.errors import check_choice
 from pflow.event import jagged
 from pflow.event.events import Events, ImplausibleWarning
 from pflow.event.links import Links, largest_weight
+from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.pdg import is_invisible
 
 RULES = ("calo", "stable", "entering")
@@ -53,10 +54,6 @@ MIN_VISIBLE_ENERGY = 0.1
 """Smallest energy in hits, GeV, that makes a particle visible under ``stable``."""
 MIN_VISIBLE_FRACTION = 0.05
 """Smallest fraction of its energy in hits that makes a particle visible under ``stable``."""
-
-Index = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -73,7 +70,7 @@ class Targets:
     rule: str
     counts: Index
     chosen: Index
-    final: npt.NDArray[np.bool_]
+    final: Mask
     truth: ak.Array
     added: Mapping[str, npt.NDArray[Any]]
     hits: Links

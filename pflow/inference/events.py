@@ -37,11 +37,10 @@ from pflow.event.scales import SampleScales, first_events, problems
 from pflow.io.detect import geometry_fits
 from pflow.io.open import Files, read_events
 from pflow.model.api import DecodingConfig, GeneratedParticles
+from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Calorimeter, Detector
 from pflow.tokens.encode import kept_hits
 from pflow.tokens.tokens import ParticleTokens, Tokens
-
-Index = npt.NDArray[np.int64]
 
 BATCH_SIZE, GPU_BATCH_SIZE = 32, 256
 """Default number of events in a batch; small kernels cost a GPU as much as large ones."""
@@ -110,7 +109,7 @@ class Engine:
             collector.add(order[part], self.generate(padder.batch(order[part])))
         return collector
 
-    def run(self, encoded: Tokens, events: Events) -> tuple[Reconstruction, npt.NDArray[np.bool_]]:
+    def run(self, encoded: Tokens, events: Events) -> tuple[Reconstruction, Mask]:
         """The particles of the events that were encoded, and bool [event], whether their numbers are not finite."""
         collector, model = self.collect(encoded), self.model
         particles = collector.tokens()
@@ -330,7 +329,7 @@ def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> Reconstr
     return dataclasses.replace(reconstruction, flags=flags)
 
 
-def warn_of_tracks(momentum: npt.NDArray[np.float64], flagged: Mapping[str, int], n_events: int, where: str) -> None:
+def warn_of_tracks(momentum: Floats, flagged: Mapping[str, int], n_events: int, where: str) -> None:
     """Warn where most of `n_events` have a flag for tracks that are in no particle, or in neutral ones.
 
     `momentum` as of `Reconstruction.track_momentum`, summed over the events [3], GeV; `flagged` as of `count_flags`.
@@ -382,7 +381,7 @@ def with_detector(events: Events, detector: Detector) -> Events:
 
 
 def finite_events(
-    reconstruction: Reconstruction, not_finite: npt.NDArray[np.bool_], events: Events, model: str, on_error: str
+    reconstruction: Reconstruction, not_finite: Mask, events: Events, model: str, on_error: str
 ) -> Reconstruction:
     """Remove the particles of the events `not_finite`, bool [event], for which the model gave NaN or infinity."""
     errors = [

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import awkward as ak
 import numpy as np
-import numpy.typing as npt
 
 from pflow.checkpoint.format import fitting_models, read_header
 from pflow.checkpoint.load import TrainedModel, load_model
@@ -50,6 +49,7 @@ from pflow.io.checks import Expected
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import EventFile, matching
 from pflow.io.particles_root import FORMATS, NOTE, RecoWriter
+from pflow.physics.arrays import Floats
 from pflow.physics.detector import Detector
 
 SUFFIXES = (".root", ".h5", ".hdf5", ".edm4hep")
@@ -67,7 +67,7 @@ class Summary:
     n_particles: int = 0
     n_left_out: int = 0
     """Events with single hits or tracks that could not be used; flagged ``UNUSABLE_HITS``, ``UNUSABLE_TRACKS``."""
-    track_momentum: npt.NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.zeros(3))
+    track_momentum: Floats = dataclasses.field(default_factory=lambda: np.zeros(3))
     """Sums over tracks: all, in neutral particles, unused (`Reconstruction.track_momentum`) [3], GeV."""
     flagged: Counter[str] = dataclasses.field(default_factory=Counter)
     """Events with each flag, by its name."""

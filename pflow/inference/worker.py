@@ -17,8 +17,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from pflow.checkpoint.load import TrainedModel, load_model
@@ -29,6 +27,7 @@ from pflow.event.particles import Reconstruction
 from pflow.inference.events import BATCH_SIZE, Engine, reconstruct_valid, usable_events, with_detector
 from pflow.io.open import EventFile
 from pflow.io.particles_root import count_entries, read_provenance
+from pflow.physics.arrays import Floats
 from pflow.physics.detector import Detector
 from pflow.version import VERSION, versions
 
@@ -52,7 +51,7 @@ class ChunkResult:
     """Particles of a chunk, the momentum of its tracks (`Reconstruction.track_momentum`), the warnings on the way."""
 
     reconstruction: Reconstruction
-    track_momentum: npt.NDArray[np.float64]  # [3], summed over the events, GeV
+    track_momentum: Floats  # [3], summed over the events, GeV
     warnings: tuple[Warning, ...]
 
 

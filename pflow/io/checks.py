@@ -21,6 +21,7 @@ from pflow.event.links import Links
 from pflow.event.scales import MIN_TRACKS, MOST_TRACKS, Check, Entries, SampleScales
 from pflow.event.schema import MAX_LENGTH
 from pflow.event.truth import STABLE_STATUS, Targets, select_targets, unknown_status
+from pflow.physics.arrays import Floats, Mask
 from pflow.physics.calorimeter_shape import distance_to_sides, fraction_on_layers, layers_by_position
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import is_invisible, masses
@@ -78,7 +79,7 @@ class Subject:
         return tuple(chosen.get("stable_status", STABLE_STATUS))
 
     @functools.cached_property
-    def hit_energy(self) -> npt.NDArray[np.float64]:
+    def hit_energy(self) -> Floats:
         """Energy of each hit, GeV, [hit]."""
         return jagged.columns(self.events.hits)["energy"].astype(np.float64)
 
@@ -297,7 +298,7 @@ def check_layers(subject: Subject) -> Iterator[Check]:
         yield Check("layers", not wrong, text if wrong else "layers follow the depth of the hits")
 
 
-def _correlation(depth: npt.NDArray[np.float64], layer: npt.NDArray[Any]) -> float:
+def _correlation(depth: Floats, layer: npt.NDArray[Any]) -> float:
     """Correlation of depth and layer; 1 if all depths are equal, 0 if only the layers are."""
     if not np.ptp(depth) or not np.ptp(layer):
         return float(not np.ptp(depth))
@@ -327,7 +328,7 @@ def check_links(subject: Subject) -> Iterator[Check]:
     yield Check("links", not lost, "; ".join(lost) or "hits and tracks are linked to particles")
 
 
-def _linked(events: Events, part: str) -> npt.NDArray[np.bool_]:
+def _linked(events: Events, part: str) -> Mask:
     """Which hits or tracks have a link to a particle."""
     counts = jagged.count(getattr(events, part))
     links = Links.of(getattr(events, {"hits": "hit_links", "tracks": "track_links"}[part]), len(counts))

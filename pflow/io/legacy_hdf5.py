@@ -30,14 +30,12 @@ from pflow.errors import ConfigError, InputError, reading
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.schema import make_hits, make_links, make_tracks, make_truth
+from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Detector, load_detector
 from pflow.physics.kinematics import momentum_at_perigee
 
 FEATURES = ("edep", "x", "y", "z", "time", "track", "charge", "px", "py", "pz")  # columns of the group ``feature``
 LABELS = ("hitid", "mcid", "pdg", "charge", "mass", "px", "py", "pz", "status")  # columns of the group ``label``
-
-Rows = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 
 class LegacyReader:
@@ -85,7 +83,7 @@ class LegacyReader:
         event = jagged.event_index(counts)
         track = column["track"] > 0.5
 
-        def by_event(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> ak.Array:
+        def by_event(values: npt.NDArray[Any], mask: Mask) -> ak.Array:
             return ak.unflatten(values[mask], np.bincount(event[mask], minlength=len(counts)))
 
         subdetector = subdetectors(column["x"], column["y"], column["z"], self.detector)
@@ -130,7 +128,7 @@ class LegacyReader:
             **{f"calo_{name}": at_calo[name] for name in ("x", "y", "z", "px", "py", "pz")},
         )
 
-    def _truth(self, label: Mapping[str, Rows], event: Index, counts: Index, start: int) -> tuple[ak.Array, Index]:
+    def _truth(self, label: Mapping[str, Floats], event: Index, counts: Index, start: int) -> tuple[ak.Array, Index]:
         """Truth particles [event, particle], and the particle of each row (index in its event, -1 none)."""
         for name in ("mcid", "pdg"):
             wrong = np.flatnonzero(label[name] != np.rint(label[name]))  # NaN too
@@ -210,7 +208,7 @@ class _Table:
             message = f"the offsets do not fit: expected {length + 1} that rise up to at most {rows} rows"
             raise InputError(message, **self._where)
 
-    def rows(self, start: int, stop: int) -> Rows:
+    def rows(self, start: int, stop: int) -> Floats:
         """Rows of the events `start` to `stop` (exclusive), float64 [row, column]."""
         first, last = (int(self.offsets[event]) * self._width for event in (start, stop))
         with reading(f"events up to {stop} cannot be read, damaged file", entry=start, **self._where):

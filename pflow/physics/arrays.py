@@ -1,4 +1,4 @@
-"""Array functions for formulas that take NumPy arrays and torch tensors."""
+"""Types of arrays, and array functions for formulas that take NumPy arrays and torch tensors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+Index = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
 
 def namespace(values: Any) -> Any:

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pflow.physics.arrays import namespace
+from pflow.physics.arrays import Floats, Index, namespace
 
-Floats = npt.NDArray[np.float64]
 Layers = npt.NDArray[Any]
 
 TOLERANCE = 0.5
@@ -104,7 +103,7 @@ def fraction_on_layers(distance: Floats, layer: Layers | None = None) -> float:
     return float(np.mean(near & (counts[group] > 1)))
 
 
-def layers_by_position(distance: Floats) -> npt.NDArray[np.int64]:
+def layers_by_position(distance: Floats) -> Index:
     """Layer of each hit, from 0 at the smallest distance; a gap of more than `TOLERANCE` starts a layer.
 
     >>> layers_by_position(np.array([15.0, 10.1, 20.0, 10.0])).tolist()

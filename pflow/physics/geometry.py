@@ -14,14 +14,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from pflow.errors import ConfigError
-from pflow.physics.arrays import constant, namespace
+from pflow.physics.arrays import Floats, Index, constant, namespace
 from pflow.physics.calorimeter_shape import distance_to_sides
 from pflow.physics.detector import KINDS, Calorimeter, Detector
-
-Floats = npt.NDArray[np.float64]
 
 FAR = 1e9
 """Distance of a missing face of a calorimeter, mm: no hit is behind it."""
@@ -194,7 +191,7 @@ def measures(*detectors: Detector) -> dict[str, tuple[float, float]]:
     return {name: (min(numbers), max(numbers)) for name, numbers in values.items() if numbers}
 
 
-def kind_index(detector: Detector) -> npt.NDArray[np.int64]:
+def kind_index(detector: Detector) -> Index:
     """Index of each calorimeter's kind in `pflow.physics.detector.KINDS`, int64 [R]."""
     return np.array([KINDS.index(calorimeter.kind) for calorimeter in detector.calorimeters])
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pflow.physics.arrays import constant, double, namespace
+from pflow.physics.arrays import Floats, constant, double, namespace
 from pflow.physics.detector import Detector
 
 GEV_PER_TESLA_MM = 0.299792458e-3
@@ -24,7 +24,6 @@ The lower triangle, row by row, as in edm4hep::ReconstructedParticle::covMatrix:
 i (i + 1) / 2 + j (edm4hep.yaml, utils/cov_matrix_utils.h, edm4hep::FourMomCoords)."""
 
 Array = npt.NDArray[np.floating[Any]]
-Float = npt.NDArray[np.float64]
 
 
 def energy(px: Array, py: Array, pz: Array, mass: Array) -> Array:
@@ -157,7 +156,7 @@ def four_momentum_covariance(energy: Any, mass: Any, direction: Any, energy_sigm
 
 def propagate(
     start: npt.ArrayLike, momentum: npt.ArrayLike, charge: npt.ArrayLike, length: npt.ArrayLike, *, b_field: float
-) -> tuple[Float, Float]:
+) -> tuple[Floats, Floats]:
     """Position [n, P, 3], mm, and unit direction [n, P, 3] of particles after path lengths [n, P], mm; float64.
 
     `start` and `momentum` [n, 3] at length 0, mm and GeV; charges [n], e, NaN counts as 0; field along z, T. A particle
@@ -185,7 +184,7 @@ def length_to_cylinder(
     radius: float,
     half_length: float,
     max_turns: float,
-) -> Float:
+) -> Floats:
     """Path length [n], mm, to the surface of a cylinder around the z axis, of particles as for `propagate`.
 
     With the start x, the unit direction n and lambda = (2 / kappa) tan(kappa l / 2), which is l for a straight path,
@@ -218,7 +217,7 @@ def length_to_prism(
     apothem: float,
     half_length: float,
     sides: int,
-) -> Float:
+) -> Floats:
     """Path length [n], mm, of charged particles to a regular prism around the z axis, the shape of calorimeter barrels.
 
     The path of `propagate` turns by kappa l on a circle with centre c and radius R. At the angle a on the circle it
@@ -245,7 +244,9 @@ def length_to_prism(
     return np.where(inside & n.any(axis=1), length, 0.0)
 
 
-def follow_to_calorimeter(position: Float, momentum: Float, charge: Float, detector: Detector) -> tuple[Float, Float]:
+def follow_to_calorimeter(
+    position: Floats, momentum: Floats, charge: Floats, detector: Detector
+) -> tuple[Floats, Floats]:
     """Position, mm, and momentum, GeV, [track, 3] at the entry into the calorimeter; NaN for a track without entry."""
     helix = (position, momentum, charge)
     sides = None if detector.truth_tracks is None else detector.truth_tracks.sides
@@ -261,7 +262,7 @@ def follow_to_calorimeter(position: Float, momentum: Float, charge: Float, detec
 
 def _track(
     start: npt.ArrayLike, momentum: npt.ArrayLike, charge: npt.ArrayLike, b_field: float
-) -> tuple[Float, Float, Float]:
+) -> tuple[Floats, Floats, Floats]:
     """Start [n, 3], unit direction [n, 3] (null without momentum) and curvature kappa [n]."""
     x, p = (np.asarray(vectors, dtype=np.float64).reshape(-1, 3) for vectors in (start, momentum))
     q = np.nan_to_num(np.asarray(charge, dtype=np.float64).reshape(-1))

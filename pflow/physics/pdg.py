@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from particle import PDGID, InvalidParticle, Particle, ParticleNotFound
 
+from pflow.physics.arrays import Floats, Index, Mask
+
 CLASSES = ("charged_hadron", "neutral_hadron", "photon", "electron", "muon")
 """Particle-flow classes, in the order of their class index."""
 
@@ -88,21 +90,21 @@ def charges(pdg: npt.ArrayLike) -> npt.NDArray[np.float32]:
     return _lookup(charge_of, pdg, np.float32)
 
 
-def known_charges(pdg: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def known_charges(pdg: npt.ArrayLike) -> Floats:
     """Charges in e of an array of PDG codes, same shape, float64; NaN for codes that are in no table."""
     return _lookup(_known_charge, pdg, np.float64)
 
 
-def masses(pdg: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def masses(pdg: npt.ArrayLike) -> Floats:
     """Masses in GeV of an array of PDG codes, same shape, float64."""
     return _lookup(mass_of, pdg, np.float64)
 
 
-def class_index(pdg: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def class_index(pdg: npt.ArrayLike) -> Index:
     """Index into `CLASSES` of each PDG code, same shape, int64."""
     return _lookup(lambda code: CLASSES.index(class_of(code)), pdg, np.int64)
 
 
-def is_invisible(pdg: npt.ArrayLike, more: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
+def is_invisible(pdg: npt.ArrayLike, more: Sequence[int] = ()) -> Mask:
     """True for each code of `INVISIBLE` or of `more`, or of the antiparticle, same shape."""
     return np.isin(np.abs(np.asarray(pdg)), (*INVISIBLE, *more))

@@ -18,14 +18,11 @@ from pflow.event.links import Links
 from pflow.event.merge_hits import merge_hits
 from pflow.event.schema import PXYZ, XYZ
 from pflow.event.truth import Targets, select_targets
-from pflow.physics.arrays import double, namespace, single
+from pflow.physics.arrays import Floats, Index, Mask, double, namespace, single
 from pflow.physics.kinematics import unit_vector
 from pflow.tokens.features import FEATURES, Normaliser, columns_of, feature_columns, kind_and_depth
 from pflow.tokens.tokens import PARTS, TokenConfig, Tokens
 from pflow.tokens.vocab import PdgVocabulary, charge_index
-
-Index = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 def select_hits(events: Events, config: TokenConfig) -> Events:
@@ -120,7 +117,7 @@ class _Selection(NamedTuple):
     tokens: Events
     is_kept: Mask
     token: Index
-    measured: tuple[Index, npt.NDArray[np.float64]] | None
+    measured: tuple[Index, Floats] | None
 
 
 def _select(events: Events, config: TokenConfig, with_time: bool = True) -> _Selection:
@@ -180,7 +177,7 @@ def make_readout(
     token: Index,
     use_tracks: bool,
     targets: Targets | None,
-    measured: tuple[Index, npt.NDArray[np.float64]] | None = None,
+    measured: tuple[Index, Floats] | None = None,
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Index]]:
     """The arrays of the readout of all events, and their offsets, as of `pflow.tokens.tokens.Tokens`.
 

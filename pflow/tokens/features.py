@@ -16,7 +16,7 @@ from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.schema import PXYZ, XYZ
-from pflow.physics.arrays import constant, double, namespace
+from pflow.physics.arrays import Floats, Mask, constant, double, namespace
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import Depths, Geometry, kind_index
 from pflow.physics.kinematics import impact_parameters
@@ -24,7 +24,6 @@ from pflow.physics.kinematics import impact_parameters
 Values = Any
 """An array of NumPy, or where a graph is traced a tensor of torch; float64."""
 
-Floats = npt.NDArray[np.float64]
 Columns = dict[str, Any]
 Compute = Callable[[Columns, Detector], Values]
 
@@ -286,7 +285,7 @@ def feature_transforms(part: str, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(feature.transform for feature in _lookup(part, names))
 
 
-def feature_matrix(events: Events, part: str, names: Sequence[str]) -> npt.NDArray[np.float64]:
+def feature_matrix(events: Events, part: str, names: Sequence[str]) -> Floats:
     """Physical values of the named features side by side, float64 [N, F]; see `feature_columns`."""
     return np.stack(feature_columns(events, part, names), axis=1)
 
@@ -297,7 +296,7 @@ def missing_part(events: Events, part: str) -> InputError:
     return events.error(f"the model reads {part.replace('_', ' ')} and the file holds none{remedy}", field=part)
 
 
-def unknown_values(events: Events, part: str, known: npt.NDArray[np.bool_], *, field: str) -> InputError:
+def unknown_values(events: Events, part: str, known: Mask, *, field: str) -> InputError:
     """The error of events in which the model reads a `field` that is not `known`, bool [N], in objects of a part."""
     records = getattr(events, part)
     event = jagged.event_index(jagged.count(records))
@@ -322,7 +321,7 @@ def columns_of(events: Events, part: str) -> Columns:
     return columns
 
 
-def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[npt.NDArray[np.float64]]:
+def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Floats]:
     """Named features of all objects of a part, float64 [N]; InputError if the part is missing or one is not finite."""
     if getattr(events, part) is None:
         raise missing_part(events, part)
@@ -374,7 +373,7 @@ class Normaliser:
             centred /= std
             yield centred
 
-    def invert(self, normalised: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    def invert(self, normalised: npt.ArrayLike) -> Floats:
         """Physical values, float64 [N, F], from normalised ones: the inverse of `apply` above the floor of log10."""
         columns = _columns(normalised, len(self.names)) * self.std + self.mean
         for i, transform in enumerate(self.transforms):
@@ -433,7 +432,7 @@ class Moments:
         )
 
 
-def _columns(values: npt.ArrayLike, n_features: int) -> npt.NDArray[np.float64]:
+def _columns(values: npt.ArrayLike, n_features: int) -> Floats:
     """A copy of the values, float64 [N, F]."""
     columns = np.array(values, dtype=np.float64)
     if columns.ndim != 2 or columns.shape[1] != n_features:
@@ -441,7 +440,7 @@ def _columns(values: npt.ArrayLike, n_features: int) -> npt.NDArray[np.float64]:
     return columns
 
 
-def _transform(values: npt.ArrayLike, transforms: Sequence[str]) -> npt.NDArray[np.float64]:
+def _transform(values: npt.ArrayLike, transforms: Sequence[str]) -> Floats:
     columns = _columns(values, len(transforms))
     for i, transform in enumerate(transforms):
         if transform == "log10":

@@ -13,14 +13,12 @@ from pflow.errors import ConfigError, check_choice
 from pflow.event import jagged
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_particles
-from pflow.physics.arrays import constant, double, namespace
+from pflow.physics.arrays import Floats, constant, double, namespace
 from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.physics.pdg import CLASSES, charges, class_index, masses
 from pflow.tokens.features import Normaliser
 from pflow.tokens.tokens import ParticleTokens
 from pflow.tokens.vocab import CHARGES, PdgVocabulary
-
-Floats = npt.NDArray[np.float64]
 
 REST_MOMENTUM = 1e-3
 """Momentum over mass of a particle whose predicted energy is below its mass; keeps its direction."""

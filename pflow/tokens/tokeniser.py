@@ -15,6 +15,7 @@ from pflow.event import jagged
 from pflow.event.events import Events, without_refused
 from pflow.event.particles import Reconstruction
 from pflow.event.scales import SampleScales
+from pflow.physics.arrays import Floats
 from pflow.physics.detector import KINDS, Detector
 from pflow.physics.geometry import Geometry
 from pflow.physics.pdg import charges, masses
@@ -43,7 +44,7 @@ class Statistics:
         With `on_error` ``skip``, events without the values of a feature are left out, with a warning.
         """
 
-        def measured(some: Events) -> tuple[Any, dict[str, npt.NDArray[np.float64]]]:
+        def measured(some: Events) -> tuple[Any, dict[str, Floats]]:
             particles = jagged.columns(target_particles(some, config))
             selected = select_hits(some, config)
             parts = [part for part in PARTS if config.features(part)]

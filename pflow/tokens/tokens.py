@@ -16,6 +16,7 @@ from pflow.event import jagged
 from pflow.event.events import event_rows
 from pflow.event.merge_hits import Merge
 from pflow.event.truth import RULES, STABLE_STATUS
+from pflow.physics.arrays import Index, Mask
 from pflow.tokens.features import feature_transforms
 
 HIT_FEATURES = ("log_energy", "x", "y", "z")
@@ -87,8 +88,6 @@ def _field(part: str) -> str:
     return f"{part.removesuffix('s')}_features"
 
 
-Ints = npt.NDArray[np.int64]
-
 OFFSETS = {
     **{name: name for name in ("hits", "tracks", "tracker_hits")},
     **dict.fromkeys(("charge", "pdg", "energy", "direction"), "target"),
@@ -130,9 +129,9 @@ class Tokens:
     """
 
     arrays: Mapping[str, npt.NDArray[Any]]
-    offsets: dict[str, Ints]
-    event: Ints
-    entry: Ints
+    offsets: dict[str, Index]
+    event: Index
+    entry: Index
     path: str
     unknown: Counter[int]
 
@@ -144,8 +143,8 @@ class Tokens:
         which = event_rows(which, len(self))
         rows = np.arange(len(self))[which]
         consecutive = isinstance(which, slice) and which.step in (None, 1)
-        chosen: dict[str, slice | Ints] = {}
-        offsets: dict[str, Ints] = {}
+        chosen: dict[str, slice | Index] = {}
+        offsets: dict[str, Index] = {}
         for name, bounds in self.offsets.items():
             begin, counts = bounds[rows], bounds[rows + 1] - bounds[rows]
             offsets[name] = jagged.offsets(counts)
@@ -158,7 +157,7 @@ class Tokens:
         return dataclasses.replace(self, arrays=arrays, offsets=offsets, event=self.event[rows], entry=self.entry[rows])
 
     @property
-    def n_source(self) -> Ints:
+    def n_source(self) -> Index:
         """Number of source tokens of all types of each event, int64 [event]."""
         counts = [np.diff(self.offsets[part]) for part in PARTS if part in self.offsets]
         return np.asarray(np.sum(counts, axis=0))
@@ -179,7 +178,7 @@ class ParticleTokens:
     existence : float [N], probability that the particle exists; None: not known, or energies include it
     """
 
-    counts: Ints
+    counts: Index
     charge: npt.NDArray[np.integer[Any]]
     pdg: npt.NDArray[np.integer[Any]]
     energy: npt.NDArray[np.floating[Any]]
@@ -188,10 +187,10 @@ class ParticleTokens:
     pdg_probability: npt.NDArray[np.floating[Any]] | None = None
     energy_sigma: npt.NDArray[np.floating[Any]] | None = None
     direction_sigma: npt.NDArray[np.floating[Any]] | None = None
-    by_track: npt.NDArray[np.bool_] | None = None
+    by_track: Mask | None = None
     existence: npt.NDArray[np.floating[Any]] | None = None
 
-    def finite(self) -> npt.NDArray[np.bool_]:
+    def finite(self) -> Mask:
         """Whether all numbers of each event's particles are finite, bool [B]."""
         names = ("energy", "direction", "score", "pdg_probability", "energy_sigma", "direction_sigma", "existence")
         finite = [np.isfinite(values) for name in names if (values := getattr(self, name)) is not None]

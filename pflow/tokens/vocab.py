@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError
+from pflow.physics.arrays import Index, Mask
 from pflow.physics.pdg import CLASS_PDG, CLASSES, class_index, class_of
 
 CHARGES = (-1, 0, 1)
@@ -24,8 +25,6 @@ NEXT_CLASS = {
 }
 """Which classes replace one that is not in the training files, in this order: first those with the same charge (0 or
 not), then those with the most similar showers."""
-
-Index = npt.NDArray[np.int64]
 
 
 def charge_index(charge: npt.ArrayLike) -> Index:
@@ -67,7 +66,7 @@ class PdgVocabulary:
     def __len__(self) -> int:
         return len(self.codes)
 
-    def encode(self, pdg: npt.ArrayLike) -> tuple[Index, npt.NDArray[np.bool_]]:
+    def encode(self, pdg: npt.ArrayLike) -> tuple[Index, Mask]:
         """Index of each code's |PDG|, and whether the code is unknown and was replaced; both of its shape."""
         absolute = np.abs(np.asarray(pdg, dtype=np.int64))
         codes = np.array(self.codes, dtype=np.int64)

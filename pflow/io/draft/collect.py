@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pflow.event import jagged
 from pflow.io.edm4hep.collections import Collection, count_objects, link_pairs, list_collections
 from pflow.io.edm4hep.podio import PodioFile
+from pflow.physics.arrays import Floats
 from pflow.physics.calorimeter_shape import (
     MIN_ON_LAYERS,
     barrel_shape,
@@ -65,9 +66,9 @@ class HitSample:
     name: str
     simulated: bool  # edm4hep::SimCalorimeterHit
     cell: npt.NDArray[Any]  # event and cell id, `CELL` [hit]
-    position: npt.NDArray[np.float64]  # [hit, 3], mm
-    energy: npt.NDArray[np.float64]  # [hit], GeV
-    time: npt.NDArray[np.float64]  # [hit], ns; NaN where unknown
+    position: Floats  # [hit, 3], mm
+    energy: Floats  # [hit], GeV
+    time: Floats  # [hit], ns; NaN where unknown
     layer: npt.NDArray[np.int32] | None  # [hit]; None if the file does not say how cell ids are made
     codes: tuple[int, ...]  # different values of the member ``type``
 
@@ -75,7 +76,7 @@ class HitSample:
         return len(self.cell)
 
     @property
-    def radius(self) -> npt.NDArray[np.float64]:
+    def radius(self) -> Floats:
         """Distance from the z axis, mm."""
         return np.asarray(np.hypot(self.position[:, 0], self.position[:, 1]))
 

@@ -18,6 +18,7 @@ from pflow.io.draft.collect import Group, HitSample, join_samples
 from pflow.io.edm4hep.podio import PodioFile, relation
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.simulated import BY_SECONDARY, read_contributions, time_after_flight
+from pflow.physics.arrays import Floats, Mask
 from pflow.physics.calorimeter_shape import (
     MIN_ON_LAYERS,
     BarrelShape,
@@ -32,8 +33,6 @@ from pflow.physics.calorimeter_shape import (
 )
 from pflow.physics.detector import Detector
 from pflow.physics.kinematics import GEV_PER_TESLA_MM
-
-Floats = npt.NDArray[np.float64]
 
 OUTLIERS = 0.005  # fraction of hits that may lie outside a calorimeter without visible layers
 
@@ -107,7 +106,7 @@ def measure_extent(groups: Sequence[Group], region: str) -> Extent | None:
     return Extent(sample=sample, layer=layer if on_layers else None, range=distances, on_layers=on_layers, shape=shape)
 
 
-def on_real_layers(distance: Floats) -> npt.NDArray[np.bool_]:
+def on_real_layers(distance: Floats) -> Mask:
     """Which hits, at distances [N] from the axis or plane, are on layers that many others are on, too."""
     layer = layers_by_position(distance)
     counts = np.bincount(layer)

@@ -30,6 +30,7 @@ from pflow.io.edm4hep.data_model import (
 )
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.rntuple import make_rntuple
+from pflow.physics.arrays import Index
 
 PODIO_VERSION = (1, 7, 0)  # version of podio whose layout is written
 
@@ -44,7 +45,7 @@ PARAMETER_TYPES: dict[str, Any] = {"Int": np.int32, "Float": np.float32, "Double
 class Filled:
     """Content of one field in consecutive frames: int64 [frame] `counts` of objects, and their members by path."""
 
-    counts: npt.NDArray[np.int64]
+    counts: Index
     columns: Mapping[str, npt.NDArray[Any]]
 
 

@@ -30,8 +30,7 @@ from pflow.errors import InputError, nearest, reading
 from pflow.event import jagged
 from pflow.io.edm4hep.data_model import CollectionInfo, collection_id
 from pflow.io.root import Columns, EventWeights, is_rntuple, open_root, open_tree, tree_names
-
-Ints = npt.NDArray[np.int64]
+from pflow.physics.arrays import Index
 
 LAYER_NAMES = ("layer", "K-1")  # names of the layer's field in DD4hep and in older ILD encodings
 MAX_METADATA = 10  # entries of a tree of metadata that are compared: merged files have one of each file
@@ -123,7 +122,7 @@ class PodioFile:
         except ValueError as error:
             raise InputError(f"cell encoding: {error}", file=self.path, field=collection) from error
 
-    def names(self, collection_ids: Ints) -> list[str]:
+    def names(self, collection_ids: Index) -> list[str]:
         """Sorted names of the collections of these ids; an `InputError` without a table if none is known."""
         ids = np.unique(_unsigned(collection_ids))
         known = sorted(self.ids[int(number)] for number in ids if int(number) in self.ids)
@@ -136,7 +135,7 @@ class PodioFile:
             )
         return known
 
-    def references(self, branch: str, start: int, stop: int, *, of: Ints | None = None) -> tuple[Ints, Ints, Ints]:
+    def references(self, branch: str, start: int, stop: int, *, of: Index | None = None) -> tuple[Index, Index, Index]:
         """Counts [event] and, of all events, collection ids and indices [reference] of a branch of references.
 
         `of`, int64 [event]: number of objects, which must have one reference each.
@@ -150,7 +149,7 @@ class PodioFile:
             raise InputError(message, file=self.path, entry=start + event, field=branch)
         return counts, jagged.flat(ids, np.int64), jagged.flat(index, np.int64)
 
-    def event_numbers(self, start: int, stop: int) -> Ints:
+    def event_numbers(self, start: int, stop: int) -> Index:
         """Event number of each entry, int64; the entry itself where there is no event header."""
         entries = np.arange(start, stop, dtype=np.int64)
         if said := self._weights.read(start, stop):
@@ -327,11 +326,13 @@ class Joined:
     def __init__(self, names: Sequence[str], counts: npt.ArrayLike, chosen: Sequence[ak.Array | None] = ()) -> None:
         self.names = tuple(names)
         self.chosen = chosen or [None] * len(self.names)
-        self.counts: Ints = np.asarray(counts, dtype=np.int64)
-        self.totals: Ints = self.counts.sum(axis=0)
-        self.offsets: Ints = np.cumsum(self.counts, axis=0) - self.counts
+        self.counts: Index = np.asarray(counts, dtype=np.int64)
+        self.totals: Index = self.counts.sum(axis=0)
+        self.offsets: Index = np.cumsum(self.counts, axis=0) - self.counts
 
-    def resolve(self, file: PodioFile, collection_id: Ints, index: Ints, event: Ints) -> tuple[Ints, npt.NDArray[Any]]:
+    def resolve(
+        self, file: PodioFile, collection_id: Index, index: Index, event: Index
+    ) -> tuple[Index, npt.NDArray[Any]]:
         """Index in the joined list that each reference points to, and whether it points to one of these collections.
 
         Takes collection ids of the file, indices and events, integers [reference]. The index, int64 [reference], is -1
@@ -362,7 +363,7 @@ class Joined:
         return joined, known
 
 
-def expand(begin: ak.Array, end: ak.Array, sizes: Ints) -> tuple[Ints, Ints]:
+def expand(begin: ak.Array, end: ak.Array, sizes: Index) -> tuple[Index, Index]:
     """Follow one-to-many relations: each object, [event, object], has a range of another list of its event.
 
     `sizes`, int64 [event], are the lengths of that list. Returns int64 [member]: the object, and the member, both
@@ -375,6 +376,6 @@ def expand(begin: ak.Array, end: ak.Array, sizes: Ints) -> tuple[Ints, Ints]:
     return object_index, (jagged.offsets(sizes)[event] + first)[object_index] + jagged.local_index(counts)
 
 
-def _unsigned(collection_id: npt.NDArray[Any]) -> Ints:
+def _unsigned(collection_id: npt.NDArray[Any]) -> Index:
     """Collection ids, 32-bit hashes that some files hold signed, as non-negative int64."""
     return np.asarray(collection_id).astype(np.int64) & 0xFFFFFFFF

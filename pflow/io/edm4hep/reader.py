@@ -32,6 +32,7 @@ from pflow.io.edm4hep.simulated import (
     read_contributions,
 )
 from pflow.physics import kinematics
+from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Calorimeter, Detector, TruthTracking
 from pflow.physics.kinematics import follow_to_calorimeter
 from pflow.physics.pdg import known_charges
@@ -59,8 +60,6 @@ TRUTH_MEMBERS = {
 STATE = ("D0", "Z0", "phi", "omega", "tanLambda", "referencePoint.x", "referencePoint.y", "referencePoint.z")
 """Members of edm4hep::TrackState that are read."""
 
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 MAX_LINKED = 10  # entries that are read to find the targets of links
 
@@ -86,12 +85,12 @@ class HitOrigins:
 
     ids: npt.NDArray[np.uint32]
     """[collection]: ids of the collections that the hits of every event come from, in this order."""
-    counts: Ints  # [collection, event]: hits from each
+    counts: Index  # [collection, event]: hits from each
     index: npt.NDArray[np.int32]  # [hit]: index in its collection
     cell_id: npt.NDArray[np.uint64]  # [hit]: cell id, 0 unknown
 
     @property
-    def slot(self) -> Ints:
+    def slot(self) -> Index:
         """int64 [hit]: which of the collections each hit is from."""
         n_collections, n_events = self.counts.shape
         return np.repeat(np.tile(np.arange(n_collections), n_events), self.counts.T.ravel())
@@ -229,7 +228,7 @@ class _Range:
     def get(self, collection: str, *members: str) -> ak.Array:
         return self.file.columns.get(collection, *members, start=self.start, stop=self.stop)
 
-    def references(self, branch: str, of: Ints | None = None) -> tuple[Ints, Ints, Ints]:
+    def references(self, branch: str, of: Index | None = None) -> tuple[Index, Index, Index]:
         return self.file.references(branch, self.start, self.stop, of=of)
 
     def events(self, truth: bool) -> Events:
@@ -342,7 +341,7 @@ class _Range:
         if cut and everything > LEAST_ENERGY:
             self.reader.notes["times"] = f"time windows cut energy, as if times were not in ns: {', '.join(cut)}"
 
-    def note_untracked(self, particles: ak.Array, n_layers: Ints, settings: TruthTracking) -> None:
+    def note_untracked(self, particles: ak.Array, n_layers: Index, settings: TruthTracking) -> None:
         """Note stable charged particles that cross the tracker and get no track, as where tracker hits are missing."""
         columns = jagged.columns(particles)
         pt = np.hypot(columns["px"], columns["py"])
@@ -462,7 +461,7 @@ class _Range:
             )
         return many
 
-    def states(self, collection: str) -> tuple[ak.Array, npt.NDArray[np.float64]]:
+    def states(self, collection: str) -> tuple[ak.Array, Floats]:
         """Locations [event, state] and parameters of all states of tracks: `STATE`, float64 [8, state]."""
         states = track_states(self.file.columns, collection)
         if states is None:
@@ -541,7 +540,7 @@ class _Range:
         self.note_unresolved(link, keep, both_ids, f"{' or '.join(sources.names)} to {' or '.join(truth.names)}")
         return Links.by_event(event[keep], source[keep], particle[keep], weight[keep], self.stop - self.start)
 
-    def note_unresolved(self, link: str, known: npt.NDArray[np.bool_], ids: Sequence[Ints], ends: str) -> None:
+    def note_unresolved(self, link: str, known: Mask, ids: Sequence[Index], ends: str) -> None:
         """Note a collection whose links all lead elsewhere, or many into collections that the file does not hold."""
         if not len(known) or known.mean() >= MOSTLY:
             return
@@ -620,13 +619,13 @@ def _only_simulated(file: PodioFile, detector: Detector) -> bool:
     return simulated and not digitised
 
 
-def _position(parameters: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _position(parameters: Floats) -> Floats:
     """Where states of tracks with parameters `STATE` [8, state] are, [3, state], mm."""
     d0, z0, phi, _, _, x, y, z = parameters
     return np.stack([x - d0 * np.sin(phi), y + d0 * np.cos(phi), z + z0])
 
 
-def _at_front(position: npt.NDArray[np.float64], detector: Detector) -> Mask:
+def _at_front(position: Floats, detector: Detector) -> Mask:
     """Whether points [3, N], mm, lie near the front face of the calorimeter."""
     radius, z = np.hypot(*position[:2]), np.abs(position[2])
     most = detector.ecal_outer_radius / detector.ecal_inner_radius / FRONT
@@ -635,7 +634,7 @@ def _at_front(position: npt.NDArray[np.float64], detector: Detector) -> Mask:
     return np.asarray(~inside & ~beyond)
 
 
-def _first_state(track: Ints, member: Ints, rank: Ints, n_tracks: int) -> Ints:
+def _first_state(track: Index, member: Index, rank: Index, n_tracks: int) -> Index:
     """State of lowest rank of each track, the first among equals; -1 for a track without any."""
     order = np.lexsort((member, rank, track))
     with_state, first = np.unique(track[order], return_index=True)

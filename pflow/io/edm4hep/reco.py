@@ -55,13 +55,12 @@ from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, collecti
 from pflow.io.edm4hep.frames import Filled
 from pflow.io.edm4hep.podio import PodioFile, expand, particle_columns
 from pflow.io.edm4hep.reader import AT_CALORIMETER, AT_IP, HitOrigins
+from pflow.physics.arrays import Index
 from pflow.physics.kinematics import track_from_momentum
 from pflow.physics.pdg import CLASSES, class_index
 from pflow.physics.showers import cluster_shape
 
 NO_OBJECT = -2  # index of a reference to nothing (podio, `ObjectID::invalid`); its collection id is 0
-
-Ints = npt.NDArray[np.int64]
 
 
 class RecoNames:
@@ -114,7 +113,7 @@ def reco_frames(
     hits: HitOrigins | None,
     track_id: int,
     mc_id: int | None,
-    track_index: Ints | None = None,
+    track_index: Index | None = None,
 ) -> dict[str, Filled]:
     """Content of the collections of a reconstruction, field by field, in consecutive events.
 
@@ -232,7 +231,7 @@ def _particles(
 
 
 def _clusters(
-    events: Events, n_particles: Ints, hits: Links, origins: HitOrigins | None, names: RecoNames
+    events: Events, n_particles: Index, hits: Links, origins: HitOrigins | None, names: RecoNames
 ) -> dict[str, Filled]:
     """Clusters of the particles that have hits, in their order."""
     n_events, n_calorimeters = len(events), len(events.detector.calorimeters)
@@ -291,7 +290,7 @@ def _particle_id(reconstruction: Reconstruction, names: RecoNames) -> dict[str, 
 
 
 def _mc_links(
-    events: Events, n_particles: Ints, hits: Links, tracks: Links, mc_id: int, names: RecoNames
+    events: Events, n_particles: Index, hits: Links, tracks: Links, mc_id: int, names: RecoNames
 ) -> dict[str, Filled]:
     """Links from particles to Monte Carlo particles: through hits, and through tracks where a particle has no hits."""
     n_true = np.zeros(len(events), np.int64) if events.truth is None else jagged.count(events.truth)
@@ -331,14 +330,14 @@ def _mc_links(
     }
 
 
-def ranges(name: str, n_members: npt.NDArray[Any], event: Ints, n_events: int) -> dict[str, Ints]:
+def ranges(name: str, n_members: npt.NDArray[Any], event: Index, n_events: int) -> dict[str, Index]:
     """Columns ``name_begin`` and ``name_end``: where each object's `n_members` [object] are in their event's list."""
     of_event = jagged.offsets(np.bincount(event, n_members, n_events).astype(np.int64))
     end = np.cumsum(n_members) - of_event[event]
     return {f"{name}_begin": end - n_members, f"{name}_end": end}
 
 
-def references(ids: Any, index: npt.NDArray[Any], counts: Ints) -> Filled:
+def references(ids: Any, index: npt.NDArray[Any], counts: Index) -> Filled:
     """References to objects, `counts` in each event; `ids` of their collections, one or int [reference]."""
     numbers = np.broadcast_to(np.asarray(ids, dtype=np.uint32), index.shape)
     return Filled(counts=counts, columns={"index": index, "collectionID": numbers})
@@ -386,14 +385,14 @@ class Edm4hepRecoReader:
             key = f"{self._names.particles}_{name}"
             return [frame.get("Int", {}).get(key, []) for frame in self._file.frame_parameters("events", start, stop)]
 
-        def check(field: str, lengths: Ints, expected: Ints, what: str) -> None:
+        def check(field: str, lengths: Index, expected: Index, what: str) -> None:
             wrong = np.flatnonzero(lengths != expected)
             if len(wrong):
                 number = int(wrong[0])
                 message = f"{lengths[number]} numbers, expected {expected[number]}: the {what}"
                 raise InputError(message, file=self._file.path, entry=start + number, field=field)
 
-        def links(source: Any, particle: Ints, weight: Any, event: Ints) -> ak.Array:
+        def links(source: Any, particle: Index, weight: Any, event: Index) -> ak.Array:
             local = particle - jagged.offsets(counts)[event]
             return Links.by_event(event, source, local, weight, len(counts)).records()
 

@@ -27,6 +27,7 @@ from pflow.event.links import Links
 from pflow.event.schema import make_tracks
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation
 from pflow.physics import kinematics
+from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Calorimeter, Detector, TruthTracking
 from pflow.physics.kinematics import follow_to_calorimeter
 
@@ -39,24 +40,21 @@ ROUNDING = 0.01
 BY_SECONDARY = 1 << 30
 """Bit of edm4hep::SimTrackerHit.quality: the hit is of a secondary that is not kept, though linked to its ancestor."""
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Contributions:
     """Contributions (edm4hep::CaloHitContribution) to the hits of a collection; arrays [contribution] but `counts`."""
 
-    counts: Ints  # [event]: hits of the collection
-    hit: Ints  # counted over all events
+    counts: Index  # [event]: hits of the collection
+    hit: Index  # counted over all events
     energy: Floats  # energy deposited, GeV
     time: Floats  # ns
-    event: Ints
-    particle_id: Ints
-    particle: Ints  # collection id and index of the Monte Carlo particle, both -1 where the file has none
+    event: Index
+    particle_id: Index
+    particle: Index  # collection id and index of the Monte Carlo particle, both -1 where the file has none
     absent: tuple[str, ...] = ()  # collections of contributions that the file does not hold
 
-    def of_kept(self, kept: npt.NDArray[np.bool_], counted: npt.NDArray[np.bool_]) -> Contributions:
+    def of_kept(self, kept: Mask, counted: Mask) -> Contributions:
         """The contributions `counted`, bool [contribution], to the hits `kept`, bool [hit]; renumbers these hits."""
         use = counted & kept[self.hit]
         return Contributions(
@@ -186,13 +184,13 @@ def time_after_flight(time: Floats, position: Floats) -> Floats:
     return np.asarray(time - np.linalg.norm(position, axis=1) / SPEED_OF_LIGHT + PROMPT_TIME)
 
 
-def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined, start: int, stop: int) -> Ints:
+def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined, start: int, stop: int) -> Index:
     """Number of tracker layers with a hit of each Monte Carlo particle's own, int64 [all particles of the entries].
 
     A layer is a pair of collection and layer of the cell id; without an encoding each hit counts as one.
     """
     first = jagged.offsets(particles.totals)
-    crossed: list[Ints] = [np.zeros((0, 3), dtype=np.int64)]
+    crossed: list[Index] = [np.zeros((0, 3), dtype=np.int64)]
     for number, name in enumerate(collections):
         branch = relation(file.columns, name, 0, "particle", "MCParticle")
         if branch is None:
@@ -213,7 +211,7 @@ def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined,
 
 
 def make_truth_tracks(
-    truth: ak.Array, n_layers: Ints, detector: Detector, event: Ints, entry: Ints
+    truth: ak.Array, n_layers: Index, detector: Detector, event: Index, entry: Index
 ) -> tuple[ak.Array, ak.Array]:
     """Tracks of charged particles, and their links, for ``events.tracks`` and ``events.track_links``.
 
