@@ -2,13 +2,11 @@
 
     python scripts/make_sample.py --data-dir ../shared/data --output tests/data
 
-Five hadronic Z decays of CLD are also written in EDM4hep's names: as CLD's reconstruction writes them (digitised hits,
-tracks, links to Monte Carlo particles, Pandora's particles) and as its simulation does (simulated hits of calorimeters
-and tracker), each as a TTree and as an RNTuple. The simulated hits are the digitised ones with the
-detector's calibration undone: their digitisation gives these again, but for a few just above the threshold.
+Five hadronic Z decays of CLD are also written as CLD's reconstruction writes EDM4hep, in an RNTuple: digitised hits,
+tracks, links to Monte Carlo particles, Pandora's particles. Version 0.3 of this script made TTrees, simulated hits
+and the HDF5 file.
 
-Together they stay below 5 MB. LZMA is a quarter smaller here than the full files' ZSTD and still reads in a fraction
-of a second.
+LZMA is a quarter smaller here than the full files' ZSTD and still reads in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -20,15 +18,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import awkward as ak
-import h5py
 import numpy as np
 import numpy.typing as npt
 import uproot
 
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.links import Links, assigned_particle
+from pflow.event.links import Links
 from pflow.io.edm4hep.data_model import (
     EDM4HEP_VERSION,
     SCHEMA_VERSION,
@@ -36,10 +32,9 @@ from pflow.io.edm4hep.data_model import (
     DataModel,
     collection_id,
 )
-from pflow.io.edm4hep.frames import Filled, FrameWriter, Parameters, write_metadata
+from pflow.io.edm4hep.frames import Filled, FrameWriter, Parameters
 from pflow.io.edm4hep.podio import bit_field, open_podio
 from pflow.io.edm4hep.reco import NO_OBJECT, ranges, references, track_frames
-from pflow.io.edm4hep.simulated import PROMPT_TIME, SPEED_OF_LIGHT
 from pflow.io.flat import write_events
 from pflow.io.open import open_events, read_events
 from pflow.physics.detector import Calorimeter
@@ -55,9 +50,6 @@ EVENTS = {  # folder, which is also the layout; sample; events
     ("cld_g4", "multi_test"): 25,
 }
 EDM4HEP_EVENTS = [1, 3, 6, 10, 12]  # of cld_g4/zqq_test: the first with fewer than 2,700 hits
-SIMULATED = 3  # of these also as simulated hits
-HDF5_EVENTS = 6
-LIMIT = 5_000_000  # bytes, all files together
 COMPRESSION = uproot.LZMA(9)
 
 CALORIMETER_ENCODING = "system:0:5,side:5:2,module:7:8,stave:15:4,layer:19:9,submodule:28:4,x:32:-16,y:48:-16"
@@ -88,18 +80,10 @@ def main() -> None:
     events = read_events(args.data_dir / "cld_g4" / "zqq_test.root", layout="cld_g4", entry_stop=20)[EDM4HEP_EVENTS]
     with closing(open_podio(args.data_dir / "edm4hep" / "cld_zqq_small_rntuple.edm4hep.root")) as file:
         definition = file.definitions()["edm4hep"]  # EDM4hep's own, which every file of podio carries
-    for kind, content in (("", reconstructed(events)), ("_sim", simulated(events[:SIMULATED]))):
-        for form, write in (("", write_tree), ("_rntuple", write_rntuple)):
-            written.append(args.output / f"cld_zqq_small{kind}{form}.edm4hep.root")
-            write(written[-1], content, definition)
-    written.append(args.output / "gamma1_small.h5")
-    write_hdf5(args.data_dir / "legacy" / "gamma1_30.h5", written[-1])
-    sizes = [path.stat().st_size for path in written]
-    for path, size in zip(written, sizes, strict=True):
-        print(f"{path}: {size / 1e3:.0f} kB")
-    print(f"in all {sum(sizes) / 1e6:.2f} MB")
-    if sum(sizes) > LIMIT:
-        raise SystemExit(f"more than {LIMIT / 1e6:.0f} MB: take fewer events")
+    written.append(args.output / "cld_zqq_small_rntuple.edm4hep.root")
+    write_rntuple(written[-1], reconstructed(events), definition)
+    for path in written:
+        print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
 
 
 class Content:
@@ -159,12 +143,12 @@ class Content:
         """Parameters of the file."""
         return {"metadata": [{"String": {f"{name}__CellIDEncoding": [code] for name, code in self.encodings.items()}}]}
 
-    def calorimeters(self, *, simulated: bool) -> Iterator[tuple[str, Calorimeter, Mask, dict[str, Any]]]:
+    def calorimeters(self) -> Iterator[tuple[str, Calorimeter, Mask, dict[str, Any]]]:
         """Name of each collection of calorimeter hits, which hits it has, bool [hit], and their columns."""
         hits = jagged.columns(self.events.hits)
         for number, calorimeter in enumerate(self.events.detector.calorimeters):
             chosen = hits["subdetector"] == number
-            names = calorimeter.sim_collections if simulated else calorimeter.collections
+            names = calorimeter.collections
             beyond = np.abs(hits["position.z"]) > BARREL_Z[calorimeter.kind]
             masks = (chosen,) if len(names) == 1 else (chosen & ~beyond, chosen & beyond)
             for name, mask in zip(names, masks, strict=True):
@@ -188,7 +172,7 @@ def reconstructed(events: Events) -> Content:
     content, detector = Content(events), events.detector
     event, n = jagged.event_index(jagged.count(events.hits)), len(events)
     ids, place = np.zeros((2, len(event)), np.int64)  # of the collection of each hit; index in it
-    for name, calorimeter, mask, columns in content.calorimeters(simulated=False):
+    for name, calorimeter, mask, columns in content.calorimeters():
         counts = np.bincount(event[mask], minlength=n)
         ids[mask], place[mask] = collection_id(name), jagged.local_index(counts)
         region = np.where(np.abs(columns["position.z"]) < BARREL_Z[calorimeter.kind], 1, 2)
@@ -220,49 +204,6 @@ def reconstructed(events: Events) -> Content:
     return content
 
 
-def simulated(events: Events) -> Content:
-    """Simulated hits of calorimeters, with a contribution of each linked particle, and of the tracker."""
-    content, n = Content(events), len(events)
-    truth, first = jagged.columns(events.truth), jagged.offsets(jagged.count(events.truth))
-    links = Links.of(events.hit_links)
-    links = links.take(np.lexsort((-links.weight, links.flat_source(jagged.count(events.hits)))))
-    source, event = links.flat_source(jagged.count(events.hits)), jagged.event_index(jagged.count(events.hits))
-    for name, calorimeter, mask, columns in content.calorimeters(simulated=True):
-        counts, position = np.bincount(event[mask], minlength=n), _vector(columns)
-        columns["energy"] = columns["energy"] / calorimeter.sim_scale
-        distance = np.linalg.norm([position[key] for key in position], axis=0)
-        time = columns["time"] - PROMPT_TIME + distance / SPEED_OF_LIGHT
-        chosen = mask[source]
-        hit = (np.cumsum(mask) - 1)[source[chosen]]
-        of_event, parts = links.event[chosen], np.bincount(links.event[chosen], minlength=n)
-        spans = ranges("contributions", np.bincount(hit, minlength=len(time)), event[mask], n)
-        columns = {key: columns[key] for key in ("cellID", "energy")} | position | spans
-        content.add(name, "SimCalorimeterHit", counts, columns, CALORIMETER_ENCODING)
-        content.refer(f"_{name}_contributions", f"{name}Contributions", jagged.local_index(parts), parts)
-        deposits = {
-            "PDG": truth["pdg"][links.particle[chosen] + first[of_event]],
-            "energy": columns["energy"][hit] * links.weight[chosen],
-            "time": time[hit],
-            **{f"stepPosition.{axis}": position[f"position.{axis}"][hit] for axis in "xyz"},
-        }
-        content.add(f"{name}Contributions", "CaloHitContribution", parts, deposits)
-        content.refer(f"_{name}Contributions_particle", "MCParticles", links.particle[chosen], parts)
-
-    event = jagged.event_index(jagged.count(events.tracker_hits))
-    particle = jagged.flat(assigned_particle(events.tracker_hit_links, events.tracker_hits))
-    for name, mask, columns in content.trackers(events.detector.truth_tracks.sim_tracker_hits):
-        counts, index = np.bincount(event[mask], minlength=n), particle[mask]
-        made = {key: np.where(index < 0, 0.0, values[index + first[event[mask]]]) for key, values in truth.items()}
-        # On a helix the chord from the vertex to a hit halves the angle by which the particle has turned.
-        chord = np.arctan2(*(columns[f"position.{axis}"] - made[f"vertex.{axis}"] for axis in "yx"))
-        start = np.arctan2(made["py"], made["px"])
-        phi, pt = np.where(made["charge"] == 0, start, 2 * chord - start), np.hypot(made["px"], made["py"])
-        columns |= {"momentum.x": pt * np.cos(phi), "momentum.y": pt * np.sin(phi), "momentum.z": made["pz"]}
-        content.add(name, "SimTrackerHit", counts, columns, TRACKER_ENCODING)
-        content.refer(f"_{name}_particle", "MCParticles", index, counts)
-    return content
-
-
 def write_rntuple(path: Path, content: Content, definition: str) -> None:
     """Write as podio does."""
     model, definitions = DataModel(json.loads(definition)), {"edm4hep": (definition, EDM4HEP_VERSION)}
@@ -271,42 +212,6 @@ def write_rntuple(path: Path, content: Content, definition: str) -> None:
         writer = FrameWriter(file, collections=collections, definitions=definitions)
         writer.extend(content.frames, [{}] * len(content.events))
         writer.finish(content.metadata())
-
-
-def write_tree(path: Path, content: Content, definition: str) -> None:
-    """Write branches named as podio's, without members that are arrays, which uproot cannot write to a TTree."""
-    model = DataModel(json.loads(definition))
-    branches = {}
-    for collection in content.collections:
-        for field, cpp_type in model.fields(collection).items():
-            filled = content.frames.get(field, Filled(counts=np.zeros(len(content.events), np.int64), columns={}))
-            objects = ak.Array(model.objects(cpp_type, filled.columns, int(filled.counts.sum())))
-            paths = [path for path, length in model.leaves(cpp_type) if length is None]
-            leaves = {path: objects[*path.split(".")] if path else objects for path in paths}
-            members = {path: ak.unflatten(leaf, filled.counts) for path, leaf in leaves.items()}
-            branches[field] = members[""] if "" in members else ak.zip(members)
-    with uproot.recreate(path, compression=COMPRESSION) as file:
-        tree = file.mktree(
-            "events",
-            {name: branch.type.content for name, branch in branches.items()},
-            counter_name=lambda counted: f"n{counted}",
-            field_name=lambda outer, inner: f"{outer}.{inner}",
-        )
-        tree.extend(branches)
-        write_metadata(file, [(model, collection) for collection in content.collections], {}, content.metadata())
-
-
-def write_hdf5(source: Path, path: Path) -> None:
-    """Write the first events of a file of the first paper's (`pflow.io.legacy_hdf5`)."""
-    with h5py.File(source) as whole, h5py.File(path, "w") as file:
-        for name, group in whole.items():
-            buffers = {key: np.asarray(values) for key, values in group.items()}
-            array = ak.from_buffers(group.attrs["form"], int(group.attrs["length"]), buffers)
-            form, length, buffers = ak.to_buffers(ak.to_packed(array[:HDF5_EVENTS]))
-            copy = file.create_group(name)
-            copy.attrs.update(form=form.to_json(), length=str(length))
-            for key, values in buffers.items():
-                copy.create_dataset(key, data=values, compression="gzip", shuffle=True)
 
 
 def _cells(number: int, calorimeter: Calorimeter, hits: Mapping[str, Any]) -> npt.NDArray[np.uint64]:

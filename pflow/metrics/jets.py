@@ -28,6 +28,9 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """By their names in the results: the definition, and options of `find_jets`."""
 
+PXYZE = ("px", "py", "pz", "E")
+"""Components of a four-momentum, as FastJet calls them."""
+
 MIN_ENERGY = 10.0
 """Smallest energy of a true jet, GeV; reconstructed jets have no minimum."""
 MATCHING = Matching(cost="angle", cut=0.1)
@@ -60,29 +63,25 @@ def find_jets(particles: Any, *, n_jets: int | None = None, radius: float | None
         raise ConfigError(f"expected n_jets of at least 1 or a radius above 0 to pi rad, found {n_jets or radius}")
     if not available():
         raise missing_package("fastjet", "jets", extra="jets")
-    if isinstance(particles, ak.Array):
-        names = ("px", "py", "pz", "energy")
-        four_momenta = {name: getattr(particles, name) for name in names}
-        zeros = ak.zeros_like(four_momenta["energy"])
-        table = ParticleTable.from_records(ak.zip({**four_momenta, "charge": zeros, "pdg": zeros}))
-        jets = _find_jets(table, n_jets, radius)
-        columns = zip(names, (*jets.momentum.T, jets.energy), strict=True)
-        return jagged.records({name: np.ascontiguousarray(values) for name, values in columns}, jets.counts)
-    return _find_jets(particles, n_jets, radius)
-
-
-def _find_jets(particles: ParticleTable, n_jets: int | None, radius: float | None) -> ParticleTable:
-    enough = particles.counts >= (n_jets or 1)
-    counts, four_momenta = np.zeros_like(particles.counts), np.zeros((0, 4))
+    if isinstance(particles, ParticleTable):
+        counts, columns = particles.counts, (*particles.momentum.T, particles.energy)
+        inputs = ak.unflatten(ak.zip(dict(zip(PXYZE, columns, strict=True))), counts)
+    else:
+        counts, columns = jagged.count(particles), (particles.px, particles.py, particles.pz, particles.energy)
+        inputs = ak.zip(dict(zip(PXYZE, columns, strict=True)))
+    enough = counts >= (n_jets or 1)
+    n_clustered, four_momenta = np.zeros_like(counts), np.zeros((0, 4))
     if enough.any():
-        px, py, pz = particles.momentum.T
-        inputs = ak.zip({"px": px, "py": py, "pz": pz, "E": particles.energy})
-        jets = _cluster(ak.unflatten(inputs, particles.counts)[enough], n_jets, radius)
-        counts[enough] = ak.to_numpy(ak.num(jets, axis=1))
+        jets = _cluster(inputs[enough], n_jets, radius)
+        n_clustered[enough] = ak.to_numpy(ak.num(jets, axis=1))
         flat = ak.flatten(jets, axis=1)
-        four_momenta = np.stack([ak.to_numpy(flat[name]) for name in ("E", "px", "py", "pz")], axis=1)
-    zeros, energy, momentum = np.zeros(len(four_momenta)), four_momenta[:, 0], four_momenta[:, 1:]
-    return ParticleTable(counts=counts, pdg=zeros.astype(np.int64), charge=zeros, energy=energy, momentum=momentum)
+        four_momenta = np.stack([ak.to_numpy(flat[name]) for name in PXYZE], axis=1)
+    momentum, energy = four_momenta[:, :3], four_momenta[:, 3]
+    if not isinstance(particles, ParticleTable):
+        names = ("px", "py", "pz", "energy")
+        return jagged.records(dict(zip(names, map(np.ascontiguousarray, four_momenta.T), strict=True)), n_clustered)
+    zeros = np.zeros(len(energy))
+    return ParticleTable(counts=n_clustered, pdg=zeros.astype(np.int64), charge=zeros, energy=energy, momentum=momentum)
 
 
 def _cluster(inputs: ak.Array, n_jets: int | None, radius: float | None) -> ak.Array:
