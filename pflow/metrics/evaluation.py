@@ -22,7 +22,6 @@ from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstructio
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.stats import Floats, Tree
 from pflow.metrics.table import ParticleTable
-from pflow.show import html_table
 
 REFERENCE = "reference"
 """Name in the results of the algorithm whose particles are in the truth file (`Events.reference`)."""
@@ -146,11 +145,9 @@ class EvaluationResult:
 
     def _repr_html_(self) -> str:
         """The table of `pflow evaluate`, for notebooks."""
-        from pflow.metrics.report import number_text, rows, summary
+        from pflow.metrics.report import html, summary
 
-        heads = ("metric", *(self.titles.get(name, name) for name in self.algorithms))
-        cells = ((row.label, *map(number_text, row.numbers)) for row in rows(self))
-        return html_table(heads, cells, caption=summary(self))
+        return html(self, caption=summary(self))
 
 
 class Evaluation:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,11 @@ import numpy.typing as npt
 from rich.table import Table
 from rich.text import Text
 
-from pflow.errors import ConfigError
 from pflow.metrics.evaluation import REFERENCE, EvaluationResult
 from pflow.metrics.oracle import ORACLE
 from pflow.metrics.stats import Histogram, Number, Series, leaves
 from pflow.physics.pdg import CLASSES
+from pflow.show import html_table
 from pflow.version import versions
 
 SCHEMA = "pflow-metrics-3"
@@ -79,14 +78,6 @@ DEFINITIONS = {
     "binned.*.*.q68_deg": "as class.*.q68_deg, in bins of the true quantity",
 }
 """Meaning of keys (patterns in which * stands for a name), in the order of the results."""
-
-
-def definition_of(key: str) -> str:
-    """The definition of a dotted key, e.g. ``class.photon.efficiency``; ConfigError without one."""
-    for keys, text in DEFINITIONS.items():
-        if keys.count(".") == key.count(".") and fnmatchcase(key, keys):
-            return text
-    raise ConfigError(f"no metric '{key}'")
 
 
 def unit_of(key: str) -> str:
@@ -218,6 +209,13 @@ def table(result: EvaluationResult, *, paper: bool = False) -> Table:
             table.add_section()
         table.add_row(Text(row.label), *(number_text(number) for number in row.numbers))
     return table
+
+
+def html(result: EvaluationResult, *, paper: bool = False, caption: str = "") -> str:
+    """The same as an HTML table."""
+    heads = ("metric", *(result.titles.get(name, name) for name in result.algorithms))
+    cells = ((row.label, *map(number_text, row.numbers)) for row in rows(result, paper=paper))
+    return html_table(heads, cells, caption=caption)
 
 
 def number_text(number: Number) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from pflow.metrics.evaluation import EvaluationResult
-from pflow.metrics.report import DEFINITIONS, definition_of, method, number_text, rows, summary, unit_of
+from pflow.metrics.report import DEFINITIONS, html, method, summary, unit_of
 from pflow.plots.evaluation import caption
 from pflow.plots.style import MARK
 from pflow.show import html_table
@@ -20,9 +21,8 @@ CSS = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1200px; margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.6em; margin-bottom: 0; } h2 { font-size: 1.2em; margin-top: 2em; border-bottom: 1px solid #ccc; }
 table { border-collapse: collapse; } th, td { padding: .2em .8em; text-align: left; }
-thead th { border-bottom: 2px solid #888; } th.number { text-align: right; }
-tr.section > * { border-top: 1px solid #bbb; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+thead th { border-bottom: 2px solid #888; }
+.numbers :is(td, th):not(:first-child) { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 tbody tr:hover { background: #f3f6fa; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(360px, 1fr)); gap: 1em; }
 figure { margin: 0; } figure img { width: 100%; } figcaption { font-size: .85em; color: #555; text-align: center; }
@@ -53,7 +53,7 @@ def report_page(
         html_table(("", ""), _origin(result, inputs)),
         f'<p>{escape(summary(result))}.</p><p class="note">{escape(method(result))}</p>',
         "<h2>Results</h2>",
-        _results(result, paper),
+        f'<div class="numbers">{html(result, paper=paper)}</div>',
         "<h2>Figures</h2>",
         '<div class="figures">',
         *(_figure(name, png) for name, png in images.items()),
@@ -72,29 +72,12 @@ def _origin(result: EvaluationResult, inputs: Mapping[str, Any]) -> list[tuple[s
     lines = [("date", datetime.now(UTC).date().isoformat())]
     for name, paths in inputs.get("reco", {}).items():
         facts = [paths if isinstance(paths, str) else f"{len(paths)} files"]
-        for label, keys in (
-            ("model", ("checkpoint", "path")),
-            ("detector", ("configuration", "tokeniser", "detector", "name")),
-        ):
-            value: Any = inputs.get("provenance", {}).get(name)  # plain data of any algorithm
-            for key in keys:
-                value = value.get(key) if isinstance(value, Mapping) else None
-            facts += [f"{label} {value}"] if value is not None else []
+        with suppress(KeyError, TypeError):  # plain data of any algorithm
+            made = inputs["provenance"][name]
+            facts.append(f"model {made['checkpoint']['path']}")
+            facts.append(f"detector {made['configuration']['tokeniser']['detector']['name']}")
         lines.append((result.titles.get(name, name), ", ".join(facts)))
     return lines
-
-
-def _results(result: EvaluationResult, paper: bool) -> str:
-    titles = (result.titles.get(name, name) for name in result.algorithms)
-    heads = "".join(f'<th class="number">{escape(title)}</th>' for title in titles)
-    body, section = [], ""
-    for row in rows(result, paper=paper):
-        cells = "".join(f'<td class="number">{escape(number_text(number))}</td>' for number in row.numbers)
-        style = ' class="section"' if row.section != section else ""
-        section = row.section
-        meaning = escape(f"{row.key}: {definition_of(row.key)}")
-        body.append(f'<tr{style}><td title="{meaning}">{escape(row.label)}</td>{cells}</tr>')
-    return f"<table><thead><tr><th>metric</th>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
 
 def _figure(name: str, png: bytes) -> str:

@@ -5,15 +5,15 @@ import io
 import itertools
 import json
 import math
+from fnmatch import fnmatchcase
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from pflow.errors import ConfigError
 from pflow.metrics.evaluation import AlgorithmMetrics, EvaluationResult, EvaluationSettings
 from pflow.metrics.match import Matching, match
-from pflow.metrics.report import DEFINITIONS, SCHEMA, TABLE_ROWS, definition_of, document, number_text, table
+from pflow.metrics.report import DEFINITIONS, SCHEMA, TABLE_ROWS, document, number_text, table
 from pflow.metrics.stats import Number, Series, leaves
 from pflow.physics.pdg import CLASSES
 
@@ -86,6 +86,12 @@ def test_the_document_has_the_numbers_of_the_result(result):
     assert np.shape(binned["all"]["efficiency_interval"]) == (len(binned["edges"]) - 1, 2)
 
 
+def definition_of(key: str) -> str:
+    return next(
+        text for keys, text in DEFINITIONS.items() if keys.count(".") == key.count(".") and fnmatchcase(key, keys)
+    )
+
+
 def test_numbers_have_definitions_and_definitions_numbers(result):
     keys = [key for key, content in leaves(result.algorithms["PFlow"]) if isinstance(content, Number | Series)]
     used = {definition_of(key) for key in keys}
@@ -95,8 +101,6 @@ def test_numbers_have_definitions_and_definitions_numbers(result):
 
 def test_every_row_of_the_table_has_a_definition():
     assert all(definition_of(key) for key in TABLE_ROWS)
-    with pytest.raises(ConfigError, match=r"no metric 'count\.best'"):
-        definition_of("count.best")
 
 
 @pytest.mark.parametrize("has_jets", [True, False])
