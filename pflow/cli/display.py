@@ -6,12 +6,10 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from pflow.checkpoint.load import load_model
 from pflow.cli.options import add_file_options, add_option, add_options, at_least, read_options, truth_options
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.event.particles import LINKS, Reconstruction
-from pflow.inference.explain import explain
 from pflow.io.atomic import check_output, replacing
 from pflow.io.particles_root import read_reco
 from pflow.metrics.evaluate import check_input
@@ -85,6 +83,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _steps(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
     """The content of a file of a format: the steps of the decoder."""
+    from pflow.checkpoint.load import load_model  # imports torch, which no other display needs
+    from pflow.inference.explain import explain
+
     steps = explain(load_model(args.explain), event).steps(8)
     return lambda suffix: rendered(plot_steps(steps), suffix.removeprefix("."))
 
