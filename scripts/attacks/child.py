@@ -50,21 +50,10 @@ def run_limited(case: Callable[[], None], *, log: Path, seconds: float, megabyte
 
     What it prints goes to `log`, and its outcome to the last line of that.
     """
-    begin = time.monotonic()
     child = os.fork()
     if child == 0:
         os._exit(_in_child(case, log, seconds, megabytes))
-    late = False
-    while True:
-        ended, status, usage = os.wait4(child, os.WNOHANG)
-        if ended:
-            break
-        if time.monotonic() - begin > WAIT * seconds:  # it waits for something
-            late = True
-            os.kill(child, signal.SIGKILL)
-            _, status, usage = os.wait4(child, 0)
-            break
-        time.sleep(0.002)
+    status, usage, late = _ended(child, signal.SIGKILL, after=WAIT * seconds)  # it waits for something
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     what, _, text = (lines[-1] if lines else "").partition("\t")
     if late or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
@@ -103,17 +92,22 @@ def run_signalled(words: Sequence[str], *, log: Path, sent: signal.Signals, afte
         finally:
             os._exit(code)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    waiting = True
-    while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            break
-        if waiting and time.monotonic() - begin > after:
-            os.kill(child, sent)
-            waiting = False
-        time.sleep(0.001)
+    status, _, _ = _ended(child, sent, after=after)
     said = log.read_text(errors="replace") if log.exists() else ""
     return Ended(code=os.waitstatus_to_exitcode(status), said=said, seconds=time.monotonic() - begin)
+
+
+def _ended(child: int, sent: signal.Signals, *, after: float) -> tuple[int, resource.struct_rusage, bool]:
+    """Wait for a process; its status, its use of the machine, and whether it got the signal after some seconds."""
+    begin, signalled = time.monotonic(), False
+    while True:
+        ended, status, usage = os.wait4(child, os.WNOHANG)
+        if ended:
+            return status, usage, signalled
+        if not signalled and time.monotonic() - begin > after:
+            os.kill(child, sent)
+            signalled = True
+        time.sleep(0.001)
 
 
 def _command(words: Sequence[str], log: Path) -> int:
