@@ -92,7 +92,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "batch-size": {
         "type": at_least(1),
         "metavar": "N",
-        "help": "events in one pass of the network (default: 32, on a GPU 256 or as many as its memory holds)",
+        "help": "events in one pass of the network (default: 32, on a GPU 256, or fewer that fit its memory)",
     },
     "device": {"default": "auto", "help": "auto, cpu, cuda, cuda:1 ... (default: %(default)s)"},
     "max-particles": {

@@ -46,7 +46,7 @@ BATCH_SIZE, GPU_BATCH_SIZE = 32, 256
 """Default number of events in a batch; small kernels cost a GPU as much as large ones."""
 
 MAX_BATCH_TOKENS = 65536
-"""Most source tokens in a batch, padding included; on a GPU as many as its memory holds, if these are more."""
+"""Most source tokens in a batch, padding included; on a GPU more where its free memory holds them."""
 
 BYTES_PER_TOKEN = 32 << 10
 """Memory for a source token of a batch: four times what hadronic Z decays of 43 particles take."""
@@ -238,7 +238,7 @@ def reconstruct(
     max_hits
         Largest number of hits of an event.
     batch_size
-        Events in one pass of the network; default: 32, on a GPU 256 or as many as its memory holds.
+        Events in one pass of the network; default: 32, on a GPU 256, or fewer that fit its memory.
     device
         ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
     on_error
