@@ -112,7 +112,7 @@ CHUNKS_PER_THREAD = 3
 """Chunks in flight for each thread of the cluster: enough to keep it busy, few enough to bound memory."""
 
 CHUNKS_PER_PROCESS = 8
-"""Fewest chunks of a file for each process on this machine: in the end a process is idle for half a chunk on average."""
+"""Fewest chunks of a file for each process on this machine: a process is idle at last for half a chunk on average."""
 
 TIMEOUT = "10s"
 """Longest time until a scheduler answers."""
