@@ -36,8 +36,8 @@ EPS_UNASSIGNED = 0.02
 PADDING_LOGIT = -1e4
 """Added to the logits of padding: finite, so that an event without tokens has a result."""
 
-MAX_BIASES = 2**24
-"""Most logits whose preference for directions is held in memory at a time, 64 MB."""
+MAX_PAIRS = 2**24
+"""Most pairs of tokens whose `nearness_of`, of each head in a batch, is held in memory at a time, 64 MB."""
 
 
 class DirectionalSelfAttention(nn.Module):
@@ -121,7 +121,7 @@ def _attend_to_all(
     """
     batch, heads, length, _ = query.shape
     query, key = functional.pad(query, (0, 3)), functional.pad(key, (0, 3))  # the fused kernels want equal widths
-    n_rows = max(1, MAX_BIASES // max(1, batch * heads * length))
+    n_rows = max(1, MAX_PAIRS // max(1, batch * heads * length))
     attended = []
     for start in range(0, max(length, 1), n_rows):
         rows = slice(start, start + n_rows)
@@ -193,9 +193,6 @@ MARGIN = 1e-3
 MAX_WIDE = LOG_ROUNDING / 2.0
 """Largest strength of a head for which all tokens count, be they back to back. Its logits are rounded as others are."""
 
-MAX_NEARNESS = 2**24
-"""Most pairs of tokens whose `nearness_of` is held in memory, 64 MB; of more tokens it is made for `ROWS` at a time."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Directions:
@@ -217,7 +214,7 @@ class Directions:
     @functools.cached_property
     def near(self) -> list[Tensor] | None:
         """`nearness_of` each block of directions and all, float [R, S], unless they are too many."""
-        if len(self.unit) ** 2 > MAX_NEARNESS:
+        if len(self.unit) ** 2 > MAX_PAIRS:
             return None
         return [nearness_of(rows, self.unit) for rows in torch.split(self.unit, ROWS)]
 

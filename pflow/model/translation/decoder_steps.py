@@ -15,34 +15,11 @@ from torch import Tensor, nn
 
 from pflow.data.batch import Batch, Target
 from pflow.model.api import DecodingConfig, GeneratedParticles
-from pflow.model.common.attention import Cache, CrossAttention, KeyValue, KVCache, SelfAttention
+from pflow.model.common.attention import CrossAttention, KVCache, SelfAttention
 from pflow.model.common.decode import Compaction, decode
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork
 from pflow.model.translation.special import SAMPLE
-
-
-def next_tokens(
-    network: TranslationNetwork,
-    tokens: TargetTokens,
-    memory: Sequence[KeyValue],
-    memory_mask: Tensor | None,
-    caches: Sequence[Cache],
-    *,
-    first: int,
-    eos_threshold: float,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Whether the sequence of each event has ended, bool [B'], and else its next particle, columns [B', ...].
-
-    Of the newest `tokens` [B', 1], which have the index `first` in their sequences, and what a `TranslationDecoder`
-    keeps.
-    """
-    x = network.decoder(network.target(tokens, first=first), memory, memory_mask=memory_mask, caches=caches)
-    prediction = {name: value[:, 0] for name, value in network.heads(x).items()}
-    token = network.special.choose(prediction, eos_threshold=eos_threshold)
-    ended = token.ended & prediction["energy"].isfinite()  # NaN does not end the event: the caller must see it
-    continuous = {name: prediction[name] for name in ("energy", "direction")}
-    return ended, {"charge": token.charge, "pdg": token.pdg, **continuous, "score": token.score}
 
 
 class TranslationDecoder:
@@ -62,10 +39,13 @@ class TranslationDecoder:
 
     def advance(self) -> Tensor:
         """Predict the next token of each event; bool [B'], True = it is a particle."""
-        source, first = (self.memory, self.memory_mask, self.caches), len(self.caches[0])
-        ended, self.next = next_tokens(
-            self.network, self.tokens, *source, first=first, eos_threshold=self.eos_threshold
-        )
+        network, x = self.network, self.network.target(self.tokens, first=len(self.caches[0]))
+        x = network.decoder(x, self.memory, memory_mask=self.memory_mask, caches=self.caches)
+        prediction = {name: value[:, 0] for name, value in network.heads(x).items()}
+        token = network.special.choose(prediction, eos_threshold=self.eos_threshold)
+        continuous = {name: prediction[name] for name in ("energy", "direction")}
+        self.next = {"charge": token.charge, "pdg": token.pdg, **continuous, "score": token.score}
+        ended: Tensor = token.ended & prediction["energy"].isfinite()  # NaN ends no event: the caller must see it
         return ~ended
 
     def sizes(self, goes_on: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ def test_it_is_softmax_attention_with_a_bias_of_nearness_that_does_not_see_paddi
 def test_directions_made_for_some_rows_at_a_time_change_nothing(attention, inputs, monkeypatch):
     x, unit = inputs
     expected = attention(x, **precise(unit), mask=MASK)[MASK]
-    monkeypatch.setattr(attention_module, "MAX_BIASES", 2 * B * H * S)
+    monkeypatch.setattr(attention_module, "MAX_PAIRS", 2 * B * H * S)
     torch.testing.assert_close(attention(x, **precise(unit), mask=MASK)[MASK], expected)
 
 

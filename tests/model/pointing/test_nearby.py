@@ -58,7 +58,7 @@ def test_tokens_out_of_reach_are_not_read():
 def test_directions_made_for_some_rows_at_a_time_change_nothing(monkeypatch):
     inputs = (*tensors(), jets())
     expected = attend(*inputs)
-    monkeypatch.setattr(nearby, "MAX_NEARNESS", 0)
+    monkeypatch.setattr(nearby, "MAX_PAIRS", 0)
     torch.testing.assert_close(attend(*inputs), expected, rtol=1e-5, atol=1e-6)
 
 
