@@ -136,8 +136,15 @@ def test_losses_are_means_over_particles_of_the_whole_batch(model, events, colla
     "case", [[()], [(), (0,)], [(), ()], "no token"], ids=["one", "besides another", "all", "lost"]
 )
 @pytest.mark.parametrize("training", [False, True])
-def test_without_tokens_or_particles_losses_are_finite(make_model, make_event, collate, by_hand, case, training):
-    model = make_model().train(training)
+@pytest.mark.parametrize(
+    "options",
+    [{}, *({"refine_layers": 1, "eos_threshold": end} for end in (1e-9, 1.0))],
+    ids=["first stage", "nothing is decoded", "as much as may be"],
+)
+def test_without_tokens_or_particles_losses_are_finite(
+    make_model, make_event, collate, by_hand, case, training, options
+):
+    model = make_model(**options).train(training)
     model.own_particles = True
     if case == "no token":
         batch = by_hand(particles=[(0, 1, 2.0)], hit_fraction=[[]], track_fraction=[[]])

@@ -76,18 +76,6 @@ def test_fractions_of_an_item_sum_to_at_most_one(model, batch):
     assert 0.99 < total.max() <= 1.0 + 1e-5
 
 
-@pytest.mark.parametrize("refine_layers", [0, 1])
-def test_an_event_has_the_same_particles_alone_and_in_a_batch(make_model, batch, events, collate, refine_layers):
-    model = make_model(parallel_tracks=True, refine_layers=refine_layers)
-    together = model.decode(batch)
-    for i, event in enumerate(events):
-        alone = model.decode(collate([event]))
-        n = int(alone.mask.sum())
-        assert together.mask[i].sum() == n > 0
-        for name in ("pdg", "charge", "energy", "direction"):
-            torch.testing.assert_close(getattr(together, name)[i, :n], getattr(alone, name)[0, :n], msg=name)
-
-
 def test_training_predicts_what_is_decoded(model, batch, events):
     """Of the particles of tracks, which know nothing of the targets; the mass of those is the target's in training."""
     model.set_decoding(eos_threshold=0.01)

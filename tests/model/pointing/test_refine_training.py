@@ -156,17 +156,6 @@ def test_decoding_in_training_is_that_of_a_reconstruction(make_model, batch):
     assert not model.network.encoder.stack.training
 
 
-@pytest.mark.parametrize("kinds", [[()], [(), (0,)], [(), ()]], ids=["one", "besides another", "all"])
-@pytest.mark.parametrize("end", [1e-9, 1.0], ids=["nothing is written", "as much as may be"])
-def test_events_without_tokens_have_finite_losses(make_model, make_event, collate, kinds, end):
-    model = make_model(refine_layers=1, eos_threshold=end).train()
-    batch = collate([make_event(part, seed=1) for part in kinds])
-    losses = model.losses(batch)
-    losses["total"].backward()
-    assert all(value.isfinite() for value in losses.values())
-    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-
-
 def test_a_few_steps_find_what_is_false_and_whose_hits_are(make_model, batch, monkeypatch):
     monkeypatch.setattr(refine_training, "EXTRA_PARTICLES", 4)
     model = make_model(refine_layers=1, eos_threshold=1.0, initial=True, weights={"refined_assignment": 4.0}).train()

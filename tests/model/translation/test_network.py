@@ -235,7 +235,6 @@ def test_typed_reads_the_types_it_is_given(batch, make_model):
         ({"source": "cross"}, "tracks"),
         ({"source": "typed"}, "tracks"),
         ({"source": "typed"}, "tracker_hits"),
-        ({}, "target"),
     ],
 )
 def test_a_batch_without_what_the_network_reads_is_rejected(options, name, batch, make_model):
