@@ -24,33 +24,33 @@ from pflow.metrics.match import Matching, match
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.table import ParticleTable
 from pflow.model.api import DecodingConfig
-from pflow.physics.pdg import CLASSES
 from pflow.tokens.encode import target_particles
 from pflow.tokens.particles import UncertaintyCalibration
 
-CRITERIA = ("energy", "number", "angle", "class")
+CRITERIA = ("energy", "number", "reference")
 """Criteria for the best configuration; see `best`."""
-
-MAX_CLASS_LOSS = 0.001
-"""Largest loss in the fraction of particles with the right class for the criterion ``class``."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Calibrated:
     """A decoding configuration with its results, and the uncertainties calibrated for it.
 
-    Averages over files: `score`, energy-weighted efficiency minus fake energy fraction; `number_right`, fraction of
-    events with the right number of particles; `angle`, 68% quantile, degrees; `class_right`, fraction of matched
-    particles with the right class, and `class_right_mean`, its mean over the classes.
+    Averages over files: `efficiency`, energy-weighted, `fakes`, fake energy fraction, `number_right`, fraction of
+    events with the right number of particles, and `reference`, the efficiency of the files' reconstructed particles
+    (Pandora's), NaN without such.
     """
 
     decoding: DecodingConfig
-    score: float
+    efficiency: float
+    fakes: float
     number_right: float = math.nan
-    angle: float = math.nan
-    class_right: float = math.nan
-    class_right_mean: float = math.nan
+    reference: float = math.nan
     uncertainty: UncertaintyCalibration
+
+    @property
+    def score(self) -> float:
+        """Energy-weighted efficiency minus fake energy fraction."""
+        return self.efficiency - self.fakes
 
 
 def decoding_grid(decoding: DecodingConfig, **choices: Sequence[float] | Sequence[str] | None) -> list[DecodingConfig]:
@@ -90,6 +90,7 @@ def calibrate(
     fits = [UncertaintyFit() for _ in decodings]
     metrics = [[ParticleMetrics() for _ in inputs] for _ in decodings]
     numbers = [[CountMetrics() for _ in inputs] for _ in decodings]
+    references = [ParticleMetrics() for _ in inputs]
     encode = functools.partial(model.tokeniser.encode, truth=False)
     expected = Expected(targets=model.tokeniser.config.chosen_by, sample=model.tokeniser.sample)
     reading = dataclasses.replace(reading, expected=expected)
@@ -102,6 +103,9 @@ def calibrate(
             # The truth rule needs the geometry of the file's detector.
             with_truth = usable.emptied((events.flags & Flag.BAD_INPUT) > 0)
             truth = ParticleTable.from_records(target_particles(with_truth, model.tokeniser.config))
+            if usable.reference is not None:
+                others = ParticleTable.from_records(usable.reference)
+                references[number].update(truth, others, match(truth, others, Matching()))
             for decoding, fit, file_metrics, counts in zip(decodings, fits, metrics, numbers, strict=True):
                 engine = Engine(model, decoding=decoding, batch_size=batch_size, device=device)
                 generated = engine.collect(tokens).tokens()
@@ -111,48 +115,48 @@ def calibrate(
                         f"there is nothing to calibrate"
                     )
                 decoded = model.tokeniser.decode(generated)
-                particles = finite_events(decoded, ~generated.finite(), events, model.path, on_error).particles
-                reco = ParticleTable.from_records(particles)
+                finite = finite_events(decoded, ~generated.finite(), events, model.path, on_error)
+                reco, for_sums = (ParticleTable.from_records(part) for part in (finite.particles, finite.expected))
                 matches = match(truth, reco, Matching())
-                file_metrics[number].update(truth, reco, matches)
-                fit.update(truth, reco, particles, matches, generated.by_track)
+                file_metrics[number].update(truth, reco, matches, for_sums)
+                fit.update(truth, reco, finite.particles, matches, generated.by_track)
                 counts[number].update(truth, reco)
-    return [
-        Calibrated(decoding=decoding, uncertainty=fit.result(), **_scores(file_metrics, counts))
-        for decoding, file_metrics, counts, fit in zip(decodings, metrics, numbers, fits, strict=True)
-    ]
+    calibrated = []
+    for decoding, file_metrics, counts, fit in zip(decodings, metrics, numbers, fits, strict=True):
+        efficiency, fakes = _scores(file_metrics)
+        right = float(np.mean([of_file.result()["exact_fraction"].value for of_file in counts]))
+        calibrated.append(
+            Calibrated(
+                decoding=decoding,
+                efficiency=efficiency,
+                fakes=fakes,
+                number_right=right,
+                reference=_scores(references)[0],
+                uncertainty=fit.result(),
+            )
+        )
+    return calibrated
 
 
 def best(trials: Sequence[Calibrated], by: str = "energy") -> Calibrated:
     """The first best configuration by a criterion.
 
-    ``energy``: largest score; ``number``: most events with the right number of particles; ``angle``: smallest 68%
-    quantile; ``class``: largest `class_right_mean`, if `class_right` is at most `MAX_CLASS_LOSS` below the largest.
+    ``energy``: largest score; ``number``: most events with the right number of particles; ``reference``: fewest fakes
+    where the efficiency is at least the reference's, or the largest efficiency. ConfigError: there is no reference.
     """
     check_choice(by, CRITERIA, "criterion")
-    if by == "angle":
-        return min(trials, key=lambda trial: trial.angle)
-    if by == "class":
-        required = max(trial.class_right for trial in trials) - MAX_CLASS_LOSS
-        trials = [trial for trial in trials if not trial.class_right < required]
-    field = {"energy": "score", "number": "number_right", "class": "class_right_mean"}[by]
-    return max(trials, key=lambda trial: float(getattr(trial, field)))
+    if by != "reference":
+        return max(trials, key=lambda trial: trial.score if by == "energy" else trial.number_right)
+    if any(math.isnan(trial.reference) for trial in trials):
+        raise ConfigError("criterion 'reference': not all files have reconstructed particles of another algorithm")
+    efficient = [trial for trial in trials if trial.efficiency >= trial.reference]
+    if efficient:
+        return min(efficient, key=lambda trial: trial.fakes)
+    return max(trials, key=lambda trial: trial.efficiency)
 
 
-def _scores(metrics: Sequence[ParticleMetrics], numbers: Sequence[CountMetrics]) -> dict[str, float]:
-    rows = []
-    for particles, counts in zip(metrics, numbers, strict=True):
-        result = particles.result()
-        efficiency, fake = result["energy_weighted_efficiency"].value, result["fake_energy_fraction"].value
-        identified = [result["class"][name]["identified"].value for name in CLASSES]
-        identified = [value for value in identified if not math.isnan(value)] or [math.nan]
-        rows.append(
-            {
-                "score": efficiency - float(np.nan_to_num(fake)),
-                "number_right": counts.result()["exact_fraction"].value,
-                "angle": result["angle"]["q68_deg"].value,
-                "class_right": result["pdg"]["class_accuracy"].value,
-                "class_right_mean": np.mean(identified),
-            }
-        )
-    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+def _scores(metrics: Sequence[ParticleMetrics]) -> tuple[float, float]:
+    """Energy-weighted efficiency and fake energy fraction, means over files."""
+    results = [particles.result() for particles in metrics]
+    fakes = [np.nan_to_num(result["fake_energy_fraction"].value) for result in results]
+    return float(np.mean([result["energy_weighted_efficiency"].value for result in results])), float(np.mean(fakes))

@@ -8,9 +8,12 @@ holds the header under ``checkpoint``. All hold plain data only, so that reading
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -114,7 +117,7 @@ class Header:
         return cls(
             version=str(content.get("version", "")),
             tokeniser=part("tokeniser", lambda plain: from_plain(Tokeniser, plain, where="tokeniser")),
-            model=part("model", dict),
+            model=part("model", lambda plain: _without_gone_options(plain, file)),
             calibration=part("calibration", _calibration),
             provenance=content.get("provenance") or {},
         )
@@ -123,6 +126,34 @@ class Header:
 def made_by(header: Mapping[str, Any]) -> str:
     """End of an error: which version of pflow made a model, and which still reads options and names that are gone."""
     return f" (made by pflow {header.get('version')}; the last version that reads models of 0.1 and 0.2 is pflow 0.3)"
+
+
+GONE = {
+    "require_all_tracks": False,
+    "min_direction_change": 0.0,
+    "photon_depth": 0.0,
+    "electron_log_odds": 0.0,
+    "energy_cut": "expected",
+    "expected_energy": False,
+    "min_trackless_energy": 0.0,
+    "min_photon_existence": 0.0,
+}
+"""Decoding options of pflow 0.3 that are gone, and the values without effect."""
+
+
+def _without_gone_options(model: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """A model's description without the options of `GONE`; those that had an effect are named in a warning."""
+    kept = copy.deepcopy(dict(model))
+    decoding = kept.get("init_args", {}).get("decoding") or {}
+    given = {name: decoding.pop(name) for name in GONE if name in decoding}
+    if lost := [f"{name} {value}" for name, value in given.items() if value != GONE[name]]:
+        warnings.warn(
+            f"{file}: made by pflow 0.3, whose decoding options {', '.join(lost)} are gone: its particles differ from "
+            "those of 0.3; `pflow calibrate` chooses the two thresholds that are left",
+            FutureWarning,
+            stacklevel=2,
+        )
+    return kept
 
 
 def _calibration(content: Any) -> UncertaintyCalibration | None:
@@ -138,7 +169,10 @@ def read_header(name: str) -> Header:
 def fitting_models(detector: Detector) -> list[str]:
     """The models that come with pflow for a detector; that which reads most kinds of input is the first."""
     tokenisers = {name: read_header(name).tokeniser for name in shipped_models()}
-    fitting = [name for name, tokeniser in tokenisers.items() if not tokeniser.other_geometry(detector)]
+    fitting = []
+    for name, tokeniser in tokenisers.items():
+        with contextlib.suppress(ConfigError):  # of a model for any detector: this one is not described
+            fitting += [name] * (not tokeniser.other_geometry(detector))
     return sorted(fitting, key=lambda name: not tokenisers[name].config.track_features)
 
 

@@ -80,7 +80,7 @@ class TrainedModel:
         n_weights = sum(weights.numel() for weights in self.reconstructor.parameters())
         return [
             ("path", self.path),
-            ("detector", self.tokeniser.detector.name),
+            ("detector", self.tokeniser.reads_detector),
             ("network", type(self.reconstructor).__name__),
             ("weights", f"{n_weights:,}"),
             ("reads", " and ".join(["hits"] + ["tracks"] * bool(tokens.track_features))),
@@ -195,11 +195,15 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
     )
 
 
+RENAMED = {"ild-g4-general": "general", "cld-general": "general"}
+"""Names of models of pflow 0.3, and the models that came after them."""
+
+
 def _folder(source: str | Path) -> Path | None:
     """The folder of a model, or None. A file goes before a name, and a name before a folder."""
-    path = Path(source)
-    if not path.is_file() and str(source) in shipped_models():
-        return weights_dir() / source
+    path, name = Path(source), RENAMED.get(str(source), str(source))
+    if not path.is_file() and name in shipped_models():
+        return weights_dir() / name
     return path if path.is_dir() else None
 
 

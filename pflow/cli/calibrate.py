@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 
-from pflow.calibration.decoding_options import CRITERIA, best, calibrate, decoding_grid
-from pflow.checkpoint.load import load_model
-from pflow.checkpoint.save import FILES, write_weights
 from pflow.cli.options import add_file_options, add_option, add_options, read_options
-from pflow.errors import ConfigError
-from pflow.io.atomic import check_folder
-from pflow.io.open import matching
 
-CHOICES: dict[str, tuple[type, str, str]] = {
-    "eos_threshold": (float, "P", "probabilities of the end of the sequence from which decoding stops"),
-    "existence_threshold": (float, "P", "existence probabilities above which the refinement keeps a particle"),
-    "min_photon_existence": (float, "P", "existence probabilities above which it keeps a photon"),
-    "min_trackless_energy": (float, "GEV", "energies above which it keeps a charged particle without a track"),
-    "energy_cut": (str, "WHICH", "which energy must be at least the smallest of a target: expected, predicted"),
-    "electron_log_odds": (float, "X", "numbers to add to the logit of electrons"),
-    "min_direction_change": (float, "RAD", "smallest changes of directions that the refinement makes"),
-    "photon_depth": (float, "MM", "depths over which the weights of hits fall in the directions of photons of 1 GeV"),
+CHOICES = {
+    "eos_threshold": "probabilities of the end of the sequence from which decoding stops",
+    "existence_threshold": "existence probabilities above which the refinement keeps a particle",
 }
-"""Decoding options that are compared; except for the first, only models with a refinement have them."""
+"""Decoding options that are compared; the second of models with a refinement alone."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,22 +22,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="event files with truth, not the test files; patterns may be quoted",
     )
     add_option(parser, "checkpoint")
-    for name, (kind, metavar, text) in CHOICES.items():
+    for name, text in CHOICES.items():
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             nargs="+",
-            type=kind,
-            metavar=metavar,
+            type=float,
+            metavar="P",
             help=f"{text} (default: the model's own)",
         )
     parser.add_argument(
         "--choose-by",
-        choices=CRITERIA,
+        choices=("energy", "number", "reference"),
         default="energy",
         help="which of all combinations is kept (all are means over the files): energy: largest energy-weighted "
-        "efficiency less fake energy fraction; number: most events with the right number of particles; angle: smallest "
-        "68%% quantile of angles; class: largest mean of the classes' fractions with the right class where at most "
-        "0.1%% of all particles lose theirs (default: %(default)s)",
+        "efficiency less fake energy fraction; number: most events with the right number of particles; reference: "
+        "fewest fakes where the efficiency is at least that of the files' reconstructed particles (default: "
+        "%(default)s)",
     )
     add_file_options(
         parser,
@@ -69,6 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare the decoding options, fit the uncertainties of the best, and write the model."""
+    from pflow.calibration.decoding_options import best, calibrate, decoding_grid
+    from pflow.checkpoint.load import load_model
+    from pflow.checkpoint.save import FILES, write_weights
+    from pflow.errors import ConfigError
+    from pflow.io.atomic import check_folder
+    from pflow.io.open import matching
+
     check_folder(args.output, inputs=[args.checkpoint], replace=FILES, force=args.force)
     model = load_model(args.checkpoint)
     choices = {name: getattr(args, name) for name in CHOICES}
@@ -78,15 +72,12 @@ def run(args: argparse.Namespace) -> int:
     decodings = decoding_grid(model.reconstructor.decoding, **choices)
     options = {name: getattr(args, name) for name in ("batch_size", "chunk_size", "device")}
     trials = calibrate(model, matching(args.inputs), decodings, read_options(args), **options)
-    shown = [name for name in CHOICES if choices[name] or name in ("eos_threshold", "existence_threshold")]
     for trial in trials:
-        plain = dataclasses.asdict(trial.decoding)
-        values = [f"{name} {plain[name]}" for name in shown if name in plain]
-        print(f"{', '.join(values)}: energy-weighted efficiency less fake energy fraction {trial.score:.4f}")
-        print(f"    right number of particles: {trial.number_right:.4f} of the events")
+        values = [f"{name} {getattr(trial.decoding, name):g}" for name in CHOICES if hasattr(trial.decoding, name)]
         print(
-            f"    68% of angles below {trial.angle:.4g} degrees; right class: {trial.class_right:.4f} of all, "
-            f"{trial.class_right_mean:.4f} in the mean over the classes"
+            f"{', '.join(values)}: energy-weighted efficiency {trial.efficiency:.4f} (reference: "
+            f"{trial.reference:.4f}), fake energy fraction {trial.fakes:.4f}, right number of particles in "
+            f"{trial.number_right:.4f} of the events"
         )
     chosen = best(trials, args.choose_by)
     written = write_weights(

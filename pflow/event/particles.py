@@ -45,11 +45,11 @@ class Reconstruction(EventLists):
 
     Examples
     --------
-    >>> reco = pflow.reconstruct(pflow.read_events("multi_test_small.root", entry_stop=2), "ild-g4-general")
+    >>> reco = pflow.reconstruct(pflow.read_events("multi_test_small.root", entry_stop=2), "general")
     >>> reco
-    <Reconstruction: 2 events by PFlow, 5 particles, 1317 hit_links, 4 track_links>
+    <Reconstruction: 2 events by PFlow, 5 particles, 1290 hit_links, 4 track_links>
     >>> ak.sum(reco.particles, axis=-1).mass  # GeV
-    <Array [2.33, 13.5] type='2 * float...'>
+    <Array [2.35, 13.5] type='2 * float...'>
     """
 
     particles: ak.Array

@@ -83,14 +83,15 @@ class AlgorithmMetrics:
         visible: ParticleTable,
         reco: ParticleTable,
         matches: Matches,
-        expected: ParticleTable,
+        expected: ParticleTable | None = None,
     ) -> None:
         """Count events by their targets, visible truth, reconstructed particles and matched pairs.
 
-        `expected` are the reconstructed particles for sums (`Reconstruction.expected`).
+        `expected` are the reconstructed particles for sums (`Reconstruction.expected`), by default the same.
         """
+        expected = reco if expected is None else expected
         self.n_events += len(truth.counts)
-        self.particles.update(truth, reco, matches)
+        self.particles.update(truth, reco, matches, expected)
         self.counts.update(truth, reco)
         self.events.update(visible, expected)
         self.indexed.update(truth, reco)
@@ -225,8 +226,9 @@ class Evaluation:
             if reconstruction.track_links is not None:
                 reconstruction.check_links("track_links", events)
             where: dict[str, Any] = {"name": reconstruction.name, "file": events.path or None, "entries": events.entry}
-            reco = ParticleTable.from_records(reconstruction.particles, **where)
-            expected = ParticleTable.from_records(reconstruction.expected, **where)
+            reco = expected = ParticleTable.from_records(reconstruction.particles, **where)
+            if "existence" in reconstruction.optional_parts:
+                expected = ParticleTable.from_records(reconstruction.expected, **where)
             matches = self._match(algorithm, events, targets, reconstruction, truth, reco)
             metrics = self.algorithms.setdefault(algorithm, AlgorithmMetrics())
             metrics.update(truth=truth, visible=visible, reco=reco, expected=expected, matches=matches)

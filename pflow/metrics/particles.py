@@ -60,8 +60,13 @@ class ParticleMetrics:
         self.n_charge = 0
         self.n_pdg = 0
 
-    def update(self, truth: ParticleTable, reco: ParticleTable, matches: Matches) -> None:
-        """Count events; true energies must be above 0."""
+    def update(
+        self, truth: ParticleTable, reco: ParticleTable, matches: Matches, expected: ParticleTable | None = None
+    ) -> None:
+        """Count events; true energies must be above 0.
+
+        `expected` are the same reconstructed particles with energies for sums (`Reconstruction.expected`).
+        """
         n = len(CLASSES)
         i, j = matches.truth, matches.reco
         is_matched = np.zeros(len(truth), dtype=np.bool_)
@@ -72,7 +77,7 @@ class ParticleMetrics:
         self.n_truth += np.bincount(truth.classes, minlength=n)
         self.n_reco += np.bincount(reco.classes, minlength=n)
         self.confusion += _count(truth.classes[i], reco.classes[j], (n, n))
-        self.fake_energy.add(reco.energy, is_fake)
+        self.fake_energy.add((reco if expected is None else expected).energy, is_fake)
         self.matched_energy.add(truth.energy, is_matched)
         self.n_charge += int(np.sum(np.rint(truth.charge[i]) == np.rint(reco.charge[j])))
         self.n_pdg += int(np.sum(np.abs(truth.pdg[i]) == np.abs(reco.pdg[j])))

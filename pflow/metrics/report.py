@@ -52,7 +52,7 @@ DEFINITIONS = {
     "class.*.resolution_iqr": "as energy.resolution_iqr, of matched pairs of true class *",
     "class.*.median_deg": "as angle.median_deg, of matched pairs of true class *",
     "class.*.q68_deg": "as angle.q68_deg, of matched pairs of true class *",
-    "fake_energy_fraction": "energy of unmatched / of all reconstructed particles",
+    "fake_energy_fraction": "energy of unmatched / of all reconstructed particles, times existence",
     "energy_weighted_efficiency": "energy of matched / of all targets",
     "event.*.response_median": "median of reconstructed / true visible energy or mass of events",
     "event.*.resolution_68": "half the narrowest interval with 68.3% of that response",

@@ -136,14 +136,6 @@ class Reconstructor(nn.Module, ABC):
         """Names of the sub-modules that are frozen where only a second stage is trained; empty: there is one stage."""
         return ()
 
-    @property
-    def subdetector_columns(self) -> Mapping[str, tuple[int, int]]:
-        """Weights with inputs by subdetector: by name, the first of these columns and the number of blocks of them.
-
-        A block has a column for each subdetector. A training that begins with a model of another detector needs them.
-        """
-        return {}
-
     @abstractmethod
     def training_step(self, batch: Batch) -> TrainingOutput:
         """Losses of a batch; ValueError if it has no target, or lacks a source that the model reads."""

@@ -161,6 +161,11 @@ class Tokeniser:
             "min_energy": self.config.e_min,
         }
 
+    @property
+    def reads_detector(self) -> str:
+        """Name of the detector whose events it reads: the training's, or "any" that is described."""
+        return "any" if self.config.geometry else self.detector.name
+
     def other_geometry(self, detector: Detector) -> list[str]:
         """What of a detector differs from the one of the training, among all that a trained model depends on."""
         if self.config.geometry:

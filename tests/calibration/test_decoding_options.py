@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from pflow.calibration.decoding_options import Calibrated, best, decoding_grid
@@ -23,13 +25,25 @@ def test_an_unknown_or_invalid_threshold_is_named():
         decoding_grid(DECODING, existence_threshold=[1.5])
 
 
-@pytest.mark.parametrize(("by", "chosen"), [("energy", 0), ("angle", 1), ("class", 2)])
+def trial(efficiency, fakes, number_right=0.5, reference=0.8):
+    return Calibrated(
+        decoding=DECODING,
+        efficiency=efficiency,
+        fakes=fakes,
+        number_right=number_right,
+        reference=reference,
+        uncertainty=UncertaintyCalibration(),
+    )
+
+
+@pytest.mark.parametrize(("by", "chosen"), [("energy", 0), ("number", 2), ("reference", 1)])
 def test_the_first_best_configuration_is_chosen(by, chosen):
-    # The second one loses too many right classes.
-    numbers = [(0.9, 0.2, 0.950, 0.7), (0.8, 0.1, 0.940, 0.9), (0.8, 0.3, 0.9495, 0.8), (0.9, 0.2, 0.950, 0.7)]
-    names = ("score", "angle", "class_right", "class_right_mean")
-    trials = [
-        Calibrated(decoding=DECODING, uncertainty=UncertaintyCalibration(), **dict(zip(names, row, strict=True)))
-        for row in numbers
-    ]
+    trials = [trial(0.79, 0.01), trial(0.81, 0.04), trial(0.9, 0.2, 0.7), trial(0.79, 0.01), trial(0.9, 0.2, 0.7)]
     assert best(trials, by) is trials[chosen]
+
+
+def test_the_most_efficient_is_chosen_where_none_reaches_the_reference():
+    trials = [trial(0.7, 0.01), trial(0.75, 0.1), trial(0.6, 0.0)]
+    assert best(trials, "reference") is trials[1]
+    with pytest.raises(ConfigError, match="not all files have reconstructed particles of another algorithm"):
+        best([trial(0.9, 0.1, reference=math.nan)], "reference")

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import awkward as ak
 import numpy as np
@@ -50,8 +51,8 @@ def test_the_best_eos_threshold_is_kept(sample_dir, tmp_path, capsys):
     options = ["--checkpoint", "ild-g4-photon", "--eos-threshold", 1e-30, 0.6, "-o", tmp_path / "out"]
     assert run(file, *options) == 0
     keep = load_model("ild-g4-photon").reconstructor.decoding.existence_threshold
-    said = f"eos_threshold 1e-30, existence_threshold {keep:g}: energy-weighted efficiency less fake energy fraction"
-    assert f"{said} 0.0000" in capsys.readouterr().out
+    said = f"eos_threshold 1e-30, existence_threshold {keep:g}: energy-weighted efficiency 0.0000 (reference: "
+    assert said in capsys.readouterr().out
     assert load_model(tmp_path / "out").reconstructor.decoding.eos_threshold == 0.6
 
 
@@ -78,24 +79,24 @@ def test_the_existence_threshold_is_chosen_where_there_is_a_refinement(sample_di
     refined = dataclasses.replace(network, refine_layers=1)
     path = untrained(PointingReconstructor, readout=True, network=refined, decoding=decoding)
     assert run(file, "--checkpoint", path, *options) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "efficiency less fake" in line]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "energy-weighted efficiency" in line]
     assert [line.split(":")[0] for line in lines] == [
         f"eos_threshold 0.999, existence_threshold {p}" for p in (0.4, 0.99)
     ]
-    scores = {keep: float(line.split()[-1]) for keep, line in zip((0.4, 0.99), lines, strict=True)}
-    assert scores[0.99] == 0.0  # no particle of a network with initial weights is that probable
-    assert load_model(tmp_path / "out").reconstructor.decoding.existence_threshold == max(scores, key=scores.get)
+    assert "efficiency 0.0000" in lines[1]  # no particle of a network with initial weights is that probable
+    assert "efficiency 0.0000" not in lines[0]
+    score = [float(text.split()[0]) for text in re.findall(r"(?:efficiency|fraction) (.*?)[, ]", lines[0])]
+    chosen = load_model(tmp_path / "out").reconstructor.decoding.existence_threshold
+    assert chosen == (0.4 if score[0] > score[1] else 0.99)
 
 
-def test_decoding_is_chosen_by_the_angle_where_asked(sample_dir, tmp_path, capsys):
-    options = ["--photon-depth", 0, 0.01, "--choose-by", "angle", "-o", tmp_path / "out"]
-    assert run(sample_dir / "gamma1_val_small.root", "--checkpoint", "ild-g4-general", *options) == 0
-    lines = capsys.readouterr().out.splitlines()
-    depths = [line for line in lines if "photon_depth" in line]
-    angles = [float(line.split()[4]) for line in lines if "68% of angles" in line]
-    assert [line.partition("photon_depth ")[2].partition(":")[0] for line in depths] == ["0.0", "0.01"]
-    chosen = load_model(tmp_path / "out").reconstructor.decoding.photon_depth
-    assert chosen == (0.0, 0.01)[angles.index(min(angles))]
+def test_as_efficient_as_the_reference_where_asked(sample_dir, tmp_path, capsys):
+    """A threshold that nearly nothing passes has the fewest fakes, and is not as efficient as Pandora."""
+    options = ["--existence-threshold", 0.3, 0.9999, "--choose-by", "reference", "-o", tmp_path / "out"]
+    assert run(sample_dir / "gammasep_test_small.root", "--checkpoint", "ild-g4-photon", *options) == 0
+    low, high = (float(line.split("efficiency ")[1].split()[0]) for line in capsys.readouterr().out.splitlines()[:2])
+    assert low > high
+    assert load_model(tmp_path / "out").reconstructor.decoding.existence_threshold == 0.3
 
 
 def test_a_model_that_predicts_no_uncertainties_is_refused(sample_dir, tmp_path, untrained):
@@ -106,9 +107,9 @@ def test_a_model_that_predicts_no_uncertainties_is_refused(sample_dir, tmp_path,
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.filterwarnings("ignore:.*curved as in 2 T, and in the training sample of the model 3.5")
+@pytest.mark.filterwarnings("ignore:.*in the training sample of the model")
 def test_files_of_another_detector_are_refused_unless_it_is_named(sample_dir, tmp_path):
-    file, options = sample_dir / "cld_multi_test_small.root", ["--checkpoint", "ild-g4-general", "-o", tmp_path / "out"]
+    file, options = sample_dir / "cld_multi_test_small.root", ["--checkpoint", "ild-g4-photon", "-o", tmp_path / "out"]
     with pytest.raises(InputError, match="trained on detector 'ild_g4'"):
         run(file, *options)
     assert run(file, *options, "--detector", "cld") == 0

@@ -23,7 +23,7 @@ KINDS = {
     "one detector": (
         {"merge": Merge(ecal_mm=20.0, hcal_mm=90.0, layers=5), "track_features": TRACKS},
         {"refine_layers": 1},
-        {"require_all_tracks": True, "eos_threshold": 0.05},
+        {"max_particles": 20},
     ),
     "without refinement": (
         {"hit_features": ("log_energy", "x", "y", "z", "layer"), "hit_energy_min": 1e-3},
@@ -38,7 +38,7 @@ KINDS = {
             "geometry": True,
         },
         {"refine_layers": 1, "parallel_tracks": True, "track_prior": True, "front": True},
-        {"max_particles": 20, "expected_energy": False},
+        {"max_particles": 20},
     ),
 }
 """Options of tokens, of the network, and of decoding."""

@@ -6,6 +6,7 @@ Event 2: photon 40 GeV | two photons of 40 GeV, one of them a fake.
 Event 3: nothing | nothing.
 """
 
+import dataclasses
 import math
 from collections import Counter
 
@@ -32,6 +33,15 @@ def metrics_of(make_table, truth, reco):
     t, r = make_table(truth), make_table(reco)
     metrics.update(t, r, match(t, r, Matching()))
     return metrics
+
+
+def test_energies_of_fakes_count_by_their_existence(make_table):
+    truth, reco = make_table(TRUTH), make_table(RECO)
+    metrics = ParticleMetrics(axes=())
+    half = dataclasses.replace(reco, energy=reco.energy * np.array([1.0, 1.0, 1.0, 0.5, 1.0, 0.5]))
+    metrics.update(truth, reco, match(truth, reco, Matching()), half)
+    # The neutral hadron of 2 GeV and the second photon of 40 GeV are fakes.
+    assert metrics.result()["fake_energy_fraction"].value == pytest.approx((1.0 + 20.0) / (38.0 + 1.0 + 60.0))
 
 
 @pytest.fixture

@@ -162,14 +162,14 @@ def without_autocast() -> Iterator[None]:
         yield
 
 
-POINTING = ("cld-general", "ild-g4-photon")
+POINTING = ("general", "ild-g4-photon")
 """The shipped models whose operations can be followed: translation makes tensors where no operation is seen."""
 
 
 @pytest.fixture(scope="module")
 def events(sample_dir):
     return {
-        "cld-general": read_events(sample_dir / "cld_multi_test_small.root", entry_stop=2),
+        "general": read_events(sample_dir / "cld_multi_test_small.root", entry_stop=2),
         "ild-g4-photon": read_events(sample_dir / "gammasep_test_small.root", entry_stop=2),
     }
 
@@ -209,10 +209,13 @@ def test_decoding_gives_what_the_cpu_gives_and_waits_once_a_step(prepared, event
     assert torch.equal(particles.mask.inner, expected.mask)
     torch.testing.assert_close(particles.energy.inner, expected.energy, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(particles.hit_fraction.inner, expected.hit_fraction, rtol=0, atol=1e-2)
+    tracks = sum("emit_tracks" in where for _, where in waits)
+    assert tracks == (batch.tracks is not None)
     decoding = [where for _, where in waits if "decode.py" in where]
     most_steps = particles.mask.shape[1] + MAX_EMPTY_STEPS
     assert len(decoding) <= 1 + most_steps
-    assert len(waits) - len(decoding) == 4  # three selections of the refinement, and the length of the result
+    # Three selections of the refinement, and the length of the result.
+    assert len(waits) - len(decoding) - tracks == 4
 
 
 @pytest.mark.parametrize("prepared", POINTING, indirect=True)

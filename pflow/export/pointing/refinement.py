@@ -36,7 +36,7 @@ class RefinementGraph(nn.Module):
         self.vocabulary, self.calibration = model.tokeniser.pdg, model.calibration
         of_event = ("hit_index", *SOURCE) if network.refiner is not None else ("hit_index",)
         self.inputs = (*of_event, *rows_of(network))
-        existence = () if network.refiner is None or decoding.expected_energy else ("existence",)
+        existence = () if network.refiner is None else ("existence",)
         self.outputs = (*PARTICLES, *existence, *LINKS)
 
     def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:

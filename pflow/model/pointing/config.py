@@ -8,7 +8,6 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from pflow.errors import check_choice
 from pflow.model.api import DecodingConfig
 from pflow.model.common.checks import MAX_LAYERS, check_positive, check_range
 
@@ -80,33 +79,6 @@ class PointingDecodingConfig(DecodingConfig):
     existence_threshold
         Smallest existence probability of a particle that the refinement keeps; see
         `pflow.model.pointing.refiner.Refiner`. 0: all are kept.
-    require_all_tracks
-        Whether decoding continues while a track is not assigned.
-    min_direction_change
-        Smallest angle, rad, by which the refinement changes the direction of a particle without a track. If its new
-        direction is nearer to the first stage's, it keeps the latter, which is better for an unchanged
-        shower. 0: it always has the new one.
-    photon_depth
-        Soft photons have the directions to the fronts of their showers, with weights of hits that fall by e over
-        this depth for 1 GeV, mm (`pflow.model.pointing.showers`). 0: they are the network's.
-    electron_log_odds
-        Added to the logit of the electron before the refinement chooses the most probable identity. The stated
-        probabilities do not change.
-    energy_cut
-        Which energy of a refined particle decides whether it is dropped, because it is below the smallest energy of a
-        target: ``expected``, the predicted energy times the existence probability, or ``predicted``. With the latter,
-        expected energies below the smallest are set to it.
-    expected_energy
-        Whether the energies of particles without a track are expected ones, the predicted energies times the
-        probabilities of existence, which are right for sums. If not, a particle has the energy that it has if it
-        exists, and the probabilities (1 with a track) are a separate output.
-    min_trackless_energy
-        Charged particles without a track are dropped if their expected energy is below this value, GeV: most are pieces
-        of other particles' showers. 0: none are dropped.
-    min_photon_existence
-        Smallest existence probability of photons. Unlike `existence_threshold` it is applied after the hits are
-        assigned, whatever the number of particles. 0: all are kept.
-
     Raises
     ------
     ValueError
@@ -115,22 +87,11 @@ class PointingDecodingConfig(DecodingConfig):
 
     hits_per_particle: int = 10
     existence_threshold: float = 0.5
-    require_all_tracks: bool = False
-    min_direction_change: float = 0.0
-    photon_depth: float = 0.0
-    electron_log_odds: float = 0.0
-    energy_cut: str = "expected"
-    expected_energy: bool = True
-    min_trackless_energy: float = 0.0
-    min_photon_existence: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "[0, inf)", "hits_per_particle", "photon_depth", "min_trackless_energy")
-        check_range(self, "[0, 1)", "existence_threshold", "min_photon_existence")
-        check_range(self, "[0, pi)", "min_direction_change")
-        check_range(self, "(-inf, inf)", "electron_log_odds")
-        check_choice(self.energy_cut, ("expected", "predicted"), "energy_cut")
+        check_range(self, "[0, inf)", "hits_per_particle")
+        check_range(self, "[0, 1)", "existence_threshold")
 
     def limited(self, max_particles: int) -> Self:
         """As of `DecodingConfig`."""

@@ -5,7 +5,6 @@ Letters: B batch, T particles, S source tokens (hits or cells, then tracks), M i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
@@ -23,7 +22,6 @@ from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.geometry import EncodedSource, Tables, gather
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
-from pflow.model.pointing.showers import with_front_direction
 from pflow.model.pointing.step import Pointed, State, TrackParticles, candidates, emit, emit_tracks, point
 
 CACHED_FRACTIONS = 2**20
@@ -68,7 +66,7 @@ def finish(
     columns, mask, truncated = decoded
     if network.refiner is not None and mask.shape[1]:
         columns = _refined_in_parts(network, source, DecodedParticles.of(columns, mask), decoding)
-    elif network.refiner is not None and not decoding.expected_energy:
+    elif network.refiner is not None:
         columns = {**columns, "existence": torch.ones_like(columns["log_energy"], dtype=torch.float32)}
     return _without_gaps(columns, truncated, batch, network)
 
@@ -128,7 +126,7 @@ class BatchDecoder:
             pairs = PairsOfOne(chosen.flatten().nonzero().squeeze(1))
         else:
             pairs = PairList.where(chosen, *sizes)
-        self.state, row = emit(self.network, self.tables, self.state, self.pointed, pairs, self.decoding)
+        self.state, row = emit(self.network, self.tables, self.state, self.pointed, pairs)
         return row
 
     def _make_tables(self) -> Tables:
@@ -147,46 +145,18 @@ def refine(
 ) -> tuple[dict[str, Tensor], RefinedAssignment]:
     """Reassign the hits of decoded particles, choose identities, and decide which particles are kept (``is_particle``).
 
-    Returns columns [B, T, ...] of particles, and the assignment.
-
-    With ``expected_energy``, an energy that no track measures is the predicted energy times the existence probability,
-    as in the loss ``visible_energy``: a shower that is decoded in pieces, each with the energy of the whole, would
-    count twice. `decoding` has the thresholds, from ``existence_threshold`` on.
+    Returns columns [B, T, ...] of particles, and the assignment. An energy is the particle's if it exists, and its
+    ``existence`` (1 with a track) the probability that it does: sums over particles weigh by it, since a shower that is
+    decoded in pieces, each with the energy of the whole, would count twice. Particles with less energy than any target
+    are not kept.
     """
     assert network.refiner is not None
-    head, seed, log_odds = network.head, decoded.seed, decoding.electron_log_odds
+    head = network.head
     refined = network.refiner(decoded, source, existence_threshold=decoding.existence_threshold)
-    particles, proxies = network.predict_refined(refined, seed, source, electron_log_odds=log_odds)
-    is_photon, by_track = head.is_photon(particles.identity), particles.by_track
-
-    predicted = particles.log_energy
-    expected = predicted + functional.logsigmoid(refined.existence_logit).masked_fill(by_track, 0.0)
-    if decoding.energy_cut == "expected":
-        too_small = expected < network.min_log_energy
-    else:
-        too_small = predicted < network.min_log_energy
-        expected = expected.clamp(min=network.min_log_energy)
-    is_particle = refined.kept & ~too_small  # NaN is kept: the caller must see it
-    if decoding.min_trackless_energy:
-        is_charged = head.get_buffer("charged")[particles.identity]
-        is_particle = is_particle & ~(is_charged & ~by_track & (expected < math.log(decoding.min_trackless_energy)))
-    if decoding.min_photon_existence:
-        smallest_logit = math.log(decoding.min_photon_existence / (1.0 - decoding.min_photon_existence))
-        is_particle = is_particle & ~(is_photon & (refined.existence_logit < smallest_logit))
-
-    direction = particles.direction
-    if decoding.min_direction_change:
-        change = (direction - decoded.direction).square().sum(-1)  # rad^2, as the angle is small
-        unchanged = ~by_track & (change < decoding.min_direction_change**2)
-        direction = torch.where(unchanged[..., None], decoded.direction.to(direction.dtype), direction)
-    if decoding.photon_depth:
-        flat, depth = direction.flatten(0, 1), decoding.photon_depth
-        joined = with_front_direction(flat, is_photon.flatten(), proxies.showers, refined.pairs, depth=depth)
-        direction = joined.view(direction.shape)
-    particles = particles._replace(log_energy=expected if decoding.expected_energy else predicted, direction=direction)
-    columns = {"is_particle": is_particle, **particles.columns(head.choose_charge(particles))}
-    if not decoding.expected_energy:
-        columns["existence"] = refined.existence_logit.sigmoid().masked_fill(by_track, 1.0).float()
+    particles = network.predict_refined(refined, decoded.seed, source)
+    is_small = particles.log_energy < network.min_log_energy  # NaN is kept: the caller must see it
+    columns = {"is_particle": refined.kept & ~is_small, **particles.columns(head.choose_charge(particles))}
+    columns["existence"] = refined.existence_logit.sigmoid().masked_fill(particles.by_track, 1.0).float()
     return columns, refined
 
 

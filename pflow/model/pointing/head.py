@@ -32,9 +32,6 @@ LN10 = math.log(10.0)
 CORRECTION_UNIT = 0.1
 """Correction of ln E for an output of 1."""
 
-MAX_ELECTRON_MASS = 1e-3
-"""Charged codes with a smaller mass are electrons, GeV."""
-
 ENERGY_LOG_SIGMA = (-6.0, 1.5)
 """Range of the logarithm of the standard deviation of ln E."""
 
@@ -137,6 +134,8 @@ class TrackIdentity(nn.Module):
     def __init__(self, charged: Tensor) -> None:
         super().__init__()
         self.register_buffer("charged", charged, persistent=False)
+        columns = torch.tensor([PROXY_FEATURES.index(name) for name in TRACK_FEATURES])
+        self.register_buffer("columns", columns, persistent=False)
         self.logit = FullyConnected((len(TRACK_FEATURES) + 1, 16, 1), activation="gelu")
 
     @torch.no_grad()
@@ -149,7 +148,7 @@ class TrackIdentity(nn.Module):
         """Logits [N, V] of the codes, as the logarithms of probabilities where a seed is a track, float [N, 1]."""
         momentum = torch.linalg.vector_norm(proxies.track_momentum, dim=1, keepdim=True)
         pull = (proxies.energy - momentum) / (RESOLUTION * (momentum + 0.01).sqrt())
-        columns = proxies.features[:, [PROXY_FEATURES.index(name) for name in TRACK_FEATURES]]
+        columns = proxies.features.index_select(1, self.get_buffer("columns"))
         x = self.logit(torch.cat([columns, pull.asinh()], dim=1).to(logits.dtype))
         charged = self.get_buffer("charged")
         within = torch.where(
@@ -207,14 +206,13 @@ class ParticleHead(nn.Module):
         refined_describe: nn.Module | None = None,
         direction_correction: ConversionDirectionCorrection | None = None,
         front_trust: nn.Module | None = None,
-        electron_log_odds: float = 0.0,
-    ) -> tuple[Particles, Proxies]:
-        """Predict particles, and return the proxies that were corrected, too.
+    ) -> Particles:
+        """Predict particles.
 
         `query`, float [N, W], is from the assignment; `seed`, int64 [N], are indices into B * S; `hit_fraction`, float
         [P], is the particle's fraction of the pair's item, and in its precision energies and directions are computed;
-        `pdg`, int64 [N], are identities if they are known (training), else they are the most probable,
-        `electron_log_odds` considered. Of a refinement: `refined_describe`, added to the description, from the same
+        `pdg`, int64 [N], are identities if they are known (training), else the most probable. Of a
+        refinement: `refined_describe`, added to the description, from the same
         features, `direction_correction`, and `front_trust`, the logit of the direction to the shower's front in the
         mean of directions, from the description.
         """
@@ -233,11 +231,7 @@ class ParticleHead(nn.Module):
         if self.track_identity is not None:
             pdg_logits = self.track_identity(pdg_logits, proxies, track.is_track)
         if pdg is None:
-            logits = pdg_logits
-            if electron_log_odds:
-                is_electron = self.get_buffer("charged") & (self.get_buffer("masses") < MAX_ELECTRON_MASS)
-                logits = logits + electron_log_odds * is_electron
-            pdg = logits.argmax(-1)
+            pdg = pdg_logits.argmax(-1)
 
         charged = self.get_buffer("charged").index_select(0, pdg)[:, None]
         by_track = charged & (track.momentum > 0)
@@ -268,11 +262,7 @@ class ParticleHead(nn.Module):
             deposit=proxies.energy.squeeze(1),
             pooled=pooled,
         )
-        return particles, proxies
-
-    def is_photon(self, pdg: Tensor) -> Tensor:
-        """Which identities, int64 [...], are neutral without mass, bool [...]."""
-        return (~self.get_buffer("charged") & (self.get_buffer("masses") == 0.0))[pdg]
+        return particles
 
     def choose_charge(self, particles: Particles) -> Tensor:
         """Charge index int64 [N] that fits the identity: neutral, the charge of the track, or the most probable."""

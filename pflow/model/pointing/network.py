@@ -30,7 +30,6 @@ from pflow.model.pointing.decoder import ParticleDecoder
 from pflow.model.pointing.geometry import EncodedSource, Tokens, make_tokens_and_items
 from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles
 from pflow.model.pointing.refiner import RefinedAssignment, Refiner
-from pflow.model.pointing.showers import Proxies
 
 FIRST_STAGE = ("encoder", "decoder", "assignment", "head")
 """Modules of the first stage; a refinement is trained on its output."""
@@ -133,15 +132,11 @@ class PointingNetwork(nn.Module):
         source: EncodedSource,
         *,
         pdg: Tensor | None = None,
-        electron_log_odds: float = 0.0,
         dtype: torch.dtype = torch.float64,
-    ) -> tuple[Particles, Proxies]:
-        """Particles [B, T, ...] of a refined assignment (fractions detached), and proxies, in the precision `dtype`.
-
-        The rest is as for the head.
-        """
+    ) -> Particles:
+        """Particles [B, T, ...] of a refined assignment (fractions detached), in precision `dtype`; see the head."""
         assert self.refiner is not None
-        particles, proxies = self.head(
+        particles: Particles = self.head(
             refined.query.flatten(0, 1),
             source.in_tables(seed).flatten(),
             refined.log_fraction.detach().exp().to(dtype),
@@ -151,9 +146,8 @@ class PointingNetwork(nn.Module):
             refined_describe=self.refiner.describe,
             direction_correction=self.refiner.direction_correction,
             front_trust=self.refiner.front_trust,
-            electron_log_odds=electron_log_odds,
         )
-        return particles.view(*seed.shape), proxies
+        return particles.view(*seed.shape)
 
 
 def _with_padding(batch: Batch) -> Batch:

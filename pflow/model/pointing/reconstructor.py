@@ -23,8 +23,7 @@ from pflow.model.pointing.config import (
     PointingTrainingConfig,
 )
 from pflow.model.pointing.generate import explain, generate
-from pflow.model.pointing.geometry import EncodedSource, ItemFeatures
-from pflow.model.pointing.head import n_features
+from pflow.model.pointing.geometry import EncodedSource
 from pflow.model.pointing.loss import PointingLoss
 from pflow.model.pointing.network import FIRST_STAGE, PointingNetwork
 from pflow.model.pointing.refine_training import RefinementOutput, decode_and_match, refine_matched
@@ -56,15 +55,6 @@ class PointingReconstructor(Reconstructor):
     def first_stage_modules(self) -> tuple[str, ...]:
         """The modules of the first stage, if there is a refiner; else none."""
         return () if self.network.refiner is None else tuple(f"network.{name}" for name in FIRST_STAGE)
-
-    @property
-    def subdetector_columns(self) -> dict[str, tuple[int, int]]:
-        """Of the one-hot subdetector of items, and of the deposits and depths by subdetector of particles."""
-        proxies = (n_features(self.network_config.width, 0), 2)
-        columns = {"head.describe.0": proxies, "refiner.describe.0": proxies}
-        columns |= {"refiner.direction_correction.fraction.0": proxies}
-        columns |= {f"{part}.pair_logits.item": (sum(ItemFeatures.widths()), 1) for part in ("assignment", "refiner")}
-        return {f"network.{name}.weight": value for name, value in columns.items()}
 
     def training_step(self, batch: Batch) -> TrainingOutput:
         """Losses of the first stage with teacher forcing, of the refinement where there is one, or of both (joint)."""

@@ -90,7 +90,7 @@ def refine_matched(
     assert network.refiner is not None
     true = target_fractions(matched)
     refined = network.refiner(decoded, source, dtype=torch.float32)
-    particles, _ = network.predict_refined(refined, decoded.seed, source, pdg=matched.pdg, dtype=dtype)
+    particles = network.predict_refined(refined, decoded.seed, source, pdg=matched.pdg, dtype=dtype)
     energies = network.energy_scale.log_energy(target.energy).exp().masked_fill(~target.mask, 0.0)
     return RefinementOutput(
         target=matched,

@@ -176,12 +176,6 @@ FRONT_RADIUS, FRONT_RADIUS_WIDTH = 20.0, 10.0
 """Distance from the axis from which hits do not count for the direction to the front; their weight falls from 1 to 0
 over the width before it, mm."""
 
-FULL_ENERGY = 8.0
-"""A shower of this energy gives the front and the network's own direction equal weights, GeV."""
-
-MAX_CHANGE = 0.02
-"""Angle between the two from which the network's stays, rad: the hits of a converted photon are not around its line."""
-
 
 def front_direction(showers: Showers, pairs: Pairs, *, depth: float) -> Tensor:
     """Unit vectors to the barycentres of the fronts of showers, float [N, 3]; null vectors without hits.
@@ -203,21 +197,6 @@ def front_direction(showers: Showers, pairs: Pairs, *, depth: float) -> Tensor:
     axis_of = pairs.particle_rows(towards(weight))
     off = (position - (position * axis_of).sum(0) * axis_of).square().sum(0, keepdim=True).sqrt()
     return towards(weight * ramp_down(off, FRONT_RADIUS, width=FRONT_RADIUS_WIDTH))
-
-
-def with_front_direction(
-    direction: Tensor, is_photon: Tensor, showers: Showers, pairs: Pairs, *, depth: float
-) -> Tensor:
-    """Unit vectors double [N, 3]; photons' are averaged with the directions to the fronts of their showers.
-
-    The weight of the front is 1 / (1 + (E / `FULL_ENERGY`)^4): above, the network's own direction is the better one.
-    `is_photon` is bool [N]; `depth` is as in `front_direction`.
-    """
-    front = front_direction(showers, pairs, depth=depth)
-    near = (front - direction).square().sum(-1) < MAX_CHANGE**2  # the angle, as it is small
-    weight = 1.0 / (1.0 + (showers.energy / FULL_ENERGY).square().square())
-    joined = normalise(direction + weight * (front - direction))
-    return torch.where((is_photon & near)[..., None], joined, direction)
 
 
 CORE_ANGLE, CORE_ANGLE_WIDTH = 0.016, 2e-3

@@ -21,7 +21,7 @@ from pflow.model.common.attention import Cache
 from pflow.model.common.decode import Compaction
 from pflow.model.pointing.assignment import Assignment, PairList, Pairs, PairsOfOne, selected
 from pflow.model.pointing.config import PointingDecodingConfig
-from pflow.model.pointing.decoder import MASKED_LOGIT, Memory
+from pflow.model.pointing.decoder import Memory
 from pflow.model.pointing.geometry import EncodedSource, Tables, TokenFrames, gather
 from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import PointingNetwork
@@ -75,7 +75,6 @@ class Pointed(NamedTuple):
     states: Tensor  # float [B, W], decoder states
     seed: Tensor  # int64 [B], token of the event
     stop: Tensor  # bool [B], True = there is no particle
-    forced: Tensor  # bool [B], True = the sequence has ended, and the seed is a track that is not assigned
 
 
 def step(
@@ -89,7 +88,7 @@ def step(
     """A step of one event: the state after it, the particle [1, ...] by column, and `stop`, bool [1]."""
     pointed = point(network, tables, state, caches, memory, decoding)
     pairs = PairsOfOne(candidates(tables, state, pointed).nonzero().squeeze(1))
-    following, row = emit(network, tables, state, pointed, pairs, decoding)
+    following, row = emit(network, tables, state, pointed, pairs)
     return following, row, pointed.stop
 
 
@@ -103,21 +102,12 @@ def point(
 ) -> Pointed:
     """Decode the next state of each event, and choose the most probable seed of its particle.
 
-    Decoding stops when the probability of the end reaches ``eos_threshold``; with ``require_all_tracks`` it then
-    seeds particles at the tracks that are less than half assigned.
+    Decoding stops when the probability of the end reaches ``eos_threshold``.
     """
-    batch = len(state.embedded)
     states, logits, eos_logit = network.decoder(state.embedded, tables, state.assigned_energy, caches, memory)
     eos_probability = 1.0 / (1.0 + (logits - eos_logit).exp().sum(1))
-    ended = (eos_probability >= decoding.eos_threshold) | (state.empty_steps >= MAX_EMPTY_STEPS)
-    forced = torch.zeros_like(ended)
-    if decoding.require_all_tracks:
-        unassigned = state.unassigned.index_select(0, tables.tokens.item)
-        is_open = ((unassigned > 0.5) & tables.tokens.is_track).view(batch, tables.n_tokens)
-        forced = ended & is_open.any(1)
-        logits = torch.where(forced[:, None] & ~is_open, MASKED_LOGIT, logits)
-        ended = ended & ~forced
-    return Pointed(states, logits.argmax(-1), ended, forced)
+    stop = (eos_probability >= decoding.eos_threshold) | (state.empty_steps >= MAX_EMPTY_STEPS)
+    return Pointed(states, logits.argmax(-1), stop)
 
 
 def candidates(tables: Tables, state: State, pointed: Pointed) -> Tensor:
@@ -136,7 +126,6 @@ def emit(
     state: State,
     pointed: Pointed,
     pairs: Pairs,
-    decoding: PointingDecodingConfig,
 ) -> tuple[State, dict[str, Tensor]]:
     """The particle that starts at the seed of each event, as columns [B, ...], and the state after it.
 
@@ -146,20 +135,16 @@ def emit(
     unassigned = pairs.of_items(state.unassigned)
     assignment, particles = particles_of(network, tables, pointed.states, seed, unassigned, pairs)
     charge = network.head.choose_charge(particles)
-    fraction = removed = assignment.hit_fraction
-    if decoding.require_all_tracks:  # the seed's track is the particle's in any case
-        is_seed = pairs.item == pairs.of_particles(tables.tokens.item.index_select(0, seed))
-        is_forced = is_seed & pairs.of_particles(pointed.forced)
-        fraction, removed = torch.where(is_forced, 1.0, fraction), torch.where(is_forced, unassigned, removed)
+    fraction = assignment.hit_fraction
     token = pairs.of_items(tables.items.token)
-    deposit = removed * pairs.of_items(tables.items.weight)
+    deposit = fraction * pairs.of_items(tables.items.weight)
     is_large = particles.log_energy >= network.min_log_energy
     has_track = pairs.any((fraction >= 0.5) & tables.tokens.is_track.index_select(0, token))
     min_deposit = MIN_DEPOSIT_FRACTION * math.exp(network.min_log_energy)  # GeV
     counts = is_large & ((particles.deposit >= min_deposit) | has_track)
     following = State(
         embedded=network.decoder.embed(particles.as_previous(seed, charge=charge), tables),
-        unassigned=state.unassigned.scatter(0, pairs.item, unassigned - removed),
+        unassigned=state.unassigned.scatter(0, pairs.item, unassigned - fraction),
         assigned_energy=state.assigned_energy.scatter_add(0, token, deposit),
         empty_steps=torch.where(counts, 0, state.empty_steps + 1),
     )
@@ -237,7 +222,7 @@ def particles_of(
         fraction = torch.where(shared, fraction / pairs.of_items(total.clamp(min=1.0)), fraction)
         assignment = assignment._replace(hit_fraction=fraction)
     fraction = assignment.hit_fraction.detach().to(dtype)
-    particles, _ = network.head(assignment.query, seed, fraction, pairs, tables, pdg=pdg)
+    particles = network.head(assignment.query, seed, fraction, pairs, tables, pdg=pdg)
     return assignment, particles
 
 

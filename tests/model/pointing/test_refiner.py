@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.nn import functional
 
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.generate import refine as refined_particles
@@ -194,106 +193,27 @@ def run(stage):
     return with_options
 
 
-def test_energies_are_the_predicted_ones_times_the_existence_probability(run, stage):
+def test_energy_and_existence_are_two_outputs(run, stage):
     model, decoded, source = stage
     refined = run()
     with torch.no_grad():
-        predicted, _ = model.network.predict_refined(refined.assignment, decoded.seed, source)
-    probability = functional.logsigmoid(refined.assignment.existence_logit)
-    expected = predicted.log_energy + torch.where(predicted.by_track, 0.0, probability)
-    torch.testing.assert_close(refined.log_energy, expected)
+        predicted = model.network.predict_refined(refined.assignment, decoded.seed, source).log_energy
+    torch.testing.assert_close(refined.log_energy, predicted)
     smallest = model.network.min_log_energy
-    assert torch.equal(refined.is_particle, refined.assignment.kept & (expected >= smallest))
-
-
-def test_energy_and_existence_may_be_two_outputs(run):
-    together, apart = run(), run(expected_energy=False)
-    assert torch.equal(together.is_particle, apart.is_particle)
-    assert (apart.existence[apart.by_track] == 1.0).all()
-    assert (apart.existence < 1.0).any()
-    expected = apart.log_energy + apart.existence.log()
-    torch.testing.assert_close(expected, together.log_energy)
+    assert torch.equal(refined.is_particle, refined.assignment.kept & (predicted >= smallest))
+    assert (refined.existence[refined.by_track] == 1.0).all()
+    probability = refined.assignment.existence_logit.sigmoid()[~refined.by_track]
+    torch.testing.assert_close(refined.existence[~refined.by_track], probability.float())
+    assert (probability < 1.0).any()
 
 
 def test_the_existence_is_of_the_same_particles(stage, batch):
     model = stage[0]
-    assert model.decode(batch).existence is None
-    apart = model.generate(batch, decoding=dataclasses.replace(model.decoding, expected_energy=False))
-    assert apart.existence[apart.mask].min() > 0.0
-    assert (apart.existence[~apart.mask] == 0.0).all()
-    nothing = model.generate(
-        batch, decoding=dataclasses.replace(model.decoding, expected_energy=False, eos_threshold=1e-9)
-    )
+    decoded = model.decode(batch)
+    assert decoded.existence[decoded.mask].min() > 0.0
+    assert (decoded.existence[~decoded.mask] == 0.0).all()
+    nothing = model.generate(batch, decoding=dataclasses.replace(model.decoding, eos_threshold=1e-9))
     assert nothing.existence.shape == nothing.mask.shape == (len(batch), 0)
-
-
-def test_the_predicted_energy_may_decide(run, stage):
-    model, decoded, source = stage
-    before, refined = run(), run(energy_cut="predicted")
-    with torch.no_grad():
-        predicted = model.network.predict_refined(refined.assignment, decoded.seed, source)[0].log_energy
-    smallest = model.network.min_log_energy
-    assert torch.equal(refined.is_particle, refined.assignment.kept & (predicted >= smallest))
-    assert refined.is_particle.sum() > before.is_particle.sum()
-    torch.testing.assert_close(refined.log_energy, before.log_energy.clamp(min=smallest))
-
-
-def test_soft_charged_particles_without_a_track_are_dropped(run, stage):
-    head = stage[0].network.head
-    before = run()
-    trackless = head.charged[before.pdg] & ~before.by_track & before.is_particle
-    limit = 1.01 * float(before.log_energy[trackless].exp().min())
-    after = run(min_trackless_energy=limit)
-    dropped = trackless & (before.log_energy < math.log(limit))
-    assert dropped.any()
-    assert torch.equal(after.is_particle, before.is_particle & ~dropped)
-
-
-def test_improbable_photons_are_dropped(run, stage):
-    head = stage[0].network.head
-    before = run()
-    photon = head.is_photon(before.pdg) & before.is_particle
-    probability = before.assignment.existence_logit.sigmoid()
-    ordered = probability[photon].sort().values
-    gap = int(ordered.diff().argmax())  # far from both sides: the limit is rounded as a logit
-    limit = float(ordered[gap : gap + 2].mean())
-    after = run(min_photon_existence=limit)
-    dropped = photon & (probability < limit)
-    assert 0 < dropped.sum() < photon.sum()
-    assert torch.equal(after.is_particle, before.is_particle & ~dropped)
-
-
-def test_electrons_are_chosen_by_log_odds(run, stage):
-    """The identity decides whether a track gives the energy, the mass for it, and the charge."""
-    electron = 3
-    before, after = run(), run(electron_log_odds=50.0)
-    assert (before.pdg != electron).any()
-    assert (after.pdg == electron).all()
-    torch.testing.assert_close(after.pdg_logits, before.pdg_logits)
-    at_tracks = stage[2].tokens.is_track.gather(1, stage[1].seed)
-    assert torch.equal(after.by_track, at_tracks)
-    assert (after.charge != 1).all()
-
-
-def test_photons_alone_get_directions_of_their_fronts(run, stage):
-    model = stage[0]
-    before, after = run(), run(photon_depth=12.0)
-    moved = (after.direction != before.direction).any(-1)
-    assert moved.any()
-    assert not (moved & ~model.network.head.is_photon(before.pdg)).any()
-
-
-def test_small_changes_of_direction_are_not_made(run, stage):
-    decoded, changed = stage[1], run()
-    change = (changed.direction - decoded.direction).norm(dim=-1)
-    changes = change[~changed.by_track].sort().values
-    limit = float(changes[len(changes) // 2 :][:2].mean())  # between two, where rounding decides nothing
-    after = run(min_direction_change=limit)
-    unchanged = ~changed.by_track & (change < limit)
-    assert 0 < unchanged.sum() < unchanged.numel()
-    torch.testing.assert_close(after.direction[unchanged], decoded.direction[unchanged], rtol=0, atol=0)
-    torch.testing.assert_close(after.direction[~unchanged], changed.direction[~unchanged], rtol=0, atol=0)
-    torch.testing.assert_close(after.log_energy, changed.log_energy, rtol=0, atol=0)
 
 
 @pytest.fixture

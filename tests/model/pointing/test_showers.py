@@ -8,16 +8,13 @@ from pflow.model.pointing.assignment import PairList, PairsOfOne, ramp_down
 from pflow.model.pointing.refiner import PairwiseMessages
 from pflow.model.pointing.showers import (
     CORE_ANGLE,
-    FULL_ENERGY,
     LOG_WEIGHT,
-    MAX_CHANGE,
     ConversionDirectionCorrection,
     Showers,
     front_direction,
     make_proxies,
     n_proxy_features,
     shower_slopes,
-    with_front_direction,
 )
 
 R = 1900.0
@@ -88,25 +85,6 @@ def test_each_shower_has_its_own_front_without_stray_hits_and_none_without_hits(
     assert not front[2].any()
     showers, pairs, *_ = showers_of([*scattered(), [1e-4, 100.0, 0.0, 0.0]])  # far ahead
     assert torch.isfinite(front_direction(showers, pairs, depth=0.1)).all()
-
-
-@pytest.mark.parametrize(
-    ("energy", "off", "is_photon", "expected"),
-    [
-        (0.4, 0.5, True, 1.0),
-        (0.4, 0.5, False, 0.0),
-        (0.4, 2.0, True, 0.0),  # far from it
-        (FULL_ENERGY, 0.5, True, 0.5),
-        (10 * FULL_ENERGY, 0.5, True, 0.0),
-    ],
-)
-def test_the_front_replaces_the_directions_of_soft_photons_nearby(showers_of, energy, off, is_photon, expected):
-    showers, pairs, *_ = showers_of(scattered(energy=energy))
-    front = front_direction(showers, pairs, depth=DEPTH)
-    before = normalize(front + torch.tensor([0.0, 0.0, off * MAX_CHANGE]), dim=-1)
-    joined = with_front_direction(before, torch.tensor([is_photon]), showers, pairs, depth=DEPTH)
-    assert float((joined - before).norm() / (front - before).norm()) == pytest.approx(expected, abs=0.01)
-    assert float(joined.norm()) == pytest.approx(1.0)
 
 
 def inclined(arc, inclination, *, n=20, energy=1.0):

@@ -102,43 +102,6 @@ def test_three_particles_without_hits_end_an_event_whatever_their_energy(make_mo
     assert model.decode(batch, max_particles=60).truncated.all()
 
 
-def test_each_track_is_assigned(make_model, batch):
-    """The end comes at once: without being told to, nothing is decoded."""
-    model = make_model(require_all_tracks=False)
-    with torch.no_grad():
-        model.network.decoder.pointer.eos[-1].bias.add_(40.0)
-    assert model.decode(batch, max_particles=6).mask.shape == (4, 0)
-    model.set_decoding(require_all_tracks=True)
-    decoded = model.decode(batch, max_particles=6)
-    assert not decoded.truncated.any()
-    real = batch.readout.track_mask
-    torch.testing.assert_close(decoded.track_fraction.sum(1)[real], torch.ones(int(real.sum())))
-    assert (decoded.mask.sum(1) <= real.sum(1)).all()
-    assert decoded.mask.sum(1).max() > 1
-    cut = model.decode(batch, max_particles=1)
-    assert cut.truncated.tolist() == (decoded.mask.sum(1) > 1).tolist()
-
-
-def test_a_track_without_momentum_is_assigned_once(make_model, by_hand):
-    model = make_model(require_all_tracks=True)
-    with torch.no_grad():
-        model.network.decoder.pointer.eos[-1].bias.add_(40.0)
-    batch = by_hand(energy=[2.0], position=[[2000, 0, 0]], token=[0], momentum=[[0.0, 0.0, 0.0]], charge=[1.0])
-    decoded = model.decode(batch, max_particles=6)
-    assert not decoded.truncated.any()
-    assert decoded.mask.sum() <= 1
-
-
-def test_require_all_tracks_adds_the_missing_tracks(make_model, batch):
-    """Events in which every track is assigned stay as they are."""
-    plain, model = make_model(), make_model(require_all_tracks=True)
-    by_default, with_all_tracks = (each.decode(batch, max_particles=12) for each in (plain, model))
-    done = (by_default.track_fraction.sum(1) > 0.5).eq(batch.readout.track_mask).all(1)
-    assert done.any()
-    assert torch.equal(by_default.mask.sum(1)[done], with_all_tracks.mask.sum(1)[done])
-    assert ((with_all_tracks.track_fraction.sum(1) >= 0.5) | ~batch.readout.track_mask).all()
-
-
 @pytest.mark.parametrize("alone", [False, True], ids=["batch", "one event"])
 def test_each_event_is_cut_at_its_own_largest_number(make_model, events, collate, alone, monkeypatch):
     """Events of several sizes, in one batch and one by one: none ends by itself, each has its own limit."""
