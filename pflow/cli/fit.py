@@ -27,7 +27,7 @@ from pytorch_lightning.utilities.warnings import PossibleUserWarning
 
 import pflow.model
 from pflow.checkpoint.load import read_checkpoint
-from pflow.cli.verbs import VERBS, nearest_options
+from pflow.cli.options import VERBS, nearest_options
 from pflow.config import config_dir, load_yaml, resolve
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, PflowError
@@ -48,7 +48,6 @@ from pflow.train.callbacks import (
 from pflow.train.model_spec import ModelSpec
 from pflow.train.module import MONITOR, ParticleFlow
 from pflow.train.run_folder import AtomicCheckpointIO, check_run_folder, make_loggers, read_history
-from pflow.train.transfer import transfer_tokeniser
 
 CHATTER = (
     r".*`__len__` defined.*",
@@ -100,7 +99,7 @@ MOST_USED = """\
 used most:
   --data.train FILES --data.val FILES    to train on and to validate on; 'train/*.root' names several
   --config gamma1                        a configuration that comes with pflow, or a YAML file
-  --start-from ild-g4-general            begin with a trained model, whose options are the defaults
+  --start-from general            begin with a trained model, whose options are the defaults
   --checkpoint RUN                       resume the training in this folder; needs no other option
   --trainer.max-epochs N                 how long; or --trainer.max-steps N
   --model.lr X                           highest learning rate
@@ -347,8 +346,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             environment.validate_settings(self.trainer.num_devices, self.trainer.num_nodes)
         self.spec.check_tokens(self.datamodule.token_config)
         self.datamodule.tokeniser = self.spec.tokeniser
-        if self.spec.purpose == "start":
-            self.datamodule.transfer = transfer_tokeniser
+        self.datamodule.begins_with_model = self.spec.purpose == "start"
         self.model.spec = self.spec
 
     @property

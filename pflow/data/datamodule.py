@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -191,8 +191,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.repeat = dict(repeat or {})
         self.augmentation = augment
         self.tokeniser: Tokeniser | None = None
-        self.transfer: Callable[[Tokeniser, Detector], Tokeniser] | None = None
-        """Adapts a model's tokeniser to the detector of the training files; None: the tokeniser stays."""
+        self.begins_with_model = False
+        """Whether a training begins with a model's weights: the tokeniser stays, but for what the files' events are."""
         self._chunks: dict[str, list[Chunk]] = {}
         self._train: StepLoader | None = None
         self._left_out: list[str] = []
@@ -243,11 +243,16 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             measured = functools.partial(_statistics, options=self.options, config=self.token_config)
             statistics = in_order(measured, sample, num_workers=self.num_workers)
             self.tokeniser = Tokeniser.fit(statistics, self.token_config)
-        elif stage == "fit" and self.transfer is not None:
+        elif stage == "fit" and self.begins_with_model:
             with self.options.open(chunks["train"][0].path) as file:
-                if self.tokeniser.other_geometry(file.detector):
-                    self.tokeniser = self.transfer(self.tokeniser, file.detector)
-        if trained is not None and trained is self.tokeniser:
+                if differing := self.tokeniser.other_geometry(file.detector):
+                    raise InputError(
+                        f"the model to begin with reads detector '{self.tokeniser.detector.name}' alone, and this one "
+                        f"differs in {', '.join(differing)}: begin with 'general', which reads any detector",
+                        file=file.path,
+                        field="detector",
+                    )
+        if trained is not None:
             expected = dataclasses.replace(self.options.expected, sample=trained.sample)
             self.options = dataclasses.replace(self.options, expected=expected)
         if stage == "fit":
@@ -259,7 +264,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
                     f"data.val: {', '.join(common)} is also in data.train: what was learnt by heart looks good there",
                     stacklevel=2,
                 )
-            if trained is None or self.transfer is not None:
+            if trained is None or self.begins_with_model:
                 scales = sample_scales(chunks["train"], self.options, num_workers=self.num_workers)
                 if self.tokeniser.config.geometry:
                     scales = self._of_any_detector(scales, train, None if trained is None else trained.sample)

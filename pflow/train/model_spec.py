@@ -14,10 +14,8 @@ from pflow.config import to_plain
 from pflow.errors import ConfigError, InputError
 from pflow.model.api import Reconstructor, describe
 from pflow.model.common.layers import TransformerLayer
-from pflow.physics.detector import Detector
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import TokenConfig
-from pflow.train.transfer import transfer_checkpoint
 
 PURPOSES = {"start": "begin with", "continue": "continue", "evaluate": "evaluate"}
 
@@ -112,19 +110,17 @@ class ModelSpec:
         if self.checkpoint is not None and self.purpose != "start":
             self._refuse(self._network_differences(reconstructor))
 
-    def load_into(self, reconstructor: Reconstructor, *, detector: Detector) -> tuple[list[str], list[str]]:
+    def load_into(self, reconstructor: Reconstructor) -> tuple[list[str], list[str]]:
         """Load the weights, if there are any and the trainer does not load them itself (a resumed training).
 
-        A training may begin with a model of another `detector` (`pflow.train.transfer`). Returns the parts that the
-        checkpoint to start with does not have: parts with random weights, and layers added to a stack, which are
-        initialised as the identity. ConfigError: the weights do not fit options that were set; names them.
-        InputError: they do not fit the checkpoint's own options.
+        Returns the parts that the checkpoint to start with does not have: parts with random weights, and layers added
+        to a stack, which are initialised as the identity. ConfigError: the weights do not fit options that were set;
+        names them. InputError: they do not fit the checkpoint's own options.
         """
         if self.checkpoint is None or self.purpose == "continue":
             return [], []
         checkpoint, new = self.checkpoint, {}
         if self.purpose == "start":
-            checkpoint = transfer_checkpoint(checkpoint, reconstructor, detector)
             new = _new_parts(reconstructor, checkpoint.state_dict)
         weights = {name: value for part in new.values() for name, value in part.items()} | checkpoint.state_dict
         try:

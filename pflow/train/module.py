@@ -127,7 +127,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             raise ConfigError(f"model.reconstructor: {error}") from error
         self.data.use_readout(reconstructor.needs_readout)
         self.spec.check_network(reconstructor)
-        at_random, as_identity = self.spec.load_into(reconstructor, detector=tokeniser.detector)
+        at_random, as_identity = self.spec.load_into(reconstructor)
         for how, parts in (("as the identity", as_identity), ("at random", at_random)):
             if parts:
                 self.print(f"begin {how}: {', '.join(parts)}")
@@ -259,6 +259,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             "batch_size": data.batch_size,
             "seed": data.seed,
             "lr": self.lr,
+            "optimiser": self.optimiser,
             "weight_decay": self.weight_decay,
             "final_lr": self.final_lr,
             "ema_decay": next((c.decay for c in self.trainer.callbacks if isinstance(c, WeightAveraging)), None),

@@ -16,7 +16,7 @@ from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.checkpoint.save import write_weights
 from pflow.cli.fit import main
 from pflow.cli.main import main as main_with_exit_code
-from pflow.errors import ConfigError, PflowError
+from pflow.errors import ConfigError, InputError, PflowError
 from pflow.inference.events import reconstruct
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
@@ -209,6 +209,13 @@ def test_a_pointing_fit_that_stops_within_an_epoch_goes_on_where_it_was(small, t
     assert len(later) == 2
 
 
+def test_a_model_of_one_detector_begins_no_training_on_another(sample_dir, tmp_path):
+    sample = sample_dir / "cld_multi_test_small.root"
+    data = [f"--data.train={sample}", f"--data.val={sample}", f"--output={tmp_path / 'run'}"]
+    with pytest.raises(InputError, match=r"reads detector 'ild_g4' alone, .* differs in b_field.*begin with 'general'"):
+        main(["fit", *data, "--start-from=ild-g4-photon"])
+
+
 def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path):
     """Its weights, network and tokens, without any word of them: the configuration says how to train."""
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}"]
@@ -250,7 +257,7 @@ def test_what_does_not_fit_the_weights_is_refused_by_name(run, data, option, mes
 
 
 @pytest.mark.parametrize("stated", ["model.reconstructor.class_path", None])
-@pytest.mark.parametrize(("name", "dropout"), [("ild-g4-photon", 0.0), ("ild-g4-general", 0.1)])
+@pytest.mark.parametrize(("name", "dropout"), [("ild-g4-photon", 0.0), ("general", 0.1)])
 def test_an_option_holds_that_is_the_default_of_some_network(name, dropout, stated, capsys):
     """The shipped models have dropout 0.1 and 0; options equal to a default once gave way in silence."""
     theirs = read_checkpoint(name).header.model["init_args"]["network"]
@@ -485,6 +492,24 @@ def test_wrong_usage_is_said_in_one_line(option, message, tmp_path, capsys):
     assert said.startswith("pflow fit: error: ")
     assert message in said
     assert said.count("\n") == 1
+
+
+class Payload:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+def test_a_checkpoint_with_code_is_refused_in_every_verb(run, small, tmp_path):
+    content = torch.load(run / "last.ckpt", weights_only=True)
+    torch.save({**content, "callbacks": Payload(tmp_path / "ran")}, tmp_path / "bad.ckpt")
+    for verb, split in (("fit", "train"), ("validate", "val"), ("test", "test")):
+        options = [f"--data.{split}={small['val']}", f"--output={tmp_path / verb}"]
+        with pytest.raises(InputError, match="runs no code"):
+            main([verb, *options, f"--checkpoint={tmp_path / 'bad.ckpt'}"])
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def run_checked(recipe: TrainingRecipe, folder: Path, **options: Any) -> list[st
 @pytest.mark.parametrize(
     ("name", "variant"),
     [
-        *((name, None) for name in ("photon", "general", "cld", "disturbed", "translation")),
+        *((name, None) for name in ("photon", "translation")),
         *(("paper", name) for name in ("v1_flags", "as_published_v2_kind")),
     ],
 )
@@ -96,7 +96,7 @@ def test_wrong_options_of_the_calibration_are_told_before_the_first_stage(option
 
 
 def test_a_model_to_begin_with_counts_for_the_stages_behind(tmp_path):
-    stages = [{"start_from": "ild-g4-general"}, {"start_from": None, "model": {"lr": 1.0e-4}}]
+    stages = [{"start_from": "general"}, {"start_from": None, "model": {"lr": 1.0e-4}}]
     options = {"existence-threshold": 0.5, "truth-tracks": True}
     assert run_checked(TrainingRecipe(stages=stages, samples=SAMPLES, calibrate=options), tmp_path)
 

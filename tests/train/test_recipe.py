@@ -8,7 +8,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.train import recipe
 from pflow.train.recipe import TrainingRecipe, load_recipe, merged, run_recipe, training_summary
 
-SAMPLES = ("gamma1", "gammasep", "single", "multi", "zqq")
+SAMPLES = ("gamma1", "gammasep", "single", "multi", "zqq", "zh")
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def pflow(monkeypatch) -> Pflow:
 def test_a_missing_sample_or_folder_is_named_before_any_training(samples, pflow, tmp_path):
     (samples / "zqq_val.root").unlink()
     with pytest.raises(InputError, match=r"zqq_val\.root: no such file: --data-dir"):
-        run_recipe(load_recipe("general"), output=tmp_path / "out", data_dir=samples, pflow=pflow)
+        run_recipe(load_recipe("general").variant("one"), output=tmp_path / "out", data_dir=samples, pflow=pflow)
     with pytest.raises(ConfigError, match="--data-dir"):
-        run_recipe(load_recipe("general"), output=tmp_path, pflow=pflow)
+        run_recipe(load_recipe("general").variant("one"), output=tmp_path, pflow=pflow)
     with pytest.raises(ConfigError, match="nearest matches: photon"):
         load_recipe("foton")
     assert pflow.calls == []
@@ -61,24 +61,23 @@ def test_a_missing_sample_or_folder_is_named_before_any_training(samples, pflow,
 
 def test_a_model_is_trained_in_stages_then_calibrated(samples, pflow, tmp_path):
     out = tmp_path / "out"
-    assert run_recipe(load_recipe("general"), output=out, data_dir=samples, pflow=pflow) == 0
+    assert run_recipe(load_recipe("general").variant("one"), output=out, data_dir=samples, pflow=pflow) == 0
     *stages, calibrate = pflow.calls
-    assert [words[0] for words in stages] == ["fit"] * 3
+    assert [words[0] for words in stages] == ["fit"] * 2
     for number, words in enumerate(stages, 1):
         assert words.count("--config") == number
-        for split, names in (("train", "single multi zqq gammasep gamma1"), ("val", "single multi zqq")):
+        for split, names in (("train", "single multi zqq gammasep zh"), ("val", "single multi zqq")):
             expected = [str(samples / f"{name}_{split}.root") for name in names.split()]
             assert json.loads(option(words, f"--data.{split}")) == expected
         assert option(words, "--output") == str(out / f"stage_{number}")
         assert "--checkpoint" not in words
     assert "--start-from" not in stages[0]
     assert option(stages[1], "--start-from") == str(out / "stage_1" / "last.ckpt")
-    assert option(stages[2], "--start-from") == str(out / "stage_2" / "last.ckpt")
     assert calibrate[1:4] == [str(samples / f"{name}_val.root") for name in ("single", "multi", "zqq")]
-    assert option(calibrate, "--checkpoint") == str(out / "stage_3" / "last.ckpt")
-    assert (option(calibrate, "--eos-threshold"), option(calibrate, "--existence-threshold")) == ("0.97", "0.12")
+    assert option(calibrate, "--checkpoint") == str(out / "stage_2" / "last.ckpt")
+    assert option(calibrate, "--choose-by") == "reference"
     texts = {path.name: path.read_text() for path in (out / "weights").iterdir()}
-    summary = {"run": "stage_3", "before": {"run": "stage_2", "before": {"run": "stage_1"}}}
+    summary = {"run": "stage_2", "before": {"run": "stage_1"}}
     assert json.loads(texts.pop("training.json")) == summary
     assert texts == {"model.json": "new", "model.safetensors": "new"}
 
