@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pflow.cli.options import add_file_options, add_option, read_options
-from pflow.errors import ConfigError
-from pflow.event.events import Events
-from pflow.io.atomic import check_output
-from pflow.io.flat import write_events
-from pflow.io.open import EventFile
+
+if TYPE_CHECKING:
+    from pflow.event.events import Events
+    from pflow.io.open import EventFile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Convert the file; the output appears only when whole."""
+    from pflow.errors import ConfigError
+    from pflow.io.atomic import check_output
+    from pflow.io.flat import write_events
+
     if Path(args.output).suffix.lower() != ".root":
         raise ConfigError(f"cannot write {args.output}: expected a ROOT file, .root at its end")
     check_output(args.output, inputs=[args.input])

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from contextlib import closing
+from typing import TYPE_CHECKING
 
 from pflow.cli.options import add_option, at_least
-from pflow.io.atomic import check_output
-from pflow.io.detect import fitting_detectors
-from pflow.io.draft.draft import DetectorDraft, draft_detector, write_draft
-from pflow.io.edm4hep.podio import open_podio
 from pflow.show import text_facts, text_table
+
+if TYPE_CHECKING:
+    from pflow.io.draft.draft import DetectorDraft
 
 SHOWN = ("b_field", "ecal_inner_radius", "ecal_outer_radius", "ecal_inner_z", "phi_symmetry", "tracks", "references")
 
@@ -33,13 +32,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draft the description and write it."""
+    from pflow.io.atomic import check_output
+    from pflow.io.draft.draft import draft_detector, write_draft
+
     check_output(args.output, inputs=[args.file], replace=False, force=args.force)
     draft = draft_detector(args.file, name=args.name, b_field=args.b_field, max_entries=args.entries)
     write_draft(draft, args.output, force=args.force)
-    with closing(open_podio(args.file)) as file:
-        fitting = [match.detector.name for match in fitting_detectors(file) if match.fits]
-    _print(draft, args.output, fitting)
+    _print(draft, args.output, _fitting(args.file))
     return 0
+
+
+def _fitting(path: str) -> list[str]:
+    """Built-in detectors that fit the file."""
+    from pflow.io.detect import fitting_detectors
+    from pflow.io.edm4hep.podio import open_podio
+
+    file = open_podio(path)
+    try:
+        return [match.detector.name for match in fitting_detectors(file) if match.fits]
+    finally:
+        file.close()
 
 
 def _print(draft: DetectorDraft, output: str, fitting: list[str]) -> None:

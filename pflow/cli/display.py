@@ -5,19 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pflow.cli.options import add_file_options, add_option, add_options, at_least, read_options, truth_options
-from pflow.errors import ConfigError, InputError
-from pflow.event.events import Events
-from pflow.event.particles import LINKS, Reconstruction
-from pflow.io.atomic import check_output, replacing
-from pflow.io.particles_root import read_reco
-from pflow.metrics.evaluate import check_input
-from pflow.plots.display import plot_event
-from pflow.plots.event_page import event_page
-from pflow.plots.explain import plot_steps
-from pflow.plots.scene import COLOUR_BY, make_scene
-from pflow.plots.style import MARK, rendered
+
+if TYPE_CHECKING:
+    from pflow.event.events import Events
+    from pflow.event.particles import Reconstruction
 
 MAX_COLOURS = {".png": 12, ".pdf": 12, ".html": 40}
 """Formats, and how many particles, by energy, have a colour of their own in them."""
@@ -46,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--colour",
         "--color",
-        choices=COLOUR_BY,
+        choices=("truth", "reco", "energy", "subdetector"),
         help="what the colour of a hit stands for: its true particle; its reconstructed particle, of --reco or of the "
         "algorithm in IN.root (the nearest in angle if the algorithm assigns no hits); its energy; its subdetector "
         "(default: the first of these in the file)",
@@ -64,6 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw the event, or the steps of a model's decoder, and print the names of the files."""
+    from pflow.errors import ConfigError
+    from pflow.io.atomic import check_output, replacing
+    from pflow.plots.style import MARK
+
     inputs = [args.input, *([args.reco] if args.reco else [])]
     default = ("steps_{}.png",) if args.explain else ("display_{}.png", "display_{}.html")
     outputs = [Path(name) for name in args.output or (name.format(args.entry) for name in default)]
@@ -83,8 +81,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _steps(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
     """The content of a file of a format: the steps of the decoder."""
-    from pflow.checkpoint.load import load_model  # imports torch, which no other display needs
+    from pflow.checkpoint.load import load_model
     from pflow.inference.explain import explain
+    from pflow.plots.explain import plot_steps
+    from pflow.plots.style import rendered
 
     steps = explain(load_model(args.explain), event).steps(8)
     return lambda suffix: rendered(plot_steps(steps), suffix.removeprefix("."))
@@ -92,6 +92,11 @@ def _steps(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
 
 def _scenes(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
     """The content of a file of a format: the event."""
+    from pflow.plots.display import plot_event
+    from pflow.plots.event_page import event_page
+    from pflow.plots.scene import make_scene
+    from pflow.plots.style import rendered
+
     reconstruction = _read_reco(args, event) if args.reco else None
 
     def picture(suffix: str) -> bytes:
@@ -105,6 +110,8 @@ def _scenes(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
 
 
 def _read_event(args: argparse.Namespace) -> Events:
+    from pflow.errors import InputError
+
     with read_options(args, targets=truth_options(args)).open(args.input) as file:
         if args.entry >= len(file):
             raise InputError(
@@ -115,6 +122,11 @@ def _read_event(args: argparse.Namespace) -> Events:
 
 def _read_reco(args: argparse.Namespace, event: Events) -> Reconstruction:
     """Particles of one entry, checked to be the event's."""
+    from pflow.errors import InputError
+    from pflow.event.particles import LINKS
+    from pflow.io.particles_root import read_reco
+    from pflow.metrics.evaluate import check_input
+
     entry = args.entry if args.reco_entry is None else args.reco_entry
     reconstruction = read_reco(args.reco, name=args.collection, entry_start=entry, entry_stop=entry + 1)
     if not len(reconstruction):

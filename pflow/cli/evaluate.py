@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.progress import Progress
+from typing import TYPE_CHECKING, Any
 
 from pflow.cli.options import OPTIONS, add_file_options, add_option, read_options, truth_options
-from pflow.errors import ConfigError
-from pflow.io.atomic import check_output, make_folder, replacing
-from pflow.io.open import matching
-from pflow.metrics.evaluate import evaluate, provenance_of, truth_settings
-from pflow.metrics.evaluation import EvaluationResult
-from pflow.metrics.match import COSTS, HitMatching, Matching
-from pflow.metrics.report import document, table
-from pflow.plots.evaluation import figures
-from pflow.plots.report_page import report_page
-from pflow.plots.style import MARK, rendered
+
+if TYPE_CHECKING:
+    from pflow.metrics.evaluation import EvaluationResult
+    from pflow.metrics.match import HitMatching, Matching
 
 METRICS_MARK = b'"schema": "pflow-metrics-'
 """Bytes that mark a ``metrics.json`` of pflow."""
@@ -55,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "ignore-tracks")
     parser.add_argument(
         "--match",
-        choices=(*(name for name in COSTS if name != "angle"), "hits"),  # the angle is for jets
+        choices=("angle_energy", "hits", "pt_delta_r"),
         default="angle_energy",
         help="cost of a match: energy and angle with a cut; shared hits, if RECO.root has links from hits (HitPF's "
         "rule); or transverse momentum and Delta R without a cut (Glow's rule)",
@@ -93,6 +83,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate the files, print the table, write metrics.json and the plots."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from pflow.io.atomic import check_output, make_folder
+    from pflow.io.open import matching
+    from pflow.metrics.evaluate import evaluate, provenance_of, truth_settings
+    from pflow.metrics.report import table
+    from pflow.plots.style import MARK
+
     matches = _matching(args.match, args.cut)
     truth, reco = matching(args.truth), matching(args.reco)
     folder = make_folder(args.output)
@@ -140,6 +139,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _matching(match: str, cut: str) -> Matching | HitMatching:
+    from pflow.errors import ConfigError
+    from pflow.metrics.match import HitMatching, Matching
+
     if match == "hits":
         return HitMatching()
     if match == "pt_delta_r" or cut.lower() == "none":
@@ -152,6 +154,9 @@ def _matching(match: str, cut: str) -> Matching | HitMatching:
 
 def _compared(options: Sequence[str]) -> dict[str, list[str]]:
     """Files by the name of their algorithm, from NAME=FILE."""
+    from pflow.errors import ConfigError
+    from pflow.io.open import matching
+
     files: dict[str, list[str]] = {}
     for option in options:
         name, _, path = option.partition("=")
@@ -163,9 +168,18 @@ def _compared(options: Sequence[str]) -> dict[str, list[str]]:
 
 def _write(result: EvaluationResult, inputs: dict[str, Any], folder: Path, args: argparse.Namespace) -> int:
     """Write the plots and report.html, then metrics.json; return the number of plots."""
+    import json
+
+    from pflow.io.atomic import replacing
+    from pflow.metrics.report import document
+
     images: dict[str, bytes] = {}
     force, content = args.force, document(result, inputs=inputs)
     if not args.no_plots:
+        from pflow.plots.evaluation import figures
+        from pflow.plots.report_page import report_page
+        from pflow.plots.style import MARK, rendered
+
         for name, figure in figures(result).items():
             images[name] = rendered(figure, "png")
             for suffix, data in (("png", images[name]), ("pdf", rendered(figure, "pdf"))):

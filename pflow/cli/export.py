@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pflow.checkpoint.format import EXPORT_FILES
-from pflow.checkpoint.load import load_model
-from pflow.checkpoint.save import write_weights
 from pflow.cli.options import add_option
-from pflow.errors import missing_package
-from pflow.io.atomic import check_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Export the model; the folder appears only when whole."""
     if args.format == "weights":
+        from pflow.checkpoint.save import write_weights
+
         written = write_weights(args.checkpoint, args.output, force=args.force)
     else:
+        from pflow.checkpoint.format import EXPORT_FILES
+        from pflow.checkpoint.load import load_model
+        from pflow.errors import missing_package
+        from pflow.io.atomic import check_folder
+
         try:
             from pflow.export.folder import export_model
         except ImportError as error:

@@ -13,24 +13,20 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from pflow.checkpoint.format import fitting_models, read_header
-from pflow.checkpoint.load import read_checkpoint
 from pflow.cli.options import add_file_options, add_options, at_least, read_options, truth_options
-from pflow.config import shipped_models
-from pflow.errors import reading
-from pflow.event.scales import SampleScales
-from pflow.inference.files import readable_models
-from pflow.inference.worker import command
-from pflow.io.edm4hep.collections import Collection
-from pflow.io.inspect import HITS, FileContent, inspect_file, inspect_truth
-from pflow.metrics.evaluate import provenance_of
-from pflow.physics.detector import Detector
 from pflow.show import text_facts, text_table
 
+if TYPE_CHECKING:
+    from pflow.event.scales import SampleScales
+    from pflow.io.edm4hep.collections import Collection
+    from pflow.io.inspect import FileContent
+    from pflow.physics.detector import Detector
+
+HITS = ("CalorimeterHit", "SimCalorimeterHit")
 KINDS = (*HITS, "Track", "TrackerHit", "SimTrackerHit", "MCParticle", "Link", "ReconstructedParticle")
 """Kinds of collections that are listed one by one."""
 
@@ -58,6 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what the file holds."""
+    from pflow.checkpoint.format import fitting_models, read_header
+    from pflow.inference.files import readable_models
+    from pflow.io.inspect import inspect_file, inspect_truth
+
     made = _provenance(args.file)
     if made is not None and made["kind"] != "reconstruction":
         _print_json(made) if args.json else _print_provenance(made)
@@ -206,11 +206,16 @@ def _print_targets(event: Mapping[str, Any], rule: str) -> None:
 
 def _provenance(file: str) -> dict[str, Any] | None:
     """Provenance of an output of pflow or of a model; None for any other file."""
+    from pflow.config import shipped_models
+    from pflow.errors import reading
+
     path = Path(file)
     if path.suffix == ".json":
         with reading("expected the metrics.json of an evaluation", file=file):
             return {"kind": "evaluation", **json.loads(path.read_text("utf-8"))["inputs"]}
     if path.suffix == ".ckpt" or path.is_dir() or file in shipped_models():
+        from pflow.checkpoint.load import read_checkpoint
+
         model = read_checkpoint(file)
         return {
             "kind": "model",
@@ -218,12 +223,16 @@ def _provenance(file: str) -> dict[str, Any] | None:
             "pflow_version": model.header.version,
             "training": dict(model.header.provenance),
         }
+    from pflow.metrics.evaluate import provenance_of
+
     made = provenance_of(file)  # a faulty file is reported when it is read
     return None if made is None else {"kind": "reconstruction", **made}
 
 
 def _shown(made: Mapping[str, Any]) -> dict[str, Any]:
     """A provenance without the configuration, which --json has, and with the command that makes the output again."""
+    from pflow.inference.worker import command
+
     hidden = ("kind", "configuration", "decoding", "provenance")
     shown = {name: value for name, value in made.items() if name not in hidden}
     if "options" in made:

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from pflow.cli.options import VERBS, nearest_options
 from pflow.cli.signals import Terminated, raised_signals
-from pflow.cli.verbs import VERBS, nearest_options
 from pflow.errors import ConfigError, PflowError, first_line, nearest
 
 EXIT_CODES = {

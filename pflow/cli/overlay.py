@@ -7,21 +7,17 @@ fewer entries begins again. Cells that several events hit are summed; truth and 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal
 
 from pflow.cli.options import add_file_options, add_option, read_options
-from pflow.errors import ConfigError, InputError
-from pflow.event.augment import random_phi, rotate
-from pflow.event.events import Events, Flag, concatenate
-from pflow.event.overlay import overlay
-from pflow.io.atomic import check_output
-from pflow.io.flat import write_events
-from pflow.io.open import EventFile
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pflow.event.events import Events
+    from pflow.io.open import EventFile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the joined events; the output appears only when whole."""
+    import numpy as np
+
+    from pflow.errors import ConfigError, InputError
+    from pflow.io.atomic import check_output
+    from pflow.io.flat import write_events
+
     if len(args.inputs) < 2:
         raise ConfigError("overlay: joins the events of two files or more (which may be the same), found one")
     check_output(args.output, inputs=args.inputs)
@@ -82,6 +84,14 @@ def _joined(
     on_error: Literal["raise", "skip"],
 ) -> Iterator[Events]:
     """The joined events; those joined with an entry that cannot be used are without content."""
+    import dataclasses
+
+    import numpy as np
+
+    from pflow.event.augment import random_phi, rotate
+    from pflow.event.events import Flag, concatenate
+    from pflow.event.overlay import overlay
+
     first, *others = files
     # A file that is joined with itself begins at another entry than 0: no event is joined with itself.
     starts = [generator.integers(file.path == first.path and file.num_entries > 1, file.num_entries) for file in others]
@@ -103,6 +113,10 @@ def _joined(
 
 def _read(file: EventFile, entries: np.ndarray, on_error: Literal["raise", "skip"]) -> Events:
     """Read consecutive entries of a file; after the last entry comes 0."""
+    import numpy as np
+
+    from pflow.event.events import concatenate
+
     breaks = np.flatnonzero(np.diff(entries) != 1) + 1
     runs = np.split(entries, breaks)
     return concatenate([file.read(int(run[0]), int(run[-1]) + 1, on_error=on_error) for run in runs])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-
-from rich import progress as bar
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from pflow.cli.options import OPTIONS, add_option, add_options
-from pflow.inference.files import Summary, reconstruct_files
-from pflow.io.particles_root import FORMATS
+
+if TYPE_CHECKING:
+    from pflow.inference.files import Summary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=(*FORMATS, "edm4hep"),
+        choices=("ttree", "rntuple", "edm4hep"),
         default="ttree",
         help="how to store the particles: as plain branches, or as collections of EDM4hep 1.0 for podio, beside the "
         "collections of the input that they refer to (default: ttree)",
@@ -69,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Reconstruct the files, show progress on the error stream, and print what was written."""
+    from rich import progress as bar
+    from rich.console import Console
+
+    from pflow.inference.files import reconstruct_files
+
     columns = (bar.TextColumn("{task.description}"), bar.BarColumn(), bar.MofNCompleteColumn())
     times = (bar.TimeElapsedColumn(), bar.TimeRemainingColumn())
     # Chunks take long: estimate the speed from the last hour, not from the last half minute.

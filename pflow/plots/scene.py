@@ -19,7 +19,6 @@ from pflow.event.links import assigned_particle
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import LINKED
 from pflow.event.truth import STABLE_STATUS, Targets, select_targets
-from pflow.metrics.table import ParticleTable
 from pflow.physics.detector import Detector
 from pflow.physics.kinematics import length_to_cylinder, propagate, tangent_basis, unit_vector
 from pflow.physics.pdg import is_invisible, name_of
@@ -145,7 +144,7 @@ def make_scene(
     if event.tracks is not None:
         lines.append(_tracks(event, tuple(shades[k] if k >= 0 else DARK for k in of_tracks)))
     for particles in (*true, *reconstructed):
-        arrow_shades = shades if particles is coloured else (DARK,) * len(particles)
+        arrow_shades = shades if particles is coloured else (DARK,) * len(particles.pdg)
         lines.append(_arrows(particles, arrow_shades, event.detector))
     return EventScene(
         title=_title(event, energy),
@@ -173,21 +172,30 @@ def colours(n: int) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class _Particles(ParticleTable):
-    """Particles of one event; `start` [N, 3] in mm, `kind` as in `Lines`."""
+class _Particles:
+    """Particles of one event in flat columns; `start` in mm, `kind` as in `Lines`."""
 
     name: str
     kind: str
+    pdg: Index
+    charge: Float
+    energy: Float
+    momentum: Float
     start: Float
 
     @classmethod
     def of(cls, name: str, kind: str, records: ak.Array) -> _Particles:
-        """From records [event, particle] of one event."""
-        table = ParticleTable.from_records(records, name=name)
-        vertex = "vertex" in records.fields
-        start = np.nan_to_num(jagged.vectors(records.vertex)) if vertex else np.zeros_like(table.momentum)
-        columns = {field.name: getattr(table, field.name) for field in dataclasses.fields(table)}
-        return cls(name=name, kind=kind, start=start, **columns)
+        momentum = jagged.vectors(records.momentum)
+        vertex = "vertex" in ak.fields(records)
+        return cls(
+            name=name,
+            kind=kind,
+            pdg=ak.to_numpy(records.pdg).astype(np.int64),
+            charge=ak.to_numpy(records.charge).astype(np.float64),
+            energy=ak.to_numpy(records.energy).astype(np.float64),
+            momentum=momentum,
+            start=np.nan_to_num(jagged.vectors(records.vertex)) if vertex else np.zeros_like(momentum),
+        )
 
     def labels(self) -> list[str]:
         return [f"{name_of(int(pdg))} {energy:.3g} GeV" for pdg, energy in zip(self.pdg, self.energy, strict=True)]
@@ -239,23 +247,22 @@ def _true_particles(
 ) -> list[_Particles]:
     """The targets of the truth rule or, without links, the visible stable particles; empty without truth."""
     if targets is not None:
-        return [_Particles.of("true", "truth", targets.particles)]
+        return [_Particles.of("true", "truth", targets.particles[0])]
     if event.truth is None:
         return []
-    columns = jagged.columns(event.truth)
-    chosen = np.isin(columns["status"], stable_status) & ~is_invisible(columns["pdg"], invisible)
-    chosen = jagged.unflatten(chosen & (columns["energy"] > 0.1), jagged.count(event.truth))
-    return [_Particles.of("true", "truth", event.truth[chosen])]
+    records = event.truth[0]
+    stable = np.isin(ak.to_numpy(records.status), stable_status) & ~is_invisible(records.pdg, invisible)
+    return [_Particles.of("true", "truth", records[stable & (ak.to_numpy(records.energy) > 0.1)])]
 
 
 def _reconstructed_particles(event: Events, reconstruction: Reconstruction | None) -> list[_Particles]:
     """Particles of the reconstruction, then of the file's reference; the first colour the hits."""
     particles = []
     if reconstruction is not None:
-        particles.append(_Particles.of(reconstruction.name, "reco", reconstruction.particles))
+        particles.append(_Particles.of(reconstruction.name, "reco", reconstruction.particles[0]))
     if event.reference is not None:
         kind = "reference" if particles else "reco"
-        particles.append(_Particles.of(event.reference_name or "reference", kind, event.reference))
+        particles.append(_Particles.of(event.reference_name or "reference", kind, event.reference[0]))
     return particles
 
 
@@ -301,7 +308,7 @@ def _assigned(links: ak.Array | None, sources: ak.Array | None) -> Index:
 def _nearest_in_angle(event: Events, particles: _Particles) -> Index:
     """The particle whose entry into the calorimeter is nearest to each hit in angle; -1 without particles."""
     position = jagged.vectors(event.hits[0].position)
-    if not len(particles) or not len(position):
+    if not len(particles.pdg) or not len(position):
         return np.full(len(position), -1, dtype=np.int64)
     entry, _ = particles.entry(event.detector)
     return np.asarray(np.argmax(unit_vector(position) @ unit_vector(entry).T, axis=1))

@@ -43,10 +43,10 @@ def test_without_a_name_a_figure_and_a_page_of_the_entry_and_no_other_file(sampl
 
 def test_the_steps_of_a_model_are_drawn(sample, tmp_path, capsys):
     path = tmp_path / "steps.png"
-    run(sample, "--explain", "ild-g4-general", "-o", path)
+    run(sample, "--explain", "general", "-o", path)
     assert path.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ConfigError, match=r"expected a name that ends in \.png, \.pdf$"):
-        run(sample, "--explain", "ild-g4-general", "-o", tmp_path / "steps.html")
+        run(sample, "--explain", "general", "-o", tmp_path / "steps.html")
 
 
 @pytest.mark.parametrize("spelling", ["--colour", "--color"])

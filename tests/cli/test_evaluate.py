@@ -91,7 +91,7 @@ def written(truth_file, reco_file, tmp_path_factory):
     def some(*arguments):
         return {name: figure for name, figure in figures(*arguments).items() if name in SHOWN}
 
-    with patch("pflow.cli.evaluate.figures", some):
+    with patch("pflow.plots.evaluation.figures", some):
         assert evaluate(reco_file, "--truth", truth_file, "-o", out, *options) == 0
     return out
 

@@ -34,7 +34,7 @@ def content(cld_path):
 @pytest.fixture
 def cld(content, monkeypatch) -> str:
     """The file, which is read once."""
-    monkeypatch.setattr("pflow.cli.inspect.inspect_file", lambda *_, **__: content)
+    monkeypatch.setattr("pflow.io.inspect.inspect_file", lambda *_, **__: content)
     return content.path
 
 

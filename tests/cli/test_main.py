@@ -6,7 +6,7 @@ from importlib.metadata import version
 import pytest
 
 from pflow.cli.main import EXIT_CODES, LIGHTNING, main
-from pflow.cli.verbs import VERBS
+from pflow.cli.options import VERBS
 from pflow.errors import InputError, OutputError
 
 

@@ -3,9 +3,13 @@ from importlib import import_module
 
 import pytest
 
+from pflow.calibration.decoding_options import CRITERIA
 from pflow.cli.main import LIGHTNING
-from pflow.cli.options import OPTIONS, add_options, at_least
-from pflow.cli.verbs import VERBS
+from pflow.cli.options import OPTIONS, VERBS, add_options, at_least
+from pflow.event.truth import RULES
+from pflow.io.particles_root import FORMATS
+from pflow.metrics.match import COSTS
+from pflow.plots.scene import COLOUR_BY
 
 
 def actions(verb: str) -> list[argparse.Action]:
@@ -26,6 +30,22 @@ def test_options_are_named_alike_in_all_verbs(verb):
                 assert action.dest == common[option].dest
                 assert action.choices == common[option].choices
                 assert getattr(action.type, "__name__", None) == getattr(common[option].type, "__name__", None)
+
+
+@pytest.mark.parametrize(
+    ("verb", "option", "choices"),
+    [
+        ("calibrate", "choose_by", CRITERIA),
+        ("display", "colour", COLOUR_BY),
+        ("evaluate", "match", (*(COSTS.keys() - {"angle"}), "hits")),  # angle: for jets
+        ("evaluate", "rule", RULES),
+        ("reconstruct", "format", (*FORMATS, "edm4hep")),
+    ],
+)
+def test_choices_are_those_of_what_runs(verb, option, choices):
+    """They are written out where options are declared, so that ``--help`` need not import what runs."""
+    (action,) = (action for action in actions(verb) if action.dest == option)
+    assert set(action.choices) == set(choices)
 
 
 @pytest.mark.parametrize(
