@@ -116,7 +116,8 @@ class ModelNames(list[str]):
             reads = "hits, tracks" if tokens["config"]["track_features"] else "hits"
             paragraph = (weights_dir() / name / "README.md").read_text("utf-8").split("\n\n")[1]
             purpose = re.split("[:;.] ", " ".join(paragraph.split()))[0]
-            rows.append((name, tokens["detector"]["name"], reads, purpose))
+            detector = "any" if tokens["config"].get("geometry") else tokens["detector"]["name"]
+            rows.append((name, detector, reads, purpose))
         return rows
 
     def __repr__(self) -> str:
@@ -133,10 +134,10 @@ def shipped_models() -> ModelNames:
 
     >>> shipped_models()
     name                detector  reads         for
-    cld-general         cld       hits, tracks  All particles of an event of CLD from calorimeter hits and tracks
+    general             any       hits, tracks  All particles of an event from calorimeter hits and tracks, ...
     ...
     >>> list(shipped_models())
-    ['cld-general', 'ild-g4-general', 'ild-g4-photon', 'ild-g4-translation']
+    ['general', 'ild-g4-photon', 'ild-g4-translation']
     """
     return ModelNames(sorted(path.parent.name for path in weights_dir().glob("*/model.safetensors")))
 

@@ -36,12 +36,12 @@ echo "== 4. The same with a shipped model: one or two photons"
 measure photons ild-g4-photon tests/data/gammasep_test_small.root --no-plots
 
 echo "== 5. With tracks: hadronic Z decays, and a display of one"
-measure jets ild-g4-general tests/data/zqq_test_small.root --no-plots
+measure jets general tests/data/zqq_test_small.root --no-plots
 pflow display tests/data/zqq_test_small.root --reco "$out/jets/reco.root" --colour reco \
     --output "$out/jets/event.png" "$out/jets/event.html"
 
 echo "== 6. An EDM4hep file of CLD, beside Pandora"
-measure cld cld-general tests/data/cld_zqq_small.edm4hep.root --no-plots
+measure cld general tests/data/cld_zqq_small.edm4hep.root --no-plots
 
 echo
 echo "In the folders small, photons, jets and cld of $out: particles in reco.root, metrics in evaluation/;"

@@ -1,7 +1,8 @@
 """Measure what the shipped models reach, and write the tables and figures of the documents.
 
-    python scripts/results.py flagship     # the models of the ILD, on its test files
-    python scripts/results.py cld          # the model of CLD, on the simplified detector and on full simulation
+    python scripts/results.py flagship     # the models on the test files of the ILD
+    python scripts/results.py cld          # the same of CLD, simplified and in full simulation
+    python scripts/results.py variations   # `general` on disturbed events, and on events moved into other detectors
     python scripts/results.py paper        # the first paper's set-ups, trained with three seeds
     python scripts/results.py oracle-calibration   # configs/oracle
     python scripts/results.py physics-reference    # tests/data/physics_reference.json
@@ -17,7 +18,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from measurements import oracle_calibration, paper, physics_reference, shipped
+from measurements import oracle_calibration, paper, physics_reference, shipped, variations
 from measurements.tables import write_tables
 
 
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("tables", write_tables.__doc__, lambda _: write_tables())
     for name in shipped.SAMPLES:
         shipped.add_options(add(name, shipped.__doc__, functools.partial(measure, verb=name)))
-    for module in (paper, oracle_calibration, physics_reference):
+    for module in (paper, variations, oracle_calibration, physics_reference):
         name = module.__name__.rpartition(".")[2].replace("_", "-")
         module.add_options(add(name, module.__doc__, module.run))
     args = parser.parse_args(arguments)

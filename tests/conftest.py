@@ -96,19 +96,19 @@ def cld_sim_path(sample_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory) -> Callable[[str], Path]:
-    """Folder of a shipped model's graphs, made once by all processes of the tests; not to be changed."""
+def exported(tmp_path_factory) -> Callable[..., Path]:
+    """Folder of a shipped model's graphs for a detector, made once by all processes of the tests; not to be changed."""
     from pflow.export.folder import export_model
 
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     @functools.cache
-    def exported(name: str) -> Path:
-        folder = shared / "exported" / name
+    def exported(name: str, detector: str = "ild_g4") -> Path:
+        folder = shared / "exported" / f"{name}_{detector}"
         if not folder.is_dir():
             made = tmp_path_factory.mktemp("export") / name
-            export_model(load_model(name), made)
+            export_model(load_model(name), made, detector=detector)
             folder.parent.mkdir(exist_ok=True)
             with contextlib.suppress(OSError):  # another process was faster
                 os.rename(made, folder)
@@ -142,7 +142,7 @@ def tiny_graphs(asinh_graph, monkeypatch) -> None:
 @pytest.fixture(scope="session")
 def exported_general(exported) -> Path:
     """Folder of the exported model of hits and tracks that comes with pflow; not to be changed."""
-    return exported("ild-g4-general")
+    return exported("general")
 
 
 def _photons(energy: list[float], direction: list[list[float]], counts: list[int]) -> ParticleTable:

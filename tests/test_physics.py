@@ -23,14 +23,14 @@ def reference(sample_dir):
 
 
 CASES = [
-    ("cld-general", "cld_multi_test_small.root"),
+    ("general", "cld_multi_test_small.root"),
     ("ild-g4-photon", "gamma1_test_small.root"),
     ("ild-g4-photon", "gammasep_test_small.root"),
     ("ild-g4-translation", "gamma1_test_small.root"),
     ("ild-g4-translation", "gammasep_test_small.root"),
-    ("ild-g4-general", "gamma1_test_small.root"),
-    ("ild-g4-general", "multi_test_small.root"),
-    ("ild-g4-general", "zqq_test_small.root"),
+    ("general", "gamma1_test_small.root"),
+    ("general", "multi_test_small.root"),
+    ("general", "zqq_test_small.root"),
 ]
 
 

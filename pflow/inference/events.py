@@ -264,8 +264,8 @@ def reconstruct(
     Examples
     --------
     >>> events = pflow.read_events("multi_test_small.root", entry_stop=2)
-    >>> reconstruct(events, "ild-g4-general").particles.pdg.to_list()
-    [[211, 22], [211, 211, -11]]
+    >>> reconstruct(events, "general").particles.pdg.to_list()
+    [[211, 22], [211, -11, 211]]
     """
     if isinstance(events, TrainedModel | Reconstruction):
         raise TypeError(f"expected events or files of events first and then a model, found a {type(events).__name__}")

@@ -116,7 +116,7 @@ def explain(model: TrainedModel, event: Events) -> Explanation:
     Examples
     --------
     >>> events = pflow.read_events("multi_test_small.root", entry_stop=1)
-    >>> explained = pflow.explain(pflow.load_model("ild-g4-general"), events[0])
+    >>> explained = pflow.explain(pflow.load_model("general"), events[0])
     >>> len(explained["probability.seed"])  # three particles of the first stage, and the end
     4
     """

@@ -18,7 +18,6 @@ import numpy as np
 
 from pflow.checkpoint.format import fitting_models, read_header
 from pflow.checkpoint.load import TrainedModel, load_model
-from pflow.config import shipped_models
 from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError, PflowError, check_choice
 from pflow.event import jagged
@@ -51,6 +50,7 @@ from pflow.io.open import EventFile, matching
 from pflow.io.particles_root import FORMATS, NOTE, RecoWriter
 from pflow.physics.arrays import Floats
 from pflow.physics.detector import Detector
+from pflow.physics.geometry import Geometry
 
 SUFFIXES = (".root", ".h5", ".hdf5", ".edm4hep")
 """Endings of event files that the name of an output does not repeat."""
@@ -166,7 +166,10 @@ def reconstruct_files(
         batch_size=batch_limits(place)[0] if batch_size is None else batch_size,
         device=str(place),
     )
-    summary, begin = Summary(model=model.path, detector=trained_on.name, device=settings.device), time.perf_counter()
+    summary, begin = (
+        Summary(model=model.path, detector=model.tokeniser.reads_detector, device=settings.device),
+        time.perf_counter(),
+    )
     # The writer of EDM4hep copies the collections of a file that must stay open; `_Plan` closes it after its output.
     with contextlib.closing(Worker(model, settings, max_open=None if format == "edm4hep" else 2)) as worker:
         if first is not None and (detector is not None or not model.tokeniser.other_geometry(first.detector)):
@@ -410,14 +413,10 @@ def readable_models(file: EventFile) -> dict[str, str]:
 
 
 def shipped_model(file: EventFile) -> str:
-    """The model that comes with pflow for an open file's detector; InputError if no model fits."""
-    fitting = fitting_models(file.detector)
-    if not fitting:
-        known = ", ".join(f"{name} ({read_header(name).tokeniser.detector.name})" for name in shipped_models())
-        raise InputError(
-            f"no model comes with pflow for detector '{file.detector.name}', those are {known}: name one with "
-            "--checkpoint, or train one (pflow fit --start-from)",
-            file=file.path,
-            field="detector",
-        )
-    return fitting[0]
+    """The model that comes with pflow for an open file's detector; InputError if the detector is not described."""
+    try:
+        Geometry.of(file.detector)  # one of the models reads every detector that is described
+    except ConfigError as error:
+        message = f"{error}, or name a model with --checkpoint"
+        raise InputError(message, file=file.path, field="detector") from error
+    return fitting_models(file.detector)[0]

@@ -192,7 +192,7 @@ class RecoWriter(OutputWriter):
 
     Examples
     --------
-    >>> reco = pflow.reconstruct(pflow.read_events("multi_test_small.root", entry_stop=2), "ild-g4-general")
+    >>> reco = pflow.reconstruct(pflow.read_events("multi_test_small.root", entry_stop=2), "general")
     >>> with RecoWriter("mine.root", provenance={"made by": "hand"}) as writer:
     ...     writer.extend(reco)
     >>> read_reco("mine.root")

@@ -78,7 +78,7 @@ def evaluate(
     Examples
     --------
     >>> events = pflow.read_events("multi_test_small.root", entry_stop=2)
-    >>> result = evaluate(pflow.reconstruct(events, "ild-g4-general"), events)  # or the names of their files
+    >>> result = evaluate(pflow.reconstruct(events, "general"), events)  # or the names of their files
     >>> result.algorithms["PFlow"]["energy_weighted_efficiency"]
     Number(value=1.0, low=0.609..., high=1.0)
     """

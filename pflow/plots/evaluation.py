@@ -66,7 +66,7 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
     """Matplotlib figures of a result by the name of their file; a metric without values has no figure.
 
     >>> events = pflow.read_events("multi_test_small.root", entry_stop=2)
-    >>> drawn = figures(pflow.evaluate(pflow.reconstruct(events, "ild-g4-general"), events))
+    >>> drawn = figures(pflow.evaluate(pflow.reconstruct(events, "general"), events))
     >>> drawn["visible_energy"].savefig("visible_energy.png")
     """
     titles = {name: result.titles.get(name, name) for name in result.algorithms}

@@ -195,7 +195,7 @@ def _strange_event(originals: Path, folder: Path, generator: Generator) -> None:
         fields = [field for field in records.fields if not records[field].fields]
         fields += [f"{outer}.{inner}" for outer in records.fields for inner in records[outer].fields]
         events = dataclasses.replace(events, **{part: _spoilt(records, fields, spoilt, generator)})
-    model = load_model(MODEL if generator.random() < 0.5 else "ild-g4-general")
+    model = load_model(MODEL if generator.random() < 0.5 else "general")
     on_error = "skip" if generator.random() < 0.7 else "raise"
     reconstruction = pflow.reconstruct(events, model, device="cpu", on_error=on_error, max_particles=30)
     _check(reconstruction, events)

@@ -24,7 +24,7 @@ from pflow.io.open import read_events
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="events with truth")
-    parser.add_argument("--checkpoint", default="ild-g4-general", help="a pointing network (default: %(default)s)")
+    parser.add_argument("--checkpoint", default="general", help="a pointing network (default: %(default)s)")
     parser.add_argument("--events", type=int, nargs="+", default=[32, 128], help="of a batch (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=5, help="repeats; the fastest counts (default: %(default)s)")
     parser.add_argument("--device", default="cuda", help="default: %(default)s")

@@ -33,7 +33,7 @@ AUGMENTATION = Augmentation(
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", type=Path, help="events with truth, flat or EDM4hep")
-    parser.add_argument("--checkpoint", default="ild-g4-general", help="with the tokeniser (default: %(default)s)")
+    parser.add_argument("--checkpoint", default="general", help="with the tokeniser (default: %(default)s)")
     parser.add_argument("--events", type=int, default=256, help="of each file, read at once (default: %(default)s)")
     parser.add_argument("--chunk-size", type=int, help="read so many at a time (default: all)")
     parser.add_argument("--max-tokens", type=int, default=20000, help="of a batch (default: %(default)s)")

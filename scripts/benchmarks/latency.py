@@ -26,7 +26,7 @@ from pflow.io.open import read_events
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path)
-    parser.add_argument("--checkpoint", default="ild-g4-general", help="default: %(default)s")
+    parser.add_argument("--checkpoint", default="general", help="default: %(default)s")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES), help="default: all")
     parser.add_argument("--events", type=int, default=32, help="default: %(default)s")
     parser.add_argument("--runs", type=int, default=3, help="repeats; the fastest counts (default: %(default)s)")

@@ -25,7 +25,7 @@ from pflow.data.collate import Padder
 
 name, path, n_events = sys.argv[1], sys.argv[2], int(sys.argv[3])
 model = pflow.load_model(name)
-events = pflow.read_events(path, entry_stop=n_events, detector=model.tokeniser.detector)
+events = pflow.read_events(path, entry_stop=n_events)
 tokens = model.tokeniser.encode(events, truth=True)
 order, padder = np.argsort(-tokens.n_source, kind="stable"), Padder([tokens])
 # Checkouts before 0.4 have two engines; later ones warn of the option.

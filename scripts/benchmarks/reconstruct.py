@@ -22,7 +22,7 @@ from pflow.model.translation import TranslationReconstructor
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--checkpoint", default="ild-g4-general", help="default: %(default)s")
+    parser.add_argument("--checkpoint", default="general", help="default: %(default)s")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, BATCH_SIZE], help="default: %(default)s")
     parser.add_argument("--events", type=int, default=64, help="of each file (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="repeats; the fastest counts (default: %(default)s)")

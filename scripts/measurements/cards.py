@@ -22,14 +22,21 @@ def training_table(header: Header, summary: Path) -> str:
     """
     made, config = header.provenance, header.tokeniser.config
     merge = config.merge
-    cells = f"{merge.ecal_mm:g} mm (ECAL), {merge.hcal_mm:g} mm (HCAL), {merge.layers} layers" if merge else "as read"
+    cells = "as read"
+    if merge is not None:
+        deep = f"{merge.depth:g} X0 or {merge.depth / 10:g} lambda deep" if merge.depth else f"{merge.layers} layers"
+        cells = f"{merge.ecal_mm:g} mm (ECAL), {merge.hcal_mm:g} mm (HCAL), {deep}"
+    files, sample = dict.fromkeys(made["train"]), header.tokeniser.sample
+    detectors = (sample and sample.detectors) or (header.tokeniser.detector.name,)
     lines = {
-        "training files": f"{', '.join(f'`{name}`' for name in made['train'])}: {made['n_events']:,} events",
+        "training files": f"{', '.join(f'`{name}`' for name in files)}: {made['n_events']:,} events",
+        "detectors": ", ".join(f"`{name}`" for name in detectors),
         "targets": f"rule `{config.rule}`, from {config.e_min:g} GeV, order `{config.order}`",
         "cells": cells,
         "network": f"`{header.model['class_path'].rpartition('.')[2]}`, width "
         f"{header.model['init_args']['network']['width']}; all options: `model.json`",
-        "last stage": f"{made['step']:,} steps of at most {made['batch_size']} events, AdamW, learning rate "
+        "last stage": f"{made['step']:,} steps of at most {made['batch_size']} events, "
+        f"{made.get('optimiser', 'adamw')}, learning rate "
         f"{made['lr']:g}, schedule `cosine`, seed {made['seed']}",
         "started from": ", ".join(f"`{digest[:12]}`" for digest in _ancestors(made)) or "random weights",
     }

@@ -96,7 +96,7 @@ def measured(name: str, model: str, args: argparse.Namespace) -> Iterator[Row]:
     prefix, of_samples = RULES[args.rule]
     for sample, quantities in of_samples.items():
         path = args.data_dir / f"{sample}_{args.split}.root"
-        result = measure(Sample(f"g4/{sample}", (), rule=args.rule), path, [model], oracle=False)[model]
+        result = measure(Sample(f"g4/{sample}", (), rule=args.rule), path, {model: model}, oracle=False)[model]
         flat = dict(leaves(result.algorithms[model]))
         for quantity, key in quantities.items():
             factor = 100.0 if quantity.endswith("[%]") else 1.0

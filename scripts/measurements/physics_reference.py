@@ -23,11 +23,11 @@ from pflow.metrics.evaluate import evaluate
 from pflow.metrics.evaluation import EvaluationSettings
 from pflow.metrics.stats import Number
 
+PHOTONS = ("gamma1_test_small.root", "gammasep_test_small.root")
 SAMPLES = {
-    "cld-general": ("cld_multi_test_small.root",),
-    "ild-g4-photon": ("gamma1_test_small.root", "gammasep_test_small.root"),
-    "ild-g4-translation": ("gamma1_test_small.root", "gammasep_test_small.root"),
-    "ild-g4-general": ("gamma1_test_small.root", "multi_test_small.root", "zqq_test_small.root"),
+    "general": ("gamma1_test_small.root", "multi_test_small.root", "zqq_test_small.root", "cld_multi_test_small.root"),
+    "ild-g4-photon": PHOTONS,
+    "ild-g4-translation": PHOTONS,
 }
 FIGURES = (
     "count.exact_fraction",

@@ -9,7 +9,7 @@ import argparse
 import dataclasses
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,7 @@ from pflow.metrics.stats import Number, leaves
 from pflow.plots.evaluation import figures
 from pflow.plots.style import rendered
 
-PHOTON, TRANSLATION = "ild-g4-photon", "ild-g4-translation"
-GENERAL, CLD = "ild-g4-general", "cld-general"
+PHOTON, TRANSLATION, GENERAL = "ild-g4-photon", "ild-g4-translation", "general"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +52,9 @@ SAMPLES = {
         Sample("g4/tau10", (GENERAL, TRANSLATION), rule="entering"),
     ),
     "cld": (
-        *(Sample(f"cld_g4/{name}", (CLD,)) for name in ("gammasep", "single", "multi", "zqq", "zh")),
-        Sample("edm4hep/cld_rec", (CLD,)),
-        Sample("edm4hep/cld_zuds100_sim", (CLD,), truth_tracks=True),
+        *(Sample(f"cld_g4/{name}", (GENERAL,)) for name in ("gammasep", "single", "multi", "zqq", "zh")),
+        Sample("edm4hep/cld_rec", (GENERAL,)),
+        Sample("edm4hep/cld_zuds100_sim", (GENERAL,), truth_tracks=True),
     ),
 }
 """Samples by the verb that evaluates them."""
@@ -137,21 +136,22 @@ def run(args: argparse.Namespace, verb: str) -> bool:
         if (args.samples and sample.name not in args.samples) or not path.is_file():
             print(f"{sample.name}: left out{'' if path.is_file() else f', there is no file {path}'}", flush=True)
             continue
-        results = measure(sample, path, [args.checkpoint] if args.checkpoint else sample.models, device=args.device)
-        measured = [row for model, result in results.items() for row in rows(result, sample.name, model)]
-        if args.save_as:
-            measured = [dataclasses.replace(row, model=args.save_as) for row in measured]
-        write_rows(measured, target)
-        if not args.save_as:
-            write_figures(results[min(results)], sample.name, target.with_name("figures"))
+        name = args.save_as or args.checkpoint
+        models = {name: args.checkpoint} if args.checkpoint else {model: model for model in sample.models}
+        results = measure(sample, path, models, device=args.device)
+        write_rows([row for model, result in results.items() for row in rows(result, sample.name, model)], target)
+        for model in results:
+            write_figures(results[model], model, sample.name, target.with_name("figures"))
         print(f"{sample.name}: {results[min(results)].n_events} events", flush=True)
     return final
 
 
 def measure(
-    sample: Sample, path: Path, models: Sequence[str], *, device: str = "auto", oracle: bool = True
+    sample: Sample, path: Path, models: Mapping[str, str], *, device: str = "auto", oracle: bool = True
 ) -> dict[str, EvaluationResult]:
     """Reconstruct a file with models and evaluate them beside Pandora, if the file has its particles, and the oracle.
+
+    `models` are checkpoints by the names that results have.
 
     Returns
     -------
@@ -161,7 +161,7 @@ def measure(
     options: dict[str, Any] = {"truth_tracks": True} if sample.truth_tracks else {}
     with tempfile.TemporaryDirectory() as folder:
         recos = {name: Path(folder) / f"{k}.root" for k, name in enumerate(models)}
-        loaded = {name: load_model(name) for name in models}
+        loaded = {name: load_model(path) for name, path in models.items()}
         for name, reco in recos.items():
             reconstruct_files([path], checkpoint=loaded[name], output=reco, device=device, **options)
 
@@ -187,18 +187,22 @@ def rows(result: EvaluationResult, sample: str, model: str) -> Iterator[Row]:
             yield Row(model, sample, quantity, ours.value, ours.low, ours.high, reference.value, oracle.value)
 
 
+ALONE = {"g4": "ILD alone", "cld_g4": "CLD alone"}
+"""Names in results.csv of the models trained on the files of one detector, by the folder of these."""
+
 FIGURES = {
-    "g4/gamma1": {"gamma1_resolution_68": "resolution_68_vs_energy"},
-    "g4/gammasep": {"gammasep_two_found": "two_photons_found"},
-    "g4/zqq": {"zqq_visible_energy": "visible_energy"},
+    ("g4/gamma1", GENERAL): ("gamma1_resolution_68", "resolution_68_vs_energy"),
+    ("g4/gammasep", GENERAL): ("gammasep_two_found", "two_photons_found"),
+    ("g4/zqq", GENERAL): ("zqq_visible_energy", "visible_energy"),
+    ("cld_g4/zqq", ALONE["g4"]): ("zero_shot_visible_energy", "visible_energy"),
 }
-"""By sample, the figures of RESULTS.md and the names that an evaluation gives them."""
+"""By sample and model, the figure of RESULTS.md and the name that an evaluation gives it."""
 
 
-def write_figures(result: EvaluationResult, sample: str, folder: Path) -> None:
-    """The figures of a sample."""
-    drawn = figures(result) if sample in FIGURES else {}
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, of_evaluation in FIGURES.get(sample, {}).items():
+def write_figures(result: EvaluationResult, model: str, sample: str, folder: Path) -> None:
+    """The figure of a sample by a model, if there is one."""
+    if (sample, model) in FIGURES:
+        name, of_evaluation = FIGURES[sample, model]
+        folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / f"{name}.png") as partial:
-            partial.write_bytes(rendered(drawn[of_evaluation], "png"))
+            partial.write_bytes(rendered(figures(result)[of_evaluation], "png"))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from measurements.cards import training_table
 from measurements.paper import paper_tables
 from measurements.rows import REPORT, ROOT, Row, fill, read_rows, table
-from measurements.shipped import BY_CLASS, CLASSES, CLD, GENERAL, OF_CLASS, PHOTON, QUANTITIES, TRANSLATION
+from measurements.shipped import ALONE, BY_CLASS, CLASSES, GENERAL, OF_CLASS, PHOTON, QUANTITIES, TRANSLATION
 from pflow.checkpoint.load import read_checkpoint
 from pflow.config import weights_dir
 
@@ -65,11 +65,13 @@ def report_tables(rows: Sequence[Row]) -> dict[str, str]:
     return {
         "photons": models_table(rows, (PHOTON, GENERAL, TRANSLATION), PHOTON_SAMPLES),
         "ild": sample_table(rows, GENERAL, "g4", ILD_SAMPLES),
-        "cld": sample_table(rows, CLD, "cld_g4", CLD_SAMPLES),
+        "cld": sample_table(rows, GENERAL, "cld_g4", CLD_SAMPLES),
         "classes": class_table(rows),
-        "full": sample_table(rows, CLD, "edm4hep", ("cld_rec", "cld_zuds100_sim"), left_out=OF_MANY_EVENTS),
+        "zero_shot": zero_shot_table(rows),
+        "full": sample_table(rows, GENERAL, "edm4hep", ("cld_rec", "cld_zuds100_sim"), left_out=OF_MANY_EVENTS),
         "fine_tuning": fine_tuning_table(rows),
-        "robustness": robustness_table(rows),
+        "robustness": variations_table(rows, "disturbed"),
+        "moved": variations_table(rows, "moved"),
         "speed": speed_table(rows),
         **paper_tables(rows),
         "jets": models_table(rows, (JETS, GENERAL), ("single", "multi", "zqq"), LEFT_OUT),
@@ -109,10 +111,10 @@ def class_table(rows: Iterable[Row]) -> str:
     """Each class of particles in full events: response, width and fakes, with Pandora's beside."""
     by_key = {row.key: row for row in rows}
     lines = []
-    for detector, model, folder in (("ILD", GENERAL, "g4"), ("CLD", CLD, "cld_g4")):
+    for detector, folder in (("ILD", "g4"), ("CLD", "cld_g4")):
         for sample in ("zqq", "zh"):
             for name in CLASSES:
-                of_class = [by_key[model, f"{folder}/{sample}", f"{name}: {quantity}"] for quantity in OF_CLASS]
+                of_class = [by_key[GENERAL, f"{folder}/{sample}", f"{name}: {quantity}"] for quantity in OF_CLASS]
                 cells = [cell for row in of_class for cell in (row.text, row.beside(row.reference))]
                 lines.append([f"{detector}, {sample}", name, *cells])
     head = [cell for name in ("response [%]", "width [%]", "fakes [%]") for cell in (name, "Pandora")]
@@ -121,18 +123,19 @@ def class_table(rows: Iterable[Row]) -> str:
 
 def card_table(rows: Iterable[Row], samples: Sequence[str]) -> str:
     """The quantities of `CARD` of one model, a line a sample, with Pandora in brackets."""
-    by_quantity = {(row.sample.rpartition("/")[2], row.quantity): row for row in rows if "," not in row.sample}
+    by_quantity = {(row.sample, row.quantity): row for row in rows}
     quantities = [name for name in CARD if any((sample, name) in by_quantity for sample in samples)]
     lines = []
     for sample in samples:
         of_sample = (by_quantity.get((sample, name)) for name in quantities)
-        lines.append([sample, *(f"{row.text} ({row.beside(row.reference)})" if row else "-" for row in of_sample)])
+        name = f"{'CLD' if sample.startswith('cld_g4/') else 'ILD'}, {sample.rpartition('/')[2]}"
+        lines.append([name, *(f"{row.text} ({row.beside(row.reference)})" if row else "-" for row in of_sample)])
     return table(["pflow (Pandora)", *quantities], lines)
 
 
 def short_table(rows: Iterable[Row]) -> str:
     """The table of the README: telling quantities, of the best model for each sample."""
-    by_key = {(row.sample, row.quantity): row for row in rows if row.model in (PHOTON, GENERAL, CLD)}
+    by_key = {(row.sample, row.quantity): row for row in rows if row.model in (PHOTON, GENERAL)}
     photon = {(row.sample, row.quantity): row for row in rows if row.model == PHOTON}
     lines = []
     for key in SHORT:
@@ -143,38 +146,65 @@ def short_table(rows: Iterable[Row]) -> str:
     return table(["sample", "quantity", "pflow", "Pandora", "oracle"], lines, left=2)
 
 
-DISTURBED = {
+ZERO_SHOT = {
+    "gammasep": ("right number of photons [%]",),
+    "single": MAIN[:3],
+    "multi": MAIN[:3],
+    "zqq": (*MAIN, "visible energy, median response [%]", "angle, 68% quantile [deg]"),
+}
+
+
+def zero_shot_table(rows: Iterable[Row]) -> str:
+    """Both detectors, by the models trained on the other alone, on itself alone, and on both."""
+    by_key = {row.key: row for row in rows}
+    lines = []
+    for name, folder in (("CLD", "cld_g4"), ("ILD", "g4")):
+        other = next(key for key in ALONE if key != folder)
+        for sample, quantities in ZERO_SHOT.items():
+            for quantity in quantities:
+                models = (ALONE[other], ALONE[folder], GENERAL)
+                made = [by_key.get((model, f"{folder}/{sample}", quantity)) for model in models]
+                row_of_both = by_key[GENERAL, f"{folder}/{sample}", quantity]
+                pandora = row_of_both.beside(row_of_both.reference)
+                lines.append([f"{name}, {sample}", quantity, *(row.text if row else "-" for row in made), pandora])
+    return table(["tested on", "quantity", "the other alone", "itself alone", "`general`", "Pandora"], lines, left=2)
+
+
+VARIED = {
     "efficiency [%]": "energy-weighted efficiency [%]",
     "fakes [%]": "fake energy fraction [%]",
+    "class right [%]": "class right, of matched [%]",
     "visible energy [%]": "visible energy, resolution_68 / median [%]",
 }
-"""Short names of quantities in the table of disturbed events."""
+"""Short names of quantities in the tables of disturbed and of moved events."""
 
 
-def robustness_table(rows: Iterable[Row]) -> str:
-    """Disturbed events of both detectors, a line for each disturbance."""
+def variations_table(rows: Iterable[Row], kind: str) -> str:
+    """Events of both detectors, `kind` disturbed or moved, a line for each variation."""
     text = {row.key: row.text for row in rows}
-    names = dict.fromkeys(sample.partition(", ")[2] for _, sample, _ in text if "zqq disturbed, " in sample)
-    detectors = (("ILD", GENERAL, "g4"), ("CLD", CLD, "cld_g4"))
+    names = dict.fromkeys(sample.partition(", ")[2] for _, sample, _ in text if f"zqq {kind}, " in sample)
+    detectors = (("ILD", "g4"), ("CLD", "cld_g4"))
     lines = [
         [name]
         + [
-            text[model, f"{folder}/zqq disturbed, {name}", quantity]
-            for _, model, folder in detectors
-            for quantity in DISTURBED.values()
+            text[GENERAL, f"{folder}/zqq {kind}, {name}", quantity]
+            for _, folder in detectors
+            for quantity in VARIED.values()
         ]
         for name in names
     ]
-    return table(["disturbance", *(f"{detector}: {name}" for detector, *_ in detectors for name in DISTURBED)], lines)
+    return table(["events", *(f"{detector}: {name}" for detector, _ in detectors for name in VARIED)], lines)
 
 
 def fine_tuning_table(rows: Iterable[Row]) -> str:
-    """Training sets and starts, a line each."""
-    prefix = "cld_g4/zqq, "
-    text = {(row.sample, row.quantity): row.text for row in rows if row.sample.startswith(prefix)}
-    samples = dict.fromkeys(sample for sample, _ in text)
-    lines = ([name.removeprefix(prefix), *(text[name, quantity] for quantity in MAIN)] for name in samples)
-    return table(["start, events", *MAIN], lines)
+    """Jets of CLD by the model trained on the ILD alone, before and after training on some events of CLD."""
+    by_key = {row.key: row for row in rows}
+    lines = []
+    for n in (0, 30, 100, 300):
+        model = f"{ALONE['g4']}, {n} events of CLD" if n else ALONE["g4"]
+        if (model, "cld_g4/zqq", MAIN[0]) in by_key:
+            lines.append([str(n), *(by_key[model, "cld_g4/zqq", quantity].text for quantity in MAIN)])
+    return table(["events of CLD", *MAIN], lines)
 
 
 ENGINES = ("torch", "C++")
@@ -203,8 +233,13 @@ def write_tables() -> None:
 
 def fill_cards(rows: Sequence[Row]) -> None:
     """The tables of the cards: how the weights were trained, and their results."""
-    of_model = {PHOTON: PHOTON_SAMPLES, TRANSLATION: PHOTON_SAMPLES, GENERAL: PHOTON_SAMPLES + ILD_SAMPLES}
-    for model, samples in {**of_model, CLD: CLD_SAMPLES}.items():
+    photons, cld = [f"g4/{name}" for name in PHOTON_SAMPLES], [f"cld_g4/{name}" for name in CLD_SAMPLES]
+    of_model = {
+        PHOTON: photons,
+        TRANSLATION: photons,
+        GENERAL: [*photons, *(f"g4/{name}" for name in ILD_SAMPLES), *cld],
+    }
+    for model, samples in of_model.items():
         folder = weights_dir() / model
         tables = {
             "training": training_table(read_checkpoint(folder).header, folder / "training.json"),

@@ -24,18 +24,17 @@ HERE = Path(__file__).resolve().parent
 SMALL = {
     "gamma1_test_small.root": "ild-g4-photon",
     "gammasep_test_small.root": "ild-g4-photon",
-    "multi_test_small.root": "ild-g4-general",
-    "zqq_test_small.root": "ild-g4-general",
-    "cld_multi_test_small.root": "cld-general",
+    "multi_test_small.root": "general",
+    "zqq_test_small.root": "general",
+    "cld_multi_test_small.root": "general",
 }
 """Samples of the repository, and the model that reads them."""
 
 
-REAL = {
-    "ild-g4-general": ["g4/tau10_test.root", "g4/zh_test.root", "edm4hep/ild_g4_zqq_rntuple.root"],
-    "cld-general": ["cld_g4/zh_test.root", "edm4hep/cld_rec.edm4hep.root", "edm4hep/cld_zuds100_sim.edm4hep.root"],
-}
-"""Files by the model that reads them."""
+REAL = (
+    *("g4/tau10_test.root", "g4/zh_test.root", "edm4hep/ild_g4_zqq_rntuple.root"),
+    *("cld_g4/zh_test.root", "edm4hep/cld_rec.edm4hep.root", "edm4hep/cld_zuds100_sim.edm4hep.root"),
+)
 
 
 @pytest.fixture
@@ -43,8 +42,8 @@ def from_cpp(program, exported, tmp_path):
     """The particles of each event, from C++."""
 
     def from_cpp(events, name):
-        text = write_events(events, tmp_path / "events.txt")
-        return [event["particles"] for event in run_program(program, exported(name), text)[1:-1]]
+        text, folder = write_events(events, tmp_path / "events.txt"), exported(name, events.detector.name)
+        return [event["particles"] for event in run_program(program, folder, text)[1:-1]]
 
     return from_cpp
 
@@ -73,9 +72,9 @@ def test_particles_are_those_of_python(sample, sample_dir, from_cpp):
 
 
 def test_events_of_few_hits_or_tracks(edge_cases, from_cpp):
-    expected = reconstruct(edge_cases, load_model("ild-g4-general"), batch_size=1, device="cpu")
+    expected = reconstruct(edge_cases, load_model("general"), batch_size=1, device="cpu")
     assert ak.num(expected.particles)[0] == 0
-    assert assert_same(from_cpp(edge_cases, "ild-g4-general"), particles_of(expected)) > 20
+    assert assert_same(from_cpp(edge_cases, "general"), particles_of(expected)) > 20
 
 
 def test_threads_share_a_model(library, exported_general):
@@ -120,12 +119,10 @@ def test_no_access_outside_of_memory_and_no_leak(edge_cases, exported_general, t
 
 @pytest.mark.slow
 def test_particles_of_real_samples_are_those_of_python(data_dir, from_cpp):
-    n_particles = 0
-    for name, paths in REAL.items():
-        model = load_model(name)
-        for path in paths:
-            made = "_sim" in path
-            events = read_events(data_dir / path, entry_stop=2, truth=made, truth_tracks=made)
-            expected = particles_of(reconstruct(events, model, batch_size=1, device="cpu"))
-            n_particles += assert_same(from_cpp(events, name), expected, allowed=0.01)
+    n_particles, model = 0, load_model("general")
+    for path in REAL:
+        made = "_sim" in path
+        events = read_events(data_dir / path, entry_stop=2, truth=made, truth_tracks=made)
+        expected = particles_of(reconstruct(events, model, batch_size=1, device="cpu"))
+        n_particles += assert_same(from_cpp(events, "general"), expected, allowed=0.01)
     assert n_particles > 200

@@ -44,7 +44,7 @@ CLD = {
     "MUON": "muon",
 }
 COLLECTIONS = (*(f"{name}={calorimeter}" for name, calorimeter in CLD.items()), "SiTracks_Refitted")
-MODEL = "cld-general"
+MODEL = "general"
 
 
 def compile_with_podio(source: Path, library: Path, beside: tuple[Path, ...] = (SOURCES / "event.cpp",)) -> Path:
@@ -65,7 +65,7 @@ def pflow_podio(library, exported):
     program = compile_with_podio(SOURCES / "pflow_podio.cpp", library)
 
     def run(source, output, *options, collections=COLLECTIONS):
-        command = [program, *options, exported(MODEL), source, output, *collections]
+        command = [program, *options, exported(MODEL, "cld"), source, output, *collections]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
         return done.returncode, done.stderr
 
@@ -78,7 +78,7 @@ def job(library, exported):
     program = compile_with_podio(GAUDI / "job.cpp", library)
 
     def run(source, output, threads, *options):
-        command = [program, exported(MODEL), source, output, threads, *options]
+        command = [program, exported(MODEL, "cld"), source, output, threads, *options]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
         return done.returncode, done.stderr
 
@@ -223,7 +223,7 @@ def test_the_algorithm_gives_what_the_program_writes(job, by_program, source, tm
 def test_the_example_gives_what_the_program_writes(library, exported, by_program, source, tmp_path):
     program = compile_with_podio(GAUDI.with_name("example.cpp"), library, beside=())
     names = [word for pair in CLD.items() for word in pair]
-    subprocess.run([program, exported(MODEL), source, tmp_path / "out.root", *names], check=True)
+    subprocess.run([program, exported(MODEL, "cld"), source, tmp_path / "out.root", *names], check=True)
     ours, expected = contents(tmp_path / "out.root"), contents(by_program)
     assert_same(ours, {name: expected[name] for name in ours})
 
@@ -284,7 +284,7 @@ def test_cmake_builds_the_program_and_the_module_of_gaudi(library, exported, sou
         "ONNXRUNTIME_INCLUDE": include_folder(),
         "ONNXRUNTIME_LIBRARY": library.parent / RUNTIME,
         "CMAKE_CXX_FLAGS": "-O0",
-        "PFLOW_TEST_MODEL": exported(MODEL),
+        "PFLOW_TEST_MODEL": exported(MODEL, "cld"),
         "PFLOW_TEST_INPUT": source,
         **{f"{name}_DIR": GAUDI / "cmake" for name in ("Gaudi", "k4FWCore", "DD4hep")},
     }

@@ -32,7 +32,7 @@ def test_tensors_are_as_described_and_files_name_their_checkpoint(graph, exporte
         assert tensors == text[graph][which]
     assert [opset.version for opset in model.opset_import if not opset.domain] == [text[graph]["opset"]]
     properties = {entry.key: entry.value for entry in model.metadata_props}
-    assert properties["checkpoint_sha256"] == text["run"]["checkpoint_sha256"] == load_model("ild-g4-general").digest
+    assert properties["checkpoint_sha256"] == text["run"]["checkpoint_sha256"] == load_model("general").digest
     assert properties["graph"] == graph
 
 
@@ -71,7 +71,7 @@ def test_a_translation_network_has_no_graphs(model, tmp_path):
 
 
 def test_a_folder_of_graphs_is_no_checkpoint(exported_general, tmp_path):
-    digest = load_model("ild-g4-general").digest
+    digest = load_model("general").digest
     with pytest.raises(InputError, match=rf"holds graphs for C\+\+ and no weights: .*SHA-256 {digest}"):
         load_model(exported_general)
     (shutil.copytree(exported_general, tmp_path / "copy") / "tokens.json").write_text("{}")

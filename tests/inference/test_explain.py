@@ -20,7 +20,7 @@ def event(sample_dir):
 
 
 def test_the_steps_of_the_shipped_model_are_its_particles(event):
-    model = load_model("ild-g4-general")
+    model = load_model("general")
     explanation = explain(model, event)
     particles = reconstruct(event, model, device="cpu").particles[0]
     assert len(explanation["refined_assignment"]) == len(particles)
@@ -62,7 +62,7 @@ def test_a_translation_tells_probabilities_and_attention(event, make_model, spec
 
 
 def test_what_cannot_be_explained_is_refused(event, sample_dir):
-    model = load_model("ild-g4-general")
+    model = load_model("general")
     with pytest.raises(InputError, match="expected one event"):
         explain(model, read_events(sample_dir / "multi_test_small.root", entry_stop=2))
     with pytest.raises(InputError, match="no hits or tracks"):

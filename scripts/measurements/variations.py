@@ -1,0 +1,73 @@
+"""Evaluate `general` on test events of both detectors, disturbed or moved into other detectors, for results.csv.
+
+The first 120 events of each `zqq_test`. What is exact in a move and what is not: `pflow.event.move.Variation`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from measurements.rows import DATA, Row, write_rows
+from measurements.shipped import GENERAL, QUANTITIES, Sample, rows
+from pflow.checkpoint.load import load_model
+from pflow.event.augment import Augmentation, augment
+from pflow.event.disturb import Disturbance
+from pflow.event.move import Variation
+from pflow.inference.events import reconstruct
+from pflow.io.open import read_events
+from pflow.metrics.evaluate import evaluate
+
+SAME = Variation(probability=1.0, scale=(1.0, 1.0), endcap=(1.0, 1.0))
+SIDES = {"g4": 0, "cld_g4": 12}
+"""Sides of the barrels as simulated."""
+DISTURBED = {
+    "none": Disturbance(),
+    "1% of the cells dead": Disturbance(dead_cells=0.01),
+    "scale of each subdetector off by 2%": Disturbance(energy_scale=0.02),
+    "10 hits of noise an event": Disturbance(noise_hits=10.0),
+    "2% of the tracks lost": Disturbance(lost_tracks=0.02),
+    "2% false tracks": Disturbance(fake_tracks=0.02),
+}
+MOVED = {
+    "three quarters of the size, 4/3 of the field": {"scale": (0.75, 0.75)},
+    "1.4 times the size, 1/1.4 of the field": {"scale": (1.4, 1.4)},
+    "barrel of 8 sides, endcaps at 0.8 of their distance": {"sides": (8,), "endcap": (0.8, 0.8)},
+    "cells joined 2 x 2": {"coarser": (2,)},
+    "cells joined 4 x 4 (not in the training)": {"coarser": (4,)},
+    "every second layer read": {"fewer_layers": 1.0},
+    "HCAL of 50 to 100% of its layers (in the training 80 to 100%)": {"shorter_hcal": 0.5},
+    "HCAL digital or semi-digital": {"digital": 1.0},
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data-dir", type=Path, default=DATA, help="folder of g4 and cld_g4 (%(default)s)")
+    parser.add_argument("--events", type=int, default=120, help="default: %(default)s")
+
+
+def run(args: argparse.Namespace) -> None:
+    for folder in SIDES:
+        write_rows(measured(args.data_dir, folder, args.events))
+
+
+def measured(data: Path, folder: str, n_events: int) -> Iterator[Row]:
+    """Rows of the events of a folder in all variations, each with the same random numbers."""
+    sample, model = Sample(f"{folder}/zqq", ()), load_model(GENERAL)
+    events = read_events(sample.path(data, "test"), entry_stop=n_events)
+    same = dataclasses.replace(SAME, sides=(SIDES[folder],))
+    changes = {f"disturbed, {name}": Augmentation(disturb=disturbance) for name, disturbance in DISTURBED.items()}
+    for name, options in MOVED.items():
+        changes[f"moved, {name}"] = Augmentation(detector=dataclasses.replace(same, **options))
+    for name, options in changes.items():
+        changed = augment(events, options, np.random.default_rng(1))
+        reco = reconstruct(changed.without_truth(), model)
+        result = evaluate(reco, changed, name=GENERAL, oracle=False)
+        print(f"{sample.name} {name}: {result.n_events} events", flush=True)
+        for row in rows(result, sample.name, GENERAL):
+            if row.quantity in QUANTITIES["multi"] or row.quantity.startswith("visible energy"):
+                yield dataclasses.replace(row, sample=f"{sample.name} {name}", reference=np.nan)
