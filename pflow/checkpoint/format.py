@@ -149,7 +149,7 @@ def _without_gone_options(model: Mapping[str, Any], file: str) -> dict[str, Any]
     if lost := [f"{name} {value}" for name, value in given.items() if value != GONE[name]]:
         warnings.warn(
             f"{file}: made by pflow 0.3, whose decoding options {', '.join(lost)} are gone: its particles differ from "
-            "those of 0.3; `pflow calibrate` chooses the two thresholds that are left",
+            "0.3's; `pflow calibrate` chooses the two thresholds that are left",
             FutureWarning,
             stacklevel=2,
         )

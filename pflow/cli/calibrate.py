@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="energy",
         help="which of all combinations is kept (all are means over the files): energy: largest energy-weighted "
         "efficiency less fake energy fraction; number: most events with the right number of particles; reference: "
-        "fewest fakes where the efficiency is at least that of the files' reconstructed particles (default: "
+        "fewest fakes where the files' reconstructed particles are not more efficient (default: "
         "%(default)s)",
     )
     add_file_options(

@@ -1,6 +1,6 @@
 """Evaluate `general` on test events of both detectors, disturbed or moved into other detectors, for results.csv.
 
-The first 120 events of each `zqq_test`. What is exact in a move and what is not: `pflow.event.move.Variation`.
+The first 120 events of each `zqq_test`. `pflow.event.move.Variation` says which moves are exact.
 """
 
 from __future__ import annotations
