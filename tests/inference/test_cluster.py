@@ -9,7 +9,7 @@ import pytest
 from pflow.data.files import Chunk
 from pflow.errors import ConfigError, InputError
 from pflow.inference.files import reconstruct_files
-from pflow.inference.worker import Job, _outcome, entries_of_a_chunk
+from pflow.inference.worker import Job, _outcome, _Watch, entries_of_a_chunk
 from pflow.io.particles_root import read_reco
 
 distributed = pytest.importorskip("distributed", reason="dask is not installed (pflow[cluster])")
@@ -82,13 +82,30 @@ def test_small_files_are_divided_among_processes(cluster, n_entries, expected):
     assert entries_of_a_chunk(cluster, n_entries, 256) == expected
 
 
-def test_a_chunk_that_ends_every_process_is_the_error_of_its_file():
-    killed = SimpleNamespace(result=lambda: (_ for _ in ()).throw(distributed.KilledWorker("task", None, 3)))
-    *_, error = _outcome(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 8, 12), killed)
+@pytest.fixture
+def watch():
+    return _Watch(SimpleNamespace(nthreads=dict), "mine")
+
+
+def test_a_cluster_that_loses_its_processes_is_said_once(watch, monkeypatch):
+    monkeypatch.setattr("pflow.inference.worker.LOOK_EVERY", 0.0)
+    done = SimpleNamespace(done=lambda: True, result=lambda: "particles")
+    watch._next = 0.0
+    assert watch.result(done) == "particles"  # perhaps they join in a moment
+    with pytest.warns(UserWarning, match="cluster 'mine' has had no process for 0 s: waiting for processes"):
+        watch.result(done)
+    assert watch.result(done) == "particles"
+
+
+def test_a_chunk_that_ends_every_process_is_the_error_of_its_file(watch):
+    killed = SimpleNamespace(
+        done=lambda: True, result=lambda: (_ for _ in ()).throw(distributed.KilledWorker("task", None, 3))
+    )
+    *_, error = _outcome(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 8, 12), killed, watch)
     assert re.search(r"in\.root, entry 8: entries 8 to 11 ended several processes", str(error))
 
 
-def test_a_scheduler_that_ends_is_said():
-    lost = SimpleNamespace(result=lambda: (_ for _ in ()).throw(distributed.CancelledError("gone")))
+def test_a_scheduler_that_ends_is_said(watch):
+    lost = SimpleNamespace(done=lambda: True, result=lambda: (_ for _ in ()).throw(distributed.CancelledError("gone")))
     with pytest.raises(ConfigError, match="the cluster was lost: CancelledError"):
-        _outcome(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 0, 1), lost)
+        _outcome(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 0, 1), lost, watch)
