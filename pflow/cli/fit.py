@@ -99,7 +99,7 @@ MOST_USED = """\
 used most:
   --data.train FILES --data.val FILES    to train on and to validate on; 'train/*.root' names several
   --config gamma1                        a configuration that comes with pflow, or a YAML file
-  --start-from general            begin with a trained model, whose options are the defaults
+  --start-from general                   begin with a trained model, whose options are the defaults
   --checkpoint RUN                       resume the training in this folder; needs no other option
   --trainer.max-epochs N                 how long; or --trainer.max-steps N
   --model.lr X                           highest learning rate

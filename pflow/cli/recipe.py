@@ -5,18 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
-from pflow.cli import calibrate
-from pflow.cli.fit import TrainingCLI
-from pflow.cli.main import main
 from pflow.cli.options import add_option
-from pflow.config import builtin_names, to_plain
-from pflow.errors import ConfigError
-from pflow.train.model_spec import differences
-from pflow.train.recipe import load_recipe, run_recipe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow recipe`."""
+    from pflow.config import builtin_names
+
     names = ", ".join(builtin_names("recipes"))
     parser.add_argument("recipe", metavar="RECIPE", help=f"{names}, or a YAML file of the same form")
     parser.add_argument(
@@ -37,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the recipe; returns 0, or the exit code of the command that failed."""
+    from pflow.cli.main import main
+    from pflow.train.recipe import load_recipe, run_recipe
+
     recipe = load_recipe(args.recipe).variant(args.variant)
     return run_recipe(
         recipe if args.stages is None else recipe.first(args.stages),
@@ -54,6 +52,12 @@ def check(commands: Mapping[str, Sequence[str]]) -> None:
     `commands` are the words of `pflow fit` for each stage that is to be run, in order, and of `pflow calibrate`, by the
     names that messages give them. Only the model that the first stage starts from must exist.
     """
+    from pflow.cli import calibrate
+    from pflow.cli.fit import TrainingCLI
+    from pflow.config import to_plain
+    from pflow.errors import ConfigError
+    from pflow.train.model_spec import differences
+
     first = None
     for name, (verb, *words) in commands.items():
         try:

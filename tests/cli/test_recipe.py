@@ -12,7 +12,7 @@ from pflow.train.recipe import TrainingRecipe, load_recipe, run_recipe
 
 def test_options_of_fit_follow_after_two_dashes(monkeypatch):
     given = {}
-    monkeypatch.setattr("pflow.cli.recipe.run_recipe", lambda recipe, **options: given.update(options) or 0)
+    monkeypatch.setattr("pflow.train.recipe.run_recipe", lambda recipe, **options: given.update(options) or 0)
     assert main(["recipe", "photon", "-o", "out", "--", "--trainer.max_epochs", "1"]) == 0
     assert given["options"] == ["--trainer.max_epochs", "1"]
     assert given["output"] == "out"
@@ -23,7 +23,9 @@ def run_checked(recipe: TrainingRecipe, folder: Path, **options: Any) -> list[st
     calls: list[list[str]] = []
     for split, names in recipe.samples.items():
         for name in names:
-            (folder / f"{name}_{split}.root").touch()
+            path = folder / f"{name}_{split}.root"
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
 
     def pflow(words: list[str]) -> int:
         calls.append(words)
@@ -38,6 +40,7 @@ def run_checked(recipe: TrainingRecipe, folder: Path, **options: Any) -> list[st
     ("name", "variant"),
     [
         *((name, None) for name in ("photon", "translation")),
+        *(("general", name) for name in ("one", "both")),
         *(("paper", name) for name in ("v1_flags", "as_published_v2_kind")),
     ],
 )
