@@ -129,6 +129,18 @@ class ModelNames(list[str]):
         return html_table(heads, rows)
 
 
+RENAMED = {"ild-g4-general": "general", "cld-general": "general"}
+"""Names of models of pflow 0.3, and the models that came after them."""
+
+
+def model_folder(source: str | Path) -> Path | None:
+    """The folder of a model, or None. A file goes before a name, and a name before a folder."""
+    path, name = Path(source), RENAMED.get(str(source), str(source))
+    if not path.is_file() and name in shipped_models():
+        return weights_dir() / name
+    return path if path.is_dir() else None
+
+
 def shipped_models() -> ModelNames:
     """The sorted names of the trained models that come with pflow, for `pflow.load_model`; they show as a table.
 

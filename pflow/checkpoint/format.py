@@ -8,7 +8,6 @@ holds the header under ``checkpoint``. All hold plain data only, so that reading
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import hashlib
@@ -169,11 +168,14 @@ def read_header(name: str) -> Header:
 def fitting_models(detector: Detector) -> list[str]:
     """The models that come with pflow for a detector; that which reads most kinds of input is the first."""
     tokenisers = {name: read_header(name).tokeniser for name in shipped_models()}
-    fitting = []
-    for name, tokeniser in tokenisers.items():
-        with contextlib.suppress(ConfigError):  # of a model for any detector: this one is not described
-            fitting += [name] * (not tokeniser.other_geometry(detector))
-    return sorted(fitting, key=lambda name: not tokenisers[name].config.track_features)
+
+    def fits(name: str) -> bool:
+        try:
+            return not tokenisers[name].other_geometry(detector)
+        except ConfigError:  # of a model for any detector: this one is not described
+            return False
+
+    return sorted(filter(fits, tokenisers), key=lambda name: not tokenisers[name].config.track_features)
 
 
 def read_checked(path: Path, digest: str, *, stated_in: str) -> bytes:

@@ -25,7 +25,7 @@ from pflow.checkpoint.format import (
     made_by,
     read_checked,
 )
-from pflow.config import shipped_models, weights_dir
+from pflow.config import model_folder, shipped_models
 from pflow.errors import ConfigError, InputError, first_line, nearest, reading
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
@@ -182,7 +182,7 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
     A file goes before a name and a name before a folder, which ``./NAME`` tells apart. Raises the InputErrors of
     `load_model`; a weight that is not a finite number is damaged.
     """
-    if (folder := _folder(source)) is not None:
+    if (folder := model_folder(source)) is not None:
         return _read_folder(folder, path=str(source))
     if Path(source).is_file():
         return _read_file(str(source))
@@ -193,18 +193,6 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
         file=source,
         suggestions=nearest(str(source), shipped),
     )
-
-
-RENAMED = {"ild-g4-general": "general", "cld-general": "general"}
-"""Names of models of pflow 0.3, and the models that came after them."""
-
-
-def _folder(source: str | Path) -> Path | None:
-    """The folder of a model, or None. A file goes before a name, and a name before a folder."""
-    path, name = Path(source), RENAMED.get(str(source), str(source))
-    if not path.is_file() and name in shipped_models():
-        return weights_dir() / name
-    return path if path.is_dir() else None
 
 
 def _read_file(path: str) -> Checkpoint:

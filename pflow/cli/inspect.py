@@ -206,14 +206,14 @@ def _print_targets(event: Mapping[str, Any], rule: str) -> None:
 
 def _provenance(file: str) -> dict[str, Any] | None:
     """Provenance of an output of pflow or of a model; None for any other file."""
-    from pflow.config import shipped_models
+    from pflow.config import model_folder
     from pflow.errors import reading
 
     path = Path(file)
     if path.suffix == ".json":
         with reading("expected the metrics.json of an evaluation", file=file):
             return {"kind": "evaluation", **json.loads(path.read_text("utf-8"))["inputs"]}
-    if path.suffix == ".ckpt" or path.is_dir() or file in shipped_models():
+    if path.suffix == ".ckpt" or model_folder(file) is not None:
         from pflow.checkpoint.load import read_checkpoint
 
         model = read_checkpoint(file)

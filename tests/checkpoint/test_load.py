@@ -209,7 +209,6 @@ def shipped(folder, tmp_path, monkeypatch):
     ships.mkdir()
     folder.rename(ships / "toy-photon")
     monkeypatch.setattr("pflow.config.weights_dir", lambda: ships)
-    monkeypatch.setattr("pflow.checkpoint.load.weights_dir", lambda: ships)
     return ships
 
 
