@@ -121,7 +121,7 @@ def calibrate(
                 file_metrics[number].update(truth, reco, matches, for_sums)
                 fit.update(truth, reco, finite.particles, matches, generated.by_track)
                 counts[number].update(truth, reco)
-    calibrated = []
+    calibrated, (reference, _) = [], _scores(references)
     for decoding, file_metrics, counts, fit in zip(decodings, metrics, numbers, fits, strict=True):
         efficiency, fakes = _scores(file_metrics)
         right = float(np.mean([of_file.result()["exact_fraction"].value for of_file in counts]))
@@ -131,7 +131,7 @@ def calibrate(
                 efficiency=efficiency,
                 fakes=fakes,
                 number_right=right,
-                reference=_scores(references)[0],
+                reference=reference,
                 uncertainty=fit.result(),
             )
         )

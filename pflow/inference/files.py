@@ -166,10 +166,8 @@ def reconstruct_files(
         batch_size=batch_limits(place)[0] if batch_size is None else batch_size,
         device=str(place),
     )
-    summary, begin = (
-        Summary(model=model.path, detector=model.tokeniser.reads_detector, device=settings.device),
-        time.perf_counter(),
-    )
+    summary = Summary(model=model.path, detector=model.tokeniser.reads_detector, device=settings.device)
+    begin = time.perf_counter()
     # The writer of EDM4hep copies the collections of a file that must stay open; `_Plan` closes it after its output.
     with contextlib.closing(Worker(model, settings, max_open=None if format == "edm4hep" else 2)) as worker:
         if first is not None and (detector is not None or not model.tokeniser.other_geometry(first.detector)):

@@ -79,6 +79,7 @@ class PointingDecodingConfig(DecodingConfig):
     existence_threshold
         Smallest existence probability of a particle that the refinement keeps; see
         `pflow.model.pointing.refiner.Refiner`. 0: all are kept.
+
     Raises
     ------
     ValueError

@@ -211,10 +211,9 @@ class ParticleHead(nn.Module):
 
         `query`, float [N, W], is from the assignment; `seed`, int64 [N], are indices into B * S; `hit_fraction`, float
         [P], is the particle's fraction of the pair's item, and in its precision energies and directions are computed;
-        `pdg`, int64 [N], are identities if they are known (training), else the most probable. Of a
-        refinement: `refined_describe`, added to the description, from the same
-        features, `direction_correction`, and `front_trust`, the logit of the direction to the shower's front in the
-        mean of directions, from the description.
+        `pdg`, int64 [N], are identities if they are known (training), else the most probable. Of a refinement:
+        `refined_describe`, added to the description, from the same features, `direction_correction`, and `front_trust`,
+        the logit of the direction to the shower's front in the mean of directions, from the description.
         """
         seed_unit = TokenFrames.of(tables.tokens.frames.index_select(0, seed)).unit
         proxies = make_proxies(hit_fraction, pairs, tables.items.sums, seed_unit)
