@@ -18,6 +18,7 @@ import numpy as np
 
 from pflow.checkpoint.format import fitting_models, read_header
 from pflow.checkpoint.load import TrainedModel, load_model
+from pflow.config import shipped_models
 from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError, PflowError, check_choice
 from pflow.event import jagged
@@ -394,12 +395,22 @@ def _model_for(jobs: Sequence[Job], reading: FileOptions, *, skip: bool) -> tupl
 
 
 def readable_models(file: EventFile) -> dict[str, str]:
-    """The models that come with pflow for an open file's detector, and why one cannot read its events ("": it can)."""
+    """The models that come with pflow for an open file's detector, and why one cannot read its events ("": it can).
+
+    A model for any detector cannot if the description of this one lacks something.
+    """
     events, *_ = file.read_all(0, 5, truth=False)
     n_with_tracks = 0 if events.tracks is None else int(np.count_nonzero(jagged.count(events.tracks)))
     reasons = {}
-    for name in fitting_models(file.detector):
-        tokeniser, reasons[name] = read_header(name).tokeniser, ""
+    for name in shipped_models():
+        tokeniser = read_header(name).tokeniser
+        try:
+            if tokeniser.other_geometry(file.detector):
+                continue
+        except ConfigError as error:
+            reasons[name] = str(error)
+            continue
+        reasons[name] = ""
         if 2 * n_with_tracks > len(events) and not any(tokeniser.model_inputs["charged"]):
             codes = ", ".join(map(str, tokeniser.pdg.codes))
             reasons[name] = f"trained on |PDG| {codes} alone, and {n_with_tracks} of {len(events)} events have tracks"

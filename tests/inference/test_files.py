@@ -62,6 +62,7 @@ def test_a_detector_that_is_not_described_is_named(sample_dir):
         ) as file,
         pytest.raises(InputError, match=r"gamma1.* does not say layers of 'ecal_barrel': .*or name a model"),
     ):
+        assert "does not say layers of 'ecal_barrel': complete its YAML file" in readable_models(file)["general"]
         shipped_model(file)
 
 
