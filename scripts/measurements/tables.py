@@ -163,10 +163,9 @@ def zero_shot_table(rows: Iterable[Row]) -> str:
         for sample, quantities in ZERO_SHOT.items():
             for quantity in quantities:
                 models = (ALONE[other], ALONE[folder], GENERAL)
-                made = [by_key.get((model, f"{folder}/{sample}", quantity)) for model in models]
-                row_of_both = by_key[GENERAL, f"{folder}/{sample}", quantity]
-                pandora = row_of_both.beside(row_of_both.reference)
-                lines.append([f"{name}, {sample}", quantity, *(row.text if row else "-" for row in made), pandora])
+                made = [by_key[model, f"{folder}/{sample}", quantity] for model in models]
+                pandora = made[-1].beside(made[-1].reference)
+                lines.append([f"{name}, {sample}", quantity, *(row.text for row in made), pandora])
     return table(["tested on", "quantity", "the other alone", "itself alone", "`general`", "Pandora"], lines, left=2)
 
 
@@ -202,8 +201,7 @@ def fine_tuning_table(rows: Iterable[Row]) -> str:
     lines = []
     for n in (0, 30, 100, 300):
         model = f"{ALONE['g4']}, {n} events of CLD" if n else ALONE["g4"]
-        if (model, "cld_g4/zqq", MAIN[0]) in by_key:
-            lines.append([str(n), *(by_key[model, "cld_g4/zqq", quantity].text for quantity in MAIN)])
+        lines.append([str(n), *(by_key[model, "cld_g4/zqq", quantity].text for quantity in MAIN)])
     return table(["events of CLD", *MAIN], lines)
 
 
