@@ -60,7 +60,7 @@ __all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604
 def __getattr__(name: str) -> Any:
     """Import on first use, so that `import pflow` costs nothing."""
     if name == "__version__":
-        return import_module("pflow.version").VERSION
+        return import_module("pflow.config").VERSION
     if name in _EXPORTS:
         return getattr(import_module(_EXPORTS[name]), name)
     raise AttributeError(f"module 'pflow' has no attribute '{name}'")

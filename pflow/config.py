@@ -1,4 +1,7 @@
-"""Configuration: frozen dataclasses from the plain data of YAML and JSON and back; the files that come with pflow."""
+"""Configuration: frozen dataclasses from the plain data of YAML and JSON and back; the files that come with pflow.
+
+And the versions, as installed, of pflow and of what an output names.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import copy
 import dataclasses
 import functools
 import json
+import platform
 import re
 import typing
 import warnings
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +26,8 @@ from pflow.show import html_table, text_table
 T = TypeVar("T")
 
 EXPECTED = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
+
+VERSION = version("pflow")
 
 
 def from_plain(cls: type[T], content: Any, where: str) -> T:
@@ -193,3 +200,15 @@ def _parsed(path: str, changed_ns: int, size: int) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected a mapping of names to values, found {type(content).__name__}")
     return content
+
+
+def versions(*packages: str) -> dict[str, str | None]:
+    """Versions of Python and of packages; None for one that is not installed."""
+    return {"python": platform.python_version(), **{name: _installed(name) for name in packages}}
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

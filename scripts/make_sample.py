@@ -24,7 +24,7 @@ import uproot
 
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.links import Links
+from pflow.event.jagged import Links
 from pflow.io.edm4hep.data_model import (
     EDM4HEP_VERSION,
     SCHEMA_VERSION,

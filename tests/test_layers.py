@@ -7,7 +7,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent.parent / "pflow"
 
 LAYERS = (
-    {"version", "errors", "show"},
+    {"errors", "show"},
     {"config"},
     {"physics"},
     {"event"},

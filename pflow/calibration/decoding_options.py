@@ -24,8 +24,8 @@ from pflow.metrics.match import Matching, match
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.table import ParticleTable
 from pflow.model.api import DecodingConfig
-from pflow.tokens.encode import target_particles
 from pflow.tokens.particles import UncertaintyCalibration
+from pflow.tokens.tokens import target_particles
 
 CRITERIA = ("energy", "number", "reference")
 """Criteria for the best configuration; see `best`."""

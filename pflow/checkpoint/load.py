@@ -87,11 +87,6 @@ class TrainedModel:
             ("truth rule", tokens.rule),
         ]
 
-    @property
-    def decoding(self) -> dict[str, Any]:
-        """Options of the decoding, as plain data."""
-        return dataclasses.asdict(self.reconstructor.decoding)
-
     def reconstruct(self, events: Events | str | Path | Sequence[str | Path], **options: Any) -> Reconstruction:
         """The particles of events or of files of events; `pflow.reconstruct` explains the `options`."""
         return pflow.reconstruct(events, self, **options)

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_usage())
         return 0 if arguments else 2
     if verb == "--version":
-        from pflow.version import VERSION
+        from pflow.config import VERSION
 
         print(f"pflow {VERSION}")
         return 0

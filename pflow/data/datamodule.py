@@ -32,9 +32,8 @@ from pflow.io.checks import Expected
 from pflow.io.open import matching
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import measures
-from pflow.tokens.encode import target_particles
 from pflow.tokens.tokeniser import Statistics, Tokeniser
-from pflow.tokens.tokens import HIT_FEATURES, TokenConfig
+from pflow.tokens.tokens import HIT_FEATURES, TokenConfig, target_particles
 
 Paths = str | list[str] | None
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.links import Links
+from pflow.event.jagged import Links
 from pflow.physics.arrays import Index, Mask
 from pflow.physics.pdg import CLASSES, class_index
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from pflow.errors import InputError, PflowError
 from pflow.event import jagged
-from pflow.event.links import Links
+from pflow.event.jagged import Links
 from pflow.event.schema import LINKED, PARTS, Violation, unusable_objects, validate_part
 from pflow.physics.arrays import Index, Mask
 from pflow.physics.detector import Detector

@@ -26,7 +26,6 @@ from pflow.event.merge_hits import equal_rows
 from pflow.event.overlay import sum_cells
 from pflow.event.schema import SCHEMA
 from pflow.physics.arrays import Floats, Index, Mask
-from pflow.physics.calorimeter_shape import distance_to_sides
 from pflow.physics.detector import KINDS
 from pflow.physics.geometry import (
     CELL,
@@ -39,6 +38,7 @@ from pflow.physics.geometry import (
     RADIUS,
     Faces,
     Geometry,
+    distance_to_sides,
     kind_index,
 )
 

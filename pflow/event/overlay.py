@@ -21,7 +21,7 @@ from scipy.spatial import cKDTree
 from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.links import Links
+from pflow.event.jagged import Links
 from pflow.event.merge_hits import sum_hits
 from pflow.event.schema import SCHEMA
 from pflow.physics.arrays import Index

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pflow.event import jagged
 from pflow.event.events import EventLists, Events
-from pflow.event.links import Links
+from pflow.event.jagged import Links
 from pflow.event.schema import LINKED, PXYZ, validate_part
 from pflow.physics.arrays import Floats, Index, Mask
 

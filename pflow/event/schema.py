@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.links import Links
+from pflow.event.jagged import Links
 from pflow.physics import kinematics
 from pflow.physics.arrays import Index, Mask
 from pflow.physics.kinematics import COVARIANCE

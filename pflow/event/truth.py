@@ -38,7 +38,7 @@ import numpy.typing as npt
 from pflow.errors import check_choice
 from pflow.event import jagged
 from pflow.event.events import Events, ImplausibleWarning
-from pflow.event.links import Links, largest_weight
+from pflow.event.jagged import Links, largest_weight
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.pdg import is_invisible
 

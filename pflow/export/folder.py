@@ -13,6 +13,7 @@ import torch
 
 from pflow.checkpoint.format import EXPORT_FILES, EXPORT_FORMAT, GRAPHS, TOKENS, Header
 from pflow.checkpoint.load import TrainedModel
+from pflow.config import VERSION
 from pflow.errors import ConfigError
 from pflow.export.convert import OPSET, check_graphs, to_onnx
 from pflow.export.graphs import Graph, Loop
@@ -21,7 +22,6 @@ from pflow.io.atomic import check_folder, replacing_folder
 from pflow.model.api import describe
 from pflow.model.pointing import PointingReconstructor
 from pflow.physics.detector import Detector, load_detector
-from pflow.version import VERSION
 
 
 def export_model(

@@ -31,7 +31,7 @@ from pflow.event.events import (
     refused_message,
     without_refused,
 )
-from pflow.event.links import MIN_HIT_FRACTION, Links
+from pflow.event.jagged import MIN_HIT_FRACTION, Links
 from pflow.event.particles import TRUTH_OPTIONS, Reconstruction
 from pflow.event.scales import SampleScales, first_events, problems
 from pflow.io.detect import geometry_fits
@@ -39,8 +39,7 @@ from pflow.io.open import Files, read_events
 from pflow.model.api import DecodingConfig, GeneratedParticles
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Calorimeter, Detector
-from pflow.tokens.encode import kept_hits
-from pflow.tokens.tokens import ParticleTokens, Tokens
+from pflow.tokens.tokens import ParticleTokens, Tokens, kept_hits
 
 BATCH_SIZE, GPU_BATCH_SIZE = 32, 256
 """Default number of events in a batch; small kernels cost a GPU as much as large ones."""

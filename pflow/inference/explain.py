@@ -14,7 +14,7 @@ from pflow.data.collate import collate
 from pflow.errors import InputError, nearest
 from pflow.event.events import Events
 from pflow.physics.pdg import CLASSES, class_index, name_of
-from pflow.tokens.encode import kept_hits, select_hits
+from pflow.tokens.tokens import kept_hits, select_hits
 from pflow.tokens.vocab import CHARGES
 
 SPECIAL = ("pad", "bos", "eos", "particle")

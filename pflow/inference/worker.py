@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from pflow.checkpoint.load import TrainedModel, load_model
-from pflow.config import to_plain
+from pflow.config import VERSION, to_plain, versions
 from pflow.data.files import Chunk, FileOptions, OpenFiles
 from pflow.errors import ConfigError, InputError, first_line, missing_package
 from pflow.event.particles import Reconstruction
@@ -30,7 +30,6 @@ from pflow.io.open import EventFile
 from pflow.io.particles_root import count_entries, read_provenance
 from pflow.physics.arrays import Floats
 from pflow.physics.detector import Detector
-from pflow.version import VERSION, versions
 
 MAX_OPEN = 2
 """Input files that a worker keeps open."""
@@ -331,7 +330,7 @@ def provenance(
             **{name: getattr(settings, name) for name in ("max_particles", "max_hits", "batch_size", "device")},
             **options,
         },
-        "decoding": model.decoding,
+        "decoding": dataclasses.asdict(model.reconstructor.decoding),
         "configuration": model.config,
     }
 

@@ -19,6 +19,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save
 
+from pflow.config import VERSION
 from pflow.errors import PflowError
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
@@ -27,7 +28,6 @@ from pflow.io.atomic import make_folder, replacing
 from pflow.io.open import EventFile, ReadOptions
 from pflow.io.root import is_remote, split_tree
 from pflow.physics.detector import Detector
-from pflow.version import VERSION
 
 FORMAT = 1  # raise it when the same files, read with the same options, give different events
 NUMBERS = ("entry", "event", "flags")  # fields of `Events` with one number for each event

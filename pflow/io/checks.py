@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.links import Links
+from pflow.event.jagged import Links
 from pflow.event.scales import MIN_TRACKS, MOST_TRACKS, Check, Entries, SampleScales
 from pflow.event.schema import MAX_LENGTH
 from pflow.event.truth import STABLE_STATUS, Targets, select_targets, unknown_status
 from pflow.physics.arrays import Floats, Mask
-from pflow.physics.calorimeter_shape import distance_to_sides, fraction_on_layers, layers_by_position
+from pflow.physics.geometry import distance_to_sides, fraction_on_layers, layers_by_position
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import is_invisible, masses
 

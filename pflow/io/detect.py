@@ -1,39 +1,25 @@
-"""Recognise a file's schema, the layout of a flat ntuple, and the detector by collection names and ECAL hits."""
+"""Recognise the detector of a file by collection names and ECAL hits."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import awkward as ak
 import numpy as np
 
 from pflow.config import builtin_names
-from pflow.errors import InputError, PflowError, nearest
+from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.io.edm4hep.collections import READ
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
-from pflow.io.flat import REQUIRED, FlatReader, load_layout
-from pflow.io.particles_root import NOTE
-from pflow.io.root import Columns, is_rntuple, open_tree
 from pflow.physics.detector import Detector, load_detector
 
 if TYPE_CHECKING:
     from pflow.io.open import Reader
 
-SCHEMAS = ("edm4hep", "edm4hep-rntuple", "edm4hep-sim", "flat", "legacy-hdf5")
-"""Names of the schemas that can be asked for."""
-
-HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-
-HIT_MEMBERS = READ["CalorimeterHit"]  # members by which EDM4hep calorimeter hits are known
-PARTICLE_MEMBERS = ("PDG", "generatorStatus", "momentum.x")  # members by which EDM4hep Monte Carlo particles are known
-DEFAULT_LAYOUT = "g4"  # the layout of a flat file that no layout fits; reading then names the missing branch
 MAX_ENTRIES = 10  # entries that are read
 
 MIN_EVENTS = 5
@@ -83,65 +69,6 @@ class DetectorMatch:
         return ""
 
 
-def is_hdf5(path: str | PathLike[str]) -> bool:
-    """Whether a local file is HDF5."""
-    if "://" in str(path):
-        return False
-    try:
-        with Path(path).open("rb") as stream:
-            return stream.read(len(HDF5_SIGNATURE)) == HDF5_SIGNATURE
-    except OSError:
-        return False  # open_root raises the error
-
-
-def sniff(directory: Any, path: str) -> str:
-    """Schema of an open ROOT file: ``edm4hep``, ``edm4hep-rntuple`` or ``flat``; an `InputError` where none fits."""
-    edm4hep = "edm4hep-rntuple" if "events" in directory and is_rntuple(directory, "events") else "edm4hep"
-    if "podio_metadata" in directory and "events" in directory:  # saves opening a tree of a thousand branches
-        return edm4hep
-    tree = open_tree(directory, "events", path)
-    columns = Columns(tree, path)
-    if any(columns.has(name, *HIT_MEMBERS) or columns.has(name, *PARTICLE_MEMBERS) for name in columns.collections):
-        return edm4hep
-    keys = list(tree.keys(recursive=True))
-    hits = load_layout(DEFAULT_LAYOUT).parts["hits"]
-    missing = [hits[name].branch for name in REQUIRED["hits"][0] if hits[name].branch not in keys]
-    if not missing:
-        return "flat"
-    if NOTE in directory:
-        raise InputError("an output of pflow, which holds no hits: give the file that it was made from", file=path)
-    names = columns.collections
-    raise InputError(
-        f"tree 'events' holds neither EDM4hep collections (calorimeter hits with {', '.join(HIT_MEMBERS)},"
-        f" or MCParticles) nor the branches of the built-in flat layout (no {', '.join(missing)});"
-        f" it holds {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}. For other branches give a layout",
-        file=path,
-        suggestions=dict.fromkeys(close for branch in missing for close in nearest(branch, keys, n=1))
-        or nearest("ECALBarrel", names),
-    )
-
-
-def best_layout(directory: Any, path: str, detector: Detector | None = None) -> str:
-    """Name of the built-in layout of an open flat ntuple: the default for files that pflow wrote.
-
-    For other files, the layout of the `detector`; without one, the layout whose ECAL lies where the first hits are.
-    """
-    names = sorted(builtin_names("layout"), key=lambda name: name != DEFAULT_LAYOUT)
-    if detector is not None:
-        return next((name for name in names if load_layout(name).detector == detector.name), DEFAULT_LAYOUT)
-    for name in names:
-        try:
-            reader = FlatReader(directory, path, layout=name)
-        except PflowError:
-            continue
-        if name == DEFAULT_LAYOUT and reader.has_note:
-            return name
-        events = _first_events(reader)
-        if events is not None and geometry_fits(events, events.detector):
-            return name
-    return DEFAULT_LAYOUT
-
-
 def geometry_fits(events: Events, detector: Detector) -> bool | None:
     """Whether the ECAL hits of events of any detector lie where the ECAL of `detector` is; None if they cannot tell.
 
@@ -185,7 +112,7 @@ def detector_matches(reader: Reader) -> list[DetectorMatch]:
     """
     if isinstance(reader, Edm4hepReader):
         return fitting_detectors(reader.file, sim=reader.sim)
-    events = _first_events(reader)
+    events = first_entries(reader)
     matches = [
         DetectorMatch(detector=detector, geometry=None if events is None else geometry_fits(events, detector))
         for detector in map(load_detector, builtin_names("detector"))
@@ -223,7 +150,7 @@ def _match(file: PodioFile, detector: Detector, sim: bool | None) -> DetectorMat
         names = (name for system in detector.calorimeters for name in (*system.collections, *system.sim_collections))
         return DetectorMatch(detector=detector, matched=sum(map(file.columns.has, names)), missing=missing)
     reader = Edm4hepReader(file, detector=detector, sim=sim)
-    events = _first_events(reader)
+    events = first_entries(reader)
     return DetectorMatch(
         detector=detector,
         matched=sum(map(len, reader.sources.values())),
@@ -232,7 +159,7 @@ def _match(file: PodioFile, detector: Detector, sim: bool | None) -> DetectorMat
     )
 
 
-def _first_events(reader: Reader) -> Events | None:
+def first_entries(reader: Reader) -> Events | None:
     """The first entries, None if they cannot be decoded."""
     try:
         return reader.read(0, min(MAX_ENTRIES, reader.num_entries), truth=False)

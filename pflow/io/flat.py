@@ -19,7 +19,7 @@ from pflow.config import builtin_names, from_plain, load_yaml, resolve, to_plain
 from pflow.errors import ConfigError, InputError, check_fields, nearest
 from pflow.event import jagged
 from pflow.event.events import TRUTH_PARTS, Events, Flag
-from pflow.event.links import Links, assigned_particle
+from pflow.event.jagged import Links, assigned_particle
 from pflow.event.schema import (
     LINKED,
     PARTS,

@@ -13,7 +13,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from pflow.errors import ConfigError, InputError, check_choice, missing_package
+from pflow.config import builtin_names
+from pflow.errors import ConfigError, InputError, PflowError, check_choice, missing_package, nearest
 from pflow.event import jagged
 from pflow.event.events import (
     BadEntriesWarning,
@@ -26,14 +27,24 @@ from pflow.event.events import (
 )
 from pflow.event.scales import Check, first_events, problems
 from pflow.io.checks import Expected, check_events
-from pflow.io.detect import SCHEMAS, best_detector, best_layout, is_hdf5, sniff
+from pflow.io.detect import best_detector, first_entries, geometry_fits
+from pflow.io.edm4hep.collections import READ
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader
-from pflow.io.flat import FlatReader, Layout, load_layout
-from pflow.io.root import open_root, read_ranges, split_tree, with_retries
+from pflow.io.flat import REQUIRED, FlatReader, Layout, load_layout
+from pflow.io.particles_root import NOTE
+from pflow.io.root import Columns, is_rntuple, open_root, open_tree, read_ranges, split_tree, with_retries
 from pflow.physics.detector import Detector, load_detector
 
 OnError = Literal["raise", "skip"]
+
+SCHEMAS = ("edm4hep", "edm4hep-rntuple", "edm4hep-sim", "flat", "legacy-hdf5")
+"""Names of the schemas that can be asked for."""
+
+HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+HIT_MEMBERS = READ["CalorimeterHit"]  # members by which EDM4hep calorimeter hits are known
+PARTICLE_MEMBERS = ("PDG", "generatorStatus", "momentum.x")  # members by which EDM4hep Monte Carlo particles are known
+DEFAULT_LAYOUT = "g4"  # the layout of a flat file that no layout fits; reading then names the missing branch
 
 
 @runtime_checkable
@@ -329,6 +340,65 @@ def open_events(
     (<EventFile: multi_test_small.root, flat, 25 entries, detector ild_g4>, 10)
     """
     return ReadOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks).open(path)
+
+
+def is_hdf5(path: str | PathLike[str]) -> bool:
+    """Whether a local file is HDF5."""
+    if "://" in str(path):
+        return False
+    try:
+        with Path(path).open("rb") as stream:
+            return stream.read(len(HDF5_SIGNATURE)) == HDF5_SIGNATURE
+    except OSError:
+        return False  # open_root raises the error
+
+
+def sniff(directory: Any, path: str) -> str:
+    """Schema of an open ROOT file: ``edm4hep``, ``edm4hep-rntuple`` or ``flat``; an `InputError` where none fits."""
+    edm4hep = "edm4hep-rntuple" if "events" in directory and is_rntuple(directory, "events") else "edm4hep"
+    if "podio_metadata" in directory and "events" in directory:  # saves opening a tree of a thousand branches
+        return edm4hep
+    tree = open_tree(directory, "events", path)
+    columns = Columns(tree, path)
+    if any(columns.has(name, *HIT_MEMBERS) or columns.has(name, *PARTICLE_MEMBERS) for name in columns.collections):
+        return edm4hep
+    keys = list(tree.keys(recursive=True))
+    hits = load_layout(DEFAULT_LAYOUT).parts["hits"]
+    missing = [hits[name].branch for name in REQUIRED["hits"][0] if hits[name].branch not in keys]
+    if not missing:
+        return "flat"
+    if NOTE in directory:
+        raise InputError("an output of pflow, which holds no hits: give the file that it was made from", file=path)
+    names = columns.collections
+    raise InputError(
+        f"tree 'events' holds neither EDM4hep collections (calorimeter hits with {', '.join(HIT_MEMBERS)},"
+        f" or MCParticles) nor the branches of the built-in flat layout (no {', '.join(missing)});"
+        f" it holds {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}. For other branches give a layout",
+        file=path,
+        suggestions=dict.fromkeys(close for branch in missing for close in nearest(branch, keys, n=1))
+        or nearest("ECALBarrel", names),
+    )
+
+
+def best_layout(directory: Any, path: str, detector: Detector | None = None) -> str:
+    """Name of the built-in layout of an open flat ntuple: the default for files that pflow wrote.
+
+    For other files, the layout of the `detector`; without one, the layout whose ECAL lies where the first hits are.
+    """
+    names = sorted(builtin_names("layout"), key=lambda name: name != DEFAULT_LAYOUT)
+    if detector is not None:
+        return next((name for name in names if load_layout(name).detector == detector.name), DEFAULT_LAYOUT)
+    for name in names:
+        try:
+            reader = FlatReader(directory, path, layout=name)
+        except PflowError:
+            continue
+        if name == DEFAULT_LAYOUT and reader.has_note:
+            return name
+        events = first_entries(reader)
+        if events is not None and geometry_fits(events, events.detector):
+            return name
+    return DEFAULT_LAYOUT
 
 
 def _open(path: str, options: ReadOptions, detector: Detector | None) -> Reader:

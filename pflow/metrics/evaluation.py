@@ -12,7 +12,7 @@ import numpy as np
 
 from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event.events import Events, Flag, ImplausibleWarning, without_refused
-from pflow.event.links import Links
+from pflow.event.jagged import Links
 from pflow.event.particles import Reconstruction
 from pflow.event.truth import RULES, STABLE_STATUS, Targets, select_targets
 from pflow.metrics import jets

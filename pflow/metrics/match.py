@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 
 from pflow.errors import ConfigError, check_choice
 from pflow.event import jagged
-from pflow.event.links import Links, sum_by_pair
+from pflow.event.jagged import Links, sum_by_pair
 from pflow.metrics.stats import Floats, Ints
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import angle_between

@@ -19,7 +19,7 @@ from pflow.config import builtin_names, from_plain, load_yaml, resolve
 from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.links import Links, largest_weight
+from pflow.event.jagged import Links, largest_weight
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_particles
 from pflow.event.truth import Targets, assigned_ancestors

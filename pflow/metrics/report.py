@@ -12,12 +12,12 @@ import numpy.typing as npt
 from rich.table import Table
 from rich.text import Text
 
+from pflow.config import versions
 from pflow.metrics.evaluation import REFERENCE, EvaluationResult
 from pflow.metrics.oracle import ORACLE
 from pflow.metrics.stats import Histogram, Number, Series, leaves
 from pflow.physics.pdg import CLASSES
 from pflow.show import html_table
-from pflow.version import versions
 
 SCHEMA = "pflow-metrics-3"
 """Changes when a key is renamed, removed or redefined, not when one is added. Version 3 renamed ``classical`` to

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pflow.errors import ConfigError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.links import assigned_particle
+from pflow.event.jagged import assigned_particle
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import LINKED
 from pflow.event.truth import STABLE_STATUS, Targets, select_targets

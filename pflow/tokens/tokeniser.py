@@ -19,10 +19,9 @@ from pflow.physics.arrays import Floats
 from pflow.physics.detector import KINDS, Detector
 from pflow.physics.geometry import Geometry
 from pflow.physics.pdg import charges, masses
-from pflow.tokens.encode import encode, select_hits, target_particles
 from pflow.tokens.features import Moments, Normaliser, feature_matrix, feature_transforms
 from pflow.tokens.particles import UncertaintyCalibration, decode
-from pflow.tokens.tokens import PARTS, ParticleTokens, TokenConfig, Tokens
+from pflow.tokens.tokens import PARTS, ParticleTokens, TokenConfig, Tokens, encode, select_hits, target_particles
 from pflow.tokens.vocab import CHARGES, PdgVocabulary
 
 
@@ -128,7 +127,7 @@ class Tokeniser:
         )
 
     def encode(self, events: Events, *, truth: bool = True, warn: bool = True) -> Tokens:
-        """Turn events into tokens; see `pflow.tokens.encode.encode`. Events of another detector are refused."""
+        """Turn events into tokens; see `pflow.tokens.tokens.encode`. Events of another detector are refused."""
         self.check_detector(events)
         return encode(events, self.config, scales=self.scales, pdg=self.pdg, energy=self.energy, truth=truth, warn=warn)
 

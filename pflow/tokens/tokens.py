@@ -1,23 +1,29 @@
-"""Which tokens and targets are made from an event (`TokenConfig`), and encoded events and particles as flat arrays."""
+"""Tokens: which are made from an event (`TokenConfig`), and events and particles as flat arrays (`encode`)."""
 
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
 from pflow.config import from_plain
 from pflow.errors import ConfigError, check_choice
 from pflow.event import jagged
-from pflow.event.events import event_rows
-from pflow.event.merge_hits import Merge
-from pflow.event.truth import RULES, STABLE_STATUS
-from pflow.physics.arrays import Index, Mask
-from pflow.tokens.features import feature_transforms
+from pflow.event.events import Events, event_rows
+from pflow.event.jagged import Links
+from pflow.event.merge_hits import Merge, merge_hits
+from pflow.event.schema import PXYZ, XYZ
+from pflow.event.truth import RULES, STABLE_STATUS, Targets, select_targets
+from pflow.physics.arrays import Floats, Index, Mask, double, namespace, single
+from pflow.physics.kinematics import unit_vector
+from pflow.tokens.features import FEATURES, Normaliser, columns_of, feature_columns, feature_transforms, kind_and_depth
+from pflow.tokens.vocab import PdgVocabulary, charge_index
 
 HIT_FEATURES = ("log_energy", "x", "y", "z")
 """The first paper's features of a hit, with the energy as a logarithm."""
@@ -197,3 +203,235 @@ class ParticleTokens:
         not_finite = ~np.all([known if known.ndim == 1 else known.all(axis=1) for known in finite], axis=0)
         n_not_finite = np.bincount(jagged.event_index(self.counts)[not_finite], minlength=len(self.counts))
         return np.equal(n_not_finite, 0)
+
+
+def select_hits(events: Events, config: TokenConfig) -> Events:
+    """The events with the hits that become tokens, without links, which count hits: select the targets before."""
+    return _select(events, config).tokens
+
+
+def kept_hits(events: Events, config: TokenConfig) -> ak.Array:
+    """Index of each hit that the configuration keeps, int64 [event, kept hit]: the order of the readout's hits."""
+    counts = jagged.count(events.hits)
+    is_kept = jagged.flat(events.hits.energy) > config.hit_energy_min
+    n_kept = np.bincount(jagged.event_index(counts)[is_kept], minlength=len(counts))
+    return jagged.unflatten(jagged.local_index(counts)[is_kept], n_kept)
+
+
+def target_particles(events: Events, config: TokenConfig) -> ak.Array:
+    """The target sequences, records [event, particle]: see `pflow.event.truth.Targets.particles`."""
+    return _targets(events, config).particles
+
+
+def encode(
+    events: Events,
+    config: TokenConfig,
+    *,
+    scales: Mapping[str, Normaliser],
+    pdg: PdgVocabulary,
+    energy: Normaliser,
+    truth: bool = True,
+    warn: bool = True,
+) -> Tokens:
+    """Turn events into tokens, with the target sequence unless `truth` is False; InputError for what they lack.
+
+    With `warn`, PDG codes that are not in the vocabulary are warned of; the result counts them in either case.
+    """
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    offsets: dict[str, Index] = {}
+    unknown: Counter[int] = Counter()
+    targets = _targets(events, config) if truth else None
+    if targets is not None:
+        offsets["target"] = jagged.offsets(targets.counts)
+        flat = {field: targets.column(field) for field in ("pdg", "charge", "energy", *PXYZ)}
+        codes = flat["pdg"]
+        arrays["pdg"], is_unknown = pdg.encode(codes)
+        arrays["charge"] = charge_index(flat["charge"])
+        arrays["energy"] = energy.apply(flat["energy"][:, np.newaxis])[:, 0]
+        arrays["direction"] = _direction(flat, events, offsets["target"])
+        unknown.update(np.abs(codes[is_unknown]).tolist())
+        if warn and unknown:
+            warnings.warn(unknown_pdg_message(unknown), stacklevel=3)
+    with_time = any(FEATURES["hits"][name].field == "hits.time" for name in config.hit_features)
+    selection = _select(events, config, with_time)
+    for part in PARTS:
+        if names := config.features(part):
+            arrays[part], offsets[part] = _features(selection.tokens, part, names, scales[part])
+    if config.readout:
+        use_tracks = bool(config.track_features)
+        readout, more = make_readout(
+            events,
+            is_kept=selection.is_kept,
+            token=selection.token,
+            use_tracks=use_tracks,
+            targets=targets,
+            measured=selection.measured,
+        )
+        arrays |= readout
+        offsets |= more
+    return Tokens(
+        arrays=arrays, offsets=offsets, event=events.event, entry=events.entry, path=events.path, unknown=unknown
+    )
+
+
+def unknown_pdg_message(unknown: Counter[int]) -> str:
+    """A warning of PDG codes that are not in the vocabulary, with their numbers."""
+    codes = ", ".join(f"{code} ({count} times)" for code, count in sorted(unknown.items()))
+    return f"{unknown.total()} particles have codes that are not in the vocabulary and get one of their class: {codes}"
+
+
+def _features(
+    events: Events, part: str, names: Sequence[str], scale: Normaliser
+) -> tuple[npt.NDArray[np.float32], Index]:
+    """Normalised features of a part, float32 [N, F], and where its events begin and end."""
+    columns = feature_columns(events, part, names)
+    return scale.apply_to(columns), jagged.offsets(jagged.count(getattr(events, part)))
+
+
+class _Selection(NamedTuple):
+    """Of N hits: `tokens`, events of one hit a token; is_kept bool [N]; token int64 [number kept].
+
+    `measured` is `kind_and_depth` of the hits kept, None where the configuration does not ask for it.
+    """
+
+    tokens: Events
+    is_kept: Mask
+    token: Index
+    measured: tuple[Index, Floats] | None
+
+
+def _select(events: Events, config: TokenConfig, with_time: bool = True) -> _Selection:
+    flat = jagged.columns(events.hits)["energy"] > config.hit_energy_min
+    # Most often every hit is above the threshold; then nothing is copied.
+    hits = events.hits if flat.all() else events.hits[jagged.unflatten(flat, jagged.count(events.hits))]
+    selected = dataclasses.replace(events, hits=hits, hit_links=None)
+    measured = kind_and_depth(columns_of(selected, "hits"), events.detector) if config.geometry else None
+    if config.merge is None:
+        return _Selection(selected, flat, jagged.local_index(jagged.count(selected.hits)), measured)
+    depth = None if measured is None else measured[1]
+    merged = merge_hits(selected, config.merge, with_time=with_time, depth=depth)
+    return _Selection(dataclasses.replace(selected, hits=merged.hits), flat, jagged.flat(merged.cell_of), measured)
+
+
+def _targets(events: Events, config: TokenConfig) -> Targets:
+    return sort_targets(select_targets(events, **config.chosen_by), config.order)
+
+
+def sort_targets(targets: Targets, order: str) -> Targets:
+    """The same targets in one of `pflow.tokens.tokens.ORDERS`.
+
+    Ties by energy (decreasing), |PDG|, charge and momentum, not by the file.
+    """
+    energy, charge = (targets.column(field).astype(np.float64) for field in ("energy", "charge"))
+    keys = [jagged.event_index(targets.counts), -energy]
+    if order == "tracks_first":
+        keys[0] = 2 * keys[0] + ~((charge != 0) & (targets.column("n_tracks") > 0))
+    sorting = np.argsort(keys[1])  # of equal energies in any order, below by the other keys
+    sorting = sorting[np.argsort(keys[0][sorting], kind="stable")]
+    if np.all([key[sorting[1:]] == key[sorting[:-1]] for key in keys], axis=0).any():
+        pdg = np.abs(targets.column("pdg").astype(np.float64))
+        keys += [pdg, charge, *(targets.column(axis) for axis in PXYZ)]
+        sorting = np.lexsort(keys[::-1])  # the last key is the first that counts
+    added = {name: values[sorting] for name, values in targets.added.items()}
+    return dataclasses.replace(targets, chosen=targets.chosen[sorting], added=added)
+
+
+def _direction(flat: Mapping[str, npt.NDArray[Any]], events: Events, offsets: Index) -> npt.NDArray[np.float32]:
+    """Unit vectors of the momenta, float32 [N, 3]."""
+    momentum = np.stack([flat[name] for name in PXYZ], axis=-1, dtype=np.float64)
+    length = np.linalg.norm(momentum, axis=1)
+    resting = np.flatnonzero(~(length > 0))
+    if len(resting):
+        raise events.error(
+            f"a target particle needs a momentum above 0 to have a direction, found {length[resting[0]]} GeV",
+            index=np.searchsorted(offsets, resting[0], side="right") - 1,
+            field="truth.momentum",
+        )
+    return np.asarray(momentum / length[:, np.newaxis], dtype=np.float32)
+
+
+def make_readout(
+    events: Events,
+    *,
+    is_kept: Mask,
+    token: Index,
+    use_tracks: bool,
+    targets: Targets | None,
+    measured: tuple[Index, Floats] | None = None,
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Index]]:
+    """The arrays of the readout of all events, and their offsets, as of `pflow.tokens.tokens.Tokens`.
+
+    `is_kept` bool [N] says which hits of the events the configuration keeps, `token` int64 [number kept] which of the
+    event's hit tokens each kept hit is part of. `targets` are the target sequences of the same events, None without
+    truth. With `measured`, int64 and float64 [number kept], hits have the kind of their calorimeter and their depth
+    instead of calorimeter and layer.
+    """
+    n_hits = jagged.count(events.hits)
+    tracks = events.tracks if use_tracks else None
+    n_tracks = np.zeros_like(n_hits) if tracks is None else jagged.count(tracks)
+    all_kept = bool(is_kept.all())  # as most often
+    n_kept = n_hits if all_kept else np.bincount(jagged.event_index(n_hits)[is_kept], minlength=len(n_hits))
+    offsets = {"readout_hits": jagged.offsets(n_kept), "readout_tracks": jagged.offsets(n_tracks)}
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    if targets is not None:
+        all_tracks = np.ones(int(n_tracks.sum()), dtype=np.bool_)
+        track_links = None if tracks is None else targets.tracks
+        for name, links, counts, kept in (
+            ("hit_assignment", targets.hits, n_hits, is_kept),
+            ("track_assignment", track_links, n_tracks, all_tracks),
+        ):
+            pairs = _assignment(links, counts, kept, targets)
+            offsets[name] = jagged.offsets(pairs.counts)
+            arrays[f"{name}.source"] = pairs.source.astype(np.int32)
+            arrays[f"{name}.particle"] = pairs.particle
+            arrays[f"{name}.weight"] = pairs.weight.astype(np.float32)
+    hits = jagged.columns(events.hits)
+    if not all_kept:
+        hits = {name: values[is_kept] for name, values in hits.items()}
+    arrays |= readout_columns(hits, None if tracks is None else jagged.columns(tracks))
+    subdetector, layer = (hits["subdetector"], hits["layer"].astype(np.int32)) if measured is None else measured
+    arrays |= {"subdetector": subdetector.astype(np.int32), "token": token}
+    arrays["layer"] = layer if measured is None else layer.astype(np.float32)
+    return {f"readout.{name}": values for name, values in arrays.items()}, offsets
+
+
+def readout_columns(hits: Mapping[str, Any], tracks: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Energy and position of hits, and all of tracks, as of `pflow.data.batch.Readout`; arrays or tensors, float32.
+
+    Of columns as of `pflow.event.jagged.columns`. A track whose position or momentum at the calorimeter is not finite
+    has a null position, and the direction of its momentum at the vertex.
+    """
+    position = _vectors(hits, "position", XYZ)
+    null = position[:0]
+    charge, momentum, entry, at_entry = null[:, 0], null, null, null
+    if tracks is not None:
+        charge, momentum = single(tracks["charge"]), _vectors(tracks, "momentum", PXYZ)
+        entry, at_entry = _vectors(tracks, "calo_position", XYZ), _vectors(tracks, "calo_momentum", PXYZ)
+    xp = namespace(position)
+    known = (xp.isfinite(entry) & xp.isfinite(at_entry)).all(axis=1, keepdims=True)
+    return {
+        "energy": single(hits["energy"]),
+        "position": position,
+        "track_momentum": momentum,
+        "track_charge": charge,
+        "track_position": xp.where(known, entry, 0.0),
+        "track_direction": single(unit_vector(double(xp.where(known, at_entry, momentum)))),
+    }
+
+
+def _vectors(columns: Mapping[str, Any], name: str, axes: Sequence[str]) -> Any:
+    """Vectors float32 [N, 3] of their components."""
+    components = [single(columns[f"{name}.{axis}"]) for axis in axes]
+    return namespace(components[0]).stack(components, -1)
+
+
+def _assignment(links: Links | None, n_sources: Index, is_kept: Mask, targets: Targets) -> Links:
+    """Links from the sources that are kept, counting these, to positions in the target sequences."""
+    position = jagged.local_index(targets.counts)
+    pairs = Links.of(None, len(n_sources)) if links is None else targets.links_to(links, position)
+    if not is_kept.all():
+        source = pairs.flat_source(n_sources)
+        n_before = jagged.offsets(is_kept)  # kept sources before each one, in all events
+        place = n_before[source] - np.repeat(n_before[jagged.offsets(n_sources)[:-1]], pairs.counts)
+        pairs = pairs.take(is_kept[source], source=place)
+    return pairs

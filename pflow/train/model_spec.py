@@ -13,7 +13,7 @@ from pflow.checkpoint.load import PREFIX, Checkpoint, check_weights, load_weight
 from pflow.config import to_plain
 from pflow.errors import ConfigError, InputError
 from pflow.model.api import Reconstructor, describe
-from pflow.model.common.layers import TransformerLayer
+from pflow.model.common.transformer import TransformerLayer
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import TokenConfig
 

@@ -16,6 +16,7 @@ from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor
 
 from pflow.checkpoint.format import KEY, Header
+from pflow.config import VERSION
 from pflow.data.batch import Batch, Target
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.dataset import LabelledBatch
@@ -27,7 +28,6 @@ from pflow.model.pointing import PointingReconstructor
 from pflow.model.pointing.refine_training import EXTRA_PARTICLES
 from pflow.train.model_spec import ModelSpec
 from pflow.train.muon import Muon
-from pflow.version import VERSION
 
 MONITOR = "val/wrong_energy"
 """What chooses the best epoch: the share of the validation targets' energy that is wrong, see `wrong_energy`."""

@@ -4,7 +4,7 @@ import pytest
 from pflow.cli.main import run_parsed
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, Flag
-from pflow.event.links import assigned_particle
+from pflow.event.jagged import assigned_particle
 from pflow.event.schema import make_hits
 from pflow.io.flat import FlatReader, write_events
 from pflow.io.legacy_hdf5 import LegacyReader

@@ -2,7 +2,7 @@ import awkward as ak
 import numpy as np
 
 from pflow.event import jagged
-from pflow.event.links import assigned_particle
+from pflow.event.jagged import assigned_particle
 from pflow.event.schema import make_links
 
 

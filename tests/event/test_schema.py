@@ -9,7 +9,7 @@ from pflow.event import jagged
 from pflow.event.augment import Augmentation, Overlay, augment, reflect, rotate
 from pflow.event.disturb import Disturbance, disturb
 from pflow.event.events import Events, concatenate
-from pflow.event.links import Links
+from pflow.event.jagged import Links
 from pflow.event.merge_hits import Merge, merge_hits
 from pflow.event.overlay import overlay
 from pflow.event.schema import SCHEMA, Field, build, fields_of

@@ -9,7 +9,7 @@ import pytest
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.events import Events, ImplausibleWarning, concatenate
-from pflow.event.links import assigned_particle
+from pflow.event.jagged import assigned_particle
 from pflow.event.truth import RULES, assigned_ancestors, select_targets, unknown_status
 from pflow.io.open import read_events
 from pflow.physics.pdg import class_index

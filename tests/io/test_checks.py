@@ -12,7 +12,7 @@ import uproot
 from pflow.checkpoint.format import read_header
 from pflow.event import jagged
 from pflow.event.events import Events, ImplausibleWarning
-from pflow.event.links import Links
+from pflow.event.jagged import Links
 from pflow.event.scales import SampleScales
 from pflow.event.scales import problems as problems_of
 from pflow.event.schema import make_hits

@@ -9,10 +9,10 @@ from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.events import Events, leave_out
 from pflow.event.schema import make_hits
-from pflow.io.detect import best_detector, best_layout, detector_matches, fitting_detectors, geometry_fits, sniff
+from pflow.io.detect import best_detector, detector_matches, fitting_detectors, geometry_fits
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.flat import FlatReader, write_events
-from pflow.io.open import open_events, read_events
+from pflow.io.open import best_layout, open_events, read_events, sniff
 from pflow.io.root import open_root
 from pflow.physics.detector import load_detector
 

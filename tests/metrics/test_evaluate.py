@@ -9,7 +9,7 @@ import uproot
 import pflow
 from pflow.errors import InputError
 from pflow.event.events import BadEntriesWarning, ImplausibleWarning
-from pflow.event.links import Links
+from pflow.event.jagged import Links
 from pflow.event.particles import Reconstruction
 from pflow.event.truth import select_targets
 from pflow.inference.worker import describe_input

@@ -25,8 +25,7 @@ from pflow.data.collate import collate
 from pflow.data.dataset import LabelledBatch
 from pflow.io.open import read_events
 from pflow.model.pointing import reconstructor as reconstructor_module
-from pflow.model.pointing.generate import generate
-from pflow.model.pointing.step import MAX_EMPTY_STEPS
+from pflow.model.pointing.generate import MAX_EMPTY_STEPS, generate
 from pflow.train.module import ParticleFlow
 
 GPU = torch.device("meta")

@@ -9,9 +9,9 @@ import torch
 from pflow.event.merge_hits import Grid, Merge, cells_of, equal_cells, equal_rows, sum_hits
 from pflow.physics.detector import load_detector
 from pflow.physics.kinematics import four_momentum_covariance, impact_parameters, unit_vector
-from pflow.tokens.encode import readout_columns
 from pflow.tokens.features import Normaliser
 from pflow.tokens.particles import Curve, UncertaintyCalibration, momentum_and_energy
+from pflow.tokens.tokens import readout_columns
 
 N = 50
 RNG = np.random.default_rng(1)

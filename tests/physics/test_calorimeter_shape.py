@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pflow.physics.calorimeter_shape import barrel_shape, distance_to_sides, fraction_on_layers, layer_range
+from pflow.physics.geometry import barrel_shape, distance_to_sides, fraction_on_layers, layer_range
 
 
 def barrel(sides: int, *, phase: float = 0.0, staves=None, n: int = 600, seed: int = 0):

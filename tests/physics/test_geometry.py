@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from pflow.errors import ConfigError
-from pflow.physics.calorimeter_shape import distance_to_sides
 from pflow.physics.detector import load_detector
-from pflow.physics.geometry import Geometry, measures
+from pflow.physics.geometry import Geometry, distance_to_sides, measures
 
 ILD, CLD = load_detector("ild_g4"), load_detector("cld")
 NAMES = [calorimeter.name for calorimeter in CLD.calorimeters]

@@ -7,9 +7,8 @@ import pytest
 from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.merge_hits import Merge
-from pflow.tokens.encode import kept_hits
 from pflow.tokens.tokeniser import Tokeniser
-from pflow.tokens.tokens import TokenConfig
+from pflow.tokens.tokens import TokenConfig, kept_hits
 
 
 def test_hits_without_energy_are_left_out_and_a_cut_on_it_does_not_change_the_targets(events, tokeniser):

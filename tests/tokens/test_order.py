@@ -3,11 +3,10 @@ import numpy as np
 import pytest
 
 from pflow.event import jagged
-from pflow.event.links import Links
+from pflow.event.jagged import Links
 from pflow.event.schema import make_truth
 from pflow.event.truth import Targets
-from pflow.tokens.encode import sort_targets
-from pflow.tokens.tokens import ORDERS
+from pflow.tokens.tokens import ORDERS, sort_targets
 
 
 def targets(pdg, px, *, py=None, pz=None, charge=None, n_tracks=None) -> Targets:

@@ -7,9 +7,8 @@ import pytest
 from pflow.event import jagged
 from pflow.event.merge_hits import Merge
 from pflow.io.open import open_events
-from pflow.tokens.encode import target_particles
 from pflow.tokens.tokeniser import Tokeniser
-from pflow.tokens.tokens import TokenConfig
+from pflow.tokens.tokens import TokenConfig, target_particles
 
 MERGE = Merge(ecal_mm=20.0, hcal_mm=90.0, layers=5)
 

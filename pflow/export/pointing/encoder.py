@@ -19,12 +19,12 @@ from pflow.event.merge_hits import Grid, cells_of, equal_cells, sum_hits
 from pflow.event.schema import PXYZ, XYZ
 from pflow.export.attention_scan import attend_by_scan
 from pflow.model.pointing.config import PointingDecodingConfig
+from pflow.model.pointing.generate import State, emit_tracks, particle_limits
 from pflow.model.pointing.geometry import EncodedSource, Items, Tables, Tokens, make_tokens_and_items
 from pflow.model.pointing.network import PointingNetwork
-from pflow.model.pointing.step import State, emit_tracks
-from pflow.tokens.encode import readout_columns
 from pflow.tokens.features import FEATURES, kind_and_depth
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import readout_columns
 
 SOURCE = ("states", *(f"token_{name}" for name in Tokens._fields), *(f"item_{name}" for name in Items._fields))
 SOURCE = tuple(name for name in SOURCE if name not in ("token_mask", "token_track", "item_mask"))
@@ -107,7 +107,7 @@ class EncoderGraph(nn.Module):
         for i, (key, value) in enumerate(memory.layers):
             named |= {f"memory_key_{i}": key, f"memory_value_{i}": value}
         is_hit = ~items.is_track
-        limit = self.decoding.limits(is_hit.long().sum(1), items.is_track.long().sum(1))
+        limit = particle_limits(self.decoding, is_hit.long().sum(1), items.is_track.long().sum(1))
         if decoder.embed_track is None:
             first = State.first(self.network, tables, 1)._asdict()
         else:

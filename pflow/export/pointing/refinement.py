@@ -8,14 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from pflow.checkpoint.load import TrainedModel
-from pflow.event.links import MIN_HIT_FRACTION
+from pflow.event.jagged import MIN_HIT_FRACTION
 from pflow.export.pointing.encoder import ROWS, SOURCE, UNREFINED, rows_of, tables_of
 from pflow.model.pointing.assignment import PairList
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.generate import refine
 from pflow.model.pointing.geometry import EncodedSource
-from pflow.model.pointing.network import PointingNetwork
-from pflow.model.pointing.refiner import DecodedParticles
+from pflow.model.pointing.network import DecodedParticles, PointingNetwork
 from pflow.tokens.particles import physical_particles
 
 PARTICLES = (

@@ -1,15 +1,15 @@
-"""The graph of one decoder step: `pflow.model.pointing.step` of one event, from tensors to tensors."""
+"""The graph of one decoder step: `pflow.model.pointing.generate` of one event, from tensors to tensors."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 from pflow.export.pointing.encoder import EVENT, UNREFINED, rows_of, tables_of
-from pflow.model.common.attention import KeyValue, Past
+from pflow.model.common.transformer import KeyValue, Past
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import Memory
+from pflow.model.pointing.generate import State, step
 from pflow.model.pointing.network import PointingNetwork
-from pflow.model.pointing.step import State, step
 
 
 class DecoderStepGraph(nn.Module):

@@ -15,14 +15,14 @@ from pflow.event import jagged
 from pflow.io.edm4hep.collections import Collection, count_objects, link_pairs, list_collections
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.physics.arrays import Floats
-from pflow.physics.calorimeter_shape import (
+from pflow.physics.detector import KINDS, REGIONS
+from pflow.physics.geometry import (
     MIN_ON_LAYERS,
     barrel_shape,
     distance_to_sides,
     fraction_on_layers,
     layer_range,
 )
-from pflow.physics.detector import KINDS, REGIONS
 
 HIT_KINDS = ("CalorimeterHit", "SimCalorimeterHit")
 

@@ -17,7 +17,6 @@ import yaml
 from pflow.config import to_plain
 from pflow.errors import InputError
 from pflow.io.atomic import replacing
-from pflow.io.detect import sniff
 from pflow.io.draft.collect import Group, Sources, collect
 from pflow.io.draft.measure import (
     EARLIEST,
@@ -30,6 +29,7 @@ from pflow.io.draft.measure import (
     measure_time_window,
 )
 from pflow.io.edm4hep.podio import PodioFile
+from pflow.io.open import sniff
 from pflow.io.root import open_root
 from pflow.physics.detector import Calorimeter, Detector, Layers, TruthTracking, load_detector
 

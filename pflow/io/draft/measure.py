@@ -19,7 +19,8 @@ from pflow.io.edm4hep.podio import PodioFile, relation
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.simulated import BY_SECONDARY, read_contributions, time_after_flight
 from pflow.physics.arrays import Floats, Mask
-from pflow.physics.calorimeter_shape import (
+from pflow.physics.detector import Detector
+from pflow.physics.geometry import (
     MIN_ON_LAYERS,
     BarrelShape,
     LayerRange,
@@ -31,7 +32,6 @@ from pflow.physics.calorimeter_shape import (
     layer_range,
     layers_by_position,
 )
-from pflow.physics.detector import Detector
 from pflow.physics.kinematics import GEV_PER_TESLA_MM
 
 OUTLIERS = 0.005  # fraction of hits that may lie outside a calorimeter without visible layers

@@ -18,7 +18,7 @@ from scipy.sparse import coo_array, csr_array
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
-from pflow.event.links import Links, sum_by_pair
+from pflow.event.jagged import Links, sum_by_pair
 from pflow.event.schema import make_hits, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.io.edm4hep.collections import SUBSET, link_pairs, list_collections
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, particle_columns, relation, track_states

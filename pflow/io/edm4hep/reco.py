@@ -48,7 +48,7 @@ import numpy.typing as npt
 from pflow.errors import InputError, nearest
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.links import Links, shared_sources
+from pflow.event.jagged import Links, shared_sources
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_particles
 from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, collection_id

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from pflow.errors import InputError
 from pflow.event import jagged
-from pflow.event.links import Links
+from pflow.event.jagged import Links
 from pflow.event.schema import make_tracks
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation
 from pflow.physics import kinematics

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pflow.model.common.decode import where
-from pflow.model.common.layers import FullyConnected, gelu
+from pflow.model.common.transformer import FullyConnected, gelu
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import (
     ARC_UNIT,

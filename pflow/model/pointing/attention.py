@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from pflow.model.common.attention import CrossAttention, KeyValue, attend
-from pflow.model.common.directions import normalise
+from pflow.model.common.transformer import CrossAttention, KeyValue, attend
+from pflow.model.pointing.geometry import normalise
 
 MIN_STRENGTH, MAX_STRENGTH = 3.0, 3000.0
 """Initial strengths of the widest and the narrowest head: attention falls by e at an angle of sqrt(2 / strength) rad,

@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Self
 
-import torch
-from torch import Tensor
-
 from pflow.model.api import DecodingConfig
 from pflow.model.common.checks import MAX_LAYERS, check_positive, check_range
 
@@ -78,7 +75,7 @@ class PointingDecodingConfig(DecodingConfig):
         As of `DecodingConfig`.
     existence_threshold
         Smallest existence probability of a particle that the refinement keeps; see
-        `pflow.model.pointing.refiner.Refiner`. 0: all are kept.
+        `pflow.model.pointing.network.Refiner`. 0: all are kept.
 
     Raises
     ------
@@ -97,12 +94,6 @@ class PointingDecodingConfig(DecodingConfig):
     def limited(self, max_particles: int) -> Self:
         """As of `DecodingConfig`."""
         return dataclasses.replace(self, max_particles=max_particles, hits_per_particle=0)
-
-    def limits(self, n_hits: Tensor, n_tracks: Tensor) -> Tensor:
-        """Largest number of particles of each event, from its numbers of hits and of tracks; int64 [B] each."""
-        if not self.hits_per_particle:
-            return torch.full_like(n_hits, self.max_particles)
-        return (n_tracks + n_hits // self.hits_per_particle).clamp(min=self.max_particles)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

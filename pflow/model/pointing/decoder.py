@@ -10,9 +10,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.api import ModelInputs
-from pflow.model.common.attention import Cache, KeyValue, SelfAttention, split_heads
 from pflow.model.common.decode import Compaction
-from pflow.model.common.layers import FullyConnected, LayerStyle, TransformerLayer, final_norm, gelu, stack
+from pflow.model.common.transformer import (
+    Cache,
+    FullyConnected,
+    KeyValue,
+    LayerStyle,
+    SelfAttention,
+    TransformerLayer,
+    final_norm,
+    gelu,
+    split_heads,
+    stack,
+)
 from pflow.model.pointing.attention import Coverage, CoverageAttention
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import EncodedSource, Tables, TokenTracks, gather

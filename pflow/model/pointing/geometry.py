@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from pflow.data.batch import Batch
-from pflow.model.common.directions import normalise
 
 
 @dataclasses.dataclass
@@ -326,3 +325,16 @@ def _polar_angle(unit: Tensor) -> Tensor:
     theta = torch.atan2(torch.hypot(x, y), z) / THETA_UNIT
     rounded = theta.to(unit.dtype)
     return torch.stack([rounded, (theta - rounded).to(unit.dtype)], dim=-1)
+
+
+def normalise(vectors: Tensor) -> Tensor:
+    """Vectors [..., 3] divided by their lengths; null vectors stay."""
+    length: Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    return vectors / length.clamp(min=1e-12)
+
+
+def tangent_basis(direction: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit vectors of increasing polar angle and azimuth at unit vectors float [..., 3]; on the z axis phi is y."""
+    x, y, z = direction.unbind(-1)
+    phi = normalise(torch.stack([-y, x + 1e-12, torch.zeros_like(z)], dim=-1))
+    return torch.linalg.cross(phi, direction), phi

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.api import ModelInputs
-from pflow.model.common.directions import normalise, tangent_basis
-from pflow.model.common.layers import FullyConnected, gelu
+from pflow.model.common.transformer import FullyConnected, gelu
 from pflow.model.pointing.assignment import Pairs
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import N_CHARGE, PreviousParticles
-from pflow.model.pointing.geometry import Columns, Tables, TokenFrames, TokenTracks
+from pflow.model.pointing.geometry import Columns, Tables, TokenFrames, TokenTracks, normalise, tangent_basis
 from pflow.model.pointing.showers import (
     PROXY_FEATURES,
     ConversionDirectionCorrection,

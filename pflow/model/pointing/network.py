@@ -3,16 +3,22 @@
 A decoder step points at the token where the next particle starts (its seed) or ends the sequence. Given the seed, hits
 and tracks are assigned to the particle, hit by hit even where tokens are sums of hits. From these the head computes
 proxies (energy sum, log-weighted barycentre, track momentum) and corrects them. The next step knows which
-fractions are assigned. A refiner, if there is one, reassigns hits and tracks to all decoded particles, and the head
-predicts them again.
+fractions are assigned.
 
-Letters: B batch, S source tokens, M items (hits, then tracks), T particles, W width.
+So hits are assigned to earlier particles before later ones, to which they may fit better, are known. A refiner, if
+there is one, sees all decoded particles at once: each has a logit for each item, the fractions are a softmax over the
+particles and 'unassigned', per item, and particles with a small existence probability get nothing. The head then
+predicts the particles again.
+
+Letters: B batch, S source tokens, M items (hits, then tracks), T particles, P pairs of a particle and an item, Q pairs
+of particles, W width.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,16 +26,246 @@ from torch.nn import functional
 
 from pflow.data.batch import Batch, TokenSet
 from pflow.model.api import ModelInputs
-from pflow.model.common.directions import normalise
-from pflow.model.common.initialise import initialise
-from pflow.model.common.layers import Encoder, FullyConnected, LayerStyle, TransformerLayer
-from pflow.model.pointing.assignment import ParticleAssignment
-from pflow.model.pointing.attention import DirectionalSelfAttention, Directions
+from pflow.model.common.transformer import Encoder, FullyConnected, LayerStyle, TransformerLayer, gelu, initialise
+from pflow.model.pointing.assignment import (
+    N_DELTA_FEATURES,
+    AssignmentLogits,
+    PairList,
+    ParticleAssignment,
+    delta_features,
+    ramp_up,
+)
+from pflow.model.pointing.attention import Coverage, DirectionalSelfAttention, Directions
 from pflow.model.pointing.config import PointingNetworkConfig
-from pflow.model.pointing.decoder import ParticleDecoder
-from pflow.model.pointing.geometry import EncodedSource, Tokens, make_tokens_and_items
-from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles
-from pflow.model.pointing.refiner import RefinedAssignment, Refiner
+from pflow.model.pointing.decoder import CoverageDecoder, ParticleDecoder
+from pflow.model.pointing.geometry import EncodedSource, Tokens, gather, make_tokens_and_items, normalise
+from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles, n_features
+from pflow.model.pointing.showers import SLOPE_UNIT, ConversionDirectionCorrection, Showers, shower_slopes
+
+MIN_COSINE = math.cos(0.15)
+"""Cosine of the angle to a seed within which all items are in its particle's pairs; items beyond are far."""
+
+EPS_FRACTION = 0.01
+"""Added to the first stage's fractions before the logarithm. A far item is in a pair if the particle had a larger
+fraction of it."""
+
+FAR_WEIGHT_WIDTH = 0.002
+"""The weight of far items rises from 0 to 1 as their fraction rises from `EPS_FRACTION` by this width: with a jump
+there, rounding could add or remove an item."""
+
+MIN_FAR_WEIGHT = 1e-6
+"""Smallest weight of far items in pairs, as its logarithm is added to the logit."""
+
+DROPPED_LOGIT = -1e4
+"""Logit of the items of a particle that is not kept."""
+
+MIN_EXPECTED_EXISTENCE = 0.5
+"""Smallest existence probability of a kept particle where one particle is expected."""
+
+
+RANGE = 0.3
+"""Messages fall by e over this angle between particles, rad."""
+
+MIN_SLOPE_FRACTION, SLOPE_FRACTION_WIDTH = 0.01, 0.002
+"""Fraction of an item from which it counts in the slope of a shower, and over which its weight rises."""
+
+N_SLOPE_FEATURES = 4
+
+
+class PairwiseMessages(nn.Module):
+    """Messages between particles near each other, from the angles between them and their energies; initially none.
+
+    The electrons of a converted photon lie side by side in azimuth, separated by the field by angles that fall as 1/E,
+    and their showers point away from each other (`shower_slopes`); two photons have any relative position.
+    """
+
+    def __init__(self, *, width: int) -> None:
+        super().__init__()
+        self.receiver = nn.Linear(width, width)
+        self.sender = nn.Linear(width, width, bias=False)
+        self.geometry = nn.Linear(N_DELTA_FEATURES + 3 + N_SLOPE_FEATURES, width, bias=False)
+        self.out = nn.Linear(width, width)
+
+    @torch.no_grad()
+    def set_initial_values(self) -> None:
+        """Set the initial messages to none."""
+        self.out.weight.zero_()
+
+    def forward(
+        self,
+        x: Tensor,
+        log_energy: Tensor,
+        direction: Tensor,
+        mask: Tensor,
+        hit_fraction: Tensor,
+        item_sums: Tensor,
+        dtype: torch.dtype = torch.float64,
+    ) -> Tensor:
+        """The sum of the messages to each particle, float [B, T, W], of slopes in the precision `dtype`.
+
+        Of embedded particles [B, T, W], ln(E / GeV) [B, T], unit vectors [B, T, 3], mask bool [B, T], fractions of
+        items [B, T, M], and columns of `ItemSums` [B * M, F].
+        """
+        n = x.shape[1]
+        order = torch.arange(n, device=x.device)
+        both = mask[:, :, None] & mask[:, None] & (order[:, None] != order)
+        event, to, by = both.nonzero(as_tuple=True)
+        to, by = event * n + to, event * n + by  # receiver and sender of each pair, [Q]
+        start, end = (direction.flatten(0, 1).index_select(0, index) for index in (to, by))
+        angle = (end - start).square().sum(-1).clamp(min=1e-12).sqrt()  # rad, for small angles
+        energies = (log_energy.flatten().to(angle.dtype).index_select(0, index) / 2.0 for index in (to, by))
+        pairs = PairList.where(hit_fraction > MIN_SLOPE_FRACTION)
+        fraction = pairs.values(hit_fraction)
+        full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
+        fraction = fraction * ramp_up(fraction, full, width=SLOPE_FRACTION_WIDTH)
+        showers = Showers.of(fraction.to(dtype), pairs, item_sums)
+        slope = shower_slopes(showers, pairs)
+        features = [
+            delta_features(start, end),
+            torch.stack([(angle + 1e-3).log() / 2.0, *energies], dim=-1),
+            _slope_features(slope.index_select(0, to), slope.index_select(0, by), start, end).to(angle.dtype),
+        ]
+        geometry = self.geometry(torch.cat(features, dim=-1).to(x.dtype))
+        receivers, senders = self.receiver(x).flatten(0, 1), self.sender(x).flatten(0, 1)
+        message = receivers.index_select(0, to).add_(senders.index_select(0, by)).add_(geometry)
+        weighted = gelu(message).mul_((-angle / RANGE).exp().to(x.dtype)[:, None])
+        total = weighted.new_zeros(x.shape).flatten(0, 1).index_add(0, to, weighted)
+        return self.out(total.view_as(x))  # type: ignore[no-any-return]
+
+
+def _slope_features(slope: Tensor, other_slope: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    """Slopes in azimuth towards each other and absolute slopes in polar angle, float [Q, N_SLOPE_FEATURES].
+
+    Of `shower_slopes` [Q, 2] and unit vectors [Q, 3] of the first and the other particle.
+    """
+    side = (start[:, 0] * end[:, 1] - start[:, 1] * end[:, 0]).sign()  # 1: the other has the larger azimuth
+    side = side.to(slope.dtype)
+    theta, phi = (slope / SLOPE_UNIT).asinh().unbind(-1)
+    other_theta, other_phi = (other_slope / SLOPE_UNIT).asinh().unbind(-1)
+    return torch.stack([phi * side, -other_phi * side, theta.abs(), other_theta.abs()], dim=-1)
+
+
+class DecodedParticles(NamedTuple):
+    """Particles of the first stage; `columns` of `pflow.model.common.decode.DecodedSequence`."""
+
+    embedded: Tensor  # float [B, T, W], as input of the decoder
+    query: Tensor  # float [B, T, W]
+    seed: Tensor  # int64 [B, T]
+    log_energy: Tensor  # float [B, T]
+    direction: Tensor  # float [B, T, 3]
+    hit_fraction: Tensor  # float [B, T, M]
+    mask: Tensor  # bool [B, T], True = decoded
+
+    @classmethod
+    def of(cls, columns: dict[str, Tensor], mask: Tensor) -> DecodedParticles:
+        """From the columns of a decoded sequence and its mask."""
+        return cls(**{name: columns[name] for name in cls._fields if name != "mask"}, mask=mask)
+
+
+class RefinedAssignment(NamedTuple):
+    """Result of the refinement."""
+
+    query: Tensor  # float [B, T, W], what describes the particles to the head
+    pairs: PairList
+    log_fraction: Tensor  # float [P], logarithm of the fraction of the pair's item that is the particle's
+    log_unassigned: Tensor  # float [B, M], logarithm of the fraction of each item that no particle has
+    existence_logit: Tensor  # float [B, T]
+    kept: Tensor  # bool [B, T], True = decoded and probable enough
+
+
+class Refiner(nn.Module):
+    """Reassign hits and tracks; initially the fractions are the first stage's."""
+
+    def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
+        super().__init__()
+        width, hidden_width = config.width, config.hidden_width
+        features = n_features(width, inputs.n_subdetectors)
+        self.messages = PairwiseMessages(width=width)
+        self.embed_query = nn.Linear(width, width)
+        self.stack = CoverageDecoder(config, layers=config.refine_layers)
+        self.query_update = FullyConnected((2 * width, width, width), activation="gelu")
+        self.pair_logits = AssignmentLogits(
+            width=width, hidden_width=hidden_width, n_subdetectors=inputs.n_subdetectors, n_known=2
+        )
+        self.unassigned = nn.Linear(hidden_width, 1)
+        self.existence = FullyConnected((width, width, 1), activation="gelu")
+        self.describe = FullyConnected((features, width, width), activation="gelu")
+        self.direction_correction = ConversionDirectionCorrection(features=features, hidden_width=hidden_width)
+        self.front_trust = nn.Linear(width, 1) if config.front else None
+
+    @torch.no_grad()
+    def set_initial_values(self) -> None:
+        """Set the initial result to the first stage's, with large existence probabilities."""
+        last = (self.query_update[-1], self.pair_logits.out[-1], self.unassigned, self.existence[-1], self.describe[-1])
+        for layer in last:
+            layer.weight.zero_()  # type: ignore[operator]
+        self.existence[-1].bias.fill_(3.0)  # type: ignore[operator]
+        if self.front_trust is not None:
+            self.front_trust.weight.zero_()
+            self.front_trust.bias.fill_(-4.0)
+
+    def forward(
+        self,
+        particles: DecodedParticles,
+        source: EncodedSource,
+        *,
+        existence_threshold: float = 0.0,
+        dtype: torch.dtype = torch.float64,
+    ) -> RefinedAssignment:
+        """Reassign the items of the first stage's particles.
+
+        Particles with an existence probability below `existence_threshold` are not kept and get nothing. In events with
+        few particles a fake costs more than a little lost energy: with n expected particles (the sum of the
+        probabilities) the probability must also be at least `MIN_EXPECTED_EXISTENCE` / n. 0: all are kept. `dtype` is
+        the precision of the showers' slopes.
+        """
+        tables, states = source.tables(), source.states
+        seed, mask = particles.seed, particles.mask
+        fraction = particles.hit_fraction / particles.hit_fraction.sum(1, keepdim=True).clamp(min=1.0)
+        assigned = fraction.sum(1)  # [B, M]
+        x, of_first = particles.embedded, (particles.log_energy, particles.direction, mask, particles.hit_fraction)
+        x = x + self.messages(x, *of_first, tables.items.sums, dtype)
+        coverage = Coverage.of(source.assigned(assigned[:, None])[:, None], source.tokens.mask)
+        x = self.stack(x + self.embed_query(particles.query), self.stack.project(states), coverage, mask=mask)
+        query = particles.query + self.query_update(torch.cat([x, gather(states, seed)], dim=-1))
+        existence_logit = self.existence(x).squeeze(-1)
+        probability = existence_logit.sigmoid()
+        exists = mask & ~(probability < _min_probability(probability, mask, existence_threshold))
+
+        near = source.cosines(seed) > MIN_COSINE
+        within = near | (fraction > EPS_FRACTION)
+        pairs = PairList.where(within & mask[..., None] & source.items.mask[:, None])
+        first_fraction = pairs.values(fraction)
+        weight = ramp_up(first_fraction, EPS_FRACTION + FAR_WEIGHT_WIDTH, width=FAR_WEIGHT_WIDTH)
+        weight = torch.where(pairs.values(near), 1.0, weight.clamp(min=MIN_FAR_WEIGHT))
+        others = pairs.of_items(assigned.flatten()) - first_fraction
+        items, known = self.pair_logits.items(states, source.items), torch.stack([first_fraction, others])
+        seed = source.in_tables(seed).flatten()
+        logits = self.pair_logits(query.flatten(0, 1), seed, tables, items.flatten(0, 1), known, pairs)
+        log_existence = pairs.of_particles(functional.logsigmoid(existence_logit).flatten())
+        logits = logits + (weight * (first_fraction + EPS_FRACTION)).log() + log_existence
+        logits = logits.masked_fill(pairs.of_particles(~exists.flatten()), DROPPED_LOGIT)
+        unassigned_logit = self.unassigned(gelu(items)).squeeze(-1) + (1.0 - assigned + EPS_FRACTION).log()
+        total = _log_sum(logits, pairs.item, unassigned_logit.flatten())
+        log_fraction = logits - total.index_select(0, pairs.item)
+        log_unassigned = unassigned_logit - total.view_as(unassigned_logit)
+        return RefinedAssignment(query, pairs, log_fraction, log_unassigned, existence_logit, exists)
+
+
+def _min_probability(probability: Tensor, mask: Tensor, threshold: float) -> Tensor:
+    """Smallest existence probability of kept particles, float [B, 1]; see `Refiner.forward`."""
+    expected = (probability * mask).sum(1, keepdim=True)
+    if not threshold:
+        return torch.zeros_like(expected)
+    return (MIN_EXPECTED_EXISTENCE / expected.clamp(min=1.0)).clamp(min=threshold)
+
+
+def _log_sum(logits: Tensor, item_of: Tensor, unassigned_logit: Tensor) -> Tensor:
+    """Logarithm of the sum of the exponentials of the logits of each item, float [B * M]."""
+    largest = unassigned_logit.detach().scatter_reduce(0, item_of, logits.detach(), "amax")
+    summed = (unassigned_logit - largest).exp().index_add(0, item_of, (logits - largest.index_select(0, item_of)).exp())
+    return summed.log() + largest
+
 
 FIRST_STAGE = ("encoder", "decoder", "assignment", "head")
 """Modules of the first stage; a refinement is trained on its output."""

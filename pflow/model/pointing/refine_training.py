@@ -16,8 +16,7 @@ from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.geometry import EncodedSource, gather
 from pflow.model.pointing.head import Particles
-from pflow.model.pointing.network import PointingNetwork
-from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
+from pflow.model.pointing.network import DecodedParticles, PointingNetwork, RefinedAssignment
 from pflow.model.pointing.teacher_forcing import select, target_fractions
 
 MIN_OVERLAP = 0.1

@@ -18,10 +18,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pflow.model.common.directions import normalise, tangent_basis
-from pflow.model.common.layers import FullyConnected
+from pflow.model.common.transformer import FullyConnected
 from pflow.model.pointing.assignment import Pairs, lengths, ramp_down, ramp_up, rows_of_each, sums_of_each
-from pflow.model.pointing.geometry import FractionSums, ItemSums
+from pflow.model.pointing.geometry import FractionSums, ItemSums, normalise, tangent_basis
 
 LOG_WEIGHT = 4.0
 """Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""

@@ -17,10 +17,10 @@ from pflow.data.batch import Target
 from pflow.model.pointing.assignment import Assignment, PairList, selected
 from pflow.model.pointing.config import PointingTrainingConfig
 from pflow.model.pointing.decoder import PreviousParticles
+from pflow.model.pointing.generate import particles_of
 from pflow.model.pointing.geometry import EncodedSource, Tables, gather
 from pflow.model.pointing.head import LN10, Particles
 from pflow.model.pointing.network import PointingNetwork
-from pflow.model.pointing.step import particles_of
 
 SCHEDULED_SAMPLING_PROB = 0.5
 """Probability that the earlier particles of a batch are the network's own predictions, not the targets."""

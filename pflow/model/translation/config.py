@@ -7,7 +7,7 @@ import dataclasses
 from pflow.errors import check_choice
 from pflow.model.api import ModelInputs
 from pflow.model.common.checks import MAX_LAYERS, check_positive
-from pflow.model.common.layers import LayerStyle
+from pflow.model.common.transformer import LayerStyle
 from pflow.model.translation.special import SPECIAL
 
 SOURCES: dict[str, tuple[str, ...]] = {

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from pflow.data.batch import Batch, Target
 from pflow.model.api import DecodingConfig, GeneratedParticles
-from pflow.model.common.attention import CrossAttention, KVCache, SelfAttention
 from pflow.model.common.decode import Compaction, decode
+from pflow.model.common.transformer import CrossAttention, KVCache, SelfAttention
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork
 from pflow.model.translation.special import SAMPLE

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.data.batch import Target, TokenSet
-from pflow.model.common.layers import FullyConnected
+from pflow.model.common.transformer import FullyConnected
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.special import BOS, EOS, PAD, SAMPLE, SpecialTokens, kind_of_input
 

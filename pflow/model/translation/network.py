@@ -12,13 +12,23 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pflow.data.batch import Batch, TokenSet
 from pflow.model.api import ModelInputs
-from pflow.model.common.attention import Cache, CrossAttention, KeyValue, SelfAttention
-from pflow.model.common.directions import normalise, unit_vector
-from pflow.model.common.initialise import initialise
-from pflow.model.common.layers import Encoder, FullyConnected, Residual, TransformerLayer, final_norm, stack
+from pflow.model.common.transformer import (
+    Cache,
+    CrossAttention,
+    Encoder,
+    FullyConnected,
+    KeyValue,
+    Residual,
+    SelfAttention,
+    TransformerLayer,
+    final_norm,
+    initialise,
+    stack,
+)
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.embed import SourceEmbedder, TargetEmbedder, TargetTokens
 from pflow.model.translation.special import SPECIAL
@@ -183,8 +193,17 @@ class Heads(nn.Module):
                 theta, phi = place
                 direction = unit_vector(theta + torch.pi / 2, phi)
             else:
-                direction = normalise(torch.stack(place, dim=-1))
+                direction = functional.normalize(torch.stack(place, dim=-1), dim=-1)
         return {**prediction, "energy": energy, "direction": direction}
+
+
+def unit_vector(theta: Tensor, phi: Tensor) -> Tensor:
+    """Unit vector [..., 3] of polar angle theta and azimuth phi, both [...] in rad.
+
+    >>> unit_vector(torch.tensor(0.0), torch.tensor(1.0)).tolist()
+    [0.0, 0.0, 1.0]
+    """
+    return torch.stack([theta.sin() * phi.cos(), theta.sin() * phi.sin(), theta.cos()], dim=-1)
 
 
 class TranslationNetwork(nn.Module):

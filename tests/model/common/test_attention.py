@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from pflow.model.common.attention import CrossAttention
+from pflow.model.common.transformer import CrossAttention
 
 W, H = 8, 2
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from pflow.model.common.attention import FIRST_LENGTH, KVCache
+from pflow.model.common.transformer import FIRST_LENGTH, KVCache
 
 B, H, D = 5, 2, 3
 

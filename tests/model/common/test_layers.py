@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pflow.model.common.attention import CrossAttention, SelfAttention
-from pflow.model.common.layers import LayerStyle, Packing, TransformerLayer, gelu
+from pflow.model.common.transformer import CrossAttention, LayerStyle, Packing, SelfAttention, TransformerLayer, gelu
 from pflow.model.translation import TranslationNetworkConfig
 from pflow.model.translation.network import Decoder, make_encoder
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pflow.model.common import layers
-from pflow.model.common.layers import Encoder, LayerStyle, TransformerLayer
+from pflow.model.common import transformer
+from pflow.model.common.transformer import Encoder, LayerStyle, TransformerLayer
 from pflow.model.pointing import attention as attention_module
 from pflow.model.pointing.attention import DirectionalSelfAttention, Directions
 
@@ -90,5 +90,5 @@ def test_the_encoder_gives_the_same_packed_and_padded(inputs, monkeypatch):
     layer = TransformerLayer(DirectionalSelfAttention(width=W, heads=H), width=W, feedforward=16, style=style)
     encoder, (x, unit) = Encoder([layer], width=W, style=style), inputs
     packed = encoder(x, mask=MASK, unit=unit)
-    monkeypatch.setattr(layers.Packing, "of", lambda mask: None)
+    monkeypatch.setattr(transformer.Packing, "of", lambda mask: None)
     torch.testing.assert_close(packed[MASK], encoder(x, mask=MASK, unit=unit)[MASK], rtol=1e-4, atol=1e-5)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pflow.model.pointing import PointingDecodingConfig, generate
+from pflow.model.pointing.generate import particle_limits
 
 
 def test_fields_have_their_types_and_meaning_and_zeros_in_the_padding(model, batch):
@@ -59,6 +60,6 @@ def test_a_batch_refined_in_parts_gives_the_same(make_model, batch, monkeypatch)
 def test_the_largest_number_of_particles_follows_tracks_and_hits():
     decoding = PointingDecodingConfig(max_particles=6, hits_per_particle=4)
     n_hits, n_tracks = torch.tensor([40, 8, 31]), torch.tensor([3, 0, 2])
-    assert decoding.limits(n_hits, n_tracks).tolist() == [13, 6, 9]
-    assert decoding.limited(5).limits(n_hits, n_tracks).tolist() == [5, 5, 5]
-    assert dataclasses.replace(decoding, hits_per_particle=0).limits(n_hits, n_tracks).tolist() == [6, 6, 6]
+    assert particle_limits(decoding, n_hits, n_tracks).tolist() == [13, 6, 9]
+    assert particle_limits(decoding.limited(5), n_hits, n_tracks).tolist() == [5, 5, 5]
+    assert particle_limits(dataclasses.replace(decoding, hits_per_particle=0), n_hits, n_tracks).tolist() == [6, 6, 6]

@@ -1,11 +1,12 @@
 import dataclasses
+import math
 from typing import Annotated
 
 import pytest
 import torch
 from torch import Tensor
 
-from pflow.model.pointing.geometry import FAR, Columns, ItemPlaces, TokenFrames, TokenTracks
+from pflow.model.pointing.geometry import FAR, Columns, ItemPlaces, TokenFrames, TokenTracks, tangent_basis
 
 
 @pytest.fixture
@@ -83,3 +84,21 @@ def test_groups_of_columns_have_their_widths_and_one_has_the_rest():
 def test_a_group_of_another_width_is_named():
     with pytest.raises(ValueError, match=r"Track\.charge: 2 columns, expected 1"):
         Track(torch.zeros(5, 3), torch.zeros(5, 0), torch.zeros(5, 2)).table()
+
+
+def test_the_tangent_basis_is_that_of_spherical_coordinates():
+    theta, phi = 0.7, -2.1
+    direction = torch.tensor(
+        [math.sin(theta) * math.cos(phi), math.sin(theta) * math.sin(phi), math.cos(theta)], dtype=torch.float64
+    )
+    e_theta, e_phi = tangent_basis(direction)
+    expected = [math.cos(theta) * math.cos(phi), math.cos(theta) * math.sin(phi), -math.sin(theta)]
+    torch.testing.assert_close(e_theta, torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(e_phi, torch.tensor([-math.sin(phi), math.cos(phi), 0.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_on_the_z_axis_the_tangent_basis_is_x_and_y(sign):
+    e_theta, e_phi = tangent_basis(torch.tensor([0.0, 0.0, sign]))
+    assert e_phi.tolist() == [0.0, 1.0, 0.0]
+    assert e_theta.tolist() == [sign, 0.0, 0.0]

@@ -2,9 +2,8 @@ import pytest
 import torch
 
 from pflow.model.pointing import refine_training
-from pflow.model.pointing.network import FIRST_STAGE
+from pflow.model.pointing.network import FIRST_STAGE, DecodedParticles
 from pflow.model.pointing.refine_training import decode_and_match, match, refine_matched
-from pflow.model.pointing.refiner import DecodedParticles
 
 PHOTON, PION, NEUTRON = 0, 1, 3
 MINUS, NEUTRAL, PLUS = 0, 1, 2

@@ -1,10 +1,9 @@
 import pytest
 import torch
 
-from pflow.model.pointing import step as decoder_step
+from pflow.model.pointing import generate as generate_module
 from pflow.model.pointing.assignment import PairList, selected
-from pflow.model.pointing.generate import decode_first_stage
-from pflow.model.pointing.step import particles_of
+from pflow.model.pointing.generate import decode_first_stage, particles_of
 
 LN10 = 2.302585092994046
 
@@ -98,14 +97,14 @@ def test_three_particles_without_hits_end_an_event_whatever_their_energy(make_mo
     nothing = decoded.mask & (deposit < 0.0025) & (decoded.track_fraction.amax(-1) < 0.5)
     assert nothing.sum(1).min() >= 3
     assert all(flags[mask][-3:].all() for flags, mask in zip(nothing, decoded.mask, strict=True))
-    monkeypatch.setattr(decoder_step, "MIN_DEPOSIT_FRACTION", 0.0)
+    monkeypatch.setattr(generate_module, "MIN_DEPOSIT_FRACTION", 0.0)
     assert model.decode(batch, max_particles=60).truncated.all()
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["batch", "one event"])
 def test_each_event_is_cut_at_its_own_largest_number(make_model, events, collate, alone, monkeypatch):
     """Events of several sizes, in one batch and one by one: none ends by itself, each has its own limit."""
-    monkeypatch.setattr(decoder_step, "MAX_EMPTY_STEPS", 1000)
+    monkeypatch.setattr(generate_module, "MAX_EMPTY_STEPS", 1000)
     model = make_model(eos_threshold=1.0)
     model.set_decoding(max_particles=2, hits_per_particle=2)
     for chosen in [[event] for event in events] if alone else [events]:

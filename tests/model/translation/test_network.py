@@ -1,13 +1,15 @@
 """Every network: shapes, what padding and order must not change, training, saving, options."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
 from torch.nn.functional import pad
 
 from pflow.data.batch import Batch, Target, TokenSet
-from pflow.model.common.initialise import initialise
+from pflow.model.common.transformer import initialise
+from pflow.model.translation.network import unit_vector
 
 HITS, PARTICLES = [12, 0, 5, 9], [3, 0, 1, 4]
 
@@ -240,3 +242,12 @@ def test_typed_reads_the_types_it_is_given(batch, make_model):
 def test_a_batch_without_what_the_network_reads_is_rejected(options, name, batch, make_model):
     with pytest.raises(ValueError, match=f"{name}: .*the batch has none"):
         make_model(**options).training_step(dataclasses.replace(batch, **{name: None}))
+
+
+@pytest.mark.parametrize(
+    ("theta", "phi", "expected"),
+    [(0.0, 0.7, [0, 0, 1]), (math.pi / 2, math.pi / 2, [0, 1, 0]), (math.pi / 2, 2 * math.pi, [1, 0, 0])],
+)
+def test_unit_vectors_of_angles(theta, phi, expected):
+    vector = unit_vector(torch.tensor(theta), torch.tensor(phi))
+    torch.testing.assert_close(vector, torch.tensor(expected, dtype=torch.float32), atol=1e-6, rtol=0)
