@@ -106,8 +106,8 @@ class PointingTrainingConfig:
         Probability that a target is moved behind all others. A network that has only seen ordered sequences ends them
         without the particles that it skipped.
     joint
-        Whether a network with a refinement trains both stages together, with the sum of their losses; if not, the
-        refinement alone has losses.
+        Whether a network with a refinement trains both stages together, with the sum of their losses; if not, or if the
+        first stage is frozen, the refinement alone has losses.
 
     Raises
     ------

@@ -68,7 +68,7 @@ class PointingReconstructor(Reconstructor):
         if self.network.refiner is None:
             output = self._teacher_forcing(source, batch.target)
         else:
-            if self.training_config.joint:
+            if self.training_config.joint and not frozen:  # else its losses would train nothing
                 first = self.loss(self._teacher_forcing(source, batch.target))
             matched = decode_and_match(self.network, source, batch.target, self._decoding(None))
             dtype = torch.float64 if frozen else torch.float32

@@ -245,6 +245,17 @@ def test_both_stages_can_be_trained_together(make_model, batch):
         assert sum(float(p.grad.abs().sum()) for p in part.parameters() if p.grad is not None) > 0
 
 
+def test_a_frozen_first_stage_has_no_losses(make_model, batch):
+    model = make_model(refine_layers=1, joint=True)
+    assert "pointer" in model.training_step(batch).losses
+    for name in model.first_stage_modules:
+        model.get_submodule(name).requires_grad_(False)
+    losses = model.training_step(batch).losses
+    assert "pointer" not in losses
+    losses["total"].backward()
+    assert all(p.grad is None for p in model.network.encoder.parameters())
+
+
 LN10 = 2.302585092994046
 NAMES = ("energy", "direction", "pdg", "charge", "hit_fraction", "track_fraction")
 
