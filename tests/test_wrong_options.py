@@ -12,7 +12,7 @@ from pflow.event.merge_hits import Merge
 from pflow.metrics.match import HitMatching, Matching
 from pflow.physics.detector import Calorimeter
 from pflow.tokens.features import Normaliser
-from pflow.tokens.particles import Curve, UncertaintyCalibration
+from pflow.tokens.particles import Calibration, Curve, Response
 from pflow.tokens.tokens import TokenConfig
 from pflow.tokens.vocab import PdgVocabulary
 from pflow.train.module import ParticleFlow
@@ -55,10 +55,11 @@ SCALE = partial(Normaliser, names=("x",), transforms=("identity",), mean=(0.0,),
         (SCALE, {"transforms": ("log",)}, "nearest matches: log10"),
         (SCALE, {"mean": (math.nan,)}, "deviations above 0"),
         *((SCALE, {"std": (std,)}, "deviations above 0") for std in (0.0, -1.0)),
-        (UncertaintyCalibration, {"energy": {"photn": Curve((0.0,), (0.0,))}}, "no uncertainty curve 'photn'"),
+        (Calibration, {"energy": {"photn": Curve((0.0,), (0.0,))}}, "no uncertainty curve 'photn'"),
         (Curve, {"log_sigma": (0.0, 0.0), "log_factor": (0.0, 0.0)}, "expected increasing log_sigma"),
         (Curve, {"log_sigma": (0.0,), "log_factor": (0.0, 1.0)}, "expected increasing log_sigma"),
         (Curve, {"log_sigma": (), "log_factor": ()}, "expected increasing log_sigma"),
+        (Response, {"log_energy": (0.0, 0.0), "log_factor": (0.0, 0.0)}, "expected increasing log_energy"),
         (PdgVocabulary, {"codes": (), "counts": ()}, "at least one"),
         (PdgVocabulary, {"codes": (22, 11), "counts": (1, 1)}, "increasing"),
         (PdgVocabulary, {"codes": (-22, 1), "counts": (1, 1)}, "increasing"),

@@ -1,4 +1,4 @@
-"""Calibration of a model on validation files: the best decoding configuration, and the uncertainties."""
+"""Calibration of a model on validation files: the best decoding configuration, photon energies, and uncertainties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pflow.calibration.fit_uncertainty import UncertaintyFit
+from pflow.calibration.fit import CalibrationFit
 from pflow.checkpoint.load import TrainedModel
 from pflow.errors import ConfigError, check_choice
 from pflow.event.events import Flag, without_refused
@@ -24,7 +24,7 @@ from pflow.metrics.match import Matching, match
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.table import ParticleTable
 from pflow.model.api import DecodingConfig
-from pflow.tokens.particles import UncertaintyCalibration
+from pflow.tokens.particles import Calibration
 from pflow.tokens.tokens import target_particles
 
 CRITERIA = ("energy", "number", "reference")
@@ -33,7 +33,7 @@ CRITERIA = ("energy", "number", "reference")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """A decoding configuration with its results, and the uncertainties calibrated for it.
+    """A decoding configuration with its results, and the calibration fitted for it.
 
     Averages over files: `efficiency`, energy-weighted, `fakes`, fake energy fraction, `number_right`, fraction of
     events with the right number of particles, and `reference`, the efficiency of the files' reconstructed particles
@@ -45,7 +45,7 @@ class Calibrated:
     fakes: float
     number_right: float = math.nan
     reference: float = math.nan
-    uncertainty: UncertaintyCalibration
+    calibration: Calibration
 
     @property
     def score(self) -> float:
@@ -79,15 +79,15 @@ def calibrate(
     chunk_size: int = 256,
     device: str = "auto",
 ) -> list[Calibrated]:
-    """Score decoding configurations, and fit the uncertainties of each, in the order of `decodings`.
+    """Score decoding configurations, and fit the calibration of each, in the order of `decodings`.
 
     `inputs` are validation files with truth, neither training nor test files, read as `reading` says;
     without ``detector``, files of another detector than the model's are refused. With its `on_error` ``skip``,
     entries that cannot be used are left out, with a warning. An event for which the model gives numbers that are not
-    finite has no particles. An earlier calibration of the model is not used. ConfigError: a single configuration for a
-    model without uncertainties; InputError: a file or entry that cannot be used.
+    finite has no particles. An earlier calibration of the model is not used. InputError: a file or entry that cannot be
+    used.
     """
-    fits = [UncertaintyFit() for _ in decodings]
+    fits = [CalibrationFit() for _ in decodings]
     metrics = [[ParticleMetrics() for _ in inputs] for _ in decodings]
     numbers = [[CountMetrics() for _ in inputs] for _ in decodings]
     references = [ParticleMetrics() for _ in inputs]
@@ -109,11 +109,6 @@ def calibrate(
             for decoding, fit, file_metrics, counts in zip(decodings, fits, metrics, numbers, strict=True):
                 engine = Engine(model, decoding=decoding, batch_size=batch_size, device=device)
                 generated = engine.collect(tokens).tokens()
-                if len(decodings) == 1 and generated.energy_sigma is None:
-                    raise ConfigError(
-                        f"{model.path}: the model predicts no uncertainties, and no decoding options are compared; "
-                        f"there is nothing to calibrate"
-                    )
                 decoded = model.tokeniser.decode(generated)
                 finite = finite_events(decoded, ~generated.finite(), events, model.path, on_error)
                 reco, for_sums = (ParticleTable.from_records(part) for part in (finite.particles, finite.expected))
@@ -132,7 +127,7 @@ def calibrate(
                 fakes=fakes,
                 number_right=right,
                 reference=reference,
-                uncertainty=fit.result(),
+                calibration=fit.result(),
             )
         )
     return calibrated

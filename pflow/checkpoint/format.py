@@ -20,7 +20,7 @@ from typing import Any
 from pflow.config import from_plain, shipped_models, to_plain, weights_dir
 from pflow.errors import ConfigError, InputError, first_line, reading
 from pflow.physics.detector import Detector
-from pflow.tokens.particles import UncertaintyCalibration
+from pflow.tokens.particles import Calibration
 from pflow.tokens.tokeniser import Tokeniser
 
 __all__ = [
@@ -69,7 +69,7 @@ class Header:
     tokeniser: Tokeniser
     model: Mapping[str, Any]
     """``class_path`` and ``init_args`` (`pflow.model.api.describe`)."""
-    calibration: UncertaintyCalibration | None = None
+    calibration: Calibration | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """How the weights were trained: files, epochs, seed and the like."""
 
@@ -155,8 +155,8 @@ def _without_gone_options(model: Mapping[str, Any], file: str) -> dict[str, Any]
     return kept
 
 
-def _calibration(content: Any) -> UncertaintyCalibration | None:
-    return None if content is None else from_plain(UncertaintyCalibration, content, where="calibration")
+def _calibration(content: Any) -> Calibration | None:
+    return None if content is None else from_plain(Calibration, content, where="calibration")
 
 
 def read_header(name: str) -> Header:

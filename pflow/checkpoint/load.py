@@ -31,7 +31,7 @@ from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.model.api import ModelInputs, Reconstructor, build_reconstructor
 from pflow.show import html_table
-from pflow.tokens.particles import UncertaintyCalibration
+from pflow.tokens.particles import Calibration
 from pflow.tokens.tokeniser import Tokeniser
 
 NO_NETWORK = "its configuration makes no network"
@@ -66,7 +66,7 @@ class TrainedModel:
     digest: str
     path: str
     config: dict[str, Any]
-    calibration: UncertaintyCalibration | None = None
+    calibration: Calibration | None = None
 
     def __repr__(self) -> str:
         return f"<TrainedModel {', '.join(f'{name}: {text}' for name, text in self._facts())}>"

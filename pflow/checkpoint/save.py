@@ -13,7 +13,7 @@ from pflow.checkpoint.format import HEADER_FILE, WEIGHTS_FILE
 from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.io.atomic import check_folder, replacing_folder
 from pflow.model.api import DecodingConfig
-from pflow.tokens.particles import UncertaintyCalibration
+from pflow.tokens.particles import Calibration
 
 FILES = (WEIGHTS_FILE, HEADER_FILE)
 """What a folder of weights holds."""
@@ -23,7 +23,7 @@ def write_weights(
     checkpoint: str | Path,
     folder: str | Path,
     *,
-    calibration: UncertaintyCalibration | None = None,
+    calibration: Calibration | None = None,
     decoding: DecodingConfig | None = None,
     force: bool = False,
 ) -> tuple[Path, ...]:

@@ -1,4 +1,4 @@
-"""Calibrate a model on validation files, not its training files: decoding options and predicted uncertainties."""
+"""Calibrate a model on validation files, not its training files: decoding options, photon energies, uncertainties."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare the decoding options, fit the uncertainties of the best, and write the model."""
+    """Compare the decoding options, fit the calibration of the best, and write the model."""
     from pflow.calibration.decoding_options import best, calibrate, decoding_grid
     from pflow.checkpoint.load import load_model
     from pflow.checkpoint.save import FILES, write_weights
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         )
     chosen = best(trials, args.choose_by)
     written = write_weights(
-        args.checkpoint, args.output, calibration=chosen.uncertainty, decoding=chosen.decoding, force=args.force
+        args.checkpoint, args.output, calibration=chosen.calibration, decoding=chosen.decoding, force=args.force
     )
     for path in written:
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")

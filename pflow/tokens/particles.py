@@ -1,4 +1,4 @@
-"""Tokens to particles: energy, momentum, mass, charge and code made consistent, and uncertainties calibrated."""
+"""Tokens to particles: energy, momentum, mass, charge and code made consistent, and calibrated."""
 
 from __future__ import annotations
 
@@ -53,14 +53,15 @@ def physical_particles(
     energy_sigma: Any = None,
     direction_sigma: Any = None,
     by_track: Any = None,
-    calibration: UncertaintyCalibration | None = None,
+    calibration: Calibration | None = None,
 ) -> dict[str, Any]:
     """Columns of N particles in physical units, consistent with each other; arrays, or tensors of given tensors.
 
     Parameters are as of `pflow.tokens.tokens.ParticleTokens`, but `energy` is in GeV, float64. Returned are ``pdg``
     int64, with the sign whose charge has the predicted sign (a neutral one stays positive: 0 is the particle);
     ``charge`` [e]; ``energy``, ``mass`` and ``momentum`` [N, 3], GeV; if the probabilities are given, ``score``, the
-    code's, and ``scores`` [N, 5], of each class; if the sigmas are, ``covariance`` of the calibrated ones.
+    code's, and ``scores`` [N, 5], of each class; if the sigmas are, ``covariance`` of the calibrated ones. With the
+    `calibration` photons have calibrated energies, too.
     """
     xp, codes = namespace(energy), np.array(vocabulary.codes, dtype=np.int64)
 
@@ -68,6 +69,9 @@ def physical_particles(
         return constant(values, like=energy)[pdg]
 
     code, of_particle, mass = of_code(codes), of_code(charges(codes)), of_code(masses(codes))
+    classes = of_code(class_index(codes))
+    if calibration is not None and calibration.photon_response is not None:
+        energy = calibration.photon_response.apply(energy, classes == CLASSES.index("photon"))
     is_antiparticle = of_particle * (charge - CHARGES.index(0)) < 0
     momentum, total = momentum_and_energy(energy, mass)
     unit = unit_vector(double(direction), null=NULL_DIRECTION)
@@ -85,7 +89,7 @@ def physical_particles(
     if energy_sigma is not None and direction_sigma is not None:
         sigmas = double(energy_sigma), double(direction_sigma)
         if calibration is not None:
-            sigmas = calibration.apply(*sigmas, of_code(class_index(codes)), by_track)
+            sigmas = calibration.apply(*sigmas, classes, by_track)
         columns["covariance"] = four_momentum_covariance(total, mass, unit, *sigmas)
     return columns
 
@@ -95,7 +99,7 @@ def decode(
     *,
     pdg: PdgVocabulary,
     energy: Normaliser,
-    calibration: UncertaintyCalibration | None = None,
+    calibration: Calibration | None = None,
     event: npt.ArrayLike | None = None,
     flags: npt.ArrayLike | None = None,
 ) -> Reconstruction:
@@ -127,27 +131,46 @@ class Curve:
     log_factor: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        x, y = np.array(self.log_sigma, dtype=np.float64), np.array(self.log_factor, dtype=np.float64)
-        if x.shape != y.shape or not len(x) or not np.isfinite([x, y]).all() or (np.diff(x) <= 0).any():
-            raise ConfigError(
-                f"uncertainty calibration: expected increasing log_sigma and as many log_factor, found "
-                f"{self.log_sigma} and {self.log_factor}"
-            )
+        _check_points("log_sigma", self.log_sigma, self.log_factor)
+
+
+@dataclasses.dataclass(frozen=True)
+class Response:
+    """Factor on an energy: `log_factor` at each increasing `log_energy` (GeV), linear between, constant outside."""
+
+    log_energy: tuple[float, ...]
+    log_factor: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        _check_points("log_energy", self.log_energy, self.log_factor)
+
+    def apply(self, energy: Any, chosen: Any) -> Any:
+        """Calibrated energies, GeV, float64 [N], of the chosen particles, bool [N]; arrays or tensors."""
+        points = [None, (self.log_energy, self.log_factor)]
+        return _scaled(points, energy, namespace(energy).where(chosen, 1, 0))
+
+
+def _check_points(name: str, x: Sequence[float], y: Sequence[float]) -> None:
+    """ConfigError unless `x`, which has this `name`, increases, and there are as many `y`."""
+    if len(x) != len(y) or not len(x) or not np.isfinite([x, y]).all() or (np.diff(x) <= 0).any():
+        raise ConfigError(f"calibration: expected increasing {name} and as many log_factor, found {x} and {y}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UncertaintyCalibration:
-    """Curves by name (`CURVES`); classes without a curve stay as predicted.
+class Calibration:
+    """Curves of uncertainties by name (`CURVES`), and the photons' response; without a curve all stays as predicted.
 
     Charged particles with a track are measured a hundred times better than those without: in one curve of both, the
     factor would rise so steeply between them that rounding becomes a visible change. Where those without a track have
     no curve, they have the one of their class.
 
-    `energy` is for the standard deviation of ln E, `direction` for each tangent-plane angle.
+    `energy` is for the standard deviation of ln E, `direction` for each tangent-plane angle. `photon_response` is the
+    factor on the energies of photons.
     """
 
     energy: Mapping[str, Curve] = dataclasses.field(default_factory=dict)
     direction: Mapping[str, Curve] = dataclasses.field(default_factory=dict)
+    photon_response: Response | None = None
 
     def __post_init__(self) -> None:
         for name in (*self.energy, *self.direction):
@@ -163,7 +186,7 @@ class UncertaintyCalibration:
 
 
 def curve_index(classes: Any, by_track: Any) -> Any:
-    """Index into `CURVES`, int64 [N]; parameters as of `UncertaintyCalibration.apply`."""
+    """Index into `CURVES`, int64 [N]; parameters as of `Calibration.apply`."""
     if by_track is None:
         return classes
     without = [CURVES.index(name + WITHOUT_TRACK if name in CHARGED else name) for name in CLASSES]
@@ -171,21 +194,31 @@ def curve_index(classes: Any, by_track: Any) -> Any:
 
 
 def _apply(by_name: Mapping[str, Curve], sigma: Any, index: Any) -> Any:
-    xp = namespace(sigma)
     curves = [by_name.get(name, by_name.get(name.removesuffix(WITHOUT_TRACK))) for name in CURVES]
-    begin, end, slope, first = (constant(part, like=sigma)[index] for part in _pieces(curves))  # [N, pieces]
+    return _scaled([None if curve is None else (curve.log_sigma, curve.log_factor) for curve in curves], sigma, index)
+
+
+Points = tuple[Sequence[float], Sequence[float]]
+"""Coordinates and values of a curve, logarithms both."""
+
+
+def _scaled(curves: Sequence[Points | None], values: Any, index: Any) -> Any:
+    """Values float64 [N] times the factors of the curves that int64 `index` [N] says; None: 1."""
+    xp = namespace(values)
+    begin, end, slope, first = (constant(part, like=values)[index] for part in _pieces(curves))  # [N, pieces]
     with np.errstate(divide="ignore"):
-        beyond = xp.maximum(xp.minimum(xp.log(sigma)[:, None], end), begin) - begin
-    return sigma * xp.exp(first[:, 0] + (slope * beyond).sum(1))
+        beyond = xp.maximum(xp.minimum(xp.log(values)[:, None], end), begin) - begin
+    return values * xp.exp(first[:, 0] + (slope * beyond).sum(1))
 
 
-def _pieces(curves: Sequence[Curve | None]) -> tuple[Floats, Floats, Floats, Floats]:
+def _pieces(curves: Sequence[Points | None]) -> tuple[Floats, Floats, Floats, Floats]:
     """Pieces of curves: where each begins and ends, its slope, [curve, piece], and the first value, [curve, 1]."""
-    longest = max([2, *(len(curve.log_sigma) for curve in curves if curve)])
+    longest = max([2, *(len(points[0]) for points in curves if points)])
     rows = []
-    for curve in curves:
-        points = ((0.0,), (0.0,)) if curve is None else (curve.log_sigma, curve.log_factor)
-        x, y = (np.pad(np.array(values), (0, longest - len(values)), mode="edge") for values in points)
+    for points in curves:
+        x, y = (
+            np.pad(np.array(values), (0, longest - len(values)), mode="edge") for values in points or ((0.0,), (0.0,))
+        )
         length = np.diff(x)
         rows.append((x[:-1], x[1:], np.diff(y) / np.where(length > 0, length, 1.0), y[:1]))
     begin, end, slope, first = (np.stack(part) for part in zip(*rows, strict=True))

@@ -20,7 +20,7 @@ from pflow.physics.detector import KINDS, Detector
 from pflow.physics.geometry import Geometry
 from pflow.physics.pdg import charges, masses
 from pflow.tokens.features import Moments, Normaliser, feature_matrix, feature_transforms
-from pflow.tokens.particles import UncertaintyCalibration, decode
+from pflow.tokens.particles import Calibration, decode
 from pflow.tokens.tokens import PARTS, ParticleTokens, TokenConfig, Tokens, encode, select_hits, target_particles
 from pflow.tokens.vocab import CHARGES, PdgVocabulary
 
@@ -135,7 +135,7 @@ class Tokeniser:
         self,
         tokens: ParticleTokens,
         *,
-        calibration: UncertaintyCalibration | None = None,
+        calibration: Calibration | None = None,
         event: npt.ArrayLike | None = None,
         flags: npt.ArrayLike | None = None,
     ) -> Reconstruction:

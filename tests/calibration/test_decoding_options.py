@@ -6,7 +6,7 @@ from pflow.calibration.decoding_options import Calibrated, best, decoding_grid
 from pflow.errors import ConfigError
 from pflow.model.api import DecodingConfig
 from pflow.model.pointing import PointingDecodingConfig
-from pflow.tokens.particles import UncertaintyCalibration
+from pflow.tokens.particles import Calibration
 
 DECODING = PointingDecodingConfig(max_particles=7, eos_threshold=0.9, existence_threshold=0.3)
 
@@ -32,7 +32,7 @@ def trial(efficiency, fakes, number_right=0.5, reference=0.8):
         fakes=fakes,
         number_right=number_right,
         reference=reference,
-        uncertainty=UncertaintyCalibration(),
+        calibration=Calibration(),
     )
 
 

@@ -6,7 +6,7 @@ import torch
 from pflow.checkpoint.load import PREFIX, load_model, read_checkpoint
 from pflow.checkpoint.save import write_weights
 from pflow.errors import InputError
-from pflow.tokens.particles import Curve, UncertaintyCalibration
+from pflow.tokens.particles import Calibration, Curve
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_the_same_checkpoint_gives_the_same_two_files_and_no_state_of_the_traini
 
 
 def test_a_calibration_and_decoding_options_take_the_place_of_the_models_own(checkpoint, model, tmp_path):
-    calibration = UncertaintyCalibration(energy={"photon": Curve((0.0,), (1.0,))})
+    calibration = Calibration(energy={"photon": Curve((0.0,), (1.0,))})
     decoding = dataclasses.replace(model.reconstructor.decoding, max_particles=2)
     write_weights(checkpoint, tmp_path / "toy", calibration=calibration, decoding=decoding)
     assert load_model(tmp_path / "toy").reconstructor.decoding == decoding

@@ -13,7 +13,6 @@ from pflow.inference.events import reconstruct
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
 from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
-from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import TokenConfig
 
@@ -97,14 +96,6 @@ def test_as_efficient_as_the_reference_where_asked(sample_dir, tmp_path, capsys)
     low, high = (float(line.split("efficiency ")[1].split()[0]) for line in capsys.readouterr().out.splitlines()[:2])
     assert low > high
     assert load_model(tmp_path / "out").reconstructor.decoding.existence_threshold == 0.3
-
-
-def test_a_model_that_predicts_no_uncertainties_is_refused(sample_dir, tmp_path, untrained):
-    file = sample_dir / "gamma1_val_small.root"
-    path = untrained(TranslationReconstructor, network=TranslationNetworkConfig(width=8, heads=1))
-    with pytest.raises(ConfigError, match=r"predicts no uncertainties.*there is nothing to calibrate"):
-        run(file, "--checkpoint", path, "-o", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.filterwarnings("ignore:.*in the training sample of the model")

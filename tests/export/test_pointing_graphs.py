@@ -14,6 +14,7 @@ from pflow.io.open import read_events
 from pflow.model.api import ModelInputs
 from pflow.model.pointing import PointingReconstructor
 from pflow.model.pointing.config import PointingDecodingConfig, PointingNetworkConfig
+from pflow.tokens.particles import Calibration, Curve, Response
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import TokenConfig
 
@@ -42,6 +43,10 @@ KINDS = {
     ),
 }
 """Options of tokens, of the network, and of decoding."""
+
+CALIBRATION = Calibration(
+    energy={"photon": Curve((-2.0, -1.0), (0.3, 0.1))}, photon_response=Response((-1.0, 2.0), (0.2, -0.1))
+)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +89,9 @@ def test_graphs_give_the_particles_of_a_reconstruction(kind, events):
             **{"max_particles": 6, "hits_per_particle": 0, "existence_threshold": 0.0, **decoding}
         ),
     ).eval()
-    model = TrainedModel(reconstructor=reconstructor, tokeniser=tokeniser, digest="", path="made", config={})
+    model = TrainedModel(
+        reconstructor=reconstructor, tokeniser=tokeniser, digest="", path="made", config={}, calibration=CALIBRATION
+    )
     graphs = pointing_graphs(model, reconstructor)
     expected = reconstruct_valid(events, Engine(model, device="cpu", batch_size=1), "raise").particles
     for i in range(len(events)):

@@ -10,7 +10,7 @@ from pflow.event.merge_hits import Grid, Merge, cells_of, equal_cells, equal_row
 from pflow.physics.detector import load_detector
 from pflow.physics.kinematics import four_momentum_covariance, impact_parameters, unit_vector
 from pflow.tokens.features import Normaliser
-from pflow.tokens.particles import Curve, UncertaintyCalibration, momentum_and_energy
+from pflow.tokens.particles import Calibration, Curve, Response, momentum_and_energy
 from pflow.tokens.tokens import readout_columns
 
 N = 50
@@ -55,8 +55,12 @@ FORMULAS = {
     "merged": (partial(merged, "ild_g4"), HITS),
     "merged with a muon system": (partial(merged, "cld"), (*HITS[:3], 4 + HITS[3] % 2, HITS[4])),
     "calibration": (
-        UncertaintyCalibration(energy=CURVES, direction=CURVES).apply,
+        Calibration(energy=CURVES, direction=CURVES).apply,
         (*NUMBERS[:2], np.arange(N) % 5, CHARGES > 0),
+    ),
+    "response": (
+        Response((-0.5, 0.1, 0.9), (0.3, -0.2, 0.1)).apply,
+        (NUMBERS[0], CHARGES > 0),
     ),
     "normalised": (lambda *xs: tuple(SCALE.normalised(xs)), tuple(NUMBERS[:2])),
 }

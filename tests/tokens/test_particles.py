@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pflow.physics.pdg import CLASSES
-from pflow.tokens.particles import Curve, UncertaintyCalibration, decode, physical_particles
+from pflow.tokens.particles import Calibration, Curve, Response, decode, physical_particles
 from pflow.tokens.tokens import ParticleTokens
 from pflow.tokens.vocab import PdgVocabulary
 
@@ -80,13 +80,24 @@ def test_covariance_of_the_four_momentum(tokeniser):
 
 def test_a_calibration_rescales_the_covariance(tokeniser):
     doubled = {"photon": Curve((0.0,), (np.log(2.0),))}
-    calibration = UncertaintyCalibration(energy=doubled, direction=doubled)
+    calibration = Calibration(energy=doubled, direction=doubled)
     sigmas = {"energy_sigma": [0.05], "direction_sigma": [0.01]}
     before, after = (
         one(tokeniser, code=22, charge=0, options={"calibration": each}, **sigmas).particles.covariance[0, 0]
         for each in (None, calibration)
     )
     np.testing.assert_allclose(ak.to_numpy(after), 4.0 * ak.to_numpy(before), rtol=1e-5)
+
+
+def test_a_calibration_rescales_the_energies_of_photons_alone(tokeniser):
+    calibration = Calibration(photon_response=Response((np.log(5.0), np.log(20.0)), (np.log(0.9), np.log(0.7))))
+    sigmas = {"energy_sigma": [0.05], "direction_sigma": [0.01], "options": {"calibration": calibration}}
+    photon, hadron = (one(tokeniser, code=code, charge=0, **sigmas).particles[0, 0] for code in (22, 211))
+    middle = 10.0 * np.sqrt(0.9 * 0.7)  # half way between the two points
+    assert photon.energy == pytest.approx(middle, rel=1e-6)
+    assert photon.momentum.pz == pytest.approx(middle, rel=1e-6)
+    assert photon.covariance[9] == pytest.approx((0.05 * middle) ** 2, rel=1e-5)
+    assert hadron.energy == pytest.approx(10.0, rel=1e-6)
 
 
 def test_particles_belong_to_their_events(tokeniser):
@@ -132,13 +143,13 @@ DOUBLED = Curve((np.log(0.1),), (np.log(2.0),))
 def test_a_factor_is_linear_in_the_logarithms_and_constant_beyond():
     curve = Curve((np.log(0.01), np.log(0.1)), (np.log(1.0), np.log(4.0)))
     sigma = np.array([0.001, 0.01, np.sqrt(0.001), 0.1, 1.0, 0.0])
-    calibration = UncertaintyCalibration(energy={"photon": curve, "muon": DOUBLED})
+    calibration = Calibration(energy={"photon": curve, "muon": DOUBLED})
     calibrated, _ = calibration.apply(sigma, sigma, np.full(len(sigma), PHOTON))
     np.testing.assert_allclose(calibrated, [0.001, 0.01, 2.0 * np.sqrt(0.001), 0.4, 4.0, 0.0])
 
 
 def test_each_class_and_quantity_has_its_own_curve():
-    calibration = UncertaintyCalibration(energy={"photon": DOUBLED})
+    calibration = Calibration(energy={"photon": DOUBLED})
     sigma, classes = np.array([0.1, 0.1]), np.array([PHOTON, PHOTON + 1])
     energy, direction = calibration.apply(sigma, sigma, classes)
     np.testing.assert_allclose(energy, [0.2, 0.1])
@@ -148,7 +159,7 @@ def test_each_class_and_quantity_has_its_own_curve():
 
 def test_charged_particles_without_a_track_have_curves_of_their_own():
     quadrupled = Curve((np.log(0.1),), (np.log(4.0),))
-    calibration = UncertaintyCalibration(
+    calibration = Calibration(
         energy={"charged_hadron": DOUBLED, "charged_hadron_without_track": quadrupled, "electron": DOUBLED}
     )
     names = ("charged_hadron", "charged_hadron", "electron", "photon")

@@ -1,8 +1,10 @@
+import itertools
+
 import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.calibration.fit_uncertainty import UncertaintyFit, fit_curve
+from pflow.calibration.fit import CalibrationFit, fit_curve, fit_response
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_particles
@@ -12,7 +14,7 @@ from pflow.metrics.match import Matching, match
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import four_momentum_covariance
 from pflow.physics.pdg import CLASSES
-from pflow.tokens.particles import UncertaintyCalibration
+from pflow.tokens.particles import Calibration
 from pflow.tokens.tokens import TokenConfig
 
 CONFIG = TokenConfig()
@@ -49,11 +51,14 @@ def reconstructed(
     return Reconstruction(particles=records, event=events.event, flags=events.flags, name="PFlow")
 
 
-def fitted(events: Events, reconstruction: Reconstruction, by_track: np.ndarray | None = None) -> UncertaintyFit:
+def fitted(
+    events: Events, reconstruction: Reconstruction, by_track: np.ndarray | None = None, *, times: int = 1
+) -> CalibrationFit:
     truth = ParticleTable.from_records(select_targets(events, rule=CONFIG.rule, e_min=CONFIG.e_min).particles)
     reco = ParticleTable.from_records(reconstruction.particles)
-    fit = UncertaintyFit()
-    fit.update(truth, reco, reconstruction.particles, match(truth, reco, Matching()), by_track)
+    fit = CalibrationFit()
+    for _ in range(times):
+        fit.update(truth, reco, reconstruction.particles, match(truth, reco, Matching()), by_track)
     return fit
 
 
@@ -78,7 +83,27 @@ def test_charged_particles_with_and_without_a_track_have_different_curves(events
 
 
 def test_a_model_without_uncertainties_has_nothing_to_fit(events):
-    assert fitted(events, reconstructed(events, times=1.0, covariance=False)).result() == UncertaintyCalibration()
+    assert fitted(events, reconstructed(events, times=1.0, covariance=False)).result() == Calibration()
+
+
+def test_the_response_of_photons_becomes_1_at_every_energy():
+    """Of a falling spectrum, on which a correction by measured energy alone would be biased."""
+    random = np.random.default_rng(3)
+    true = 0.1 * (1.0 - 0.995 * random.random(20_000)) ** -1.0
+    measured = true * (1.05 + 0.1 / (true + 0.5)) * np.exp(0.2 * random.normal(size=len(true)))
+    response = fit_response(true, measured)
+    assert response is not None
+    corrected = response.apply(measured, np.ones(len(true), dtype=bool))
+    for low, high in itertools.pairwise((0.2, 0.5, 1.0, 2.0, 5.0, 12.0)):
+        chosen = (true >= low) & (true < high)
+        assert np.median(corrected[chosen] / true[chosen]) == pytest.approx(1.0, abs=0.02), low
+    assert fit_response(true[:50], measured[:50]) is None
+
+
+def test_photons_of_a_model_have_a_response(events):
+    calibration = fitted(events, reconstructed(events, times=1.0), times=5).result()
+    assert calibration.photon_response is not None
+    np.testing.assert_allclose(calibration.photon_response.log_factor, 0.0, atol=0.02)
 
 
 def test_the_factor_depends_on_sigma():
@@ -86,7 +111,7 @@ def test_the_factor_depends_on_sigma():
     sigma = np.repeat([0.01, 0.1], 3000) * np.exp(0.01 * random.normal(size=6000))
     values = np.repeat([2.0, 0.5], 3000) * random.normal(size=6000)
     curve = fit_curve(sigma, values[:, None])
-    calibrated, _ = UncertaintyCalibration(energy={"photon": curve}).apply(
+    calibrated, _ = Calibration(energy={"photon": curve}).apply(
         np.array([0.01, 0.1]), np.zeros(2), np.full(2, CLASSES.index("photon"))
     )
     np.testing.assert_allclose(calibrated, [0.02, 0.05], rtol=0.1)

@@ -1,4 +1,4 @@
-"""Fit of the uncertainty calibration: width of the pulls as a function of the predicted standard deviation."""
+"""Fit of a calibration: the photons' response, and the width of the pulls by the predicted standard deviation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from pflow.metrics.match import Matches
 from pflow.metrics.stats import Distribution, Floats, Ints
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import tangent_basis
-from pflow.tokens.particles import CURVES, Curve, UncertaintyCalibration, curve_index
+from pflow.physics.pdg import CLASSES
+from pflow.tokens.particles import CURVES, Calibration, Curve, Response, curve_index
+
+PHOTON = CLASSES.index("photon")
 
 MIN_PULLS = 40
 """Fewest pulls for a curve."""
@@ -19,14 +22,24 @@ MIN_PULLS = 40
 PULLS_PER_BIN = 150
 MAX_BINS = 8
 
+RESPONSE_EDGES = (0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
+"""Bins of a photon's true energy, GeV."""
 
-class UncertaintyFit:
+MIN_PHOTONS = 60
+"""Fewest photons of a bin."""
+
+PASSES = 4
+"""Times that the response is measured with what is corrected so far; after two it changes by less than 1%."""
+
+
+class CalibrationFit:
     """Collects the pulls of matched particles with their predicted standard deviations; for validation files."""
 
     def __init__(self) -> None:
         self._curve: list[Ints] = []
         self._sigma: list[Floats] = []
         self._pulls: list[Floats] = []
+        self._photons: list[Floats] = []
 
     def update(
         self,
@@ -36,14 +49,16 @@ class UncertaintyFit:
         matches: Matches,
         by_track: npt.NDArray[np.bool_] | None,
     ) -> None:
-        """Add the pulls of matched particles of a model without calibration; nothing without covariances.
+        """Add matched particles of a model without calibration: photons' energies, and pulls if there are covariances.
 
         `records` [event, particle] have the covariances of the particles of `reco`; `by_track` [all particles]. Pulls
         are (reconstructed - true) / sigma of ln E and of the angles along the two axes across the direction.
         """
+        i, j = matches.truth, matches.reco
+        photons = (truth.classes[i] == PHOTON) & (reco.classes[j] == PHOTON)
+        self._photons.append(np.stack([truth.energy[i[photons]], reco.energy[j[photons]]]))
         if "covariance" not in records.fields:
             return
-        i, j = matches.truth, matches.reco
         energy, momentum = reco.energy[j], reco.momentum[j]
         covariance = _matrices(jagged.columns(records)["covariance"][j])
         size = np.linalg.norm(momentum, axis=1, keepdims=True)
@@ -64,10 +79,11 @@ class UncertaintyFit:
         self._sigma.append(sigma[known])
         self._pulls.append(values[known])
 
-    def result(self) -> UncertaintyCalibration:
-        """The curves with at least `MIN_PULLS` pulls."""
+    def result(self) -> Calibration:
+        """The photons' response, and the curves with at least `MIN_PULLS` pulls."""
+        response = fit_response(*np.concatenate(self._photons, axis=1)) if self._photons else None
         if not self._curve:
-            return UncertaintyCalibration()
+            return Calibration(photon_response=response)
         index = np.concatenate(self._curve)
         sigma, values = np.concatenate(self._sigma), np.concatenate(self._pulls)
         curves: dict[str, dict[str, Curve]] = {"energy": {}, "direction": {}}
@@ -77,7 +93,7 @@ class UncertaintyFit:
                 curve = fit_curve(sigma[of_curve, i], values[of_curve, columns])
                 if curve is not None:
                     curves[quantity][name] = curve
-        return UncertaintyCalibration(**curves)
+        return Calibration(**curves, photon_response=response)
 
 
 def _matrices(stored: Floats) -> Floats:
@@ -86,6 +102,25 @@ def _matrices(stored: Floats) -> Floats:
     rows, columns = np.tril_indices(4)
     full[:, rows, columns] = full[:, columns, rows] = stored
     return full
+
+
+def fit_response(true: Floats, measured: Floats) -> Response | None:
+    """Factor that makes the median of measured over true energies, GeV, 1 in each bin of the true energy.
+
+    The response by true energy is put at the measured energies that belong to it (numerical inversion, as of jet energy
+    scales: ATLAS, Eur. Phys. J. C 73, 2304), so that the shape of the spectrum does not matter. None: too few photons.
+    """
+    of_bin = np.digitize(true, RESPONSE_EDGES)
+    bins = [rows for i in range(1, len(RESPONSE_EDGES)) if len(rows := np.flatnonzero(of_bin == i)) >= MIN_PHOTONS]
+    if not bins:
+        return None
+    log_true, log_measured = np.log(true), np.log(measured)
+    x = np.array([np.median(log_measured[rows]) for rows in bins])
+    x, factor = np.maximum.accumulate(x) + 1e-9 * np.arange(len(x)), np.zeros(len(x))
+    for _ in range(PASSES):
+        corrected = log_measured + np.interp(log_measured, x, factor)
+        factor -= [np.median(corrected[rows] - log_true[rows]) for rows in bins]
+    return Response(tuple(x.tolist()), tuple(factor.tolist()))
 
 
 def fit_curve(sigma: Floats, values: Floats) -> Curve | None:
