@@ -22,8 +22,13 @@ IDS = {"A1": 11, "A2": 4_000_000_000, "B": 13, "Tracks": 14, "MCParticles": 15, 
 IDS |= {"SimAContributions": 21, "SimBContributions": 22}
 """Collection ids of the small files; one that does not fit in 31 bits, as hashes do not."""
 
-INTEGERS = ("index", "quality", "PDG", "type", "generatorStatus", "location", "begin", "end")
-DOUBLES = ("mass",)
+DTYPES = {"cellID": np.uint64, "collectionID": np.uint32, "eventNumber": np.int64, "mass": np.float64}
+DTYPES |= dict.fromkeys(("index", "quality", "PDG", "type", "generatorStatus", "location", "begin", "end"), np.int32)
+"""Types of members that are not float32."""
+
+SUFFIXES = {"rec": {"_from": "_rec", "_to": "_sim"}, "old": {"_from": "#0", "_to": "#1", "_trackStates": "_1"}}
+SUFFIXES["old"] |= dict.fromkeys(("_parents", "_contributions", "_particle"), "#0")
+"""How the names of relations end in layouts other than `new`."""
 
 
 @pytest.fixture(scope="session")
@@ -130,6 +135,17 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
+def podio(write: Callable[..., Path]) -> Callable[..., PodioFile]:
+    """Writes content and opens the file."""
+    return lambda content, layout="new", **options: open_podio(write(content, layout, **options))
+
+
+@pytest.fixture(scope="session")
+def ids() -> dict[str, int]:
+    return IDS
+
+
+@pytest.fixture
 def damage() -> Callable[..., None]:
     """Overwrites the bytes of one basket of a branch."""
 
@@ -146,69 +162,36 @@ def damage() -> Callable[..., None]:
 
 def _array(key: str, values: Any) -> ak.Array:
     """Jagged array of the type that EDM4hep gives a member, also where there are no objects."""
-    member = key.partition(".")[2]
-    if member == "cellID":
-        dtype: Any = np.uint64
-    elif member == "collectionID":
-        dtype = np.uint32
-    elif member.endswith(INTEGERS):
-        dtype = np.int32
-    elif member in DOUBLES or key.startswith("MCParticles.momentum"):
-        dtype = np.float64
-    elif member == "eventNumber":
-        dtype = np.int64
-    else:
-        dtype = np.float32
-    counts = np.array([len(event) for event in values], dtype=np.int64)
+    member = key.partition(".")[2].rpartition("_")[2]
+    dtype = np.float64 if key.startswith("MCParticles.momentum") else DTYPES.get(member, np.float32)
     flat = np.array([value for event in values for value in event], dtype=dtype)
-    return ak.unflatten(flat, counts)
+    return ak.unflatten(flat, np.array([len(event) for event in values], dtype=np.int64))
 
 
 def _renamed(key: str, layout: str) -> str:
-    collection, _, member = key.partition(".")
-    if layout == "rec":
-        collection = collection.replace("_from", "_rec") if collection.endswith("_from") else collection
-        collection = collection.replace("_to", "_sim") if collection.endswith("_to") else collection
-    if layout == "old":
-        old = {
-            "_from": "#0",
-            "_to": "#1",
-            "_parents": "#0",
-            "_contributions": "#0",
-            "_particle": "#0",
-            "_trackStates": "_1",
-        }
-        for suffix, number in old.items():
-            if collection.startswith("_") and collection.endswith(suffix):
-                collection = collection.removeprefix("_").removesuffix(suffix) + number
-    return f"{collection}.{member}" if member else key
+    collection, dot, member = key.partition(".")
+    for suffix, new in SUFFIXES.get(layout, {}).items():
+        if collection.endswith(suffix):
+            collection = collection.removesuffix(suffix) + new
+            collection = collection.removeprefix("_") if layout == "old" else collection
+    return collection + dot + member
 
 
 def _records(arrays: Mapping[str, ak.Array]) -> dict[str, ak.Array]:
     """Collections as lists of nested records."""
-    nested: dict[str, Any] = {}
+    nested: dict[str, dict[str, ak.Array]] = {}
     for key, array in arrays.items():
-        *parts, member = key.split(".")
-        target = nested
-        for part in parts:
-            target = target.setdefault(part, {})
-        target[member] = array
-
-    def zipped(fields: Mapping[str, Any]) -> ak.Array:
-        return ak.zip({name: zipped(value) if isinstance(value, dict) else value for name, value in fields.items()})
-
-    return {name: zipped(fields) if isinstance(fields, dict) else fields for name, fields in nested.items()}
+        first, _, rest = key.partition(".")
+        nested.setdefault(first, {})[rest] = array
+    return {name: inner[""] if "" in inner else ak.zip(_records(inner)) for name, inner in nested.items()}
 
 
 def _id_table(ids: Mapping[str, int], layout: str, types: Mapping[str, str]) -> dict[str, ak.Array]:
     names, numbers = list(ids), np.array(list(ids.values()), dtype=np.uint32)
     if layout == "old":
-        return {
-            "events___idTable": ak.Array(
-                ak.zip({"m_names": ak.Array([names]), "m_collectionIDs": ak.Array([numbers])}, depth_limit=1)
-            )
-        }
+        columns = {"m_names": ak.Array([names]), "m_collectionIDs": ak.Array([numbers])}
+        return {"events___idTable": ak.zip(columns, depth_limit=1)}
     if layout == "rec":
         return {"events_collectionNames": ak.Array([names]), "events___idTable": ak.Array([numbers])}
-    columns = {"name": names, "collectionID": numbers, "dataType": [types.get(name, "") for name in names]}
-    return {"events___CollectionTypeInfo": ak.zip({key: ak.Array([values]) for key, values in columns.items()})}
+    info = {"name": names, "collectionID": numbers, "dataType": [types.get(name, "") for name in names]}
+    return {"events___CollectionTypeInfo": ak.zip({key: ak.Array([values]) for key, values in info.items()})}

@@ -24,6 +24,17 @@ def write(kind: str, target: Path, error: BaseException | None = None) -> None:
             raise error
 
 
+def make(folder: Path, content: str = "earlier") -> Path:
+    folder.mkdir()
+    (folder / "a.txt").write_text(content)
+    return folder
+
+
+def replace_by_force(folder: Path) -> None:
+    with replacing_folder(folder, replace=["a.txt"], force=True) as partial:
+        (partial / "a.txt").write_text("whole")
+
+
 def contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
@@ -81,16 +92,13 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(there, path,
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_without_permission(tmp_path):
-    folder = tmp_path / "closed"
-    folder.mkdir(mode=0o500)
+    (tmp_path / "closed").mkdir(mode=0o500)
     with pytest.raises(ConfigError, match="no permission"):
-        check_output(folder / "out.txt")
+        check_output(tmp_path / "closed" / "out.txt")
 
 
 def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    target = tmp_path / "elsewhere" / "out.txt"
-    target.write_text("before")
+    target = make(tmp_path / "elsewhere") / "a.txt"
     (tmp_path / "link.txt").symlink_to(target)
     with replacing(tmp_path / "link.txt") as partial:
         assert partial.parent == target.parent
@@ -126,15 +134,12 @@ def test_a_file_of_the_same_kind_is_replaced(tmp_path, filling):
 
 
 def test_a_part_of_an_input_folder_is_not_overwritten(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "model.json").write_text("precious")
-    for name in ("model.json", "new.root"):
-        (tmp_path / "model" / name).touch()
-        with pytest.raises(ConfigError, match="it is part of the input"):
-            check_output(tmp_path / "model" / name, inputs=[tmp_path / "model"], force=True)
+    model = make(tmp_path / "model")
+    with pytest.raises(ConfigError, match="it is part of the input"):
+        check_output(model / "a.txt", inputs=[model], force=True)
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENOENT])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOENT])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_full_disk_is_one_clear_error(tmp_path, number, kind):
     with pytest.raises(OutputError, match=rf"cannot write .*out: {os.strerror(number)}$") as caught:
@@ -152,9 +157,8 @@ HOST = socket.gethostname()
 def test_files_of_dead_processes_are_removed(tmp_path):
     stay = [f"out.txt.tmp-{HOST}-{os.getppid()}", f"out.txt.tmp-another-host-{DEAD}", f"other.txt.tmp-{HOST}-{DEAD}"]
     for name in (*stay, f"out.txt.tmp-{HOST}-{DEAD}"):
-        (tmp_path / name).write_text("half")
-    (tmp_path / f"model.tmp-{HOST}-{DEAD}").mkdir()
-    (tmp_path / f"model.tmp-{HOST}-{DEAD}" / "part").write_text("half")
+        (tmp_path / name).touch()
+    make(tmp_path / f"model.tmp-{HOST}-{DEAD}")
     with replacing(tmp_path / "out.txt") as partial:
         partial.write_text("whole")
     with replacing_folder(tmp_path / "model"):
@@ -171,17 +175,6 @@ def test_a_folder_of_the_same_kind_is_replaced_by_force_alone(tmp_path):
     assert contents(tmp_path) == {"model/a.txt": "earlier"}
     replace_by_force(folder)
     assert contents(tmp_path) == {"model/a.txt": "whole"}
-
-
-def make(folder: Path, content: str = "earlier") -> Path:
-    folder.mkdir()
-    (folder / "a.txt").write_text(content)
-    return folder
-
-
-def replace_by_force(folder: Path) -> None:
-    with replacing_folder(folder, replace=["a.txt"], force=True) as partial:
-        (partial / "a.txt").write_text("whole")
 
 
 KILLED = """
@@ -224,7 +217,6 @@ def test_files_of_a_living_process_are_left_alone(tmp_path, owner, there):
 
 
 def test_where_the_second_rename_fails_the_folder_is_put_back(tmp_path, monkeypatch):
-    folder = make(tmp_path / "model")
     rename = os.replace
 
     def replace(source: Path, target: Path) -> None:
@@ -234,7 +226,7 @@ def test_where_the_second_rename_fails_the_folder_is_put_back(tmp_path, monkeypa
 
     monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(OutputError, match="Input/output error"):
-        replace_by_force(folder)
+        replace_by_force(make(tmp_path / "model"))
     assert contents(tmp_path) == {"model/a.txt": "earlier"}
 
 
@@ -243,8 +235,5 @@ def test_a_folder_with_other_files_or_of_the_input_is_never_replaced(tmp_path):
     with pytest.raises(ConfigError, match="it is the input"):
         check_folder(tmp_path, inputs=[tmp_path], replace=["a.txt"], force=True)
     (tmp_path / "mine.txt").write_text("")
-    with (
-        pytest.raises(ConfigError, match=r"it holds mine\.txt"),
-        replacing_folder(tmp_path, replace=["a.txt"], force=True),
-    ):
-        pytest.fail("the work began")
+    with pytest.raises(ConfigError, match=r"it holds mine\.txt"):
+        replace_by_force(tmp_path)
