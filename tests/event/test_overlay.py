@@ -6,9 +6,10 @@ import pytest
 from scipy.sparse.csgraph import connected_components
 
 from pflow.errors import ConfigError
+from pflow.event import jagged
 from pflow.event.events import Events, concatenate
 from pflow.event.overlay import overlay
-from pflow.event.schema import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
+from pflow.event.schema import make_hits, make_links, make_tracker_hits
 from pflow.event.truth import RULES, select_targets
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
@@ -17,51 +18,22 @@ ILD = load_detector("ild_g4")
 
 
 @pytest.fixture(scope="module")
-def two() -> Events:
+def two(make_event, make_reco) -> Events:
     """A photon of 10 GeV with three cells, and a pi+ with a daughter, a track and two cells.
 
     They share a cell: 3 GeV of the photon, and 1 GeV of the pion (three quarters) and its daughter.
     """
-    return Events(
-        detector=ILD,
-        path="made/by/hand.root",
-        entry=[4, 9],
-        event=[40, 90],
-        flags=[1, 4],
-        hits=make_hits(
-            energy=[[4.0, 3.0, 3.0], [2.0, 1.0]],
-            x=[[1810.0, 1815.0, 1820.0], [1810.0, 1815.0]],
-            y=[[0.0, 5.0, 5.0], [50.0, 5.0]],
-            z=[[0.0, 0.0, 0.0], [0.0, 0.0]],
-            time=[[6.0, 6.5, 6.6], [6.1, 6.2]],
-            subdetector=[[0, 0, 0], [0, 0]],
-            layer=[[0, 1, 2], [0, 1]],
-        ),
-        tracks=make_tracks(b_field=3.5, px=[[], [5.0]], py=[[], [0.0]], pz=[[], [0.0]], charge=[[], [1.0]]),
+    photon = make_event([(22, 10.0)], [(4.0, {0: 1}), (3.0, {0: 1}, 5.0), (3.0, {0: 1}, 10.0)], path="hand.root")
+    pion_cells = [(2.0, {0: 1}, 50.0), (1.0, {0: 0.75, 1: 0.25}, 5.0)]
+    events = concatenate([photon, make_event([(211, 5.0), (11, 0.5, 0, 0)], pion_cells, [(0, 5.0)], path="hand.root")])
+    columns = {"time": np.float32([6.0, 6.5, 6.6, 6.1, 6.2]), "layer": np.int32([0, 1, 2, 0, 1])}
+    return dataclasses.replace(
+        events,
+        **{"entry": [4, 9], "event": [40, 90], "flags": [1, 4]},
+        hits=jagged.replaced(events.hits, columns),
         tracker_hits=make_tracker_hits(x=[[17.0], [17.0, 30.0]], y=[[0.0], [0.0, 0.0]], z=[[0.0], [0.0, 0.0]]),
-        truth=make_truth(
-            pdg=[[22], [211, 11]],
-            charge=[[0.0], [1.0, -1.0]],
-            mass=[[0.0], [0.1395704, 0.000511]],
-            px=[[10.0], [5.0, 0.5]],
-            py=[[0.0], [0.0, 0.0]],
-            pz=[[0.0], [0.0, 0.0]],
-            status=[[1], [1, 0]],
-            parent=[[-1], [-1, 0]],
-        ),
-        hit_links=make_links(
-            source=[[0, 1, 2], [0, 1, 1]], particle=[[0, 0, 0], [0, 0, 1]], weight=[[1, 1, 1], [1, 0.75, 0.25]]
-        ),
-        track_links=make_links(source=[[], [0]], particle=[[], [0]]),
         tracker_hit_links=make_links(source=[[0], [0, 1]], particle=[[0], [0, 1]]),
-        reference=make_particles(
-            pdg=[[22], [211]],
-            charge=[[0.0], [1.0]],
-            energy=[[9.0], [5.0]],
-            px=[[9.0], [5.0]],
-            py=[[0.0], [0.0]],
-            pz=[[0.0], [0.0]],
-        ),
+        reference=make_reco([4, 9]).particles,
         reference_name="Pandora",
     ).validate()
 
@@ -78,8 +50,7 @@ def real(sample_dir) -> Events:
 
 def test_a_shared_cell_has_both_energies_and_the_earlier_time(joined):
     assert joined.hits.energy.tolist() == [[4.0, 4.0, 3.0, 2.0]]
-    assert joined.hits.position.x.tolist() == [[1810.0, 1815.0, 1820.0, 1810.0]]
-    assert joined.hits.position.y.tolist() == [[0.0, 5.0, 5.0, 50.0]]
+    assert joined.hits.position.y.tolist() == [[0.0, 5.0, 10.0, 50.0]]
     assert joined.hits.time.tolist() == np.float32([[6.0, 6.2, 6.6, 6.1]]).tolist()
     assert joined.hits.layer.tolist() == [[0, 1, 2, 0]]
 
@@ -115,24 +86,15 @@ def test_a_shared_cell_is_at_the_barycentre(two):
 
 
 def test_the_hcal_has_another_tolerance():
-    hits = make_hits(
-        energy=[[1.0], [1.0]], x=[[2100.0], [2100.0]], y=[[0.0], [10.0]], z=[[0.0], [0.0]], subdetector=[[2], [2]]
-    )
-    events = Events(detector=ILD, hits=hits)
+    columns = {"energy": [[1.0], [1.0]], "x": [[2100.0], [2100.0]], "y": [[0.0], [10.0]], "z": [[0.0], [0.0]]}
+    events = Events(detector=ILD, hits=make_hits(**columns, subdetector=[[2], [2]]))
     assert ak.num(overlay(events, [[0, 1]]).hits).tolist() == [1]
     assert ak.num(overlay(events, [[0, 1]], hcal_tolerance=9.0).hits).tolist() == [2]
 
 
-def test_weights_in_a_cell_without_energy_are_equal():
-    nothing = {name: [[0.0], [0.0]] for name in ("energy", "x", "y", "z")}
-    photon = {"pdg": [[22], [22]], "charge": [[0], [0]], "mass": [[0], [0]]}
-    events = Events(
-        detector=ILD,
-        hits=make_hits(**nothing),
-        truth=make_truth(**photon, px=[[1.0], [1.0]], py=[[0.0], [0.0]], pz=[[0.0], [0.0]]),
-        hit_links=make_links(source=[[0], [0]], particle=[[0], [0]]),
-    )
-    assert overlay(events, [[0, 1]]).hit_links.weight.tolist() == [[0.5, 0.5]]
+def test_weights_in_a_cell_without_energy_are_equal(make_event):
+    nothing = make_event([(22, 1.0)], [(0.0, {0: 1.0})])
+    assert overlay(concatenate([nothing, nothing]), [[0, 1]]).hit_links.weight.tolist() == [[0.5, 0.5]]
 
 
 def test_cells_agree_with_a_search_over_all_pairs_of_hits():

@@ -6,15 +6,16 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.event.schema import make_particles
+from pflow.event.events import Events
+from pflow.event.schema import make_hits, make_links, make_particles, make_truth
 from pflow.metrics.table import ParticleTable
+from pflow.physics.detector import load_detector
 from pflow.physics.pdg import charge_of
 
 Particle = tuple[int, float, float, float]
 
 
-def records(events: Sequence[Sequence[Particle]]) -> ak.Array:
-    """Records of massless particles."""
+def columns(events: Sequence[Sequence[Particle]]) -> dict[str, ak.Array]:
     counts = np.array([len(event) for event in events], dtype=np.int64)
     flat = np.array([particle for event in events for particle in event], dtype=np.float64).reshape(-1, 4)
     pdg = flat[:, 0].astype(np.int64)
@@ -28,12 +29,37 @@ def records(events: Sequence[Sequence[Particle]]) -> ak.Array:
         "py": energy * np.sin(theta) * np.sin(phi),
         "pz": energy * np.cos(theta),
     }
-    return make_particles(**{name: ak.unflatten(values, counts) for name, values in columns.items()})
+    return {name: ak.unflatten(values, counts) for name, values in columns.items()}
+
+
+def records(events: Sequence[Sequence[Particle]]) -> ak.Array:
+    return make_particles(**columns(events))
 
 
 @pytest.fixture
 def make_records() -> Callable[..., ak.Array]:
     return records
+
+
+@pytest.fixture
+def make_events() -> Callable[..., Events]:
+    """Makes events of true particles, each with all its energy in one hit; keywords are of `make_truth`, `Events`."""
+
+    def make(particles: Sequence[Sequence[Particle]], *, status: list[list[int]] | None = None, **parts) -> Events:
+        truth = columns(particles)
+        energy = truth.pop("energy")
+        hits = {name: 1900 * truth[f"p{name}"] / energy for name in "xyz"}
+        index = ak.local_index(energy)
+        return Events(
+            detector=load_detector("ild_g4"),
+            hits=make_hits(energy=energy, **hits),
+            truth=make_truth(**truth, mass=0 * energy, status=1 + 0 * index if status is None else status),
+            hit_links=make_links(source=index, particle=index),
+            path="truth.root",
+            **parts,
+        )
+
+    return make
 
 
 @pytest.fixture

@@ -1,5 +1,3 @@
-"""Evaluation of files and of events in memory."""
-
 import dataclasses
 
 import numpy as np
@@ -8,7 +6,7 @@ import uproot
 
 import pflow
 from pflow.errors import InputError
-from pflow.event.events import BadEntriesWarning, ImplausibleWarning
+from pflow.event.events import BadEntriesWarning, Events, ImplausibleWarning
 from pflow.event.jagged import Links
 from pflow.event.particles import Reconstruction
 from pflow.event.truth import select_targets
@@ -28,25 +26,28 @@ def sample(sample_dir):
 
 
 @pytest.fixture(scope="module")
-def pandora(sample) -> Reconstruction:
+def events(sample) -> Events:
+    return pflow.read_events(sample)
+
+
+@pytest.fixture(scope="module")
+def pandora(events) -> Reconstruction:
     """The reference of the sample as a reconstruction."""
-    events = pflow.read_events(sample)
     return Reconstruction(particles=events.reference, event=events.event, flags=events.flags)
 
 
-def test_files_and_memory_give_the_same_numbers(sample, pandora, tmp_path):
+def test_files_and_memory_give_the_same_numbers(sample, events, pandora, tmp_path):
     reco, calls = tmp_path / "reco.root", []
     with RecoWriter(reco, provenance={}) as writer:
         writer.extend(pandora)
-    in_memory = document(pflow.evaluate(pandora, pflow.read_events(sample)))
+    in_memory = document(pflow.evaluate(pandora, events))
     of_files = document(pflow.evaluate(str(reco), [sample], progress=lambda *counts: calls.append(counts)))
     for key in ("count", "energy_weighted_efficiency", "oracle", "reference"):
         assert of_files[key] == in_memory[key]
     assert calls[-1] == (25, 1, 1)
 
 
-def test_mixed_and_swapped_arguments_are_refused(sample, pandora, tmp_path):
-    events = pflow.read_events(sample)
+def test_mixed_and_swapped_arguments_are_refused(sample, events, pandora, tmp_path):
     for reco, truth, message in (
         ("reco.root", events, "reconstructions in memory"),
         (pandora, sample, "files of reconstructions"),
@@ -62,8 +63,8 @@ def test_mixed_and_swapped_arguments_are_refused(sample, pandora, tmp_path):
         pflow.evaluate(sample, tmp_path / "reco.root")
 
 
-def test_repr_and_html_of_a_result(sample, pandora):
-    result = pflow.evaluate(pandora, pflow.read_events(sample), oracle=False)
+def test_repr_and_html_of_a_result(events, pandora):
+    result = pflow.evaluate(pandora, events, oracle=False)
     assert repr(result).startswith("<EvaluationResult: 25 events, efficiency: PFlow 0.9")
     assert len(repr(result)) < 120
     table = result._repr_html_()
@@ -94,8 +95,7 @@ def test_a_reconstruction_with_truth_tracks_is_evaluated_with_truth_tracks(cld_p
     assert pflow.evaluate(tmp_path / "reco.root", cld_sim_path, oracle=False).n_truth_tracks == 3
 
 
-def test_only_the_event_with_invalid_truth_is_skipped(sample, pandora, spoil):
-    events = pflow.read_events(sample)
+def test_only_the_event_with_invalid_truth_is_skipped(events, pandora, spoil):
     looped = spoil(events, 0, "truth.parent", 0)
     with pytest.raises(InputError, match="own ancestor"):
         pflow.evaluate(pandora, looped)
@@ -107,8 +107,7 @@ def test_only_the_event_with_invalid_truth_is_skipped(sample, pandora, spoil):
         assert document(result)[key] == expected[key]
 
 
-def test_an_invalid_particle_of_the_reference_is_left_out(sample, pandora, spoil, tmp_path):
-    events = pflow.read_events(sample)
+def test_an_invalid_particle_of_the_reference_is_left_out(events, pandora, spoil, tmp_path):
     write_events(tmp_path / "bad.root", spoil(events, 0, "reference.energy", np.nan))
     with pytest.warns(UserWarning, match="left out"):
         content = document(pflow.evaluate(pandora, pflow.read_events(tmp_path / "bad.root"), oracle=False))
@@ -141,7 +140,7 @@ def test_outputs_merged_by_hadd_are_checked_by_all_their_inputs(sample, pandora,
         check_order([str(merged)], [str(second_sample), str(sample)])
 
 
-def test_merged_outputs_of_different_options_give_a_warning(sample, pandora, tmp_path):
+def test_merged_outputs_of_different_options_give_a_warning(pandora, tmp_path):
     merged = tmp_path / "merged.root"
     with RecoWriter(merged, provenance={"options": {"max_hits": 1}}) as writer:
         writer.extend(pandora)
@@ -151,15 +150,13 @@ def test_merged_outputs_of_different_options_give_a_warning(sample, pandora, tmp
         read_provenance(merged)
 
 
-def test_particles_of_other_events_with_the_same_numbers_give_a_warning(sample, pandora):
-    events = pflow.read_events(sample)
+def test_particles_of_other_events_with_the_same_numbers_give_a_warning(events, pandora):
     rolled = dataclasses.replace(pandora[np.roll(np.arange(25), 7)], event=events.event)
     with pytest.warns(ImplausibleWarning, match=r"in 2\d of 25 events less than 30% of the true energy is matched"):
         pflow.evaluate(rolled, events, oracle=False)
 
 
-def test_links_from_missing_tracks_are_refused(sample, pandora):
-    events = pflow.read_events(sample)
+def test_links_from_missing_tracks_are_refused(events, pandora):
     links = Links.by_event(*(np.array([number]) for number in (3, 7, 0, 1)), len(events)).records()
     with pytest.raises(InputError, match=r"entry 3, 'track_links\.source': PFlow: points outside .* another file\?"):
         pflow.evaluate(dataclasses.replace(pandora, track_links=links), events, oracle=False)
@@ -181,8 +178,7 @@ def test_default_settings_are_the_models(sample, calo_output):
     assert truth_settings({"PFlow": [calo_output]}, e_min=1.0) == EvaluationSettings(rule="calo", e_min=1.0)
 
 
-def test_default_settings_in_memory_are_the_models(sample, pandora, calo_output):
-    events = pflow.read_events(sample)
+def test_default_settings_in_memory_are_the_models(events, pandora, calo_output):
     model = pflow.reconstruct(events[:1], "ild-g4-photon")
     assert model.trained_with == {"rule": "stable", "e_min": 0.1, "stable_status": (1,), "invisible": ()}
     trained = pflow.read_reco(calo_output)
@@ -199,6 +195,6 @@ def test_another_rule_than_the_models_gives_a_warning(calo_output):
     assert settings == EvaluationSettings(e_min=0.3)
 
 
-def test_truth_without_a_target_is_an_error(sample, pandora):
+def test_truth_without_a_target_is_an_error(events, pandora):
     with pytest.raises(InputError, match="no true particle is a target under truth rule 'stable' above 1000 GeV"):
-        pflow.evaluate(pandora, pflow.read_events(sample), settings=EvaluationSettings(e_min=1000.0))
+        pflow.evaluate(pandora, events, settings=EvaluationSettings(e_min=1000.0))

@@ -1,5 +1,3 @@
-"""Numbers of particles, visible energy and mass, and pairs by rank in energy."""
-
 import math
 
 import numpy as np
@@ -45,34 +43,24 @@ def back_to_back(energy):
     return [(22, energy / 2, 90, 0), (22, energy / 2, 90, 180)]
 
 
-def result_of(make_table, visible, reco):
-    metrics = EventMetrics()
-    metrics.update(make_table(visible), make_table(reco))
-    return metrics.result()
-
-
-def test_response_of_energy_and_mass(make_table):
-    # 3 + 3 GeV at right angles: mass sqrt(36 - 18); 4 + 4 GeV back to back: mass 8
-    result = result_of(make_table, [[(22, 3.0, 90, 0), (22, 3.0, 90, 90)]], [back_to_back(8.0)])
-    assert result["visible_energy"]["response_median"].value == pytest.approx(8 / 6)
-    assert result["visible_mass"]["response_median"].value == pytest.approx(8 / math.sqrt(18))
-
-
 @pytest.mark.parametrize(
-    ("visible", "reco", "n_events", "response"),
+    ("visible", "reco", "n_events", "responses"),
     [
-        ([(22, 3.0, 90, 0)], [(22, 3.0, 90, 0)], (1, 0), 1.0),  # one particle has no mass
-        (back_to_back(10.0), [], (1, 1), 0.0),
-        ([], back_to_back(10.0), (0, 0), math.nan),
+        # 3 + 3 GeV at right angles: mass sqrt(36 - 18); 4 + 4 GeV back to back: mass 8
+        ([(22, 3.0, 90, 0), (22, 3.0, 90, 90)], back_to_back(8.0), [1, 1], [8 / 6, 8 / math.sqrt(18)]),
+        ([(22, 3.0, 90, 0)], [(22, 3.0, 90, 0)], [1, 0], [1.0, math.nan]),  # one particle has no mass
+        (back_to_back(10.0), [], [1, 1], [0.0, 0.0]),
+        ([], back_to_back(10.0), [0, 0], [math.nan, math.nan]),
     ],
 )
-def test_events_without_mass_reconstruction_or_truth(make_table, visible, reco, n_events, response):
-    result = result_of(make_table, [visible], [reco])
-    assert (result["visible_energy"]["n_events"], result["visible_mass"]["n_events"]) == n_events
-    assert result["visible_energy"]["response_median"].value == pytest.approx(response, nan_ok=True)
+def test_response_of_energy_and_mass(make_table, visible, reco, n_events, responses):
+    metrics = EventMetrics()
+    metrics.update(make_table([visible]), make_table([reco]))
+    results = [metrics.result()[key] for key in ("visible_energy", "visible_mass")]
+    assert [result["n_events"] for result in results] == n_events
+    assert [result["response_median"].value for result in results] == pytest.approx(responses, nan_ok=True)
 
 
-# Pairs by rank in energy.
 # Event 0: truth 10 (photon) and 4 (pi+), answer 12 (photon) and 5 (pi-, 90 degrees off) and 1, in another order.
 # Event 1: truth 3, no answer. Event 2: no truth, an answer.
 

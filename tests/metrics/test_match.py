@@ -1,13 +1,9 @@
-"""Assignment: costs, the best pairing, the cut, ties, duplicates, empty sides."""
-
 import itertools
 import math
 
-import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.event.schema import make_particles
 from pflow.metrics import match as module
 from pflow.metrics.match import Matching, angle_energy, match, pt_delta_r
 
@@ -18,13 +14,6 @@ GLOW = Matching(cost="pt_delta_r", cut=None)
 def pairs(truth, reco, rule=RULE):
     matches = match(truth, reco, rule)
     return list(zip(matches.truth.tolist(), matches.reco.tolist(), strict=True))
-
-
-def test_cost_of_energy_and_angle(make_table):
-    # 20% in energy and 0.03 rad: sqrt(0.2^2 + 0.3^2)
-    truth = make_table([[(22, 10.0, 90, 0)]])
-    reco = make_table([[(22, 12.0, 90, math.degrees(0.03))]])
-    assert match(truth, reco, RULE).cost[0] == pytest.approx(math.hypot(0.2, 0.3), rel=1e-5)
 
 
 def photons_at_one_place(*energies):
@@ -104,17 +93,17 @@ ETA_1 = 2 * math.atan(math.exp(-1))
 
 
 @pytest.mark.parametrize(
-    ("true", "reco", "expected"),
+    ("cost", "true", "reco", "expected"),
     [
-        # pt 10 and 12; equal eta; 0.3 rad in azimuth, across 180 degrees
-        ((10.0, 90, 180 - math.degrees(0.15)), (12.0, 90, -180 + math.degrees(0.15)), math.hypot(0.2, 0.3)),
-        ((10.0, 90, 0), (10.0 / math.sin(ETA_1), math.degrees(ETA_1), 0), 1.0),
+        # 20% in energy and 0.03 rad, or 0.3 rad in azimuth, across 180 degrees
+        (angle_energy, (10.0, 90, 0), (12.0, 90, math.degrees(0.03)), math.hypot(0.2, 0.3)),
+        (pt_delta_r, (10.0, 90, 180 - math.degrees(0.15)), (12.0, 90, -180 + math.degrees(0.15)), math.hypot(0.2, 0.3)),
+        (pt_delta_r, (10.0, 90, 0), (10.0 / math.sin(ETA_1), math.degrees(ETA_1), 0), 1.0),  # pseudorapidity
     ],
-    ids=["transverse momentum and azimuth", "pseudorapidity"],
 )
-def test_cost_of_transverse_momentum_and_delta_r(make_table, true, reco, expected):
-    cost = pt_delta_r(make_table([[(22, *true)]]), make_table([[(22, *reco)]]), np.array([0]), np.array([0]))
-    assert cost[0] == pytest.approx(expected, rel=1e-5)
+def test_cost(make_table, cost, true, reco, expected):
+    pair = make_table([[(22, *true)]]), make_table([[(22, *reco)]])
+    assert cost(*pair, np.array([0]), np.array([0]))[0] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -126,14 +115,9 @@ def test_glows_rule_never_matches_charged_with_neutral(make_table, reco, expecte
     assert pairs(truth, make_table([reco]), GLOW) == expected
 
 
-def test_matches_of_particles_are_indices_in_their_events():
-    def photons(energies):
-        energy = ak.Array(energies)
-        return make_particles(
-            pdg=22 + 0 * energy, energy=energy, px=energy, charge=0 * energy, py=0 * energy, pz=0 * energy
-        )
-
-    true, reco = photons([[], [5.0, 10.0], [2.0]]), photons([[7.0], [10.0, 5.5, 90.0], []])
+def test_matches_of_particles_are_indices_in_their_events(make_records):
+    energies = [[], [5.0, 10.0], [2.0]], [[7.0], [10.0, 5.5, 90.0], []]
+    true, reco = (make_records([photons_at_one_place(*event) for event in events]) for events in energies)
     matches = match(true, reco)
     assert (matches.truth.to_list(), matches.reco.to_list()) == ([[], [0, 1], []], [[], [1, 0], []])
     assert (reco[matches.reco].energy / true[matches.truth].energy).to_list() == [[], [pytest.approx(1.1), 1.0], []]

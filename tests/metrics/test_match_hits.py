@@ -1,13 +1,9 @@
-"""Matching by shared hits."""
-
 import numpy as np
 import pytest
 
 from pflow.event import jagged
 from pflow.event.jagged import Links
 from pflow.event.schema import make_hits
-from pflow.event.truth import select_targets
-from pflow.io.open import read_events
 from pflow.metrics.match import HitMatching, match_by_hits, overlaps
 
 ENERGY = np.array([4.0, 3.0, 2.0, 1.0])
@@ -61,13 +57,3 @@ def test_particles_of_different_events_never_match():
     truth = sets({0: 1}, {0: 1}, counts=[1, 1])
     reco = sets({1: 1}, {0: 1}, {1: 1}, counts=[2, 1])
     assert pairs(truth, reco) == [(0, 1)]
-
-
-def test_truth_matches_itself_on_full_events(cld_path):
-    events = read_events(cld_path)
-    targets = select_targets(events)
-    links, counts = Links.of(targets.hit_links), targets.counts
-    with_hits = np.unique(links.flat_particle(counts))
-    matches = match_by_hits(links, links, events.hits, counts, counts, HitMatching())
-    assert matches.truth.tolist() == matches.reco.tolist() == with_hits.tolist()
-    assert matches.cost == pytest.approx(np.zeros(len(with_hits)), abs=1e-9)

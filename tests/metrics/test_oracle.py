@@ -1,5 +1,3 @@
-"""The oracle: particles measured by tracks or by hits, and dropped hits."""
-
 import dataclasses
 import math
 
@@ -105,10 +103,12 @@ def test_single_photons_of_the_full_simulation(data_dir):
 
 
 def test_oracle_is_better_than_pandora_on_full_events(data_dir):
+    """Pandora's resolution is from PHYSICS.md, section 5, by independent code."""
     evaluation = Evaluation(name="oracle", oracle=True)
     for events in iterate_events(data_dir / "g4" / "zqq_test.root", chunk_size=200):
         evaluation.update(events, {})
     trees = evaluation.result().algorithms
+    assert trees["reference"]["event"]["visible_energy"]["resolution_68"].value == pytest.approx(0.044, abs=0.003)
     oracle, reference = (trees[name]["event"]["visible_energy"]["resolution_68_over_median"] for name in trees)
     assert oracle.high < reference.low
     assert oracle.value == pytest.approx(0.03, abs=0.004)

@@ -1,5 +1,3 @@
-"""metrics.json and the table."""
-
 import dataclasses
 import io
 import itertools
@@ -75,8 +73,11 @@ def test_stable_keys_have_numbers_and_intervals(result):
         assert len(numbers[f"{key}_interval"]) == 2
 
 
-def test_the_document_has_the_numbers_of_the_result(result):
-    content = document(result)
+def test_the_document_has_the_numbers_of_the_result_as_json_without_nan(result):
+    content = json.loads(json.dumps(document(result, inputs={"reco": "a.root"}), allow_nan=False))
+    assert content["inputs"] == {"reco": "a.root"}
+    assert content["class"]["muon"]["efficiency"] is None
+    assert content["class"]["muon"]["efficiency_interval"] == [0.0, 1.0]
     assert set(result.algorithms["PFlow"]) < set(content)
     assert content["class"]["photon"]["efficiency"] == 1.0
     assert content["class"]["charged_hadron"]["efficiency"] == 0.0
@@ -97,9 +98,6 @@ def test_numbers_have_definitions_and_definitions_numbers(result):
     used = {definition_of(key) for key in keys}
     optional = {text for keys, text in DEFINITIONS.items() if keys.startswith("jets.")}
     assert used | optional == set(DEFINITIONS.values())
-
-
-def test_every_row_of_the_table_has_a_definition():
     assert all(definition_of(key) for key in TABLE_ROWS)
 
 
@@ -111,21 +109,12 @@ def test_the_table_says_that_jets_are_left_out(result, has_jets):
     assert ("Jets are left out: fastjet is not installed (pip install 'pflow[jets]')" in text) is not has_jets
 
 
-def test_document_is_json_without_nan(result):
-    content = json.loads(json.dumps(document(result, inputs={"reco": "a.root"}), allow_nan=False))
-    assert content["inputs"] == {"reco": "a.root"}
-    assert content["class"]["muon"]["efficiency"] is None
-    assert content["class"]["muon"]["efficiency_interval"] == [0.0, 1.0]
-
-
 def test_document_has_schema_settings_counts_and_versions(result):
     content = document(result)
     assert content["schema"] == SCHEMA
     assert content["settings"]["truth_rule"] == "stable"
     assert "angle/0.1 rad" in content["settings"]["matching"]["definition"]
-    assert content["n_events_read"] == 3
-    assert content["n_bad_input"] == 1
-    assert content["n_max_particles"] == 2
+    assert [content[key] for key in ("n_events_read", "n_bad_input", "n_max_particles")] == [3, 1, 2]
     assert {"pflow", "numpy", "python"} <= set(content["versions"])
     assert content["definitions"]["angle.mean_deg"]["unit"] == "deg"
 
@@ -153,7 +142,6 @@ def test_table_shows_algorithms_numbers_and_settings(result):
         (Number(1.0, 0.9963, 1.0), "1.0000 -0.0037"),
         (Number(0.0, 0.0, 0.12), "0.00 +0.12"),
         (Number(0.5, math.nan, math.nan), "0.5000"),
-        (Number(12.3456, 11.3456, 13.3456), "12.3 ±1.0"),
         (Number(0.0, 0.0, 0.0), "0.0000 ±0.0000"),
         (Number(math.nan, 0.0, 1.0), "-"),
         (Number(1234.6, 1134.6, 1334.6), "1235 ±100"),

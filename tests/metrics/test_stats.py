@@ -1,5 +1,3 @@
-"""Intervals, distributions and weighted fractions, also in chunks."""
-
 import dataclasses
 import math
 
@@ -123,12 +121,9 @@ def test_values_that_are_not_finite_are_refused(value):
         Distribution([1.0, value])
 
 
-def axis(*edges) -> Axis:
-    return Axis(name="x", label="x", unit="", edges=np.array(edges))
-
-
 def test_upper_edge_of_the_last_bin_is_inside():
-    assert axis(1.0, 10.0, 30.0).index(np.array([0.5, 1.0, 10.0, 30.0, 30.1])).tolist() == [2, 0, 1, 1, 2]
+    axis = Axis(name="x", label="x", unit="", edges=np.array([1.0, 10.0, 30.0]))
+    assert axis.index(np.array([0.5, 1.0, 10.0, 30.0, 30.1])).tolist() == [2, 0, 1, 1, 2]
 
 
 def test_leaves_have_dotted_keys():
