@@ -6,34 +6,19 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, Flag
 from pflow.event.jagged import assigned_particle
 from pflow.event.schema import make_hits
-from pflow.io.flat import FlatReader, write_events
-from pflow.io.legacy_hdf5 import LegacyReader
-from pflow.io.root import open_root
+from pflow.io.flat import write_events
+from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
-
-
-@pytest.fixture
-def flat():
-    """Opens flat files, and closes them after the test."""
-    readers = []
-
-    def opened(path, **options) -> FlatReader:
-        readers.append(FlatReader(open_root(path), path, **options))
-        return readers[-1]
-
-    yield opened
-    for reader in readers:
-        reader.close()
 
 
 def run(*words: object) -> int:
     return run_parsed("convert", [str(word) for word in words])
 
 
-def test_from_hdf5_to_root(tmp_path, sample_dir, flat):
+def test_from_hdf5_to_root(tmp_path, sample_dir):
     old = sample_dir / "gamma1_small.h5"
     assert run(old, tmp_path / "new.root", "--chunk-size", "4") == 0
-    legacy, converted = LegacyReader(old).read(0, 6), flat(tmp_path / "new.root").read(0, 6)
+    legacy, converted = read_events(old), read_events(tmp_path / "new.root")
     for (name, before), (_, after) in zip(legacy.parts(), converted.parts(), strict=True):
         if not name.endswith("links"):
             assert str(before.to_list()) == str(after.to_list()), name  # as text, in which NaN equals NaN
@@ -41,18 +26,17 @@ def test_from_hdf5_to_root(tmp_path, sample_dir, flat):
     assert before.to_list() == after.to_list()
 
 
-def test_from_edm4hep_to_a_flat_ntuple(tmp_path, cld_path, flat):
+def test_from_edm4hep_to_a_flat_ntuple(tmp_path, cld_path):
     assert run(cld_path, tmp_path / "flat.root") == 0
-    events = flat(tmp_path / "flat.root").read(0, 1).validate()
+    events = read_events(tmp_path / "flat.root").validate()
     assert events.detector.name == "cld"
     assert (len(events.hits[0]), len(events.tracks[0])) == (2602, 20)
 
 
-def test_a_file_without_entries(tmp_path, sample_dir, flat):
-    reader = flat(sample_dir / "multi_test_small.root")
-    write_events(tmp_path / "empty.root", reader.read(0, 0))
+def test_a_file_without_entries(tmp_path, sample_dir):
+    write_events(tmp_path / "empty.root", read_events(sample_dir / "multi_test_small.root", entry_stop=0))
     assert run(tmp_path / "empty.root", tmp_path / "new.root") == 0
-    assert flat(tmp_path / "new.root").num_entries == 0
+    assert len(read_events(tmp_path / "new.root")) == 0
 
 
 def test_an_unknown_ending(tmp_path, sample_dir):
@@ -60,7 +44,7 @@ def test_an_unknown_ending(tmp_path, sample_dir):
         run(sample_dir / "multi_test_small.root", tmp_path / "new.h5")
 
 
-def test_bad_entries_can_be_left_empty(tmp_path, flat):
+def test_bad_entries_can_be_left_empty(tmp_path):
     """Entry 1 of three has a negative energy."""
     ones = ak.Array([[1.0], [1.0], [1.0]])
     hits = make_hits(energy=ak.Array([[1.0], [-1.0], [3.0]]), x=ones, y=ones, z=ones)
@@ -69,11 +53,11 @@ def test_bad_entries_can_be_left_empty(tmp_path, flat):
         run(tmp_path / "in.root", tmp_path / "new.root")
     with pytest.warns(UserWarning, match="1 of 3 entries"):
         run(tmp_path / "in.root", tmp_path / "new.root", "--on-error", "skip")
-    assert flat(tmp_path / "new.root").read(0, 3).hits.energy.to_list() == [[1.0], [], [3.0]]
+    assert read_events(tmp_path / "new.root").hits.energy.to_list() == [[1.0], [], [3.0]]
 
 
-def test_tracks_from_monte_carlo_particles_stay_marked(tmp_path, cld_sim_path, capsys, flat):
+def test_tracks_from_monte_carlo_particles_stay_marked(tmp_path, cld_sim_path, capsys):
     made = tmp_path / "flat.root"
     assert run(cld_sim_path, made, "--truth-tracks") == 0
     assert "with tracks made from Monte Carlo particles" in capsys.readouterr().out
-    assert flat(made).read(0, 1).flags.tolist() == [Flag.TRUTH_TRACKS]
+    assert read_events(made).flags.tolist() == 3 * [Flag.TRUTH_TRACKS]

@@ -1,31 +1,21 @@
-import argparse
-
 import pytest
 
-from pflow.cli import detector
-from pflow.cli.main import main
+from pflow.cli.main import main, run_parsed
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import ImplausibleWarning
 from pflow.io.open import open_events
 from pflow.physics.detector import load_detector
 
 
-def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    detector.add_arguments(parser)
-    return detector.run(parser.parse_args(arguments))
+def run(*words: object) -> int:
+    return run_parsed("detector", [str(word) for word in words])
 
 
 def test_the_drafted_file_is_taken_by_inspect(cld_sim_path, tmp_path, capsys):
     path, mine = str(cld_sim_path), str(tmp_path / "mine.yaml")
     assert main(["detector", path, "-o", mine]) == 0
     text = capsys.readouterr().out
-    for expected in (
-        "ecal_barrel",
-        "built-in cld, with nominal values",
-        "to fill in",
-        f"--detector {mine}",
-    ):
+    for expected in ("ecal_barrel", "built-in cld, with nominal values", "to fill in", f"--detector {mine}"):
         assert expected in text
     assert main(["inspect", path, "--detector", mine]) == 0
     assert "7,122" in capsys.readouterr().out
@@ -34,25 +24,23 @@ def test_the_drafted_file_is_taken_by_inspect(cld_sim_path, tmp_path, capsys):
 def test_a_draft_that_is_there_is_kept(cld_path, tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("filled: in\n", encoding="utf-8")
-    path = str(cld_path)
     with pytest.raises(ConfigError, match=r"a file is there; .*--force"):
-        run(path, "-o", str(mine))
+        run(cld_path, "-o", mine)
     assert mine.read_text(encoding="utf-8") == "filled: in\n"
-    assert run(path, "-o", str(mine), "--force", "--entries", "2") == 0
+    assert run(cld_path, "-o", mine, "--force", "--entries", 2) == 0
     assert load_detector(mine).b_field == pytest.approx(2.0, rel=0.01)
 
 
 def test_name_and_field_can_be_given(cld_path, tmp_path):
-    path = str(cld_path)
     mine = tmp_path / "mine.yaml"
-    assert run(path, "-o", str(mine), "--name", "mine", "--b-field", "3.25", "--entries", "5") == 0
+    assert run(cld_path, "-o", mine, "--name", "mine", "--b-field", 3.25, "--entries", 5) == 0
     drafted = load_detector(mine)
     assert (drafted.name, drafted.b_field) == ("mine", 3.25)
-    with open_events(path, detector=mine) as file, pytest.warns(ImplausibleWarning, match=r" 2 T would fit"):
+    with open_events(cld_path, detector=mine) as file, pytest.warns(ImplausibleWarning, match=r" 2 T would fit"):
         assert len(file.read(0, 3)) == 3
 
 
 def test_a_flat_file_is_refused_by_name(sample_dir, tmp_path):
     with pytest.raises(InputError, match=r"zqq_test_small.root: a flat ntuple .* describe it by hand"):
-        run(str(sample_dir / "zqq_test_small.root"), "-o", str(tmp_path / "mine.yaml"))
+        run(sample_dir / "zqq_test_small.root", "-o", tmp_path / "mine.yaml")
     assert not (tmp_path / "mine.yaml").exists()

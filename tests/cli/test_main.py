@@ -2,12 +2,13 @@ import io
 import subprocess
 import sys
 from importlib.metadata import version
+from unittest.mock import Mock
 
 import pytest
 
 from pflow.cli.main import EXIT_CODES, LIGHTNING, main
 from pflow.cli.options import VERBS
-from pflow.errors import InputError, OutputError
+from pflow.errors import InputError
 
 
 def test_help_lists_every_verb_and_exit_code(capsys):
@@ -26,21 +27,17 @@ def test_misspelt_verb_names_the_nearest(capsys):
 
 @pytest.mark.parametrize("verb", sorted(set(VERBS) - set(LIGHTNING)))
 def test_every_command_explains_itself(verb, capsys):
-    with pytest.raises(SystemExit) as exit_:
+    with pytest.raises(SystemExit, match="0"):
         main([verb, "--help"])
-    assert exit_.value.code == 0
     assert f"pflow {verb}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("verb", sorted(set(VERBS) - set(LIGHTNING)))
 def test_a_wrong_option_is_said_with_the_nearest_before_what_is_missing(verb, capsys):
-    wrong, right = {"inspect": ("--detectr", "--detector"), "convert": ("--chunk-sise", "--chunk-size")}.get(
-        verb, ("--ouput", "--output")
-    )
-    with pytest.raises(SystemExit) as exit_:
-        main([verb, f"{wrong}=x"])
-    assert exit_.value.code == 2
-    assert f"error: unrecognized arguments: {wrong} (nearest matches: {right}" in capsys.readouterr().err
+    right = {"inspect": "--detector", "convert": "--chunk-size"}.get(verb, "--output")
+    with pytest.raises(SystemExit, match="2"):
+        main([verb, f"{right[:-1]}=x"])
+    assert f"error: unrecognized arguments: {right[:-1]} (nearest matches: {right}" in capsys.readouterr().err
 
 
 def test_runs_as_a_module():
@@ -55,27 +52,18 @@ def test_importing_pflow_loads_no_heavy_library():
     assert done.stdout.strip() == "[]"
 
 
-def failing(error):
-    def run(*_):
-        raise error
-
-    return run
-
-
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
         (InputError("wrong\nand long", file="a.root", entry=3, field="x"), 1, "a.root, entry 3, 'x': wrong and long"),
-        (OutputError("cannot write a.root: No space left on device"), 1, "cannot write a.root: No space"),
         (OSError(5, "Input/output error", "a.root"), 1, "[Errno 5] Input/output error: 'a.root'"),
         (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero (unexpected: --debug shows"),
         (MemoryError(), 1, "out of memory"),
-        (RecursionError("too deep"), 1, "RecursionError: too deep"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
 def test_whatever_happens_is_one_line_and_an_exit_code(monkeypatch, capsys, error, code, said):
-    monkeypatch.setattr("pflow.cli.inspect.run", failing(error))
+    monkeypatch.setattr("pflow.cli.inspect.run", Mock(side_effect=error))
     assert main(["inspect", "a.root"]) == code
     shown = capsys.readouterr().err
     assert shown.startswith("pflow inspect: ")

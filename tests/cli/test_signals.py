@@ -8,12 +8,8 @@ import pytest
 
 from pflow.cli.signals import SIGNALS, raised_signals
 
-ALL = [(number, kind) for kind, number in SIGNALS.items()]
-
 
 class Signalled:
-    """Gets a signal while it is deleted."""
-
     def __init__(self, number):
         self.number = number
 
@@ -35,17 +31,12 @@ def as_in_the_foreground():
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize(("number", "kind"), ALL)
-def test_raised_at_once(number, kind):
-    with pytest.raises(kind), raised_signals():
-        signal.raise_signal(number)
-
-
-@pytest.mark.parametrize(("number", "kind"), ALL)
-def test_raised_after_an_object_was_deleted(number, kind, capfd):
+@pytest.mark.parametrize(("kind", "number"), SIGNALS.items())
+def test_raised_at_once_also_while_an_object_is_deleted(kind, number, capfd):
     begin = time.monotonic()
-    with pytest.raises(kind), raised_signals():
-        delete_and_wait(number)
+    for work in (signal.raise_signal, delete_and_wait):
+        with pytest.raises(kind), raised_signals():
+            work(number)
     assert time.monotonic() - begin < 5
     assert not capfd.readouterr().err
 

@@ -1,5 +1,3 @@
-"""The figures of an evaluation, and the kinds of figures."""
-
 import dataclasses
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The report is a self-contained page with all numbers."""
-
 import dataclasses
 from html.parser import HTMLParser
 
