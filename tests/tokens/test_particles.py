@@ -52,17 +52,9 @@ def test_event_numbers_and_flags_are_kept_else_events_are_counted_and_unflagged(
     assert not {"scores", "covariance"} & set(result.particles.fields)
 
 
-def probabilities(tokeniser, **by_code):
-    """One particle's probability of each code of the vocabulary, [1, V]."""
-    values = np.zeros((1, len(tokeniser.pdg)))
-    for code, value in by_code.items():
-        values[0, tokeniser.pdg.codes.index(int(code[1:]))] = value
-    return values
-
-
 def test_scores_are_probabilities_of_the_code_given_and_of_each_class(tokeniser):
-    # The vocabulary holds 22, 211 and 321; the last two are charged hadrons.
-    given = probabilities(tokeniser, p22=0.1, p211=0.7, p321=0.2)
+    assert tokeniser.pdg.codes == (22, 211, 321)  # the last two are charged hadrons
+    given = [[0.1, 0.7, 0.2]]
     particles = one(tokeniser, code=321, pdg_probability=given).particles
     assert str(particles.scores.type) == "1 * var * 5 * float32"
     assert particles.scores[0, 0].to_list() == pytest.approx([0.9, 0.0, 0.1, 0.0, 0.0])
@@ -136,25 +128,17 @@ def test_code_and_charge_are_made_consistent(as_given, code, predicted, pdg, cha
     assert [columns[name].tolist() for name in ("pdg", "charge")] == [[pdg], [charge]]
 
 
-PHOTON = CLASSES.index("photon")
 DOUBLED = Curve((np.log(0.1),), (np.log(2.0),))
 
 
 def test_a_factor_is_linear_in_the_logarithms_and_constant_beyond():
+    """Of one quantity of one class."""
     curve = Curve((np.log(0.01), np.log(0.1)), (np.log(1.0), np.log(4.0)))
-    sigma = np.array([0.001, 0.01, np.sqrt(0.001), 0.1, 1.0, 0.0])
-    calibration = Calibration(energy={"photon": curve, "muon": DOUBLED})
-    calibrated, _ = calibration.apply(sigma, sigma, np.full(len(sigma), PHOTON))
-    np.testing.assert_allclose(calibrated, [0.001, 0.01, 2.0 * np.sqrt(0.001), 0.4, 4.0, 0.0])
-
-
-def test_each_class_and_quantity_has_its_own_curve():
-    calibration = Calibration(energy={"photon": DOUBLED})
-    sigma, classes = np.array([0.1, 0.1]), np.array([PHOTON, PHOTON + 1])
-    energy, direction = calibration.apply(sigma, sigma, classes)
-    np.testing.assert_allclose(energy, [0.2, 0.1])
-    np.testing.assert_allclose(direction, sigma)
-    np.testing.assert_allclose(sigma, 0.1)
+    given = [0.001, 0.01, np.sqrt(0.001), 0.1, 1.0, 0.0]
+    sigma, photons = np.array(given), np.full(len(given), CLASSES.index("photon"))
+    energy, direction = Calibration(energy={"photon": curve, "muon": DOUBLED}).apply(sigma, sigma, photons)
+    np.testing.assert_allclose(energy, [0.001, 0.01, 2.0 * np.sqrt(0.001), 0.4, 4.0, 0.0])
+    np.testing.assert_allclose(direction, given)
 
 
 def test_charged_particles_without_a_track_have_curves_of_their_own():
