@@ -9,35 +9,25 @@ def known(source: str, **values: str) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "region"),
-    [
-        ("ECALBarrel", "ecal", "barrel"),  # CLD, CLIC
-        ("ECalEndcapCollection", "ecal", "endcap"),
-        ("ECalPlugCollection", "ecal", "other"),
-        ("HCALOther", "hcal", "other"),
-        ("HCalRingCollection", "hcal", "other"),
-        ("MUON", "muon", ""),
-        ("YokeBarrelCollection", "muon", "barrel"),
-        ("LumiCalCollection", "lumi", ""),
-        ("EcalBarrelCollectionRec", "ecal", "barrel"),  # ILD
-        ("EcalEndcapRingCollectionRec", "ecal", "other"),
-        ("HcalEndcapsCollectionRec", "hcal", "endcap"),
-        ("LHCAL", "lumi", ""),
-        ("BCAL", "lumi", ""),
-        ("EM_BARREL", "ecal", "barrel"),  # SiD
-        ("HAD_ENDCAP", "hcal", "endcap"),
-        ("ECalBarrelModuleThetaMergedPositioned", "ecal", "barrel"),  # ALLEGRO
-        ("MuonTaggerBarrelPhiThetaPositioned", "muon", "barrel"),
-        ("EcalBarrelScFiRecHits", "ecal", "barrel"),  # ePIC
-        ("LFHCALRecHits", "hcal", ""),
-        ("HcalFarForwardZDCRecHits", "lumi", "endcap"),
-        ("B0ECalRecHits", "lumi", ""),
-        ("EcalLumiSpecRecHits", "lumi", ""),
-        ("SomeHits", "", ""),
+    ("kind", "region", "names"),
+    [  # of CLD and CLIC, ILD, SiD, ALLEGRO and ePIC
+        ("ecal", "barrel", "ECALBarrel EcalBarrelCollectionRec EM_BARREL ECalBarrelModuleThetaMergedPositioned"),
+        ("ecal", "barrel", "EcalBarrelScFiRecHits"),
+        ("ecal", "endcap", "ECalEndcapCollection"),
+        ("ecal", "other", "ECalPlugCollection EcalEndcapRingCollectionRec"),
+        ("hcal", "endcap", "HcalEndcapsCollectionRec HAD_ENDCAP"),
+        ("hcal", "other", "HCALOther HCalRingCollection"),
+        ("hcal", "", "LFHCALRecHits"),
+        ("muon", "barrel", "YokeBarrelCollection MuonTaggerBarrelPhiThetaPositioned"),
+        ("muon", "", "MUON"),
+        ("lumi", "", "LumiCalCollection LHCAL BCAL B0ECalRecHits EcalLumiSpecRecHits"),
+        ("lumi", "endcap", "HcalFarForwardZDCRecHits"),
+        ("", "", "SomeHits"),
     ],
 )
-def test_names_of_collections(name, kind, region):
-    assert by_name(name) == known("name", kind=kind, region=region)
+def test_names_of_collections(kind, region, names):
+    for name in names.split():
+        assert by_name(name) == known("name", kind=kind, region=region), name
 
 
 @pytest.mark.parametrize(
@@ -63,24 +53,15 @@ def sample(name: str, position: np.ndarray, *, simulated: bool = False, codes: t
     n = len(position)
     cell = np.zeros(n, CELL)
     cell["id"] = np.arange(n)
-    return HitSample(
-        name=name,
-        simulated=simulated,
-        cell=cell,
-        position=position,
-        energy=np.ones(n),
-        time=np.zeros(n),
-        layer=None,
-        codes=codes,
-    )
+    hits = {"cell": cell, "position": position, "energy": np.ones(n), "time": np.zeros(n), "layer": None}
+    return HitSample(name=name, simulated=simulated, codes=codes, **hits)
 
 
-def endcap(
-    front: float, inner: float, outer: float, *, spacing: float = 5.0, n: int = 400, seed: int = 0
-) -> np.ndarray:
+def endcap(front: float, inner: float, outer: float, *, seed: int = 0) -> np.ndarray:
+    """400 hits in 20 layers, all lengths in mm."""
     rng = np.random.default_rng(seed)
-    phi, radius = rng.uniform(-np.pi, np.pi, n), rng.uniform(inner, outer, n)
-    z = (front + spacing * rng.integers(0, 20, n)) * rng.choice([-1, 1], n)
+    phi, radius = rng.uniform(-np.pi, np.pi, 400), rng.uniform(inner, outer, 400)
+    z = (front + 5.0 * rng.integers(0, 20, 400)) * rng.choice([-1, 1], 400)
     return np.stack([radius * np.cos(phi), radius * np.sin(phi), z], axis=1)
 
 
@@ -96,18 +77,13 @@ def test_a_linked_partner_tells_the_place():
 
 
 def test_endcaps_follow_each_other_and_a_ring_surrounds_the_first():
-    hits = [
-        sample("A", endcap(2000, 300, 1500)),
-        sample("Wreath", endcap(2060, 1520, 2500, seed=1)),
-        sample("B", endcap(2200, 300, 2500, seed=2)),
-        sample("C", endcap(3800, 300, 4000, seed=3)),
-        sample("Small", endcap(1100, 40, 120, seed=4)),
-    ]
-    places = {name: (place["kind"][0], place["region"][0]) for name, place in place_samples(hits, {}).items()}
-    assert places == {
-        "A": ("ecal", "endcap"),
-        "Wreath": ("hcal", "other"),
-        "B": ("hcal", "endcap"),
-        "C": ("muon", "endcap"),
-        "Small": ("lumi", "endcap"),
+    expected = {
+        "ecal endcap": (2000, 300, 1500),
+        "hcal other": (2060, 1520, 2500),
+        "hcal endcap": (2200, 300, 2500),
+        "muon endcap": (3800, 300, 4000),
+        "lumi endcap": (1100, 40, 120),
     }
+    hits = [sample(str(n), endcap(*extent, seed=n)) for n, extent in enumerate(expected.values())]
+    places = place_samples(hits, {}).values()
+    assert [f"{place['kind'][0]} {place['region'][0]}" for place in places] == list(expected)

@@ -17,8 +17,10 @@ from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_links, make_particles
 from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, collection_id, edm4hep_types
 from pflow.io.edm4hep.frames import Filled, FrameWriter
-from pflow.io.edm4hep.podio import open_podio
+from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader
+from pflow.io.edm4hep.writer import Edm4hepRecoWriter
+from pflow.io.open import open_events
 from pflow.physics.detector import Detector
 
 EDM4HEP = edm4hep_types()
@@ -55,7 +57,7 @@ TYPES = {
 
 
 @pytest.fixture
-def read(write: Callable[..., Any], toy: Detector) -> Callable[..., Events]:
+def read(podio: Callable[..., PodioFile], toy: Detector) -> Callable[..., Events]:
     """Write content in a layout and read entries `start` to `stop` of it back."""
 
     def read_content(
@@ -66,14 +68,9 @@ def read(write: Callable[..., Any], toy: Detector) -> Callable[..., Events]:
         stop: int = 2,
         truth: bool = True,
         detector: Detector = toy,
-        sim: bool | None = None,
         **options: Any,
     ) -> Events:
-        reader = Edm4hepReader(open_podio(write(content, layout, **options)), detector=detector, sim=sim)
-        try:
-            return reader.read(start, stop, truth=truth)
-        finally:
-            reader.close()
+        return Edm4hepReader(podio(content, layout, **options), detector=detector).read(start, stop, truth=truth)
 
     return read_content
 
@@ -82,28 +79,17 @@ def read(write: Callable[..., Any], toy: Detector) -> Callable[..., Events]:
 def write_podio(tmp_path: Path) -> Callable[..., Path]:
     """Writes content (`tests/data/podio_content.yaml`) as podio does, with types and an encoding of cell ids."""
 
-    def write(
-        content: dict[str, Any],
-        name: str = "podio.root",
-        *,
-        leave_out: tuple[str, ...] = (),
-        dropped: tuple[str, ...] = (),  # of the tree and not of the metadata
-    ) -> Path:
+    def write(content: dict[str, Any], *, dropped: tuple[str, ...] = ()) -> Path:
+        """`dropped`: collections of the metadata that are not in the tree."""
         columns: dict[str, dict[str, Any]] = {}
         counts: dict[str, Any] = {}
         for key, values in content.items():
             field, _, member = key.partition(".")
             columns.setdefault(field, {})[member] = np.array([value for event in values for value in event])
             counts[field] = np.array([len(event) for event in values])
-        types = {name: entry for name, entry in TYPES.items() if name not in leave_out}
-        fields = {
-            field: Filled(counts=counts[field], columns=inner)
-            for field, inner in columns.items()
-            if not any(name in field for name in leave_out)
-        }
-        path = tmp_path / name
-        model = DataModel(DEFINITION)
-        collections = [(model, CollectionInfo(name=name, data_type=kind, id=id)) for name, (kind, id) in types.items()]
+        fields = {field: Filled(counts=counts[field], columns=inner) for field, inner in columns.items()}
+        path, model = tmp_path / "podio.root", DataModel(DEFINITION)
+        collections = [(model, CollectionInfo(name=name, data_type=kind, id=id)) for name, (kind, id) in TYPES.items()]
         with uproot.recreate(path) as file:
             definitions = {"edm4hep": (json.dumps(DEFINITION), (1, 2, 3))}
             writer = FrameWriter(file, collections=collections, definitions=definitions)
@@ -150,29 +136,15 @@ def rewrite(tmp_path: Path) -> Callable[..., Path]:
 
 def shares_of_truth(events: Events) -> Reconstruction:
     """Particles made of the links to the true ones, with numbers that differ from each other elsewhere."""
-    assert events.truth is not None
-    assert events.hit_links is not None
-    truth = events.truth
-    counts = jagged.count(truth)
-    n = int(counts.sum())
-
-    def column(values: Any) -> ak.Array:
-        return ak.unflatten(np.asarray(values), counts)
-
-    rng = np.random.default_rng(5)
+    truth, counts = events.truth, jagged.count(events.truth)
+    n, rng = int(counts.sum()), np.random.default_rng(5)
+    numbers = {"score": rng.uniform(size=n), "existence": rng.uniform(size=n), "scores": rng.uniform(size=(n, 5))}
+    numbers["covariance"] = rng.normal(size=(n, 10))
     return Reconstruction(
         particles=make_particles(
-            pdg=truth.pdg,
-            charge=truth.charge,
-            energy=truth.energy,
-            px=truth.momentum.px,
-            py=truth.momentum.py,
-            pz=truth.momentum.pz,
-            mass=truth.mass,
-            score=column(rng.uniform(size=n)),
-            existence=column(rng.uniform(size=n)),
-            scores=column(rng.uniform(size=(n, 5))),
-            covariance=column(rng.normal(size=(n, 10))),
+            **{name: getattr(truth, name) for name in ("pdg", "charge", "energy", "mass")},
+            **{axis: truth.momentum[axis] for axis in ("px", "py", "pz")},
+            **{name: ak.unflatten(values, counts) for name, values in numbers.items()},
         ),
         event=events.event,
         flags=(events.flags | 2 * np.arange(len(events), dtype=np.uint32)).astype(np.uint32),
@@ -186,6 +158,23 @@ def _links(links: ak.Array) -> ak.Array:
     order = ak.argsort(links.particle, axis=1, stable=True)
     links = links[order]
     return make_links(source=links.source, particle=links.particle, weight=0.75 * links.weight, normalise=False)
+
+
+@pytest.fixture
+def reconstruct(toy: Detector, tmp_path: Path) -> Callable[..., tuple[Path, Reconstruction, Events]]:
+    """Writes perfect particles of a file in chunks, with the writer's options; also gives them and the events."""
+
+    def run(path, *, detector=toy, stop=None, chunk=1, change=lambda made: made, **options):
+        out = tmp_path / "out.root"
+        with open_events(path, detector=detector) as file:
+            events = file.read(0, stop)
+            made = change(shares_of_truth(events))
+            with Edm4hepRecoWriter(out, file, provenance={"who": "me"}, **options) as writer:
+                for start in range(0, len(events), chunk):
+                    writer.extend(made[start : start + chunk])
+        return out, made, events
+
+    return run
 
 
 @pytest.fixture(scope="session")

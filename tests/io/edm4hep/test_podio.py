@@ -29,53 +29,40 @@ def test_what_is_not_an_encoding_is_refused():
             bit_field(encoding, "layer")
 
 
-def test_the_layer_is_read_from_among_other_fields():
-    layers = np.array([0, 39, 511], dtype=np.uint64)
-    cells = (layers << np.uint64(19)) | np.uint64(0xFFFF_FFFF_F007_FFFF)
-    np.testing.assert_array_equal(layer_from_cell_id(cells, CLD), [0, 39, 511])
+@pytest.mark.parametrize(
+    ("encoding", "cells", "layers"),
+    [
+        (CLD, [layer << 19 | 0xFFFF_FFFF_F007_FFFF for layer in (0, 39, 511)], [0, 39, 511]),
+        ("layer:0:-4", [0b1111, 0b1000, 0b0111], [-1, -8, 7]),
+        ("system:8,x:8", [5], [-1]),
+    ],
+    ids=["among other fields", "signed", "unknown"],
+)
+def test_the_layer_is_read_from_the_cell_id(encoding, cells, layers):
+    assert layer_from_cell_id(np.array(cells, dtype=np.uint64), encoding).tolist() == layers
 
 
-def test_a_signed_layer_may_be_negative():
-    cells = np.array([0b1111, 0b1000, 0b0111], dtype=np.uint64)
-    np.testing.assert_array_equal(layer_from_cell_id(cells, "layer:0:-4"), [-1, -8, 7])
-
-
-def test_without_a_layer_it_is_unknown():
-    np.testing.assert_array_equal(layer_from_cell_id(np.array([5], dtype=np.uint64), "system:8,x:8"), [-1])
-
-
-IDS = {11: "A1", 4_000_000_000: "A2", 13: "B", 14: "Tracks", 15: "MCParticles", 16: "Other"}
-IDS |= {21: "SimAContributions", 22: "SimBContributions"}
+@pytest.fixture
+def names(ids):
+    """Of collections by their ids."""
+    return {number: name for name, number in ids.items()}
 
 
 @pytest.mark.parametrize("layout", ["new", "rec", "old", "rntuple"])
-def test_collection_ids_are_found_in_every_layout(write, content, layout):
-    file = open_podio(write(content, layout))
-    assert file.ids == IDS
-    file.close()
+def test_collection_ids_are_found_in_every_layout(podio, content, layout, names):
+    assert podio(content, layout).ids == names
 
 
-def test_without_a_table_ids_are_hashes_of_names(write, content):
-    hashes = {name: collection_id(name) for name in ("A1", "A2", "B", "Tracks", "MCParticles", "Other")}
-    hashed = {
-        key: [[hashes[IDS[number]] for number in event] for event in values] if key.endswith("collectionID") else values
-        for key, values in content.items()
-    }
-    file = open_podio(write(hashed, ids={}))
+def test_without_a_table_ids_are_hashes_of_names(podio, content):
+    file = podio(content, ids={})
     assert not file.ids_stored
-    assert file.names(np.array([hashes["A2"], hashes["Other"]])) == ["A2"]
-    file.close()
-
-
-def test_without_a_table_other_ids_are_refused(write, content):
-    file = open_podio(write(content, ids={}))
+    assert file.names(np.array([collection_id("A2"), collection_id("Other")])) == ["A2"]
     with pytest.raises(InputError, match="no table of collection ids"):
         file.names(np.array([11, 13]))
-    file.close()
 
 
 @pytest.mark.parametrize(
-    ("ids", "index", "event", "joined", "known"),
+    ("numbers", "index", "event", "joined", "known"),
     [
         ([11, 4_000_000_000, 4_000_000_000], [1, 2, 0], [0, 0, 1], [1, 4, 0], [True] * 3),
         ([4_000_000_000 - 2**32], [2], [0], [4], [True]),
@@ -84,11 +71,9 @@ def test_without_a_table_other_ids_are_refused(write, content):
     ],
     ids=["from where its collection begins", "signed id", "another collection", "outside its collection and the event"],
 )
-def test_references(write, content, ids, index, event, joined, known):
+def test_references(podio, content, numbers, index, event, joined, known):
     """In event 0 to A1 with 2 objects and A2 with 3, and in event 1 with 0 and 1."""
-    file = open_podio(write(content))
-    resolved = Joined(["A1", "A2"], [[2, 0], [3, 1]]).resolve(file, *map(np.array, (ids, index, event)))
-    file.close()
+    resolved = Joined(["A1", "A2"], [[2, 0], [3, 1]]).resolve(podio(content), *map(np.array, (numbers, index, event)))
     assert [values.tolist() for values in resolved] == [joined, known]
 
 
@@ -106,7 +91,7 @@ def test_ranges(begin, end, sizes, owners, members):
     assert [values.tolist() for values in expanded] == [owners, members]
 
 
-def test_metadata_without_entries_are_empty(write, content, monkeypatch):
+def test_metadata_without_entries_are_empty(write, content, monkeypatch, names):
     """As in public files of FCC: uproot reads the events, and gives no entries of parameters that are maps."""
     path = write(content)
     with uproot.update(path) as file:
@@ -115,5 +100,4 @@ def test_metadata_without_entries_are_empty(write, content, monkeypatch):
     monkeypatch.setattr(uproot.TTree, "num_entries", property(lambda self: num_entries(self) or 1))
     file = open_podio(path)
     assert (file.encodings, file.parameters) == ({}, {})
-    assert file.ids == IDS
-    file.close()
+    assert file.ids == names

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from pflow.event.particles import concatenate
-from pflow.io.edm4hep.writer import Edm4hepRecoWriter
-from pflow.io.open import open_events
 from pflow.io.particles_root import read_reco
 
 if importlib.util.find_spec("ROOT") is None:
@@ -19,10 +17,9 @@ if importlib.util.find_spec("ROOT") is None:
 pytestmark = pytest.mark.slow
 
 
-def test_hadd_merges_outputs(cld_rntuple_path, perfect, tmp_path, same_reco):
-    out, both = tmp_path / "out.root", tmp_path / "both.root"
-    with open_events(cld_rntuple_path) as file, Edm4hepRecoWriter(out, file, provenance={}, mc_links=True) as writer:
-        writer.extend(perfect(file.read()))
+def test_hadd_merges_outputs(cld_rntuple_path, reconstruct, same_reco):
+    out, *_ = reconstruct(cld_rntuple_path, detector=None, chunk=5, mc_links=True)
+    both = out.with_name("both.root")
     root = Path(importlib.util.find_spec("ROOT").origin).parent
     subprocess.run([root / "bin" / "hadd", both, out, out], capture_output=True, check=True)
     single = read_reco(out)

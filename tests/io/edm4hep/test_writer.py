@@ -1,8 +1,6 @@
 """Reconstructions written as EDM4hep: collections, references, and that reading returns the same particles."""
 
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import awkward as ak
@@ -11,7 +9,6 @@ import pytest
 import uproot
 
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.io.edm4hep.data_model import collection_id
 from pflow.io.edm4hep.podio import open_podio
@@ -27,26 +24,6 @@ A2 = 4_000_000_000
 @pytest.fixture
 def source(write_podio, content):
     return write_podio(content)
-
-
-@pytest.fixture
-def reconstruct(toy, perfect, tmp_path) -> Callable[..., tuple[Path, Reconstruction, Events]]:
-    """Writes perfect particles of a file in chunks, with the writer's options."""
-
-    def run(
-        path: Path, *, detector: Any = toy, stop: int | None = None, chunk: int = 1, change: Any = None, **options: Any
-    ) -> tuple[Path, Any, Any]:
-        out = tmp_path / "out.root"
-        with open_events(path, detector=detector) as file:
-            events = file.read(0, stop)
-            made = perfect(events)
-            made = made if change is None else change(made)
-            with Edm4hepRecoWriter(out, file, provenance={"who": "me"}, **options) as writer:
-                for start in range(0, len(events), chunk):
-                    writer.extend(made[start : start + chunk])
-        return out, made, events
-
-    return run
 
 
 def objects(file: Any, name: str) -> list[Any]:
@@ -80,9 +57,7 @@ def test_a_collection_that_was_dropped_from_the_file_is_not_copied(write_podio, 
     with pytest.warns(UserWarning, match=r"podio\.root: Gone, Lost of its metadata is not or not whole in the file"):
         out, made, _ = reconstruct(path)
     assert same_reco(read_reco(out), made)
-    file = open_podio(out)
-    names = {info.name for info in file.infos()}
-    file.close()
+    names = {info.name for info in open_podio(out).infos()}
     assert {"A1", "Tracks", "PFlow"} <= names
     assert not names & {"Gone", "Lost"}
 
@@ -159,11 +134,9 @@ def test_links_to_monte_carlo_particles_have_shares_of_the_energy(source, recons
     assert {link["collectionID"] for link in objects(file, "_PFlowMCParticleLinks_to")[0]} == {15}
 
 
-def test_particles_without_hits_are_linked_by_their_tracks(write_podio, content, reconstruct):
-    def tracks_only(made: Reconstruction) -> Reconstruction:
-        return dataclasses.replace(made, hit_links=made.hit_links[:, :0])
-
-    file = uproot.open(reconstruct(write_podio(content), mc_links=True, change=tracks_only)[0])
+def test_particles_without_hits_are_linked_by_their_tracks(source, reconstruct):
+    tracks_only = {"change": lambda made: dataclasses.replace(made, hit_links=made.hit_links[:, :0])}
+    file = uproot.open(reconstruct(source, mc_links=True, **tracks_only)[0])
     assert objects(file, "PFlowMCParticleLinks") == [[{"weight": 1.0}], []]
     assert objects(file, "_PFlowMCParticleLinks_from")[0] == [{"index": 2, "collectionID": collection_id("PFlow")}]
 
@@ -235,7 +208,7 @@ def test_simulated_hits_are_digitised_and_linked(cld_sim_path, reconstruct, same
 def test_an_entry_that_cannot_be_decoded_is_empty_if_it_was_skipped(source, toy, perfect, tmp_path, monkeypatch):
     read = Edm4hepReader.read_with_origins
 
-    def damaged(self: Edm4hepReader, start: int, stop: int, *, truth: bool) -> Any:
+    def damaged(self, start, stop, *, truth):
         if stop > 1:
             raise InputError("damaged", file=self.path, entry=start)
         return read(self, start, stop, truth=truth)
@@ -244,19 +217,16 @@ def test_an_entry_that_cannot_be_decoded_is_empty_if_it_was_skipped(source, toy,
     out = tmp_path / "out.root"
     with open_events(source, detector=toy) as file:
         made = perfect(file.read().emptied(np.array([False, True])))
-        for flags in ([0, 0], [0, 1]):
-            made = dataclasses.replace(made, flags=np.array(flags, dtype=np.uint32))
-            with Edm4hepRecoWriter(out, file, provenance={}) as writer:
-                if flags[1]:
-                    writer.extend(made)
-                else:
-                    with pytest.raises(InputError, match="damaged"):
-                        writer.extend(made)
+        used, skipped = (dataclasses.replace(made, flags=np.array(flags, np.uint32)) for flags in ([0, 0], [0, 1]))
+        with pytest.raises(InputError, match="damaged"), Edm4hepRecoWriter(out, file, provenance={}) as writer:
+            writer.extend(used)
+        with Edm4hepRecoWriter(out, file, provenance={}) as writer:
+            writer.extend(skipped)
     read_back = read_reco(out)
     assert ak.num(read_back.particles).to_list() == [3, 0]
-    assert read_back.particles.to_list() == made.particles.to_list()
+    assert read_back.particles.to_list() == skipped.particles.to_list()
     assert read_back.flags.tolist() == [0, 1]
-    assert ak.num(read_back.hit_links).to_list() == ak.num(made.hit_links).to_list()
+    assert ak.num(read_back.hit_links).to_list() == ak.num(skipped.hit_links).to_list()
 
 
 def test_an_output_is_not_reconstructed_again_with_its_collections(source, reconstruct):
