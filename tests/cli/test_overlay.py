@@ -1,5 +1,3 @@
-"""`pflow overlay`: joined events hold what their parts hold."""
-
 import awkward as ak
 import numpy as np
 import pytest

@@ -1,5 +1,3 @@
-"""Disturbed events: the size of each disturbance, and that links follow."""
-
 import awkward as ak
 import numpy as np
 import pytest

@@ -1,4 +1,3 @@
-import dataclasses
 import pickle
 from typing import Any
 
@@ -32,8 +31,9 @@ def made(**changed: Any) -> Events:
         "reference": make_particles(pdg=INDEX + 21, charge=ONE * 0, energy=ONE * 5, **momentum),
         "path": "in.root",
         "entry": np.array([10, 11, 12]),
+        "detector": DETECTOR,
     }
-    return Events(detector=DETECTOR, **(parts | changed))
+    return Events(**(parts | changed))
 
 
 class TestRecords:
@@ -51,10 +51,6 @@ class TestRecords:
         assert made().reference.mass[0].to_list() == [4.0, 8.0]
         space_like = make_particles(pdg=INDEX, charge=ONE, energy=ONE, px=ONE * 2, py=ONE, pz=ONE)
         assert space_like.mass.to_list() == [[0.0, 0.0], [], [0.0]]
-
-    def test_incomplete_tracks_are_refused(self):
-        with pytest.raises(ValueError, match="tracks need px, py, pz and charge, or omega, phi and tan_lambda"):
-            make_tracks(b_field=2.0, px=ONE, py=ONE, omega=ONE, phi=ONE)
 
 
 class TestLinks:
@@ -86,10 +82,6 @@ class TestSelection:
             assert ak.num(part).to_list() == [2, 1], name
         assert len(made()[[]]) == 0
 
-    def test_an_index_beyond_the_last(self):
-        with pytest.raises(IndexError, match="event 3 of 3"):
-            made()[3]
-
     def test_emptied_events_have_no_objects_and_a_flag(self):
         events = made(flags=np.array([int(Flag.MAX_PARTICLES), 0, 0])).emptied(np.array([True, False, False]))
         for name, part in events.parts():
@@ -116,21 +108,22 @@ class TestConcatenate:
         joined = concatenate([made(), made(reference=None, path="other.root")])
         assert (joined.reference, joined.path) == (None, "")
 
-    def test_refusals(self):
-        with pytest.raises(ValueError, match="no events to concatenate"):
-            concatenate([])
-        with pytest.raises(ValueError, match="different detectors"):
-            concatenate([made(), dataclasses.replace(made(), detector=load_detector("cld"))])
 
-
-class TestConstruction:
-    def test_inconsistent_parts_are_refused(self):
-        with pytest.raises(ValueError, match="tracks has 2 events, hits have 3"):
-            made(tracks=made().tracks[:2])
-        with pytest.raises(ValueError, match=r"entry has shape \(2,\), expected \(3,\)"):
-            made(entry=np.zeros(2))
-        with pytest.raises(ValueError, match="links need the truth particles"):
-            made(truth=None)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: make_tracks(b_field=2.0, px=ONE, py=ONE, omega=ONE, phi=ONE), "need px, py, pz and charge, or omega"),
+        (lambda: made()[3], "event 3 of 3"),
+        (lambda: concatenate([]), "no events to concatenate"),
+        (lambda: concatenate([made(), made(detector=load_detector("cld"))]), "different detectors"),
+        (lambda: made(tracks=made().tracks[:2]), "tracks has 2 events, hits have 3"),
+        (lambda: made(entry=np.zeros(2)), r"entry has shape \(2,\), expected \(3,\)"),
+        (lambda: made(truth=None), "links need the truth particles"),
+    ],
+)
+def test_inconsistent_parts_and_what_is_not_there_are_refused(make, message):
+    with pytest.raises((ValueError, IndexError), match=message):
+        make()
 
 
 BAD = ak.Array([[1.0, np.nan], [], [3.0]])
@@ -156,14 +149,8 @@ class TestValidate:
         [
             (hits_of(energy=BAD), "hits.energy", "number, found nan at index 1"),
             (hits_of(energy=-ONE), "hits.energy", "at least 0 GeV, found -1.0"),
-            (hits_of(z=BAD), "hits.position.z", "expected a finite number"),
-            (
-                hits_of(subdetector=INDEX + 3),
-                "hits.subdetector",
-                r"expected 0 to 3, a calorimeter of the detector, found 4 at index 1",
-            ),
+            (hits_of(subdetector=INDEX + 3), "hits.subdetector", "0 to 3, a calorimeter .*, found 4 at index 1"),
             (make_tracks(b_field=1.0, charge=BAD, **MOMENTUM), "tracks.charge", "expected a finite number"),
-            (make_tracker_hits(x=ONE, y=BAD, z=ONE), "tracker_hits.position.y", "expected a finite number"),
             (truth_of(mass=BAD), "truth.rest_mass", "expected a finite number"),
             (truth_of(parent=INDEX * 2), "truth.parent", "-1 or the index of a particle, found 2 at index 1"),
             (make_particles(pdg=INDEX, charge=ONE, energy=-ONE, **MOMENTUM), "reference.energy", "at least 0 GeV"),

@@ -20,9 +20,11 @@ def real(sample_dir) -> Events:
     return read_events(sample_dir / "zqq_test_small.root")
 
 
-def one_event(*, energy, x, y, z, detector=ILD, **more) -> Events:
-    hits = make_hits(energy=[energy], x=[x], y=[y], z=[z], **{name: [value] for name, value in more.items()})
-    return Events(detector=detector, path="made/by/hand.root", entry=[5], hits=hits)
+def one_event(*, detector=ILD, **columns) -> Events:
+    """Hits of 1 GeV at the ECAL, but for these columns: a number is of all of them."""
+    columns = {"energy": 1.0, "x": 1810.0, "y": 1.0, "z": 1.0, **columns}
+    hits = zip(columns, np.broadcast_arrays(*columns.values()), strict=True)
+    return Events(detector=detector, hits=make_hits(**{name: [values.tolist()] for name, values in hits}))
 
 
 def weighted(hits: ak.Array) -> np.ndarray:
@@ -33,7 +35,6 @@ def weighted(hits: ak.Array) -> np.ndarray:
 
 
 def rows(hits: ak.Array) -> np.ndarray:
-    """Flat hits as numbers, sorted."""
     flat = ak.flatten(hits, axis=1)
     columns = [flat.energy, *(flat.position[key] for key in "xyz"), flat.time, flat.subdetector, flat.layer]
     table = np.stack([ak.to_numpy(column).astype(np.float64) for column in columns], axis=1)
@@ -44,12 +45,8 @@ def test_two_cells_in_a_coarse_one_by_hand():
     # 20 mm in z: 101 and 113 mm share cell 5; phi differs by 3 mm, layers 3 and 5 are the second group of three.
     events = one_event(
         energy=[1.0, 3.0, 2.0],
-        x=[1810.0, 1820.0, 1810.0],
-        y=[3.0, 6.0, 3.0],
-        z=[101.0, 113.0, 121.0],
-        time=[7.0, 6.5, 6.0],
-        subdetector=[ECAL_BARREL] * 3,
-        layer=[3, 5, 3],
+        **{"x": [1810.0, 1820.0, 1810.0], "y": [3.0, 6.0, 3.0], "z": [101.0, 113.0, 121.0]},
+        **{"time": [7.0, 6.5, 6.0], "subdetector": ECAL_BARREL, "layer": [3, 5, 3]},
     )
     merged = merge_hits(events, COARSE)
     first, second = merged.hits[0]
@@ -96,9 +93,7 @@ def test_the_order_of_the_hits_does_not_change_the_cells(real):
 
 def test_subdetectors_layers_and_the_two_endcaps_stay_apart():
     events = one_event(
-        energy=[1.0] * 6,
-        x=[1900.0] * 6,
-        y=[1.0] * 6,
+        x=1900.0,
         z=[2420.0, -2420.0, 2420.0, 5.0, 5.0, 5.0],
         subdetector=[ECAL_ENDCAP, ECAL_ENDCAP, ECAL_ENDCAP, ECAL_BARREL, ECAL_BARREL, HCAL_BARREL],
         layer=[0, 0, 3, 0, 3, 0],
@@ -108,8 +103,8 @@ def test_subdetectors_layers_and_the_two_endcaps_stay_apart():
 
 def test_a_layer_that_is_not_known_is_told_from_the_depth():
     # Steps of 20 mm: 1821 and 1839 mm are the 92nd, 1841 mm the next; so are 2421, 2439 and 2441 mm.
-    barrel = one_event(energy=[1.0] * 3, x=[1821.0, 1839.0, 1841.0], y=[1.0] * 3, z=[1.0] * 3, subdetector=[0] * 3)
-    endcap = one_event(energy=[1.0] * 3, x=[900.0] * 3, y=[1.0] * 3, z=[-2421.0, -2439.0, -2441.0], subdetector=[1] * 3)
+    barrel = one_event(x=[1821.0, 1839.0, 1841.0], subdetector=ECAL_BARREL)
+    endcap = one_event(x=900.0, z=[-2421.0, -2439.0, -2441.0], subdetector=ECAL_ENDCAP)
     for events in (barrel, endcap):
         first, second, third = merge_hits(events, COARSE).cell_of[0]
         assert first == second
@@ -117,19 +112,12 @@ def test_a_layer_that_is_not_known_is_told_from_the_depth():
 
 
 def test_a_known_layer_is_not_summed_with_an_unknown_one():
-    events = one_event(energy=[1.0, 1.0], x=[1810.0] * 2, y=[1.0] * 2, z=[1.0] * 2, subdetector=[0, 0], layer=[0, -1])
-    assert len(merge_hits(events, COARSE).hits[0]) == 2
+    assert len(merge_hits(one_event(layer=[0, -1]), COARSE).hits[0]) == 2
 
 
 def test_phi_has_no_seam():
-    angle = np.pi - 1e-4
-    events = one_event(
-        energy=[1.0, 1.0],
-        x=[1810 * np.cos(angle)] * 2,
-        y=[1810 * np.sin(angle), -1810 * np.sin(angle)],
-        z=[1.0, 1.0],
-        layer=[0, 0],
-    )
+    x, y = 1810 * np.cos(np.pi - 1e-4), 1810 * np.sin(np.pi - 1e-4)
+    events = one_event(x=x, y=[y, -y], layer=0)
     # An odd number of cells has one across phi = pi: 2 pi 1805 mm / 11341 mm is 1, a single cell around the axis.
     around = Merge(ecal_mm=2 * np.pi * 1805.0, hcal_mm=60.0)
     assert len(merge_hits(events, around).hits[0]) == 1
@@ -138,14 +126,12 @@ def test_phi_has_no_seam():
 def test_other_kinds_are_left_as_they_are():
     cld = load_detector("cld")
     muon = [calorimeter.kind for calorimeter in cld.calorimeters].index("muon")
-    events = one_event(
-        detector=cld, energy=[1.0, 2.0], x=[4500.0] * 2, y=[0.0] * 2, z=[0.0] * 2, subdetector=[muon] * 2
-    )
+    events = one_event(detector=cld, energy=[1.0, 2.0], x=4500.0, subdetector=muon)
     assert merge_hits(events, Merge(ecal_mm=1e4, hcal_mm=1e4)).hits.energy.tolist() == [[1.0, 2.0]]
 
 
 def test_hits_without_energy_have_their_mean_position_and_times_may_be_unknown():
-    events = one_event(energy=[0.0, 0.0], x=[1810.0, 1812.0], y=[1.0, 1.0], z=[2.0, 4.0], time=[np.nan, 8.0])
+    events = one_event(energy=0.0, x=[1810.0, 1812.0], z=[2.0, 4.0], time=[np.nan, 8.0])
     (hit,) = merge_hits(events, Merge(ecal_mm=20.0, hcal_mm=60.0)).hits[0]
     assert (hit.energy, hit.position.x, hit.position.z, hit.time) == (0.0, 1811.0, 3.0, 8.0)
 
@@ -161,7 +147,7 @@ def test_far_numbers_of_cells_do_not_overflow():
     """Cells of a nanometre: three numbers of 42 bits in all, and more hits than their key would have room for."""
     rng = np.random.default_rng(2)
     position = rng.uniform(-2e3, 2e3, (3, 200))
-    events = one_event(energy=[1.0] * 200, **dict(zip("xyz", position.tolist(), strict=True)), subdetector=[1] * 200)
+    events = one_event(**dict(zip("xyz", position, strict=True)), subdetector=ECAL_ENDCAP)
     twice = dataclasses.replace(events, hits=ak.concatenate([events.hits, events.hits], axis=1))
     merged = merge_hits(twice, Merge(ecal_mm=1e-6, hcal_mm=1e-6))
     assert merged.hits.energy.tolist() == [[2.0] * 200]

@@ -160,7 +160,6 @@ def test_the_same_seed_gives_the_same_detectors_and_joined_events_share_one(even
         ("sides", ()),
         ("coarser", (0,)),
         ("ecal_threshold", -1.0),
-        ("shorter_hcal", 2.0),
     ],
 )
 def test_impossible_options_are_named(option, value):

@@ -32,17 +32,11 @@ def test_scales_of_few_objects_are_unknown(events):
 
 def test_opening_and_number_of_hits():
     """Two hits of equal energy 60 degrees apart, then one hit alone, then two back to back."""
-    hits = [
-        [(1.0, 2000.0, 0.0), (1.0, 1000.0, 1000.0 * np.sqrt(3))],
-        [(5.0, 0.0, 2000.0)],
-        [(1.0, 2000.0, 0.0), (1.0, -2000.0, 0.0)],
-    ]
-    energy, x, y = ([[hit[i] for hit in event] for event in hits] for i in range(3))
-    columns = {"energy": energy, "x": x, "y": y, "z": [[0.0] * len(event) for event in hits]}
-    events = Events(
-        detector=load_detector("ild_g4"), hits=make_hits(**{name: ak.Array(values) for name, values in columns.items()})
-    )
-    scales = SampleScales.of(events)
+    energy = ak.Array([[1.0, 1.0], [5.0], [1.0, 1.0]])
+    x = [[2000.0, 1000.0], [0.0], [2000.0, -2000.0]]
+    y = [[0.0, 1000.0 * np.sqrt(3)], [2000.0], [0.0, 0.0]]
+    hits = make_hits(energy=energy, x=x, y=y, z=0 * energy)
+    scales = SampleScales.of(Events(detector=load_detector("ild_g4"), hits=hits))
     assert (scales.max_hits, scales.opening) == (2, pytest.approx(np.pi / 6, rel=1e-6))
 
 

@@ -14,17 +14,17 @@ DIJET = [(22, 20.0, 90, -1), (22, 20.0, 90, 1), (22, 25.0, 90, 179), (22, 15.0, 
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_pairs_become_jets(make_table, algorithm):
+def test_pairs_become_jets_without_a_banner_of_fastjet(make_table, algorithm, capfd):
     jets = find_jets(make_table([DIJET]), **ALGORITHMS[algorithm][1])
     assert jets.counts.tolist() == [2]
     assert sorted(jets.energy.tolist()) == pytest.approx([40, 40])
+    assert capfd.readouterr().out == ""
 
 
-def test_radius_decides(make_table):
-    # 0.55 rad apart
-    pair = [(22, 20.0, 90, 0), (22, 20.0, 90, math.degrees(0.55))]
-    assert find_jets(make_table([pair]), radius=0.4).counts.tolist() == [2]
-    assert find_jets(make_table([pair]), radius=0.7).counts.tolist() == [1]
+@pytest.mark.parametrize(("radius", "n_jets"), [(0.4, 2), (0.7, 1)])
+def test_radius_decides(make_table, radius, n_jets):
+    pair = make_table([[(22, 20.0, 90, 0), (22, 20.0, 90, math.degrees(0.55))]])
+    assert find_jets(pair, radius=radius).counts.tolist() == [n_jets]
 
 
 @pytest.mark.parametrize("n_jets", [1, 2, 3, 4])
@@ -62,22 +62,13 @@ def test_response(make_table):
         assert result["n_true"] == 2
 
 
-def test_jet_more_than_a_tenth_of_a_radian_away_does_not_match(make_table):
+def test_jets_match_within_a_tenth_of_a_radian_and_soft_true_ones_are_not_counted(make_table):
     metrics = JetMetrics()
-    metrics.update(make_table([[(22, 20.0, 90, 0)]]), make_table([[(22, 20.0, 90, math.degrees(0.11))]]))
-    metrics.update(make_table([[(22, 20.0, 90, 0)]]), make_table([[(22, 20.0, 90, math.degrees(0.09))]]))
-    assert metrics.result()["genkt_r04"]["efficiency"].value == 0.5
-
-
-def test_soft_true_jets_are_not_counted(make_table):
-    metrics = JetMetrics()
-    metrics.update(make_table([[(22, 9.9, 90, 0), (22, 10.1, 90, 90)]]), make_table([[]]))
-    assert metrics.result()["genkt_r04"]["n_true"] == 1
-
-
-def test_fastjet_prints_no_banner(make_table, capfd):
-    find_jets(make_table([DIJET]), radius=0.4)
-    assert capfd.readouterr().out == ""
+    true = make_table([[(22, 20.0, 90, 0), (22, 9.9, 90, 90)]])
+    for angle in (0.11, 0.09):
+        metrics.update(true, make_table([[(22, 20.0, 90, math.degrees(angle))]]))
+    result = metrics.result()["genkt_r04"]
+    assert (result["n_true"], result["efficiency"].value) == (2, 0.5)
 
 
 def test_without_the_package_metrics_have_no_jets(make_table, monkeypatch):
