@@ -31,26 +31,17 @@ def jagged(*events: list[float], dtype: Any = np.float32) -> ak.Array:
     return ak.values_astype(ak.Array([*events, [0.0]])[:-1], dtype)
 
 
-def ntuple(path: Path, branches: Mapping[str, Any], tree: str = "events") -> Path:
+def ntuple(path: Path, branches: Mapping[str, Any]) -> Path:
     """A TTree with one branch for each array, [event] or [event, object]."""
     with uproot.recreate(path) as file:
-        types = {
-            name: values.type.content if isinstance(values, ak.Array) else np.asarray(values).dtype
-            for name, values in branches.items()
-        }
-        file.mktree(tree, types).extend(dict(branches))
+        file.mktree("events", dict(branches))
     return path
 
 
 def hits(**more: Any) -> dict[str, Any]:
     """Two events with two and no hits, and whatever else."""
-    base = {
-        "hit_E": jagged([1000.0, 250.0], []),
-        "hit_x": jagged([180.0, 181.0], []),
-        "hit_y": jagged([1.0, 2.0], []),
-        "hit_z": jagged([-3.0, 4.0], []),
-    }
-    return base | more
+    values = {"E": [1000.0, 250.0], "x": [180.0, 181.0], "y": [1.0, 2.0], "z": [-3.0, 4.0]}
+    return {f"hit_{name}": jagged(two, []) for name, two in values.items()} | more
 
 
 def layout(folder: Path, **content: Any) -> Path:
@@ -76,7 +67,7 @@ def opened(tmp_path: Path) -> Callable[..., FlatReader]:
 
 
 class TestTheSmallSamples:
-    @pytest.mark.parametrize("sample", ["zqq_test", "gamma1_train", "cld_multi_test"])
+    @pytest.mark.parametrize("sample", ["zqq_test", "cld_multi_test"])
     def test_events_hold_the_values_of_the_branches(self, sample_dir, sample):
         path = sample_dir / f"{sample}_small.root"
         events = read_events(path, entry_start=3, entry_stop=6)
@@ -157,16 +148,12 @@ class TestSomebodyElsesNtuple:
         np.testing.assert_allclose(events.truth.mass[0], [0.0, 0.51099895e-3], rtol=1e-6)
 
     def test_the_rntuple_is_the_same(self, tmp_path):
-        columns = {"energy": [[1.5, 2.0], []], "x": [[1.0, 2.0], []], "y": [[3.0, 4.0], []], "z": [[5.0, 6.0], []]}
-        records = ak.zip({name: jagged(*values) for name, values in columns.items()})
-        number = np.array([11, 12])
-        for kind in ("mktree", "mkrntuple"):
-            with uproot.recreate(tmp_path / f"{kind}.root") as file:
-                names = {} if kind == "mkrntuple" else {"field_name": lambda outer, inner: f"{outer}.{inner}"}
-                table = getattr(file, kind)(
-                    "events", {"event": number.dtype, "calo_hit": records.type.content}, **names
-                )
-                table.extend({"event": number, "calo_hit": records})
+        columns = {"energy": [1.5, 2.0], "x": [1.0, 2.0], "y": [3.0, 4.0], "z": [5.0, 6.0]}
+        table = {"event": np.array([11, 12]), "calo_hit": ak.zip({name: jagged(x, []) for name, x in columns.items()})}
+        with uproot.recreate(tmp_path / "mktree.root") as file:
+            file.mktree("events", table, field_name=lambda outer, inner: f"{outer}.{inner}")
+        with uproot.recreate(tmp_path / "mkrntuple.root") as file:
+            file.mkrntuple("events", table)
         ttree, rntuple = (flat(tmp_path / f"{kind}.root").read(0, 2) for kind in ("mktree", "mkrntuple"))
         assert ak.array_equal(ttree.hits, rntuple.hits, equal_nan=True)
         assert rntuple.event.tolist() == [11, 12]
@@ -191,11 +178,7 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("branches", "content", "message"),
         [
-            (
-                {"hit_z": jagged([1.0, 2.0], [3.0])},
-                {},
-                "entry 1, 'hit_z': expected 0 values, as many as 'hit_E' has, found 1",
-            ),
+            ({"hit_z": jagged([1.0, 2.0], [3.0])}, {}, r"entry 1, 'hit_z': expected 0 values, .* 'hit_E' has, found 1"),
             ({"hit_E": np.array([1.0, 2.0])}, {}, "'hit_E': expected one list of numbers an entry, found float64"),
             ({}, {"event": "hit_E"}, r"'hit_E': expected one number an entry, found var \* float32"),
         ],
@@ -264,80 +247,52 @@ def test_half_a_part_is_an_error_with_the_nearest_branches():
         load_layout("g4").available("tracks", keys, file="f.root")
 
 
-NAN = float("nan")
-
-
 TOLERANCE = {"weight": 1e-6, "phi": 3e-7}
 """Reading normalises shares; a track's phi may be stored or computed: arctan2 depends on the machine."""
 
 
 def read_all(path):
     reader = flat(path)
-    try:
-        return reader.read(0, reader.num_entries)
-    finally:
-        reader.close()
+    return reader.read(0, reader.num_entries)
+
+
+def three(first, last=()):
+    """Values of three events, the second without any."""
+    return ak.Array([first, [], list(last)])
 
 
 def by_hand():
     """Three events, the second empty, with every part and every oddity that an `Events` may have."""
-    numbers = ak.Array([[1.5, 2.25, 0.125], [], [8.0]])
-    two = ak.Array([[10.0, -20.0], [], []])
+    numbers, two = three([1.5, 2.25, 0.125], [8.0]), three([10.0, -20.0])
+    position = {axis: numbers * factor for axis, factor in zip("xyz", (2, -1, 3), strict=True)}
+    helix = {"omega": 1e-5, "phi": 0.1, "tan_lambda": 0.01, "d0": 1.0, "z0": 3.0, "calo_y": 1.0, "calo_z": 1.5}
+    particles = {axis: three([0.1 * i, 0.3], [i / 3]) for i, axis in enumerate(("px", "py", "pz"), 1)} | {
+        "pdg": three([22, -11], [211]),
+        "charge": three([0.0, 1.0], [1.0]),
+        "mass": three([0.0, 0.000510998950], [0.13957039]),
+    }
     return Events(
         detector=load_detector("cld"),
         hits=make_hits(
             energy=numbers,
-            x=numbers * 2,
-            y=-numbers,
-            z=numbers + 1,
-            time=ak.Array([[1.0, NAN, 3.0], [], [4.0]]),
-            subdetector=ak.Array([[5, 0, 3], [], [4]]),
-            layer=ak.Array([[-1, 3, 4], [], [0]]),
+            **position,
+            time=three([1.0, np.nan, 3.0], [4.0]),
+            subdetector=three([5, 0, 3], [4]),
+            layer=three([-1, 3, 4], [0]),
         ),
         tracks=make_tracks(
-            b_field=2.0,
-            omega=two * 1e-5,
-            phi=two * 0.1,
-            tan_lambda=two * 0.01,
-            d0=two,
-            z0=two * 3,
-            calo_x=ak.Array([[2150.0, NAN], [], []]),
-            calo_y=two,
-            calo_z=two,
+            b_field=2.0, calo_x=three([2150.0, np.nan]), **{name: two * factor for name, factor in helix.items()}
         ),
-        tracker_hits=make_tracker_hits(x=numbers, y=numbers, z=numbers, energy=numbers * 1e-4, layer=numbers > 2),
+        tracker_hits=make_tracker_hits(energy=numbers * 1e-4, layer=numbers > 2, **position),
         truth=make_truth(
-            pdg=ak.Array([[22, -11], [], [211]]),
-            mass=ak.Array([[0.0, 0.000510998950], [], [0.13957039]]),
-            px=ak.Array([[0.1, 0.3], [], [1.0 / 3]]),
-            py=ak.Array([[0.1, 0.3], [], [2.0]]),
-            pz=ak.Array([[0.1, 0.3], [], [2.0]]),
-            charge=ak.Array([[0.0, 1.0], [], [1.0]]),
-            vx=ak.Array([[0.0, 310.7], [], [NAN]]),
-            status=ak.Array([[1, 0], [], [1]]),
-            parent=ak.Array([[-1, 0], [], [-1]]),
+            **particles, vx=three([0.0, 310.7], [np.nan]), status=three([1, 0], [1]), parent=three([-1, 0], [-1])
         ),
         hit_links=make_links(
-            source=ak.Array([[0, 0, 2], [], [0]]),
-            particle=ak.Array([[1, 0, 1], [], [0]]),
-            weight=ak.Array([[1.0, 3.0, 0.5], [], [1.0]]),
+            source=three([0, 0, 2], [0]), particle=three([1, 0, 1], [0]), weight=three([1.0, 3.0, 0.5], [1.0])
         ),
-        track_links=make_links(
-            source=ak.Array([[0, 0, 1], [], []]),
-            particle=ak.Array([[0, 1, 0], [], []]),
-            weight=ak.Array([[1.0, 2.0, 1.0], [], []]),
-        ),
-        tracker_hit_links=make_links(source=ak.Array([[2], [], [0]]), particle=ak.Array([[1], [], [0]])),
-        reference=make_particles(
-            pdg=ak.Array([[22], [], [211]]),
-            charge=ak.Array([[0.0], [], [1.0]]),
-            energy=ak.Array([[5.0], [], [6.0]]),
-            px=ak.Array([[3.0], [], [6.0]]),
-            py=ak.Array([[4.0], [], [0.5]]),
-            pz=ak.Array([[0.1], [], [0.5]]),
-            mass=ak.Array([[0.25], [], [0.14]]),
-            score=ak.Array([[0.75], [], [NAN]]),
-        ),
+        track_links=make_links(source=three([0, 0, 1]), particle=three([0, 1, 0]), weight=three([1.0, 2.0, 1.0])),
+        tracker_hit_links=make_links(source=three([2], [0]), particle=three([1], [0])),
+        reference=make_particles(**particles, energy=three([5.0, 6.0], [7.0]), score=three([0.75, 0.5], [np.nan])),
         reference_name="PandoraPFOs",
         event=np.array([7, 9, 2**40]),
     )
@@ -377,13 +332,11 @@ def test_a_detector_of_the_users_own_travels_in_the_file(tmp_path):
 def test_chunks_that_make_no_file(tmp_path):
     events = by_hand()
     hits = Events(detector=events.detector, hits=events.hits)
+    of_clic = dataclasses.replace(hits, detector=load_detector("clic"))
     for chunks, message in (
         ([], "no events were given"),
         ([events, hits], r"chunks with hits, tracks, .* and with hits"),
-        (
-            [hits, dataclasses.replace(hits, detector=load_detector("clic"))],
-            "of detector 'cld', and with hits of 'clic'",
-        ),
+        ([hits, of_clic], "of detector 'cld', and with hits of 'clic'"),
     ):
         with pytest.raises(ConfigError, match=message):
             write_events(tmp_path / "out.root", chunks)

@@ -13,7 +13,7 @@ from pflow.io.legacy_hdf5 import LABELS, LegacyReader, subdetectors
 from pflow.physics.detector import load_detector
 
 PHOTON = [22.0, 0.0, 0.0, 1.0, 2.0, 2.0, 0.0]
-PION = [211.0, 1.0, 0.139, 0.0, 3.0, 4.0, 1.0]
+PION = [211.0, 1.0, 0.139, 0.0, 3.0, 4.0, 5.0]
 HIT = [0.5, 1810.0, 10.0, -20.0, 6.5, 0.0, 0.0, 0.0, 0.0, 0.0]
 TRACK = [0.0, 1805.0, 30.0, 40.0, 0.0, 1.0, 1.0, 3.0, 0.25, 4.0]
 LABEL = [1.0, 0.0, *PHOTON]
@@ -42,6 +42,10 @@ def write(path: Path, feature: ak.Array, label: ak.Array, changes: Mapping[str, 
     return path
 
 
+def form_of(array: Any) -> str:
+    return ak.to_buffers(ak.Array(array))[0].to_json()
+
+
 def stored(path: Path, features: list[Any], labels: list[Any]) -> Path:
     """A file of the paper's with these rows [event][row][column]."""
     return write(path, rows(features, 10), rows(labels, 9, np.float64))
@@ -54,27 +58,6 @@ def two_events(folder: Path) -> Path:
     return stored(folder / "in.h5", features, labels)
 
 
-def test_events_hold_the_values_of_the_columns(sample_dir):
-    path = sample_dir / "gamma1_small.h5"
-    events = LegacyReader(path).read(0, 6).validate()
-    with h5py.File(path) as file:
-        arrays = {
-            name: ak.from_buffers(
-                group.attrs["form"], int(group.attrs["length"]), {k: np.asarray(v) for k, v in group.items()}
-            )
-            for name, group in file.items()
-        }
-    feature, label = arrays["feature"], arrays["label"]
-    assert events.hits.energy.to_list() == feature[..., 0].to_list()
-    assert events.hits.position.z.to_list() == feature[..., 3].to_list()
-    assert events.hits.time.to_list() == feature[..., 4].to_list()
-    owner = events.truth[events.hit_links.particle]
-    for field, column in (("pdg", 2), ("charge", 3), ("rest_mass", 4), ("status", 8)):
-        assert owner[field].to_list() == label[..., column].to_list()
-    for axis, column in (("px", 5), ("py", 6), ("pz", 7)):
-        assert owner.momentum[axis].to_list() == label[..., column].to_list()
-
-
 class TestRowsByHand:
     def test_a_track_is_given_at_the_calorimeter_and_followed_back(self, tmp_path):
         track = LegacyReader(two_events(tmp_path)).read(0, 1).tracks[0, 0]
@@ -84,12 +67,17 @@ class TestRowsByHand:
         assert track.momentum.pt == pytest.approx(track.calo_momentum.pt, rel=1e-6)
         assert track.momentum.phi > track.calo_momentum.phi  # positive charge, field along +z: clockwise going out
 
-    def test_links_point_to_the_distinct_particles(self, tmp_path):
+    def test_hits_and_their_links_to_the_distinct_particles(self, tmp_path):
         events = LegacyReader(two_events(tmp_path)).read(0, 2).validate()
+        assert events.hits.energy.to_list() == [[0.5, 0.25], []]
+        assert events.hits.time.to_list() == [[6.5, 6.5], []]
+        assert events.hits.position[0, 1].to_list() == {"x": 1810.0, "y": 10.0, "z": -20.0}
         assert events.truth.pdg.to_list() == [[211, 22], []]  # mcid 2, then 7
         assert events.hit_links.to_list() == [[{"source": 0, "particle": 1, "weight": 1.0}], []]
         assert events.track_links.to_list() == [[{"source": 0, "particle": 0, "weight": 1.0}], []]
-        photon = events.truth[0, 1]
+        pion, photon = events.truth[0]
+        assert (pion.charge, pion.status) == (1.0, 5)
+        assert pion.rest_mass == pytest.approx(0.139)
         assert (photon.charge, photon.mass, photon.energy, photon.status) == (0.0, 0.0, 3.0, 0)
         assert photon.momentum.to_list() == {"px": 1.0, "py": 2.0, "pz": 2.0}
 
@@ -127,18 +115,10 @@ class TestBadInput:
     @pytest.mark.parametrize(
         "changes",
         [
-            {"form": None},
-            {"length": None},
-            {"form": "{broken"},
-            {"form": ak.to_buffers(ak.Array([{"x": 1.0}]))[0].to_json()},
-            {"form": ak.to_buffers(rows([[HIT[:9]]], 9))[0].to_json()},
-            {"length": "many"},
-            {"length": "-1"},
-            {"length": "7"},
-            {"node0-offsets": np.array([0, 2, 1])},
-            {"node0-offsets": np.array([0, 1, 9])},
-            {"node2-data": np.zeros((2, 2))},
-            {"node2-data": np.array([b"text"])},
+            *({"form": text} for text in (None, "{broken", form_of([{"x": 1.0}]), form_of(rows([[HIT[:9]]], 9)))),
+            *({"length": text} for text in (None, "many", "-1", "7")),
+            *({"node0-offsets": np.array(offsets)} for offsets in ([0, 2, 1], [0, 1, 9])),
+            *({"node2-data": data} for data in (np.zeros((2, 2)), np.array([b"text"]))),
         ],
         ids=str,
     )

@@ -5,20 +5,15 @@ import uproot
 from pflow.errors import InputError
 from pflow.io import root
 from pflow.io.open import read_events
-from pflow.io.root import Columns, open_root, open_tree, read_branch, read_note, read_ranges, write_note
+from pflow.io.root import open_root, open_tree, read_branch, read_note, read_ranges, write_note
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        (b"hello", r"a\.root: not a ROOT file: it begins with b'hell'"),
-        (b"", "not a ROOT file: it is empty"),
-        (None, r"a\.root: cannot be opened: No such file"),
-    ],
+    [(b"hello", r"a\.root: not a ROOT file: it begins with b'hell'"), (b"", "not a ROOT file: it is empty")],
 )
 def test_something_else_is_refused(tmp_path, content, message):
-    if content is not None:
-        (tmp_path / "a.root").write_bytes(content)
+    (tmp_path / "a.root").write_bytes(content)
     with pytest.raises(InputError, match=message):
         open_root(tmp_path / "a.root")
 
@@ -33,7 +28,7 @@ def test_packed_numbers_of_root_are_read(sample_dir):
 
 def test_a_file_that_is_not_there_names_the_nearest(tmp_path):
     (tmp_path / "zqq_1.root").touch()
-    with pytest.raises(InputError, match=r"No such file or directory \(nearest matches: zqq_1\.root\)"):
+    with pytest.raises(InputError, match=r"rot: cannot be opened: No such file or directory \(nearest matches: zqq_1"):
         open_root(tmp_path / "zqq_1.rot")
 
 
@@ -109,18 +104,12 @@ def test_large_baskets_are_cut(tmp_path, monkeypatch):
         assert read_ranges(open_tree(file, "events", "a.root"), 40) == [(0, 40), (40, 80), (80, 100)]
 
 
-@pytest.mark.parametrize("values", [[1, 2], []])
-def test_too_few_entries_are_damage_and_branches_without_any_are_not(tmp_path, monkeypatch, values):
-    """The metadata tree of older podio files has one entry, but its branches have no entries."""
+def test_too_few_entries_are_damage(tmp_path, monkeypatch):
     with uproot.recreate(tmp_path / "a.root") as file:
-        file.mktree("events", {"x": "int64"}).extend({"x": np.array(values, np.int64)})
+        file.mktree("events", {"x": np.arange(2)})
     with open_root(tmp_path / "a.root") as file:
         tree = file["events"]
         monkeypatch.setitem(tree._members, "fEntries", 10**15)
         monkeypatch.setattr(type(file), "__getitem__", lambda *_: tree)
-        if not values:
-            assert open_tree(file, "events", "a.root") is tree
-            assert Columns(tree, "a.root").n_values("x", "") == 0
-            return
         with pytest.raises(InputError, match=rf"'events': {10**15} entries are declared, the branches have 2"):
             open_tree(file, "events", "a.root")

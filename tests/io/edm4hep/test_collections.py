@@ -1,22 +1,17 @@
-import awkward as ak
 import pytest
-import uproot
 
-from pflow.io.edm4hep.collections import Collection, collection_contents, count_objects, link_pairs, list_collections
+from pflow.io.edm4hep.collections import collection_contents, count_objects, link_pairs, list_collections
 from pflow.io.edm4hep.podio import open_podio
 
 
 @pytest.fixture
-def listed(write):
+def listed(podio):
     """Write content and list its collections by name."""
+    return lambda *content, **options: by_name(list_collections(podio(*content, **options)))
 
-    def list_content(content, layout="new", **options) -> dict[str, Collection]:
-        file = open_podio(write(content, layout, **options))
-        collections = list_collections(file)
-        file.close()
-        return {collection.name: collection for collection in collections}
 
-    return list_content
+def by_name(collections):
+    return {collection.name: collection for collection in collections}
 
 
 @pytest.mark.parametrize("layout", ["new", "rec", "old", "rntuple"])
@@ -56,35 +51,24 @@ def test_unreadable_collections_give_the_reason(listed, content):
     assert collections["A2"].unreadable == ""
 
 
-def test_plain_numbers_are_a_collection_too(write, content):
-    path = write(content, ids={"Weights": 77, "A1": 11})
-    with uproot.update(path) as file:
-        del file["events"]
-    arrays = {
-        "Weights": ak.Array([[1.0, 2.0], [3.0]]),
-        "A1.energy": ak.Array([[1.0], []]),
-        "Loose": ak.Array([[1.0], []]),
-    }
-    with uproot.update(path) as file:
-        file.mktree("events", {name: values.type.content for name, values in arrays.items()}).extend(arrays)
+def test_plain_numbers_are_a_collection_too(write):
+    one = [[1.0], []]
+    path = write({"Weights": [[1.0, 2.0], [3.0]], "A1.energy": one, "Loose": one}, ids={"Weights": 77, "A1": 11})
     file = open_podio(path)
-    collections = {collection.name: collection for collection in list_collections(file)}
+    collections = by_name(list_collections(file))
     assert set(collections) == {"A1", "Weights"}
     assert count_objects(file, collections["Weights"], 2) == 3
-    file.close()
 
 
 @pytest.mark.parametrize("layout", ["new", "rec", "old", "rntuple"])
-def test_links_are_counted_by_their_ends(write, content, layout):
-    file = open_podio(write(content, layout))
-    pairs = link_pairs(file, "HitLinks", 2)
-    file.close()
+def test_links_are_counted_by_their_ends(podio, content, layout):
+    pairs = link_pairs(podio(content, layout), "HitLinks", 2)
     assert pairs == {(start, "MCParticles"): count for start, count in {"A1": 2, "A2": 2, "B": 1, "Other": 1}.items()}
     assert list(pairs.values()) == [2, 2, 1, 1]
 
 
 def test_every_collection_of_a_real_file_has_a_type(cld_podio):
-    collections = {collection.name: collection for collection in list_collections(cld_podio)}
+    collections = by_name(list_collections(cld_podio))
     assert set(collections) == set(cld_podio.ids.values())
     assert all(collection.type for collection in collections.values())
     assert collections["SelectedPandoraPFOs"].subset
@@ -92,15 +76,8 @@ def test_every_collection_of_a_real_file_has_a_type(cld_podio):
     assert count_objects(cld_podio, collections["SelectedPandoraPFOs"], 1) == 55
 
 
-def contents(path, stop=2):
-    file = open_podio(path)
-    collections = {collection.name: collection for collection in collection_contents(file, stop)}
-    file.close()
-    return collections
-
-
-def test_objects_energies_encodings_and_links(write, content):
-    collections = contents(write(content, encodings={"A1": "layer:8"}))
+def test_objects_energies_encodings_and_links(podio, content):
+    collections = by_name(collection_contents(podio(content, encodings={"A1": "layer:8"}), 2))
     a1, a2, links = collections["A1"], collections["A2"], collections["HitLinks"]
     assert (a1.count, a1.mean, a1.mean_energy, a1.cell_encoding) == (2, 1.0, 1.5, "layer:8")
     assert (a2.mean_energy, a2.cell_encoding, a2.links) == (4.0, "", ())

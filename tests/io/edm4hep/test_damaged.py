@@ -1,11 +1,14 @@
 """Damaged EDM4hep files: an `InputError` names file and fault, and bad entries can be skipped."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import uproot
 
 from pflow.errors import InputError
 from pflow.event.events import BadEntriesWarning, Flag
+from pflow.event.particles import Reconstruction
 from pflow.io.open import read_events
 from pflow.io.particles_root import RecoWriter, iterate_reco, read_provenance, read_reco
 from pflow.io.root import open_tree
@@ -34,26 +37,16 @@ def test_columns_of_unequal_length_make_a_bad_entry(write, content, toy, member)
     assert events.hits.energy.tolist() == [[], [5.0]]
 
 
-class OldFile:
-    """Stands for a file with an RNTuple of before version 1.0."""
-
-    def classnames(self, recursive: bool) -> dict[str, str]:
-        return {"events;1": "ROOT::Experimental::RNTuple"}
-
-    def classname_of(self, name: str) -> str:
-        return "ROOT::Experimental::RNTuple"
-
-
 def test_an_rntuple_of_before_version_1_is_named():
+    kind = "ROOT::Experimental::RNTuple"
+    old = SimpleNamespace(classnames=lambda recursive: {"events;1": kind}, classname_of=lambda name: kind)
     with pytest.raises(InputError, match=r"old\.root, 'events': 'events' is an RNTuple from before version 1.0"):
-        open_tree(OldFile(), "events", "old.root")
+        open_tree(old, "events", "old.root")
 
 
 @pytest.fixture(scope="module")
 def reco(tmp_path_factory, sample_dir) -> bytes:
     """An RNTuple of reconstructed particles, copied from the sample."""
-    from pflow.event.particles import Reconstruction
-
     events = read_events(sample_dir / "multi_test_small.root")
     path = tmp_path_factory.mktemp("reco") / "reco.root"
     with RecoWriter(path, provenance={"x": 1}, format="rntuple") as writer:
@@ -61,18 +54,13 @@ def reco(tmp_path_factory, sample_dir) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("part", ["header", "footer", "anywhere"])
+@pytest.mark.parametrize("part", ["Header", "Footer", "anywhere"])
 def test_a_damaged_rntuple_is_an_input_error_or_reads(reco, tmp_path, part):
     path = tmp_path / "reco.root"
     path.write_bytes(reco)
     with uproot.open(path) as file:
         anchor = file["events"]._members
-    ranges = {
-        "header": (anchor["fSeekHeader"], anchor["fNBytesHeader"]),
-        "footer": (anchor["fSeekFooter"], anchor["fNBytesFooter"]),
-        "anywhere": (0, len(reco)),
-    }
-    begin, size = ranges[part]
+    begin, size = anchor.get(f"fSeek{part}", 0), anchor.get(f"fNBytes{part}", len(reco))
     generator = np.random.default_rng(4)
     refused = 0
     for _ in range(20):

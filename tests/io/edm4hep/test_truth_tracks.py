@@ -1,4 +1,4 @@
-"""Tracks made from Monte Carlo particles for EDM4hep files without tracks; tests/event checks the tracks themselves."""
+"""Tracks made from Monte Carlo particles where a file has none; `test_simulated` checks the tracks themselves."""
 
 import dataclasses
 
@@ -7,32 +7,9 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import Events, Flag
+from pflow.event.events import Flag
 from pflow.io.open import open_events, read_events
-from pflow.physics.detector import TruthTracking
-
-
-def _tracks(events: Events) -> dict[tuple[int, int], int]:
-    """Index of each track, by entry and particle."""
-    return {
-        (entry, int(link.particle)): int(link.source)
-        for entry, links in enumerate(events.track_links)
-        for link in links
-    }
-
-
-@pytest.fixture
-def tracking(toy):
-    """The small detector, with tracks made from particles."""
-    settings = TruthTracking(
-        sim_tracker_hits=("Inner", "Outer"),
-        min_layers=1,
-        max_vertex_radius=350.0,
-        inverse_pt=(0.0, 1e-3),
-        angle=(0.0, 1e-3),
-        impact=(0.0, 1e-2),
-    )
-    return dataclasses.replace(toy, truth_tracks=settings)
+from pflow.physics.detector import load_detector
 
 
 def test_tracks_are_made_only_where_there_are_none_and_flagged(cld_sim, cld_path):
@@ -51,19 +28,20 @@ def test_truth_tracks_do_not_depend_on_other_parts(cld_sim_path, cld_sim):
     assert ak.array_equal(alone.tracks, cld_sim.tracks[1:2])
 
 
+def by_particle(events):
+    """Tracks of the first event in the order of their particles, and these."""
+    links = events.track_links[0]
+    links = links[ak.argsort(links.particle)]
+    return events.tracks[0][links.source], links.particle.to_list()
+
+
 def test_truth_tracks_are_near_the_standard_tracks(full_cld):
-    cld_rec, cld_sim = full_cld
-    ours, theirs = _tracks(cld_sim), _tracks(cld_rec)
-    assert len(ours) == 24
-    assert ours.keys() == theirs.keys()
-    pairs = [(cld_sim.tracks[key[0]][ours[key]], cld_rec.tracks[key[0]][theirs[key]]) for key in sorted(ours)]
-    momenta = np.array([[track.momentum.pt for track in pair] for pair in pairs])
-    places = np.array([[[track.calo_position[axis] for axis in "xyz"] for track in pair] for pair in pairs])
-    assert np.median(np.abs(momenta[:, 0] / momenta[:, 1] - 1)) < 0.01
-    assert np.median(np.linalg.norm(places[:, 0] - places[:, 1], axis=1)) < 10.0  # mm
-    assert (
-        np.degrees(np.median([made.calo_momentum.deltaangle(standard.calo_momentum) for made, standard in pairs])) < 0.5
-    )
+    (theirs, particles), (ours, same) = (by_particle(events) for events in full_cld)
+    assert particles == same
+    assert len(particles) == 24
+    assert np.median(abs(ours.momentum.pt / theirs.momentum.pt - 1)) < 0.01
+    assert np.median((ours.calo_position - theirs.calo_position).mag) < 10.0  # mm
+    assert np.degrees(np.median(ours.calo_momentum.deltaangle(theirs.calo_momentum))) < 0.5
 
 
 def test_nearly_all_charged_stable_particles_of_simulated_events_have_one(data_dir):
@@ -74,30 +52,18 @@ def test_nearly_all_charged_stable_particles_of_simulated_events_have_one(data_d
         assert number - 1 <= stable[ak.to_numpy(links.particle)].sum() <= len(links) <= number + 3
 
 
-def test_the_electron_of_a_small_file_gets_one(write, content, tracking):
-    less = {key: values for key, values in content.items() if "Track" not in key}
-    less |= {
-        "Inner.cellID": [[0, 0], []],
-        "_Inner_particle.index": [[1, 2], []],
-        "_Inner_particle.collectionID": [[15, 15], []],
-        **{
-            f"Inner.{member}": [[0.0, 0.0], []] for member in ("position.x", "position.y", "position.z", "eDep", "time")
-        },
-    }
-    events = read_events(write(less), detector=tracking, truth_tracks=True)
-    assert events.track_links.particle.to_list() == [[2], []]
-    assert events.tracks.charge.to_list() == [[-1.0], []]
-    np.testing.assert_allclose(events.tracks.momentum.pt[0], [1.0], rtol=0.05)
+def without_tracks(content):
+    return {key: values for key, values in content.items() if "Track" not in key}
 
 
-def test_a_file_without_tracker_hits_is_refused_by_name(write, content, tracking):
-    less = {key: values for key, values in content.items() if "Track" not in key}
+def test_a_file_without_tracker_hits_is_refused_by_name(write, content, toy):
+    tracking = dataclasses.replace(load_detector("cld").truth_tracks, sim_tracker_hits=("Inner", "Outer"))
+    detector = dataclasses.replace(toy, truth_tracks=tracking)
     with pytest.raises(InputError, match="need one of Inner, Outer") as caught:
-        open_events(write(less), detector=tracking, truth_tracks=True)
+        open_events(write(without_tracks(content)), detector=detector, truth_tracks=True)
     assert caught.value.field == "Inner"
 
 
 def test_a_detector_that_does_not_describe_them_is_refused(write, content, toy):
-    less = {key: values for key, values in content.items() if "Track" not in key}
     with pytest.raises(ConfigError, match="'toy' does not describe truth_tracks"):
-        open_events(write(less), detector=toy, truth_tracks=True)
+        open_events(write(without_tracks(content)), detector=toy, truth_tracks=True)
