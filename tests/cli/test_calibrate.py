@@ -1,4 +1,3 @@
-import dataclasses
 import re
 
 import awkward as ak
@@ -19,6 +18,14 @@ from pflow.tokens.tokens import TokenConfig
 
 def run(*words: object) -> int:
     return run_parsed("calibrate", [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def few(sample_dir, tmp_path_factory):
+    """A file of 20 photons."""
+    path = tmp_path_factory.mktemp("few") / "few.root"
+    write_events(path, read_events(sample_dir / "gamma1_val_small.root", entry_stop=20))
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +51,10 @@ def test_calibrating_again_changes_nothing(calibrated, sample_dir, tmp_path):
     assert load_model(tmp_path / "again").calibration == load_model(calibrated).calibration
 
 
-def test_the_best_eos_threshold_is_kept(sample_dir, tmp_path, capsys):
+def test_the_best_eos_threshold_is_kept(few, tmp_path, capsys):
     """Where decoding stops at once, no energy is found and none is fake."""
-    file = sample_dir / "gamma1_val_small.root"
     options = ["--checkpoint", "ild-g4-photon", "--eos-threshold", 1e-30, 0.6, "-o", tmp_path / "out"]
-    assert run(file, *options) == 0
+    assert run(few, *options) == 0
     keep = load_model("ild-g4-photon").reconstructor.decoding.existence_threshold
     said = f"eos_threshold 1e-30, existence_threshold {keep:g}: energy-weighted efficiency 0.0000 (reference: "
     assert said in capsys.readouterr().out
@@ -56,28 +62,23 @@ def test_the_best_eos_threshold_is_kept(sample_dir, tmp_path, capsys):
 
 
 @pytest.fixture
-def untrained(sample_dir, tmp_path, make_model, save_model):
-    """Writes a checkpoint with random weights."""
+def untrained(few, tmp_path, make_model, save_model):
+    decoding = PointingDecodingConfig(max_particles=3, eos_threshold=0.999)
+    tokeniser = Tokeniser.fit([read_events(few, entry_stop=5)], TokenConfig(readout=True))
 
-    def write(kind, *, readout=False, **options):
-        events = read_events(sample_dir / "gamma1_val_small.root", entry_stop=5)
-        model = make_model(Tokeniser.fit([events], TokenConfig(readout=readout)), kind, **options)
+    def write(refine_layers: int):
+        network = PointingNetworkConfig(width=8, heads=1, hidden_width=4, feedforward=8, refine_layers=refine_layers)
+        model = make_model(tokeniser, PointingReconstructor, network=network, decoding=decoding)
         return save_model(model, tmp_path / "untrained.ckpt")
 
     return write
 
 
-def test_the_existence_threshold_is_chosen_where_there_is_a_refinement(sample_dir, tmp_path, capsys, untrained):
-    file = sample_dir / "gamma1_val_small.root"
-    network = PointingNetworkConfig(width=8, heads=1, hidden_width=4, feedforward=8)
-    decoding = PointingDecodingConfig(max_particles=3, eos_threshold=0.999)
+def test_the_existence_threshold_is_chosen_where_there_is_a_refinement(few, tmp_path, capsys, untrained):
     options = ["--existence-threshold", 0.4, 0.99, "-o", tmp_path / "out"]
-    plain = untrained(PointingReconstructor, readout=True, network=network, decoding=decoding)
     with pytest.raises(ConfigError, match=r"--existence-threshold: .*untrained\.ckpt has no refinement"):
-        run(file, "--checkpoint", plain, *options)
-    refined = dataclasses.replace(network, refine_layers=1)
-    path = untrained(PointingReconstructor, readout=True, network=refined, decoding=decoding)
-    assert run(file, "--checkpoint", path, *options) == 0
+        run(few, "--checkpoint", untrained(refine_layers=0), *options)
+    assert run(few, "--checkpoint", untrained(refine_layers=1), *options) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "energy-weighted efficiency" in line]
     assert [line.split(":")[0] for line in lines] == [
         f"eos_threshold 0.999, existence_threshold {p}" for p in (0.4, 0.99)
@@ -106,9 +107,8 @@ def test_files_of_another_detector_are_refused_unless_it_is_named(sample_dir, tm
     assert run(file, *options, "--detector", "cld") == 0
 
 
-def test_entries_that_cannot_be_used_are_left_out(sample_dir, spoil, tmp_path):
-    events = read_events(sample_dir / "gamma1_val_small.root", entry_stop=20)
-    write_events(tmp_path / "bad.root", spoil(events, 3, "hits.energy", -1.0, of_all=True))
+def test_entries_that_cannot_be_used_are_left_out(few, spoil, tmp_path):
+    write_events(tmp_path / "bad.root", spoil(read_events(few), 3, "hits.energy", -1.0, of_all=True))
     words = [tmp_path / "bad.root", "--checkpoint", "ild-g4-photon", "-o", tmp_path / "out"]
     with pytest.raises(InputError, match=r"bad\.root, entry 3"):
         run(*words)
