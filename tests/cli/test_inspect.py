@@ -57,10 +57,11 @@ def test_the_tables_of_the_cld_file(cld, content, capsys, monkeypatch, terminal)
     lines = [line.split() for line in text.splitlines()]
     assert long
     assert ["1,439.0", "31.791", "edm4hep::CalorimeterHit", "ECALBarrel"] in lines
-    for name, remark in (
-        ("SiTracksMCTruthLink", "SiTracks_Refitted -> MCParticles"),
-        ("TightSelectedPandoraPFOs", "refers to others"),
-    ):
+    remarks = {
+        "SiTracksMCTruthLink": "SiTracks_Refitted -> MCParticles",
+        "TightSelectedPandoraPFOs": "refers to others",
+    }
+    for name, remark in remarks.items():
         number = max(number for number, line in enumerate(lines) if line[-1:] == [name])
         assert lines[number + 1] == remark.split()
     assert any(line[:2] == ["cell", "encoding"] and line[2].startswith("system:0:5") for line in lines)
@@ -85,24 +86,20 @@ def test_a_detector_that_is_not_built_in_has_no_models(make_photons, tmp_path, c
 
 
 def test_json_is_all_there_is(sample_dir, capsys):
-    path = str(sample_dir / "gamma1_val_small.root")
-    assert run(path, "--json") == 0
+    assert run(sample_dir / "gamma1_val_small.root", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["schema"] == "flat"
     assert "truth" not in report
-    assert run(path, "--json", "--targets", "--entries", "2", "--rule", "calo") == 0
-    truth = json.loads(capsys.readouterr().out)["truth"]
-    assert truth["rule"] == "calo"
-    assert [event["entry"] for event in truth["events"]] == [0, 1]
 
 
 def test_targets_are_those_of_the_evaluation(sample_dir, capsys):
     path = sample_dir / "multi_test_small.root"
-    options = ["--json", "--targets", "--entries", "5", "--min-energy", "2", "--ignore-tracks"]
-    assert run(str(path), *options) == 0
+    options = ["--entries", 5, "--min-energy", 2, "--ignore-tracks", "--rule", "calo"]
+    assert run(path, "--json", "--targets", *options) == 0
     truth = json.loads(capsys.readouterr().out)["truth"]
-    assert (truth["e_min_gev"], truth["use_tracks"]) == (2.0, False)
-    chosen = select_targets(read_events(path, entry_stop=5), e_min=2.0, use_tracks=False).particles
+    assert (truth["rule"], truth["e_min_gev"], truth["use_tracks"]) == ("calo", 2.0, False)
+    chosen = select_targets(read_events(path, entry_stop=5), rule="calo", e_min=2.0, use_tracks=False).particles
+    assert [event["entry"] for event in truth["events"]] == [0, 1, 2, 3, 4]
     assert [len(event["targets"]) for event in truth["events"]] == ak.num(chosen).tolist()
     assert min(particle["energy"] for event in truth["events"] for particle in event["targets"]) > 2.0
 
