@@ -1,6 +1,5 @@
 """Small events and small networks."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -21,15 +20,13 @@ VARIANTS = (  # of special tokens, decoder and source: each value of one with ea
 )
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that asks for `variant` on several networks."""
-    if "variant" in metafunc.fixturenames:
-        variants = [dict(zip(("special", "decoder", "source"), names, strict=True)) for names in VARIANTS]
-        metafunc.parametrize("variant", variants, ids=["-".join(names) for names in VARIANTS])
+@pytest.fixture(params=VARIANTS, ids="-".join)
+def variant(request: pytest.FixtureRequest) -> dict[str, str]:
+    return dict(zip(("special", "decoder", "source"), request.param, strict=True))
 
 
-def _mask(lengths: list[int], longest: int) -> Tensor:
-    return torch.arange(longest)[None] < torch.tensor(lengths)[:, None]
+def _mask(lengths: list[int]) -> Tensor:
+    return torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
 
 
 def _make_batch(hits: list[int], particles: list[int] | None = None, *, seed: int = 0) -> Batch:
@@ -37,14 +34,14 @@ def _make_batch(hits: list[int], particles: list[int] | None = None, *, seed: in
     generator = torch.Generator().manual_seed(seed)
 
     def tokens(name: str, lengths: list[int]) -> TokenSet:
-        mask = _mask(lengths, max(lengths))
+        mask = _mask(lengths)
         features = torch.randn(*mask.shape, FEATURES[name], generator=generator)
         return TokenSet(features * mask[..., None], mask)
 
     B = len(hits)
     target = None
     if particles is not None:
-        mask = _mask(particles, max(particles))
+        mask = _mask(particles)
         direction = normalize(torch.randn(*mask.shape, 3, generator=generator), dim=-1)
         target = Target(
             charge=torch.randint(0, N_CHARGE, mask.shape, generator=generator) * mask,
@@ -61,43 +58,27 @@ def _make_batch(hits: list[int], particles: list[int] | None = None, *, seed: in
     )
 
 
-def _make_inputs(source: str = "hits", **changes: Any) -> ModelInputs:
-    """Inputs of the token types that a source reads."""
-    values: dict[str, Any] = {
-        "n_charge": N_CHARGE,
-        "n_pdg": N_PDG,
-        "hit_features": FEATURES["hits"],
-        "track_features": FEATURES["tracks"] if source != "hits" else 0,
-        "tracker_hit_features": FEATURES["tracker_hits"] if source == "typed" else 0,
-        "masses": (0.0,) * N_PDG,
-        "charged": (False,) * N_PDG,
-        "energy_mean": 0.8,
-        "energy_std": 0.5,
-    }
-    return ModelInputs(**{**values, **changes})
-
-
 def _make_model(*, seed: int = 0, **arguments: Any) -> TranslationReconstructor:
     """A small model that reads what its source and decoder need; arguments are fields of its inputs or network."""
     source = arguments.get("source", "hits")
+    inputs: dict[str, Any] = {
+        **{"n_charge": N_CHARGE, "n_pdg": N_PDG, "masses": (0.0,) * N_PDG, "charged": (False,) * N_PDG},
+        **{"energy_mean": 0.8, "energy_std": 0.5, "hit_features": FEATURES["hits"]},
+        "track_features": FEATURES["tracks"] if source != "hits" else 0,
+        "tracker_hit_features": FEATURES["tracker_hits"] if source == "typed" else 0,
+    }
     sizes: dict[str, Any] = {"width": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "feedforward": 32}
     if arguments.get("decoder") == "multi_projection":
         sizes["n_projections"] = 2
-    names = {field.name for field in dataclasses.fields(ModelInputs)}
-    inputs = _make_inputs(source, **{name: value for name, value in arguments.items() if name in names})
-    options = {name: value for name, value in arguments.items() if name not in names}
+    for name, value in arguments.items():
+        (inputs if name in inputs else sizes)[name] = value
     torch.manual_seed(seed)
-    return TranslationReconstructor(inputs, network=TranslationNetworkConfig(**{**sizes, **options})).eval()
+    return TranslationReconstructor(ModelInputs(**inputs), network=TranslationNetworkConfig(**sizes)).eval()
 
 
 @pytest.fixture(scope="session")
 def make_batch() -> Callable[..., Batch]:
     return _make_batch
-
-
-@pytest.fixture(scope="session")
-def make_inputs() -> Callable[..., ModelInputs]:
-    return _make_inputs
 
 
 @pytest.fixture(scope="session")

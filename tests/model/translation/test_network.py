@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
-from pflow.data.batch import Batch, Target, TokenSet
+from pflow.data.batch import Batch, TokenSet
 from pflow.model.common.transformer import initialise
 from pflow.model.translation.network import unit_vector
 
@@ -26,42 +26,19 @@ def garbage(batch: Batch) -> Batch:
         return TokenSet(tokens.features.masked_fill(~tokens.mask[..., None], torch.nan), tokens.mask)
 
     target, blank = batch.target, ~batch.target.mask
-    return Batch(
-        hits=spoil(batch.hits),
-        tracks=spoil(batch.tracks),
-        tracker_hits=spoil(batch.tracker_hits),
-        target=Target(
-            charge=target.charge.masked_fill(blank, -7),
-            pdg=target.pdg.masked_fill(blank, 99),
-            energy=target.energy.masked_fill(blank, torch.inf),
-            direction=target.direction.masked_fill(blank[..., None], torch.nan),
-            mask=target.mask,
-        ),
-    )
+    nonsense = {"charge": -7, "pdg": 99, "energy": torch.inf}
+    values = {name: getattr(target, name).masked_fill(blank, value) for name, value in nonsense.items()}
+    values["direction"] = target.direction.masked_fill(blank[..., None], torch.nan)
+    sources = (spoil(tokens) for tokens in (batch.hits, batch.tracks, batch.tracker_hits))
+    return Batch(*sources, dataclasses.replace(target, **values))
 
 
 def padded(batch: Batch) -> Batch:
     """The same events with more padding."""
-
-    def lengthen(tokens: TokenSet) -> TokenSet:
-        return TokenSet(pad(tokens.features, (0, 0, 0, 7)), pad(tokens.mask, (0, 7)))
-
-    values = {name: value for name, value in vars(batch.target).items() if value is not None}
-    longer = {name: pad(value, (0, 0) * (value.ndim - 2) + (0, 3)) for name, value in values.items()}
-    return Batch(lengthen(batch.hits), lengthen(batch.tracks), lengthen(batch.tracker_hits), Target(**longer))
-
-
-def real(prediction, batch):
-    """Predictions where something follows: after bos and after each particle."""
-    mask = pad(batch.target.mask, (1, 0), value=True)
-    return {name: value[:, : mask.shape[1]][mask] for name, value in prediction.items()}
-
-
-def assert_equal_where_real(model, a: Batch, b: Batch) -> None:
-    with torch.no_grad():
-        first, second = real(model.network(a), a), real(model.network(b), a)
-    for name, value in first.items():
-        torch.testing.assert_close(second[name], value, rtol=1e-5, atol=1e-5)
+    target = batch.target._with(lambda value: pad(value, (0, 0) * (value.ndim - 2) + (0, 3)))
+    sources = (batch.hits, batch.tracks, batch.tracker_hits)
+    padded = (TokenSet(pad(tokens.features, (0, 0, 0, 7)), pad(tokens.mask, (0, 7))) for tokens in sources)
+    return Batch(*padded, target)
 
 
 def test_shapes_and_dtypes(variant, batch, make_model):
@@ -104,7 +81,11 @@ def shuffled(batch: Batch) -> Batch:
 
 @pytest.mark.parametrize("change", [garbage, padded, shuffled])
 def test_padding_and_order_of_source_tokens_change_no_prediction(variant, batch, make_model, change):
-    assert_equal_where_real(make_model(**variant), batch, change(batch))
+    model, mask = make_model(**variant), pad(batch.target.mask, (1, 0), value=True)  # bos and the particles
+    with torch.no_grad():
+        first, second = model.network(batch), model.network(change(batch))
+    for name, value in first.items():
+        torch.testing.assert_close(second[name][:, :5][mask], value[mask], rtol=1e-5, atol=1e-5, msg=name)
 
 
 def test_what_padding_holds_changes_no_gradient(variant, batch, make_model):
@@ -183,14 +164,6 @@ def test_dropout_changes_training_alone(batch, make_model):
     assert not torch.equal(network(batch)["energy"], network(batch)["energy"])
 
 
-def test_weights_follow_from_the_seed(make_model):
-    first, second, third = (make_model(seed=seed) for seed in (1, 1, 2))
-    name = "source.hits.embed.network.0.weight"
-    states = [model.network.state_dict() for model in (first, second, third)]
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-    assert not torch.equal(states[0][name], states[2][name])
-
-
 def test_weights_initially_keep_the_variance():
     linear = torch.nn.Linear(400, 300)
     torch.manual_seed(0)
@@ -204,18 +177,12 @@ def test_weights_initially_keep_the_variance():
     [
         ({"heads": 3}, "heads"),
         ({"encoder_layers": 0}, "encoder_layers"),
-        ({"special": "paper"}, "special"),
-        ({"decoder": "paper"}, "decoder"),
-        ({"source": "paper"}, "source"),
-        ({"embedder": "v3"}, "embedder"),
-        ({"norm": "middle"}, "norm"),
-        ({"activation": "tanh"}, "activation"),
+        *(({name: "paper"}, name) for name in ("special", "decoder", "source", "embedder", "direction")),
+        *(({name: "paper"}, name) for name in ("norm", "activation")),
         ({"dropout": 1.0}, "dropout"),
         ({"n_projections": 2}, "n_projections"),
         ({"decoder": "multi_projection", "n_projections": None}, "n_projections"),
         ({"track_features": 5}, "track_features"),
-        ({"tracker_hit_features": 3}, "tracker_hit_features"),
-        ({"source": "cross", "track_features": 0}, "track_features"),
         ({"source": "cross", "tracker_hit_features": 3}, "tracker_hit_features"),
         ({"source": "typed", "track_features": 0, "tracker_hit_features": 0}, "track_features"),
     ],
@@ -231,17 +198,10 @@ def test_typed_reads_the_types_it_is_given(batch, make_model):
     assert torch.equal(network(without)["energy"], network(batch)["energy"])
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"source": "cross"}, "tracks"),
-        ({"source": "typed"}, "tracks"),
-        ({"source": "typed"}, "tracker_hits"),
-    ],
-)
-def test_a_batch_without_what_the_network_reads_is_rejected(options, name, batch, make_model):
+@pytest.mark.parametrize(("source", "name"), [("cross", "tracks"), ("typed", "tracks"), ("typed", "tracker_hits")])
+def test_a_batch_without_what_the_network_reads_is_rejected(source, name, batch, make_model):
     with pytest.raises(ValueError, match=f"{name}: .*the batch has none"):
-        make_model(**options).training_step(dataclasses.replace(batch, **{name: None}))
+        make_model(source=source).training_step(dataclasses.replace(batch, **{name: None}))
 
 
 @pytest.mark.parametrize(
