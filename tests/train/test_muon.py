@@ -29,36 +29,28 @@ def test_updates_are_as_large_as_documented_and_small_matrices_are_adams():
     assert change[1:] == pytest.approx([0.01] * 3, rel=0.01)
 
 
-def test_a_resumed_training_is_the_same():
-    inputs = torch.randn(16, 32, generator=torch.Generator().manual_seed(3))
-
-    def trained(steps, state=None):
-        torch.manual_seed(4)
-        model = nn.Linear(32, 32)
-        optimiser = Muon([{"params": list(model.parameters()), "weight_decay": 0.1}], lr=0.01)
-        if state is not None:
-            model.load_state_dict(state[0])
-            optimiser.load_state_dict(state[1])
-        for _ in range(steps):
-            optimiser.zero_grad()
-            (model(inputs) - inputs.roll(1, 1)).square().sum().backward()
-            optimiser.step()
-        return model.state_dict(), optimiser.state_dict()
-
-    in_one_go, resumed = trained(6), trained(3, trained(3))
-    assert torch.equal(in_one_go[0]["weight"], resumed[0]["weight"])
-
-
-def test_it_learns():
-    inputs = torch.randn(64, 32, generator=torch.Generator().manual_seed(5))
+def trained(steps, state=None):
+    """States of a model and its optimiser, and the losses of the steps."""
     torch.manual_seed(6)
-    model = nn.Linear(32, 32)
-    optimiser = Muon([{"params": list(model.parameters()), "weight_decay": 0.0}], lr=0.02)
-    losses = []
-    for _ in range(100):
+    model, inputs, losses = nn.Linear(32, 32), torch.randn(64, 32), []
+    optimiser = Muon([{"params": list(model.parameters()), "weight_decay": 0.01}], lr=0.02)
+    if state is not None:
+        model.load_state_dict(state[0])
+        optimiser.load_state_dict(state[1])
+    for _ in range(steps):
         loss = (model(inputs) - inputs.roll(1, 1)).square().mean()
         losses.append(loss.item())
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
+    return model.state_dict(), optimiser.state_dict(), losses
+
+
+def test_a_resumed_training_is_the_same():
+    in_one_go, resumed = trained(6), trained(3, trained(3))
+    assert torch.equal(in_one_go[0]["weight"], resumed[0]["weight"])
+
+
+def test_it_learns():
+    *_, losses = trained(100)
     assert losses[-1] < 0.05 * losses[0]
