@@ -6,7 +6,6 @@ import pytest
 
 from pflow.event.events import BadEntriesWarning, Flag, LeftOutWarning
 from pflow.event.truth import select_targets
-from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events, read_events
 from pflow.io.particles_root import read_reco
 
@@ -89,17 +88,12 @@ def test_a_track_without_a_state_at_the_calorimeter_is_followed_there(write, con
     assert track.calo_momentum.pt == pytest.approx(track.momentum.pt, rel=1e-6)
 
 
-def test_outputs_refer_to_the_tracks_of_the_file(write_podio, content, toy, perfect, tmp_path):
+def test_outputs_refer_to_the_tracks_of_the_file(write_podio, content, toy, reconstruct):
     content["_Tracks_trackStates.omega"][0] = [0.0, 0.0, 2e-4]  # of two tracks, the first is straight
-    with open_events(write_podio(content), detector=toy) as file:
-        with pytest.warns(LeftOutWarning):
-            events = file.read()
-        made = perfect(events)
-        with Edm4hepRecoWriter(tmp_path / "out.root", file, provenance={}) as writer:
-            writer.extend(made)
+    with pytest.warns(LeftOutWarning):
+        out, made, _ = reconstruct(write_podio(content))
     assert made.track_links.source.to_list() == [[0], []]
-    read_back = read_reco(tmp_path / "out.root")
-    assert read_back.track_links.to_list() == made.track_links.to_list()
-    with open_events(tmp_path / "out.root", detector=toy) as file:
+    assert read_reco(out).track_links.to_list() == made.track_links.to_list()
+    with open_events(out, detector=toy) as file:
         references = file.reader.file.columns.get("_PFlow_tracks", "index", start=0, stop=2)
     assert references.to_list() == [[1], []]

@@ -7,7 +7,6 @@ import pytest
 
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import ImplausibleWarning
-from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
 from pflow.io.open import read_events
 
@@ -151,30 +150,22 @@ def test_without_truth_only_what_reconstruction_needs_is_read(read, content):
     assert [name for name, _ in read(content, truth=False).parts()] == ["hits", "tracks"]
 
 
-def test_optional_collections_that_are_not_there_are_reported(write, content, toy):
+def test_optional_collections_that_are_not_there_are_reported(read, content):
     less = {key: values for key, values in content.items() if not key.startswith("A1")}
-    reader = Edm4hepReader(open_podio(write(less)), detector=toy)
-    assert reader.absent == ("A1", "MUON", "Inner", "Outer", "Pandora")
-    reader.close()
+    assert read(less).absent == ("A1", "MUON", "Inner", "Outer", "Pandora")
 
 
-def test_a_required_collection_that_is_not_there_is_refused(write, content, toy):
-    renamed = {key.replace("B.", "b."): values for key, values in content.items()}
-    file = open_podio(write(renamed))
+def test_a_required_collection_that_is_not_there_is_refused(podio, content, toy):
+    file = podio({key.replace("B.", "b."): values for key, values in content.items()})
     with pytest.raises(InputError, match=r"required collection 'B' of detector 'toy'.*nearest matches: b"):
         Edm4hepReader(file, detector=toy)
     assert missing_collections(file, toy) == [("B",)]
-    file.close()
 
 
-def test_simulated_hits_of_a_detector_that_has_none_are_refused(write, content, toy):
-    file = open_podio(write(content))
-    digitised = replace(
-        toy, calorimeters=tuple(replace(calorimeter, sim_collections=()) for calorimeter in toy.calorimeters)
-    )
+def test_simulated_hits_of_a_detector_that_has_none_are_refused(podio, content, toy):
+    digitised = replace(toy, calorimeters=tuple(replace(system, sim_collections=()) for system in toy.calorimeters))
     with pytest.raises(ConfigError, match="names no simulated collections"):
-        Edm4hepReader(file, detector=digitised, sim=True)
-    file.close()
+        Edm4hepReader(podio(content), detector=digitised, sim=True)
 
 
 def test_cld_tracks_have_the_momentum_and_charge_of_their_particle(cld_rec):
