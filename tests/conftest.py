@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import importlib
 import json
 import os
 import resource
@@ -38,11 +37,6 @@ from pflow.tokens.tokens import TokenConfig
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
-def shared_data() -> Path:
-    """Folder with the full samples: $PFLOW_DATA, by default ../shared/data beside the checkout."""
-    return Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data"))
-
-
 @pytest.fixture(autouse=True)
 def closed_files(monkeypatch) -> Iterator[None]:
     """Close the ROOT files that a test leaves open.
@@ -65,7 +59,8 @@ def closed_files(monkeypatch) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    folder = shared_data()
+    """The full samples: $PFLOW_DATA, by default ../shared/data beside the checkout."""
+    folder = Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data"))
     if not folder.is_dir():
         pytest.skip(f"the full samples are not in {folder}; set PFLOW_DATA to their folder")
     return folder
@@ -135,8 +130,7 @@ def asinh_graph() -> Any:
 @pytest.fixture
 def tiny_graphs(asinh_graph, monkeypatch) -> None:
     """Any pointing network is exported as one operator: a real export takes a minute."""
-    folder = importlib.import_module("pflow.export.folder")
-    monkeypatch.setattr(folder, "pointing_graphs", lambda model, reconstructor: {"encoder": asinh_graph})
+    monkeypatch.setattr("pflow.export.folder.pointing_graphs", lambda *_: {"encoder": asinh_graph})
 
 
 @pytest.fixture(scope="session")
@@ -145,21 +139,21 @@ def exported_general(exported) -> Path:
     return exported("general")
 
 
-def _photons(energy: list[float], direction: list[list[float]], counts: list[int]) -> ParticleTable:
-    e = np.array(energy)
-    return ParticleTable(
-        counts=np.array(counts),
-        pdg=np.full(len(e), 22),
-        charge=np.zeros(len(e)),
-        energy=e,
-        momentum=e[:, None] * np.array(direction, dtype=np.float64),
-    )
-
-
 @pytest.fixture(scope="session")
 def photons() -> Callable[..., ParticleTable]:
     """Makes a table of photons: their energies, GeV, unit vectors, and the number of them in each event."""
-    return _photons
+
+    def make(energy: list[float], direction: list[list[float]], counts: list[int]) -> ParticleTable:
+        e = np.array(energy)
+        return ParticleTable(
+            counts=np.array(counts),
+            pdg=np.full(len(e), 22),
+            charge=np.zeros(len(e)),
+            energy=e,
+            momentum=e[:, None] * np.array(direction, dtype=np.float64),
+        )
+
+    return make
 
 
 @pytest.fixture(scope="session")
@@ -176,27 +170,17 @@ def make_reco() -> Callable[..., Reconstruction]:
 
 
 @pytest.fixture(scope="session")
-def model(sample_dir) -> TrainedModel:
+def model(sample_dir, make_model) -> TrainedModel:
     """A small model with random but fixed weights, for tests that need no good one."""
-    training = read_events(sample_dir / "multi_test_small.root", entry_stop=20)
-    tokeniser = Tokeniser.fit([training], TokenConfig())
-    torch.manual_seed(7)
-    sizes = TranslationNetworkConfig(width=32, heads=4, encoder_layers=1, decoder_layers=1, feedforward=64)
-    reconstructor = TranslationReconstructor(
-        ModelInputs(**tokeniser.model_inputs), network=sizes, decoding=DecodingConfig(max_particles=6)
-    )
-    return TrainedModel(
-        reconstructor=reconstructor.eval(),
-        tokeniser=tokeniser,
-        digest="0" * 64,
-        path="made-by-hand.ckpt",
-        config={"seed": 7},
-    )
+    tokeniser = Tokeniser.fit([read_events(sample_dir / "multi_test_small.root", entry_stop=20)], TokenConfig())
+    network = TranslationNetworkConfig(width=32, heads=4, encoder_layers=1, decoder_layers=1, feedforward=64)
+    decoding = DecodingConfig(max_particles=6)
+    return make_model(tokeniser, TranslationReconstructor, seed=7, network=network, decoding=decoding)
 
 
 @pytest.fixture(scope="session")
 def save_model() -> Callable[..., Path]:
-    """Writes a model as the checkpoint of a fit; keywords are further keys of its mapping."""
+    """Writes a model as the checkpoint of a fit; keywords are other keys of its mapping, None leaves one out."""
 
     def save(model: TrainedModel, path: Path, provenance: Mapping[str, Any] | None = None, **more: object) -> Path:
         header = Header(
@@ -206,10 +190,17 @@ def save_model() -> Callable[..., Path]:
             provenance=provenance or {},
         )
         weights = model.reconstructor.state_dict(prefix=PREFIX)
-        torch.save({KEY: json.dumps(header.to_dict()), "state_dict": weights, **more}, path)
+        content = {KEY: json.dumps(header.to_dict()), "state_dict": weights, **more}
+        torch.save({key: value for key, value in content.items() if value is not None}, path)
         return path
 
     return save
+
+
+@pytest.fixture(scope="session")
+def random_checkpoint(model, save_model, tmp_path_factory) -> Path:
+    """The small model as a checkpoint, which other processes can load."""
+    return save_model(model, tmp_path_factory.mktemp("random") / "random.ckpt")
 
 
 @pytest.fixture(scope="session")
@@ -219,97 +210,95 @@ def make_model() -> Callable[..., TrainedModel]:
     def make(tokeniser: Tokeniser, kind: type[Reconstructor], *, seed: int = 3, **options: object) -> TrainedModel:
         torch.manual_seed(seed)
         reconstructor = kind(ModelInputs(**tokeniser.model_inputs), **options).eval()
-        return TrainedModel(
-            reconstructor=reconstructor, tokeniser=tokeniser, digest="0" * 64, path="made-by-hand", config={}
+        about = {"digest": "0" * 64, "path": "made-by-hand.ckpt", "config": {"seed": seed}}
+        return TrainedModel(reconstructor=reconstructor, tokeniser=tokeniser, **about)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_event() -> Callable[..., Events]:
+    def make(particles: Sequence[tuple], hits: Sequence[tuple] = (), tracks: Sequence[tuple] = (), path="") -> Events:
+        """One event with all particles along x.
+
+        particles: (pdg, energy [GeV], status, parent, radius of the vertex [mm]); the last three have defaults.
+        hits: (energy, {particle: share}, y [mm], subdetector) at x = 1900 mm; the last two have defaults.
+        tracks: (particle, px, weight of the link); the last is 1 by default.
+        """
+
+        def columns(rows: Sequence[tuple], default: tuple) -> list[ak.Array]:
+            filled = [(*row, *default[len(row) :]) for row in rows]
+            return [ak.unflatten(np.array([row[k] for row in filled], float), [len(rows)]) for k in range(len(default))]
+
+        pdg, energy, status, parent, radius = columns(particles, (0, 0, 1, -1, 0.0))
+        mass, charge = (ak.unflatten(look_up(pdg[0]), [len(particles)]) for look_up in (masses, charges))
+        momentum = np.sqrt(np.maximum(0.0, energy**2 - mass**2))
+        linked = [(hit, *share) for hit, (_, shares, *_) in enumerate(hits) for share in shares.items()]
+        source, particle, weight = columns(linked, (0, 0, 0))
+        hit_energy, y, subdetector = columns([(e, *place) for e, _, *place in hits], (0, 0.0, 0))
+        tracked, px, track_weight = columns(tracks, (0, 0, 1.0))
+        return Events(
+            detector=load_detector("ild_g4"),
+            hits=make_hits(energy=hit_energy, x=0 * y + 1900, y=y, z=0 * y, subdetector=subdetector),
+            tracks=make_tracks(b_field=3.5, px=px, py=0 * px, pz=0 * px, charge=0 * px + 1),
+            truth=make_truth(
+                **{"pdg": pdg, "mass": mass, "charge": charge, "status": status, "parent": parent},
+                **{"px": momentum, "py": 0 * pdg, "pz": 0 * pdg, "vx": radius, "vy": 0 * pdg, "vz": 0 * pdg},
+            ),
+            hit_links=make_links(source=source, particle=particle, weight=weight),
+            track_links=make_links(source=ak.local_index(px), particle=tracked, weight=track_weight),
+            path=path,
         )
 
     return make
 
 
-def one_event(particles: Sequence[tuple], hits: Sequence[tuple] = (), tracks: Sequence[tuple] = (), path="") -> Events:
-    """One event with all particles along x.
-
-    particles: (pdg, energy [GeV], status, parent, radius of the vertex [mm]); the last three have defaults.
-    hits: (energy, {particle: share}, y [mm], subdetector) at x = 1900 mm; the last two have defaults.
-    tracks: (particle, px, weight of the link); the last is 1 by default.
-    """
-
-    def columns(rows: Sequence[tuple], default: tuple) -> list[ak.Array]:
-        filled = [(*row, *default[len(row) :]) for row in rows]
-        return [ak.unflatten(np.array([row[k] for row in filled], float), [len(rows)]) for k in range(len(default))]
-
-    pdg, energy, status, parent, radius = columns(particles, (0, 0, 1, -1, 0.0))
-    mass, charge = (ak.unflatten(look_up(pdg[0]), [len(particles)]) for look_up in (masses, charges))
-    momentum = np.sqrt(np.maximum(0.0, energy**2 - mass**2))
-    linked = [(hit, *share) for hit, (_, shares, *_) in enumerate(hits) for share in shares.items()]
-    source, particle, weight = columns(linked, (0, 0, 0))
-    hit_energy, y, subdetector = columns([(e, *place) for e, _, *place in hits], (0, 0.0, 0))
-    tracked, px, track_weight = columns(tracks, (0, 0, 1.0))
-    return Events(
-        detector=load_detector("ild_g4"),
-        hits=make_hits(energy=hit_energy, x=0 * y + 1900, y=y, z=0 * y, subdetector=subdetector),
-        tracks=make_tracks(b_field=3.5, px=px, py=0 * px, pz=0 * px, charge=0 * px + 1),
-        truth=make_truth(
-            **{"pdg": pdg, "mass": mass, "charge": charge, "status": status, "parent": parent},
-            **{"px": momentum, "py": 0 * pdg, "pz": 0 * pdg, "vx": radius, "vy": 0 * pdg, "vz": 0 * pdg},
-        ),
-        hit_links=make_links(source=source, particle=particle, weight=weight),
-        track_links=make_links(source=ak.local_index(px), particle=tracked, weight=track_weight),
-        path=path,
-    )
-
-
-@pytest.fixture(scope="session")
-def make_event() -> Callable[..., Events]:
-    return one_event
-
-
-def photon_events(n: int, first: int = 0, *, energy: float = 10.0) -> Events:
-    """`n` events, numbered from `first`, of one photon each of at most `energy` GeV; number i has i % 7 + 2 hits."""
-    rng = np.random.default_rng([first, n])
-    counts = [(first + i) % 7 + 2 for i in range(n)]
-    direction = rng.normal(size=(n, 3))
-    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-    energies = energy * rng.uniform(0.5, 1.0, n)
-    position = [1850 * direction[i] + rng.normal(0, 5, (counts[i], 3)) for i in range(n)]
-    return Events(
-        detector=load_detector("ild_g4"),
-        event=np.arange(first, first + n),
-        hits=make_hits(
-            energy=[[energies[i] / counts[i]] * counts[i] for i in range(n)],
-            **{axis: [p[:, k].tolist() for p in position] for k, axis in enumerate("xyz")},
-        ),
-        truth=make_truth(
-            pdg=[[22]] * n,
-            charge=[[0.0]] * n,
-            mass=[[0.0]] * n,
-            **{key: (energies * direction[:, k])[:, np.newaxis] for k, key in enumerate(("px", "py", "pz"))},
-        ),
-        hit_links=make_links(
-            source=[list(range(count)) for count in counts], particle=[[0] * count for count in counts]
-        ),
-    )
-
-
 @pytest.fixture(scope="session")
 def make_photons() -> Callable[..., Events]:
-    return photon_events
+    """Makes events numbered from `first`, of one photon of at most `energy` GeV; number i has i % 7 + 2 hits."""
+
+    def make(n: int, first: int = 0, *, energy: float = 10.0) -> Events:
+        rng = np.random.default_rng([first, n])
+        counts = [(first + i) % 7 + 2 for i in range(n)]
+        direction = rng.normal(size=(n, 3))
+        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+        energies = energy * rng.uniform(0.5, 1.0, n)
+        position = [1850 * direction[i] + rng.normal(0, 5, (counts[i], 3)) for i in range(n)]
+        return Events(
+            detector=load_detector("ild_g4"),
+            event=np.arange(first, first + n),
+            hits=make_hits(
+                energy=[[energies[i] / counts[i]] * counts[i] for i in range(n)],
+                **{axis: [p[:, k].tolist() for p in position] for k, axis in enumerate("xyz")},
+            ),
+            truth=make_truth(
+                pdg=[[22]] * n,
+                charge=[[0.0]] * n,
+                mass=[[0.0]] * n,
+                **{key: (energies * direction[:, k])[:, np.newaxis] for k, key in enumerate(("px", "py", "pz"))},
+            ),
+            hit_links=make_links(
+                source=[list(range(count)) for count in counts], particle=[[0] * count for count in counts]
+            ),
+        )
+
+    return make
 
 
 @pytest.fixture(scope="session")
-def train_files(tmp_path_factory) -> list[str]:
+def train_files(tmp_path_factory, make_photons) -> list[str]:
     """Two files: events 0 to 39 and 40 to 69."""
     folder = tmp_path_factory.mktemp("train")
     for name, first, n in (("a", 0, 40), ("b", 40, 30)):
-        write_events(folder / f"{name}.root", photon_events(n, first))
+        write_events(folder / f"{name}.root", make_photons(n, first))
     return [str(folder / "a.root"), str(folder / "b.root")]
 
 
 @pytest.fixture(scope="session")
-def val_file(tmp_path_factory) -> str:
+def val_file(tmp_path_factory, make_photons) -> str:
     """Events 1000 to 1009, a hundred times the energy of the training events."""
     path: Path = tmp_path_factory.mktemp("val") / "val.root"
-    write_events(path, photon_events(10, 1000, energy=1000.0))
+    write_events(path, make_photons(10, 1000, energy=1000.0))
     return str(path)
 
 
@@ -336,14 +325,12 @@ def assert_same() -> Callable[..., None]:
 def same_reco() -> Callable[[Reconstruction, Reconstruction], bool]:
     """Whether all numbers and types of two reconstructions are equal."""
 
-    def same(one: Reconstruction, other: Reconstruction) -> bool:
-        names = ("particles", "hit_links", "track_links")
-        pairs = [(getattr(one, name), getattr(other, name)) for name in names]
-        return (one.event.tolist(), one.flags.tolist()) == (other.event.tolist(), other.flags.tolist()) and all(
-            a is b is None or (a.type.content == b.type.content and a.to_list() == b.to_list()) for a, b in pairs
-        )
+    def content(reco: Reconstruction) -> list[Any]:
+        parts = [getattr(reco, name) for name in ("particles", "hit_links", "track_links")]
+        lists = [part if part is None else (str(part.type), part.to_list()) for part in parts]
+        return [reco.event.tolist(), reco.flags.tolist(), *lists]
 
-    return same
+    return lambda first, second: content(first) == content(second)
 
 
 @pytest.fixture(scope="session")
@@ -377,20 +364,6 @@ def largest_file() -> Callable[[int], AbstractContextManager[None]]:
     return limited
 
 
-TINY = (
-    "--model.reconstructor=pflow.model.translation.TranslationReconstructor",
-    *(f"--model.reconstructor.network.{name}" for name in ("width=8", "heads=1", "feedforward=8")),
-    *(f"--model.reconstructor.network.{name}_layers=1" for name in ("encoder", "decoder")),
-    "--model.reconstructor.decoding.max_particles=3",
-    "--data.batch_size=8",
-    "--data.chunk-size=32",
-    "--data.hit_energy_min=0.05",
-    "--trainer.accelerator=cpu",
-    "--trainer.enable_progress_bar=false",
-)
-"""A model and data so small that a step takes milliseconds."""
-
-
 @pytest.fixture(scope="session")
 def no_figures() -> Iterator[None]:
     """Fits draw nothing, which is half of their time here; `test_end_to_end.py` looks for the figures."""
@@ -401,7 +374,15 @@ def no_figures() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tiny(no_figures) -> tuple[str, ...]:
-    return TINY
+    """Options of a model and data so small that a step takes milliseconds."""
+    return (
+        "--model.reconstructor=pflow.model.translation.TranslationReconstructor",
+        *(f"--model.reconstructor.network.{name}" for name in ("width=8", "heads=1", "feedforward=8")),
+        *(f"--model.reconstructor.network.{name}_layers=1" for name in ("encoder", "decoder")),
+        "--model.reconstructor.decoding.max_particles=3",
+        *("--data.batch_size=8", "--data.chunk-size=32", "--data.hit_energy_min=0.05"),
+        *("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
+    )
 
 
 @pytest.fixture(scope="session")

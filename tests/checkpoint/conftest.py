@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from pflow.checkpoint.format import KEY, Header
-from pflow.checkpoint.load import PREFIX
 from pflow.model.api import describe
 
 
@@ -20,18 +19,12 @@ def header(model) -> Header:
 
 
 @pytest.fixture
-def save(model, header, tmp_path):
+def save(model, header, save_model, tmp_path):
     """Write a checkpoint of the small model as a fit does, with some keys changed; None leaves one out."""
 
-    def write(name="model.ckpt", **changes):
-        content = {
-            KEY: json.dumps(header.to_dict()),
-            "state_dict": model.reconstructor.state_dict(prefix=PREFIX),
-            "optimizer_states": [torch.ones(9)],
-            **changes,
-        }
-        torch.save({key: value for key, value in content.items() if value is not None}, tmp_path / name)
-        return tmp_path / name
+    def write(**changes):
+        keys = {"optimizer_states": [torch.ones(9)], **changes}
+        return save_model(model, tmp_path / "model.ckpt", header.provenance, **keys)
 
     return write
 

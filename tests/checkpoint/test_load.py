@@ -1,4 +1,3 @@
-import copy
 import dataclasses
 import hashlib
 import json
@@ -19,12 +18,24 @@ from pflow.errors import InputError
 from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor
 
 
-def test_what_was_written_is_read_back(save, header):
+@pytest.fixture
+def folder(save, tmp_path):
+    """A folder of weights."""
+    write_weights(save(), tmp_path / "toy")
+    return tmp_path / "toy"
+
+
+def test_a_file_and_a_folder_of_weights_are_the_same_model_ready_to_reconstruct(save, folder, header, model):
     path = save()
-    checkpoint = read_checkpoint(path)
-    assert checkpoint.header.to_dict() == header.to_dict()
-    assert checkpoint.path == str(path)
-    assert checkpoint.digest == hashlib.sha256(path.read_bytes()).hexdigest()
+    for source, weights in ((path, path), (folder, folder / "model.safetensors")):
+        loaded = load_model(source)
+        assert (loaded.path, loaded.digest) == (str(source), hashlib.sha256(weights.read_bytes()).hexdigest())
+        assert not loaded.reconstructor.training
+        assert loaded.tokeniser == model.tokeniser
+        assert loaded.reconstructor.decoding == model.reconstructor.decoding
+        for name, value in model.reconstructor.state_dict().items():
+            assert torch.equal(loaded.reconstructor.state_dict()[name], value), name
+    assert load_model(path).config == header.to_dict()
 
 
 def test_loading_does_not_import_the_compiler_of_torch():
@@ -82,10 +93,14 @@ def test_a_truncated_checkpoint_is_an_error(save, share):
     [
         ({KEY: None}, "not a checkpoint of pflow"),
         ({KEY: "{"}, "not JSON"),
-        ({"state_dict": None}, "weights are missing"),
+        ({"state_dict": None}, "'state_dict': the weights are missing"),
+        ({"state_dict": {3: torch.zeros(1)}}, "'3': expected tensors by name"),
+        ({"state_dict": {"a": [1.0]}}, "'a': expected tensors by name"),
+        ({"state_dict": {"a": torch.zeros(3).to_sparse()}}, "'a': expected a dense tensor"),
+        ({"state_dict": {"a": torch.zeros(1).expand(10**9, 1000)}}, r"'a': a tensor of shape \[1000000000, 1000\] has"),
     ],
 )
-def test_a_part_that_is_missing_is_an_error(save, changes, message):
+def test_a_part_that_is_missing_or_of_another_kind_is_an_error(save, changes, message):
     with pytest.raises(InputError, match=message):
         read_checkpoint(save(**changes))
 
@@ -105,25 +120,6 @@ def test_a_field_of_the_header_that_cannot_be_used_is_named(save_header, changes
         read_checkpoint(save_header(**changes))
 
 
-def check_loaded(loaded, model):
-    """As the model, and ready to reconstruct."""
-    assert not loaded.reconstructor.training
-    assert loaded.tokeniser == model.tokeniser
-    assert loaded.reconstructor.decoding == model.reconstructor.decoding
-    for name, value in model.reconstructor.state_dict().items():
-        assert torch.equal(loaded.reconstructor.state_dict()[name], value), name
-
-
-def test_a_loaded_model_is_the_same_model(save, model):
-    check_loaded(load_model(save()), model)
-
-
-def test_weights_of_another_size_are_an_error_that_names_the_file(save_header, header):
-    init_args = {**header.model["init_args"], "network": {**header.model["init_args"]["network"], "width": 16}}
-    with pytest.raises(InputError, match=r"model\.ckpt, 'state_dict': its weights do not fit.*size mismatch"):
-        load_model(save_header(model={**header.model, "init_args": init_args}))
-
-
 def test_missing_weights_are_an_error_that_names_them(save, model):
     weights = model.reconstructor.state_dict(prefix=PREFIX)
     gone = next(iter(weights))
@@ -132,24 +128,11 @@ def test_missing_weights_are_an_error_that_names_them(save, model):
         load_model(save(state_dict=weights))
 
 
-@pytest.fixture
-def folder(save, tmp_path):
-    """A folder of weights."""
-    write_weights(save(), tmp_path / "toy")
-    return tmp_path / "toy"
-
-
 def change(folder, **changes) -> None:
     """Change fields of the text; None takes one out."""
     path = folder / "model.json"
     header = {**json.loads(path.read_text()), **changes}
     path.write_text(json.dumps({key: value for key, value in header.items() if value is not None}))
-
-
-def test_a_folder_of_weights_is_the_same_model(folder, model):
-    loaded = load_model(folder)
-    check_loaded(loaded, model)
-    assert loaded.digest == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
@@ -243,14 +226,10 @@ def test_names_of_0_3_lead_to_the_model_that_came_after_them(name):
     assert read_checkpoint(name).digest == read_checkpoint("general").digest
 
 
-def test_decoding_options_that_are_gone_are_named(save_header, header):
-    model = copy.deepcopy(dict(header.model))
-    decoding = model["init_args"]["decoding"] | {"photon_depth": 12.0, "require_all_tracks": False}
-    model["init_args"]["decoding"] = decoding
-    with pytest.warns(
-        FutureWarning, match=r"model\.ckpt: made by pflow 0\.3, whose decoding options photon_depth 12\.0"
-    ):
-        read = read_checkpoint(save_header(model=model))
+def test_decoding_options_that_are_gone_are_named(save_options, header):
+    message = r"model\.ckpt: made by pflow 0\.3, whose decoding options photon_depth 12\.0"
+    with pytest.warns(FutureWarning, match=message):
+        read = read_checkpoint(save_options("decoding", photon_depth=12.0, require_all_tracks=False))
     assert read.header.model == header.model
 
 
@@ -278,24 +257,29 @@ def test_a_compressed_archive_is_refused_before_it_is_unpacked(save, tmp_path):
         read_checkpoint(tmp_path / "bomb.ckpt")
 
 
-def test_a_tensor_of_more_numbers_than_are_stored_is_refused(save):
-    with pytest.raises(InputError, match=r"'reconstructor\.x': a tensor of shape \[1000000000, 1000\] has fewer"):
-        read_checkpoint(save(state_dict={"reconstructor.x": torch.zeros(1).expand(10**9, 1000)}))
+@pytest.fixture
+def save_options(save_header, header):
+    """Write a checkpoint with some options of its network, or of another part of its model, changed."""
+
+    def write(part="network", **options):
+        init_args = header.model["init_args"]
+        return save_header(model={**header.model, "init_args": {**init_args, part: {**init_args[part], **options}}})
+
+    return write
 
 
-@pytest.mark.parametrize("weights", [{3: torch.zeros(1)}, {"a": [1.0]}, {"a": torch.zeros(3).to_sparse()}])
-def test_weights_that_are_no_tensors_by_name_are_refused(save, weights):
-    with pytest.raises(InputError, match=r"'state_dict|'3'|'a'"):
-        read_checkpoint(save(state_dict=weights))
-
-
-@pytest.mark.parametrize("network", [{"width": 2**16, "feedforward": 2**16}, {"encoder_layers": 500}])
-def test_a_configuration_is_compared_with_the_weights_before_memory_is_taken(save_header, header, network, monkeypatch):
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [({"width": 2**16, "feedforward": 2**16}, "size mismatch"), ({"encoder_layers": 500}, "Missing key")],
+)
+def test_a_configuration_is_compared_with_the_weights_before_memory_is_taken(
+    save_options, network, message, monkeypatch
+):
     """Gigabytes for a few bytes of text."""
     monkeypatch.setattr("pflow.checkpoint.load.load_weights", load_weights_on_meta)
-    options = {**header.model["init_args"]["network"], **network}
-    with pytest.raises(InputError, match="its weights do not fit its configuration"):
-        load_model(save_header(model={**header.model, "init_args": {"network": options}}))
+    expected = rf"model\.ckpt, 'state_dict': its weights do not fit its configuration: .*{message}"
+    with pytest.raises(InputError, match=expected):
+        load_model(save_options(**network))
 
 
 def load_weights_on_meta(reconstructor, checkpoint, *, assign=False):
@@ -311,10 +295,9 @@ def load_weights_on_meta(reconstructor, checkpoint, *, assign=False):
         *(("decoding", "max_particles", value) for value in (10**9, 0, 1.5)),
     ],
 )
-def test_a_size_out_of_range_is_an_error_at_once(save_header, header, part, name, value):
-    init_args = {**header.model["init_args"], part: {**header.model["init_args"][part], name: value}}
+def test_a_size_out_of_range_is_an_error_at_once(save_options, part, name, value):
     with pytest.raises(InputError, match=rf"makes no network: .*\b{name}\b"):
-        load_model(save_header(model={**header.model, "init_args": init_args}))
+        load_model(save_options(part, **{name: value}))
 
 
 @pytest.mark.parametrize("init_args", [{"network": 3}, {"network": [1]}, [1], "network", {"network": {"special": []}}])
@@ -331,12 +314,10 @@ def test_tokens_without_the_hits_that_the_network_reads_are_refused(model, make_
         load_model(path)
 
 
-def test_the_version_that_reads_an_old_model_is_named(save, save_header, header):
-    init_args = header.model["init_args"]
-    old = {**header.model, "init_args": {**init_args, "network": {**init_args["network"], "bias": True}}}
+def test_the_version_that_reads_an_old_model_is_named(save, save_header, save_options, header):
     tokeniser = header.to_dict()["tokeniser"]
     tokeniser["recipe"] = tokeniser.pop("config")
-    headers = [(save_header, {"model": old}), (save_header, {"tokeniser": tokeniser})]
-    for write, change in [*headers, (save, {"state_dict": {"reconstructor.begin": torch.zeros(1)}})]:
+    old_weights = {"state_dict": {"reconstructor.begin": torch.zeros(1)}}
+    for write, change in ((save_options, {"bias": True}), (save_header, {"tokeniser": tokeniser}), (save, old_weights)):
         with pytest.raises(InputError, match=r"\(made by pflow 1\.2\.3; the last .* of 0\.1 and 0\.2 is pflow 0\.3\)"):
             load_model(write(**change))

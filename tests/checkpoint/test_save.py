@@ -1,12 +1,9 @@
-import dataclasses
-
 import pytest
 import torch
 
-from pflow.checkpoint.load import PREFIX, load_model, read_checkpoint
+from pflow.checkpoint.load import PREFIX, read_checkpoint
 from pflow.checkpoint.save import write_weights
 from pflow.errors import InputError
-from pflow.tokens.particles import Calibration, Curve
 
 
 @pytest.fixture
@@ -38,14 +35,6 @@ def test_the_same_checkpoint_gives_the_same_two_files_and_no_state_of_the_traini
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert sorted(first) == sorted((tmp_path / "a").iterdir())
     assert "optimizer_states" not in (tmp_path / "a" / "model.json").read_text()
-
-
-def test_a_calibration_and_decoding_options_take_the_place_of_the_models_own(checkpoint, model, tmp_path):
-    calibration = Calibration(energy={"photon": Curve((0.0,), (1.0,))})
-    decoding = dataclasses.replace(model.reconstructor.decoding, max_particles=2)
-    write_weights(checkpoint, tmp_path / "toy", calibration=calibration, decoding=decoding)
-    assert load_model(tmp_path / "toy").reconstructor.decoding == decoding
-    assert read_checkpoint(tmp_path / "toy").header.calibration == calibration
 
 
 def test_a_model_that_cannot_be_loaded_is_not_written(save, tmp_path):

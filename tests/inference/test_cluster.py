@@ -21,17 +21,13 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory, model, save_model):
-    """The random model as a checkpoint that other processes can load."""
-    return save_model(model, tmp_path_factory.mktemp("cluster") / "random.ckpt")
-
-
-def test_processes_give_what_one_gives_in_order_also_if_one_is_killed(checkpoint, sample_dir, tmp_path, same_reco):
+def test_processes_give_what_one_gives_in_order_also_if_one_is_killed(
+    random_checkpoint, sample_dir, tmp_path, same_reco
+):
     from distributed import default_client
 
     sample, killed = sample_dir / "multi_test_small.root", []
-    options = {"checkpoint": checkpoint, "chunk_size": 3, "device": "cpu"}
+    options = {"checkpoint": random_checkpoint, "chunk_size": 3, "device": "cpu"}
 
     def kill_one(done, _):
         if not killed:
@@ -44,8 +40,8 @@ def test_processes_give_what_one_gives_in_order_also_if_one_is_killed(checkpoint
     assert same_reco(read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root"))
 
 
-def test_a_bad_entry_leaves_nothing(checkpoint, sample_dir, tmp_path):
-    options = {"checkpoint": checkpoint, "cluster": "local:1", "max_hits": 600, "device": "cpu"}
+def test_a_bad_entry_leaves_nothing(random_checkpoint, sample_dir, tmp_path):
+    options = {"checkpoint": random_checkpoint, "cluster": "local:1", "max_hits": 600, "device": "cpu"}
     with pytest.raises(InputError, match="expected at most 600"):
         reconstruct_files([sample_dir / "multi_test_small.root"], output=tmp_path / "reco.root", **options)
     assert not list(tmp_path.iterdir())
@@ -67,11 +63,11 @@ def test_a_model_in_memory_cannot_travel(model, sample_dir, tmp_path):
         ("slurm.yaml", "name the address of its scheduler"),
     ],
 )
-def test_a_cluster_that_cannot_be(checkpoint, sample_dir, tmp_path, monkeypatch, cluster, message):
+def test_a_cluster_that_cannot_be(random_checkpoint, sample_dir, tmp_path, monkeypatch, cluster, message):
     monkeypatch.setattr("pflow.inference.worker.TIMEOUT", "1s")
     sample = sample_dir / "multi_test_small.root"
     with pytest.raises(ConfigError, match=message):
-        reconstruct_files([sample], checkpoint=checkpoint, output=tmp_path / "x.root", cluster=cluster)
+        reconstruct_files([sample], checkpoint=random_checkpoint, output=tmp_path / "x.root", cluster=cluster)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 import argparse
 import dataclasses
 import inspect
-import warnings
 
 import awkward as ak
 import numpy as np
@@ -42,12 +41,12 @@ def test_without_a_checkpoint_the_model_of_the_detector_is_taken_and_the_file_op
     assert len(opened) == 1
 
 
-@pytest.mark.parametrize(("name", "model"), [("gamma1_test_small", "general"), ("cld_multi_test_small", "general")])
-def test_the_model_of_the_detector_that_reads_tracks_is_chosen(sample_dir, name, model, monkeypatch):
+@pytest.mark.parametrize("name", ["gamma1_test_small", "cld_multi_test_small"])
+def test_the_model_of_the_detector_that_reads_tracks_is_chosen(sample_dir, name, monkeypatch):
     """From the headers: no weights are read."""
     monkeypatch.setattr("pflow.checkpoint.load.read_checked", lambda *_, **__: pytest.fail("weights are read"))
     with pflow.open_events(sample_dir / f"{name}.root") as file:
-        assert shipped_model(file) == model
+        assert shipped_model(file) == "general"
 
 
 def test_a_detector_that_is_not_described_is_named(sample_dir):
@@ -137,12 +136,9 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(
         reconstruct_files([bare], **{place: target})
 
 
-def test_a_bad_entry_stops_everything_or_is_skipped(model, events, spoil, tmp_path):
+def test_a_bad_entry_that_is_skipped_is_counted_and_flagged(model, events, spoil, tmp_path):
     path = tmp_path / "bad.root"
     write_events(path, spoil(events, 4, "hits.energy", np.nan, of_all=True))
-    with pytest.raises(InputError, match=r"bad\.root, entry 4, 'hits\.energy'"):
-        run([path], model, tmp_path / "reco.root", chunk_size=2)
-    assert [file.name for file in tmp_path.iterdir()] == ["bad.root"]
     with pytest.warns(UserWarning, match="1 "):
         summary = run([path], model, tmp_path / "reco.root", on_error="skip")
     got = read_reco(tmp_path / "reco.root")
@@ -152,20 +148,15 @@ def test_a_bad_entry_stops_everything_or_is_skipped(model, events, spoil, tmp_pa
     assert len(got.particles[4]) == 0
 
 
-def test_a_file_of_another_detector_is_refused(model, cld_path, tmp_path):
-    with pytest.raises(InputError, match=r"is of detector 'cld', and the model .* trained on 'ild_g4'.*: general\)"):
-        run([cld_path], model, tmp_path / "reco.root")
-    assert not (tmp_path / "reco.root").exists()
-
-
-def test_files_of_several_detectors_are_told_apart(sample_dir, tmp_path):
+def test_files_of_several_detectors_are_told_apart(sample_dir, cld_path, tmp_path):
     """Whose calorimeters have other names, or lie elsewhere; a model for any detector reads both."""
-    paths = [sample_dir / f"{name}_test_small.root" for name in ("gammasep", "cld_multi")]
-    with pytest.raises(
-        InputError, match=r"cld_multi.*, 'detector': is of detector 'cld'.*reconstruct files of different"
-    ):
-        run(paths, "ild-g4-photon", tmp_path / "both.root")
-    summary = reconstruct_files(paths, output=tmp_path / "both.root", device="cpu")
+    of_ild, of_cld = (sample_dir / f"{name}_test_small.root" for name in ("gammasep", "cld_multi"))
+    message = r"cld_.*, 'detector': is of detector 'cld', and the model .* trained on 'ild_g4'.*different.*: general\)"
+    for path in (cld_path, of_cld):
+        with pytest.raises(InputError, match=message):
+            run([of_ild, path], "ild-g4-photon", tmp_path / "both.root")
+    assert not list(tmp_path.iterdir())
+    summary = reconstruct_files([of_ild, of_cld], output=tmp_path / "both.root", device="cpu")
     assert (summary.detector, len(read_reco(tmp_path / "both.root"))) == ("any", 50)
 
 
@@ -199,20 +190,10 @@ def test_hits_go_to_the_calorimeter_most_like_their_own():
     assert counterpart == {**{name: name for name in same}, "hcal_other": "hcal_endcap", "muon": "hcal_endcap"}
 
 
-def test_edm4hep_and_flat_give_the_same_particles(cld_path, cld_rntuple_path, tmp_path):
-    write_events(tmp_path / "flat.root", pflow.read_events(cld_path, entry_stop=2))
-    one, *others = (
-        pflow.reconstruct(pflow.read_events(path, entry_stop=2), "general").particles.tolist()
-        for path in (tmp_path / "flat.root", cld_path, cld_rntuple_path)
-    )
-    assert one == others[0] == others[1]
-
-
+@pytest.mark.filterwarnings("ignore")
 def test_an_empty_tree_gives_an_empty_output(model, events, tmp_path):
     write_events(tmp_path / "none.root", events[:0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        summary = run([tmp_path / "none.root"], model, tmp_path / "reco.root")
+    summary = run([tmp_path / "none.root"], model, tmp_path / "reco.root")
     assert summary.n_events == 0
     assert len(read_reco(tmp_path / "reco.root")) == 0
 
@@ -252,5 +233,3 @@ def test_a_pattern_names_files_that_follow_one_another(bare, model, events, tmp_
     (tmp_path / "bare2.root").write_bytes(bare.read_bytes())
     run([tmp_path / "bare*.root"], model, tmp_path / "reco.root", chunk_size=10)
     assert read_reco(tmp_path / "reco.root").event.tolist() == 2 * events.event.tolist()
-    with pytest.raises(InputError, match="no file matches"):
-        run([tmp_path / "other*.root"], model, tmp_path / "reco.root")

@@ -189,9 +189,9 @@ def test_podio_files_are_kept_too(inputs, run, tmp_path):
 
 
 def test_the_command_lists_what_was_left_out_and_says_it_in_its_exit_code(
-    with_a_bad_one, model, save_model, tmp_path, capsys
+    with_a_bad_one, random_checkpoint, tmp_path, capsys
 ):
-    options = ["--checkpoint", save_model(model, tmp_path / "model.ckpt"), "--output-dir", tmp_path / "out", "-q"]
+    options = ["--checkpoint", random_checkpoint, "--output-dir", tmp_path / "out", "-q"]
     call = [str(word) for word in ("reconstruct", *with_a_bad_one, *options, "--device", "cpu", "--on-error", "skip")]
     assert main(call) == 3
     out, err = capsys.readouterr()
