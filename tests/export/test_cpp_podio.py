@@ -5,6 +5,7 @@ CMAKE_PREFIX_PATH its CMake package.
 """
 
 import dataclasses
+import functools
 import os
 import shutil
 import subprocess
@@ -59,30 +60,26 @@ def compile_with_podio(source: Path, library: Path, beside: tuple[Path, ...] = (
     return program
 
 
+def run(*command):
+    """Runs a program; what it exits with and says."""
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
 @pytest.fixture(scope="session")
 def pflow_podio(library, exported):
-    """Runs the program with a model of CLD; what it exits with and says."""
-    program = compile_with_podio(SOURCES / "pflow_podio.cpp", library)
-
-    def run(source, output, *options, collections=COLLECTIONS):
-        command = [program, *options, exported(MODEL, "cld"), source, output, *collections]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-        return done.returncode, done.stderr
-
-    return run
+    """Runs the program with a model of CLD."""
+    program, model = compile_with_podio(SOURCES / "pflow_podio.cpp", library), exported(MODEL, "cld")
+    return lambda source, output, *options, collections=COLLECTIONS: run(
+        program, *options, model, source, output, *collections
+    )
 
 
 @pytest.fixture(scope="session")
 def job(library, exported):
-    """Runs the algorithm in an event loop of several threads; what it exits with and says."""
+    """Runs the algorithm on a source, into an output, in an event loop of several threads, with options."""
     program = compile_with_podio(GAUDI / "job.cpp", library)
-
-    def run(source, output, threads, *options):
-        command = [program, exported(MODEL, "cld"), source, output, threads, *options]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-        return done.returncode, done.stderr
-
-    return run
+    return functools.partial(run, program, exported(MODEL, "cld"))
 
 
 @pytest.fixture(scope="session")
@@ -133,9 +130,9 @@ def synthetic(sample_dir, source, tmp_path_factory):
     return path
 
 
-def command_line(source, output, *options):
-    arguments = ["reconstruct", f"{source}", "--checkpoint", MODEL, "--format", "edm4hep", "-o", f"{output}", *options]
-    return output, main(arguments)
+def command_line(source, output):
+    main(["reconstruct", str(source), "--checkpoint", MODEL, "--format", "edm4hep", "-o", str(output)])
+    return output
 
 
 def contents(path):
@@ -176,26 +173,21 @@ def assert_close(first, second):
             np.testing.assert_allclose(ours, theirs, **tolerance, err_msg=leaf)
 
 
-def test_the_program_writes_what_the_command_line_writes(by_program, source, tmp_path):
-    expected, _ = command_line(source, tmp_path / "python.root")
+def test_the_program_writes_what_the_command_line_writes_and_pflow_reads_it(by_program, source, tmp_path):
+    expected = command_line(source, tmp_path / "python.root")
     ours, theirs = contents(by_program), contents(expected)
     assert ours.keys() == theirs.keys()
     assert ak.sum(ak.num(ours["PFlow"])) > 100
     assert_close(ours, theirs)
     assert parameters(by_program) == parameters(expected)
-
-
-def test_pflow_reads_what_the_program_writes(by_program, source, tmp_path):
-    expected, _ = command_line(source, tmp_path / "python.root")
-    ours, theirs = read_reco(by_program), read_reco(expected)
     parts = ("particles", "hit_links", "track_links")
-    assert_close(*({part: getattr(reco, part) for part in parts} for reco in (ours, theirs)))
+    assert_close(*({part: getattr(read_reco(path), part) for part in parts} for path in (by_program, expected)))
 
 
 def test_synthetic_events_are_those_of_the_command_line(pflow_podio, synthetic, tmp_path):
     status, message = pflow_podio(synthetic, tmp_path / "cpp.root", "--threads", "2")
     assert (status, message) == (0, "")
-    expected, _ = command_line(synthetic, tmp_path / "python.root")
+    expected = command_line(synthetic, tmp_path / "python.root")
     ours = contents(tmp_path / "cpp.root")
     assert len(ours["PFlow"]) == 200
     assert_close(ours, contents(expected))

@@ -1,5 +1,7 @@
 """The graphs of a network compute what a reconstruction does: here in torch, of small networks of any kind."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -92,7 +94,11 @@ def test_graphs_give_the_particles_of_a_reconstruction(kind, events):
     model = TrainedModel(
         reconstructor=reconstructor, tokeniser=tokeniser, digest="", path="made", config={}, calibration=CALIBRATION
     )
+    reconstructor.train()
+    before = copy.deepcopy(reconstructor.state_dict())
     graphs = pointing_graphs(model, reconstructor)
+    assert all(module.training for module in reconstructor.modules()), "the model is changed"
+    assert all(values.equal(before[name]) for name, values in reconstructor.state_dict().items())
     expected = reconstruct_valid(events, Engine(model, device="cpu", batch_size=1), "raise").particles
     for i in range(len(events)):
         values = inputs_of(events[i : i + 1])

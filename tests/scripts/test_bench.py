@@ -21,6 +21,7 @@ def test_every_benchmark_is_tried():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("tiny_graphs")
 @pytest.mark.parametrize("name", OPTIONS)
 def test_runs(name, sample_dir, capfd):
     file, *options = OPTIONS[name]
