@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from pflow.calibration.fit import CalibrationFit, fit_curve, fit_response
+from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_particles
@@ -12,7 +13,7 @@ from pflow.event.truth import select_targets
 from pflow.io.open import read_events
 from pflow.metrics.match import Matching, match
 from pflow.metrics.table import ParticleTable
-from pflow.physics.kinematics import four_momentum_covariance
+from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.particles import Calibration
 from pflow.tokens.tokens import TokenConfig
@@ -26,34 +27,24 @@ def events(sample_dir) -> Events:
     return read_events(sample_dir / "gamma1_test_small.root")
 
 
-def reconstructed(
-    events: Events, *, times: float | np.ndarray, covariance: bool = True, pdg: int = 22
-) -> Reconstruction:
+def reconstructed(events, *, times, covariance=True, pdg=22):
     """The true photons, smeared by `LN_E` and `ANGLE`, with predicted uncertainties `times` as large."""
     random = np.random.default_rng(1)
     particles = select_targets(events, rule=CONFIG.rule, e_min=CONFIG.e_min).particles
-    counts = ak.num(particles)
-    momentum = np.stack([ak.to_numpy(ak.flatten(particles.momentum[axis])) for axis in ("px", "py", "pz")], axis=1)
-    size = np.linalg.norm(momentum, axis=1)
-    unit = momentum / size[:, None] + ANGLE * random.normal(size=momentum.shape)
-    unit /= np.linalg.norm(unit, axis=1)[:, None]
-    energy = size * np.exp(LN_E * random.normal(size=len(size)))
-    n = len(size)
-    stored = four_momentum_covariance(energy, np.zeros(n), unit, np.full(n, times * LN_E), np.full(n, times * ANGLE))
-    columns = {
-        "pdg": np.full(n, pdg),
-        "charge": np.zeros(n),
-        "energy": energy,
-        **{key: energy * unit[:, axis] for axis, key in enumerate(("px", "py", "pz"))},
-        **({"covariance": stored} if covariance else {}),
-    }
-    records = make_particles(**{key: ak.unflatten(value, counts) for key, value in columns.items()})
+    momentum = jagged.vectors(ak.flatten(particles).momentum)
+    n = len(momentum)
+    unit = unit_vector(unit_vector(momentum) + ANGLE * random.normal(size=momentum.shape))
+    energy = np.linalg.norm(momentum, axis=1) * np.exp(LN_E * random.normal(size=n))
+    columns = {"pdg": np.full(n, pdg), "charge": np.zeros(n), "energy": energy}
+    columns |= dict(zip(("px", "py", "pz"), (energy[:, None] * unit).T, strict=True))
+    if covariance:
+        sigmas = np.full(n, times * LN_E), np.full(n, times * ANGLE)
+        columns["covariance"] = four_momentum_covariance(energy, np.zeros(n), unit, *sigmas)
+    records = make_particles(**{key: ak.unflatten(value, ak.num(particles)) for key, value in columns.items()})
     return Reconstruction(particles=records, event=events.event, flags=events.flags, name="PFlow")
 
 
-def fitted(
-    events: Events, reconstruction: Reconstruction, by_track: np.ndarray | None = None, *, times: int = 1
-) -> CalibrationFit:
+def fitted(events, reconstruction, by_track=None, *, times=1):
     truth = ParticleTable.from_records(select_targets(events, rule=CONFIG.rule, e_min=CONFIG.e_min).particles)
     reco = ParticleTable.from_records(reconstruction.particles)
     fit = CalibrationFit()
@@ -92,7 +83,6 @@ def test_the_response_of_photons_becomes_1_at_every_energy():
     true = 0.1 * (1.0 - 0.995 * random.random(20_000)) ** -1.0
     measured = true * (1.05 + 0.1 / (true + 0.5)) * np.exp(0.2 * random.normal(size=len(true)))
     response = fit_response(true, measured)
-    assert response is not None
     corrected = response.apply(measured, np.ones(len(true), dtype=bool))
     for low, high in itertools.pairwise((0.2, 0.5, 1.0, 2.0, 5.0, 12.0)):
         chosen = (true >= low) & (true < high)
@@ -102,7 +92,6 @@ def test_the_response_of_photons_becomes_1_at_every_energy():
 
 def test_photons_of_a_model_have_a_response(events):
     calibration = fitted(events, reconstructed(events, times=1.0), times=5).result()
-    assert calibration.photon_response is not None
     np.testing.assert_allclose(calibration.photon_response.log_factor, 0.0, atol=0.02)
 
 

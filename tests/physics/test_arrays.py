@@ -8,6 +8,7 @@ import torch
 
 from pflow.event.merge_hits import Grid, Merge, cells_of, equal_cells, equal_rows, sum_hits
 from pflow.physics.detector import load_detector
+from pflow.physics.geometry import Geometry
 from pflow.physics.kinematics import four_momentum_covariance, impact_parameters, unit_vector
 from pflow.tokens.features import Normaliser
 from pflow.tokens.particles import Calibration, Curve, Response, momentum_and_energy
@@ -54,14 +55,9 @@ FORMULAS = {
     "readout_columns": (readout_of, tuple(VECTORS[[0, 1, 2]])),
     "merged": (partial(merged, "ild_g4"), HITS),
     "merged with a muon system": (partial(merged, "cld"), (*HITS[:3], 4 + HITS[3] % 2, HITS[4])),
-    "calibration": (
-        Calibration(energy=CURVES, direction=CURVES).apply,
-        (*NUMBERS[:2], np.arange(N) % 5, CHARGES > 0),
-    ),
-    "response": (
-        Response((-0.5, 0.1, 0.9), (0.3, -0.2, 0.1)).apply,
-        (NUMBERS[0], CHARGES > 0),
-    ),
+    "calibration": (Calibration(energy=CURVES, direction=CURVES).apply, (*NUMBERS[:2], np.arange(N) % 5, CHARGES > 0)),
+    "response": (Response((-0.5, 0.1, 0.9), (0.3, -0.2, 0.1)).apply, (NUMBERS[0], CHARGES > 0)),
+    "depths": (Geometry.of(load_detector("cld")).depths, (0 * HITS[4], np.arange(N) % 6, *3e3 * (NUMBERS[:3] - 1.0))),
     "normalised": (lambda *xs: tuple(SCALE.normalised(xs)), tuple(NUMBERS[:2])),
 }
 

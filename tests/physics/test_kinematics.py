@@ -75,20 +75,9 @@ def test_angles_near_0_and_pi_are_precise(angle):
     np.testing.assert_allclose(kinematics.angle_between(a, b), angle, rtol=1e-6)
 
 
-def covariance(
-    energy: float, mass: float, direction: tuple[float, ...], energy_sigma: float, direction_sigma: float
-) -> np.ndarray:
-    """Covariance of one particle, [10]."""
-    numbers = (np.asarray(x) for x in (energy, mass, direction, energy_sigma, direction_sigma))
-    return kinematics.four_momentum_covariance(*numbers)
-
-
-def matrix(elements: np.ndarray) -> np.ndarray:
-    """The symmetric matrices [..., 4, 4] of lower triangles [..., 10]."""
-    full = np.zeros((*elements.shape[:-1], 4, 4))
-    rows, columns = np.tril_indices(4)
-    full[..., rows, columns] = full[..., columns, rows] = elements
-    return full
+def covariance(*particle) -> np.ndarray:
+    """Of one particle's energy, mass, direction, and relative errors of energy and direction [10]."""
+    return kinematics.four_momentum_covariance(*map(np.asarray, particle))
 
 
 @pytest.mark.parametrize(
@@ -118,8 +107,8 @@ def test_covariance_agrees_with_random_particles():
     a, b = 0.02 * rng.normal(size=(2, 100_000, 1))
     direction = n + a * u + b * np.cross(n, u)
     p = np.sqrt(energy**2 - 0.93827**2)
-    expected = np.cov(np.column_stack([p[:, None] * direction, energy]).T)
-    np.testing.assert_allclose(matrix(covariance(20.0, 0.93827, tuple(n), 0.02, 0.02)), expected, atol=0.004)
+    expected = np.cov(np.column_stack([p[:, None] * direction, energy]).T)[np.tril_indices(4)]
+    np.testing.assert_allclose(covariance(20.0, 0.93827, n, 0.02, 0.02), expected, atol=0.004)
 
 
 def test_covariance_near_rest_stays_finite():
@@ -241,10 +230,10 @@ def test_tracks_end_at_the_simulated_entry_into_the_calorimeter(sample_dir):
 PRISM = {"b_field": 2.0, "apothem": 2150.0, "half_length": 2307.0}
 
 
-def helices(n):
+def helices():
     rng = np.random.default_rng(7)
-    start, momentum = rng.normal(0, 10.0, (n, 3)), rng.normal(0, 1.0, (n, 3)) * rng.uniform(0.3, 3, (n, 1))
-    return start, momentum, rng.choice([-1.0, 1.0], n)
+    start, momentum = rng.normal(0, 10.0, (300, 3)), rng.normal(0, 1.0, (300, 3)) * rng.uniform(0.3, 3, (300, 1))
+    return start, momentum, rng.choice([-1.0, 1.0], 300)
 
 
 def depth(position, sides):
@@ -256,7 +245,7 @@ def depth(position, sides):
 
 @pytest.mark.parametrize("sides", [4, 8, 12])
 def test_a_path_stays_inside_a_prism_until_it_ends_on_its_surface(sides):
-    start, momentum, charge = helices(300)
+    start, momentum, charge = helices()
     length = length_to_prism(start, momentum, charge, sides=sides, **PRISM)
     along = length[:, None] * np.linspace(0.0, 1.0, 400)
     position, _ = propagate(start, momentum, charge, along, b_field=2.0)
@@ -265,21 +254,21 @@ def test_a_path_stays_inside_a_prism_until_it_ends_on_its_surface(sides):
 
 
 def test_a_prism_of_many_sides_is_a_cylinder():
-    start, momentum, charge = helices(300)
-    cylinder = length_to_cylinder(
-        start, momentum, charge, b_field=2.0, radius=2150.0, half_length=2307.0, max_turns=np.inf
-    )
-    prism = length_to_prism(start, momentum, charge, sides=2000, **PRISM)
+    cylinder = length_to_cylinder(*helices(), b_field=2.0, radius=2150.0, half_length=2307.0, max_turns=np.inf)
+    prism = length_to_prism(*helices(), sides=2000, **PRISM)
     different = np.abs(prism / cylinder - 1) > 1e-3  # paths tangent to the barrel
     assert different.mean() < 0.02
 
 
-def test_a_looper_across_the_axis_never_leaves_a_prism():
-    assert length_to_prism([[0, 0, 0]], [[0.1, 0, 0]], [1], sides=12, **PRISM) == np.inf
-
-
 @pytest.mark.parametrize(
-    ("start", "momentum"), [([2200.0, 0, 0], [1.0, 0, 0]), ([0, 0, 2400.0], [1.0, 0, 0]), ([0, 0, 0], [0, 0, 0])]
+    ("start", "momentum", "length"),
+    [
+        ([0, 0, 0], [0.1, 0, 0], np.inf),
+        ([2200.0, 0, 0], [1.0, 0, 0], 0.0),
+        ([0, 0, 2400.0], [1.0, 0, 0], 0.0),
+        ([0, 0, 0], [0, 0, 0], 0.0),
+    ],
+    ids=["a looper across the axis", "outside the barrel", "behind the endcap", "at rest"],
 )
-def test_a_particle_outside_a_prism_or_at_rest_has_no_path(start, momentum):
-    assert length_to_prism([start], [momentum], [1], sides=12, **PRISM) == 0.0
+def test_a_particle_that_never_leaves_a_prism_or_is_outside(start, momentum, length):
+    assert length_to_prism([start], [momentum], [1], sides=12, **PRISM) == length
