@@ -32,22 +32,15 @@ def tokens(events) -> Tokens:
 
 def tensors(part: Any) -> list[Tensor]:
     """All tensors of a batch."""
-    if isinstance(part, Tensor):
-        return [part]
-    return (
-        [tensor for value in vars(part).values() for tensor in tensors(value)] if dataclasses.is_dataclass(part) else []
-    )
+    if not dataclasses.is_dataclass(part):
+        return [part] if isinstance(part, Tensor) else []
+    return [tensor for value in vars(part).values() for tensor in tensors(value)]
 
 
 def test_a_batch_is_as_long_as_its_own_longest_event(tokens):
     batch = collate(tokens)
-    masks = {
-        "hits": batch.hits.mask,
-        "tracks": batch.tracks.mask,
-        "target": batch.target.mask,
-        "readout_hits": batch.readout.mask,
-        "readout_tracks": batch.readout.track_mask,
-    }
+    masks = {"hits": batch.hits.mask, "tracks": batch.tracks.mask, "target": batch.target.mask}
+    masks |= {"readout_hits": batch.readout.mask, "readout_tracks": batch.readout.track_mask}
     for kind, mask in masks.items():
         counts = np.diff(tokens.offsets[kind])
         assert mask.sum(1).tolist() == counts.tolist()

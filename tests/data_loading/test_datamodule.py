@@ -9,7 +9,7 @@ import torch
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
-from pflow.event.events import BadEntriesWarning, Events
+from pflow.event.events import BadEntriesWarning
 from pflow.event.merge_hits import Merge
 from pflow.event.move import Variation
 from pflow.io.flat import write_events
@@ -97,29 +97,17 @@ def test_a_validation_file_that_is_a_training_file_is_said(train_files, val_file
         ParticleFlowData(train=train_files, val=[path, val_file]).setup("fit")
 
 
-@pytest.fixture
-def without_targets(make_photons, tmp_path):
-    """Writes a file without truth, or one of photons of at most 0.05 GeV."""
-
-    def write(truth: bool) -> str:
-        events = make_photons(12, energy=0.05)
-        if not truth:
-            events = Events(detector=events.detector, event=events.event, hits=events.hits)
-        write_events(tmp_path / "bad.root", events)
-        return str(tmp_path / "bad.root")
-
-    return write
-
-
 @pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")
 @pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.parametrize(
     ("truth", "message"), [(False, "needs truth particles.*; the file holds none"), (True, "has no target particles")]
 )
-def test_files_without_targets_are_refused_before_the_training(data, without_targets, split, truth, message):
+def test_files_without_targets_are_refused_before_the_training(data, make_photons, tmp_path, split, truth, message):
     """Also where a trained model brings the tokeniser. Of several files each must have truth, and one targets."""
     data.setup("fit")
-    data.paths[split] = [without_targets(truth)] if truth else [*data.paths["train"], without_targets(truth)]
+    events, path = make_photons(12, energy=0.05), str(tmp_path / "bad.root")
+    write_events(path, events if truth else events.without_truth())
+    data.paths[split] = [path] if truth else [*data.paths["train"], path]
     with pytest.raises(InputError, match=rf"bad\.root\b.*{message}"):
         data.setup("fit")
 
@@ -164,10 +152,6 @@ def test_training_alone_is_augmented_and_the_tokeniser_fitted_before(train_files
     assert n_targets[1] > 100
 
 
-def _refuse_elsewhere(anywhere: torch.Tensor, *_: object, **__: object) -> None:
-    anywhere.fill_(1)
-
-
 def test_training_goes_on_without_what_cannot_be_read_and_says_so(train_files, val_file, tmp_path, monkeypatch):
     def decode(file, start, stop, truth):
         if start == 16 < stop:
@@ -189,7 +173,7 @@ def test_training_goes_on_without_what_cannot_be_read_and_says_so(train_files, v
 
 def test_what_another_rank_skipped_is_known_on_this_one(data, monkeypatch):
     """A fit exits with the code of its first rank, which may have read good entries only."""
-    monkeypatch.setattr(torch.distributed, "all_reduce", _refuse_elsewhere)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda anywhere, *_, **__: anywhere.fill_(1))
     data._group = object()
     with pytest.warns(BadEntriesWarning, match="see the warnings of the other devices"):
         data.teardown("fit")

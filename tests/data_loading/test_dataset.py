@@ -116,9 +116,7 @@ def test_a_budget_of_tokens_is_kept(dataset, shuffle):
 
 def test_batches_in_order_do_not_depend_on_the_chunks(train_files, tokeniser, dataset):
     one_chunk = EventDataset(survey(train_files, OPTIONS, 1000)[0], options=OPTIONS, tokeniser=tokeniser, batch_size=8)
-    for first, second in zip(one_chunk, dataset(), strict=True):
-        assert torch.equal(first.batch.hits.features, second.batch.hits.features)
-        assert torch.equal(first.batch.target.energy, second.batch.target.energy)
+    assert same(one_chunk, dataset())
 
 
 def test_no_more_than_a_chunk_and_the_buffer_is_read_ahead(dataset, monkeypatch):

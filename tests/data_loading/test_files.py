@@ -96,19 +96,13 @@ def test_files_that_cannot_be_used_are_left_out_where_errors_are_skipped(train_f
         survey(unusable, FileOptions(on_error="skip"), 16)
 
 
-def test_few_files_are_open_at_a_time_and_each_is_opened_once(make_photons, tmp_path):
-    opened = []
-
-    class Options(FileOptions):
-        def open(self, path):
-            file = super().open(path)
-            opened.append(path)
-            return file
-
+def test_few_files_are_open_at_a_time_and_each_is_opened_once(make_photons, tmp_path, monkeypatch):
+    opened, open_file = [], FileOptions.open
+    monkeypatch.setattr(FileOptions, "open", lambda options, path: opened.append(path) or open_file(options, path))
     paths = [str(tmp_path / f"{number}.root") for number in range(3)]
     for number, path in enumerate(paths):
         write_events(path, make_photons(4, first=10 * number))
     chunks = [Chunk(path, start, start + 1) for start in (2, 0, 1) for path in paths]
-    numbers = [int(events.event[0]) for events in read_chunks(chunks, Options())]
+    numbers = [int(events.event[0]) for events in read_chunks(chunks, FileOptions())]
     assert numbers == [2, 12, 22, 0, 10, 20, 1, 11, 21]
     assert opened == paths
