@@ -22,35 +22,28 @@ from pflow.train.recipe import load_recipe
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
-TRACKS = ["log_p", "nx", "ny", "nz", "charge", "calo_x", "calo_y", "calo_z"]
 NETWORK = "model.reconstructor.init_args.network"
-WEIGHTS = "model.reconstructor.init_args.loss.weights"
+FLAGS = {f"{NETWORK}.special": "flags"}
 TWO = {f"{NETWORK}.decoder": "multi_projection", f"{NETWORK}.n_projections": 2, f"{NETWORK}.embedder": "v2"}
+TRACKS = {
+    "data.rule": "stable",
+    "data.track_features": ["log_p", "nx", "ny", "nz", "charge", "calo_x", "calo_y", "calo_z"],
+}
+WITHOUT_KIND = {"model.reconstructor.init_args.loss.weights.kind": None}
 DIFFERENCES: dict[str, dict[str, Any]] = {
-    "v1_flags": {f"{NETWORK}.special": "flags"},
+    "v1_flags": FLAGS,
     "v1_kind": {},
-    "v1_post_norm": {f"{NETWORK}.special": "flags", f"{NETWORK}.norm": "post"},
-    "v1_target_position": {f"{NETWORK}.special": "flags", f"{NETWORK}.target_position": True},
-    "v1_angles": {f"{NETWORK}.special": "flags", f"{NETWORK}.direction": "angles"},
-    "v2_flags": {f"{NETWORK}.special": "flags", **TWO},
+    "v1_post_norm": {**FLAGS, f"{NETWORK}.norm": "post"},
+    "v1_target_position": {**FLAGS, f"{NETWORK}.target_position": True},
+    "v1_angles": {**FLAGS, f"{NETWORK}.direction": "angles"},
+    "v2_flags": {**FLAGS, **TWO},
     "v2_kind": TWO,
-    "as_published_v1_flags": {f"{NETWORK}.special": "flags", f"{WEIGHTS}.kind": None},
+    "as_published_v1_flags": {**FLAGS, **WITHOUT_KIND},
     "as_published_v1_kind": {},
-    "as_published_v2_flags": {f"{NETWORK}.special": "flags", f"{WEIGHTS}.kind": None, **TWO},
+    "as_published_v2_flags": {**FLAGS, **WITHOUT_KIND, **TWO},
     "as_published_v2_kind": TWO,
-    "tracks_cross": {
-        f"{NETWORK}.special": "flags",
-        f"{NETWORK}.source": "cross",
-        "data.rule": "stable",
-        "data.track_features": TRACKS,
-    },
-    "tracks_typed": {
-        f"{NETWORK}.special": "flags",
-        "data.rule": "stable",
-        f"{NETWORK}.source": "typed",
-        "data.track_features": TRACKS,
-        "data.tracker_hit_features": ["x", "y", "z"],
-    },
+    "tracks_cross": {**FLAGS, **TRACKS, f"{NETWORK}.source": "cross"},
+    "tracks_typed": {**FLAGS, **TRACKS, f"{NETWORK}.source": "typed", "data.tracker_hit_features": ["x", "y", "z"]},
 }
 """The variants of the paper's recipe, and in what each of them is not v1_kind of its form."""
 
@@ -121,50 +114,35 @@ def test_the_recipes_of_the_shipped_models_are_those_that_they_were_trained_with
     assert model.config["provenance"]["lr"] == recipe["model"]["lr"]
 
 
-def two_steps(recipe, stage, variant, folder, sample, *more):
-    """The checkpoint that two steps of a set-up leave."""
-    arguments = [
-        *load_recipe(recipe).variant(variant).write(folder / "recipe", stage),
-        *(f"--model.reconstructor.network.{size}" for size in SMALL),
-        *(f"--data.train={sample}", f"--data.val={sample}", "--data.repeat=null"),
-        *("--data.batch_size=4", "--data.hit_energy_min=0.02"),
-        "--model.reconstructor.decoding.max_particles=5",
-        *("--trainer.max_epochs=1", "--trainer.limit_train_batches=2", "--trainer.limit_val_batches=2"),
-        *("--trainer.val_check_interval=2", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
-        f"--output={folder}",
-        *more,
-    ]
-    assert main(["fit", *arguments]) == 0
-    (checkpoint,) = folder.rglob("best.ckpt")
-    return checkpoint
-
-
 @pytest.fixture(scope="module")
-def first_stage(sample_dir, tmp_path_factory):
-    """Makes the checkpoint that two steps of the first stage of a recipe leave, once."""
+def trained(sample_dir, tmp_path_factory):
+    """Makes, once, the checkpoint that two steps of a set-up leave, after two of its recipe's first stage."""
+    sample = sample_dir / "multi_test_small.root"
 
     @functools.cache
-    def make(recipe: str, variant: str | None):
-        folder = tmp_path_factory.mktemp(f"{recipe}_0")
-        return two_steps(recipe, 0, variant, folder, str(sample_dir / "multi_test_small.root"))
+    def train(recipe: str, stage: int, variant: str | None):
+        folder = tmp_path_factory.mktemp(recipe)
+        arguments = [
+            *load_recipe(recipe).variant(variant).write(folder / "recipe", stage),
+            *(f"--model.reconstructor.network.{size}" for size in SMALL),
+            *(f"--data.train={sample}", f"--data.val={sample}", "--data.repeat=null"),
+            *("--data.batch_size=4", "--data.hit_energy_min=0.02"),
+            "--model.reconstructor.decoding.max_particles=5",
+            *("--trainer.max_epochs=1", "--trainer.limit_train_batches=2", "--trainer.limit_val_batches=2"),
+            *("--trainer.val_check_interval=2", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
+            *([f"--start-from={train(recipe, 0, variant)}"] if stage else []),
+            f"--output={folder}",
+        ]
+        assert main(["fit", *arguments]) == 0
+        (checkpoint,) = folder.rglob("best.ckpt")
+        return checkpoint
 
-    return make
+    return train
 
 
-@pytest.fixture(params=SET_UPS, ids=lambda one: "-".join(map(str, one)))
-def trained(request, first_stage, sample_dir, tmp_path):
-    """A set-up and the checkpoint that two steps of it leave."""
-    recipe, stage, variant = request.param
-    before = first_stage(recipe, variant)
-    if not stage:
-        return request.param, before
-    sample = str(sample_dir / "multi_test_small.root")
-    return request.param, two_steps(recipe, stage, variant, tmp_path, sample, f"--start-from={before}")
-
-
-def test_a_set_up_is_saved_and_loaded_as_it_was_trained_and_reconstructs(trained, sample_dir):
-    set_up, checkpoint = trained
-    model, expected = load_model(checkpoint), options(*set_up)
+@pytest.mark.parametrize("set_up", SET_UPS, ids=lambda names: "-".join(map(str, names)))
+def test_a_set_up_is_saved_and_loaded_as_it_was_trained_and_reconstructs(set_up, trained, sample_dir):
+    model, expected = load_model(trained(*set_up)), options(*set_up)
     network = model.config["model"]["init_args"]["network"]
     for field in set(network) - {size.partition("=")[0] for size in SMALL}:
         assert network[field] == expected["model"]["reconstructor"]["init_args"]["network"][field], field

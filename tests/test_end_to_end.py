@@ -13,45 +13,30 @@ from pflow.cli.main import main
 from pflow.plots.style import rendered
 
 
-@pytest.fixture(scope="module")
-def no_network():
+@pytest.fixture
+def no_network(monkeypatch):
     """Every attempt to reach another address than a file is an error."""
 
     def refused(*arguments, **_):
         raise AssertionError(f"a connection was asked for: {arguments}")
 
-    with pytest.MonkeyPatch.context() as offline:
-        for name in ("connect", "connect_ex"):
-            offline.setattr(socket.socket, name, refused)
-        for name in ("create_connection", "getaddrinfo", "gethostbyname"):
-            offline.setattr(socket, name, refused)
-        yield
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, refused)
+    for name in ("create_connection", "getaddrinfo", "gethostbyname"):
+        monkeypatch.setattr(socket, name, refused)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory, no_network, tiny, small):
-    """What `pflow fit`, `reconstruct`, `evaluate` and `display` leave behind; none opens a connection."""
-    folder = tmp_path_factory.mktemp("end_to_end")
+@pytest.mark.usefixtures("no_network")
+def test_what_each_command_leaves_behind_without_a_connection(tiny, small, tmp_path):
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}", "--trainer.max_epochs=1"]
     with patch("pflow.cli.fit.rendered", rendered):
-        assert main(["fit", *tiny, *data, f"--output={folder / 'run'}"]) == 0
-    reco = str(folder / "reco.root")
-    assert main(["reconstruct", small["val"], "--checkpoint", str(folder / "run" / "best.ckpt"), "-o", reco, "-q"]) == 0
-    assert main(["evaluate", reco, "--truth", small["val"], "-o", str(folder / "evaluation"), "--no-plots"]) == 0
-    assert main(["display", small["val"], "--reco", reco, "-o", str(folder / "event.html")]) == 0
-    return folder
-
-
-def test_fit_leaves_checkpoints_logs_and_its_configuration(folder):
-    names = {path.name for path in (folder / "run").rglob("*")}
+        assert main(["fit", *tiny, *data, f"--output={tmp_path / 'run'}"]) == 0
+    names = {path.name for path in (tmp_path / "run").rglob("*")}
     assert {"best.ckpt", "last.ckpt", "config.yaml", "metrics.csv", "training.png", "training.pdf"} <= names
-
-
-def test_evaluation_holds_the_papers_quantities_and_matched_ones(folder):
-    metrics = json.loads((folder / "evaluation" / "metrics.json").read_text())
-    text = json.dumps(metrics)
-    for key in ("energy_rank", "efficiency", "fake_rate", "response_median", "angle"):
-        assert key in text
+    reco, checkpoint = str(tmp_path / "reco.root"), str(tmp_path / "run" / "best.ckpt")
+    assert main(["reconstruct", small["val"], "--checkpoint", checkpoint, "-o", reco, "-q"]) == 0
+    assert main(["evaluate", reco, "--truth", small["val"], "-o", str(tmp_path / "evaluation"), "--no-plots"]) == 0
+    assert main(["display", small["val"], "--reco", reco, "-o", str(tmp_path / "event.html")]) == 0
 
 
 TOY = '''

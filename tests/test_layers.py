@@ -37,13 +37,6 @@ ONLY_IN = {
     "jsonargparse": {"train", "cli"},
 }
 
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__main__.py" and path.parent != PACKAGE)
-FILES += sorted(path for path in PACKAGE.glob("*.py") if not path.name.startswith("__"))
-
-
-def module(path: Path) -> str:
-    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-
 
 def room(name: str) -> str:
     """The layer's name for a module below pflow."""
@@ -54,21 +47,17 @@ def rank(name: str) -> int:
     return next(i for i, layer in enumerate(LAYERS) if room(name) in layer)
 
 
-def imports(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
 def imported() -> Iterator[tuple[str, str]]:
-    """Each module, and a name that it imports."""
-    for path in FILES:
-        yield from ((module(path), name) for name in sorted(imports(path)))
+    """Each module below pflow, and a name that it imports."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        if path.name == "__main__.py" or module == "__init__":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                yield from ((module, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                yield from ((module, f"{node.module}.{alias.name}") for alias in node.names)
 
 
 def test_imports_go_downwards():

@@ -18,25 +18,17 @@ CONTENT = ("pyproject.toml", "README.md", "LICENSE", "pflow", "configs")
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory):
-    """A copy of the checkout with one more trained model in it."""
-    folder = tmp_path_factory.mktemp("checkout")
+def installed(tmp_path_factory):
+    """Folder with a wheel's content, as pip unpacks it: of a copy of the checkout with one more trained model."""
+    folder, checkout = (tmp_path_factory.mktemp(name) for name in ("wheel", "checkout"))
     for name in CONTENT:
         source = REPOSITORY / name
-        shutil.copytree(source, folder / name) if source.is_dir() else shutil.copy(source, folder / name)
-    pretrained = folder / "pflow" / "pretrained"
+        shutil.copytree(source, checkout / name) if source.is_dir() else shutil.copy(source, checkout / name)
+    pretrained = checkout / "pflow" / "pretrained"
     shutil.copytree(pretrained / "ild-g4-photon", pretrained / "toy")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def installed(checkout, tmp_path_factory):
-    """Folder with the wheel's content, as pip unpacks it."""
-    folder = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run(
-        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(checkout)], check=True
-    )
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "wheel"]
+    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    subprocess.run([*pip, *options, str(checkout)], check=True)
     (wheel,) = folder.glob("pflow-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")

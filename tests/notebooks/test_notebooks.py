@@ -16,8 +16,9 @@ TIME_LIMIT = 300
 """Seconds a cell may take: the notebooks need less than 40 in all on an idle core."""
 
 
-def by_name(path):
-    return path.stem
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def path(request) -> Path:
+    return request.param
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,6 @@ def kernel(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # of jupyter's own
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=by_name)
 def test_runs_from_top_to_bottom(path, kernel, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     # A new namespace, and nothing written beside the notebook.
@@ -44,17 +44,14 @@ def test_runs_from_top_to_bottom(path, kernel, tmp_path):
         client.execute()
     finally:
         client.kc.stop_channels()
-    printed = [
-        output for cell in notebook.cells for output in cell.get("outputs", []) if output.get("name") == "stderr"
-    ]
-    assert not [output.text for output in printed if "Warning" in output.text]
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert not [text for output in outputs if output.get("name") == "stderr" and "Warning" in (text := output.text)]
 
 
 def test_all_are_there():
     assert [path.stem[:3] for path in NOTEBOOKS] == ["01_", "02_", "03_", "04_", "05_", "06_", "07_", "08_"]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=by_name)
 def test_is_written_as_git_likes_it(path):
     text = path.read_text(encoding="utf-8")
     assert text == json.dumps(json.loads(text), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
@@ -67,7 +64,6 @@ def test_is_written_as_git_likes_it(path):
     assert all(not cell.outputs and cell.execution_count is None for cell in code)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=by_name)
 def test_links_lead_somewhere(path):
     notebook = nbformat.read(path, as_version=4)
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
