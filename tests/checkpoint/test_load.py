@@ -272,9 +272,7 @@ def save_options(save_header, header):
     ("network", "message"),
     [({"width": 2**16, "feedforward": 2**16}, "size mismatch"), ({"encoder_layers": 500}, "Missing key")],
 )
-def test_a_configuration_is_compared_with_the_weights_before_memory_is_taken(
-    save_options, network, message, monkeypatch
-):
+def test_sizes_are_compared_with_the_weights_before_memory_is_taken(save_options, network, message, monkeypatch):
     """Gigabytes for a few bytes of text."""
     monkeypatch.setattr("pflow.checkpoint.load.load_weights", load_weights_on_meta)
     expected = rf"model\.ckpt, 'state_dict': its weights do not fit its configuration: .*{message}"

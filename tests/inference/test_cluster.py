@@ -21,9 +21,7 @@ pytestmark = [
 ]
 
 
-def test_processes_give_what_one_gives_in_order_also_if_one_is_killed(
-    random_checkpoint, sample_dir, tmp_path, same_reco
-):
+def test_processes_give_what_one_gives_also_if_one_is_killed(random_checkpoint, sample_dir, tmp_path, same_reco):
     from distributed import default_client
 
     sample, killed = sample_dir / "multi_test_small.root", []

@@ -134,9 +134,7 @@ def reads_all(events, make_model):
         ("hits.layer", -1, r"hits\.layer'.*1 of \d+ values are unknown: no cell encoding for ecal"),
     ],
 )
-def test_an_impossible_event_or_an_unknown_value_that_the_model_reads_is_refused_or_skipped(
-    reads_all, events, spoil, field, value, message
-):
+def test_an_event_that_the_model_cannot_read_is_refused_or_skipped(reads_all, events, spoil, field, value, message):
     events = events[ENTRY - 1 : ENTRY + 2]
     spoilt = spoil(events, 1, field, value)
     with pytest.raises(InputError, match=rf"entry {ENTRY}, '{message}"):

@@ -6,7 +6,6 @@ from pflow.checkpoint.load import load_model
 from pflow.errors import InputError
 from pflow.inference.events import reconstruct
 from pflow.inference.explain import explain
-from pflow.io.open import read_events
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.physics.pdg import CLASSES
 from pflow.plots.explain import plot_steps
@@ -15,8 +14,8 @@ from pflow.tokens.tokens import TokenConfig
 
 
 @pytest.fixture(scope="module")
-def event(sample_dir):
-    return read_events(sample_dir / "multi_test_small.root", entry_stop=1)
+def event(events):
+    return events[:1]
 
 
 def test_the_steps_of_the_shipped_model_are_its_particles(event):
@@ -61,9 +60,9 @@ def test_a_translation_tells_probabilities_and_attention(event, make_model, spec
         explanation["probability.pgd"]
 
 
-def test_what_cannot_be_explained_is_refused(event, sample_dir):
+def test_what_cannot_be_explained_is_refused(event, events):
     model = load_model("general")
     with pytest.raises(InputError, match="expected one event"):
-        explain(model, read_events(sample_dir / "multi_test_small.root", entry_stop=2))
+        explain(model, events[:2])
     with pytest.raises(InputError, match="no hits or tracks"):
         explain(model, event.emptied(np.array([True])))

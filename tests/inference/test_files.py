@@ -31,9 +31,7 @@ def run(inputs, model, output, **options):
     return reconstruct_files(inputs, checkpoint=model, output=output, device="cpu", **options)
 
 
-def test_without_a_checkpoint_the_model_of_the_detector_is_taken_and_the_file_opened_once(
-    sample_dir, tmp_path, monkeypatch
-):
+def test_the_model_of_the_detector_is_taken_and_the_file_opened_once(sample_dir, tmp_path, monkeypatch):
     opened, open_file = [], FileOptions.open
     monkeypatch.setattr(FileOptions, "open", lambda own, path: opened.append(path) or open_file(own, path))
     reconstruct_files([sample_dir / "gammasep_test_small.root"], output=tmp_path / "chosen.root", device="cpu")

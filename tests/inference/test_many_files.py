@@ -188,9 +188,7 @@ def test_podio_files_are_kept_too(inputs, run, tmp_path):
     assert len(run(inputs[:1], format="edm4hep").finished_before) == 1
 
 
-def test_the_command_lists_what_was_left_out_and_says_it_in_its_exit_code(
-    with_a_bad_one, random_checkpoint, tmp_path, capsys
-):
+def test_the_command_lists_what_was_left_out_and_exits_with_3(with_a_bad_one, random_checkpoint, tmp_path, capsys):
     options = ["--checkpoint", random_checkpoint, "--output-dir", tmp_path / "out", "-q"]
     call = [str(word) for word in ("reconstruct", *with_a_bad_one, *options, "--device", "cpu", "--on-error", "skip")]
     assert main(call) == 3
