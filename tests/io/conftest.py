@@ -100,18 +100,12 @@ def content(whole_content: Content) -> Content:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Write content as one of podio's layouts: `new` (TTree), `rec` (links called rec and sim), `old`, `rntuple`."""
+    """Write content as one of podio's layouts: `new` (TTree), `rec` (links called rec and sim), `old`, `rntuple`.
 
-    def write_file(
-        content: Mapping[str, Any],
-        layout: str = "new",
-        *,
-        ids: Mapping[str, int] | None = None,
-        encodings: Mapping[str, str] | None = None,
-        types: Mapping[str, str] | None = None,
-        name: str = "events.root",
-        chunks: int = 1,
-    ) -> Path:
+    `ids`, `encodings` of cells and `types`: by collection; no `encodings`: no metadata.
+    """
+
+    def write_file(content, layout="new", *, ids=IDS, encodings=None, types=None, name="events.root", chunks=1):
         path = tmp_path / name
         arrays = {_renamed(key, layout): _array(key, values) for key, values in content.items()}
         with uproot.recreate(path) as file:
@@ -122,9 +116,8 @@ def write(tmp_path: Path) -> Callable[..., Path]:
                 n_events = len(next(iter(arrays.values())))
                 for part in np.array_split(np.arange(n_events), chunks):
                     file["events"].extend({key: array[part] for key, array in arrays.items()})
-            table = IDS if ids is None else ids
-            if table:
-                file.mkrntuple("podio_metadata", _id_table(table, layout, types or {}))
+            if ids:
+                file.mkrntuple("podio_metadata", _id_table(ids, layout, types or {}))
             if encodings is not None:
                 keys = [f"{key}__CellIDEncoding" for key in encodings]
                 values = [[value] for value in encodings.values()]

@@ -60,16 +60,7 @@ TYPES = {
 def read(podio: Callable[..., PodioFile], toy: Detector) -> Callable[..., Events]:
     """Write content in a layout and read entries `start` to `stop` of it back."""
 
-    def read_content(
-        content: dict[str, Any],
-        layout: str = "new",
-        *,
-        start: int = 0,
-        stop: int = 2,
-        truth: bool = True,
-        detector: Detector = toy,
-        **options: Any,
-    ) -> Events:
+    def read_content(content, layout="new", *, start=0, stop=2, truth=True, detector=toy, **options):
         return Edm4hepReader(podio(content, layout, **options), detector=detector).read(start, stop, truth=truth)
 
     return read_content

@@ -52,8 +52,8 @@ def test_unreadable_collections_give_the_reason(listed, content):
 
 
 def test_plain_numbers_are_a_collection_too(write):
-    one = [[1.0], []]
-    path = write({"Weights": [[1.0, 2.0], [3.0]], "A1.energy": one, "Loose": one}, ids={"Weights": 77, "A1": 11})
+    energy = [[1.0], []]
+    path = write({"Weights": [[1.0, 2.0], [3.0]], "A1.energy": energy, "Loose": energy}, ids={"Weights": 77, "A1": 11})
     file = open_podio(path)
     collections = by_name(list_collections(file))
     assert set(collections) == {"A1", "Weights"}

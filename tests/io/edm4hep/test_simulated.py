@@ -7,10 +7,10 @@ import pytest
 from pflow.errors import InputError
 from pflow.event.events import ImplausibleWarning
 from pflow.event.schema import make_truth
-from pflow.io.edm4hep.podio import Joined, open_podio
-from pflow.io.edm4hep.simulated import Contributions, count_layers, digitise, make_truth_tracks
+from pflow.io.edm4hep.podio import Joined
+from pflow.io.edm4hep.simulated import count_layers, make_truth_tracks
 from pflow.io.open import read_events
-from pflow.physics.detector import Calorimeter, TruthTracking, load_detector
+from pflow.physics.detector import TruthTracking, load_detector
 from pflow.physics.kinematics import momentum_from_track
 
 
@@ -18,10 +18,9 @@ from pflow.physics.kinematics import momentum_from_track
 def sim_content(content):
     """Two events of simulated hits: three, the third without contributions, then one of two from one particle."""
     simulated = {key: values for key, values in content.items() if "MCParticles" in key}
-    zeros: dict[str, list[list[float]]] = {"SimA": [[0, 0], [0]], "SimB": [[0], []]}
-    for name, energy in {"SimA": [[0.4, 0.5], [0.4]], "SimB": [[0.4], []]}.items():
-        simulated |= {f"{name}.energy": energy, f"{name}.cellID": zeros[name]}
-        simulated |= {f"{name}.position.{axis}": zeros[name] for axis in "xyz"}
+    for name, energy, zeros in (("SimA", [[0.4, 0.5], [0.4]], [[0, 0], [0]]), ("SimB", [[0.4], []], [[0], []])):
+        simulated |= {f"{name}.energy": energy, f"{name}.cellID": zeros}
+        simulated |= {f"{name}.position.{axis}": zeros for axis in "xyz"}
     return simulated | {
         "SimA.contributions_begin": [[0, 2], [0]],
         "SimA.contributions_end": [[2, 3], [2]],
@@ -31,27 +30,23 @@ def sim_content(content):
         "SimAContributions.time": [[5.0, 2.0, 9.0], [1.5, 1.0]],
         "_SimAContributions_particle.index": [[1, 2, 1], [0, 0]],
         "_SimAContributions_particle.collectionID": [[15, 15, 15], [15, 15]],
-        "SimB.contributions_begin": [[0], []],
-        "SimB.contributions_end": [[0], []],
-        "_SimB_contributions.index": [[], []],
-        "_SimB_contributions.collectionID": [[], []],
+        **{f"SimB.contributions_{end}": [[0], []] for end in ("begin", "end")},
+        **{f"_SimB_contributions.{member}": [[], []] for member in ("index", "collectionID")},
     }
 
 
-def test_simulated_hits_are_read_where_there_are_no_digitised_ones(read, sim_content):
-    assert read(sim_content).hits.subdetector.to_list() == [[0, 0, 1], [0]]
+ALL_LINKS = [[(0, 1, 0.25), (0, 2, 0.75), (1, 1, 1.0)], [(0, 0, 1.0)]]
 
 
 @pytest.mark.parametrize("layout", ["new", "old", "rntuple"])
 def test_links_share_a_hit_by_the_energy_of_its_contributions(read, sim_content, layout, links):
-    assert links(read(sim_content, layout).hit_links) == [[(0, 1, 0.25), (0, 2, 0.75), (1, 1, 1.0)], [(0, 0, 1.0)]]
+    assert links(read(sim_content, layout).hit_links) == ALL_LINKS
 
 
 def test_the_time_is_the_earliest_contribution_s(read, sim_content):
-    times = read(sim_content).hits.time
-    assert times[0, :2].to_list() == [2.0, 9.0]
-    assert np.isnan(times[0, 2])
-    assert times[1].to_list() == [1.0]
+    hits = read(sim_content).hits
+    assert hits.subdetector.to_list() == [[0, 0, 1], [0]]
+    np.testing.assert_array_equal(ak.flatten(hits.time), [2.0, 9.0, np.nan, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -81,13 +76,31 @@ def test_without_contributions_or_their_particles_there_are_no_times_or_links(re
     assert np.isnan(read(less).hits.time[1, 0])
 
 
-def test_cells_that_digitisation_drops_leave_no_hits_and_no_links(read, toy, sim_content, links):
-    ecal = dataclasses.replace(toy.calorimeters[0], sim_threshold=0.15, sim_time_window=(0.0, 4.0), sim_scale=2.0)
-    detector = dataclasses.replace(toy, calorimeters=(ecal, *toy.calorimeters[1:]))
-    events = read(sim_content, detector=detector).validate()
-    np.testing.assert_allclose(ak.flatten(events.hits.energy), [0.6, 4.0, 0.8], rtol=1e-6)
-    np.testing.assert_allclose(ak.flatten(events.hits.time), [2.1, np.nan, 1.1], rtol=1e-6)
-    assert links(events.hit_links) == [[(0, 2, 1.0)], [(0, 0, 1.0)]]
+WINDOW = {"sim_time_window": (0.0, 4.0), "sim_scale": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "energy", "time", "expected"),
+    [
+        ({}, [0.4, 0.5, 0.4], [12.0, 19.0, 11.0], ALL_LINKS),
+        (WINDOW | {"sim_threshold": 0.15}, [0.6, 0.8], [2.1, 1.1], [[(0, 2, 1.0)], [(0, 0, 1.0)]]),
+        (WINDOW | {"sim_threshold": 0.35}, [0.8], [1.1], [[], [(0, 0, 1.0)]]),
+        ({"sim_scale": 2.0, "sim_deep_scale": (1, 4.0)}, [0.8, 2.0, 0.8], [12.0, 19.0, 11.0], ALL_LINKS),
+        ({"sim_measures_time": False}, [0.4, 0.5, 0.4], [0.0, 0.0, 0.0], ALL_LINKS),
+    ],
+    ids=["no settings", "window", "threshold on the energy in the window", "deep layers", "no times"],
+)
+def test_hits_are_digitised_as_the_detector_says(read, toy, sim_content, links, settings, energy, time, expected):
+    """Hits of SimA are in layers 0, 1 and 0, 3 m or ten nanoseconds away; a hit that is dropped has no links."""
+    calorimeters = (dataclasses.replace(toy.calorimeters[0], **settings), *toy.calorimeters[1:])
+    detector = dataclasses.replace(toy, calorimeters=calorimeters)
+    sim_content |= {"SimA.cellID": [[0, 1], [0]], "SimA.position.x": [[3000.0] * 2, [3000.0]]}
+    sim_content["SimAContributions.time"] = [[15.0, 12.0, 19.0], [11.5, 11.0]]
+    events = read(sim_content, detector=detector, encodings={"SimA": "layer:8"}).validate()
+    hits = events.hits[events.hits.subdetector == 0]
+    np.testing.assert_allclose(ak.flatten(hits.energy), energy, rtol=1e-6)
+    np.testing.assert_allclose(ak.flatten(hits.time), time, rtol=1e-5)
+    assert links(events.hit_links) == expected
 
 
 def test_digitised_cld_hits_match_the_standard_digitisation(full_cld):
@@ -108,71 +121,7 @@ def test_digitised_cld_hits_match_the_standard_digitisation(full_cld):
             assert np.median([abs(ours[cell] / energy - 1) for cell, energy in theirs.items()]) < 0.01
 
 
-FLIGHT = 10.0
-"""ns, of a hit at 3 m."""
-
-
-def contributions(hit, energy, time, n_hits):
-    none = np.zeros(len(hit), dtype=np.int64)
-    return Contributions(
-        counts=np.array([n_hits]),
-        hit=np.array(hit),
-        energy=np.array(energy),
-        time=np.array(time) + FLIGHT,
-        event=none,
-        particle_id=none,
-        particle=none,
-    )
-
-
-def calorimeter(**settings):
-    return Calorimeter(name="ecal", kind="ecal", region="barrel", **settings)
-
-
-MADE_BY = contributions([0, 0, 0, 1, 2], [1.0, 2.0, 4.0, 3.0, 0.5], [0.0, 9.0, 50.0, 20.0, 1.0], 3)
-HITS = {
-    "energy": ak.Array([[7.0, 3.0, 0.5]]),
-    **{axis: ak.Array([np.full(3, np.sqrt(3) * 1000)]) for axis in "xyz"},
-    "layer": ak.Array([np.arange(3)]),
-}
-
-
-@pytest.mark.parametrize(
-    ("settings", "layers", "energy", "time"),
-    [
-        ({}, [0, 1, 2], [7.0, 3.0, 0.5], [FLIGHT, FLIGHT + 20.0, FLIGHT + 1.0]),
-        ({"sim_time_window": (-1.0, 10.0), "sim_threshold": 0.0}, [0, 2], [3.0, 0.5], [0.1, 1.1]),
-        ({"sim_time_window": (-1.0, 10.0), "sim_threshold": 0.5, "sim_scale": 40.0}, [0], [120.0], [0.1]),
-        (
-            {"sim_scale": 2.0, "sim_deep_scale": (1, 4.0)},
-            [0, 1, 2],
-            [14.0, 12.0, 2.0],
-            [FLIGHT, FLIGHT + 20, FLIGHT + 1],
-        ),
-        ({"sim_measures_time": False}, [0, 1, 2], [7.0, 3.0, 0.5], [0.0, 0.0, 0.0]),
-    ],
-    ids=["no settings", "window", "threshold on the energy in the window", "deep layers", "no times"],
-)
-def test_hits_are_digitised_as_the_detector_says(settings, layers, energy, time):
-    made = digitise(calorimeter(**settings), HITS, MADE_BY)
-    hits, used = made.columns, made.contributions
-    assert hits["layer"].to_list() == [layers]
-    assert hits["energy"].to_list() == [energy]
-    np.testing.assert_allclose(hits["time"][0], time)
-    if "sim_time_window" in settings:  # contributions 2 and 3 are outside; hits are renumbered
-        assert used.hit.tolist() == [0, 0, 1][: 1 + len(layers)]
-        assert used.energy.tolist() == [1.0, 2.0, 0.5][: 1 + len(layers)]
-
-
-def test_without_contributions_there_is_no_window_and_no_time():
-    made = digitise(calorimeter(sim_time_window=(-1.0, 10.0), sim_threshold=0.5), HITS, None)
-    hits = made.columns
-    assert hits["energy"].to_list() == [[7.0, 3.0]]
-    assert np.isnan(hits["time"]).to_list() == [[True, True]]
-    assert (made.contributions, made.lost) == (None, made.total)
-
-
-ENCODING = "system:4,layer:4"
+ENCODED = dict.fromkeys(("Inner", "Outer"), "system:4,layer:4")
 
 
 @pytest.fixture
@@ -189,61 +138,44 @@ def tracker_content():
     }
 
 
-@pytest.fixture
-def count(write):
-    def count_content(content, layout="new", **encodings):
-        file = open_podio(write(content, layout, encodings=encodings))
-        try:
-            return list(count_layers(file, ["Inner", "Outer"], Joined(["MCParticles"], [[2, 1]]), 0, 2))
-        finally:
-            file.close()
-
-    return count_content
+def count(file):
+    return list(count_layers(file, ["Inner", "Outer"], Joined(["MCParticles"], [[2, 1]]), 0, 2))
 
 
-@pytest.mark.parametrize("layout", ["new", "old"])
-def test_a_layer_counts_once_and_secondaries_do_not(count, tracker_content, layout):
-    assert count(tracker_content, layout, Inner=ENCODING, Outer=ENCODING) == [3, 0, 1]
+@pytest.mark.parametrize(
+    ("layout", "encodings", "changes", "layers"),
+    [
+        ("new", ENCODED, {}, [3, 0, 1]),
+        ("old", ENCODED, {}, [3, 0, 1]),
+        ("new", {"Outer": ENCODED["Outer"]}, {}, [4, 0, 1]),
+        ("new", ENCODED, {"index": [[0, 7, -2, 1], [0]]}, [2, 0, 1]),
+        ("new", ENCODED, {"collectionID": [[99, 99, 15, 15], [15]]}, [2, 0, 1]),
+    ],
+    ids=["new", "old", "without an encoding every hit", "outside", "of another collection"],
+)
+def test_a_layer_counts_once_and_secondaries_do_not(podio, tracker_content, layout, encodings, changes, layers):
+    tracker_content |= {f"_Inner_particle.{member}": values for member, values in changes.items()}
+    assert count(podio(tracker_content, layout, encodings=encodings)) == layers
 
 
-def test_without_an_encoding_every_hit_is_a_layer(count, tracker_content):
-    assert count(tracker_content, Outer=ENCODING) == [4, 0, 1]
-
-
-def test_references_elsewhere_are_left_out(count, tracker_content):
-    tracker_content["_Inner_particle.index"] = [[0, 7, -2, 1], [0]]
-    tracker_content["_Outer_particle.collectionID"] = [[99], []]
-    assert count(tracker_content, Inner=ENCODING, Outer=ENCODING) == [1, 0, 1]
-
-
-def test_hits_without_references_are_refused(count, tracker_content):
+def test_hits_without_references_are_refused(podio, tracker_content):
     less = {key: values for key, values in tracker_content.items() if not key.startswith("_Outer")}
     with pytest.raises(InputError, match="no references to particles") as caught:
-        count(less, Inner=ENCODING)
+        count(podio(less, encodings=ENCODED))
     assert caught.value.field == "Outer"
 
 
 EXACT = TruthTracking(
-    sim_tracker_hits=("Hits",),
-    min_layers=4,
-    max_vertex_radius=350.0,
-    inverse_pt=(0.0, 0.0),
-    angle=(0.0, 0.0),
-    impact=(0.0, 0.0),
+    **{"sim_tracker_hits": ("Hits",), "min_layers": 4, "max_vertex_radius": 350.0},
+    **dict.fromkeys(("inverse_pt", "angle", "impact"), (0.0, 0.0)),
 )
 CLD = load_detector("cld")
 
 
 def particles(n=1, **columns):
     """One event of `n` pions of 5 GeV from the origin, with some of their columns replaced."""
-    pion = {
-        "pdg": 211,
-        "mass": 0.1396,
-        "charge": 1.0,
-        "px": 3.0,
-        "pz": 4.0,
-        **dict.fromkeys(("py", "vx", "vy", "vz"), 0.0),
-    }
+    pion = {"pdg": 211, "mass": 0.1396, "charge": 1.0, "px": 3.0, "py": 0.0, "pz": 4.0}
+    pion |= dict.fromkeys(("vx", "vy", "vz"), 0.0)
     return make_truth(**{name: ak.Array([columns.get(name, [value] * n)]) for name, value in pion.items()})
 
 
