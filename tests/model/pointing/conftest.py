@@ -173,8 +173,8 @@ class Model(PointingReconstructor):
 def _make_model(*, seed: int = 27, initial: bool = False, **options: Any) -> Model:
     """A small model with random weights, in evaluation mode; each option goes where it belongs.
 
-    Initially corrections are 0 and the end is probable, so that little is decoded: unless `initial`, corrections are
-    random and the end is less probable.
+    Initially corrections are 0, the refinement repeats the first stage and the end is probable, so that little is
+    decoded: unless `initial`, the end is less probable and the others are random.
     """
     kinds = {
         "inputs": ModelInputs,
@@ -196,39 +196,40 @@ def _make_model(*, seed: int = 27, initial: bool = False, **options: Any) -> Mod
             correct = model.network.head.correct
             correct.weight.add_(0.3 * torch.randn_like(correct.weight))
             model.network.decoder.pointer.eos[-1].bias.sub_(2.0)
+            if (refiner := model.network.refiner) is not None:
+                last = (
+                    refiner.query_update[-1],
+                    refiner.pair_logits.out[-1],
+                    refiner.existence[-1],
+                    refiner.unassigned,
+                )
+                for layer in (*last, refiner.messages.out):
+                    layer.weight.add_(0.5 * torch.randn_like(layer.weight))
+                refiner.existence[-1].bias.fill_(0.5)
     return model.eval()
 
 
-def _by_hand(
-    *,
-    energy: Sequence[float] = (),
-    position: Sequence[Sequence[float]] = (),
-    token: Sequence[int] = (),
-    momentum: Sequence[Sequence[float]] = (),
-    charge: Sequence[float] = (),
-    particles: Sequence[tuple[int, int, float]] = (),
-    hit_fraction: Sequence[Sequence[float]] = (),
-    track_fraction: Sequence[Sequence[float]] = (),
-) -> Batch:
-    """One event, given number by number; particles are (pdg, charge index, energy) and fly along x."""
-    n_hits, n_tracks, n = len(energy), len(momentum), len(particles)
-    pdg, true_charge, true_energy = torch.tensor(particles).view(n, 3).unbind(1)
-    event = Event(
-        energy=torch.tensor(energy, dtype=torch.float32),
-        position=torch.tensor(position, dtype=torch.float32).view(n_hits, 3),
-        token=torch.tensor(token, dtype=torch.int64),
-        subdetector=torch.zeros(n_hits, dtype=torch.int64),
-        layer=torch.zeros(n_hits, dtype=torch.int64),
-        momentum=torch.tensor(momentum, dtype=torch.float32).view(n_tracks, 3),
-        charge=torch.tensor(charge, dtype=torch.float32),
-        true_pdg=pdg.long(),
-        true_charge=true_charge.long(),
-        true_energy=true_energy,
-        true_direction=torch.tensor([[1.0, 0.0, 0.0]]).expand(n, 3),
-        hit_fraction=torch.tensor(hit_fraction, dtype=torch.float32).view(n, n_hits),
-        track_fraction=torch.tensor(track_fraction, dtype=torch.float32).view(n, n_tracks),
-    )
-    return _collate([event])
+def _by_hand(*, particles: Sequence[tuple[int, int, float]] = (), **given: Sequence[Any]) -> Batch:
+    """One event, given number by number; particles are (pdg, charge index, energy) and fly along x.
+
+    What is not given is zero, but each hit is then a token of its own.
+    """
+    n_hits, n_tracks, n = len(given.get("energy", ())), len(given.get("momentum", ())), len(particles)
+    given.setdefault("token", range(n_hits))
+    shapes = {
+        **{"energy": (n_hits,), "position": (n_hits, 3), "hit_fraction": (n, n_hits), "track_fraction": (n, n_tracks)},
+        **{"momentum": (n_tracks, 3), "charge": (n_tracks,)},
+    }
+    dtypes = dict.fromkeys(shapes, torch.float32) | dict.fromkeys(("token", "subdetector", "layer"), torch.int64)
+    columns = {
+        name: torch.tensor(given.pop(name, 0), dtype=dtype).broadcast_to(shapes.get(name, (n_hits,)))
+        for name, dtype in dtypes.items()
+    }
+    assert not given
+    pdg, charge, energy = torch.tensor(particles).view(n, 3).unbind(1)
+    direction = torch.tensor([[1.0, 0.0, 0.0]]).expand(n, 3)
+    true = {"true_pdg": pdg.long(), "true_charge": charge.long(), "true_energy": energy, "true_direction": direction}
+    return _collate([Event(**columns, **true)])
 
 
 @pytest.fixture(scope="session")
@@ -279,3 +280,12 @@ def make_model() -> Callable[..., Model]:
 def model() -> Model:
     """With it the events of `batch` get unequal numbers of particles."""
     return _make_model()
+
+
+@pytest.fixture
+def parallel() -> Model:
+    """That decodes the charged particles of tracks at the same time; the states of tracks differ."""
+    model = _make_model(parallel_tracks=True)
+    with torch.no_grad():
+        model.network.decoder.embed_track.weight.normal_(std=0.2)
+    return model

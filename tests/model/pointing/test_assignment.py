@@ -21,7 +21,7 @@ def near(source, seed, unassigned=ALL):
 
 def test_candidates_are_within_the_cone_of_the_seed_and_not_assigned(by_hand, source_of):
     """Hits at 0.1, 0.29, 0.31 and pi from the seed."""
-    batch = by_hand(energy=[1.0] * 5, position=at_angles(0, 0.1, -0.29, 0.31, math.pi), token=range(5))
+    batch = by_hand(energy=[1.0] * 5, position=at_angles(0, 0.1, -0.29, 0.31, math.pi))
     for unassigned, expected in ((ALL, [0, 1, 2]), (torch.tensor([[[1.0, 0.02, 0.005, 1.0, 1.0]]]), [0, 1])):
         assert near(source_of(batch), [[0]], unassigned).nonzero()[:, 2].tolist() == expected
 
@@ -34,7 +34,7 @@ def features_of(source, seed, pairs):
 @pytest.mark.parametrize("layout", [PairsOfOne(torch.tensor([0, 1])), PairList.where(torch.ones(1, 1, 2) > 0)])
 def test_geometry_by_hand(by_hand, source_of, layout):
     """From a seed at (2000, 0, 0) to a hit at (2030, 40, 0): 30 mm along the axis and 40 mm across."""
-    source = source_of(by_hand(energy=[1.0, 1.0], position=[[2000, 0, 0], [2030, 40, 0]], token=[0, 1]))
+    source = source_of(by_hand(energy=[1.0, 1.0], position=[[2000, 0, 0], [2030, 40, 0]]))
     features = features_of(source, torch.tensor([0]), layout)
     angle = 2 * math.sin(0.5 * math.atan2(40, 2030))  # the chord
     arc = math.asinh(40 / math.hypot(2030, 40) / 0.01)
@@ -54,7 +54,7 @@ def test_differences_in_angle_by_hand(by_hand, source_of):
     angles = torch.tensor([[1.2, 0.5], [1.204, 0.52]], dtype=torch.float64)
     (sin, cos) = (angles.sin(), angles.cos())
     unit = torch.stack([sin[:, 0] * cos[:, 1], sin[:, 0] * sin[:, 1], cos[:, 0]], dim=-1)
-    source = source_of(by_hand(energy=[1.0, 1.0], position=(2000 * unit).tolist(), token=[0, 1]))
+    source = source_of(by_hand(energy=[1.0, 1.0], position=(2000 * unit).tolist()))
     arc, same = math.sin(1.204) * math.sin(0.02), math.exp(-4 / 3)
     expected = [math.asinh(4 / 3), same, math.asinh(arc / 0.01), same * math.asinh(arc / 0.01)]
     features = features_of(source, torch.tensor([0]), PairsOfOne(torch.tensor([0, 1])))[:, 8:]

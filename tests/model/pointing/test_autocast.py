@@ -19,16 +19,12 @@ def rounding(rounded_to):
 
 @pytest.mark.usefixtures("rounding")
 @pytest.mark.parametrize("options", [{}, REFINED])
-def test_it_trains_and_decodes(make_model, batch, options):
+def test_it_decodes(make_model, batch, options):
     model = make_model(**options, eos_threshold=1.0)
     decoded = model.decode(batch, max_particles=4)
     assert decoded.mask.any()
     assert decoded.energy.dtype == torch.float32
     assert all(value.isfinite().all() for value in (decoded.energy, decoded.direction, decoded.hit_fraction))
-    total = model.train().losses(batch)["total"]
-    total.backward()
-    assert total.dtype == torch.float32
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
 @pytest.mark.usefixtures("rounding")

@@ -1,10 +1,120 @@
 import dataclasses
+import math
 
-import pytest
 import torch
 
 from pflow.model.pointing import PointingDecodingConfig, generate
-from pflow.model.pointing.generate import particle_limits
+from pflow.model.pointing.assignment import PairList, selected
+from pflow.model.pointing.generate import decode_first_stage, particle_limits, particles_of
+
+LN10 = math.log(10.0)
+
+
+def uncached(network, batch, *, max_particles):
+    """ln E, PDG, direction and fractions of the particles of one event; each step decodes all from the start."""
+    source = network.encode(batch)
+    tables = source.tables()
+    nothing = torch.zeros(1, 1, source.items.mask.shape[1])
+    assigned, x, decoded = [nothing], network.decoder.bos.view(1, 1, -1), []
+    while len(decoded) < max_particles:
+        on_tokens = source.on_tokens(torch.cat(assigned, dim=1))
+        states, logits, eos_logit = network.decoder(x, tables, on_tokens.flatten())
+        if torch.cat([logits, eos_logit], dim=-1).softmax(-1)[0, -1, -1] >= 0.5:
+            break
+        seed, unassigned = logits[:, -1].argmax(-1), 1.0 - assigned[-1]
+        pairs = PairList.where(selected(source.tokens.unit[:, seed], tables, unassigned))
+        assignment, particles = particles_of(network, tables, states[:, -1], seed, pairs.values(unassigned), pairs)
+        fraction, pdg = pairs.dense(assignment.hit_fraction), particles.pdg.argmax(-1)
+        charge = network.head.choose_charge(particles)
+        assigned.append((assigned[-1] + fraction).clamp(max=1.0))
+        previous = particles.as_previous(seed, charge=charge)
+        x = torch.cat([x, network.decoder.embed(previous, tables)[None]], dim=1)
+        decoded.append((particles.log_energy[0], pdg[0], particles.direction[0], fraction[0, 0]))
+    return decoded
+
+
+def test_cached_equals_uncached(make_model, events, batch, collate):
+    model = make_model()
+    with torch.inference_mode():
+        expected = [uncached(model.network, collate([event]), max_particles=6) for event in events]
+    decoded = model.decode(batch, max_particles=6)
+    assert max(map(len, expected)) > 2
+    assert decoded.mask.sum(1).tolist() == [len(of_event) for of_event in expected]
+    for i, of_event in enumerate(expected):
+        n_hits = len(events[i].energy)
+        for t, (log_energy, pdg, direction, taken) in enumerate(of_event):
+            assert decoded.pdg[i, t] == pdg
+            energy = LN10 * (model.inputs.energy_mean + model.inputs.energy_std * decoded.energy[i, t])
+            torch.testing.assert_close(energy, log_energy.float(), rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(decoded.direction[i, t], direction.float(), rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(decoded.hit_fraction[i, t, :n_hits], taken[:n_hits], rtol=1e-3, atol=1e-4)
+
+
+def test_an_event_that_does_not_end_is_flagged(model, batch):
+    complete = model.decode(batch, max_particles=20)
+    n = complete.mask.sum(1)
+    assert not complete.truncated.any()
+    cut = model.decode(batch, max_particles=int(n.max()) - 1)
+    assert cut.truncated.tolist() == (n == n.max()).tolist()
+    assert cut.mask.sum(1).tolist() == n.clamp(max=int(n.max()) - 1).tolist()
+    assert not model.decode(batch, max_particles=int(n.max())).truncated.any()
+
+
+def test_what_has_less_energy_than_any_target_is_no_particle(make_model, batch):
+    """Its hits stay assigned to it all the same, so that later particles stay as they are."""
+    complete = make_model().decode(batch, max_particles=8)
+    energy = torch.exp(LN10 * (0.8 + 0.5 * complete.energy))
+    below, above = energy[complete.mask].sort().values[2:4].tolist()
+    smallest = (below + above) / 2
+    cut = make_model(min_energy=smallest).decode(batch, max_particles=8)
+    remaining = complete.mask & (energy > smallest)
+    assert cut.mask.sum(1).tolist() == remaining.sum(1).tolist() != complete.mask.sum(1).tolist()
+    for name in ("energy", "pdg", "hit_fraction", "track_fraction"):
+        torch.testing.assert_close(getattr(cut, name)[cut.mask], getattr(complete, name)[remaining], msg=name)
+    assert not cut.truncated.any()
+
+
+def test_three_particles_below_the_smallest_energy_end_an_event(make_model, batch):
+    """Without that an event whose unassigned hits are all soft would be decoded to the maximum."""
+    model = make_model(min_energy=1e9)
+    with torch.no_grad():
+        model.network.decoder.pointer.eos[-1].bias.sub_(20.0)
+    decoded = model.decode(batch, max_particles=8)
+    assert decoded.mask.shape == (4, 0)
+    assert not decoded.truncated.any()
+    assert model.decode(batch, max_particles=3).truncated.sum() == 0
+    assert model.decode(batch, max_particles=2).truncated.all()
+
+
+def test_three_particles_without_hits_end_an_event_whatever_their_energy(make_model, batch, monkeypatch):
+    """When all hits are assigned, the same may be decoded over and over, each with an energy above the smallest."""
+    model = make_model(min_energy=0.005)  # a particle without hits has more before its correction
+    with torch.no_grad():
+        model.network.decoder.pointer.eos[-1].bias.sub_(20.0)
+        model.network.head.correct.bias[0].fill_(1.0)
+        model.network.assignment.pair_logits.out[-1].bias.add_(20.0)
+    decoded = model.decode(batch, max_particles=60)
+    assert not decoded.truncated.any()
+    deposit = (decoded.hit_fraction * batch.readout.energy[:, None]).sum(-1)
+    nothing = decoded.mask & (deposit < 0.0025) & (decoded.track_fraction.amax(-1) < 0.5)
+    assert nothing.sum(1).min() >= 3
+    assert all(flags[mask][-3:].all() for flags, mask in zip(nothing, decoded.mask, strict=True))
+    monkeypatch.setattr(generate, "MIN_DEPOSIT_FRACTION", 0.0)
+    assert model.decode(batch, max_particles=60).truncated.all()
+
+
+def test_each_event_is_cut_at_its_own_largest_number(make_model, events, collate, monkeypatch):
+    """Events of several sizes, in one batch and one by one: none ends by itself, each has its own limit."""
+    monkeypatch.setattr(generate, "MAX_EMPTY_STEPS", 1000)
+    model = make_model(eos_threshold=1.0)
+    model.set_decoding(max_particles=2, hits_per_particle=2)
+    for chosen in (events, *([event] for event in events)):
+        limits = [max(2, len(event.charge) + len(event.energy) // 2) for event in chosen]
+        with torch.inference_mode():
+            source = model.network.encode(collate(chosen))
+            decoded = decode_first_stage(model.network, source, model.decoding)
+        assert decoded.truncated.all()
+        assert decoded.mask.sum(1).tolist() == limits
 
 
 def test_fields_have_their_types_and_meaning_and_zeros_in_the_padding(model, batch):
@@ -23,8 +133,7 @@ def test_fields_have_their_types_and_meaning_and_zeros_in_the_padding(model, bat
     assert torch.equal((decoded.charge != 1)[decoded.mask], charged[decoded.mask])
     torch.testing.assert_close(decoded.pdg_probability.sum(-1)[decoded.mask], torch.ones(int(decoded.mask.sum())))
     torch.testing.assert_close(decoded.score, decoded.pdg_probability.amax(-1))
-    with pytest.raises(ValueError, match="training mode"):
-        model.train().decode(batch, max_particles=1)
+    torch.testing.assert_close(decoded.direction.norm(dim=-1), decoded.mask.float())
 
 
 def test_an_event_without_tokens_has_no_particles(model, events, make_event, collate):
@@ -45,10 +154,6 @@ def test_a_batch_without_events_can_be_decoded(model, batch):
 
 def test_a_batch_refined_in_parts_gives_the_same(make_model, batch, monkeypatch):
     model = make_model(refine_layers=1)
-    with torch.no_grad():  # initially the refinement repeats the first stage
-        torch.manual_seed(7)
-        model.network.refiner.query_update[-1].weight.normal_(std=0.5)
-        model.network.refiner.messages.out.weight.normal_(std=0.5)
     expected, sizes = model.decode(batch), []
     monkeypatch.setattr(generate, "CACHED_FRACTIONS", 1)
     model.network.refiner.register_forward_pre_hook(lambda _, arguments: sizes.append(len(arguments[0].mask)))
@@ -63,3 +168,46 @@ def test_the_largest_number_of_particles_follows_tracks_and_hits():
     assert particle_limits(decoding, n_hits, n_tracks).tolist() == [13, 6, 9]
     assert particle_limits(decoding.limited(5), n_hits, n_tracks).tolist() == [5, 5, 5]
     assert particle_limits(dataclasses.replace(decoding, hits_per_particle=0), n_hits, n_tracks).tolist() == [6, 6, 6]
+
+
+def test_tracks_start_particles(parallel, batch, events):
+    """Initially all of them do."""
+    decoded = parallel.decode(batch)
+    n_tracks = [len(event.charge) for event in events]
+    assert max(n_tracks) > 1
+    for i, n in enumerate(n_tracks):
+        assert (decoded.track_fraction[i, :n].argmax(1) == torch.arange(n)).all()  # the first particles, in order
+        torch.testing.assert_close(decoded.track_fraction[i].sum(0)[:n], torch.ones(n))
+    assert (decoded.mask.sum(1) > torch.tensor(n_tracks)).any()  # the others are decoded after them
+    with torch.no_grad():
+        parallel.network.decoder.starts[-1].bias.fill_(-10.0)
+    parallel.set_decoding(eos_threshold=1e-9)
+    assert parallel.decode(batch).mask.shape == (len(batch), 0)
+
+
+def test_there_are_no_gaps_between_particles(parallel, batch):
+    """Of the tracks of event 2 the first starts none."""
+    with torch.no_grad():
+        source = parallel.network.encode(batch)
+        logits = torch.full((len(batch), source.tokens.track.shape[1]), 5.0)
+        logits[2, 0] = -5.0
+        of_tracks = parallel.network.decoder.of_tracks
+        parallel.network.decoder.of_tracks = lambda *inputs: (of_tracks(*inputs)[0], logits)
+        decoded = decode_first_stage(parallel.network, source, parallel.decoding.limited(8))
+    n = decoded.mask.sum(1)
+    assert torch.equal(decoded.mask, torch.arange(decoded.mask.shape[1]) < n[:, None])
+    assert decoded.columns["seed"][2, 0] == source.tokens.track[2, 1]
+
+
+def test_explained_seeds_are_of_the_particles(parallel, make_event, collate):
+    """Of two tracks the first starts none: its row is not among the particles' rows."""
+    batch = collate([make_event((1, 1, 0), seed=2)])
+    of_tracks = parallel.network.decoder.of_tracks
+    parallel.network.decoder.of_tracks = lambda *inputs: (of_tracks(*inputs)[0], torch.tensor([[-5.0, 5.0]]))
+    parallel.set_decoding(max_particles=6, hits_per_particle=0)
+    explained, decoded = parallel.explain(batch), parallel.decode(batch, max_particles=6)
+    n = int(decoded.mask.sum())
+    assert len(explained["seed"]) == len(explained["probability.pdg"]) == len(explained["assignment"]) == n > 1
+    assert len(explained["probability.seed"]) == n + 1
+    assert explained["probability.seed"][:-1].argmax(1).tolist() == explained["seed"].tolist()
+    assert explained["probability.seed"][0].max() == 1.0

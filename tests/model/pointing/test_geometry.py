@@ -1,5 +1,4 @@
 import dataclasses
-import math
 from typing import Annotated
 
 import pytest
@@ -72,11 +71,8 @@ class Track(Columns):
 def test_groups_of_columns_have_their_widths_and_one_has_the_rest():
     table = torch.arange(14.0).view(2, 7)
     track = Track.of(table)
-    assert (track.position[1].tolist(), track.layers[1].tolist(), track.charge[1].tolist()) == (
-        [7, 8, 9],
-        [10, 11, 12],
-        [13],
-    )
+    parts = [part[1].tolist() for part in (track.position, track.layers, track.charge)]
+    assert parts == [[7, 8, 9], [10, 11, 12], [13]]
     assert track.table().equal(table)
     assert Track.of(table.t(), dim=0).layers.tolist() == [[3, 10], [4, 11], [5, 12]]
 
@@ -87,14 +83,11 @@ def test_a_group_of_another_width_is_named():
 
 
 def test_the_tangent_basis_is_that_of_spherical_coordinates():
-    theta, phi = 0.7, -2.1
-    direction = torch.tensor(
-        [math.sin(theta) * math.cos(phi), math.sin(theta) * math.sin(phi), math.cos(theta)], dtype=torch.float64
-    )
+    theta, phi = torch.tensor([0.7, -2.1], dtype=torch.float64)
+    direction = torch.stack([theta.sin() * phi.cos(), theta.sin() * phi.sin(), theta.cos()])
     e_theta, e_phi = tangent_basis(direction)
-    expected = [math.cos(theta) * math.cos(phi), math.cos(theta) * math.sin(phi), -math.sin(theta)]
-    torch.testing.assert_close(e_theta, torch.tensor(expected, dtype=torch.float64))
-    torch.testing.assert_close(e_phi, torch.tensor([-math.sin(phi), math.cos(phi), 0.0], dtype=torch.float64))
+    torch.testing.assert_close(e_theta, torch.stack([theta.cos() * phi.cos(), theta.cos() * phi.sin(), -theta.sin()]))
+    torch.testing.assert_close(e_phi, torch.stack([-phi.sin(), phi.cos(), 0.0 * phi]))
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

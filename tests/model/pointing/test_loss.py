@@ -132,31 +132,26 @@ def test_losses_are_means_over_particles_of_the_whole_batch(model, events, colla
         torch.testing.assert_close(value, longer[name], rtol=1e-3, atol=1e-4, msg=name)
 
 
-@pytest.mark.parametrize(
-    "case", [[()], [(), (0,)], [(), ()], "no token"], ids=["one", "besides another", "all", "lost"]
-)
+@pytest.fixture(params=[[()], [(), (0,)], None], ids=["nothing", "nothing besides a particle", "no token"])
+def poor(request, make_event, collate, by_hand):
+    if request.param is None:
+        return by_hand(particles=[(0, 1, 2.0)])
+    return collate([make_event(kinds, seed=1) for kinds in request.param])
+
+
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize(
-    "options",
-    [{}, *({"refine_layers": 1, "eos_threshold": end} for end in (1e-9, 1.0))],
-    ids=["first stage", "nothing is decoded", "as much as may be"],
-)
-def test_without_tokens_or_particles_losses_are_finite(
-    make_model, make_event, collate, by_hand, case, training, options
-):
+@pytest.mark.parametrize("options", [{}, *({"refine_layers": 1, "eos_threshold": end} for end in (1e-9, 1.0))])
+def test_without_tokens_or_particles_losses_are_finite(make_model, poor, training, options):
+    """Of the first stage, and of a refinement of nothing or of as much as may be."""
     model = make_model(**options).train(training)
     model.own_particles = True
-    if case == "no token":
-        batch = by_hand(particles=[(0, 1, 2.0)], hit_fraction=[[]], track_fraction=[[]])
-    else:
-        batch = collate([make_event(part, seed=1) for part in case])
-    losses = model.losses(batch)
+    losses = model.losses(poor)
     losses["total"].backward()
     assert all(value.isfinite() for value in losses.values())
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
 def test_tokens_without_particles_teach_the_end(model, by_hand):
-    losses = model.losses(by_hand(energy=[1.0], position=[[2000, 0, 0]], token=[0]))
+    losses = model.losses(by_hand(energy=[1.0], position=[[2000, 0, 0]]))
     assert losses["total"] == losses["eos"] > 0
     assert torch.autograd.grad(losses["total"], model.network.decoder.pointer.eos[-1].bias)[0] != 0

@@ -21,7 +21,6 @@ def three(by_hand):
     return by_hand(
         energy=[6.0, 4.0, 3.0, 1.0],
         position=[[2000, 0, 0], [2000, 50, 0], [2000, 400, 0], [0, 2000, 0]],
-        token=[0, 1, 2, 3],
         momentum=[[0.0, 2.0, 0.0]],
         charge=[1.0],
         particles=[(NEUTRON, NEUTRAL, 10.0), (PHOTON, NEUTRAL, 3.0), (PION, PLUS, 2.0)],
@@ -46,12 +45,6 @@ def matched(model, batch, fraction, seed, *, n=None):
     with torch.no_grad():
         decoded, target = match(decoded, true, batch.target, model.network.encode(batch))
     return decoded.embedded[0, :, 0].tolist(), target
-
-
-def refined(model, batch):
-    source = model.network.encode(batch)
-    matches = decode_and_match(model.network, source, batch.target, model.decoding)
-    return refine_matched(model.network, source, batch.target, *matches)
 
 
 def test_pieces_and_false_particles_come_last(model, three):
@@ -82,10 +75,8 @@ def test_the_same_particle_has_a_tenth_of_both(model, by_hand, part, expected):
     batch = by_hand(
         energy=[3.0, 9.0],
         position=[[2000, 0, 0], [2000, 50, 0]],
-        token=[0, 1],
         particles=[(PHOTON, NEUTRAL, 3.0)],
         hit_fraction=[[1, 0]],
-        track_fraction=[[]],
     )
     *_, target = matched(model, batch, [[part, 1]], [0])
     assert target.mask.tolist() == [[expected]]
@@ -99,7 +90,9 @@ def test_what_is_not_decoded_is_not_matched(model, three):
 
 
 def test_targets_and_losses_of_decoded_particles(model, batch):
-    output = refined(model, batch)
+    source = model.network.encode(batch)
+    matches = decode_and_match(model.network, source, batch.target, model.decoding)
+    output = refine_matched(model.network, source, batch.target, *matches)
     n_true, n_matched = batch.target.mask.sum(1), output.target.mask.sum(1)
     assert (n_matched <= n_true).all()
     assert n_matched.sum() > 0
@@ -127,14 +120,16 @@ def test_targets_and_losses_of_decoded_particles(model, batch):
     assert set(losses) == names
 
 
-def test_only_the_refiner_is_trained_where_the_first_stage_is_frozen(make_model, batch):
-    model = make_model(refine_layers=1, eos_threshold=1.0).train()
+@pytest.mark.parametrize("joint", [False, True])
+def test_only_the_refiner_has_losses_and_is_trained_where_the_first_stage_is_frozen(make_model, batch, joint):
+    model = make_model(refine_layers=1, eos_threshold=1.0, joint=joint).train()
     assert model.first_stage_modules == tuple(f"network.{name}" for name in FIRST_STAGE)
     for name in model.first_stage_modules:
         model.get_submodule(name).requires_grad_(False).eval()
-    model.losses(batch)["total"].backward()
+    losses = model.losses(batch)
+    assert "pointer" not in losses
+    losses["total"].backward()
     trained = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
-    assert {name.split(".")[1] for name in trained} == {"refiner"}
     assert trained == {name for name, _ in model.named_parameters() if name.startswith("network.refiner.")}
 
 

@@ -1,14 +1,14 @@
 import dataclasses
+import math
 from itertools import pairwise
 
 import pytest
 import torch
 
 from pflow.data.batch import Target
-from pflow.model.pointing import PointingTrainingConfig
 from pflow.model.pointing import teacher_forcing as forcing
 from pflow.model.pointing.geometry import gather
-from pflow.model.pointing.teacher_forcing import reordered, seed_weights, teacher_forcing
+from pflow.model.pointing.teacher_forcing import behind_tracks, reordered, seed_weights, teacher_forcing
 
 PHOTON, PION, NEUTRON = 0, 1, 2
 NEGATIVE, NEUTRAL, POSITIVE = 0, 1, 2
@@ -72,10 +72,8 @@ def test_what_is_wanted_is_the_share_of_what_is_left(model, by_hand):
     batch = by_hand(
         energy=[2.0, 1.0],
         position=[[2000, 0, 0], [2000, 30, 0]],
-        token=[0, 1],
         particles=[(PHOTON, NEUTRAL, 2.0), (PHOTON, NEUTRAL, 1.0)],
         hit_fraction=[[0.4, 1.0], [0.6, 0.0]],
-        track_fraction=[[], []],
     )
     made = forced(model, batch)
     target_fraction = made.pairs.dense(made.target_fraction)[0]
@@ -93,45 +91,34 @@ def mixed(by_hand):
         token=[0, 1, 2, 2],
         momentum=[[3.0, 0.0, 0.0], [5.0, 0.0, 0.0]],
         charge=[1.0, -1.0],
-        particles=[(PION, POSITIVE, 3.0), (PHOTON, NEUTRAL, 5.0), (NEUTRON, NEUTRAL, 5.0), (PION, POSITIVE, 1.0)],
-        hit_fraction=[[0, 0, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1]],
-        track_fraction=[[1, 0], [0, 0], [0, 1], [0, 0]],
+        particles=[*((PION, POSITIVE, energy) for energy in (3.0, 1.0)), *[(PHOTON, NEUTRAL, 5.0)] * 3],
+        hit_fraction=[[0, 0, 1, 0], [0, 0, 0, 1], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
+        track_fraction=[[1, 0], [0, 0], [0, 0], [0, 1], [0, 0]],
     )
 
 
 def weights(model, batch):
     share = torch.cat([batch.target.hit_fraction, batch.target.track_fraction], dim=-1)
     with torch.no_grad():
-        return seed_weights(share, batch.target, model.network.encode(batch))[0]
+        return seed_weights(share, batch.target, model.network.encode(batch))
 
 
 @pytest.mark.parametrize(
     ("particle", "expected"),
     [
         (0, [0, 0, 0, 1, 0]),  # charged, with a track: there
-        (1, [1, 0.5, 0, 0, 0]),  # neutral, with hits of 4 and 1 GeV: the square root of the ratio
-        (2, [0, 0, 0, 0, 1]),  # without hits: at a track
-        (3, [0, 0, 0.25, 0, 0]),  # charged, without a track, with a quarter of a token's energy
+        (1, [0, 0, 0.25, 0, 0]),  # charged, without a track, with a quarter of a token's energy
+        (2, [1, 0.5, 0, 0, 0]),  # neutral, with hits of 4 and 1 GeV: the square root of the ratio
+        (3, [0, 0, 0, 0, 1]),  # without hits: at a track
+        (4, [0, 0, 0, 0, 0]),  # without anything
     ],
 )
 def test_suitable_seeds(model, mixed, particle, expected):
-    assert weights(model, mixed)[particle].tolist() == pytest.approx(expected)
+    assert weights(model, mixed)[0, particle].tolist() == pytest.approx(expected)
 
 
-def test_padding_and_particles_without_anything_have_no_seed(model, by_hand, events, collate):
-    lost = by_hand(
-        energy=[1.0],
-        position=[[2000, 0, 0]],
-        token=[0],
-        particles=[(PHOTON, NEUTRAL, 1.0)],
-        hit_fraction=[[0.0]],
-        track_fraction=[[]],
-    )
-    assert not weights(model, lost).any()
-    padded = collate(events[:2])
-    share = torch.cat([padded.target.hit_fraction, padded.target.track_fraction], dim=-1)
-    weight = seed_weights(share, padded.target, model.network.encode(padded))
-    assert torch.equal(weight.amax(-1) > 0, padded.target.mask)
+def test_padding_has_no_seed(model, batch):
+    assert torch.equal(weights(model, batch).amax(-1) > 0, batch.target.mask)
 
 
 def test_the_seed_is_a_good_one(model, batch):
@@ -201,6 +188,43 @@ def test_a_target_without_shares_is_an_error(model, batch):
 
 def test_eos_and_pointer_are_the_likelihood_of_the_sequence(model, events, collate):
     """The end counts as much as one seed, however long the sequence is: the event has four particles."""
-    batch = collate([events[2]])
-    output = teacher_forcing(model.network, model.network.encode(batch), batch.target, PointingTrainingConfig())
+    output = forced(model, collate([events[2]]))
     torch.testing.assert_close(model.loss(output)["eos"], -output.pointer[0, 4, -1] / 4)
+
+
+def test_training_predicts_what_is_decoded(parallel, batch, events):
+    """Of the particles of tracks, which know nothing of the targets; the mass of those is the target's in training."""
+    parallel.set_decoding(eos_threshold=0.01)
+    decoded, predicted = parallel.decode(batch), forced(parallel, batch)
+    for i, event in enumerate(events):
+        n = len(event.charge)
+        logits = predicted.particles.pdg[i, :n]
+        torch.testing.assert_close(logits.softmax(-1), decoded.pdg_probability[i, :n], rtol=1e-4, atol=1e-5)
+
+
+def test_targets_of_tracks(source_of, by_hand):
+    """Of two tracks of a pion the harder one starts it; tracks of a K0S and of no particle start none."""
+    batch = by_hand(
+        energy=[1.0, 2.0],
+        position=[[2000, 0, 0], [2000, 300, 0]],
+        momentum=[[1, 0, 0], [3, 0, 0], [2, 0, 0], [5, 0, 0]],
+        charge=[1, -1, 1, 1],
+        particles=[(NEUTRON, NEUTRAL, 2.0), (PHOTON, NEUTRAL, 2.5), (PION, POSITIVE, 4.0)],
+        hit_fraction=[[0, 0], [0, 1], [1, 0]],
+        track_fraction=[[0, 0, 1, 0], [0, 0, 0, 0], [1, 1, 0, 0]],
+    )
+    target = behind_tracks(batch.target, source_of(batch))
+    assert target.mask[0].tolist() == [False, True, False, False, True, True]
+    assert target.pdg[0][target.mask[0]].tolist() == [PION, NEUTRON, PHOTON]
+    assert target.hit_fraction[0].tolist() == [[0, 0], [1, 0], [0, 0], [0, 0], [0, 0], [0, 1]]
+
+
+def test_whether_a_track_starts_a_particle_is_learned(parallel, batch):
+    """Of the event whose pion becomes a neutron, the track learns to start none."""
+    neutral = dataclasses.replace(batch.target, charge=batch.target.charge.clone())
+    neutral.charge[0] = NEUTRAL
+    batches = batch, dataclasses.replace(batch, target=neutral)
+    made = [parallel.losses(given)["starts"].item() for given in batches]
+    assert made[0] == pytest.approx(math.log1p(math.exp(-3.0)), rel=1e-4)  # initially 95%
+    n_tracks = int(batch.readout.track_mask.sum())
+    assert made[1] - made[0] == pytest.approx(3.0 / n_tracks, rel=1e-3)
