@@ -3,6 +3,7 @@ import pytest
 
 from pflow.errors import InputError
 from pflow.io.draft.draft import draft_detector, draft_to_yaml, write_draft
+from pflow.io.edm4hep.data_model import collection_id
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 from pflow.physics.geometry import Geometry
@@ -29,10 +30,9 @@ def test_another_geometry_is_measured(made_up, write_made_up, sides, phase, radi
 def test_hits_on_no_layers_leave_the_symmetry_open(made_up, write_made_up):
     content = made_up()
     rng = np.random.default_rng(0)
-    stretch = [rng.uniform(1, 1.1, len(event)) for event in content["ECALBarrel.energy"]]
+    stretch = rng.uniform(1, 1.1, content["ECALBarrel.energy"].shape)
     for axis in "xy":
-        positions = content[f"ECALBarrel.position.{axis}"]
-        positions[:] = [(np.array(values) * factor).tolist() for values, factor in zip(positions, stretch, strict=True)]
+        content[f"ECALBarrel.position.{axis}"] *= stretch
     draft = draft_detector(write_made_up(content))
     assert draft.detector.phi_symmetry == 1
     assert "phi_symmetry" in draft.to_fill_in()
@@ -53,25 +53,22 @@ def renamed(content, names):
     return {rename(key): values for key, values in content.items()}
 
 
-@pytest.mark.parametrize(("sides", "encoded"), [(0, False), (8, True)])
-def test_calorimeters_without_telling_names_are_placed_by_geometry(made_up, write_made_up, sides, encoded):
-    content = renamed(made_up(sides=sides), OPAQUE)
-    draft = draft_detector(write_made_up(content, **({} if encoded else {"encodings": None})))
+@pytest.mark.parametrize(("sides", "options"), [(0, {"encodings": None}), (8, {})])
+def test_calorimeters_without_telling_names_are_placed_by_geometry(made_up, write_made_up, sides, options):
+    draft = draft_detector(write_made_up(renamed(made_up(sides=sides), OPAQUE), **options))
     calorimeters = draft.detector.calorimeters
-    placed = {calorimeter.collections[0]: (calorimeter.kind, calorimeter.region) for calorimeter in calorimeters}
-    assert placed == {
-        "Alpha": ("ecal", "barrel"),
-        "Beta": ("ecal", "endcap"),
-        "Gamma": ("hcal", "barrel"),
-        "Delta": ("hcal", "endcap"),
-    }
-    assert draft.notes["calorimeters.hcal_endcap.kind"].how == "guessed"
-    assert "geometry" in draft.notes["calorimeters.hcal_endcap.kind"].text
+    placed = {f"{calorimeter.kind}_{calorimeter.region}": calorimeter.collections for calorimeter in calorimeters}
+    names = ("ecal_barrel", "ecal_endcap", "hcal_barrel", "hcal_endcap")
+    assert placed == {name: (collection,) for name, collection in zip(names, OPAQUE.values(), strict=True)}
+    note = draft.notes["calorimeters.hcal_endcap.kind"]
+    assert (note.how, "geometry" in note.text) == ("guessed", True)
 
 
 def test_tracks_truth_and_links_are_found_whatever_their_names(made_up, write_made_up):
     names = {"Tracks": "Tau", "MCParticles": "Mu", "TrackLinks": "Lambda"}
-    path = write_made_up(renamed(made_up(), names), ids={"Tau": 14, "Mu": 15})
+    path = write_made_up(
+        renamed(made_up(), names), ids={"Tau": collection_id("Tracks"), "Mu": collection_id("MCParticles")}
+    )
     detector = draft_detector(path).detector
     assert (detector.tracks, detector.truth_particles, detector.track_links) == (("Tau",), ("Mu",), ("Lambda",))
     assert detector.b_field == pytest.approx(3.0, rel=0.01)
@@ -86,17 +83,16 @@ def test_every_layout_of_podio_gives_the_same_draft(made_up, write_made_up, layo
 
 
 def test_nothing_that_tells_the_field_is_an_error(made_up, write_made_up):
-    content = {key: values for key, values in made_up().items() if "TrackLinks" not in key}
-    path = write_made_up(content)
+    path = write_made_up({key: values for key, values in made_up().items() if "TrackLinks" not in key})
     with pytest.raises(InputError, match=r"nothing in the file tells the field.*--b-field"):
         draft_detector(path)
     assert draft_detector(path, b_field=3.0).detector.tracks == ("Tracks",)
 
 
 def test_a_file_without_ecal_hits_is_refused_with_what_was_left_out(made_up, write_made_up):
+    members = ("cellID", "energy", "time", "position.x", "position.y", "position.z")
     content = {key: values for key, values in made_up().items() if "CAL" not in key}
-    for member in ("cellID", "energy", "time", "position.x", "position.y", "position.z"):
-        content[f"Puzzle.{member}"] = [[], [], [], []]
+    content |= dict.fromkeys((f"Puzzle.{member}" for member in members), [[]] * 4)
     with pytest.raises(InputError, match=r"no hits of an ECAL .* first 4 entries.*Puzzle: 0 hits, in which part"):
         draft_detector(write_made_up(content))
 
@@ -104,7 +100,7 @@ def test_a_file_without_ecal_hits_is_refused_with_what_was_left_out(made_up, wri
 def test_endcaps_that_begin_at_different_z_are_said_to(made_up, write_made_up):
     content = made_up()
     z = content["ECALEndcap.position.z"]
-    z[:] = [[value if value < 0 else value + 400 for value in event] for event in z]
+    z += 400 * (z > 0)
     draft = draft_detector(write_made_up(content, encodings=None))
     assert draft.detector.ecal_inner_z == pytest.approx(2000.0, abs=3.0)
     note = draft.notes["ecal_inner_z"]
@@ -125,7 +121,7 @@ def test_without_hits_of_a_region_its_lengths_must_be_filled_in(made_up, write_m
 
 def test_a_copy_of_a_collection_is_left_out(made_up, write_made_up):
     content = made_up()
-    content["ECALBarrel.cellID"] = [[300 * event + hit for hit in range(300)] for event in range(4)]
+    content["ECALBarrel.cellID"] = np.arange(1200).reshape(4, 300)
     merged = {
         f"EcalBarrelMerged.{key.split('.', 1)[1]}": [event[:250] for event in values]
         for key, values in content.items()
@@ -154,9 +150,8 @@ def test_the_draft_reads_the_file_it_was_made_from(made_up, write_made_up, encod
 
 def test_cell_ids_without_layers_must_be_described(made_up, write_made_up):
     content = made_up()
-    for key in content:
-        if key.endswith("cellID"):
-            content[key] = [list(range(len(event))) for event in content[key]]
+    numbers = [range(len(event)) for event in content["ECALBarrel.energy"]]
+    content |= {key: numbers for key in content if key.endswith("cellID")}
     draft = draft_detector(write_made_up(content, encodings=None))
     assert "calorimeters.ecal_barrel.cell_encoding" in draft.to_fill_in()
 

@@ -19,13 +19,7 @@ def changed(rewrite, cld_path):
 
 def described(targets):
     """PDG codes and energies of the targets of each event, GeV."""
-    columns = zip(targets.particles.pdg.to_list(), ak.round(targets.particles.energy, 4).to_list(), strict=True)
-    return [sorted(zip(*event, strict=True)) for event in columns]
-
-
-def test_nothing_changed(changed, cld_rec):
-    events = changed({})
-    assert described(select_targets(events)) == described(select_targets(cld_rec))
+    return ak.zip((targets.particles.pdg, ak.round(targets.particles.energy, 4))).to_list()
 
 
 @pytest.mark.parametrize("pdg", [1000022, 39, 9900012])
