@@ -30,22 +30,14 @@ NAME = "gammasep_test_small.root"
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves one file, in ranges; while `broken`, ends each connection in the middle of the answer."""
+    """Serves the server's `content`, in ranges; while it is `broken`, ends each connection in the middle."""
 
     protocol_version = "HTTP/1.1"
-    content = b""
-    broken = 0
-
-    def do_HEAD(self):
-        self.answer(body=False)
 
     def do_GET(self):
-        self.answer(body=True)
-
-    def answer(self, *, body):
         if not self.path.endswith(NAME):
             return self.send_error(404)
-        kind, part, size = type(self), self.content, len(self.content)
+        part, size = self.server.content, len(self.server.content)
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         self.send_response(206 if asked else 200)
         if asked:
@@ -55,12 +47,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Accept-Ranges", "bytes")
         self.send_header("Content-Length", str(len(part)))
         self.end_headers()
-        if body and kind.broken:
-            kind.broken -= 1
+        if self.command == "GET" and self.server.broken:
+            self.server.broken -= 1
             self.wfile.write(part[: len(part) // 2])
             self.close_connection = True
-        elif body:
+        elif self.command == "GET":
             self.wfile.write(part)
+
+    def do_HEAD(self):
+        self.do_GET()
 
     def log_message(self, *_):
         pass
@@ -68,16 +63,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def served(sample_dir, monkeypatch):
-    """URL of the file, and the handler."""
+    """URL of the file, and the server."""
     monkeypatch.setattr(root, "FIRST_WAIT", 0.01)
-
-    class Own(Handler):
-        content = (sample_dir / NAME).read_bytes()
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Own)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.content, server.broken = (sample_dir / NAME).read_bytes(), 0
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/{NAME}", Own
+    yield f"http://127.0.0.1:{server.server_port}/{NAME}", server
     server.shutdown()
     thread.join()
     server.server_close()
@@ -107,22 +99,22 @@ def test_a_remote_file_is_reconstructed(served, model, tmp_path):
 
 @pytest.mark.parametrize("n_failures", [1, 2])
 def test_a_connection_that_breaks_in_the_middle_is_tried_again(served, sample_dir, n_failures):
-    url, handler = served
+    url, server = served
     with open_events(url) as file:
-        handler.broken = n_failures
+        server.broken = n_failures
         events = file.read(2, 4)
-    assert handler.broken == 0
+    assert server.broken == 0
     assert events.hits.tolist() == read_events(sample_dir / NAME, entry_start=2, entry_stop=4).hits.tolist()
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_a_connection_that_stays_broken_is_an_input_error(served, on_error):
-    url, handler = served
+    url, server = served
     with open_events(url) as file:
-        handler.broken = 10**6
+        server.broken = 10**6
         with pytest.raises(InputError, match=rf"{url}: no connection, tried 4 times in \d+ s: "):
             file.read(2, 4, on_error=on_error)
-        handler.broken = 0
+        server.broken = 0
 
 
 def test_a_missing_file_is_not_tried_again(served, monkeypatch):
@@ -132,10 +124,10 @@ def test_a_missing_file_is_not_tried_again(served, monkeypatch):
 
 
 def test_a_file_that_was_replaced_meanwhile_is_refused(served, sample_dir):
-    url, handler = served
+    url, server = served
     with open_events(url) as file:
-        handler.content = (sample_dir / "multi_test_small.root").read_bytes()
-        handler.broken = 1
+        server.content = (sample_dir / "multi_test_small.root").read_bytes()
+        server.broken = 1
         with pytest.raises(InputError, match="was replaced while it was read"):
             file.read(2, 4)
 
