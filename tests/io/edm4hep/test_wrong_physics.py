@@ -57,9 +57,7 @@ def test_hits_without_their_contributions_keep_their_energy(rewrite, sim_path, d
 
 
 def test_hits_with_part_of_their_contributions_keep_their_energy(rewrite, sim_path):
-    part = {
-        f"{name}Contributions.energy": lambda energy: np.where(np.arange(len(energy)) % 2, energy, 0) for name in SIM
-    }
+    part = dict.fromkeys((f"{name}Contributions.energy" for name in SIM), lambda x: x * (np.arange(len(x)) % 2))
     without, _, events = said(rewrite(sim_path, part))
     assert "contributions do not sum to the energy of their hits" in without
     assert ak.sum(events.hits.energy) == pytest.approx(ak.sum(read_events(sim_path).hits.energy), rel=0.1)
@@ -97,7 +95,7 @@ def test_directions_and_frames(rewrite, cld_path, change):
     assert any(message in with_truth for message in messages)
 
 
-@pytest.mark.parametrize("factor", [0.1, 1e-3, 10.0])
+@pytest.mark.parametrize("factor", [1e-3, 10.0])
 def test_reference_points_in_other_units(rewrite, cld_path, factor):
     points = {f"{STATES}.referencePoint.{axis}": lambda values: factor * values for axis in "xyz"}
     without, _, events = said(rewrite(cld_path, points))
@@ -108,11 +106,8 @@ def test_reference_points_in_other_units(rewrite, cld_path, factor):
 @pytest.mark.parametrize(
     ("location", "text"),
     [
-        (
-            lambda values: np.where((values >= 1) & (values <= 4), 5 - values, values),
-            "at the IP have a reference point",
-        ),
-        (lambda values: np.where(values == 4, values, 7), ""),
+        (lambda place: np.where((place >= 1) & (place <= 4), 5 - place, place), "at the IP have a reference point"),
+        (lambda place: np.where(place == 4, place, 7), ""),
     ],
     ids=["reversed", "at the calorimeter only"],
 )
