@@ -11,13 +11,7 @@ from pflow.cli import fit
 
 
 class Recorder(pl.Callback):
-    """Writes down which events each rank trained on, a line a step: epoch, weight, entries and process.
-
-    Parameters
-    ----------
-    folder
-        For ``rank0.jsonl``, ``rank1.jsonl`` ...
-    """
+    """Writes down which events each rank trained on, a line a step, in files of a folder: ``rank0.jsonl`` ..."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

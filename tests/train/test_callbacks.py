@@ -53,28 +53,17 @@ class Line(pl.LightningModule):
 
 @pytest.fixture
 def fit(tmp_path):
-    """Fit for some epochs of four steps, with checkpoints in a folder of the test's."""
+    """Fit for two epochs of four steps; returns the module and its last checkpoint."""
     points = torch.randn(8, 2, generator=torch.Generator().manual_seed(5))
 
-    def run(name="run", *, decay=0.9, epochs=2, continued=None, callbacks=(), average=True, **options):
-        module = Line()
-        saving = ModelCheckpoint(tmp_path / name, filename="best", save_last=True, enable_version_counter=False)
+    def run(*, decay=0.9, callbacks=(), average=True, **options):
+        module, loader = Line(), DataLoader(points, batch_size=2)
+        saving = ModelCheckpoint(tmp_path, filename="best", save_last=True, enable_version_counter=False)
         averaging = [AveragedWeights(decay)] if average else []
-        trainer = pl.Trainer(
-            accelerator="cpu",
-            max_epochs=epochs,
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            callbacks=[*averaging, saving, *callbacks],
-            **options,
-        )
-        loader = DataLoader(points, batch_size=2)
-        path = None if continued is None else tmp_path / continued / "last.ckpt"
-        trainer.fit(module, loader, loader, ckpt_path=path)
-        last = torch.load(tmp_path / name / "last.ckpt", weights_only=True)
-        return module, last, trainer
+        quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+        options |= {"accelerator": "cpu", "max_epochs": 2, "num_sanity_val_steps": 0, **quiet}
+        pl.Trainer(callbacks=[*averaging, saving, *callbacks], **options).fit(module, loader, loader)
+        return module, torch.load(tmp_path / "last.ckpt", weights_only=True)
 
     return run
 
@@ -88,40 +77,26 @@ def average_of(weights: list[float], decay: float) -> float:
     return average
 
 
-@pytest.mark.parametrize("decay", [0.3, 0.999])
-def test_the_average_is_that_of_the_formula(fit, decay):
-    module, last, _ = fit(decay=decay)
-    assert len(module.after_step) == 9
+@pytest.mark.parametrize(("decay", "batches"), [(0.3, 1), (0.999, 1), (0.9, 2)])
+def test_the_average_is_that_of_the_formula(fit, decay, batches):
+    """With gradients of so many batches an update."""
+    module, last = fit(decay=decay, accumulate_grad_batches=batches)
+    steps = module.after_step[::batches]
+    assert last["averaging_state"]["n_averaged"] == len(steps) - 1 == 8 // batches
     average = last["state_dict"]["layer.weight"][0, 0].item()
-    assert average == pytest.approx(average_of(module.after_step, decay), abs=1e-6)
-    assert average != pytest.approx(module.after_step[-1], abs=1e-4)
+    assert average == pytest.approx(average_of(steps, decay), abs=1e-6)
+    assert average != pytest.approx(steps[-1], abs=1e-4)
 
 
-def test_with_accumulated_gradients_an_update_is_a_step(fit):
-    module, last, _ = fit(accumulate_grad_batches=2)
-    assert last["averaging_state"]["n_averaged"] == 4
-    steps = module.after_step[::2]
-    assert last["state_dict"]["layer.weight"][0, 0].item() == pytest.approx(average_of(steps, 0.9), abs=1e-6)
-
-
+@pytest.mark.filterwarnings("ignore:.*Checkpoint directory:UserWarning")
 def test_training_goes_on_with_the_raw_weights_and_all_else_has_the_averaged(fit):
-    averaged, last, _ = fit("a")
-    plain = fit("b", average=False)[0]
+    averaged, last = fit()
+    plain, _ = fit(average=False)
     assert averaged.after_step == plain.after_step
     assert averaged.in_validation[-1] == pytest.approx(average_of(averaged.after_step, 0.9), abs=1e-6)
     assert plain.in_validation[-1] == plain.after_step[-1]
     assert last["current_model_state"]["layer.weight"][0, 0].item() == averaged.after_step[-1]
     assert torch.equal(averaged.layer.weight, last["state_dict"]["layer.weight"])
-
-
-@pytest.mark.filterwarnings("ignore:.*Checkpoint directory:UserWarning", "ignore:The dirpath has changed:UserWarning")
-def test_a_fit_in_two_parts_is_the_fit_in_one(fit):
-    _, uninterrupted, _ = fit("whole", epochs=4)
-    fit("part", epochs=2)
-    _, last, _ = fit("rest", epochs=4, continued="part")
-    assert last["averaging_state"] == uninterrupted["averaging_state"]
-    for part in ("state_dict", "current_model_state"):
-        assert all(torch.equal(last[part][name], value) for name, value in uninterrupted[part].items())
 
 
 def test_a_decay_that_makes_no_average_and_checkpoints_without_the_raw_weights_are_refused(fit, tmp_path):
@@ -131,30 +106,18 @@ def test_a_decay_that_makes_no_average_and_checkpoints_without_the_raw_weights_a
         fit(callbacks=[ModelCheckpoint(tmp_path / "other", monitor="loss", save_weights_only=True)])
 
 
-class Twice(torch.nn.Module):
-    """A model of two stages."""
-
-    first_stage_modules = ("first",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
-
-
-@pytest.fixture
-def module():
-    """Stands for a `ParticleFlow` that begins with a trained model."""
-    return SimpleNamespace(reconstructor=Twice(), spec=ModelSpec(purpose="start"), configure_model=lambda: None)
-
-
-def test_frozen_modules_have_no_gradients_and_stay_in_evaluation_mode(module):
+def test_frozen_modules_have_no_gradients_and_stay_in_evaluation_mode():
+    """Of a stand-in for a `ParticleFlow` that begins with a trained model."""
+    model = torch.nn.ModuleDict({"first": torch.nn.Linear(2, 2), "second": torch.nn.Linear(2, 1)})
+    model.first_stage_modules = ("first",)
+    module = SimpleNamespace(reconstructor=model, spec=ModelSpec(purpose="start"), configure_model=lambda: None)
     callback = Freeze()
     callback.setup(None, module, "fit")
-    model = module.reconstructor.train()
+    model.train()
     callback.on_train_batch_start(None, module)
-    assert not any(parameter.requires_grad for parameter in model.first.parameters())
-    assert all(parameter.requires_grad for parameter in model.second.parameters())
-    assert (model.first.training, model.second.training) == (False, True)
+    for name, is_trained in (("first", False), ("second", True)):
+        assert model[name].training is is_trained
+        assert all(parameter.requires_grad is is_trained for parameter in model[name].parameters())
 
 
 def test_the_average_is_on_the_device_of_the_training_and_taken_at_once(monkeypatch):

@@ -1,47 +1,34 @@
-import functools
 import math
 import re
 from datetime import timedelta
 from types import SimpleNamespace
+from unittest.mock import Mock
 
-import numpy as np
 import pytest
-import pytorch_lightning as pl
 import torch
 
 from pflow.cli.fit import main
 from pflow.cli.main import main as cli_main
 from pflow.data.batch import Target
-from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError
 from pflow.model.api import DecodingConfig, TrainingOutput
-from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationReconstructor
 from pflow.train.module import ParticleFlow, next_particle_errors, warmup_cosine, wrong_energy
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers:UserWarning",
-    "ignore:.*is smaller than the logging interval:UserWarning",
-    "ignore:.*`__len__` defined:UserWarning",
-    "ignore:.*isinstance.treespec, LeafSpec.*:FutureWarning",
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--data.max_tokens=4000", r"set trainer\.max_steps"),  # a cosine needs to know the number of steps
+        ("--trainer.precision=bf16-true", r"trainer\.precision: with bf16-true"),
+    ],
 )
-def test_a_notebook_trains_without_the_command_line(small, tmp_path):
-    data = ParticleFlowData(train=small["val"], val=small["val"], hit_energy_min=0.05)
-    small_model = functools.partial(PointingReconstructor, network=PointingNetworkConfig(width=8, heads=1))
-    model = ParticleFlow(reconstructor=small_model)
-    trainer = pl.Trainer(accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, logger=False)
-    trainer.fit(model, data)
-    assert np.isfinite(float(trainer.callback_metrics["val/loss"]))
-    assert data.tokeniser.config.readout  # what the pointing model needs
-
-
-def test_a_cosine_needs_to_know_the_number_of_steps(tiny, small, tmp_path):
-    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", "--data.max_tokens=4000"]
-    with pytest.raises(ConfigError, match=r"set trainer\.max_steps"):
-        main(["fit", *tiny, *data, f"--output={tmp_path / 'run'}"])
+def test_what_cannot_be_trained_is_refused_by_name(tiny, small, tmp_path, option, message):
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
+    with pytest.raises(ConfigError, match=message):
+        main(["fit", *tiny, *data, option])
 
 
 @pytest.mark.parametrize(
@@ -66,10 +53,8 @@ def test_a_loss_that_is_not_finite_stops_the_training_and_names_the_events(
     data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
     monkeypatch.setattr("pflow.cli.fit.SAVE_EVERY", timedelta(minutes=minutes))
     assert cli_main(["fit", *tiny, *data, *options]) == 1
-    said = capsys.readouterr().err
-    assert re.search(
-        r"not a finite number \(energy\) in the batch of .*gamma1_val_small.root, entries \d+(, \d+){7};", said
-    )
+    message = r"not a finite number \(energy\) in the batch of .*gamma1_val_small.root, entries \d+(, \d+){7};"
+    assert re.search(message, capsys.readouterr().err)
     assert step.calls == n_calls
     steps = [torch.load(path, weights_only=True)["global_step"] for path in (tmp_path / "run").glob("*.ckpt")]
     assert steps == ([] if saved is None else [saved])
@@ -114,12 +99,6 @@ def test_ranks_draw_numbers_of_their_own_but_for_those_that_they_share(draws, mo
     assert not {number for number, _ in first} & {number for number, _ in second}
 
 
-def test_a_training_in_half_precision_alone_is_refused_by_name(tiny, small, tmp_path):
-    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
-    with pytest.raises(ConfigError, match=r"trainer\.precision: with bf16-true"):
-        main(["fit", *tiny, *data, "--trainer.precision=bf16-true"])
-
-
 def test_the_rate_rises_linearly_and_falls_as_half_a_cosine_to_the_final_value_where_it_stays():
     factor = warmup_cosine(total=12, warmup=4, final=0.2)
     assert [factor(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
@@ -137,16 +116,11 @@ def test_the_wrong_energy_by_hand():
     """Targets of 10 and 2 GeV, found with 8 GeV and not at all, and a fake of 1 GeV; the second event is right."""
     true = _particles([[10.0, 2.0], [5.0, 0.0]], [[X, Y], [Z, Z]])
     decoded = _particles([[1.0, 8.0], [5.0, 0.0]], [[Z, X], [Z, Z]])
-    asked = []
-
-    def generate(batch, decoding):
-        asked.append(decoding.max_particles)
-        return decoded
-
-    model = SimpleNamespace(decoding=DecodingConfig(), inputs=SimpleNamespace(energy_mean=0.5, energy_std=2.0))
-    model.generate = generate
+    model = Mock(decoding=DecodingConfig(), inputs=SimpleNamespace(energy_mean=0.5, energy_std=2.0))
+    model.generate.return_value = decoded
     assert wrong_energy(model, SimpleNamespace(target=true)) == pytest.approx((2.0 + 2.0 + 1.0, 17.0), rel=1e-5)
-    assert asked == [22]  # a bad model does not decode 150 particles of a photon
+    most = model.generate.call_args.kwargs["decoding"].max_particles
+    assert most == 22  # a bad model does not decode 150 particles of a photon
 
 
 def _particles(energy: list[list[float]], direction: list[list[torch.Tensor]]) -> Target:
@@ -160,14 +134,12 @@ def _particles(energy: list[list[float]], direction: list[list[torch.Tensor]]) -
 
 def test_errors_of_the_next_particles_by_hand():
     """Padding does not count, and small angles keep their precision."""
-    energy, mask, small = torch.tensor([[0.0, 1.0, 0.0]]), torch.tensor([[True, True, False]]), 1e-5
-    index = torch.zeros_like(energy, dtype=torch.int64)
-    true = Target(charge=index, pdg=index, energy=energy, direction=torch.stack([X, Z, X])[None], mask=mask)
+    true, small = _particles([[3.0, 30.0, 0.0]], [[X, Z, X]]), 1e-5
     # With a deviation of 0.5 in log10 E: 2 log10(2) is a factor of 2, -2 log10(2) one of 1/2.
     shift = 2 * math.log10(2) * torch.tensor([[1.0, -1.0, 5.0]])
     near = torch.tensor([math.sin(small), 0.0, math.cos(small)])
     for second, angle in ((Z + X, math.pi / 4), (near, small)):
         direction = torch.stack([X, torch.nn.functional.normalize(second, dim=0), Y])[None]
-        errors = next_particle_errors({"energy": energy + shift, "direction": direction}, true, 0.5)
+        errors = next_particle_errors({"energy": true.energy + shift, "direction": direction}, true, 0.5)
         assert float(errors["energy_error"]) == pytest.approx((1.0 + 0.5) / 2, rel=1e-5)
         assert float(errors["angle_deg"]) == pytest.approx(math.degrees(angle) / 2, rel=1e-5)
