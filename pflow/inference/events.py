@@ -100,7 +100,7 @@ class Engine:
 
     def collect(self, encoded: Tokens) -> ParticleCollector:
         """The generated particles of all events, in batches of events of similar length."""
-        collector = ParticleCollector(len(encoded), linked=self.model.reconstructor.needs_readout)
+        collector = ParticleCollector(len(encoded), linked=self.model.reconstructor.gives_links)
         padder = Padder([encoded])
         longest_first = np.argsort(-encoded.n_source, kind="stable")
         order = longest_first[encoded.n_source[longest_first] > 0]

@@ -122,8 +122,10 @@ class Reconstructor(nn.Module, ABC):
     all of them on, so that `describe` can tell how to build it. `decoding` is the default of `generate`.
     """
 
-    needs_readout: ClassVar[bool] = False
+    needs_readout: bool = False
     """Whether batches must hold physical hits and tracks (`pflow.data.batch.Readout`)."""
+    gives_links: ClassVar[bool] = False
+    """Whether particles have fractions of hits and tracks."""
 
     def __init__(self, inputs: ModelInputs, *, decoding: DecodingConfig, **options: Any) -> None:
         super().__init__()

@@ -137,13 +137,17 @@ def attend(
     return _join(attended)
 
 
-def attention_weights(query: Tensor, key: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+def attention_weights(
+    query: Tensor, key: Tensor, *, mask: Tensor | None = None, causal: bool = False, bias: Tensor | None = None
+) -> Tensor:
     """What `scaled_dot_product_attention` weights its values with, float [B, H, N, S]; each row sums to 1.
 
     Of scaled queries [B, H, N, D] and keys [B, H, S, D] with `mask` bool [B, S]; `causal`: a query sees the keys up to
-    its place.
+    its place; a `bias` [B, H, N, S] is added to the logits.
     """
     logits = query @ key.transpose(-1, -2)
+    if bias is not None:
+        logits = logits + bias
     if causal:
         logits = logits.masked_fill(logits.new_ones(logits.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
     if mask is not None:
@@ -220,10 +224,18 @@ class CrossAttention(nn.Module):
         key, value = (split_heads(part, self.heads) for part in self.key_value(memory).chunk(2, dim=-1))
         return KeyValue(key * self.scale, value)
 
-    def weights(self, x: Tensor, memory: KeyValue | Tensor, *, mask: Tensor | None = None, **_: object) -> Tensor:
+    def weights(
+        self,
+        x: Tensor,
+        memory: KeyValue | Tensor,
+        *,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        **_: object,
+    ) -> Tensor:
         """Attention weights float [B, H, N, S] of a call of `forward` with the same arguments."""
         key = (self.project(memory) if isinstance(memory, Tensor) else memory).key
-        return attention_weights(split_heads(self.query(x), self.heads), key, mask=mask)
+        return attention_weights(split_heads(self.query(x), self.heads), key, mask=mask, bias=bias)
 
     def forward(
         self,

@@ -62,20 +62,20 @@ class Memory(NamedTuple):
 class CoverageDecoder(nn.Module):
     """Pre-norm decoder layers with `CoverageAttention` to the source."""
 
-    def __init__(self, config: PointingNetworkConfig, *, layers: int) -> None:
+    def __init__(self, *, width: int, heads: int, feedforward: int, layers: int, dropout: float) -> None:
         super().__init__()
-        style = LayerStyle(hidden_dropout=config.dropout, norm="pre", activation="gelu")
+        style = LayerStyle(hidden_dropout=dropout, norm="pre", activation="gelu")
         self.layers = stack(
             TransformerLayer(
-                SelfAttention(width=config.width, heads=config.heads),
-                CoverageAttention(width=config.width, heads=config.heads),
-                width=config.width,
-                feedforward=config.feedforward,
+                SelfAttention(width=width, heads=heads),
+                CoverageAttention(width=width, heads=heads),
+                width=width,
+                feedforward=feedforward,
                 style=style,
             )
             for _ in range(layers)
         )
-        self.norm = final_norm(width=config.width, style=style)
+        self.norm = final_norm(width=width, style=style)
 
     def project(self, states: Tensor) -> list[KeyValue]:
         """Keys and values of the source for each layer, of encoder states float [B, S, W]."""
@@ -162,7 +162,7 @@ class ParticleDecoder(nn.Module):
         self.embed_particle = FullyConnected((inputs.n_pdg + N_CHARGE + 7, width, width), activation="gelu")
         self.embed_seed = nn.Linear(width, width, bias=False)
         self.embed_pooled = nn.Linear(width, width, bias=False)
-        self.stack = CoverageDecoder(config, layers=config.decoder_layers)
+        self.stack = CoverageDecoder(layers=config.decoder_layers, **config.layer_sizes)
         self.pointer = SeedPointer(width=width, hidden_width=config.hidden_width)
         self.embed_track = self.starts = None
         if config.parallel_tracks:

@@ -182,7 +182,7 @@ class Refiner(nn.Module):
         features = n_features(width, inputs.n_subdetectors)
         self.messages = PairwiseMessages(width=width)
         self.embed_query = nn.Linear(width, width)
-        self.stack = CoverageDecoder(config, layers=config.refine_layers)
+        self.stack = CoverageDecoder(layers=config.refine_layers, **config.layer_sizes)
         self.query_update = FullyConnected((2 * width, width, width), activation="gelu")
         self.pair_logits = AssignmentLogits(
             width=width, hidden_width=hidden_width, n_subdetectors=inputs.n_subdetectors, n_known=2

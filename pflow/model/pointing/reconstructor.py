@@ -33,7 +33,8 @@ from pflow.model.pointing.teacher_forcing import SCHEDULED_SAMPLING_PROB, Teache
 class PointingReconstructor(Reconstructor):
     """Network, decoding and losses of the pointing model; ValueError: inputs or options that do not belong together."""
 
-    needs_readout: ClassVar[bool] = True
+    needs_readout = True
+    gives_links: ClassVar[bool] = True
 
     def __init__(
         self,

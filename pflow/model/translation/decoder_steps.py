@@ -17,6 +17,7 @@ from pflow.data.batch import Batch, Target
 from pflow.model.api import DecodingConfig, GeneratedParticles
 from pflow.model.common.decode import Compaction, decode
 from pflow.model.common.transformer import CrossAttention, KVCache, SelfAttention
+from pflow.model.translation.coverage import Account, CoveredDecoder
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork
 from pflow.model.translation.special import SAMPLE
@@ -32,7 +33,12 @@ class TranslationDecoder:
         self.network = network
         self.eos_threshold = decoding.eos_threshold
         states, self.memory_mask = network.source(batch)
-        self.memory = [known.contiguous() for known in network.decoder.project(states)]
+        self.account: Account | None = None
+        if isinstance(network.decoder, CoveredDecoder):
+            self.account, self.covered = Account.of(batch), network.decoder.project(states, self.memory_mask)
+            self.memory = self.covered.layers
+        else:
+            self.memory = [known.contiguous() for known in network.decoder.project(states)]
         self.caches = [KVCache() for _ in self.memory]
         self.tokens = TargetTokens.bos(len(batch), batch.hits.mask.device)
         self.next: dict[str, Tensor] = {}
@@ -40,7 +46,11 @@ class TranslationDecoder:
     def advance(self) -> Tensor:
         """Predict the next token of each event; bool [B'], True = it is a particle."""
         network, x = self.network, self.network.target(self.tokens, first=len(self.caches[0]))
-        x = network.decoder(x, self.memory, memory_mask=self.memory_mask, caches=self.caches)
+        if self.account is None:
+            x = network.decoder(x, self.memory, memory_mask=self.memory_mask, caches=self.caches)
+        else:
+            taken = network.taken(self.tokens)
+            x, _, _, self.account = network.decoder(x, taken, self.covered, self.account, self.caches)
         prediction = {name: value[:, 0] for name, value in network.heads(x).items()}
         token = network.special.choose(prediction, eos_threshold=self.eos_threshold)
         continuous = {name: prediction[name] for name in ("energy", "direction")}
@@ -54,9 +64,12 @@ class TranslationDecoder:
 
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended."""
-        self.memory = [known.compact(compaction) for known in self.memory]
-        if self.memory_mask is not None:
-            self.memory_mask = compaction.apply(self.memory_mask)
+        if self.account is None:
+            self.memory = [known.compact(compaction) for known in self.memory]
+            if self.memory_mask is not None:
+                self.memory_mask = compaction.apply(self.memory_mask)
+        else:
+            self.account, self.covered = self.account.compact(compaction), self.covered.compact(compaction)
         for cache in self.caches:
             cache.compact(compaction)
         self.next = {name: compaction.apply(value) for name, value in self.next.items()}

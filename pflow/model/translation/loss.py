@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from pflow.data.batch import Batch
 from pflow.model.common.losses import LossConfig, masked_mean, with_total
+from pflow.model.translation.coverage import alignment_loss, number_left, true_alignment
 from pflow.model.translation.special import IGNORE, SpecialTokens
 
 
@@ -23,10 +24,11 @@ class TranslationLoss(nn.Module):
     vector.
     """
 
-    def __init__(self, special: SpecialTokens, config: LossConfig) -> None:
+    def __init__(self, special: SpecialTokens, config: LossConfig, *, with_coverage: bool = False) -> None:
         super().__init__()
         self.special = special
-        self.weights = config.complete(("charge", "pdg", *special.heads, "energy", "direction"))
+        coverage = ("left", "last", "next") if with_coverage else ()
+        self.weights = config.complete(("charge", "pdg", *special.heads, "energy", "direction", *coverage))
 
     def forward(self, prediction: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Each loss by name, unweighted, and ``total``, scalars, of the prediction of `TranslationNetwork.forward`."""
@@ -36,6 +38,12 @@ class TranslationLoss(nn.Module):
         energy, direction = (prediction[name][:, :-1].float() for name in ("energy", "direction"))  # without eos
         losses["energy"] = _mean_square_error(energy[..., None], target.energy[..., None], target.mask)
         losses["direction"] = _mean_square_error(direction, target.direction, target.mask)
+        if "left" in prediction:
+            share, left = true_alignment(batch), number_left(target.mask)
+            steps = functional.pad(target.mask, (1, 0), value=True)
+            losses["left"] = _mean_square_error(prediction["left"][..., None], left[..., None], steps)
+            losses["last"] = alignment_loss(prediction["last"][:, 1:], share)
+            losses["next"] = alignment_loss(prediction["next"][:, :-1], share)
         return with_total(losses, self.weights)
 
 

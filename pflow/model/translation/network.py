@@ -30,8 +30,12 @@ from pflow.model.common.transformer import (
     stack,
 )
 from pflow.model.translation.config import TranslationNetworkConfig
+from pflow.model.translation.coverage import Account, CoveredDecoder
 from pflow.model.translation.embed import SourceEmbedder, TargetEmbedder, TargetTokens
-from pflow.model.translation.special import SPECIAL
+from pflow.model.translation.special import SAMPLE, SPECIAL
+
+NEUTRAL = 1
+"""Index of charge 0."""
 
 
 class Memory(NamedTuple):
@@ -226,11 +230,18 @@ class TranslationNetwork(nn.Module):
             encoder=make_encoder(config),
         )
         self.target = TargetEmbedder(n_charge=inputs.n_charge, n_pdg=inputs.n_pdg, special=self.special, config=config)
-        self.decoder = Decoder(config)
+        self.decoder = CoveredDecoder(config) if config.decoder == "coverage" else Decoder(config)
+        self.energy_mean, self.energy_std = inputs.energy_mean, inputs.energy_std
         offset = self.special.offset
         classes = {"charge": inputs.n_charge + offset, "pdg": inputs.n_pdg + offset, **self.special.heads}
+        self.left = nn.Linear(config.width, 1) if config.decoder == "coverage" else None
         self.heads = Heads(classes=classes, width=config.decoder_width, direction=config.direction)
         initialise(self)
+
+    def taken(self, tokens: TargetTokens) -> Tensor:
+        """What tokens take of an `Account`, float [B, T], GeV: a charged particle its track and its hits."""
+        energy = 10.0 ** (tokens.energy * self.energy_std + self.energy_mean).clamp(-3.0, 3.0)
+        return torch.where(tokens.kind == SAMPLE, energy * (1.0 + (tokens.charge != NEUTRAL)), 0.0)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Predict each next token after the target tokens before it (teacher forcing).
@@ -243,6 +254,13 @@ class TranslationNetwork(nn.Module):
         if batch.target is None:
             raise ValueError("target: the batch has none, and training needs one")
         memory: Memory = self.source(batch)
-        x = self.target(TargetTokens.teacher(batch.target))
+        tokens = TargetTokens.teacher(batch.target)
+        x = self.target(tokens)
+        if isinstance(self.decoder, CoveredDecoder):
+            known = self.decoder.project(memory.states, memory.mask)
+            decoded = self.decoder(x, self.taken(tokens), known, Account.of(batch))
+            assert self.left is not None
+            left = self.left(decoded.states).squeeze(-1)
+            return {**self.heads(decoded.states), "left": left, "last": decoded.last, "next": decoded.next}
         x = self.decoder(x, self.decoder.project(memory.states), memory_mask=memory.mask)
         return self.heads(x)  # type: ignore[no-any-return]

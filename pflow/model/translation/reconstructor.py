@@ -36,7 +36,8 @@ class TranslationReconstructor(Reconstructor):
     ) -> None:
         super().__init__(inputs, decoding=decoding, network=network, loss=loss)
         self.network = TranslationNetwork(inputs, network)
-        self.loss = TranslationLoss(self.network.special, loss)
+        self.needs_readout = network.decoder == "coverage"
+        self.loss = TranslationLoss(self.network.special, loss, with_coverage=self.needs_readout)
 
     def training_step(self, batch: Batch) -> TrainingOutput:
         """Losses of teacher forcing; see `Reconstructor.training_step`."""

@@ -1,0 +1,189 @@
+"""A decoder that keeps account of the energy that its particles have taken: what is taken lowers what it sees.
+
+For events with many particles. An alignment, trained with the true links, says in which source tokens the last particle
+has its energy; the sum over all particles so far is the coverage (Tu et al. 2016, arXiv:1601.04811) of the attention to
+the source. A second alignment says in which tokens the next particle has its own.
+
+Letters: B batch, T target tokens, S source tokens with bos and eos, W width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pflow.data.batch import Batch
+from pflow.model.common.decode import Compaction
+from pflow.model.common.transformer import Cache, KeyValue
+from pflow.model.pointing.attention import Coverage
+from pflow.model.pointing.decoder import CoverageDecoder
+from pflow.model.translation.config import TranslationNetworkConfig
+
+MASKED_LOGIT = -1e4
+"""Logit of padding: finite, so that a logarithm of a weight has a gradient."""
+
+MIN_ENERGY = 0.01
+"""Tokens with less energy, GeV, count as if they had it."""
+
+
+class Account(NamedTuple):
+    """Energy of each source token and what particles have taken of it, float [B, S], GeV; bos and eos have none.
+
+    A track counts its momentum, so that a charged particle takes its energy twice: of its track and of its hits.
+    """
+
+    energy: Tensor
+    is_track: Tensor  # bool [B, S]
+    taken: Tensor
+
+    @classmethod
+    def of(cls, batch: Batch) -> Account:
+        """Nothing is taken yet."""
+        assert batch.readout is not None
+        hits = _on_tokens(batch, (batch.readout.energy * batch.readout.mask)[:, None])[:, 0]
+        energy = _with_tracks(batch, hits, _momentum(batch))
+        is_track = _with_tracks(batch, torch.zeros_like(hits), torch.ones_like(_momentum(batch))) > 0
+        return cls(energy, is_track, torch.zeros_like(energy))
+
+    def compact(self, compaction: Compaction) -> Account:
+        """Keep the events that are still decoding, in place."""
+        return Account(*map(compaction.apply, self))
+
+
+def true_alignment(batch: Batch) -> Tensor:
+    """Fraction of each target particle's visible energy in each source token, float [B, T, S]; zeros without links."""
+    target, readout = batch.target, batch.readout
+    assert readout is not None
+    assert target is not None
+    assert target.hit_fraction is not None
+    assert target.track_fraction is not None
+    hits = _on_tokens(batch, target.hit_fraction * (readout.energy * readout.mask)[:, None])
+    energy = _with_tracks(batch, hits, target.track_fraction * _momentum(batch)[:, None])
+    fraction: Tensor = energy / energy.sum(-1, keepdim=True).clamp(min=1e-6)
+    return fraction
+
+
+def _on_tokens(batch: Batch, of_hits: Tensor) -> Tensor:
+    """Sums of values of hits, float [B, T, N], on the hit tokens behind bos and eos, [B, T, S]."""
+    assert batch.readout is not None
+    token = 2 + batch.readout.token[:, None].expand_as(of_hits)
+    return of_hits.new_zeros(*of_hits.shape[:2], 2 + batch.hits.mask.shape[1]).scatter_add(2, token, of_hits)
+
+
+def _with_tracks(batch: Batch, of_hits: Tensor, of_tracks: Tensor) -> Tensor:
+    """Values on all source tokens, float [..., S], in their order; tracker hits have 0."""
+    n = 0 if batch.tracker_hits is None else batch.tracker_hits.mask.shape[1]
+    return functional.pad(torch.cat([of_hits, of_tracks], dim=-1), (0, n))
+
+
+def _momentum(batch: Batch) -> Tensor:
+    """Of tracks, float [B, K], GeV; 0 for padding."""
+    assert batch.readout is not None
+    momentum: Tensor = torch.linalg.vector_norm(batch.readout.track_momentum, dim=-1)
+    return momentum * batch.readout.track_mask
+
+
+class Alignment(nn.Module):
+    """Logarithm of the weight of each source token for each target token."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)
+
+    def project(self, states: Tensor) -> Tensor:
+        """Keys float [B, S, W] of the encoded source, scaled for the logits."""
+        return self.key(states) * states.shape[-1] ** -0.5  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+        """Of x float [B, T, W], float [B, T, S]."""
+        logits: Tensor = self.query(x) @ keys.transpose(1, 2)
+        if mask is not None:
+            logits = logits.masked_fill(~mask[:, None], MASKED_LOGIT)
+        return logits.float().log_softmax(-1)
+
+
+class CoveredMemory(NamedTuple):
+    """What the decoder makes of the encoded source, once for many steps."""
+
+    states: Tensor  # float [B, S, W]
+    layers: Sequence[KeyValue]
+    last: Tensor  # keys of the alignments, float [B, S, W]
+    next: Tensor
+    mask: Tensor | None  # bool [B, S]
+
+    def compact(self, compaction: Compaction) -> CoveredMemory:
+        """Keep the events that are still decoding, in place."""
+        states, last, following = map(compaction.apply, (self.states, self.last, self.next))
+        mask = None if self.mask is None else compaction.apply(self.mask)
+        return CoveredMemory(states, [layer.compact(compaction) for layer in self.layers], last, following, mask)
+
+
+class Decoded(NamedTuple):
+    """Result of `CoveredDecoder.forward`."""
+
+    states: Tensor  # float [B, T, W]
+    last: Tensor  # float [B, T, S], logarithm of the weights of the particle that is the input token
+    next: Tensor  # float [B, T, S], of the particle to be decoded
+    account: Account  # after the last token
+
+
+class CoveredDecoder(nn.Module):
+    """Decoder layers whose attention to the source knows what is taken."""
+
+    def __init__(self, config: TranslationNetworkConfig) -> None:
+        super().__init__()
+        width = config.width
+        self.last, self.next = Alignment(width), Alignment(width)
+        self.left = nn.Linear(2, width)
+        sizes = {"width": width, "heads": config.heads, "feedforward": config.feedforward}
+        self.stack = CoverageDecoder(layers=config.decoder_layers, dropout=config.dropout, **sizes)
+        self.pooled = nn.Linear(width, width)
+
+    def project(self, states: Tensor, mask: Tensor | None) -> CoveredMemory:
+        """Of the encoded source, float [B, S, W], with its mask bool [B, S]."""
+        return CoveredMemory(
+            states, self.stack.project(states), self.last.project(states), self.next.project(states), mask
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        energy: Tensor,
+        memory: CoveredMemory,
+        account: Account,
+        caches: Sequence[Cache] | None = None,
+    ) -> Decoded:
+        """Decode x, float [B, T, W]: the whole sequence, or with `caches`, one a layer, its newest token.
+
+        `energy`, float [B, T], GeV, is what each input token takes of the `account`; 0 for bos.
+        """
+        last = self.last(x, memory.last, memory.mask)
+        taken = account.taken[:, None] + (last.exp() * energy[..., None]).cumsum(1)  # [B, T, S]
+        fraction = (taken / account.energy.clamp(min=MIN_ENERGY)[:, None]).clamp(max=1.0)
+        rest = account.energy[:, None] * (1.0 - fraction)
+        of_tracks = account.is_track[:, None]
+        left = torch.stack([(rest * ~of_tracks).sum(-1), (rest * of_tracks).sum(-1)], dim=-1)
+        x = x + self.left(left.log1p())
+        coverage = Coverage.of(fraction[:, None], memory.mask)
+        if caches is None:
+            x = self.stack(x, memory.layers, coverage)
+        else:
+            x = self.stack(x[:, 0], memory.layers, coverage, caches=caches)[:, None]
+        following = self.next(x, memory.next, memory.mask)
+        x = x + self.pooled(following.exp() @ memory.states)
+        return Decoded(x, last, following, account._replace(taken=taken[:, -1]))
+
+
+def alignment_loss(log_weight: Tensor, share: Tensor) -> Tensor:
+    """Mean cross-entropy of the true fractions [B, T, S], over the particles that have any."""
+    known = share.sum(-1) > 0.5
+    return -(share * log_weight).sum() / known.sum().clamp(min=1)
+
+
+def number_left(mask: Tensor) -> Tensor:
+    """log(1 + number of particles still to come) at each of T + 1 steps, of the mask bool [B, T]; float [B, T + 1]."""
+    return functional.pad(mask.long().flip(1).cumsum(1).flip(1), (0, 1)).float().log1p()
