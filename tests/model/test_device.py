@@ -7,15 +7,13 @@ is given a tensor is made on the CPU.
 
 import contextlib
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
@@ -47,19 +45,10 @@ class Elsewhere(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "Elsewhere":
-        tensor: Elsewhere = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls,
-            inner.size(),
-            strides=inner.stride(),
-            storage_offset=inner.storage_offset(),
-            dtype=inner.dtype,
-            device=GPU,
-        )
+        layout = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype}
+        tensor = torch.Tensor._make_wrapper_subclass(cls, inner.size(), **layout, device=GPU)
         tensor.inner = inner
         return tensor
-
-    def __repr__(self) -> str:  # type: ignore[override]
-        return f"Elsewhere({self.inner})"
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -79,10 +68,10 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         assert scalars or name in INDEXING, f"{name} of tensors on the CPU and on the GPU"
     goes = bool(on_gpu) if device is None else torch.device(device).type == GPU.type
     if device is not None:
-        kwargs = {**kwargs, "device": torch.device("cpu")}
+        kwargs["device"] = torch.device("cpu")
     plain_args, plain_kwargs = tree_map_only(Elsewhere, lambda leaf: leaf.inner, (args, kwargs))
     result = func(*plain_args, **plain_kwargs)
-    if copies and name == "copy_":
+    if name == "copy_":
         return args[0]
     if func._schema.is_mutable and on_gpu:
         by_inner = {id(leaf.inner): leaf for leaf in on_gpu}
@@ -92,17 +81,12 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 class Device(TorchDispatchMode):
-    """Tensors that are made on the GPU are elsewhere, and what the host waits for is kept.
-
-    Attributes
-    ----------
-    waits
-        Operations that made the host wait, each with the places in pflow that led to it, innermost first.
-    """
+    """Tensors that are made on the GPU are elsewhere, and what the host waits for is kept."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[tuple[str, str]] = []
+        """Operations that made the host wait, each with the places in pflow that led to it, innermost first."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -115,9 +99,11 @@ def _is_waited_for(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether the host waits for the device in this operation."""
     name = func.overloadpacket.__name__
     leaves = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
-    if name in ("_to_copy", "copy_"):
-        non_blocking = kwargs.get("non_blocking", len(args) > 2 and args[2])
-        return not non_blocking and _crosses(leaves, kwargs.get("device"))
+    if name in ("_to_copy", "copy_"):  # it waits for a copy from the host to the device or back
+        sides = {isinstance(leaf, Elsewhere) for leaf in leaves if leaf.numel()}
+        if kwargs.get("device") is not None:
+            sides.add(torch.device(kwargs["device"]).type == GPU.type)
+        return len(sides) > 1 and not kwargs.get("non_blocking", len(args) > 2 and args[2])
     if not any(isinstance(leaf, Elsewhere) for leaf in leaves):
         return False
     if name in INDEXING:
@@ -130,59 +116,27 @@ def _is_waited_for(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     return name in WAITING
 
 
-def _crosses(leaves: list[Tensor], device: Any) -> bool:
-    """Whether a copy goes from the host to the device or back."""
-    sides = {isinstance(leaf, Elsewhere) for leaf in leaves if leaf.numel()}
-    if device is not None:
-        sides.add(torch.device(device).type == GPU.type)
-    return len(sides) > 1
-
-
 def _places() -> str:
     folder = str(Path(pflow.__file__).parent)
     frames = [frame for frame in traceback.extract_stack() if frame.filename.startswith(folder)]
     return ", ".join(f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in reversed(frames))
 
 
-def move(module: nn.Module) -> nn.Module:
-    """The module with its parameters and buffers elsewhere."""
-    before = torch.__future__.get_overwrite_module_params_on_conversion()
-    torch.__future__.set_overwrite_module_params_on_conversion(True)
-    try:
-        return module._apply(Elsewhere)
-    finally:
-        torch.__future__.set_overwrite_module_params_on_conversion(before)
+SAMPLES = {"general": "cld_multi_test_small.root", "ild-g4-photon": "gammasep_test_small.root"}
+"""Of the shipped models whose operations can be followed: translation makes tensors where no operation is seen."""
 
 
-@contextlib.contextmanager
-def without_autocast() -> Iterator[None]:
-    """Without `torch.autocast`, which does not know the device."""
-    with patch.object(torch, "autocast", lambda *_, **__: contextlib.nullcontext()):
-        yield
-
-
-POINTING = ("general", "ild-g4-photon")
-"""The shipped models whose operations can be followed: translation makes tensors where no operation is seen."""
-
-
-@pytest.fixture(scope="module")
-def events(sample_dir):
-    return {
-        "general": read_events(sample_dir / "cld_multi_test_small.root", entry_stop=2),
-        "ild-g4-photon": read_events(sample_dir / "gammasep_test_small.root", entry_stop=2),
-    }
-
-
-@pytest.fixture
-def prepared(events, request, monkeypatch):
+@pytest.fixture(params=SAMPLES)
+def prepared(sample_dir, request, monkeypatch):
     """A shipped model and a batch, elsewhere."""
     monkeypatch.setattr(reconstructor_module, "generate", generate.__wrapped__)  # no views of a subclass in inference
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # it does not know the device
+    monkeypatch.setattr(torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True)
     model = load_model(request.param)
-    tokens = model.tokeniser.encode(events[request.param], truth=True)
+    tokens = model.tokeniser.encode(read_events(sample_dir / SAMPLES[request.param], entry_stop=2))
     with Device():
         batch = collate(tokens).to(GPU)
-    with without_autocast():
-        yield move(model.reconstructor), batch
+    return model.reconstructor._apply(Elsewhere), batch
 
 
 def on_the_cpu(part):
@@ -196,8 +150,7 @@ def waits_of(work):
     return result, device.waits
 
 
-@pytest.mark.parametrize("prepared", POINTING, indirect=True)
-def test_decoding_gives_what_the_cpu_gives_and_waits_once_a_step(prepared, events, request):
+def test_decoding_gives_what_the_cpu_gives_and_waits_once_a_step(prepared, request):
     reconstructor, batch = prepared
     assert isinstance(batch.hits.features, Elsewhere)
     with torch.no_grad():
@@ -217,7 +170,6 @@ def test_decoding_gives_what_the_cpu_gives_and_waits_once_a_step(prepared, event
     assert len(waits) - len(decoding) - tracks == 4
 
 
-@pytest.mark.parametrize("prepared", POINTING, indirect=True)
 def test_a_training_step(prepared):
     reconstructor, batch = prepared
     reconstructor.train()

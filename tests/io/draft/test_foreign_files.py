@@ -40,11 +40,7 @@ def renamed_cld(sample_dir, tmp_path_factory):
 
     def write(*, with_ids: bool, without_codes: bool = False):
         path = tmp_path_factory.mktemp("renamed") / "renamed.root"
-        arrays = {
-            name: _hashed(values) if name.endswith("collectionID") else values
-            for name, values in columns.items()
-            if not (without_codes and name.endswith(".type"))
-        }
+        arrays = {name: values for name, values in columns.items() if not (without_codes and name.endswith(".type"))}
         with uproot.recreate(path) as out:
             out.mktree("events", {name: values.type.content for name, values in arrays.items()}).extend(arrays)
             if with_ids:
@@ -58,21 +54,19 @@ def renamed_cld(sample_dir, tmp_path_factory):
 
 
 def _columns(tree):
-    """Members of the renamed collections and their relations, by their new names."""
+    """Members of the renamed collections and their relations, by their new names and with their ids."""
     columns = {}
+    suffixes = "|_(from|to|trackStates|contributions|parents)"
     for old, new in RENAMED.items():
-        suffixes = ("", "_from", "_to", "_trackStates", "_contributions", "_parents")
-        for branch in (f"{'_' if suffix else ''}{old}{suffix}" for suffix in suffixes):
-            for key in tree.keys(filter_name=f"{branch}.*"):
-                columns[key.replace(old, new)] = tree[key].array()
+        for key in tree.keys(filter_name=f"/_?{old}({suffixes})\\..*/"):
+            values = tree[key].array()
+            if key.endswith("collectionID"):
+                flat = ak.flatten(values)
+                for name, other in RENAMED.items():
+                    flat = ak.where(flat == collection_id(name), np.uint32(collection_id(other)), flat)
+                values = ak.unflatten(flat, ak.num(values))
+            columns[key.replace(old, new)] = values
     return columns
-
-
-def _hashed(values):
-    """Ids of the collections by their new names."""
-    new = {collection_id(old): collection_id(name) for old, name in RENAMED.items()}
-    flat = np.array([new.get(int(number), int(number)) for number in ak.flatten(values)], dtype=np.uint32)
-    return ak.unflatten(flat, ak.num(values))
 
 
 @pytest.mark.parametrize(("with_ids", "without_codes"), [(True, True), (False, False)])
@@ -103,19 +97,22 @@ def test_the_renamed_events_are_read_as_the_others_are(renamed_cld, cld_rec):
     assert ak.sort(events.hits.layer).to_list() == ak.sort(cld_rec.hits.layer).to_list()  # found in the cell ids
 
 
+EIC_CALORIMETERS = ("EcalBarrelScFiRecHits", "EcalEndcapNRecHits", "HcalBarrelRecHits", "HcalEndcapNRecHits")
+
+
 @pytest.fixture
 def eic_file(made_up, write):
     """Hits, tracks, particles and links as EDM4eic has them: hits know their layer, tracks have no states."""
-    content = {key: values for key, values in made_up(radius=820.0, z=1700.0).items() if "Track" not in key}
-    eic_names = ("EcalBarrelScFiRecHits", "EcalEndcapNRecHits", "HcalBarrelRecHits", "HcalEndcapNRecHits")
-    names = dict(zip(CALORIMETERS, eic_names, strict=True))
-    for key in list(content):
+    names = dict(zip(CALORIMETERS, EIC_CALORIMETERS, strict=True))
+    content = {}
+    for key, values in made_up(radius=820.0, z=1700.0).items():
         name, _, member = key.partition(".")
-        content[f"{names.get(name, name)}.{member}"] = content.pop(key)
+        if "Track" not in key:
+            content[f"{names.get(name, name)}.{member}"] = values
     for name in names.values():
-        content[f"{name}.layer"] = [[int(cell) >> 5 for cell in event] for event in content[f"{name}.cellID"]]
+        content[f"{name}.layer"] = content[f"{name}.cellID"] >> 5
         content[f"{name}.energyError"] = content[f"{name}.timeError"] = content[f"{name}.time"]
-        content[f"{name}.cellID"] = [list(range(len(event))) for event in content[f"{name}.cellID"]]
+        content[f"{name}.cellID"] = np.arange(1200).reshape(4, 300)
     ones = [[1.0]] * 4
     content |= {f"CentralCKFTracks.{member}": ones for member in ("charge", "chi2", "momentum.x", "momentum.y")}
     content |= {f"ReconstructedParticles.{member}": ones for member in ("energy", "charge", "mass", "goodnessOfPID")}
@@ -130,12 +127,7 @@ def eic_file(made_up, write):
 def test_hits_of_edm4eic_are_read_with_their_layer(eic_file):
     draft = draft_detector(eic_file, b_field=1.7)
     detector = draft.detector
-    assert [calorimeter.collections for calorimeter in detector.calorimeters] == [
-        ("EcalBarrelScFiRecHits",),
-        ("EcalEndcapNRecHits",),
-        ("HcalBarrelRecHits",),
-        ("HcalEndcapNRecHits",),
-    ]
+    assert [calorimeter.collections for calorimeter in detector.calorimeters] == [(name,) for name in EIC_CALORIMETERS]
     assert detector.ecal_inner_radius == pytest.approx(820.0, abs=3.0)
     assert detector.references == ("ReconstructedParticles",)
     events = read_events(eic_file, detector=detector)
