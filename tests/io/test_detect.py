@@ -41,9 +41,7 @@ def shower(front: float, n_events: int = 6) -> list[list[float]]:
     return [list(np.linspace(front, front + 120.0, 30)) for _ in range(n_events)]
 
 
-@pytest.mark.parametrize(
-    ("radius", "names"), [(2152.0, {"cld"}), (1502.0, {"clic"}), (1807.0, {"ild", "ild_g4"})], ids=str
-)
+@pytest.mark.parametrize(("radius", "names"), [(2152.0, {"cld"}), (1502.0, {"clic"}), (1807.0, {"ild", "ild_g4"})])
 def test_a_barrel_is_known_by_its_radius(radius, names):
     events = ecal_hits(x=shower(radius))
     fits = {detector for detector in ("cld", "clic", "ild", "ild_g4") if geometry_fits(events, load_detector(detector))}
