@@ -78,7 +78,7 @@ class Explanation:
             if "assignment" in self.arrays:
                 steps.append((text, self.hits, self["assignment"][number, : len(self.hits)]))
             else:
-                last = [name for name in self.arrays if name.endswith("memory_attention")][-1]
+                last = [name for name in self.arrays if "memory_attention" in name][-1]
                 steps.append((text, self.cells, self.on_cells(last)[:, number].mean(axis=0)))
         return steps
 
@@ -141,6 +141,6 @@ def explain(model: TrainedModel, event: Events) -> Explanation:
         cells=select_hits(event, tokeniser.config).hits[0],
         hits=event.hits[0][kept_hits(event, tokeniser.config)[0]],
         classes=classes,
-        first_cell=0 if reconstructor.needs_readout else 2,
+        first_cell=0 if reconstructor.gives_links else 2,
         arrays=arrays,
     )

@@ -10,6 +10,7 @@ from benchmarks.naive import generate_naively
 from pflow.data.batch import Batch, Readout, TokenSet
 from pflow.model.api import DecodingConfig
 from pflow.model.translation.coverage import Account, alignment_loss, number_left, true_alignment
+from pflow.model.translation.decoder_steps import explain
 from pflow.model.translation.special import EOS
 
 HITS, PARTICLES = [12, 0, 5, 9], [3, 0, 1, 4]
@@ -91,6 +92,17 @@ def test_a_batch_equals_its_events_one_by_one(model, batch):
         assert not together.mask[i, n:].any()
         for name in FIELDS[:-1]:
             torch.testing.assert_close(getattr(together, name)[i, :n], getattr(alone, name)[0], rtol=1e-4, atol=5e-5)
+
+
+def test_the_attention_of_each_step_is_told(model, batch):
+    alone = event(batch, 0)
+    particles = model.generate(alone, decoding=DecodingConfig(max_particles=3))
+    told = explain(model.network, alone, particles)
+    weights = [value for name, value in told.items() if "memory_attention" in name]
+    assert len(weights) == 2  # layers
+    for value in weights:
+        assert value.shape[1] == particles.mask.shape[1] + 1
+        torch.testing.assert_close(value.sum(-1), torch.ones_like(value[..., 0]))
 
 
 def test_training_reduces_the_losses_and_trains_every_weight(model, batch):
