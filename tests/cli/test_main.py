@@ -84,7 +84,9 @@ def test_what_a_terminal_cannot_show_stops_nothing(monkeypatch):
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_an_error_has_no_progress_bar_above_it(tmp_path, monkeypatch, capsys, terminal):
-    monkeypatch.setenv("FORCE_COLOR", "1" if terminal else "")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
     words = ["reconstruct", tmp_path / "none.root", "--output", tmp_path / "reco.root", "--checkpoint=ild-g4-photon"]
     assert main([*map(str, words)]) == 1
     shown = capsys.readouterr().err
