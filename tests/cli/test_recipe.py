@@ -47,6 +47,7 @@ def network(**options: object) -> dict[str, Any]:
 
 
 STAGES = [network(width=16, heads=2), network(refine_layers=1)]
+FULL = "legacy/gamma1_30.h5"
 SAMPLES = {"train": ["zqq"], "val": ["zqq"]}
 
 
@@ -83,8 +84,9 @@ def test_a_model_to_begin_with_counts_for_the_stages_behind(tmp_path):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_the_published_system_runs_on_the_papers_own_files(sample_dir, tmp_path, capsys):
-    sample, out = str(sample_dir / "gamma1_small.h5"), tmp_path / "out"
+@pytest.mark.parametrize(("folder", "name", "n"), [("sample_dir", "gamma1_small.h5", 6), ("data_dir", FULL, 30)])
+def test_the_published_system_runs_on_the_papers_own_files(request, tmp_path, folder, name, n):
+    sample, out = str(request.getfixturevalue(folder) / name), tmp_path / "out"
     files = ["--", f"--data.train={sample}", f"--data.val={sample}", "--trainer.max_epochs=1"]
     assert main(["recipe", "paper", "--variant", "as_published_v1_kind", "--output", str(out), *files]) == 0
     model, reco = str(out / "stage_1" / "best.ckpt"), str(tmp_path / "reco.root")
@@ -92,4 +94,4 @@ def test_the_published_system_runs_on_the_papers_own_files(sample_dir, tmp_path,
     assert main(["evaluate", reco, "--truth", sample, "--output", str(out), "--no-plots"]) == 0
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["settings"]["truth_rule"] == "calo"
-    assert metrics["n_truth"] >= metrics["n_events_read"] == 6
+    assert metrics["n_truth"] >= metrics["n_events_read"] == n
