@@ -1,4 +1,4 @@
-"""Open event files of any schema and read them as validated `Events`."""
+"""Open event files, whose schema is recognised, and read them as validated `Events`."""
 
 from __future__ import annotations
 

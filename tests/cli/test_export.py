@@ -2,15 +2,10 @@ import json
 import sys
 
 import pytest
-import torch
 
 from pflow.checkpoint.load import load_model
 from pflow.cli.main import run_parsed
 from pflow.errors import ConfigError
-
-needs_graphs = pytest.mark.skipif(
-    not hasattr(torch.onnx, "ops"), reason=f"graphs need torch 2.13 or near it, not {torch.__version__}"
-)
 
 
 def run(*words: object) -> int:
@@ -22,7 +17,6 @@ def checkpoint(save_model, tmp_path_factory):
     return save_model(load_model("ild-g4-photon"), tmp_path_factory.mktemp("export") / "best.ckpt")
 
 
-@needs_graphs
 @pytest.mark.usefixtures("tiny_graphs")
 def test_a_checkpoint_becomes_a_folder(checkpoint, tmp_path, capsys):
     assert run("--checkpoint", checkpoint, "-o", tmp_path / "model") == 0
@@ -34,7 +28,6 @@ def test_a_checkpoint_becomes_a_folder(checkpoint, tmp_path, capsys):
     assert all(str(tmp_path / "model" / name) in output for name in written)
 
 
-@needs_graphs
 @pytest.mark.usefixtures("tiny_graphs")
 def test_a_folder_of_weights_becomes_onnx(checkpoint, tmp_path):
     run("--checkpoint", checkpoint, "-o", tmp_path / "weights", "--format", "weights")

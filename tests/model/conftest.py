@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from pflow.data.batch import Batch, Target, TokenSet
-from pflow.model.api import ModelInputs
+from pflow.model.api import DecodingConfig, ModelInputs
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
+from pflow.model.translation.special import EOS
 
 N_CHARGE, N_PDG = 3, 6
 FEATURES = {"hits": 4, "tracks": 5, "tracker_hits": 3}
@@ -84,3 +85,21 @@ def make_batch() -> Callable[..., Batch]:
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., TranslationReconstructor]:
     return _make_model
+
+
+@pytest.fixture(scope="session")
+def with_unequal_ends() -> Callable[..., TranslationReconstructor]:
+    """Bisects for a shift of the end's logit, with which a model ends the events of a batch at different places."""
+
+    def shifted(model: TranslationReconstructor, batch: Batch) -> TranslationReconstructor:
+        low, high, end = -16.0, 16.0, model.network.special.end
+        for _ in range(20):
+            with torch.no_grad():
+                model.network.heads.classifiers[end][-1].bias[EOS] = (low + high) / 2
+            decoded = model.generate(batch, decoding=DecodingConfig(max_particles=10))
+            if len(decoded.mask.sum(1).unique()) > 1:
+                return model
+            low, high = ((low + high) / 2, high) if decoded.truncated.all() else (low, (low + high) / 2)
+        raise AssertionError("no shift makes the events end at different places")
+
+    return shifted

@@ -1,8 +1,8 @@
 """From a batch to particles: encode, decode step by step, refine, and decide which particles are kept.
 
 A decoder step leads from the particles decoded so far to the next particle, or to the end. It is of tensors alone, so
-that the same lines decode batches, are traced for the export (`pflow.export.pointing`), and, with all steps at once
-after known particles, train (`forced`, and `pflow.model.pointing.teacher_forcing`).
+that the same lines decode batches and are traced for the export (`pflow.export.pointing`); `particles_of`, for all
+steps at once, also trains (`pflow.model.pointing.teacher_forcing`).
 
 Letters: B batch, T particles, N = B * T, S source tokens (hits or cells, then tracks), M items (hits, then tracks), P
 pairs of a particle and an item, W width, V PDG codes.

@@ -9,6 +9,7 @@ Letters: B batch, T target tokens, S source tokens with bos and eos, W width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,14 +18,24 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.data.batch import Batch
+from pflow.model.api import ModelInputs
 from pflow.model.common.decode import Compaction
 from pflow.model.common.transformer import Cache, KeyValue
 from pflow.model.pointing.attention import Coverage
 from pflow.model.pointing.decoder import CoverageDecoder
+from pflow.model.pointing.head import EnergyScale
 from pflow.model.translation.config import TranslationNetworkConfig
+from pflow.model.translation.embed import TargetTokens
+from pflow.model.translation.special import SAMPLE
 
 MASKED_LOGIT = -1e4
 """Logit of padding: finite, so that a logarithm of a weight has a gradient."""
+
+NEUTRAL = 1
+"""Index of charge 0."""
+
+MAX_LOG_ENERGY = math.log(1000.0)
+"""Largest ln(E / GeV), and minus the smallest, that a particle takes, whatever is predicted."""
 
 MIN_ENERGY = 0.01
 """Tokens with less energy, GeV, count as if they had it."""
@@ -134,9 +145,10 @@ class Decoded(NamedTuple):
 class CoveredDecoder(nn.Module):
     """Decoder layers whose attention to the source knows what is taken."""
 
-    def __init__(self, config: TranslationNetworkConfig) -> None:
+    def __init__(self, config: TranslationNetworkConfig, inputs: ModelInputs) -> None:
         super().__init__()
         width = config.width
+        self.energy_scale = EnergyScale(inputs.energy_mean, inputs.energy_std)
         self.last, self.next = Alignment(width), Alignment(width)
         self.left = nn.Linear(2, width)
         sizes = {"width": width, "heads": config.heads, "feedforward": config.feedforward}
@@ -152,15 +164,17 @@ class CoveredDecoder(nn.Module):
     def forward(
         self,
         x: Tensor,
-        energy: Tensor,
+        tokens: TargetTokens,
         memory: CoveredMemory,
         account: Account,
         caches: Sequence[Cache] | None = None,
     ) -> Decoded:
-        """Decode x, float [B, T, W]: the whole sequence, or with `caches`, one a layer, its newest token.
+        """Decode x, float [B, T, W], the embedded `tokens`: the sequence, or with `caches`, one a layer, the newest.
 
-        `energy`, float [B, T], GeV, is what each input token takes of the `account`; 0 for bos.
+        Each token takes its energy from the `account`, a charged particle twice.
         """
+        energy = self.energy_scale.log_energy(tokens.energy).clamp(-MAX_LOG_ENERGY, MAX_LOG_ENERGY).exp()
+        energy = torch.where(tokens.kind == SAMPLE, energy * (1.0 + (tokens.charge != NEUTRAL)), 0.0)  # [B, T], GeV
         last = self.last(x, memory.last, memory.mask)
         taken = account.taken[:, None] + (last.exp() * energy[..., None]).cumsum(1)  # [B, T, S]
         fraction = (taken / account.energy.clamp(min=MIN_ENERGY)[:, None]).clamp(max=1.0)

@@ -49,8 +49,7 @@ class TranslationDecoder:
         if self.account is None:
             x = network.decoder(x, self.memory, memory_mask=self.memory_mask, caches=self.caches)
         else:
-            taken = network.taken(self.tokens)
-            x, _, _, self.account = network.decoder(x, taken, self.covered, self.account, self.caches)
+            x, _, _, self.account = network.decoder(x, self.tokens, self.covered, self.account, self.caches)
         prediction = {name: value[:, 0] for name, value in network.heads(x).items()}
         token = network.special.choose(prediction, eos_threshold=self.eos_threshold)
         continuous = {name: prediction[name] for name in ("energy", "direction")}

@@ -32,10 +32,7 @@ from pflow.model.common.transformer import (
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.coverage import Account, CoveredDecoder
 from pflow.model.translation.embed import SourceEmbedder, TargetEmbedder, TargetTokens
-from pflow.model.translation.special import SAMPLE, SPECIAL
-
-NEUTRAL = 1
-"""Index of charge 0."""
+from pflow.model.translation.special import SPECIAL
 
 
 class Memory(NamedTuple):
@@ -230,18 +227,12 @@ class TranslationNetwork(nn.Module):
             encoder=make_encoder(config),
         )
         self.target = TargetEmbedder(n_charge=inputs.n_charge, n_pdg=inputs.n_pdg, special=self.special, config=config)
-        self.decoder = CoveredDecoder(config) if config.decoder == "coverage" else Decoder(config)
-        self.energy_mean, self.energy_std = inputs.energy_mean, inputs.energy_std
+        self.decoder = CoveredDecoder(config, inputs) if config.decoder == "coverage" else Decoder(config)
         offset = self.special.offset
         classes = {"charge": inputs.n_charge + offset, "pdg": inputs.n_pdg + offset, **self.special.heads}
         self.left = nn.Linear(config.width, 1) if config.decoder == "coverage" else None
         self.heads = Heads(classes=classes, width=config.decoder_width, direction=config.direction)
         initialise(self)
-
-    def taken(self, tokens: TargetTokens) -> Tensor:
-        """What tokens take of an `Account`, float [B, T], GeV: a charged particle its track and its hits."""
-        energy = 10.0 ** (tokens.energy * self.energy_std + self.energy_mean).clamp(-3.0, 3.0)
-        return torch.where(tokens.kind == SAMPLE, energy * (1.0 + (tokens.charge != NEUTRAL)), 0.0)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Predict each next token after the target tokens before it (teacher forcing).
@@ -258,7 +249,7 @@ class TranslationNetwork(nn.Module):
         x = self.target(tokens)
         if isinstance(self.decoder, CoveredDecoder):
             known = self.decoder.project(memory.states, memory.mask)
-            decoded = self.decoder(x, self.taken(tokens), known, Account.of(batch))
+            decoded = self.decoder(x, tokens, known, Account.of(batch))
             assert self.left is not None
             left = self.left(decoded.states).squeeze(-1)
             return {**self.heads(decoded.states), "left": left, "last": decoded.last, "next": decoded.next}

@@ -29,20 +29,7 @@ def end_bias(model):
     return model.network.heads.classifiers[model.network.special.end][-1].bias
 
 
-def with_unequal_ends(model, batch):
-    """Bisect for a shift of the end's logit that ends the events of `batch` at different places."""
-    low, high = -16.0, 16.0
-    for _ in range(20):
-        with torch.no_grad():
-            end_bias(model)[EOS] = (low + high) / 2
-        decoded = generate(model, batch, max_particles=10)
-        if len(decoded.mask.sum(1).unique()) > 1:
-            return model
-        low, high = ((low + high) / 2, high) if decoded.truncated.all() else (low, (low + high) / 2)
-    raise AssertionError("no shift makes the events end at different places")
-
-
-def test_cached_equals_naive_on_random_weights(variant, make_batch, make_model):
+def test_cached_equals_naive_on_random_weights(variant, make_batch, make_model, with_unequal_ends):
     batch = make_batch(UNEQUAL)
     model = with_unequal_ends(make_model(**variant, target_position=True, norm="pre"), batch)
     cached = generate(model, batch, max_particles=12)
@@ -59,7 +46,7 @@ def event(batch, i):
     return type(batch)(cut(batch.hits), cut(batch.tracks), cut(batch.tracker_hits))
 
 
-def test_a_batch_equals_its_events_one_by_one(variant, make_batch, make_model):
+def test_a_batch_equals_its_events_one_by_one(variant, make_batch, make_model, with_unequal_ends):
     batch = make_batch(UNEQUAL)
     model = with_unequal_ends(make_model(**variant), batch)
     together = generate(model, batch, max_particles=10)
@@ -106,7 +93,7 @@ def test_a_batch_without_events_is_decoded(variant, make_batch, make_model):
     assert len(decoded.mask) == len(decoded.truncated) == 0
 
 
-def test_fields_have_their_types_unit_directions_and_zeros_in_the_padding(make_batch, make_model):
+def test_fields_have_their_types_unit_directions_and_zeros_in_the_padding(make_batch, make_model, with_unequal_ends):
     batch = make_batch(UNEQUAL)
     decoded = generate(with_unequal_ends(make_model(), batch), batch, max_particles=10)
     dtypes = {"charge": torch.int64, "pdg": torch.int64, "mask": torch.bool, "truncated": torch.bool}
@@ -125,7 +112,7 @@ def test_generation_under_bfloat16_autocast(variant, make_batch, make_model):
     assert decoded.energy.isfinite().all()
 
 
-def test_finished_events_leave_the_batch_and_the_source_is_encoded_once(make_batch, make_model):
+def test_finished_events_leave_the_batch_and_the_source_is_encoded_once(make_batch, make_model, with_unequal_ends):
     batch = make_batch(UNEQUAL)
     model = with_unequal_ends(make_model(), batch)
     calls = {"source": [], "heads": []}
