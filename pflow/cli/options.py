@@ -21,7 +21,6 @@ VERBS = {
     "inspect": "show what a file holds, or what an output or a model was made from, and the command that repeats it",
     "detector": "draft the description of the detector that a file is from, for --detector",
     "convert": "turn the first paper's HDF5 files into ROOT files",
-    "overlay": "join events of several files into one each: pile-up, background, large events",
     "reconstruct": "turn events into particles with a trained model: ROOT file in, ROOT file out",
     "evaluate": "compare reconstructed particles with the truth: metrics, table, plots, report",
     "display": "draw an event: a figure, or an interactive page",
