@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +14,9 @@ import numpy.typing as npt
 from pflow.event import jagged
 from pflow.io.edm4hep.collections import Collection, count_objects, link_pairs, list_collections
 from pflow.io.edm4hep.podio import PodioFile
+from pflow.physics import geometry
 from pflow.physics.arrays import Floats
 from pflow.physics.detector import KINDS, REGIONS
-from pflow.physics.geometry import (
-    MIN_ON_LAYERS,
-    barrel_shape,
-    distance_to_sides,
-    fraction_on_layers,
-    layer_range,
-)
-
-HIT_KINDS = ("CalorimeterHit", "SimCalorimeterHit")
 
 CELL = np.dtype([("event", np.int64), ("id", np.uint64)])
 
@@ -45,10 +37,7 @@ REGION_CODES = {1: "barrel", 2: "endcap", 3: "other", 4: "other"}
 """``type // 1000 % 10`` of a hit, LCIO's CHT::Layout: barrel, endcap, plug, ring."""
 
 FORWARD = 0.25  # endcap-like calorimeters whose hits all have a smaller r / |z| measure luminosity
-
-SAME_DEPTH = 0.02
-"""Calorimeters of a region whose fronts differ by less than this fraction lie side by side, not one behind another."""
-
+SAME_DEPTH = 0.02  # calorimeters of a region whose fronts differ by a smaller fraction lie side by side
 RING = 0.9  # a ring begins at least at this fraction of the outer radius of the calorimeter that it surrounds
 COPY = 0.5  # a collection that shares more than this fraction of its cells with a larger one is a copy
 MIN_CELLS = 20  # hits that a collection needs to be recognised as a copy
@@ -81,13 +70,12 @@ class HitSample:
         return np.asarray(np.hypot(self.position[:, 0], self.position[:, 1]))
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Group:
+class Group(NamedTuple):
     """Digitised and simulated collections that make one calorimeter, and how the place of each was found."""
 
     kind: str
     region: str
-    samples: tuple[HitSample, ...]
+    samples: list[HitSample]
     places: Mapping[str, Place]
 
     @property
@@ -100,11 +88,10 @@ class Group:
         return [sample for sample in self.samples if sample.simulated == simulated]
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Sources:
+class Sources(NamedTuple):
     """Collections that a detector's description names."""
 
-    groups: tuple[Group, ...]  # ECAL, HCAL, muon system, each from barrel to endcap to others
+    groups: list[Group]  # ECAL, HCAL, muon system, each from barrel to endcap to others
     named: dict[str, Any]  # by field of `pflow.physics.detector.Detector`, the preferred one first
     sim_tracker_hits: tuple[str, ...]
     left_out: dict[str, str]  # reason for each collection of a kind that pflow reads, but that is not named
@@ -122,7 +109,7 @@ def collect(file: PodioFile, stop: int) -> Sources:
     counted = ("MCParticle", "ReconstructedParticle", "TrackerHit")
     counts = {info.name: count_objects(file, info, stop) for info in usable if info.kind in counted}
     pairs = {name: link_pairs(file, name, stop) for name in of("Link")}
-    samples = [_read_sample(file, info, stop) for info in usable if info.kind in HIT_KINDS]
+    samples = [_read_sample(file, info, stop) for info in usable if info.kind.endswith("CalorimeterHit")]
     groups = _groups(samples, _partners(pairs, samples), left_out)
     digitised = [sample.name for group in groups for sample in group.of(simulated=False)]
     hit_links = _choose_links(pairs, digitised, of("MCParticle"))
@@ -137,7 +124,7 @@ def collect(file: PodioFile, stop: int) -> Sources:
         "track_links": track_links,
         "references": _first(particles, lambda name: (not _is_flow(name), -counts[name]))[:1],
     }
-    return Sources(groups=groups, named=named, sim_tracker_hits=tuple(of("SimTrackerHit")), left_out=left_out)
+    return Sources(groups, named, tuple(of("SimTrackerHit")), left_out)
 
 
 def _read_sample(file: PodioFile, collection: Collection, stop: int) -> HitSample:
@@ -151,8 +138,8 @@ def _read_sample(file: PodioFile, collection: Collection, stop: int) -> HitSampl
     cell["event"], cell["id"] = jagged.event_index(counts), get("cellID", np.uint64)
     position = np.stack([get(f"position.{axis}") for axis in "xyz"], axis=-1)
     good = np.isfinite(position).all(axis=1)
-    encoding, layer = file.encodings.get(name), None
-    if encoding is not None:
+    layer = None
+    if (encoding := file.encodings.get(name)) is not None:
         layer = file.layers(name, cell["id"][good], encoding)
         layer = None if (layer == -1).all() else layer
     elif file.columns.has(name, "layer"):
@@ -171,12 +158,10 @@ def _read_sample(file: PodioFile, collection: Collection, stop: int) -> HitSampl
 
 def join_samples(samples: Sequence[HitSample]) -> HitSample:
     """The hits of one or more collections in one sample, called as the first; layers only if all have them."""
-    fields = ("cell", "position", "energy", "time", "layer")
-    parts = {field: [getattr(sample, field) for sample in samples] for field in fields}
-    joined: dict[str, Any] = {
-        field: None if any(part is None for part in values) else np.concatenate(values)
-        for field, values in parts.items()
-    }
+    joined: dict[str, Any] = {}
+    for field in ("cell", "position", "energy", "time", "layer"):
+        parts = [getattr(sample, field) for sample in samples]
+        joined[field] = None if any(part is None for part in parts) else np.concatenate(parts)
     return dataclasses.replace(samples[0], **joined)
 
 
@@ -196,11 +181,10 @@ def _partners(pairs: Pairs, samples: Sequence[HitSample]) -> dict[str, str]:
     """For each collection of hits, digitised or simulated, the one of the other kind with the most links to it."""
     simulated = {sample.name: sample.simulated for sample in samples}
     counts: Counter[tuple[str, str]] = Counter()
-    for counts_of_link in pairs.values():
-        for (start, end), number in counts_of_link.items():
-            if start in simulated and end in simulated and simulated[start] != simulated[end]:
-                counts[start, end] += number
-                counts[end, start] += number
+    for (start, end), number in ((ends, number) for of_link in pairs.values() for ends, number in of_link.items()):
+        if start in simulated and end in simulated and simulated[start] != simulated[end]:
+            counts[start, end] += number
+            counts[end, start] += number
     partners: dict[str, str] = {}
     for (name, partner), _ in counts.most_common():
         partners.setdefault(name, partner)
@@ -223,12 +207,12 @@ def _choose_links(pairs: Pairs, sources: Iterable[str], targets: Iterable[str]) 
     return tuple(chosen)
 
 
-def _groups(samples: list[HitSample], partners: Mapping[str, str], left_out: dict[str, str]) -> tuple[Group, ...]:
+def _groups(samples: list[HitSample], partners: Mapping[str, str], left_out: dict[str, str]) -> list[Group]:
     """Join the collections of one place; says in `left_out` which belong to none."""
     places = place_samples(samples, partners)
     joined: dict[tuple[str, str], list[HitSample]] = {}
     for sample in samples:
-        kind, region = (places[sample.name].get(what, ("", ""))[0] for what in ("kind", "region"))
+        kind, region = (_value(places[sample.name], what) for what in ("kind", "region"))
         if kind == "lumi":
             left_out[sample.name] = "hits of a luminosity or other very forward calorimeter"
         elif not kind or not (region or kind == "muon"):
@@ -237,10 +221,13 @@ def _groups(samples: list[HitSample], partners: Mapping[str, str], left_out: dic
             joined.setdefault((kind, "other" if kind == "muon" else region), []).append(sample)
     groups = []
     for kind, region in sorted(joined, key=lambda place: (KINDS.index(place[0]), REGIONS.index(place[1]))):
-        group = _without_copies(joined[kind, region], left_out)
-        group_places = {sample.name: places[sample.name] for sample in group}
-        groups.append(Group(kind=kind, region=region, samples=tuple(group), places=group_places))
-    return tuple(groups)
+        distinct = _without_copies(joined[kind, region], left_out)
+        groups.append(Group(kind, region, distinct, {sample.name: places[sample.name] for sample in distinct}))
+    return groups
+
+
+def _value(place: Place, what: str) -> str:
+    return place.get(what, ("", ""))[0]
 
 
 def _without_copies(samples: list[HitSample], left_out: dict[str, str]) -> list[HitSample]:
@@ -296,34 +283,37 @@ def region_by_shape(sample: HitSample) -> str:
 
     Of both, it is the one of fewer layers: the cells of a layer form a grid, whose rows look like layers too.
     """
-    x, y, z = sample.position.T
-    barrel, endcap = barrel_shape(x, y, sample.layer), fraction_on_layers(np.abs(z), sample.layer) >= MIN_ON_LAYERS
-    if endcap and barrel is not None:
-        n_barrel = layer_range(distance_to_sides(x, y, barrel.sides, barrel.phase)).count
-        return "barrel" if n_barrel <= layer_range(np.abs(z)).count else "endcap"
-    return "endcap" if endcap else "barrel" if barrel is not None else ""
+    (x, y), z = sample.position.T[:2], np.abs(sample.position[:, 2])
+    n_layers = {}
+    if (shape := geometry.barrel_shape(x, y, sample.layer)) is not None:
+        distance = geometry.distance_to_sides(x, y, shape.sides, shape.phase)
+        n_layers["barrel"] = geometry.layer_range(distance).count
+    if geometry.fraction_on_layers(z, sample.layer) >= geometry.MIN_ON_LAYERS:
+        n_layers["endcap"] = geometry.layer_range(z).count
+    return min(n_layers, key=n_layers.__getitem__, default="")
 
 
 def _add_kinds_by_depth(samples: Sequence[HitSample], places: dict[str, Place]) -> None:
     """Fill in kinds: the first calorimeter of a region is the ECAL, the next the HCAL, then comes the muon system."""
     for region in ("barrel", "endcap"):
-
-        def front(sample: HitSample, region: str = region) -> float:
-            return float(np.min(sample.radius if region == "barrel" else np.abs(sample.position[:, 2])))
-
-        mine = [sample for sample in samples if len(sample) and places[sample.name].get("region", ("",))[0] == region]
-        for sample in mine:
-            if region == "endcap" and np.all(sample.radius < FORWARD * np.abs(sample.position[:, 2])):
-                places[sample.name].setdefault("kind", ("lumi", "geometry"))
-        mine = sorted((sample for sample in mine if places[sample.name].get("kind", ("",))[0] != "lumi"), key=front)
+        mine: list[tuple[float, HitSample]] = []  # with the front of each
+        for sample in samples:
+            place, length = places[sample.name], np.abs(sample.position[:, 2])
+            if not len(sample) or _value(place, "region") != region:
+                continue
+            if region == "endcap" and np.all(sample.radius < FORWARD * length):
+                place.setdefault("kind", ("lumi", "geometry"))
+            if _value(place, "kind") != "lumi":
+                mine.append((float(np.min(sample.radius if region == "barrel" else length)), sample))
+        mine.sort(key=lambda pair: pair[0])
         depth, last = -1, 0.0
-        for sample in mine:
-            place = places[sample.name]
-            surrounds = sample is not mine[0] and np.min(sample.radius) > RING * np.max(mine[0].radius)
+        for front, sample in mine:
+            place, first = places[sample.name], mine[0][1]
+            surrounds = sample is not first and np.min(sample.radius) > RING * np.max(first.radius)
             if surrounds and place["region"] == ("endcap", "geometry"):
                 place["region"] = ("other", "geometry")
                 place.setdefault("kind", ("hcal", "geometry"))
                 continue
-            depth += front(sample) > last * (1 + SAME_DEPTH)
-            last = front(sample)
+            depth += front > last * (1 + SAME_DEPTH)
+            last = front
             place.setdefault("kind", (("ecal", "hcal", "muon")[min(depth, 2)], "geometry"))

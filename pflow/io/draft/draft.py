@@ -6,28 +6,21 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import yaml
 
 from pflow.config import to_plain
 from pflow.errors import InputError
 from pflow.io.atomic import replacing
+from pflow.io.draft import measure
 from pflow.io.draft.collect import Group, Sources, collect
-from pflow.io.draft.measure import (
-    EARLIEST,
-    Extent,
-    measure_cells,
-    measure_digitisation,
-    measure_encoding,
-    measure_extent,
-    measure_field,
-    measure_time_window,
-)
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.open import sniff
 from pflow.io.root import open_root
@@ -45,26 +38,15 @@ COLLECTIONS = {
 """Fields of a detector that name collections, and what these hold."""
 
 CHOSEN = ("tracks", "references")  # fields for which a file may hold several collections; one is read
-
 FOUND_BY = {"type": "type of hits", "link": "links", "name": "name", "geometry": "geometry"}
 """Sources of a calorimeter's place, in words; the first two are in the file."""
 
-
-class Matter(NamedTuple):
-    """Material of layers: radiation and interaction lengths per mm along the normal, and the cell size, mm."""
-
-    material: str
-    radiation: float
-    interaction: float
-    cell_size: float
-
-
 TYPICAL = {
-    "ecal": Matter("silicon and tungsten", 0.11, 0.0049, 5.0),
-    "hcal": Matter("scintillator and steel", 0.043, 0.0046, 30.0),
-    "muon": Matter("an iron yoke", 0.05, 0.0053, 30.0),
+    "ecal": ("silicon and tungsten", 0.11, 0.0049, 5.0),
+    "hcal": ("scintillator and steel", 0.043, 0.0046, 30.0),
+    "muon": ("an iron yoke", 0.05, 0.0053, 30.0),
 }
-"""CLD's, by kind of calorimeter."""
+"""CLD's material, radiation and interaction lengths per mm along the normal, and cell size, mm, by kind."""
 
 UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
 LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")  # fields that are written behind the lengths
@@ -114,19 +96,12 @@ def draft_detector(
 
 def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: int) -> DetectorDraft:
     sources, notes = collect(file, entries), Notes()
-    geometry, sides = _geometry(sources.groups, notes)
-    if not geometry:
-        seen = "; ".join(f"{collection}: {why}" for collection, why in sources.left_out.items())
-        raise InputError(
-            f"no hits of an ECAL barrel or endcap in the first {entries} entries, so it cannot be described"
-            f"{f'. Left out: {seen}' if seen else ''}",
-            file=file.path,
-        )
+    lengths, sides = _lengths(file, sources, entries, notes)
     stated = file.parameters.get("detectorName", ())
     if stated and not name:
         notes["name"] = Note("found", "detectorName of the simulation")
     layer_members = all(file.columns.has(sample.name, "layer") for group in sources.groups for sample in group.samples)
-    slope = geometry["ecal_inner_radius"] / geometry["ecal_inner_z"]
+    slope = lengths["ecal_inner_radius"] / lengths["ecal_inner_z"]
     calorimeters = [_calorimeter(group, file, entries, notes, layer_members, slope) for group in sources.groups]
     detector = Detector(
         name=name or (stated[0] if stated else Path(file.path).name.split(".")[0]),
@@ -134,7 +109,7 @@ def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: in
         b_field=0.0 if b_field is None else b_field,
         calorimeters=_with_common_encoding(calorimeters, notes),
         truth_tracks=_truth_tracks(sources, sides, notes),
-        **geometry,
+        **lengths,
         **sources.named,
     )
     _note_collections(sources, notes)
@@ -145,18 +120,19 @@ def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: in
     return DetectorDraft(detector=detector, notes=notes, left_out=sources.left_out, path=file.path, entries=entries)
 
 
-def _geometry(groups: Sequence[Group], notes: Notes) -> tuple[dict[str, Any], int | None]:
+def _lengths(file: PodioFile, sources: Sources, entries: int, notes: Notes) -> tuple[dict[str, Any], int | None]:
     """Lengths and symmetry of a `Detector`; and sides of the ECAL barrel, if certain and one faces x."""
-
-    def extent(kind: str, region: str) -> Extent | None:
-        return measure_extent([group for group in groups if (group.kind, group.region) == (kind, region)], region)
-
-    barrel, endcap, hcal_barrel = extent("ecal", "barrel"), extent("ecal", "endcap"), extent("hcal", "barrel")
+    extents = {
+        place: measure.measure_extent(
+            [group for group in sources.groups if (group.kind, group.region) == place], place[1]
+        )
+        for place in itertools.product(("ecal", "hcal"), ("barrel", "endcap"))
+    }
+    barrel, endcap = extents["ecal", "barrel"], extents["ecal", "endcap"]
     lengths: dict[str, Any] = {}
     if barrel is not None:
-        lengths["ecal_inner_radius"] = _front("ecal_inner_radius", barrel, notes)
-        lengths["ecal_outer_radius"] = round(barrel.range.back, 1)
-        _note_length("ecal_outer_radius", barrel, "behind the last", notes)
+        lengths["ecal_inner_radius"] = _edge("ecal_inner_radius", barrel, notes)
+        lengths["ecal_outer_radius"] = _edge("ecal_outer_radius", barrel, notes, back=True)
     elif endcap is not None:
         outer = float(endcap.sample.radius.max())
         lengths["ecal_inner_radius"] = round(outer, 1)
@@ -165,42 +141,47 @@ def _geometry(groups: Sequence[Group], notes: Notes) -> tuple[dict[str, Any], in
         notes["ecal_inner_radius"] = Note("fill in", f"{no_barrel} how far out the endcaps have hits")
         notes["ecal_outer_radius"] = Note("fill in", f"{no_barrel} as thick as the endcaps")
     else:
-        return {}, None
+        seen = "; ".join(f"{collection}: {why}" for collection, why in sources.left_out.items())
+        raise InputError(
+            f"no hits of an ECAL barrel or endcap in the first {entries} entries, so it cannot be described"
+            f"{f'. Left out: {seen}' if seen else ''}",
+            file=file.path,
+        )
     if endcap is not None:
-        lengths["ecal_inner_z"] = _front("ecal_inner_z", endcap, notes)
-        if endcap.z_fronts is not None and abs(endcap.z_fronts[0] - endcap.z_fronts[1]) > UNLIKE:
-            fronts = "the first hits of the endcaps are at z = -{:.0f} and {:.0f} mm".format(*endcap.z_fronts)
+        lengths["ecal_inner_z"] = _edge("ecal_inner_z", endcap, notes)
+        z = endcap.sample.position[:, 2]
+        if (z < 0).any() and (z > 0).any() and abs(z[z > 0].min() + z[z < 0].max()) > UNLIKE:
+            fronts = f"the first hits of the endcaps are at z = {z[z < 0].max():.0f} and {z[z > 0].min():.0f} mm"
             notes["ecal_inner_z"] = Note("guessed", f"{fronts}; this is the nearer one")
     elif barrel is not None:
         lengths["ecal_inner_z"] = round(max(float(abs(barrel.sample.position[:, 2]).max()), 1.0), 1)
         text = "no hits in the endcaps; this is how far along z the barrel has hits"
         notes["ecal_inner_z"] = Note("fill in", text)
-    for field, hcal in (("inner_radius", hcal_barrel), ("inner_z", extent("hcal", "endcap"))):
+    for field, region in (("inner_radius", "barrel"), ("inner_z", "endcap")):
+        hcal = extents["hcal", region]
         behind = hcal is not None and hcal.range.front > lengths[f"ecal_{field}"]
-        lengths[f"hcal_{field}"] = _front(f"hcal_{field}", hcal, notes) if hcal is not None and behind else None
-    lengths["phi_symmetry"] = _symmetry({"ECAL": barrel, "HCAL": hcal_barrel}, notes)
+        lengths[f"hcal_{field}"] = _edge(f"hcal_{field}", hcal, notes) if hcal is not None and behind else None
+    lengths["phi_symmetry"] = _symmetry({"ECAL": barrel, "HCAL": extents["hcal", "barrel"]}, notes)
     shape = None if barrel is None else barrel.shape
-    if shape is None or len(shape.as_good) > 1 or shape.phase or not shape.sides:
+    if shape is None or len(shape.as_good) > 1 or shape.phase:
         return lengths, None
-    return lengths, shape.sides
+    return lengths, shape.sides or None
 
 
-def _front(field: str, extent: Extent, notes: Notes) -> float:
-    _note_length(field, extent, "before the first", notes)
-    return round(extent.range.front, 1)
-
-
-def _note_length(field: str, extent: Extent, where: str, notes: Notes) -> None:
-    n_events = len(set(extent.sample.cell["event"].tolist()))
+def _edge(field: str, extent: measure.Extent, notes: Notes, *, back: bool = False) -> float:
+    """Where a calorimeter begins, or ends, mm."""
+    edge, where = (extent.range.back, "behind the last") if back else (extent.range.front, "before the first")
+    n_events = len(np.unique(extent.sample.cell["event"]))
     seen = f"{_counted(len(extent.sample), 'hit')} in {_counted(n_events, 'event')}"
     if extent.on_layers:
         layers = f"{_counted(extent.range.count, 'layer')} every {extent.range.spacing:.2f} mm"
         notes[field] = Note("measured", f"half a layer {where} of {layers}, {seen}")
     else:
         notes[field] = Note("guessed", f"the hits lie on no layers; all but half a percent of {seen} are behind it")
+    return round(edge, 1)
 
 
-def _symmetry(barrels: dict[str, Extent | None], notes: Notes) -> int | None:
+def _symmetry(barrels: dict[str, measure.Extent | None], notes: Notes) -> int | None:
     """Turns under which the barrels stay the same: None for any, 1 where that is not known."""
     shapes = {name: extent.shape for name, extent in barrels.items() if extent is not None and extent.shape}
     if "ECAL" not in shapes:
@@ -221,9 +202,13 @@ def _calorimeter(
     group: Group, file: PodioFile, entries: int, notes: Notes, layer_members: bool, slope: float
 ) -> Calorimeter:
     """The calorimeter of a group; `layer_members`: whether hits name their layer; `slope` as of `measure_cells`."""
+    digitised, simulated = (tuple(sample.name for sample in group.of(simulated=flag)) for flag in (False, True))
+    values: dict[str, Any] = {"collections": digitised, "sim_collections": simulated}
 
-    def note(field: str, how: str, text: str) -> None:
+    def note(field: str, how: str, text: str, value: Any = None) -> None:
         notes[f"calorimeters.{group.name}.{field}"] = Note(how, text)
+        if value is not None:
+            values[field] = value
 
     for what in ("kind",) if group.kind == "muon" else ("kind", "region"):  # by the most trustworthy collections
         by: dict[str, list[str]] = {}
@@ -232,84 +217,73 @@ def _calorimeter(
         source = next(source for source in FOUND_BY if source in by)
         how = "found" if source in ("type", "link") else "guessed"
         note(what, how, f"{FOUND_BY[source]} ({', '.join(by[source])})")
-    digitised, simulated = (tuple(sample.name for sample in group.of(simulated=flag)) for flag in (False, True))
-    values: dict[str, Any] = {"collections": digitised, "sim_collections": simulated}
     if not digitised:
         note("collections", "fill in", "digitised hits, for files that have them")
-    digitisation = measure_digitisation(group)
-    window = None if digitisation is None else measure_time_window(file, group, digitisation, entries)
+    digitisation = measure.measure_digitisation(file, group, entries)
     if digitisation is not None:
-        note("sim_scale", "measured", f"{_counted(digitisation.n_cells, 'cell')} with digitised and simulated energy")
-        note("sim_threshold", "measured", "GeV, the smallest simulated energy of these cells, rounded down")
+        seen = f"{_counted(digitisation.n_cells, 'cell')} with digitised and simulated energy"
+        note("sim_scale", "measured", seen, float(f"{digitisation.scale:.6g}"))
         unit = 10.0 ** (math.floor(math.log10(digitisation.threshold)) - 1)
-        values["sim_scale"] = float(f"{digitisation.scale:.6g}")
-        values["sim_threshold"] = float(f"{math.floor(digitisation.threshold / unit) * unit:.2g}")
+        threshold = float(f"{math.floor(digitisation.threshold / unit) * unit:.2g}")
+        note("sim_threshold", "measured", "GeV, the smallest simulated energy of these cells, rounded down", threshold)
     elif simulated:
         note("sim_scale", "fill in", "factor from visible to calibrated energy of simulated hits")
         note("sim_threshold", "fill in", "GeV, visible energy from which on a cell is read out")
-    if window is not None:
+    if digitisation is not None and (window := digitisation.window) is not None:
         explained = f"{window.explained:,} of {_counted(window.n_cells, 'simulated cell')}"
-        note("sim_time_window", "measured", f"ns, explains {explained} (no window {window.explained_without:,})")
-        values["sim_time_window"] = EARLIEST, window.latest
+        text = f"ns, explains {explained} (no window {window.explained_without:,})"
+        note("sim_time_window", "measured", text, (measure.EARLIEST, window.latest))
     elif simulated and (digitisation is None or digitisation.measures_time):
         text = "ns after a straight flight at c, energy before and after which does not count"
         note("sim_time_window", "fill in", text)
     if digitisation is not None and not digitisation.measures_time:
-        note("sim_measures_time", "measured", "all digitised hits have time 0")
-        values["sim_measures_time"] = False
+        note("sim_measures_time", "measured", "all digitised hits have time 0", False)
     encodings = {name: file.encodings[name] for name in (*digitised, *simulated) if name in file.encodings}
     if encodings:
         first, encoding = next(iter(encodings.items()))
-        others = [name for name, text in encodings.items() if text != encoding]
-        note("cell_encoding", "found", f"{first}; others in {', '.join(others)}" if others else first)
-        values["cell_encoding"] = encoding
+        others = ", ".join(name for name, text in encodings.items() if text != encoding)
+        note("cell_encoding", "found", f"{first}; others in {others}" if others else first, encoding)
+    elif not layer_members and (measured := measure.measure_encoding(group)) is not None:
+        note("cell_encoding", "measured", "bits of the cell ids that follow the layers", measured)
     elif not layer_members:
-        values["cell_encoding"] = measure_encoding(group)
-        if values["cell_encoding"] is None:
-            note("cell_encoding", "fill in", "bit field of the cell ids; without it layers are not known")
-        else:
-            note("cell_encoding", "measured", "bits of the cell ids that follow the layers")
-    values |= _described(group, slope, note)
+        note("cell_encoding", "fill in", "bit field of the cell ids; without it layers are not known")
+    cells = measure.measure_cells(group, slope)
+    if cells is None or not cells.pitches:
+        note("layers", "fill in", "there are no hits; with inner_radius or inner_z, for models of any detector")
+    else:
+        _describe(cells, TYPICAL[group.kind], note)
     required = group.kind != "muon" and group.region != "other"
     return Calorimeter(name=group.name, kind=group.kind, region=group.region, required=required, **values)
 
 
-def _described(group: Group, slope: float, note: Callable[[str, str, str], None]) -> dict[str, Any]:
-    """Faces, cells and layers, for models that read the geometry; the matter of layers is typical of their kind."""
-    cells = measure_cells(group, slope)
-    if cells is None or not cells.pitches:
-        note("layers", "fill in", "there are no hits; with inner_radius or inner_z, for models of any detector")
-        return {}
-    for field in cells.face:
-        note(field, *(("measured", "by the layers") if cells.on_layers else ("guessed", "the hits lie on no layers")))
-    note("cell_size", *(("measured", "mm") if cells.size else ("fill in", "mm; too few cells are hit")))
-    matter = TYPICAL.get(group.kind, TYPICAL["hcal"])
+def _describe(
+    cells: measure.Cells, typical: tuple[str, float, float, float], note: Callable[[str, str, str, Any], None]
+) -> None:
+    """Faces, cells and layers, for models that read the geometry; the matter of layers is `typical` of their kind."""
+    material, *per_mm, cell_size = typical
+    for field, value in cells.face.items():
+        how = ("measured", "by the layers") if cells.on_layers else ("guessed", "the hits lie on no layers")
+        note(field, *how, value)
+    how = ("measured", "mm") if cells.size else ("fill in", "mm; too few cells are hit")
+    note("cell_size", *how, cells.size or cell_size)
+    layers = []
+    for count, pitch in cells.pitches:
+        radiation, interaction = (float(f"{lengths * pitch:.3g}") for lengths in per_mm)
+        layers.append(Layers(count=count, pitch=pitch, radiation_lengths=radiation, interaction_lengths=interaction))
     counted = "counts and pitches are measured" if cells.on_layers else "one, as deep as the hits"
-    note("layers", "fill in", f"{counted}; lengths as of {matter.material}")
-    layers = [
-        Layers(
-            count=count,
-            pitch=pitch,
-            radiation_lengths=float(f"{matter.radiation * pitch:.3g}"),
-            interaction_lengths=float(f"{matter.interaction * pitch:.3g}"),
-        )
-        for count, pitch in cells.pitches
-    ]
-    return {**cells.face, "cell_size": cells.size or matter.cell_size, "layers": tuple(layers)}
+    note("layers", "fill in", f"{counted}; lengths as of {material}", tuple(layers))
 
 
 def _with_common_encoding(calorimeters: list[Calorimeter], notes: Notes) -> tuple[Calorimeter, ...]:
     """Calorimeters whose cell encoding was not found get the one that all others have."""
     known = {part.cell_encoding: part.name for part in calorimeters if part.cell_encoding is not None}
-    filled = []
-    for calorimeter in calorimeters:
+    for i, calorimeter in enumerate(calorimeters):
         field = f"calorimeters.{calorimeter.name}.cell_encoding"
         if calorimeter.cell_encoding is None and len(known) == 1 and field in notes:
             ((encoding, name),) = known.items()
-            calorimeter = dataclasses.replace(calorimeter, cell_encoding=encoding)
+            calorimeters[i] = dataclasses.replace(calorimeter, cell_encoding=encoding)
             notes[field] = Note("guessed", f"as in {name}")
-        filled.append(calorimeter)
-    return tuple(filled)
+    return tuple(calorimeters)
 
 
 def _truth_tracks(sources: Sources, sides: int | None, notes: Notes) -> TruthTracking | None:
@@ -339,7 +313,7 @@ def _note_collections(sources: Sources, notes: Notes) -> None:
 
 def _field(file: PodioFile, detector: Detector, sources: Sources, entries: int, notes: Notes) -> float:
     """The most certain value of the field, T."""
-    estimates = measure_field(file, detector, sources.sim_tracker_hits, entries)
+    estimates = measure.measure_field(file, detector, sources.sim_tracker_hits, entries)
     if not estimates:
         raise InputError(
             "nothing in the file tells the field: no tracks with links to Monte Carlo particles, no simulated tracker"
@@ -351,8 +325,8 @@ def _field(file: PodioFile, detector: Detector, sources: Sources, entries: int, 
         for estimate, source in estimates
     )
     best, _ = estimates[0]
-    measured = Note("measured", f"{text}; better: the nominal value")
-    notes["b_field"] = measured if best.uncertainty else Note("found", text)
+    nominal = "; better: the nominal value"
+    notes["b_field"] = Note("measured", text + nominal) if best.uncertainty else Note("found", text)
     return float(f"{best.b_field:.4g}")
 
 

@@ -1,8 +1,9 @@
-"""Measure the extent of ECAL and HCAL, the bits of cell ids that count layers, digitisation, and the field."""
+"""Measure extent and layers of calorimeters, the bits of cell ids that count layers, digitisation, and the field."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,26 +19,13 @@ from pflow.io.draft.collect import Group, HitSample, join_samples
 from pflow.io.edm4hep.podio import PodioFile, relation
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.simulated import BY_SECONDARY, read_contributions, time_after_flight
+from pflow.physics import geometry
 from pflow.physics.arrays import Floats, Mask
 from pflow.physics.detector import Detector
-from pflow.physics.geometry import (
-    MIN_ON_LAYERS,
-    BarrelShape,
-    LayerRange,
-    barrel_shape,
-    cell_pitch,
-    distance_to_sides,
-    fraction_on_layers,
-    layer_pitches,
-    layer_range,
-    layers_by_position,
-)
 from pflow.physics.kinematics import GEV_PER_TESLA_MM
 
 OUTLIERS = 0.005  # fraction of hits that may lie outside a calorimeter without visible layers
-
-STRAY = 0.05
-"""Layers with fewer hits than this fraction of the median layer's are not real layers."""
+STRAY = 0.05  # layers with fewer hits than this fraction of the median layer's are not real layers
 
 MIN_LAYERS = 4  # fewer layers do not show which bits count them
 USUAL_WIDTH = 8  # bits that a layer's field has at least, where those above are free
@@ -46,12 +34,10 @@ MIN_SAME_CELLS = 10  # cells with a digitised and a simulated hit that a scale n
 
 LATEST = (1, 2, 3, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 40, 50, 70, 100, 150, 200, 300, 500, 1000)
 """Latest times that are tried, ns: usual choices."""
-
 EARLIEST = -1.0  # earliest possible time, ns, relative to a straight flight at c
 SAME_ENERGY = 1e-3  # relative difference of a cell's energies that counts as agreement
 MIN_LATE_CELLS = 5  # cells that a time window must explain beyond those that are explained without one
 MIN_EXPLAINED = 0.9  # fraction of the cells that it must explain; with fewer, digitisation did something else
-
 
 MIN_PT = 0.1  # slower particles lose too much energy on the way from one tracker layer to the next, GeV
 MIN_STEPS = 3  # values for an estimate; the spread of fewer is unreliable
@@ -63,58 +49,48 @@ PARAMETER = r"(?i)(b_?field|magnetic_?field|solenoid_?field)(_?z)?$"
 MAX_FIELD = 10.0  # larger values of such a parameter are in other units
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Extent:
+class Extent(NamedTuple):
     """Where a barrel or an endcap begins and ends."""
 
     sample: HitSample
     layer: npt.NDArray[np.int32] | None  # of each hit, if the hits lie on the layers that the file numbers
-    range: LayerRange  # distances from the axis, or |z|; mm
+    distance: Floats  # of each hit from the axis, along the normal of its side, or |z|; mm
+    range: geometry.LayerRange  # of the distances
     on_layers: bool  # if not, the range holds 99% of the hits: half a percent is cut on each side
-    shape: BarrelShape | None  # of a barrel on layers
-
-    @property
-    def z_fronts(self) -> tuple[float, float] | None:
-        """Where the endcaps at negative and at positive z begin, |z| in mm; None unless both have hits."""
-        z = self.sample.position[:, 2]
-        return (float(-z[z < 0].max()), float(z[z > 0].min())) if (z < 0).any() and (z > 0).any() else None
+    shape: geometry.BarrelShape | None  # of a barrel on layers
 
 
 def measure_extent(groups: Sequence[Group], region: str) -> Extent | None:
     """Extent of the ``barrel`` or ``endcap`` that these calorimeters make; None without hits."""
-    sample = _hits(groups)
+    sample = _hits(groups, simulated=False) or _hits(groups, simulated=True)
     if sample is None:
         return None
     x, y, z = sample.position.T
-    layer, shape = sample.layer, None
-    if region == "barrel":
-        shape = barrel_shape(x, y, layer)
-        if shape is None and layer is not None:  # layer numbers that start again in each module, or count towers
-            layer, shape = None, barrel_shape(x, y)
-        distance = distance_to_sides(x, y, *(shape.sides, shape.phase) if shape else (0, 0.0))
-        on_layers = shape is not None
-    else:
-        distance = np.abs(z)
-        if layer is not None and fraction_on_layers(distance, layer) < MIN_ON_LAYERS:
-            layer = None
-        on_layers = fraction_on_layers(distance, layer) >= MIN_ON_LAYERS
-    if on_layers:
-        distances = layer_range(distance, layer)
-    else:
-        front, back = np.quantile(distance, [OUTLIERS, 1 - OUTLIERS])
-        distances = LayerRange(front=float(front), back=float(back), spacing=0.0, count=0)
-    return Extent(sample=sample, layer=layer if on_layers else None, range=distances, on_layers=on_layers, shape=shape)
+    # Layer numbers that start again in each module, or count towers, are of no use.
+    for layer in (sample.layer, None) if sample.layer is not None else (None,):
+        if region == "barrel":
+            shape = geometry.barrel_shape(x, y, layer)
+            distance = geometry.distance_to_sides(x, y, *(shape.sides, shape.phase) if shape else (0, 0.0))
+            on_layers = shape is not None
+        else:
+            shape, distance = None, np.abs(z)
+            on_layers = geometry.fraction_on_layers(distance, layer) >= geometry.MIN_ON_LAYERS
+        if on_layers:
+            return Extent(sample, layer, distance, geometry.layer_range(distance, layer), on_layers, shape)
+    front, back = np.quantile(distance, [OUTLIERS, 1 - OUTLIERS]).tolist()
+    return Extent(
+        sample, None, distance, geometry.LayerRange(front=front, back=back, spacing=0.0, count=0), False, None
+    )
 
 
-def on_real_layers(distance: Floats) -> Mask:
+def _on_real_layers(distance: Floats) -> Mask:
     """Which hits, at distances [N] from the axis or plane, are on layers that many others are on, too."""
-    layer = layers_by_position(distance)
+    layer = geometry.layers_by_position(distance)
     counts = np.bincount(layer)
     return np.asarray(counts[layer] > STRAY * np.median(counts))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Cells:
+class Cells(NamedTuple):
     """Where a calorimeter begins, mm, the shape of its barrel, and its cells and layers.
 
     Hits that lie on no layers make one layer, as deep as they are.
@@ -134,27 +110,24 @@ def measure_cells(group: Group, slope: float) -> Cells | None:
     extent = measure_extent([group], "barrel" if group.region == "barrel" else "endcap")
     if extent is None:
         return None
+    position, distance, shape = extent.sample.position, extent.distance, extent.shape
     face: dict[str, float | int] = {}
     if not extent.on_layers:
-        radius, length = extent.sample.radius, np.abs(extent.sample.position[:, 2])
+        radius, length = extent.sample.radius, np.abs(position[:, 2])
         in_barrel = radius > slope * length if group.kind == "muon" else np.full(len(radius), group.region == "barrel")
-        depths: list[float] = []
-        for name, distance in (("inner_radius", radius[in_barrel]), ("inner_z", length[~in_barrel])):
-            if len(distance):
-                face[name] = round(float(np.quantile(distance, OUTLIERS)), 1)
-                depths.append(float(distance.max()) - face[name])
-        return Cells(on_layers=False, face=face, size=0.0, pitches=[(1, round(max(*depths, 1.0), 2))])
-    x, y, z = extent.sample.position.T
-    distance, front = np.abs(z), round(extent.range.front, 1)
-    face = {"inner_z": front}
-    if extent.shape is not None:
-        distance = distance_to_sides(x, y, extent.shape.sides, extent.shape.phase)
-        face = {"inner_radius": front, "sides": extent.shape.sides, "phase": round(extent.shape.phase, 4)}
-    real = on_real_layers(distance) if extent.layer is None else np.ones(len(distance), dtype=np.bool_)
-    runs = layer_pitches(distance[real], None if extent.layer is None else extent.layer)
-    pitches = [(count, round(pitch, 2)) for count, pitch in runs]
-    size = round(cell_pitch(extent.sample.position, distance), 2)
-    return Cells(on_layers=True, face=face, size=size, pitches=[run for run in pitches if run[1] > 0])
+        depth = 1.0
+        for name, behind in (("inner_radius", radius[in_barrel]), ("inner_z", length[~in_barrel])):
+            if len(behind):
+                face[name] = round(float(np.quantile(behind, OUTLIERS)), 1)
+                depth = max(depth, float(behind.max()) - face[name])
+        return Cells(False, face, 0.0, [(1, round(depth, 2))])
+    face["inner_z" if shape is None else "inner_radius"] = round(extent.range.front, 1)
+    if shape is not None:
+        face |= {"sides": shape.sides, "phase": round(shape.phase, 4)}
+    layered = distance[_on_real_layers(distance)] if extent.layer is None else distance
+    runs = geometry.layer_pitches(layered, extent.layer)
+    pitches = [(count, rounded) for count, pitch in runs if (rounded := round(pitch, 2)) > 0]
+    return Cells(True, face, round(geometry.cell_pitch(position, distance), 2), pitches)
 
 
 def find_layer_bits(cell_id: npt.NDArray[Any], layer: npt.NDArray[Any]) -> tuple[int, int] | None:
@@ -165,67 +138,35 @@ def find_layer_bits(cell_id: npt.NDArray[Any], layer: npt.NDArray[Any]) -> tuple
     >>> find_layer_bits(np.array([0x203, 0x213, 0x223, 0x133, 0x143], dtype=np.uint64), np.arange(5))
     (4, 4)
     """
-    cells = np.asarray(cell_id).astype(np.uint64)
     first = np.flatnonzero(np.diff(np.sort(layer), prepend=-1) != 0)
     if len(first) < MIN_LAYERS:
         return None
-    cells = cells[np.argsort(layer, kind="stable")]
+    cells = np.asarray(cell_id).astype(np.uint64)[np.argsort(layer, kind="stable")]
     ones, some = np.bitwise_and.reduceat(cells, first), np.bitwise_or.reduceat(cells, first)
     same = ~np.bitwise_or.reduce(ones ^ some)  # bits that all cells of a layer share, in every layer
     differ = same & (np.bitwise_and.reduce(ones) ^ np.bitwise_or.reduce(some))
     bits = [bit for bit in range(64) if int(differ) >> bit & 1]
-    for lowest in bits:
-        for highest in (bit for bit in bits if bit >= lowest):
-            width = highest - lowest + 1
-            value = (ones >> np.uint64(lowest)) & np.uint64((1 << width) - 1)
-            if (value[1:] > value[:-1]).all():
-                free = int(np.bitwise_or.reduce(some)) >> (highest + 1)
-                while width < USUAL_WIDTH and lowest + width < 64 and not free & 1:
-                    width, free = width + 1, free >> 1
-                return lowest, width
+    for lowest, highest in itertools.combinations_with_replacement(bits, 2):
+        width = highest - lowest + 1
+        value = (ones >> np.uint64(lowest)) & np.uint64((1 << width) - 1)
+        if (value[1:] > value[:-1]).all():
+            used = int(np.bitwise_or.reduce(some))
+            while width < USUAL_WIDTH and lowest + width < 64 and not used >> (lowest + width) & 1:
+                width += 1
+            return lowest, width
     return None
 
 
 def measure_encoding(group: Group) -> str | None:
     """Cell encoding with the layer only, by the bits of the cell ids that follow the layers; None if none do."""
-    sample = _hits([group])
-    if sample is None:
-        return None
-    x, y, z = sample.position.T
-    distance = np.abs(z)
-    if (group.region != "endcap" and fraction_on_layers(distance) < MIN_ON_LAYERS) or group.region == "barrel":
-        shape = barrel_shape(x, y)
-        if shape is None:
-            return None
-        distance = distance_to_sides(x, y, shape.sides, shape.phase)
-    real = on_real_layers(distance)
-    bits = find_layer_bits(sample.cell["id"][real], layers_by_position(distance)[real])
-    return None if bits is None else f"layer:{bits[0]}:{bits[1]}"
-
-
-class Digitisation(NamedTuple):
-    """What digitisation did to the simulated hits of one calorimeter."""
-
-    scale: float  # median ratio of digitised and simulated energy of a cell
-    threshold: float  # smallest simulated energy of a cell that was kept, GeV
-    n_cells: int  # with digitised and simulated energy
-    measures_time: bool  # whether digitised hits have times other than 0
-
-
-def measure_digitisation(group: Group) -> Digitisation | None:
-    """Compare the digitised hits of a calorimeter with its simulated ones; None if too few cells have both."""
-    digitised, simulated = ([sample for sample in group.of(simulated=flag) if len(sample)] for flag in (False, True))
-    if not digitised or not simulated:
-        return None
-    hits, visible = join_samples(digitised), join_samples(simulated)
-    _, in_hits, in_visible = np.intersect1d(hits.cell, visible.cell, return_indices=True)
-    ratio = hits.energy[in_hits] / visible.energy[in_visible]
-    ratio = ratio[np.isfinite(ratio) & (ratio > 0)]
-    if len(ratio) < MIN_SAME_CELLS:
-        return None
-    scale = float(np.median(ratio))
-    measures_time = bool((hits.time[np.isfinite(hits.time)] != 0).any())
-    return Digitisation(scale, float(hits.energy[in_hits].min()) / scale, len(ratio), measures_time)
+    for region in ("endcap", "barrel"):
+        extent = measure_extent([group], region) if group.region in (region, "other") else None
+        if extent is not None and (extent.on_layers or group.region == "endcap"):
+            real = _on_real_layers(extent.distance)
+            layer = geometry.layers_by_position(extent.distance)
+            bits = find_layer_bits(extent.sample.cell["id"][real], layer[real])
+            return None if bits is None else f"layer:{bits[0]}:{bits[1]}"
+    return None
 
 
 class TimeWindow(NamedTuple):
@@ -237,32 +178,60 @@ class TimeWindow(NamedTuple):
     n_cells: int
 
 
-def measure_time_window(file: PodioFile, group: Group, digitisation: Digitisation, stop: int) -> TimeWindow | None:
-    """The time up to which contributions count, by the simulated cells of `stop` entries that it explains.
+class Digitisation(NamedTuple):
+    """What digitisation did to the simulated hits of one calorimeter."""
 
-    A cell is explained if its energy up to then is above the threshold and is what was digitised, or is below and the
-    cell was not digitised. None where no time explains most cells and `MIN_LATE_CELLS` more than no time window does.
+    scale: float  # median ratio of digitised and simulated energy of a cell
+    threshold: float  # smallest simulated energy of a cell that was kept, GeV
+    n_cells: int  # with digitised and simulated energy
+    measures_time: bool  # whether digitised hits have times other than 0
+    window: TimeWindow | None
+
+
+def measure_digitisation(file: PodioFile, group: Group, stop: int) -> Digitisation | None:
+    """Compare digitised and simulated hits of a calorimeter in `stop` entries; None if too few cells have both."""
+    hits, visible = (_hits([group], simulated=flag) for flag in (False, True))
+    if hits is None or visible is None:
+        return None
+    _, in_hits, in_visible = np.intersect1d(hits.cell, visible.cell, return_indices=True)
+    ratio = hits.energy[in_hits] / visible.energy[in_visible]
+    ratio = ratio[np.isfinite(ratio) & (ratio > 0)]
+    if len(ratio) < MIN_SAME_CELLS:
+        return None
+    scale = float(np.median(ratio))
+    threshold = float(hits.energy[in_hits].min()) / scale
+    before = dataclasses.replace(hits, energy=hits.energy / scale)
+    window = _time_window(file, group.of(simulated=True), before, threshold, stop)
+    return Digitisation(scale, threshold, len(ratio), bool((hits.time[np.isfinite(hits.time)] != 0).any()), window)
+
+
+def _time_window(
+    file: PodioFile, simulated: Sequence[HitSample], digitised: HitSample, threshold: float, stop: int
+) -> TimeWindow | None:
+    """The time up to which contributions count, by the simulated cells that it explains.
+
+    A cell is explained if its energy up to then is above the threshold and is what was digitised (`digitised` has the
+    energies before the scale), or is below and the cell was not digitised. None where no time explains most cells and
+    `MIN_LATE_CELLS` more than no time window does.
     """
-    digitised = join_samples([sample for sample in group.of(simulated=False) if len(sample)])
     times = np.array([*LATEST, np.inf])
     explained = np.zeros(len(times), dtype=np.int64)
     n_cells = 0
-    for sample in group.of(simulated=True):
-        try:
+    for sample in simulated:
+        contributions = None
+        with suppress(InputError):  # the file does not say which collection they are in
             contributions = read_contributions(file, sample.name, 0, stop)
-        except InputError:  # the file does not say which collection they are in
-            continue
         if contributions is None or int(contributions.counts.sum()) != len(sample) or not len(sample):
             continue
         n_cells += len(sample)
         flown = time_after_flight(contributions.time, sample.position[contributions.hit])
         _, in_digitised, in_sample = np.intersect1d(digitised.cell, sample.cell, return_indices=True)
         energy = np.zeros(len(sample))
-        energy[in_sample] = digitised.energy[in_digitised] / digitisation.scale
+        energy[in_sample] = digitised.energy[in_digitised]
         for number, latest in enumerate(times):
             early = flown < latest
             visible = np.bincount(contributions.hit[early], contributions.energy[early], minlength=len(sample))
-            visible[visible < digitisation.threshold * (1 - SAME_ENERGY)] = 0.0
+            visible[visible < threshold * (1 - SAME_ENERGY)] = 0.0
             explained[number] += int(np.sum(np.abs(visible - energy) <= SAME_ENERGY * energy))
     best = int(np.argmax(explained))
     if explained[best] < max(explained[-1] + MIN_LATE_CELLS, MIN_EXPLAINED * n_cells):
@@ -270,13 +239,29 @@ def measure_time_window(file: PodioFile, group: Group, digitisation: Digitisatio
     return TimeWindow(float(times[best]), int(explained[best]), int(explained[-1]), n_cells)
 
 
-def _hits(groups: Sequence[Group]) -> HitSample | None:
-    """Digitised hits, else simulated ones; None without hits."""
-    for simulated in (False, True):
-        samples = [sample for group in groups for sample in group.of(simulated=simulated) if len(sample)]
-        if samples:
-            return join_samples(samples)
-    return None
+def _hits(groups: Sequence[Group], *, simulated: bool) -> HitSample | None:
+    """Digitised or simulated hits; None without hits."""
+    samples = [sample for group in groups for sample in group.of(simulated=simulated) if len(sample)]
+    return join_samples(samples) if samples else None
+
+
+class FieldEstimate(NamedTuple):
+    """A field along z, T: median of `n_values`, and its uncertainty (from their median deviation)."""
+
+    b_field: float
+    uncertainty: float
+    n_values: int
+
+    @classmethod
+    def of(cls, values: Floats) -> FieldEstimate | None:
+        """From values [N], T; None for less than `MIN_STEPS` finite ones."""
+        values = values[np.isfinite(values)]
+        if len(values) < MIN_STEPS:
+            return None
+        median = float(np.median(values))
+        # Of a Gaussian: 1.4826 standard deviation over median deviation; 1.2533 error of the median over the mean's.
+        spread = 1.4826 * float(np.median(np.abs(values - median)))
+        return cls(median, 1.2533 * spread / len(values) ** 0.5, len(values))
 
 
 def measure_field(
@@ -292,14 +277,13 @@ def measure_field(
         if re.search(PARAMETER, key) and len(values) == 1:
             with suppress(ValueError):
                 if 0 < (value := abs(float(values[0]))) < MAX_FIELD:
-                    stated = FieldEstimate(b_field=value, uncertainty=0.0, count=1)
-                    estimates.append((stated, f"parameter '{key}' of the file's metadata"))
+                    estimates.append((FieldEstimate(value, 0.0, 1), f"parameter '{key}' of the file's metadata"))
     for estimate, what in (
         (_from_tracks(file, detector, stop), "tracks and the particles that they are linked to"),
         (_from_steps(file, sim_tracker_hits, stop), "steps of particles between simulated tracker hits"),
     ):
         if estimate is not None:
-            estimates.append((estimate, f"{estimate.count} {what}"))
+            estimates.append((estimate, f"{estimate.n_values} {what}"))
     return sorted(estimates, key=lambda pair: pair[0].uncertainty)
 
 
@@ -317,26 +301,30 @@ def _from_tracks(file: PodioFile, detector: Detector, stop: int) -> FieldEstimat
     links = links[good & (links.weight > 0.5)]
     particles, pt_per_tesla = truth[links.particle], jagged.flat(tracks.momentum.pt[links.source], np.float64)
     use = (jagged.flat(particles.charge) != 0) & (np.abs(jagged.flat(particles.pdg)) != ELECTRON)
-    pt = jagged.flat(particles.momentum.pt, np.float64)
-    return field_from_momenta(pt[use], pt_per_tesla[use])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return FieldEstimate.of((jagged.flat(particles.momentum.pt, np.float64) / pt_per_tesla)[use])
 
 
 def _from_steps(file: PodioFile, collections: Sequence[str], stop: int) -> FieldEstimate | None:
-    """From the change of each particle's direction between consecutive tracker hits."""
+    """From the change of direction of particles of charge 1 between consecutive tracker hits.
+
+    On a step with chord c the direction turns by 2 asin(c / 2R), with R = pt / (0.299792458e-3 B).
+    """
     pieces = [piece for name in collections if (piece := _tracker_hits(file, name, stop)) is not None]
     if not pieces:
         return None
     particle, time, position, momentum = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
     order = np.lexsort((time, *particle.T[::-1]))
-    particle, position, momentum = particle[order], position[order], momentum[order]
+    particle, (x, y), (px, py) = particle[order], position[order].T, momentum[order].T
     start = np.flatnonzero((particle[1:] == particle[:-1]).all(axis=1))
     end = start + 1
-    pt = np.hypot(*momentum.T)
-    chord = np.hypot(*(position[end] - position[start]).T)
-    ahead = (momentum[start] * momentum[end]).sum(axis=1) > 0  # less than a quarter turn
-    use = (np.minimum(pt[start], pt[end]) > MIN_PT) & (chord > MIN_CHORD) & ahead
-    start, end = start[use], end[use]
-    return field_from_steps(position[start], position[end], momentum[start], momentum[end])
+    pt, chord = np.hypot(px, py), np.hypot(x[end] - x[start], y[end] - y[start])
+    dot = px[start] * px[end] + py[start] * py[end]
+    turn = np.abs(np.arctan2(px[start] * py[end] - py[start] * px[end], dot))
+    # Less than a quarter turn.
+    use = (np.minimum(pt[start], pt[end]) > MIN_PT) & (chord > MIN_CHORD) & (dot > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return FieldEstimate.of((np.sin(turn / 2) / chord * (pt[start] + pt[end]) / GEV_PER_TESLA_MM)[use])
 
 
 def _tracker_hits(file: PodioFile, name: str, stop: int) -> tuple[Floats, ...] | None:
@@ -361,42 +349,3 @@ def _tracker_hits(file: PodioFile, name: str, stop: int) -> tuple[Floats, ...] |
     if file.columns.has(name, "quality"):
         primary = (get("quality").astype(np.int64) & BY_SECONDARY) == 0
     return particle[primary], get("time")[primary], position[primary], momentum[primary]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FieldEstimate:
-    """A field along z, T: median of `count` values, and its uncertainty (from their median deviation)."""
-
-    b_field: float
-    uncertainty: float
-    count: int
-
-
-def field_from_momenta(pt: Floats, pt_per_tesla: Floats) -> FieldEstimate | None:
-    """Field from `pt` [track] of particles, GeV, and `pt_per_tesla` of their tracks, GeV/T; None for too few tracks."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return _median(pt / pt_per_tesla)
-
-
-def field_from_steps(start: Floats, end: Floats, start_momentum: Floats, end_momentum: Floats) -> FieldEstimate | None:
-    """Field from the bending of particles of charge 1 on steps, e.g. between tracker layers; None for too few steps.
-
-    On a step with chord c the direction turns by 2 asin(c / 2R), with R = pt / (0.299792458e-3 B). Points (x, y), mm,
-    and momenta (px, py), GeV, float64 [step, 2] each.
-    """
-    chord = np.hypot(*(end - start).T)
-    cross = start_momentum[:, 0] * end_momentum[:, 1] - start_momentum[:, 1] * end_momentum[:, 0]
-    turn = np.abs(np.arctan2(cross, (start_momentum * end_momentum).sum(axis=1)))
-    pt = (np.hypot(*start_momentum.T) + np.hypot(*end_momentum.T)) / 2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return _median(2 * np.sin(turn / 2) / chord * pt / GEV_PER_TESLA_MM)
-
-
-def _median(values: Floats) -> FieldEstimate | None:
-    values = values[np.isfinite(values)]
-    if len(values) < MIN_STEPS:
-        return None
-    median = float(np.median(values))
-    # 1.4826: standard deviation of a Gaussian over its median deviation; 1.2533: error of its median over its mean's.
-    spread = 1.4826 * float(np.median(np.abs(values - median)))
-    return FieldEstimate(b_field=median, uncertainty=1.2533 * spread / len(values) ** 0.5, count=len(values))
