@@ -14,83 +14,53 @@ REGIONS = ("barrel", "endcap", "other")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layers:
-    """`count` equal consecutive layers of a calorimeter.
-
-    Each has a thickness `pitch`, mm, `radiation_lengths` and `interaction_lengths`, all along the normal.
-    """
+    """`count` equal consecutive layers of a calorimeter."""
 
     count: int
-    pitch: float
+    pitch: float  # thickness of each, mm, along the normal, like the lengths
     radiation_lengths: float
     interaction_lengths: float
 
     def __post_init__(self) -> None:
-        for field in ("count", "pitch", "radiation_lengths", "interaction_lengths"):
-            if not getattr(self, field) > 0:
-                raise ConfigError(f"layers: {field} must be above 0, found {getattr(self, field)}")
+        for field, value in vars(self).items():
+            if not value > 0:
+                raise ConfigError(f"layers: {field} must be above 0, found {value}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Calorimeter:
     """A calorimeter, whose hits may be in several collections of a file.
 
-    Parameters
-    ----------
-    kind, region
-        One of ``ecal hcal muon lumi`` and of ``barrel endcap other``.
-    collections
-        Names of digitised collections (edm4hep::CalorimeterHit); all that a file has are joined.
-    sim_collections
-        Names of simulated collections (edm4hep::SimCalorimeterHit), read if a file holds no digitised hits at all.
-    sim_scale
-        Factor from visible (deposited) energy to calibrated energy for simulated hits.
-    sim_deep_scale
-        For a calorimeter with two samplings: first layer of the deeper one, and the factor there.
-    sim_threshold
-        Visible energy, GeV, above which a simulated cell is kept; None keeps all.
-    sim_time_window
-        Earliest and latest time, ns, of energy that counts, relative to a straight flight at c
-        (`pflow.io.edm4hep.simulated`); hits then have these relative times. None counts all energy and keeps the times.
-    sim_measures_time
-        Whether the readout measures time; if not, simulated hits have time 0.
-    required
-        Whether a file without any of the collections is an error; otherwise it is reported.
-    cell_encoding
-        DD4hep bit field of the cell id, e.g. ``system:0:8,layer:8:8``, for files that do not name it.
-    inner_radius, inner_z
-        Front faces, mm: inscribed radius of a barrel, |z| of endcaps or a ring; a calorimeter may have both.
-    sides, phase
-        Number of sides of the barrel, 0 for a cylinder; azimuth of the normal of a side, rad.
-    cell_size
-        Size of a cell in the surface, mm.
-    layers
-        From the inside. A model that reads the geometry (`pflow.physics.geometry`) needs layers, cell size and faces.
+    A model that reads the geometry (`pflow.physics.geometry`) needs layers, cell size and faces; a calorimeter may have
+    both faces. Times are relative to a straight flight at c (`pflow.io.edm4hep.simulated`).
     """
 
     name: str
-    kind: str
-    region: str
-    collections: tuple[str, ...] = ()
-    sim_collections: tuple[str, ...] = ()
-    sim_scale: float = 1.0
-    sim_deep_scale: tuple[float, ...] | None = None
-    sim_threshold: float | None = None
+    kind: str  # one of ``ecal hcal muon lumi``
+    region: str  # one of ``barrel endcap other``
+    collections: tuple[str, ...] = ()  # digitised (edm4hep::CalorimeterHit); all that a file has are joined
+    sim_collections: tuple[str, ...] = ()  # edm4hep::SimCalorimeterHit, read if a file holds no digitised hits at all
+    sim_scale: float = 1.0  # factor from visible (deposited) energy to calibrated energy, for simulated hits
+    sim_deep_scale: tuple[float, ...] | None = None  # of two samplings: first layer of the deeper one, factor there
+    sim_threshold: float | None = None  # visible energy, GeV, above which a simulated cell is kept; None keeps all
     sim_time_window: tuple[float, ...] | None = None
-    sim_measures_time: bool = True
-    required: bool = True
+    """Earliest and latest time, ns, of energy that counts; hits then have these times. None counts all energy, and
+    keeps the times."""
+    sim_measures_time: bool = True  # whether the readout measures time; if not, simulated hits have time 0
+    required: bool = True  # whether a file without any of the collections is an error; otherwise it is reported
     cell_encoding: str | None = None
-    inner_radius: float | None = None
-    inner_z: float | None = None
-    sides: int = 0
-    phase: float = 0.0
-    cell_size: float | None = None
-    layers: tuple[Layers, ...] = ()
+    """DD4hep bit field of the cell id, e.g. ``system:0:8,layer:8:8``, for files that do not name it."""
+    inner_radius: float | None = None  # front face of a barrel, inscribed radius, mm
+    inner_z: float | None = None  # front faces of endcaps or a ring, |z|, mm
+    sides: int = 0  # of the barrel, 0 for a cylinder
+    phase: float = 0.0  # azimuth of the normal of a side, rad
+    cell_size: float | None = None  # in the surface, mm
+    layers: tuple[Layers, ...] = ()  # from the inside
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ConfigError(f"calorimeter '{self.name}': kind '{self.kind}' is not one of {', '.join(KINDS)}")
-        if self.region not in REGIONS:
-            raise ConfigError(f"calorimeter '{self.name}': region '{self.region}' is not one of {', '.join(REGIONS)}")
+        for field, value, choices in (("kind", self.kind, KINDS), ("region", self.region, REGIONS)):
+            if value not in choices:
+                raise ConfigError(f"calorimeter '{self.name}': {field} '{value}' is not one of {', '.join(choices)}")
         window = self.sim_time_window
         if window is not None and not (len(window) == 2 and window[0] < window[1]):
             raise ConfigError(f"calorimeter '{self.name}': sim_time_window must be two times in ns, the earlier first")
@@ -103,32 +73,16 @@ class TruthTracking:
     """Tracks made from Monte Carlo particles for files without tracks (`pflow.io.edm4hep.simulated`).
 
     A resolution ``[a, b]`` means a (+) b / p, added in quadrature.
-
-    Parameters
-    ----------
-    sim_tracker_hits
-        Collections of simulated tracker hits (edm4hep::SimTrackerHit); layers are counted in all that a file holds.
-    min_layers
-        Smallest number of tracker layers that a particle crosses.
-    max_vertex_radius
-        Largest distance of its vertex from the z axis, mm.
-    sides
-        Sides of the ECAL barrel, whose normals point to multiples of 2 pi / `sides`; None for a cylinder.
-    inverse_pt
-        Resolution of 1/pt, 1/GeV, with the transverse momentum as p.
-    angle
-        Resolution, rad, of phi, with the transverse momentum as p, and of lambda = atan(pz / pt).
-    impact
-        Resolution, mm, of d0, with p sin(theta)^1.5 as p, and of z0, with p sin(theta)^2.5.
     """
 
     sim_tracker_hits: tuple[str, ...]
-    min_layers: int
-    max_vertex_radius: float
-    sides: int | None = None
-    inverse_pt: tuple[float, ...]
-    angle: tuple[float, ...]
-    impact: tuple[float, ...]
+    """Collections of simulated tracker hits (edm4hep::SimTrackerHit); layers are counted in all that a file holds."""
+    min_layers: int  # smallest number of tracker layers that a particle crosses
+    max_vertex_radius: float  # largest distance of its vertex from the z axis, mm
+    sides: int | None = None  # of the ECAL barrel, normals at multiples of 2 pi / `sides`; None for a cylinder
+    inverse_pt: tuple[float, ...]  # resolution of 1/pt, 1/GeV; p is the transverse momentum
+    angle: tuple[float, ...]  # of phi and of lambda = atan(pz / pt), rad; p is the transverse momentum
+    impact: tuple[float, ...]  # of d0, mm, with p sin(theta)^1.5 as p, and of z0, with p sin(theta)^2.5
 
     def __post_init__(self) -> None:
         for field in ("inverse_pt", "angle", "impact"):

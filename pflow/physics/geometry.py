@@ -27,18 +27,13 @@ from pflow.physics.detector import KINDS, Calorimeter, Detector
 
 Layers = npt.NDArray[Any]
 
-TOLERANCE = 0.5
-"""Largest distance of a cell centre from the position of its layer, mm."""
-MAX_SIDES = 64
-"""Barrels with more sides are taken for cylinders: at 2 m they differ by 2 mm."""
-MIN_ON_LAYERS = 0.8
-"""Smallest fraction of hits on layers for an accepted shape; some hits are off, where staves overlap."""
-AS_GOOD = 0.01
-"""Largest difference of this fraction from the best shape's for an equally good shape."""
-MIN_CELLS = 100
-"""Fewest cells for an estimate of their size."""
-MAX_HITS = 5_000
-"""Largest number of hits that are used, evenly spaced in the list."""
+TOLERANCE = 0.5  # largest distance of a cell centre from the position of its layer, mm
+MAX_SIDES = 64  # barrels with more sides are taken for cylinders: at 2 m they differ by 2 mm
+MIN_ON_LAYERS = 0.8  # smallest fraction of hits on layers for an accepted shape; some are off, where staves overlap
+AS_GOOD = 0.01  # largest difference of this fraction from the best shape's for an equally good shape
+MIN_CELLS = 100  # fewest cells for an estimate of their size
+MAX_HITS = 5_000  # largest number of hits that are used, evenly spaced in the list
+FAR = 1e9  # distance of a missing face of a calorimeter, mm: no hit is behind it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -186,10 +181,6 @@ def _layers(distance: Floats, layer: Layers | None) -> tuple[Layers, Floats, Lay
     return number, (low + high) / 2, group, counts
 
 
-FAR = 1e9
-"""Distance of a missing face of a calorimeter, mm: no hit is behind it."""
-
-
 class Faces(NamedTuple):
     """Front faces of calorimeters; arrays of the same shape."""
 
@@ -218,17 +209,15 @@ class Geometry:
     @classmethod
     def of(cls, detector: Detector) -> Self:
         """The geometry of a detector, G = 1; ConfigError names a calorimeter with an incomplete description."""
-        calorimeters = [_described(calorimeter, detector) for calorimeter in detector.calorimeters]
-        n_ranges = max(len(calorimeter.layers) for calorimeter in calorimeters)
-        shape = (1, len(calorimeters), n_ranges)
+        _check_described(detector)
+        calorimeters = detector.calorimeters
+        shape = (1, len(calorimeters), max(len(calorimeter.layers) for calorimeter in calorimeters))
         edge, density = np.full(shape, FAR), np.zeros((*shape, 3))
         for i, calorimeter in enumerate(calorimeters):
-            pitch, count = (
-                np.array([getattr(layers, key) for layers in calorimeter.layers]) for key in ("pitch", "count")
-            )
+            table = np.array([dataclasses.astuple(layers) for layers in calorimeter.layers])
+            count, pitch, radiation, interaction = table.T
             edge[0, i, : len(pitch)] = np.cumsum(pitch * count) - pitch * count
-            lengths = [(1.0, layers.radiation_lengths, layers.interaction_lengths) for layers in calorimeter.layers]
-            density[0, i, : len(pitch)] = np.array(lengths) / pitch[:, np.newaxis]
+            density[0, i, : len(pitch)] = (np.stack([np.ones_like(pitch), radiation, interaction]) / pitch).T
 
         def column(name: str) -> Floats:
             values = [getattr(calorimeter, name) for calorimeter in calorimeters]
@@ -340,7 +329,7 @@ def measures(*detectors: Detector) -> dict[str, tuple[float, float]]:
     """
     values: dict[str, list[float]] = {}
     for detector in detectors:
-        Geometry.of(detector)  # refuses an incomplete description
+        _check_described(detector)
         numbers = {FIELD: [detector.b_field], RADIUS: [detector.ecal_inner_radius], FACE: [detector.ecal_inner_z]}
         for kind, length in LENGTH.items():
             those = [c for c in detector.calorimeters if c.kind == kind and c.region != "other"]
@@ -362,22 +351,21 @@ def kind_index(detector: Detector) -> Index:
     return np.array([KINDS.index(calorimeter.kind) for calorimeter in detector.calorimeters])
 
 
-def _described(calorimeter: Calorimeter, detector: Detector) -> Calorimeter:
-    missing = {
-        "cell_size": calorimeter.cell_size is None,
-        "inner_radius or inner_z": calorimeter.inner_radius is None and calorimeter.inner_z is None,
-        "layers": not calorimeter.layers,
-    }
-    if any(missing.values()):
-        raise ConfigError(
-            f"the model reads the geometry of the calorimeters, and detector '{detector.name}' does not say "
-            f"{', '.join(name for name in missing if missing[name])} of '{calorimeter.name}': complete its YAML file "
-            "(pflow detector FILE drafts one)"
-        )
-    return calorimeter
+def _check_described(detector: Detector) -> None:
+    for calorimeter in detector.calorimeters:
+        lacking = {
+            "cell_size": calorimeter.cell_size is None,
+            "inner_radius or inner_z": calorimeter.inner_radius is None and calorimeter.inner_z is None,
+            "layers": not calorimeter.layers,
+        }
+        if missing := ", ".join(name for name, lacks in lacking.items() if lacks):
+            raise ConfigError(
+                f"the model reads the geometry of the calorimeters, and detector '{detector.name}' does not say "
+                f"{missing} of '{calorimeter.name}': complete its YAML file (pflow detector FILE drafts one)"
+            )
 
 
-def _before(calorimeter: Calorimeter, calorimeters: Sequence[Calorimeter]) -> tuple[float, float]:
+def _before(calorimeter: Calorimeter, calorimeters: Sequence[Calorimeter]) -> list[float]:
     """Radiation and interaction lengths of the calorimeters in front, one of each kind, in the same region if any."""
     kinds = [] if calorimeter.kind == "lumi" else KINDS[: KINDS.index(calorimeter.kind)]
     front: dict[str, Calorimeter] = {}
@@ -385,7 +373,5 @@ def _before(calorimeter: Calorimeter, calorimeters: Sequence[Calorimeter]) -> tu
         if candidate.kind in kinds and (candidate.kind not in front or candidate.region == calorimeter.region):
             front[candidate.kind] = candidate
     ranges = [layers for candidate in front.values() for layers in candidate.layers]
-    return (
-        sum(layers.count * layers.radiation_lengths for layers in ranges),
-        sum(layers.count * layers.interaction_lengths for layers in ranges),
-    )
+    lengths = ("radiation_lengths", "interaction_lengths")
+    return [sum((layers.count * getattr(layers, name) for layers in ranges), start=0.0) for name in lengths]

@@ -154,9 +154,7 @@ def four_momentum_covariance(energy: Any, mass: Any, direction: Any, energy_sigm
     return xp.stack(columns, -1)
 
 
-def propagate(
-    start: npt.ArrayLike, momentum: npt.ArrayLike, charge: npt.ArrayLike, length: npt.ArrayLike, *, b_field: float
-) -> tuple[Floats, Floats]:
+def propagate(start: Any, momentum: Any, charge: Any, length: Any, *, b_field: float) -> tuple[Floats, Floats]:
     """Position [n, P, 3], mm, and unit direction [n, P, 3] of particles after path lengths [n, P], mm; float64.
 
     `start` and `momentum` [n, 3] at length 0, mm and GeV; charges [n], e, NaN counts as 0; field along z, T. A particle
@@ -176,14 +174,7 @@ def propagate(
 
 
 def length_to_cylinder(
-    start: npt.ArrayLike,
-    momentum: npt.ArrayLike,
-    charge: npt.ArrayLike,
-    *,
-    b_field: float,
-    radius: float,
-    half_length: float,
-    max_turns: float,
+    start: Any, momentum: Any, charge: Any, *, b_field: float, radius: float, half_length: float, max_turns: float
 ) -> Floats:
     """Path length [n], mm, to the surface of a cylinder around the z axis, of particles as for `propagate`.
 
@@ -209,14 +200,7 @@ def length_to_cylinder(
 
 
 def length_to_prism(
-    start: npt.ArrayLike,
-    momentum: npt.ArrayLike,
-    charge: npt.ArrayLike,
-    *,
-    b_field: float,
-    apothem: float,
-    half_length: float,
-    sides: int,
+    start: Any, momentum: Any, charge: Any, *, b_field: float, apothem: float, half_length: float, sides: int
 ) -> Floats:
     """Path length [n], mm, of charged particles to a regular prism around the z axis, the shape of calorimeter barrels.
 
@@ -235,9 +219,8 @@ def length_to_prism(
         cosine = (apothem - (x[:, :2] - from_centre) @ normals) / radius[:, None]  # [n, sides]
         angle = np.arccos(np.where(np.abs(cosine) <= 1, cosine, np.nan))
         ahead = np.arctan2(from_centre[:, 1], from_centre[:, 0])[:, None] - phi
-        turned = np.mod(
-            np.sign(kappa)[:, None, None] * (ahead[..., None] + np.stack([angle, -angle], axis=-1)), 2 * np.pi
-        )
+        crossings = ahead[..., None] + np.stack([angle, -angle], axis=-1)  # [n, sides, 2]
+        turned = np.mod(np.sign(kappa)[:, None, None] * crossings, 2 * np.pi)
         to_barrel = np.nan_to_num(turned, nan=np.inf).min(axis=(1, 2)) / np.abs(kappa)
         to_endcap = (np.copysign(half_length, n[:, 2]) - x[:, 2]) / n[:, 2]
     length = np.minimum(to_barrel, np.where(n[:, 2] == 0, np.inf, to_endcap))
@@ -248,21 +231,18 @@ def follow_to_calorimeter(
     position: Floats, momentum: Floats, charge: Floats, detector: Detector
 ) -> tuple[Floats, Floats]:
     """Position, mm, and momentum, GeV, [track, 3] at the entry into the calorimeter; NaN for a track without entry."""
-    helix = (position, momentum, charge)
-    sides = None if detector.truth_tracks is None else detector.truth_tracks.sides
-    b_field, radius, half_length = detector.b_field, detector.ecal_inner_radius, detector.ecal_inner_z
-    if sides is None:
-        length = length_to_cylinder(*helix, b_field=b_field, radius=radius, half_length=half_length, max_turns=np.inf)
+    helix, radius = (position, momentum, charge), detector.ecal_inner_radius
+    solenoid = {"b_field": detector.b_field, "half_length": detector.ecal_inner_z}
+    if detector.truth_tracks is None or detector.truth_tracks.sides is None:
+        length = length_to_cylinder(*helix, radius=radius, max_turns=np.inf, **solenoid)
     else:
-        length = length_to_prism(*helix, b_field=b_field, apothem=radius, half_length=half_length, sides=sides)
+        length = length_to_prism(*helix, apothem=radius, sides=detector.truth_tracks.sides, **solenoid)
     length = np.where(np.isfinite(length) & (length > 0), length, np.nan)
-    entry, direction = propagate(*helix, length[:, None], b_field=b_field)
+    entry, direction = propagate(*helix, length[:, None], b_field=detector.b_field)
     return entry[:, 0], direction[:, 0] * np.linalg.norm(momentum, axis=1)[:, None]
 
 
-def _track(
-    start: npt.ArrayLike, momentum: npt.ArrayLike, charge: npt.ArrayLike, b_field: float
-) -> tuple[Floats, Floats, Floats]:
+def _track(start: Any, momentum: Any, charge: Any, b_field: float) -> tuple[Floats, Floats, Floats]:
     """Start [n, 3], unit direction [n, 3] (null without momentum) and curvature kappa [n]."""
     x, p = (np.asarray(vectors, dtype=np.float64).reshape(-1, 3) for vectors in (start, momentum))
     q = np.nan_to_num(np.asarray(charge, dtype=np.float64).reshape(-1))

@@ -45,30 +45,30 @@ def charge_of(pdg: int) -> float:
 
 
 @cache
+def _particle(pdg: int) -> Any:
+    try:
+        return Particle.from_pdgid(pdg)
+    except (ParticleNotFound, InvalidParticle):
+        return None
+
+
 def mass_of(pdg: int) -> float:
     """Mass in GeV from the PDG tables; 0 without an entry.
 
     >>> round(mass_of(-211), 5)
     0.13957
     """
-    try:
-        mass = Particle.from_pdgid(pdg).mass
-    except (ParticleNotFound, InvalidParticle):
-        return 0.0
+    mass = getattr(_particle(pdg), "mass", None)
     return 0.0 if mass is None else 1e-3 * float(mass)
 
 
-@cache
 def name_of(pdg: int) -> str:
     """Name, e.g. ``pi+``; the code itself if it is in no table.
 
     >>> name_of(-211)
     'pi-'
     """
-    try:
-        return str(Particle.from_pdgid(pdg).name)
-    except (ParticleNotFound, InvalidParticle):
-        return str(pdg)
+    return str(getattr(_particle(pdg), "name", pdg))
 
 
 @cache
