@@ -27,8 +27,7 @@ from pflow.model.api import DecodingConfig
 from pflow.tokens.particles import Calibration
 from pflow.tokens.tokens import target_particles
 
-CRITERIA = ("energy", "number", "reference")
-"""Criteria for the best configuration; see `best`."""
+CRITERIA = ("energy", "number", "reference")  # for the best configuration, see `best`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,8 +42,8 @@ class Calibrated:
     decoding: DecodingConfig
     efficiency: float
     fakes: float
-    number_right: float = math.nan
-    reference: float = math.nan
+    number_right: float
+    reference: float
     calibration: Calibration
 
     @property
@@ -60,10 +59,8 @@ def decoding_grid(decoding: DecodingConfig, **choices: Sequence[float] | Sequenc
     for name in given:
         if name not in known:
             raise ConfigError(f"{name}: the model's decoding has no such option, only {', '.join(sorted(known))}")
+    grid = [dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())]
     try:
-        grid: list[dict[str, Any]] = [
-            dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())
-        ]
         return [dataclasses.replace(decoding, **values) for values in grid]
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -93,8 +90,7 @@ def calibrate(
     references = [ParticleMetrics() for _ in inputs]
     encode = functools.partial(model.tokeniser.encode, truth=False)
     expected = Expected(targets=model.tokeniser.config.chosen_by, sample=model.tokeniser.sample)
-    reading = dataclasses.replace(reading, expected=expected)
-    on_error = reading.on_error
+    reading, on_error = dataclasses.replace(reading, expected=expected), reading.on_error
     for number, path in enumerate(inputs):
         for chunk in reading.iterate(path, chunk_size):
             usable = usable_events(chunk, MAX_HITS, on_error)
@@ -109,27 +105,20 @@ def calibrate(
             for decoding, fit, file_metrics, counts in zip(decodings, fits, metrics, numbers, strict=True):
                 engine = Engine(model, decoding=decoding, batch_size=batch_size, device=device)
                 generated = engine.collect(tokens).tokens()
-                decoded = model.tokeniser.decode(generated)
-                finite = finite_events(decoded, ~generated.finite(), events, model.path, on_error)
+                finite = finite_events(
+                    model.tokeniser.decode(generated), ~generated.finite(), events, model.path, on_error
+                )
                 reco, for_sums = (ParticleTable.from_records(part) for part in (finite.particles, finite.expected))
                 matches = match(truth, reco, Matching())
                 file_metrics[number].update(truth, reco, matches, for_sums)
                 fit.update(truth, reco, finite.particles, matches, generated.by_track)
                 counts[number].update(truth, reco)
-    calibrated, (reference, _) = [], _scores(references)
+    reference = _scores(references)["efficiency"]
+    calibrated = []
     for decoding, file_metrics, counts, fit in zip(decodings, metrics, numbers, fits, strict=True):
-        efficiency, fakes = _scores(file_metrics)
         right = float(np.mean([of_file.result()["exact_fraction"].value for of_file in counts]))
-        calibrated.append(
-            Calibrated(
-                decoding=decoding,
-                efficiency=efficiency,
-                fakes=fakes,
-                number_right=right,
-                reference=reference,
-                calibration=fit.result(),
-            )
-        )
+        scores = {**_scores(file_metrics), "number_right": right, "reference": reference}
+        calibrated.append(Calibrated(decoding=decoding, calibration=fit.result(), **scores))
     return calibrated
 
 
@@ -144,14 +133,15 @@ def best(trials: Sequence[Calibrated], by: str = "energy") -> Calibrated:
         return max(trials, key=lambda trial: trial.score if by == "energy" else trial.number_right)
     if any(math.isnan(trial.reference) for trial in trials):
         raise ConfigError("criterion 'reference': not all files have reconstructed particles of another algorithm")
-    efficient = [trial for trial in trials if trial.efficiency >= trial.reference]
-    if efficient:
+    if efficient := [trial for trial in trials if trial.efficiency >= trial.reference]:
         return min(efficient, key=lambda trial: trial.fakes)
     return max(trials, key=lambda trial: trial.efficiency)
 
 
-def _scores(metrics: Sequence[ParticleMetrics]) -> tuple[float, float]:
+def _scores(metrics: Sequence[ParticleMetrics]) -> dict[str, float]:
     """Energy-weighted efficiency and fake energy fraction, means over files."""
     results = [particles.result() for particles in metrics]
-    fakes = [np.nan_to_num(result["fake_energy_fraction"].value) for result in results]
-    return float(np.mean([result["energy_weighted_efficiency"].value for result in results])), float(np.mean(fakes))
+    return {
+        "efficiency": float(np.mean([result["energy_weighted_efficiency"].value for result in results])),
+        "fakes": float(np.mean([np.nan_to_num(result["fake_energy_fraction"].value) for result in results])),
+    }

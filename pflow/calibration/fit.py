@@ -16,18 +16,13 @@ from pflow.tokens.particles import CURVES, Calibration, Curve, Response, curve_i
 
 PHOTON = CLASSES.index("photon")
 
-MIN_PULLS = 40
-"""Fewest pulls for a curve."""
-
+MIN_PULLS = 40  # fewest pulls for a curve
 PULLS_PER_BIN = 150
 MAX_BINS = 8
 
 RESPONSE_EDGES = (0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
 """Bins of a photon's true energy, GeV."""
-
-MIN_PHOTONS = 60
-"""Fewest photons of a bin."""
-
+MIN_PHOTONS = 60  # fewest photons of a bin
 PASSES = 4
 """Times that the response is measured with what is corrected so far; the last changed `general` by less than 0.7%."""
 
@@ -36,9 +31,7 @@ class CalibrationFit:
     """Collects the pulls of matched particles with their predicted standard deviations; for validation files."""
 
     def __init__(self) -> None:
-        self._curve: list[Ints] = []
-        self._sigma: list[Floats] = []
-        self._pulls: list[Floats] = []
+        self._pulls: list[tuple[Ints, Floats, Floats]] = []  # index of the curve, sigmas [M, 2], pulls [M, 3]
         self._photons: list[Floats] = []
 
     def update(
@@ -60,7 +53,9 @@ class CalibrationFit:
         if "covariance" not in records.fields:
             return
         energy, momentum = reco.energy[j], reco.momentum[j]
-        covariance = _matrices(jagged.columns(records)["covariance"][j])
+        covariance, (rows, columns) = np.zeros((len(j), 4, 4)), np.tril_indices(4)  # of (px, py, pz, E), GeV^2
+        stored = jagged.columns(records)["covariance"][j]
+        covariance[:, rows, columns] = covariance[:, columns, rows] = stored
         size = np.linalg.norm(momentum, axis=1, keepdims=True)
         with np.errstate(divide="ignore", invalid="ignore"):
             direction = momentum / size
@@ -75,33 +70,22 @@ class CalibrationFit:
         values = np.stack(pulls, axis=1)  # [M, 3]
         known = np.isfinite(values).all(axis=1)
         sigma = np.stack([sigma_energy, np.sqrt(np.mean(sigma_angles**2, axis=1))], axis=1)
-        self._curve.append(curve_index(reco.classes[j], None if by_track is None else by_track[j])[known])
-        self._sigma.append(sigma[known])
-        self._pulls.append(values[known])
+        curve = curve_index(reco.classes[j], None if by_track is None else by_track[j])
+        self._pulls.append((curve[known], sigma[known], values[known]))
 
     def result(self) -> Calibration:
         """The photons' response, and the curves with at least `MIN_PULLS` pulls."""
         response = fit_response(*np.concatenate(self._photons, axis=1)) if self._photons else None
-        if not self._curve:
+        if not self._pulls:
             return Calibration(photon_response=response)
-        index = np.concatenate(self._curve)
-        sigma, values = np.concatenate(self._sigma), np.concatenate(self._pulls)
+        index, sigma, values = (np.concatenate(parts) for parts in zip(*self._pulls, strict=True))
         curves: dict[str, dict[str, Curve]] = {"energy": {}, "direction": {}}
         for number, name in enumerate(CURVES):
             of_curve = index == number
             for i, (quantity, columns) in enumerate((("energy", slice(0, 1)), ("direction", slice(1, None)))):
-                curve = fit_curve(sigma[of_curve, i], values[of_curve, columns])
-                if curve is not None:
+                if (curve := fit_curve(sigma[of_curve, i], values[of_curve, columns])) is not None:
                     curves[quantity][name] = curve
         return Calibration(**curves, photon_response=response)
-
-
-def _matrices(stored: Floats) -> Floats:
-    """Covariances of (px, py, pz, E), float64 [N, 4, 4], GeV^2, from their lower triangles by rows [N, 10]."""
-    full = np.zeros((len(stored), 4, 4))
-    rows, columns = np.tril_indices(4)
-    full[:, rows, columns] = full[:, columns, rows] = stored
-    return full
 
 
 def fit_response(true: Floats, measured: Floats) -> Response | None:
