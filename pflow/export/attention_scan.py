@@ -8,9 +8,9 @@ Letters: S tokens, R rows of a block, B blocks, H heads, K width of a key, D wid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import onnx
 import torch
 from torch import Tensor
 
@@ -28,7 +28,13 @@ def attend_by_scan(
 ) -> Tensor:
     """Attend as `pflow.model.pointing.attention.attend_nearby`; during an export insert the placeholder.
 
-    `strengths` are the values of `strength`, which cannot be read from a traced tensor.
+    `strengths` are the values of `strength`, which cannot be read from a traced tensor. The placeholder gives float
+    [B, R, H D]: all heads of a block are computed together, as much as caches hold. Its inputs are ``queries``, float
+    [B, R, sum of K]; ``rows``, double [B, R, 4], and ``columns``, double [S, 4], whose products are n_i . n_j - 1 =
+    -|n_i - n_j|^2 / 2; of each head that sees one slice of the tokens, its first tokens and those after its last, int64
+    [B, 1]; and the keys and values of each head, float [S, K] and [S, D]. Its attributes are ``widths``, K of each
+    head; ``sliced``, 1 for a head that sees a slice; and ``strengths`` of the heads for which strength (n_i . n_j - 1)
+    is added to the logits (0: directions are part of its queries and keys).
     """
     if not torch.compiler.is_compiling():
         return attend_nearby(query, key, value, directions, strength)
@@ -65,77 +71,53 @@ def attend_by_scan(
     return attended.view(-1, width)[: unit.shape[0]]
 
 
-class _Tensors(NamedTuple):
-    """Names of the inputs of the placeholder for the attention of all heads in blocks of rows, float [B, R, H D].
-
-    All heads of a block are computed together, as much as caches hold. Attributes are ``widths``, K of each head;
-    ``sliced``, 1 for a head that sees one slice of the tokens in each block; and ``strengths`` of the heads for which
-    strength (n_i . n_j - 1) is added to the logits (0: directions are part of its queries and keys).
-    """
-
-    queries: Any  # float [B, R, sum of K]
-    rows: Any  # double [B, R, 4]; n_i . n_j - 1 = -|n_i - n_j|^2 / 2 is the product of a row and a column
-    columns: Any  # double [S, 4]
-    slices: Sequence[Any]  # of each head that sees a slice, its first tokens and those after its last, int64 [B, 1]
-    keys: Sequence[Any]  # of each head, float [S, K]
-    values: Sequence[Any]  # of each head, float [S, D]
-
-    @classmethod
-    def of(cls, tensors: Sequence[Any], sliced: Sequence[int]) -> _Tensors:
-        queries, rows, columns, *rest = tensors
-        heads, slices = len(sliced), 2 * sum(sliced)
-        return cls(queries, rows, columns, rest[:slices], rest[slices : slices + heads], rest[slices + heads :])
-
-
-def expand_attention(model: Any, onnx: Any) -> None:
-    """Put Scan in the place of each placeholder of an ONNX model; `onnx` is the package."""
-    nodes = []
+def expand_attention(model: Any) -> None:
+    """Put Scan in the place of each placeholder of an ONNX model."""
     for i, node in enumerate(model.graph.node):
-        nodes.append(_scan(node, f"attention_{i}", onnx) if node.domain == DOMAIN else node)
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
+        if node.domain == DOMAIN:
+            node.CopyFrom(_scan(node, f"attention_{i}"))
     standard = [opset for opset in model.opset_import if opset.domain != DOMAIN]
     del model.opset_import[:]
     model.opset_import.extend(standard)
 
 
-def _scan(placeholder: Any, name: str, onnx: Any) -> Any:
+def _scan(placeholder: Any, name: str) -> Any:
     """The node Scan of a placeholder."""
     node, kind = onnx.helper.make_node, onnx.TensorProto
     sizes, sliced, strengths = (
         onnx.helper.get_node_attr_value(placeholder, which) for which in ("widths", "sliced", "strengths")
     )
-    parts, heads = _Tensors.of(placeholder.input, sliced), range(len(sizes))
+    queries, rows, columns, *rest = placeholder.input
+    n_heads, n_bounds = len(sizes), 2 * sum(sliced)
+    bounds, keys, values = rest[:n_bounds], rest[n_bounds:-n_heads], rest[-n_heads:]
     axis = onnx.helper.make_tensor(f"{name}_axis", kind.INT64, [1], [0])
-    lengths = onnx.helper.make_tensor(f"{name}_sizes", kind.INT64, [len(sizes)], sizes)
-    body = [node("Split", ["queries", lengths.name], [f"query_{head}" for head in heads], axis=1)]
-    slices = [f"slice_{i}" for i in range(len(parts.slices))]
-    bounds = iter(slices)
-    for head, strength in enumerate(strengths):
-        key, value, columns, near, factor = parts.keys[head], parts.values[head], parts.columns, [], {}
+    lengths = onnx.helper.make_tensor(f"{name}_sizes", kind.INT64, [n_heads], sizes)
+    body = [node("Split", ["queries", lengths.name], [f"query_{head}" for head in range(n_heads)], axis=1)]
+    slices = [f"slice_{i}" for i in range(n_bounds)]
+    ends = iter(slices)
+    for head, (strength, key, value) in enumerate(zip(strengths, keys, values, strict=True)):
+        seen = {"key": key, "value": value} | ({"columns": columns} if strength else {})
         if sliced[head]:
-            names = [f"{of}_{head}" for of in ("key", "value", "columns")][: 3 if strength else 2]
-            bound = next(bounds), next(bounds)
-            body += [
-                node("Slice", [whole, *bound, axis.name], [part])
-                for whole, part in zip((key, value, columns), names, strict=False)
-            ]
-            key, value, columns = (*names, columns)[:3]
+            slice_of_head = next(ends), next(ends), axis.name
+            for part, whole in seen.items():
+                body.append(node("Slice", [whole, *slice_of_head], [f"{part}_{head}"]))
+                seen[part] = f"{part}_{head}"
+        near, factor = [], {}
         if strength:
-            body.append(node("Gemm", ["rows", columns], [f"precise_{head}"], transB=1))
+            body.append(node("Gemm", ["rows", seen["columns"]], [f"precise_{head}"], transB=1))
             body.append(node("Cast", [f"precise_{head}"], [f"near_{head}"], to=kind.FLOAT))
             near, factor = [f"near_{head}"], {"beta": strength}
-        body.append(node("Gemm", [f"query_{head}", key, *near], [f"logits_{head}"], transB=1, **factor))
+        body.append(node("Gemm", [f"query_{head}", seen["key"], *near], [f"logits_{head}"], transB=1, **factor))
         body.append(node("Softmax", [f"logits_{head}"], [f"weight_{head}"], axis=1))
-        body.append(node("MatMul", [f"weight_{head}", value], [f"attended_{head}"]))
-    body.append(node("Concat", [f"attended_{head}" for head in heads], ["attended"], axis=1))
-    values = onnx.helper.make_tensor_value_info
+        body.append(node("MatMul", [f"weight_{head}", seen["value"]], [f"attended_{head}"]))
+    body.append(node("Concat", [f"attended_{head}" for head in range(n_heads)], ["attended"], axis=1))
+    info = onnx.helper.make_tensor_value_info
     scanned = [
-        values("queries", kind.FLOAT, ["rows", sum(sizes)]),
-        values("rows", kind.DOUBLE, ["rows", 4]),
-        *(values(bound, kind.INT64, [1]) for bound in slices),
+        info("queries", kind.FLOAT, ["rows", sum(sizes)]),
+        info("rows", kind.DOUBLE, ["rows", 4]),
+        *(info(bound, kind.INT64, [1]) for bound in slices),
     ]
-    result = values("attended", kind.FLOAT, None)
+    result = info("attended", kind.FLOAT, None)
     graph = onnx.helper.make_graph(body, name, scanned, [result], initializer=[axis, lengths])
-    inputs = [parts.queries, parts.rows, *parts.slices]
+    inputs = [queries, rows, *bounds]
     return node("Scan", inputs, [placeholder.output[0]], body=graph, num_scan_inputs=len(inputs))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnxruntime
 import torch
@@ -32,7 +31,6 @@ TOLERANCE = 1e-3
 
 MAX_STEPS = 8
 """Most steps of a loop that are compared."""
-
 
 RULES = (
     rules.no_op_cast_rule,
@@ -70,36 +68,29 @@ def check_graphs(graphs: Mapping[str, Graph | Loop], files: Mapping[str, Path]) 
     values: dict[str, Tensor] = {}
     for name, graph in graphs.items():
         if isinstance(graph, Loop):
-            values |= {"limit": values["limit"].clamp(max=MAX_STEPS)}
-            given = {spec.name: values[spec.name] for spec in graph.inputs}
-            expected = graph.run(given)
+            values["limit"] = values["limit"].clamp(max=MAX_STEPS)
         else:
-            given = dict(zip((spec.name for spec in graph.inputs), graph.example, strict=True))
-            expected = dict(zip((spec.name for spec in graph.outputs), graph.module(*graph.example), strict=True))
-        values |= expected
+            values |= dict(zip((spec.name for spec in graph.inputs), graph.example, strict=True))
+        expected = graph.run(values)
         session = onnxruntime.InferenceSession(files[name].read_bytes(), providers=["CPUExecutionProvider"])
-        names = [output.name for output in session.get_outputs()]
-        read = {node.name for node in session.get_inputs()}
-        outputs = session.run(names, {key: value.numpy() for key, value in given.items() if key in read})
-        for output, ours in zip(names, outputs, strict=True):
-            _compare(ours, expected[output].numpy(), f"{files[name].name}: output '{output}'")
-
-
-def _compare(found: npt.NDArray[Any], expected: npt.NDArray[Any], what: str) -> None:
-    largest = 0.0  # integers and booleans must be equal
-    if expected.dtype.kind == "f":
-        largest = np.abs(expected[np.isfinite(expected)]).max(initial=TOLERANCE)
-    try:
-        np.testing.assert_allclose(found, expected, rtol=0.0, atol=TOLERANCE * largest)
-    except AssertionError as error:
-        text = " ".join(str(error).split())
-        raise ConfigError(f"{what} differs in ONNX Runtime from torch: {text}") from error
+        computed = session.run(list(expected), {node.name: values[node.name].numpy() for node in session.get_inputs()})
+        for (output, in_torch), in_runtime in zip(expected.items(), computed, strict=True):
+            largest = 0.0  # integers and booleans must be equal
+            if in_torch.is_floating_point():
+                largest = np.abs(in_torch[in_torch.isfinite()].numpy()).max(initial=TOLERANCE)
+            try:
+                np.testing.assert_allclose(in_runtime, in_torch.numpy(), rtol=0.0, atol=TOLERANCE * largest)
+            except AssertionError as error:
+                what, text = f"{files[name].name}: output '{output}'", " ".join(str(error).split())
+                raise ConfigError(f"{what} differs in ONNX Runtime from torch: {text}") from error
+        values |= expected
 
 
 def _converted(graph: Graph) -> Any:
     """The ONNX model of a graph."""
     graph.module.eval()
-    dynamic = tuple(dict.fromkeys(spec.axes, torch.export.Dim.DYNAMIC) for spec in graph.inputs)
+    axes = ((i for i, size in enumerate(spec.shape) if isinstance(size, str)) for spec in graph.inputs)
+    dynamic = tuple(dict.fromkeys(of_input, torch.export.Dim.DYNAMIC) for of_input in axes)
     with _quiet():
         program = torch.export.export(graph.module, graph.example, dynamic_shapes={"arrays": dynamic}, strict=False)
         converted = torch.onnx.export(
@@ -114,18 +105,20 @@ def _converted(graph: Graph) -> Any:
         )
         assert converted is not None
         model = _simplified(converted.model)
-    expand_attention(model, onnx)
-    _forget_sources(model)
-    used = set(_names_read(model.graph.node)) | {value.name for value in model.graph.output}
+    expand_attention(model)
+    for value in model.graph.value_info:
+        value.ClearField("metadata_props")
+    used = {value.name for value in model.graph.input}
     inputs = [spec for spec in graph.inputs if spec.name in used]
-    for values, tensors in ((model.graph.input, inputs), (model.graph.output, graph.outputs)):
+    for values, specs in ((model.graph.input, inputs), (model.graph.output, graph.outputs)):
         del values[:]
-        values.extend(_info(tensors))
+        values.extend(_info(specs))
     return model
 
 
 def _simplified(model: ir.Model) -> Any:
-    """The model without operators that are constant, repeated or without effect."""
+    """The model without operators that are constant, repeated or without effect, inputs that nothing reads, and the
+    exporter's notes on each operator: lines of code, and files of this machine."""
     for _ in range(2):
         optimizer.fold_constants(model)
         passes.ShapeInferencePass()(model)
@@ -138,8 +131,10 @@ def _simplified(model: ir.Model) -> Any:
         passes.CommonSubexpressionEliminationPass(),
         passes.RemoveUnusedOpsetsPass(),
         passes.NameFixPass(),
+        passes.ClearMetadataAndDocStringPass(),
     ):
         cleaning(model)
+    model.graph.inputs[:] = [value for value in model.graph.inputs if value.uses() or value.is_graph_output()]
     return ir.to_proto(model)
 
 
@@ -151,69 +146,53 @@ def _info(specs: Iterable[TensorSpec]) -> list[Any]:
     ]
 
 
-def _forget_sources(model: Any) -> None:
-    """Remove what the exporter notes of each operator: lines of code, and files of this machine."""
-    model.ClearField("metadata_props")
-    for values in (model.graph.node, model.graph.value_info, model.graph.input, model.graph.output):
-        for value in values:
-            value.ClearField("metadata_props")
-            value.ClearField("doc_string")
-
-
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the exporter's remarks, on packages that are not installed and the like, from the user's terminal."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
-    levels = [logger.level for logger in loggers]
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
             for category in (DeprecationWarning, FutureWarning):  # the exporter's own use of torch
                 warnings.simplefilter("ignore", category)
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(disabled)
 
 
 def _in_loop(model: Any, loop: Loop) -> Any:
     """The operator Loop around a step that was traced: one call of ONNX Runtime for all particles of an event."""
-    make, step = onnx.helper, model.graph
+    node, info, step = onnx.helper.make_node, onnx.helper.make_tensor_value_info, model.graph
+    int64, boolean = onnx.TensorProto.INT64, onnx.TensorProto.BOOL
     carried = [value for value in step.input if value.name.startswith(LAST)]
     names = [value.name.removeprefix(LAST) for value in carried]
-    outputs = {value.name: value for value in step.output}
-    rows = [name for name in outputs if name.startswith(ROW)]
-    int64, boolean = onnx.TensorProto.INT64, onnx.TensorProto.BOOL
-    scalars = [make.make_tensor_value_info(name, kind, []) for name, kind in (("n_before", int64), ("go", boolean))]
-    stopped = make.make_tensor_value_info("stopped", boolean, [1])
-    body = make.make_graph(
-        [*step.node, make.make_node("Not", [STOP], ["goes_on"]), make.make_node("Squeeze", ["goes_on"], ["go_on"])],
+    outputs, rows = {value.name: value for value in step.output}, [row.name for row in loop.rows]
+    body = onnx.helper.make_graph(
+        [*step.node, node("Not", [STOP], ["goes_on"]), node("Squeeze", ["goes_on"], ["go_on"])],
         "step",
-        [*scalars, *carried, stopped],
-        [
-            make.make_tensor_value_info("go_on", boolean, []),
-            *(outputs[NEXT + name] for name in names),
-            outputs[STOP],
-            *(outputs[row] for row in rows),
-        ],
+        [info("n_before", int64, []), info("go", boolean, []), *carried, info("stopped", boolean, [1])],
+        [info("go_on", boolean, []), *(outputs[name] for name in (*(NEXT + name for name in names), STOP, *rows))],
         initializer=step.initializer,
     )
-    constants = [make.make_tensor(name, int64, [1], [value]) for name, value in (("zero", 0), ("one", 1), ("last", -1))]
-    constants.append(make.make_tensor("not_stopped", boolean, [1], [False]))
-    made = [make.make_node("Add", ["limit", "one"], ["trips"])]
+    tensor = onnx.helper.make_tensor
+    constants = [tensor(name, int64, [1], [value]) for name, value in (("zero", 0), ("one", 1), ("last", -1))]
+    constants.append(tensor("not_stopped", boolean, [1], [False]))
     given = ["trips", "", *(INITIAL + name for name in names), "not_stopped"]
     final = [*(f"final_{name}" for name in names), "ended", *(f"all_{row}" for row in rows)]
-    made += [make.make_node("Loop", given, final, body=body), make.make_node("Not", ["ended"], ["truncated"])]
+    nodes = [
+        node("Add", ["limit", "one"], ["trips"]),
+        node("Loop", given, final, body=body),
+        node("Not", ["ended"], ["truncated"]),
+    ]
     for row in rows:  # [n + 1, 1, ...]
-        made.append(make.make_node("Slice", [f"all_{row}", "zero", "last", "zero"], [f"kept_{row}"]))
         name = row.removeprefix(ROW)
-        made.append(make.make_node("Squeeze", [f"kept_{row}", "one"], [f"decoded_{name}" if loop.before else name]))
+        decoded = f"decoded_{name}" if loop.before else name
+        nodes.append(node("Slice", [f"all_{row}", "zero", "last", "zero"], [f"kept_{row}"]))
+        nodes.append(node("Squeeze", [f"kept_{row}", "one"], [decoded]))
         if loop.before:
-            made.append(make.make_node("Concat", [BEFORE + name, f"decoded_{name}"], [name], axis=0))
-
-    graph = make.make_graph(made, "decoder", _info(loop.inputs), _info(loop.outputs), initializer=constants)
-    return make.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+            nodes.append(node("Concat", [BEFORE + name, decoded], [name], axis=0))
+    graph = onnx.helper.make_graph(nodes, "decoder", _info(loop.inputs), _info(loop.outputs), initializer=constants)
+    return onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
 def _count_axes_from_front(model: ir.Model) -> None:
@@ -226,12 +205,3 @@ def _count_axes_from_front(model: ir.Model) -> None:
             front = ir.tensor(axes.numpy() % len(node.inputs[0].shape), name=name)
             node.replace_input_with(1, ir.Value(name=name, const_value=front))
             model.graph.register_initializer(node.inputs[1])
-
-
-def _names_read(nodes: Iterable[Any]) -> Iterator[str]:
-    """Names of the tensors that nodes and the graphs in them read or hand out."""
-    for node in nodes:
-        yield from node.input
-        for attribute in node.attribute:
-            yield from (value.name for value in attribute.g.output)
-            yield from _names_read(attribute.g.node)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from pflow.checkpoint.load import TrainedModel
 from pflow.config import VERSION
 from pflow.errors import ConfigError
 from pflow.export.convert import OPSET, check_graphs, to_onnx
-from pflow.export.graphs import Graph, Loop
 from pflow.export.pointing.graphs import HOW_TO, constants, pointing_graphs
 from pflow.io.atomic import check_folder, replacing_folder
 from pflow.model.api import describe
@@ -43,50 +41,29 @@ def export_model(
             )
         model = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, detector=detector))
     folder = check_folder(folder, replace=EXPORT_FILES, force=force)
-    graphs = _graphs(model)
-    header = Header(
-        version=VERSION,
-        tokeniser=model.tokeniser,
-        model=describe(model.reconstructor),
-        calibration=model.calibration,
-    )
+    if not hasattr(torch.onnx, "ops"):
+        raise ConfigError(f"graphs need torch 2.13 (tested) or near it, and {torch.__version__} is installed")
+    network = model.reconstructor
+    if not isinstance(network, PointingReconstructor):
+        raise ConfigError(f"{model.path} is a {type(network).__name__}: only pointing networks have graphs")
+    graphs = pointing_graphs(model, network)
+    header = Header(version=VERSION, tokeniser=model.tokeniser, model=describe(network), calibration=model.calibration)
     metadata = {**constants(model, graphs["encoder"]), "pflow_version": VERSION, "checkpoint_sha256": model.digest}
     with replacing_folder(folder, replace=EXPORT_FILES, force=force) as partial:
-        inputs = {
-            name: to_onnx(graph, partial / GRAPHS[name], metadata={**metadata, "graph": name})
-            for name, graph in graphs.items()
-        }
-        check_graphs(graphs, {name: partial / GRAPHS[name] for name in graphs})
-        description = {
+        files = {name: partial / GRAPHS[name] for name in graphs}
+        description: dict[str, Any] = {
             "format": EXPORT_FORMAT,
             "run": metadata,
             "how_to": list(HOW_TO),
             "checkpoint": header.to_dict(),
-            **{
-                name: {"file": GRAPHS[name], "opset": OPSET, **_tensors(graph, inputs[name])}
-                for name, graph in graphs.items()
-            },
-            "sha256": {
-                GRAPHS[name]: hashlib.sha256((partial / GRAPHS[name]).read_bytes()).hexdigest() for name in graphs
-            },
         }
+        for name, graph in graphs.items():
+            read = to_onnx(graph, files[name], metadata={**metadata, "graph": name})
+            tensors = {"inputs": [spec for spec in graph.inputs if spec.name in read], "outputs": graph.outputs}
+            described = {which: [dataclasses.asdict(spec) for spec in specs] for which, specs in tensors.items()}
+            description[name] = {"file": GRAPHS[name], "opset": OPSET, **described}
+        check_graphs(graphs, files)
+        description["sha256"] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files.values()}
         text = json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False)
         (partial / TOKENS).write_text(text + "\n", encoding="utf-8")
     return tuple(folder / name for name in (*(GRAPHS[graph] for graph in graphs), TOKENS))
-
-
-def _graphs(model: TrainedModel) -> dict[str, Graph | Loop]:
-    """The graphs of a model."""
-    if not hasattr(torch.onnx, "ops"):
-        raise ConfigError(f"graphs need torch 2.13 (tested) or near it, and {torch.__version__} is installed")
-    if not isinstance(model.reconstructor, PointingReconstructor):
-        raise ConfigError(f"{model.path} is a {type(model.reconstructor).__name__}: only pointing networks have graphs")
-    return pointing_graphs(model, model.reconstructor)
-
-
-def _tensors(graph: Graph | Loop, inputs: Sequence[str]) -> dict[str, Any]:
-    """Names, types and shapes of a graph's outputs, and of its inputs as far as `inputs` names them."""
-    return {
-        name: [{**dataclasses.asdict(spec), "shape": list(spec.shape)} for spec in specs]
-        for name, specs in (("inputs", [s for s in graph.inputs if s.name in inputs]), ("outputs", graph.outputs))
-    }

@@ -22,11 +22,6 @@ class TensorSpec:
     shape: tuple[int | str, ...]
     """Sizes; a name stands for an axis of any length, the same for all tensors with that name."""
 
-    @property
-    def axes(self) -> dict[int, str]:
-        """Names of the dimensions of any length."""
-        return {i: size for i, size in enumerate(self.shape) if isinstance(size, str)}
-
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Graph:
@@ -36,6 +31,11 @@ class Graph:
     example: tuple[Tensor, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+
+    def run(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Compute the outputs in torch from the inputs among `values`."""
+        computed = self.module(*(values[spec.name] for spec in self.inputs))
+        return dict(zip((spec.name for spec in self.outputs), computed, strict=True))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,43 +51,36 @@ class Loop:
     """Name of the axis of the inputs ``before_NAME``, rows that precede the steps' rows; empty: no such inputs."""
 
     @property
+    def rows(self) -> tuple[TensorSpec, ...]:
+        """The rows of one step."""
+        return tuple(spec for spec in self.step.outputs if spec.name.startswith(ROW))
+
+    @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The step's inputs, with ``last_NAME`` called ``initial_NAME``, and ``limit``, int64 [1]."""
-        renamed = (
-            dataclasses.replace(spec, name=INITIAL + spec.name.removeprefix(LAST))
-            if spec.name.startswith(LAST)
-            else spec
-            for spec in self.step.inputs
-        )
-        rows = [spec for spec in self.step.outputs if spec.name.startswith(ROW) and self.before]
+        step = (TensorSpec(spec.name.replace(LAST, INITIAL, 1), spec.dtype, spec.shape) for spec in self.step.inputs)
         before = (
-            dataclasses.replace(spec, name=spec.name.replace(ROW, BEFORE, 1), shape=(self.before, *spec.shape[1:]))
-            for spec in rows
+            TensorSpec(spec.name.replace(ROW, BEFORE, 1), spec.dtype, (self.before, *spec.shape[1:]))
+            for spec in self.rows
+            if self.before
         )
-        return (*renamed, *before, TensorSpec("limit", "int64", (1,)))
+        return (*step, *before, TensorSpec("limit", "int64", (1,)))
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """``truncated``, bool [1]: whether `limit` ended the loop; and the rows of all steps, [n, ...]."""
-        rows = (
-            TensorSpec(spec.name.removeprefix(ROW), spec.dtype, (self.axis, *spec.shape[1:]))
-            for spec in self.step.outputs
-            if spec.name.startswith(ROW)
-        )
+        rows = (TensorSpec(spec.name.removeprefix(ROW), spec.dtype, (self.axis, *spec.shape[1:])) for spec in self.rows)
         return (TensorSpec("truncated", "bool", (1,)), *rows)
 
     def run(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Compute the graph's outputs in torch."""
-        state = {LAST + name.removeprefix(INITIAL): value for name, value in values.items()}
-        rows: list[dict[str, Tensor]] = []
-        stopped = False
-        while not stopped and len(rows) <= int(values["limit"]):
-            inputs = [state.get(spec.name, values.get(spec.name)) for spec in self.step.inputs]
-            outputs = dict(zip((spec.name for spec in self.step.outputs), self.step.module(*inputs), strict=True))
-            rows.append({name.removeprefix(ROW): value for name, value in outputs.items() if name.startswith(ROW)})
-            state = {name.replace(NEXT, LAST, 1): value for name, value in outputs.items() if name.startswith(NEXT)}
-            stopped = bool(outputs[STOP])
-        joined = {name: torch.cat([row[name] for row in rows])[: len(rows) - 1] for name in rows[0]}
-        if self.before:
-            joined = {name: torch.cat([values[BEFORE + name], column]) for name, column in joined.items()}
-        return {"truncated": torch.tensor([not stopped]), **joined}
+        """Compute the outputs in torch from the inputs among `values`."""
+        state = {**values, **{name.replace(INITIAL, LAST, 1): value for name, value in values.items()}}
+        steps: list[dict[str, Tensor]] = []
+        while not (steps and steps[-1][STOP]) and len(steps) <= int(values["limit"]):
+            steps.append(self.step.run(state))
+            state |= {name.replace(NEXT, LAST, 1): value for name, value in steps[-1].items()}
+        rows = {}
+        for name in (spec.name for spec in self.rows):
+            before = [values[name.replace(ROW, BEFORE, 1)]] if self.before else []
+            rows[name.removeprefix(ROW)] = torch.cat([*before, *(step[name] for step in steps)])[:-1]
+        return {"truncated": ~steps[-1][STOP], **rows}

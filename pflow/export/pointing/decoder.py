@@ -1,4 +1,7 @@
-"""Decoded particles to physical ones. Letters: T decoded, P kept particles, M items, V codes, W width."""
+"""The graphs of one decoder step, and from decoded particles to physical ones: `pflow.model.pointing.generate`, traced.
+
+Letters: T decoded, P kept particles, M items, V codes, W width.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ from torch import Tensor, nn
 
 from pflow.checkpoint.load import TrainedModel
 from pflow.event.jagged import MIN_HIT_FRACTION
-from pflow.export.pointing.encoder import ROWS, SOURCE, UNREFINED, rows_of, tables_of
+from pflow.export.pointing.encoder import EVENT, ROWS, SOURCE, UNREFINED, rows_of, tables_of
+from pflow.model.common.transformer import KeyValue, Past
 from pflow.model.pointing.assignment import PairList
 from pflow.model.pointing.config import PointingDecodingConfig
-from pflow.model.pointing.generate import refine
+from pflow.model.pointing.decoder import Memory
+from pflow.model.pointing.generate import State, refine, step
 from pflow.model.pointing.geometry import EncodedSource
 from pflow.model.pointing.network import DecodedParticles, PointingNetwork
 from pflow.tokens.particles import physical_particles
@@ -22,8 +27,38 @@ PARTICLES = (
     *("score", "class_probability", "pdg_probability"),
 )
 """Outputs that describe the particles."""
-
 LINKS = tuple(f"{part}_link_{name}" for part in ("hit", "track") for name in (part, "particle", "weight"))
+
+
+class DecoderStepGraph(nn.Module):
+    """Compute `outputs` from the arrays of `inputs`, both by position."""
+
+    def __init__(self, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
+        super().__init__()
+        self.network, self.decoding = network, decoding
+        self.layers = range(len(network.decoder.stack.layers))
+        memory, past = (
+            [f"{of}_{part}_{i}" for i in self.layers for part in ("key", "value")] for of in ("memory", "past")
+        )
+        state = (*State._fields, *past)
+        self.inputs = (*EVENT, "pointer_keys", *memory, *(f"last_{name}" for name in state))
+        self.outputs = ("stop", *(f"next_{name}" for name in state), *(f"row_{name}" for name in rows_of(network)))
+
+    def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
+        """Decode."""
+        values = dict(zip(self.inputs, arrays, strict=True))
+        caches = [Past(KeyValue(values[f"last_past_key_{i}"], values[f"last_past_value_{i}"])) for i in self.layers]
+        layers = [KeyValue(values[f"memory_key_{i}"], values[f"memory_value_{i}"]) for i in self.layers]
+        state = State(*(values[f"last_{name}"] for name in State._fields))
+        memory = Memory(layers, values["pointer_keys"].transpose(2, 3))
+        state, row, stop = step(self.network, tables_of(values), state, caches, memory, self.decoding)
+        outputs = {"stop": stop, **{f"next_{name}": value for name, value in state._asdict().items()}}
+        for i, cache in enumerate(caches):
+            outputs |= {f"next_past_key_{i}": cache.known.key, f"next_past_value_{i}": cache.known.value}
+        for name, value in row.items():
+            outputs |= {f"row_{name}": value, f"row_{UNREFINED}{name}": value}
+        outputs["row_embedded"] = row["embedded"] + 0.0  # another output of the same name is not possible
+        return tuple(outputs[name] for name in self.outputs)
 
 
 class RefinementGraph(nn.Module):
@@ -33,10 +68,9 @@ class RefinementGraph(nn.Module):
         super().__init__()
         self.network, self.decoding = network, decoding
         self.vocabulary, self.calibration = model.tokeniser.pdg, model.calibration
-        of_event = ("hit_index", *SOURCE) if network.refiner is not None else ("hit_index",)
-        self.inputs = (*of_event, *rows_of(network))
-        existence = () if network.refiner is None else ("existence",)
-        self.outputs = (*PARTICLES, *existence, *LINKS)
+        refined = network.refiner is not None
+        self.inputs = ("hit_index", *(SOURCE if refined else ()), *rows_of(network))
+        self.outputs = (*PARTICLES, *(("existence",) if refined else ()), *LINKS)
 
     def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
         """Refine."""

@@ -26,57 +26,48 @@ from pflow.tokens.features import FEATURES, kind_and_depth
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import readout_columns
 
-SOURCE = ("states", *(f"token_{name}" for name in Tokens._fields), *(f"item_{name}" for name in Items._fields))
-SOURCE = tuple(name for name in SOURCE if name not in ("token_mask", "token_track", "item_mask"))
+SOURCE = (
+    "states",
+    *(f"token_{name}" for name in Tokens._fields if name not in ("mask", "track")),
+    *(f"item_{name}" for name in Items._fields if name != "mask"),
+)
 """Outputs that the refinement reads: all of the tokens and the items but masks, as there is no padding."""
-
 EVENT = (*SOURCE, "item_hidden")
 """Outputs that all steps read, beside the memory."""
 
 TRACK_FIELDS = ("momentum", "charge", "calo_position", "calo_momentum")
 """Fields of tracks that the network reads in any case; others where a feature needs them."""
 
-
 ROWS = ("embedded", "query", "seed", "log_energy", "direction", "hit_fraction")
 """Columns of a particle that the refinement reads."""
-
+UNREFINED_ROWS = ("is_particle", "pdg", "charge", "pdg_logits", "energy_sigma", "direction_sigma", "by_track")
+"""Columns that the refinement graph also needs if the network has no refinement, with the prefix `UNREFINED`."""
 UNREFINED = "decoded_"
-"""Prefix of the columns that the refinement graph also needs if the network has no refinement."""
-
-UNREFINED_ROWS = tuple(
-    UNREFINED + name
-    for name in ("is_particle", "pdg", "charge", "pdg_logits", "energy_sigma", "direction_sigma", "by_track")
-)
 
 
 def rows_of(network: PointingNetwork) -> tuple[str, ...]:
     """Columns of a decoded particle that the refinement graph reads."""
-    return ROWS if network.refiner is not None else (*ROWS, *UNREFINED_ROWS)
+    return ROWS if network.refiner is not None else (*ROWS, *(UNREFINED + name for name in UNREFINED_ROWS))
 
 
 class EncoderGraph(nn.Module):
-    """Compute `outputs` from the arrays of `inputs`, both by position; changes the network."""
+    """Compute `values` from the arrays of `inputs`, both by position; changes the network."""
 
     def __init__(self, model: TrainedModel, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()
-        config = model.tokeniser.config
-        self.tokeniser = model.tokeniser
-        self.network, self.decoding = network, decoding
-        times = ("time",) if "time" in config.hit_features else ()
+        self.tokeniser, self.network, self.decoding = model.tokeniser, network, decoding
+        names = model.tokeniser.config.track_features
+        times = ("time",) if "time" in model.tokeniser.config.hit_features else ()
         self.hit_fields = ("energy", "position", "subdetector", "layer", *times)
-        names = config.track_features
         self.track_fields = (*TRACK_FIELDS, *(name for name in ("d0", "z0", "omega") if name in names)) if names else ()
         self.inputs = (*(f"hit_{name}" for name in self.hit_fields), *(f"track_{name}" for name in self.track_fields))
-        self.outputs: tuple[str, ...] = ()
         for layer in network.encoder.stack.layers:
             strengths = layer.attention.strength.tolist()
             layer.attention.attend_nearby = functools.partial(attend_by_scan, strengths=strengths)
 
     def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
         """Encode."""
-        values = self.values(dict(zip(self.inputs, arrays, strict=True)))
-        self.outputs = tuple(values)
-        return tuple(values.values())
+        return tuple(self.values(dict(zip(self.inputs, arrays, strict=True))).values())
 
     def values(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs by name."""
@@ -174,8 +165,5 @@ def _batch(features: Mapping[str, Tensor], readout: Mapping[str, Tensor]) -> Bat
         for part, values in features.items()
     }
     columns = {name: values[None] for name, values in readout.items()}
-    masks = {
-        f"{part}mask": torch.ones_like(columns[name], dtype=torch.bool)
-        for part, name in (("", "energy"), ("track_", "track_charge"))
-    }
-    return Batch(**sets, readout=Readout(**columns, **masks))
+    mask, track_mask = (torch.ones_like(columns[name], dtype=torch.bool) for name in ("energy", "track_charge"))
+    return Batch(**sets, readout=Readout(**columns, mask=mask, track_mask=track_mask))

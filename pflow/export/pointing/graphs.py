@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any, cast
 
@@ -15,9 +14,8 @@ from torch import Tensor
 from pflow.checkpoint.format import EXPORT_FORMAT
 from pflow.checkpoint.load import TrainedModel
 from pflow.export.graphs import Graph, Loop, TensorSpec
-from pflow.export.pointing.encoder import EncoderGraph
-from pflow.export.pointing.refinement import RefinementGraph
-from pflow.export.pointing.step import DecoderStepGraph
+from pflow.export.pointing.decoder import PARTICLES, DecoderStepGraph, RefinementGraph
+from pflow.export.pointing.encoder import ROWS, UNREFINED, EncoderGraph, rows_of
 from pflow.model.pointing import PointingReconstructor
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.physics.pdg import CLASSES
@@ -25,26 +23,26 @@ from pflow.tokens.features import FEATURES
 
 EXAMPLE_HITS, EXAMPLE_TRACKS, EXAMPLE_STEPS = 24, 3, 4  # none is 1: tracing takes sizes of 1 as constants
 
-AXES: dict[str, tuple[str | None, ...]] = {
-    "hit_index": ("used_hits",),
-    "states": ("tokens",),
-    "memory_key": (None, None, "tokens"),
-    "memory_value": (None, None, "tokens"),
-    "pointer_keys": (None, None, "tokens"),
-    "item_direction": (None, None, "items"),
-    "past_key": (None, None, "past"),
-    "past_value": (None, None, "past"),
-    "next_past_key": (None, None, "past_and_this"),
-    "next_past_value": (None, None, "past_and_this"),
-    "limit": (),
-    "unassigned": ("items",),
-    "assigned_energy": ("tokens",),
-    "hit_fraction": ("decoded", "items"),
-    "row_hit_fraction": (None, "items"),
-    "before_hit_fraction": ("started", "items"),
-}
-"""Names of the axes of any length, where the name of a tensor does not tell."""
-
+AXES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+    ("hit_index", ("used_hits",)),
+    ("hit_link_.*", ("hit_links",)),
+    ("track_link_.*", ("track_links",)),
+    ("hit_fraction", ("decoded", "items")),
+    (f"{'|'.join(ROWS)}|{UNREFINED}.*", ("decoded",)),
+    ("row_hit_fraction", (None, "items")),
+    ("before_hit_fraction", ("started", "items")),
+    ("before_.*", ("started",)),
+    ("hit_.*", ("hits",)),
+    ("track_.*", ("tracks",)),
+    ("item_direction", (None, None, "items")),
+    ("item_.*|.*_unassigned", ("items",)),
+    ("states|token_.*|.*_assigned_energy", ("tokens",)),
+    ("pointer_keys|memory_.*", (None, None, "tokens")),
+    ("next_past_.*", (None, None, "past_and_this")),
+    (".*_past_.*", (None, None, "past")),
+    (f"existence|{'|'.join(PARTICLES)}", ("particles",)),
+)
+"""Patterns of the names of tensors, and names of their axes of any length; the first that fits counts."""
 
 HOW_TO = (
     "One event a run; no axis counts events. Names are of 'inputs' and 'outputs' of the graphs. 'values' is a map from "
@@ -71,9 +69,13 @@ HOW_TO = (
 
 def constants(model: TrainedModel, encoder: Graph | Loop) -> dict[str, str]:
     """Constants that a host needs beside the graphs."""
-    tokeniser = model.tokeniser
-    detector = tokeniser.detector
+    detector, config = model.tokeniser.detector, model.tokeniser.config
     sides = 0 if detector.truth_tracks is None else detector.truth_tracks.sides or 0
+    # Numbers must be known that cells and momenta are made of, and that features read.
+    known = {"hit_energy", "hit_position", "hit_subdetector", "track_momentum", "track_charge"}
+    for part in ("hits", "tracks"):
+        fields = [FEATURES[part][name].field.split(".") for name in config.features(part)]
+        known |= {f"{part.removesuffix('s')}_{field}" for _, field, *_ in fields}
     return {
         "format": str(EXPORT_FORMAT),
         "architecture": "pointing",
@@ -81,22 +83,12 @@ def constants(model: TrainedModel, encoder: Graph | Loop) -> dict[str, str]:
         "b_field": repr(detector.b_field),
         "calorimeter_face": f"{detector.ecal_inner_radius!r} {detector.ecal_inner_z!r} {sides}",
         "subdetectors": ",".join(calorimeter.name for calorimeter in detector.calorimeters),
-        "energy_above": repr(tokeniser.config.hit_energy_min),
-        "tracks": str(int(bool(tokeniser.config.track_features))),
-        "known": ",".join(_known(model, [spec.name for spec in encoder.inputs])),
+        "energy_above": repr(config.hit_energy_min),
+        "tracks": str(int(bool(config.track_features))),
+        "known": ",".join(spec.name for spec in encoder.inputs if spec.name in known),
         "classes": ",".join(CLASSES),
-        "pdg": ",".join(map(str, tokeniser.pdg.codes)),
+        "pdg": ",".join(map(str, model.tokeniser.pdg.codes)),
     }
-
-
-def _known(model: TrainedModel, inputs: Sequence[str]) -> list[str]:
-    """The inputs whose numbers must be known: what cells and momenta are made of, and what features read."""
-    config = model.tokeniser.config
-    needed = {"hit_energy", "hit_position", "hit_subdetector", "track_momentum", "track_charge"}
-    for part in ("hits", "tracks"):
-        fields = [FEATURES[part][name].field.split(".") for name in config.features(part)]
-        needed |= {f"{part.removesuffix('s')}_{field}" for _, field, *_ in fields}
-    return [name for name in inputs if name in needed]
 
 
 @torch.no_grad()
@@ -113,56 +105,33 @@ def pointing_graphs(model: TrainedModel, reconstructor: PointingReconstructor) -
     source = _example_source(model, encoder)
     first = encoder.values(source)
     values = first | {name.replace("initial_", "last_"): value for name, value in first.items()}
-    rows: dict[str, list[Tensor]] = {}
+    steps: list[dict[str, Tensor]] = []
     for _ in range(EXAMPLE_STEPS):
-        outputs = dict(zip(step.outputs, step(*(values[name] for name in step.inputs)), strict=True))
-        values |= {name.replace("next_", "last_"): value for name, value in outputs.items()}
-        for name, value in outputs.items():
-            if name.startswith("row_"):
-                rows.setdefault(name[4:], []).append(value)
-    before = {name: [value] for name, value in first.items() if name.startswith("before_")}
-    decoded = {name: torch.cat([*before.get(f"before_{name}", ()), *parts]) for name, parts in rows.items()}
-    inputs = {name: (first | decoded)[name] for name in refinement.inputs}
+        steps.append(dict(zip(step.outputs, step(*(values[name] for name in step.inputs)), strict=True)))
+        values |= {name.replace("next_", "last_"): value for name, value in steps[-1].items()}
+    started = "started" if network.decoder.embed_track is not None else ""
+    for name in rows_of(network):
+        before = [first[f"before_{name}"]] if started else []
+        values[name] = torch.cat([*before, *(outputs[f"row_{name}"] for outputs in steps)])
+    inputs = {name: values[name] for name in refinement.inputs}
     final = dict(zip(refinement.outputs, refinement(*inputs.values()), strict=True))
-    one_step = _graph(step, {name: values[name] for name in step.inputs}, outputs, {})
     return {
-        "encoder": _graph(encoder, source, first, dict.fromkeys(encoder.inputs) | dict.fromkeys(before, "started")),
-        "decoder": Loop(one_step, "decoded", "started" if before else ""),
-        "refinement": _graph(
-            refinement, inputs, final, dict.fromkeys(decoded, "decoded") | dict.fromkeys(final, "particles")
-        ),
+        "encoder": _graph(encoder, source, first),
+        "decoder": Loop(_graph(step, {name: values[name] for name in step.inputs}, steps[-1]), "decoded", started),
+        "refinement": _graph(refinement, inputs, final),
     }
 
 
-def _graph(
-    module: Any, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], first_axes: Mapping[str, str | None]
-) -> Graph:
+def _graph(module: Any, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Graph:
     def described(tensors: Mapping[str, Tensor]) -> tuple[TensorSpec, ...]:
-        return tuple(
-            TensorSpec(
-                name,
-                str(tensor.dtype).removeprefix("torch."),
-                tuple(label or size for label, size in zip_longest(_axes(name, first_axes), tensor.shape)),
-            )
-            for name, tensor in tensors.items()
-        )
+        specs = []
+        for name, tensor in tensors.items():
+            axes = next((axes for pattern, axes in AXES if re.fullmatch(pattern, name)), ())
+            shape = tuple(axis or size for axis, size in zip_longest(axes, tensor.shape))
+            specs.append(TensorSpec(name, str(tensor.dtype).removeprefix("torch."), shape))
+        return tuple(specs)
 
     return Graph(module=module, example=tuple(inputs.values()), inputs=described(inputs), outputs=described(outputs))
-
-
-def _axes(name: str, first_axes: Mapping[str, str | None]) -> Sequence[str | None]:
-    part = name.partition("_")[0]
-    name = re.sub(r"_\d+$", "", name)  # of a layer
-    name = name if name in AXES else name.removeprefix(f"{part}_" if part in ("initial", "last", "next") else "")
-    if "_link_" in name:
-        return (f"{part}_links",)
-    if name in AXES:
-        return AXES[name]
-    if first_axes.get(name):
-        return (first_axes[name],)
-    if part in ("token", "item") or name in first_axes:
-        return (f"{part}s",)
-    return ()
 
 
 def _example_source(model: TrainedModel, encoder: EncoderGraph) -> dict[str, Tensor]:
@@ -186,8 +155,8 @@ def _example_source(model: TrainedModel, encoder: EncoderGraph) -> dict[str, Ten
         "track_charge": torch.tensor([1.0, -1.0, 1.0]),
         "track_calo_position": p * (detector.ecal_inner_radius / p[:, :1]),
         "track_calo_momentum": p.roll(1, dims=0),  # other numbers: tensors that are the same become one input
-        **{
-            f"track_{name}": torch.full((EXAMPLE_TRACKS,), math.exp(-i)) for i, name in enumerate(("d0", "z0", "omega"))
-        },
+        "track_d0": torch.full((EXAMPLE_TRACKS,), 1.0),
+        "track_z0": torch.full((EXAMPLE_TRACKS,), 0.5),
+        "track_omega": torch.full((EXAMPLE_TRACKS,), 0.1),
     }
     return {name: fields[name].contiguous() for name in encoder.inputs}
