@@ -18,11 +18,11 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     aten = torch.ops.aten
     return {
         aten.hypot.default: _hypot,
-        aten.cos.default: _cos,
+        aten.cos.default: lambda x: op.Sin(op.Add(x, _constant(math.pi / 2, x))),
         aten.atan2.default: _atan2,
         aten.asinh.default: _asinh,
         aten.gelu.default: _gelu,
-        aten.log10.default: _log10,
+        aten.log10.default: lambda x: op.Div(op.Log(x), _constant(math.log(10.0), x)),
         aten.pow.Tensor_Scalar: _pow,
         aten.clamp.default: _clamp,
         aten.clamp.Tensor: _clamp,
@@ -36,7 +36,7 @@ def _constant(value: float, like: Any) -> Any:
 
 
 def _scalar_tensor(value: Any, dtype: int = ir.DataType.FLOAT, **_: Any) -> Any:
-    """Numbers in their own precision: torch's exporter rounds all to single precision, here and in `_log10`."""
+    """Numbers in their own precision: torch's exporter rounds all to single precision, here and of logarithms."""
     if isinstance(value, ir.Value):
         return op.Cast(value, to=dtype)
     return op.Constant(value=ir.tensor(np.array(value, dtype=ir.DataType(dtype).numpy())))
@@ -44,10 +44,6 @@ def _scalar_tensor(value: Any, dtype: int = ir.DataType.FLOAT, **_: Any) -> Any:
 
 def _hypot(x: Any, y: Any) -> Any:
     return op.Sqrt(op.Add(op.Mul(x, x), op.Mul(y, y)))
-
-
-def _cos(x: Any) -> Any:
-    return op.Sin(op.Add(x, _constant(math.pi / 2, x)))
 
 
 def _atan2(y: Any, x: Any) -> Any:
@@ -75,10 +71,6 @@ def _asinh(x: Any) -> Any:
     size = op.Abs(x)
     log = op.Log(op.Add(size, op.Sqrt(op.Add(op.Mul(size, size), _constant(1.0, x)))))
     return op.Mul(op.Sign(x), log)
-
-
-def _log10(x: Any) -> Any:
-    return op.Div(op.Log(x), _constant(math.log(10.0), x))
 
 
 def _gelu(x: Any, approximate: str = "none") -> Any:

@@ -18,6 +18,7 @@ from pflow.physics import geometry
 from pflow.physics.arrays import Floats
 from pflow.physics.detector import KINDS, REGIONS
 
+HIT_KINDS = ("CalorimeterHit", "SimCalorimeterHit")
 CELL = np.dtype([("event", np.int64), ("id", np.uint64)])
 
 KIND_NAMES = (
@@ -109,7 +110,7 @@ def collect(file: PodioFile, stop: int) -> Sources:
     counted = ("MCParticle", "ReconstructedParticle", "TrackerHit")
     counts = {info.name: count_objects(file, info, stop) for info in usable if info.kind in counted}
     pairs = {name: link_pairs(file, name, stop) for name in of("Link")}
-    samples = [_read_sample(file, info, stop) for info in usable if info.kind.endswith("CalorimeterHit")]
+    samples = [_read_sample(file, info, stop) for info in usable if info.kind in HIT_KINDS]
     groups = _groups(samples, _partners(pairs, samples), left_out)
     digitised = [sample.name for group in groups for sample in group.of(simulated=False)]
     hit_links = _choose_links(pairs, digitised, of("MCParticle"))
@@ -181,14 +182,12 @@ def _partners(pairs: Pairs, samples: Sequence[HitSample]) -> dict[str, str]:
     """For each collection of hits, digitised or simulated, the one of the other kind with the most links to it."""
     simulated = {sample.name: sample.simulated for sample in samples}
     counts: Counter[tuple[str, str]] = Counter()
-    for (start, end), number in ((ends, number) for of_link in pairs.values() for ends, number in of_link.items()):
-        if start in simulated and end in simulated and simulated[start] != simulated[end]:
-            counts[start, end] += number
-            counts[end, start] += number
-    partners: dict[str, str] = {}
-    for (name, partner), _ in counts.most_common():
-        partners.setdefault(name, partner)
-    return partners
+    for of_link in pairs.values():
+        for (start, end), number in of_link.items():
+            if {simulated.get(start), simulated.get(end)} == {True, False}:
+                counts[start, end] += number
+                counts[end, start] += number
+    return {name: partner for (name, partner), _ in reversed(counts.most_common())}  # the last one stays
 
 
 def _choose_links(pairs: Pairs, sources: Iterable[str], targets: Iterable[str]) -> tuple[str, ...]:
