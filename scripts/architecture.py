@@ -11,14 +11,22 @@ from html import unescape
 from pathlib import Path
 
 FILE = Path(__file__).resolve().parent.parent / "notebooks" / "images" / "architecture.svg"
-COLOURS = {"data": "#ffffff", "linear": "#dbe9f6", "attention": "#fde3c8", "norm": "#f6f2b8", "head": "#d9efd6"}
-HEADS = ("charge", "|PDG|", "kind", "log E, θ, φ")
+HEADS = {-150: "charge", -50: "|PDG|", 50: "kind", 150: "log E, θ, φ"}
+"""Heads by their places beside the middle of the decoder."""
+COLOURS = {
+    **dict.fromkeys(("embedder", "feed-forward", "linear map to 1/n", "concatenate"), "#dbe9f6"),
+    **dict.fromkeys(
+        ("self-attention", "masked self-attention", "attention to memory", "layer of version 1"), "#fde3c8"
+    ),
+    **dict.fromkeys(HEADS.values(), "#d9efd6"),
+    "add, norm": "#f6f2b8",
+}
 STYLE = "font: 13px sans-serif; text-anchor: middle; dominant-baseline: central"
 
 
-def box(x: float, y: float, text: str, kind: str, width: float = 170) -> str:
+def box(x: float, y: float, text: str, width: float = 170) -> str:
     """A box of one line around the point x, y."""
-    frame = f'<rect x="{x - width / 2}" y="{y - 13}" width="{width}" height="26" rx="5" fill="{COLOURS[kind]}"/>'
+    frame = f'<rect x="{x - width / 2}" y="{y - 13}" width="{width}" height="26" rx="5" fill="{COLOURS[text]}"/>'
     return f'{frame}<text x="{x}" y="{y}">{text}</text>'
 
 
@@ -34,9 +42,9 @@ def line(*points: float) -> str:
     return f'<polyline points="{",".join(map(str, points))}" marker-end="url(#tip)"/>'
 
 
-def column(x: float, bottom: float, *parts: tuple[str, str]) -> list[str]:
+def column(x: float, bottom: float, *parts: str) -> list[str]:
     """Boxes from the bottom upwards, 44 apart, with arrows between them."""
-    drawn = [box(x, bottom - 44 * i, text, kind) for i, (text, kind) in enumerate(parts)]
+    drawn = [box(x, bottom - 44 * i, text) for i, text in enumerate(parts)]
     return drawn + [line(x, bottom - 44 * i - 13, x, bottom - 44 * i - 29) for i in range(len(parts) - 1)]
 
 
@@ -54,64 +62,47 @@ def layer(x: float, low: float, high: float, text: str, width: float = 226) -> s
 def drawing() -> str:
     """The figure as SVG."""
     hits, particles, version_2 = 130, 425, 790
-    norm = ("add, norm", "norm")
+    norm = "add, norm"
+    decoder = ("embedder", "masked self-attention", norm, "attention to memory", norm, "feed-forward", norm)
     parts = [
         label(hits, 585, "hits: log E, x, y, z, marks"),
         line(hits, 573, hits, 557),
-        *column(
-            hits, 544, ("embedder", "linear"), ("self-attention", "attention"), norm, ("feed-forward", "linear"), norm
-        ),
+        *column(hits, 544, "embedder", "self-attention", norm, "feed-forward", norm),
         layer(hits, 522, 350, "N encoder layers"),
         *(residual(hits, y, y - 66) for y in (522, 434)),
         label(particles, 585, "&lt;bos&gt;, particles: charge, |PDG|, log E, n, marks"),
         line(particles, 573, particles, 557),
-        *column(
-            particles,
-            544,
-            ("embedder", "linear"),
-            ("masked self-attention", "attention"),
-            norm,
-            ("attention to memory", "attention"),
-            norm,
-            ("feed-forward", "linear"),
-            norm,
-        ),
+        *column(particles, 544, *decoder),
         layer(particles, 522, 262, "N decoder layers (version 1)"),
         *(residual(particles, y, y - 66) for y in (522, 434, 346)),
         line(hits, 355, hits, 320, 270, 320, 270, 412, particles - 87, 412),
         label(198, 308, "memory"),
-        *(box(particles + dx, 190, text, "head", 92) for dx, text in zip((-150, -50, 50, 150), HEADS, strict=True)),
-        *(
-            line(particles, 267, particles, 225, particles + dx, 225, particles + dx, 204)
-            for dx in (-150, -50, 50, 150)
-        ),
+        *(box(particles + dx, 190, text, 92) for dx, text in HEADS.items()),
+        *(line(particles, 267, particles, 225, particles + dx, 225, particles + dx, 204) for dx in HEADS),
         label(particles, 160, "next particle, or the end: by charge (flags) or by kind"),
         label(version_2, 585, "particles, embedded n times as wide as the memory"),
     ]
     for x in (version_2 - 95, version_2 + 95):
         parts += [
             line(version_2, 573, version_2, 564, x, 564, x, 557),
-            *column(x, 544, ("linear map to 1/n", "linear"), ("layer of version 1", "attention")),
+            *column(x, 544, "linear map to 1/n", "layer of version 1"),
             line(x, 487, x, 474, version_2, 474, version_2, 461),
         ]
     parts += [
-        *column(version_2, 448, ("concatenate", "linear"), norm, ("feed-forward", "linear"), norm),
+        *column(version_2, 448, "concatenate", norm, "feed-forward", norm),
         line(version_2, 564, version_2 - 193, 564, version_2 - 193, 404, version_2 - 87, 404),
         residual(version_2, 382, 316),
         layer(version_2, 570, 294, "N decoder layers (version 2: multi-projection), here with n = 2", 400),
     ]
-    lines_first = sorted(parts, key=lambda part: "<text" in part)
+    body = "\n".join(sorted(parts, key=lambda part: "<text" in part))  # lines first
     tip = '<marker id="tip" markerWidth="7" markerHeight="7" refX="6" refY="3.5" orient="auto">'
-    colours = "text { stroke: none; fill: #111 }"
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 140 1000 460" style="{STYLE}">',
-            f'<style>{colours}</style><defs>{tip}<path d="M0,0 L7,3.5 L0,7 z"/></marker></defs>',
-            '<rect y="140" width="1000" height="460" fill="#fff"/><g stroke="#333" fill="none">',
-            *lines_first,
-            "</g></svg>\n",
-        ]
-    )
+    return f"""\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 140 1000 460" style="{STYLE}">
+<style>text {{ stroke: none; fill: #111 }}</style><defs>{tip}<path d="M0,0 L7,3.5 L0,7 z"/></marker></defs>
+<rect y="140" width="1000" height="460" fill="#fff"/><g stroke="#333" fill="none">
+{body}
+</g></svg>
+"""
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from benchmarks.timing import make_batches, peak_mb, timed
@@ -32,13 +31,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     print(torch.cuda.get_device_name(args.device) if args.device.startswith("cuda") else args.device)
-    rows = [row for n in args.events for row in measure(args, n)]
-    for row in rows:
-        print(", ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{value}" for key, value in row.items()))
+    for n_events in args.events:
+        for what, numbers in measure(args, n_events).items():
+            print(f"{what}, {n_events} events:", ", ".join(f"{key} {value:.4g}" for key, value in numbers.items()))
 
 
-def measure(args: argparse.Namespace, n_events: int) -> list[dict[str, Any]]:
-    """A row for decoding and for a step of each training."""
+def measure(args: argparse.Namespace, n_events: int) -> dict[str, dict[str, float]]:
+    """Numbers of decoding and of a step of each training."""
     model = load_model(args.checkpoint)
     (batch,) = make_batches(model, read_events(args.file, entry_stop=n_events), n_events, truth=True)
     batch = batch.to(args.device)
@@ -52,12 +51,11 @@ def measure(args: argparse.Namespace, n_events: int) -> list[dict[str, Any]]:
         reconstructor.zero_grad()
         reconstructor.train().training_step(batch).losses["total"].backward()
 
-    rows = [{"what": "decoding and refinement", **cost(decode, args), "events": len(batch)}]
-    rows.append({"what": "step of the refinement", **cost(train, args), **precision(reconstructor, batch)})
+    numbers = {"decoding and refinement": cost(decode, args)}
+    numbers["step of the refinement"] = cost(train, args) | precision(reconstructor, batch)
     reconstructor.network.refiner = None
     reconstructor.own_particles = False
-    rows.append({"what": "step of the first stage", **cost(train, args), **precision(reconstructor, batch)})
-    return rows
+    return numbers | {"step of the first stage": cost(train, args) | precision(reconstructor, batch)}
 
 
 def cost(work: Callable[[], None], args: argparse.Namespace) -> dict[str, float]:
@@ -88,17 +86,12 @@ def cost(work: Callable[[], None], args: argparse.Namespace) -> dict[str, float]
 def precision(reconstructor: Any, batch: Batch) -> dict[str, float]:
     """Total loss in single precision and in bfloat16, and the cosine between the gradients."""
     reconstructor.eval()  # without random choices
-    loss, gradient = _loss(reconstructor, batch, rounds=False)
-    loss_bf16, gradient_bf16 = _loss(reconstructor, batch, rounds=True)
-    cosine = cosine_similarity(gradient, gradient_bf16, dim=0).item()
-    return {"loss": loss, "bfloat16": loss_bf16, "cosine": cosine}
-
-
-def _loss(reconstructor: Any, batch: Batch, *, rounds: bool) -> tuple[float, Tensor]:
-    """Total loss, and all gradients in one row."""
-    reconstructor.zero_grad()
-    with torch.autocast(batch.hits.mask.device.type, dtype=torch.bfloat16, enabled=rounds):
-        total = reconstructor.training_step(batch).losses["total"]
-    total.backward()
-    gradients = [p.grad.flatten() for p in reconstructor.parameters() if p.grad is not None]
-    return total.item(), torch.cat(gradients)
+    losses, gradients = [], []
+    for rounds in (False, True):
+        reconstructor.zero_grad()
+        with torch.autocast(batch.hits.mask.device.type, dtype=torch.bfloat16, enabled=rounds):
+            losses.append(reconstructor.training_step(batch).losses["total"])
+        losses[-1].backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in reconstructor.parameters() if p.grad is not None]))
+    cosine = cosine_similarity(*gradients, dim=0).item()
+    return {"loss": losses[0].item(), "bfloat16": losses[1].item(), "cosine": cosine}

@@ -12,7 +12,8 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO
+
+from benchmarks.timing import add_common_options
 
 TASKS = ("batches", "alone", "steps")
 
@@ -61,10 +62,8 @@ for line in sys.stdin:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="events with truth")
     parser.add_argument("--other", type=Path, required=True, help="folder of the older checkout")
-    parser.add_argument("--checkpoint", default="ild-g4-general", help="of a refinement (default: %(default)s)")
+    add_common_options(parser, events=64, runs=5, model="ild-g4-general")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, help="default: all")
-    parser.add_argument("--events", type=int, default=64, help="default: %(default)s")
-    parser.add_argument("--runs", type=int, default=5, help="pairs of each task (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -93,31 +92,15 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _start(folder: Path, args: argparse.Namespace) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-c",
-        WORKER,
-        args.checkpoint,
-        str(args.file.resolve()),
-        f"{args.events}",
-    ]
+    words = [args.checkpoint, str(args.file.resolve()), str(args.events)]
     environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
-    pipe = subprocess.PIPE
+    command, pipe = [sys.executable, "-W", "ignore", "-c", WORKER, *words], subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=folder)
-    print(_pipe(process.stdout).readline().strip())
+    print(process.stdout.readline().strip())
     return process
 
 
 def _ask(process: subprocess.Popen[str], task: str) -> float:
     """CPU time of a task, s."""
-    stdin = _pipe(process.stdin)
-    stdin.write(f"{task}\n")
-    stdin.flush()
-    return float(_pipe(process.stdout).readline())
-
-
-def _pipe(pipe: IO[str] | None) -> IO[str]:
-    assert pipe is not None
-    return pipe
+    print(task, file=process.stdin, flush=True)
+    return float(process.stdout.readline())

@@ -1,7 +1,8 @@
-"""Shared by the benchmarks: clocks, memory, batches, and large events."""
+"""Shared by the benchmarks: options, clocks, memory and batches."""
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +13,16 @@ import numpy as np
 from pflow.checkpoint.load import TrainedModel
 from pflow.data.batch import Batch
 from pflow.data.collate import Padder
-from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.overlay import overlay
 
 Result = TypeVar("Result")
+
+
+def add_common_options(parser: argparse.ArgumentParser, *, events: int, runs: int = 3, model: str = "general") -> None:
+    """Declare the options that all benchmarks have, with a benchmark's own defaults."""
+    parser.add_argument("--checkpoint", default=model, help="default: %(default)s")
+    parser.add_argument("--events", type=int, default=events, help="first events of a file (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=runs, help="repeats; the fastest counts (default: %(default)s)")
 
 
 def timed(runs: int, work: Callable[[], Result]) -> tuple[Result, float, float]:
@@ -30,12 +36,6 @@ def timed(runs: int, work: Callable[[], Result]) -> tuple[Result, float, float]:
     return result, cpu, wall
 
 
-def cpu_ms(runs: int, work: Callable[[], object]) -> float:
-    """Shortest CPU time of several runs, after one that is not timed; ms."""
-    work()
-    return timed(runs, work)[1]
-
-
 def peak_mb() -> float:
     """Most memory that this process has used, MB."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -47,9 +47,3 @@ def make_batches(model: TrainedModel, events: Events, batch_size: int, *, truth:
     tokens = model.tokeniser.encode(events, truth=truth)
     order, padder = np.argsort(-tokens.n_source, kind="stable"), Padder([tokens])
     return [padder.batch(order[start : start + batch_size]) for start in range(0, len(tokens), batch_size)]
-
-
-def joined(events: Events, n_hits: int) -> Events:
-    """One event of at least `n_hits` hits, of no more events than it needs."""
-    enough = int(np.searchsorted(np.cumsum(jagged.count(events.hits)), 1.1 * n_hits)) + 1  # some lie in the same cells
-    return overlay(events[:enough], [range(min(enough, len(events)))])

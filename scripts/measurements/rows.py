@@ -48,10 +48,12 @@ class Row:
             return f"{self.value:.4g}"
         return number_text(Number(self.value, self.low, self.high))
 
-    def beside(self, value: float) -> str:
-        """The reference or the oracle, to as many digits as the value."""
-        digits = len(self.text.split()[0].partition(".")[2])
-        return "-" if math.isnan(value) else f"{value:.{max(digits, 1)}f}"
+    @property
+    def others(self) -> tuple[str, str]:
+        """The reference and the oracle, to as many digits as the value."""
+        digits = max(len(self.text.split()[0].partition(".")[2]), 1)
+        reference, oracle = ("-" if math.isnan(x) else f"{x:.{digits}f}" for x in (self.reference, self.oracle))
+        return reference, oracle
 
 
 def read_rows(path: Path = CSV) -> list[Row]:

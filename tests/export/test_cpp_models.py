@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from benchmarks.cpp import compile_library, compile_program, missing_for_cpp, run_program, write_events
-from benchmarks.engines import compare, particles_of
-from benchmarks.timing import joined
+from benchmarks.latency import compare, particles_of
 from pflow.checkpoint.load import load_model
 from pflow.event.events import concatenate
+from pflow.event.overlay import overlay
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 
@@ -94,7 +94,8 @@ def test_too_many_hits_are_an_error(program, exported_general, tmp_path):
 
 @pytest.mark.slow
 def test_an_event_of_20_000_hits(data_dir, program, exported_general, tmp_path):
-    events = joined(read_events(data_dir / "g4" / "zqq_test.root", entry_stop=20), 20_000)
+    events = overlay(read_events(data_dir / "g4" / "zqq_test.root", entry_stop=9), [range(9)])
+    assert ak.num(events.hits)[0] > 20_000
     text = write_events(events, tmp_path / "events.txt")
     _, event, last = run_program(program, exported_general, text, max_hits=100_000)
     energy = np.array([particle["energy"] for particle in event["particles"]])
