@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from pflow.event.events import Events
 from pflow.io.atomic import replacing
 from pflow.io.open import iterate_events
 from pflow.metrics.oracle import KINDS, ShowerCalibration, measure_showers, tracks_of_particles
-from pflow.metrics.stats import Floats, Ints
+from pflow.metrics.stats import Floats
 from pflow.physics.detector import Detector, load_detector
 
 HEADER = "# Calibration of showers for the oracle. Written by scripts/results.py.\n"
@@ -30,64 +31,39 @@ RIDGE = 1e-3
 calorimeters with next to no energy."""
 
 
-def add_showers(fit: ShowerCalibrationFit, events: Events) -> None:
-    """Add to a fit the showers that the oracle measures by hits: particles without a track."""
-    assert events.truth is not None
-    showers = measure_showers(events)
-    showers = showers[~np.isin(showers.particle, tracks_of_particles(events)[1])]
-    fit.update(
-        kind=showers.kind,
-        energy=showers.energy,
-        abs_cos_theta=showers.abs_cos_theta,
-        true_energy=jagged.flat(events.truth["energy"])[showers.particle],
-    )
-
-
-class ShowerCalibrationFit:
-    """Fits a `ShowerCalibration` to showers in one pass and constant memory.
+def fit(detector: Detector, showers: Sequence[Floats], *, origin: str) -> ShowerCalibration:
+    """The calibration, to four digits; kinds without showers have factors 1.
 
     The factors minimise the sum over showers of (sum_c f_c E_c - E_true)^2 / E_true, the weights of a resolution that
     goes as sqrt(E). The angular correction then sets the summed energy of each bin to the true one, which also removes
-    the bias of least squares where the spread is large.
+    the bias of least squares where the spread is large. `showers` are of `showers_without_track`.
     """
+    kind, energy, abs_cos_theta, true_energy = showers
+    names, n_bins = [calorimeter.name for calorimeter in detector.calorimeters], len(COS_EDGES) - 1
+    bins = np.clip(np.searchsorted(COS_EDGES, abs_cos_theta, side="right") - 1, 0, n_bins - 1)
+    factors, angular = {}, {}
+    for k, name in enumerate(KINDS):
+        used = (kind == k) & (true_energy > MIN_ENERGY)
+        e, t, b = energy[used], true_energy[used], bins[used]
+        matrix = (e / t[:, None]).T @ e
+        pull = RIDGE * max(float(np.trace(matrix)), 1e-12)
+        solved = np.linalg.solve(matrix + pull * np.eye(len(names)), e.sum(axis=0) + pull)
+        measured, true = (np.bincount(b, weights=sums, minlength=n_bins) for sums in (e @ solved, t))
+        total = true.sum() / measured.sum() if measured.sum() > 0 else 1.0
+        enough = (np.bincount(b, minlength=n_bins) >= MIN_SHOWERS) & (measured > 0)
+        corrections = np.where(enough, true / np.where(enough, measured, 1.0), total)
+        factors[name] = dict(zip(names, solved.round(4).tolist(), strict=True))
+        angular[name] = tuple(corrections.round(4).tolist())
+    edges = tuple(COS_EDGES.round(4).tolist())
+    return ShowerCalibration(origin=origin, factors=factors, cos_edges=edges, angular=angular)
 
-    def __init__(self, detector: Detector) -> None:
-        self._names = [calorimeter.name for calorimeter in detector.calorimeters]
-        n = len(self._names)
-        n_bins = len(COS_EDGES) - 1
-        self._matrix = np.zeros((len(KINDS), n, n))
-        self._vector = np.zeros((len(KINDS), n))
-        self._measured = np.zeros((len(KINDS), n_bins, n))
-        self._true = np.zeros((len(KINDS), n_bins))
-        self._count = np.zeros((len(KINDS), n_bins), dtype=np.int64)
 
-    def update(self, *, kind: Ints, energy: Floats, abs_cos_theta: Floats, true_energy: Floats) -> None:
-        """Add showers: energies float64 [N, calorimeters] and true energies float64 [N], GeV."""
-        bins = np.clip(np.searchsorted(COS_EDGES, abs_cos_theta, side="right") - 1, 0, len(COS_EDGES) - 2)
-        for k in range(len(KINDS)):
-            used = (kind == k) & (true_energy > MIN_ENERGY)
-            e, t, b = energy[used], true_energy[used], bins[used]
-            self._matrix[k] += (e / t[:, None]).T @ e
-            self._vector[k] += e.sum(axis=0)
-            np.add.at(self._measured[k], b, e)
-            np.add.at(self._true[k], b, t)
-            np.add.at(self._count[k], b, 1)
-
-    def result(self, *, origin: str) -> ShowerCalibration:
-        """The calibration so far, to four digits; kinds without showers have factors 1."""
-        factors, angular = {}, {}
-        for k, kind in enumerate(KINDS):
-            n = len(self._vector[k])
-            pull = RIDGE * max(float(np.trace(self._matrix[k])), 1e-12)
-            solved = np.linalg.solve(self._matrix[k] + pull * np.eye(n), self._vector[k] + pull)
-            measured = self._measured[k] @ solved
-            total = self._true[k].sum() / measured.sum() if measured.sum() > 0 else 1.0
-            enough = (self._count[k] >= MIN_SHOWERS) & (measured > 0)
-            corrections = np.where(enough, self._true[k] / np.where(enough, measured, 1.0), total)
-            factors[kind] = dict(zip(self._names, solved.round(4).tolist(), strict=True))
-            angular[kind] = tuple(corrections.round(4).tolist())
-        edges = tuple(COS_EDGES.round(4).tolist())
-        return ShowerCalibration(origin=origin, factors=factors, cos_edges=edges, angular=angular)
+def showers_without_track(events: Events) -> tuple[Floats, ...]:
+    """Kind, energies [shower, calorimeter], |cos theta| and true energy of what the oracle measures by hits; GeV."""
+    showers = measure_showers(events)
+    showers = showers[~np.isin(showers.particle, tracks_of_particles(events)[1])]
+    true_energy = jagged.flat(events.truth["energy"])[showers.particle]
+    return showers.kind, showers.energy, showers.abs_cos_theta, true_energy
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -98,12 +74,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     detector = load_detector(args.detector)
-    fitted = ShowerCalibrationFit(detector)
+    parts = []
     for path in args.files:
-        for events in iterate_events(path, detector=detector, chunk_size=200):
-            add_showers(fitted, events)
+        parts += map(showers_without_track, iterate_events(path, detector=detector, chunk_size=200))
         print(f"read {path.name}", flush=True)
-    calibration = fitted.result(origin=f"showers without a track in {', '.join(path.name for path in args.files)}")
+    origin = f"showers without a track in {', '.join(path.name for path in args.files)}"
+    calibration = fit(detector, [np.concatenate(columns) for columns in zip(*parts, strict=True)], origin=origin)
     content = yaml.safe_dump(to_plain(calibration), sort_keys=False, default_flow_style=None, width=110)
     with replacing(args.output) as partial:
         partial.write_text(HEADER + content, "utf-8")
