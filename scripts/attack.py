@@ -84,15 +84,16 @@ def attack(originals: Path, args: argparse.Namespace) -> dict[str, list[Outcome]
 
 
 def _report(outcomes: dict[str, list[Outcome]]) -> int:
-    header = ("kind", "cases", "accepted", "refused", "failed", "worst [s]", "worst [MB]")
-    print(("{:<26}" + "{:>11}" * 6).format(*header))
+    header = ("cases", "accepted", "refused", "failed", "worst [s]", "worst [MB]")
+    print(f"{'kind':<26}", *(f"{name:>10}" for name in header))
+    failed = 0
     for kind, of_kind in outcomes.items():
-        counts = Counter(outcome.what for outcome in of_kind)
-        failed = {what: n for what, n in sorted(counts.items()) if what not in ("accepted", "refused")}
-        worst = {name: max(getattr(outcome, name) for outcome in of_kind) for name in ("seconds", "megabytes")}
-        row = (kind, len(of_kind), counts["accepted"], counts["refused"], sum(failed.values()))
-        print(("{:<26}" + "{:>11}" * 4 + "{:>11.1f}{:>11.0f}").format(*row, worst["seconds"], worst["megabytes"]))
-    return 1 if any(outcome.failed for of_kind in outcomes.values() for outcome in of_kind) else 0
+        counts = Counter("failed" if outcome.failed else outcome.what for outcome in of_kind)
+        numbers = [len(of_kind), *(counts[what] for what in ("accepted", "refused", "failed"))]
+        worst = max(outcome.seconds for outcome in of_kind), max(outcome.megabytes for outcome in of_kind)
+        print(f"{kind:<26}", *(f"{n:>10}" for n in numbers), f"{worst[0]:>10.1f} {worst[1]:>10.0f}")
+        failed += counts["failed"]
+    return int(failed > 0)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ SIGNALS = {
 }
 """Signals, and the exit codes of a process that they end."""
 
+COLUMNS = ("times", "in time", "nothing", "partial", "whole", "failed")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -48,9 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         inputs = Path(scratch) / "inputs"
         inputs.mkdir()
         make_inputs(inputs, log=Path(scratch) / "log")
-        print(f"{'job':<14}{'times':>8}{'in time':>9}{'nothing':>9}{'partial':>9}{'whole':>8}{'failed':>8}")
+        print(f"{'job':<14}", *(f"{name:>8}" for name in COLUMNS))
         for name in args.only:
-            trial = Trial(JOBS[name], inputs, Path(scratch) / name.replace(" ", "_"))
+            trial = Trial(JOBS[name], inputs, Path(scratch) / name)
             generator = np.random.default_rng([args.seed, list(JOBS).index(name)])
             counts: Counter[str] = Counter()
             end = time.monotonic() + 60 * args.minutes
@@ -64,9 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 except AssertionError as error:
                     counts["failed"] += 1
                     print(f"{name}, number {number}, {sent.name}: {error}", flush=True)
-            columns = ("times", "in time", "nothing", "partial", "whole", "failed")
-            row = "".join(f"{counts[key]:>{width}}" for key, width in zip(columns, (8, 9, 9, 9, 8, 8), strict=True))
-            print(f"{name:<14}{row}", flush=True)
+            print(f"{name:<14}", *(f"{counts[key]:>8}" for key in COLUMNS), flush=True)
             failures += counts["failed"]
     return 1 if failures else 0
 
@@ -91,22 +91,13 @@ class Trial:
 
     def run(self, place: Path, sent: signal.Signals = signal.SIGKILL, after: float = LONGEST) -> Ended:
         """Run the job in a folder; a signal is sent if it takes longer than so many seconds."""
-        words = self.job.command(self.inputs, place)
-        return run_signalled(words, log=self.folder / "log", sent=sent, after=after)
+        return run_signalled(self.job.command(self.inputs, place), log=self.folder / "log", sent=sent, after=after)
 
     def interrupt(self, number: int, sent: signal.Signals, after: float) -> list[str]:
         """Interrupt a run, check the files that it leaves, run it again, and check the outputs.
 
-        Returns
-        -------
-        list of str
-            ``in time`` if the signal came before the end; and ``nothing``, ``partial`` or ``whole``: how many of the
-            final files existed.
-
-        Raises
-        ------
-        AssertionError
-            What does not hold.
+        Returns ``in time`` if the signal came before the end, and ``nothing``, ``partial`` or ``whole``: how many of
+        the final files existed. AssertionError: what does not hold.
         """
         place = self.place(str(number))
         ended = self.run(place, sent, after)

@@ -14,7 +14,6 @@ Each verb has options: `python scripts/results.py VERB --help`. `scripts/bench.p
 from __future__ import annotations
 
 import argparse
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,15 +21,15 @@ from measurements import oracle_calibration, paper, physics_reference, shipped, 
 from measurements.tables import write_tables
 
 
-def measure(args: argparse.Namespace, *, verb: str) -> None:
+def measure(args: argparse.Namespace) -> None:
     """Measure; tables are written for the results of the repository."""
-    if shipped.run(args, verb):
+    if shipped.run(args):
         write_tables()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
 
     def add(name: str, text: str | None, run: Callable[[argparse.Namespace], Any]) -> argparse.ArgumentParser:
         verb = verbs.add_parser(name, help=(text or "").partition("\n")[0], description=text)
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     add("tables", write_tables.__doc__, lambda _: write_tables())
     for name in shipped.SAMPLES:
-        shipped.add_options(add(name, shipped.__doc__, functools.partial(measure, verb=name)))
+        shipped.add_options(add(name, shipped.__doc__, measure))
     for module in (paper, variations, oracle_calibration, physics_reference):
         name = module.__name__.rpartition(".")[2].replace("_", "-")
         module.add_options(add(name, module.__doc__, module.run))

@@ -22,23 +22,17 @@ MEMORY = ("MemoryError", "Unable to allocate", "not enough memory", "out of memo
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Outcome of a case.
-
-    Parameters
-    ----------
-    what
-        ``accepted``, ``refused``, or a failure: ``escaped TYPE`` (an exception that is not pflow's), ``wrong`` (a check
-        of the case failed), ``crashed SIGNAL``, ``time`` or ``memory``.
-    text
-        The error's message.
-    seconds, megabytes
-        CPU time, which does not depend on what else the machine does, and memory in use at most, with the parent's.
-    """
+    """Outcome of a case."""
 
     what: str
+    """``accepted``, ``refused``, or a failure: ``escaped TYPE`` (an exception that is not pflow's), ``wrong`` (a check
+    of the case failed), ``crashed SIGNAL``, ``time`` or ``memory``."""
     text: str
+    """The error's message."""
     seconds: float
+    """CPU time, which does not depend on what else the machine does."""
     megabytes: float
+    """Memory in use at most, with the parent's."""
 
     @property
     def failed(self) -> bool:

@@ -6,6 +6,7 @@ import dataclasses
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from pflow.io.particles_root import read_provenance
 
 DATA = Path(__file__).resolve().parent.parent.parent / "tests" / "data"
 SAMPLE, OLD = DATA / "gamma1_val_small.root", DATA / "gamma1_small.h5"
-N_EVENTS = 16
 
 TINY = (
     "--model.reconstructor=pflow.model.translation.TranslationReconstructor",
@@ -42,41 +42,25 @@ Content = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A command that writes to a folder.
-
-    Parameters
-    ----------
-    command
-        The command line, from the folder of the inputs and the job's folder; it resumes an unfinished earlier run.
-    content
-        What the finished files hold; raises if a file is incomplete.
-    final
-        Whether a file has its last content as soon as it is there.
-    replaces
-        Whether it replaces an earlier output of its own.
-    """
+    """A command that writes to a folder."""
 
     command: Callable[[Path, Path], list[str]]
+    """The command line, from the folder of the inputs and the job's folder; it resumes an unfinished earlier run."""
     content: Callable[[Path], Content]
+    """What the finished files hold; raises if a file is incomplete."""
     final: bool = True
+    """Whether a file has its last content as soon as it is there."""
     replaces: bool = True
+    """Whether it replaces an earlier output of its own."""
 
 
 def make_inputs(folder: Path, *, log: Path) -> None:
     """Write some events, a model and a reconstruction, with pflow itself."""
-    events, model = folder / "events.root", folder / "run" / "best.ckpt"
-    run_limited(lambda: write_few(events), log=log, seconds=600, megabytes=8192)
-    for words in (
-        _fit(folder, folder / "run"),
-        ["reconstruct", str(events), "--checkpoint", str(model), "-o", str(folder / "reco.root"), "-q", "--device=cpu"],
-    ):
+    events = folder / "events.root"
+    run_limited(lambda: write_events(events, read_events(SAMPLE, entry_stop=16)), log=log, seconds=600, megabytes=8192)
+    for words in (_fit(folder, folder / "run"), _command(f"{RECONSTRUCT} -o {{inputs}}/reco.root", folder, folder)):
         if run_signalled(words, log=log, sent=signal.SIGKILL, after=600).code:
             sys.exit(f"the inputs cannot be made: {log.read_text()}")
-
-
-def write_few(path: Path) -> None:
-    """Write the first events of the sample."""
-    write_events(path, read_events(SAMPLE, entry_stop=N_EVENTS))
 
 
 def _fit(inputs: Path, folder: Path) -> list[str]:
@@ -95,15 +79,10 @@ def _trained(folder: Path) -> Content:
         assert path.read_text("utf-8").rstrip().endswith("null") or path.stat().st_size > 1000, "half a configuration"
         found[path.name] = None
     for path in sorted(folder.glob("training.*")):
-        _check_end(path)
+        end = {".png": b"IEND\xaeB`\x82", ".pdf": b"%%EOF"}[path.suffix]
+        assert path.read_bytes().rstrip(b"\n").endswith(end), f"half a picture: {path.name}"
         found[path.name] = None
     return found
-
-
-def _check_end(path: Path) -> None:
-    """Raise an AssertionError if a picture is incomplete."""
-    ends = {".png": b"IEND\xaeB`\x82", ".pdf": b"%%EOF"}
-    assert path.read_bytes().rstrip(b"\n").endswith(ends[path.suffix]), f"half a picture: {path.name}"
 
 
 def _root(folder: Path) -> Content:
@@ -118,37 +97,26 @@ def _root(folder: Path) -> Content:
     return found
 
 
-def _bytes(name: str) -> Callable[[Path], Content]:
+def _bytes(name: str, folder: Path) -> Content:
     """Bytes of the files in a folder of the job's own."""
-
-    def content(folder: Path) -> Content:
-        return {path.name: path.read_bytes() for path in sorted((folder / name).glob("*")) if ".tmp-" not in path.name}
-
-    return content
+    return {path.name: path.read_bytes() for path in sorted((folder / name).glob("*")) if ".tmp-" not in path.name}
 
 
-def _words(line: str) -> Callable[[Path, Path], list[str]]:
+def _command(line: str, inputs: Path, folder: Path) -> list[str]:
     """The words of a command, in which {inputs} and {folder} stand for the two folders."""
-
-    def words(inputs: Path, folder: Path) -> list[str]:
-        return [word.format(inputs=inputs, folder=folder, old=OLD) for word in line.split()]
-
-    return words
+    return [word.format(inputs=inputs, folder=folder, old=OLD) for word in line.split()]
 
 
 RECONSTRUCT = "reconstruct {inputs}/events.root --checkpoint {inputs}/run/best.ckpt -q --device=cpu --chunk-size=4"
-EVALUATE = "evaluate {inputs}/reco.root --truth {inputs}/events.root -q -o {folder}/evaluation"
-EXPORT = "export --checkpoint {inputs}/run/best.ckpt"
+EVALUATE = "evaluate {inputs}/reco.root --truth {inputs}/events.root -q --no-plots -o {folder}/evaluation"
+CONVERT = "convert {old} {folder}/events.root --chunk-size=4"
+EXPORT = "export --checkpoint {inputs}/run/best.ckpt --format weights -o {folder}/weights"
 
 JOBS: dict[str, Job] = {
     "fit": Job(command=_fit, content=_trained, final=False, replaces=False),
-    "reconstruct": Job(command=_words(RECONSTRUCT + " -o {folder}/reco.root"), content=_root),
-    "evaluate": Job(command=_words(EVALUATE + " --no-plots"), content=_bytes("evaluation")),
-    "convert": Job(command=_words("convert {old} {folder}/events.root --chunk-size=4"), content=_root),
-    "export": Job(
-        command=_words(EXPORT + " --format weights -o {folder}/weights"),
-        content=_bytes("weights"),
-        replaces=False,
-    ),
+    "reconstruct": Job(command=partial(_command, f"{RECONSTRUCT} -o {{folder}}/reco.root"), content=_root),
+    "evaluate": Job(command=partial(_command, EVALUATE), content=partial(_bytes, "evaluation")),
+    "convert": Job(command=partial(_command, CONVERT), content=_root),
+    "export": Job(command=partial(_command, EXPORT), content=partial(_bytes, "weights"), replaces=False),
 }
 """Jobs by their names in the report."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import io
 import json
@@ -20,7 +21,7 @@ import torch
 import yaml
 
 import pflow
-from attacks.mutate import Generator, altered, damaged
+from attacks.mutate import Generator, altered, damaged, picked
 from pflow.checkpoint.format import HEADER_FILE, KEY, WEIGHTS_FILE, Header
 from pflow.checkpoint.load import PREFIX, load_model
 from pflow.cli.main import EXIT_CODES, main
@@ -79,46 +80,44 @@ SAMPLES = {
 """Small samples, and their names among the originals."""
 
 
-def _events_of(name: str) -> Case:
-    def case(originals: Path, folder: Path, generator: Generator) -> None:
-        path = folder / name
-        path.write_bytes(damaged((originals / name).read_bytes(), generator))
-        inspect = generator.random() < 0.2
-        if inspect:
-            inspect_file(path)
-            return
-        on_error = "skip" if generator.random() < 0.5 else "raise"
-        with open_events(path) as file:
-            events = file.read(0, 3, on_error=on_error)
-        assert not events.violations(), "events with violations were returned"
-
-    return case
+def _damaged(name: str, originals: Path, folder: Path, generator: Generator) -> Path:
+    """A damaged copy of an original."""
+    (folder / name).write_bytes(damaged((originals / name).read_bytes(), generator))
+    return folder / name
 
 
-def _reconstruction_of(name: str) -> Case:
-    def case(originals: Path, folder: Path, generator: Generator) -> None:
-        path = folder / name
-        path.write_bytes(damaged((originals / name).read_bytes(), generator))
-        if generator.random() < 0.2:
-            read_provenance(path)
-            return
-        assert read_reco(path).finite().all(), "particles with numbers that are not finite were returned"
+def _events(name: str, originals: Path, folder: Path, generator: Generator) -> None:
+    path = _damaged(name, originals, folder, generator)
+    if generator.random() < 0.2:
+        inspect_file(path)
+        return
+    on_error = "skip" if generator.random() < 0.5 else "raise"
+    with open_events(path) as file:
+        events = file.read(0, 3, on_error=on_error)
+    assert not events.violations(), "events with violations were returned"
 
-    return case
+
+def _reconstruction(name: str, originals: Path, folder: Path, generator: Generator) -> None:
+    path = _damaged(name, originals, folder, generator)
+    if generator.random() < 0.2:
+        read_provenance(path)
+        return
+    assert read_reco(path).finite().all(), "particles with numbers that are not finite were returned"
+
+
+CHECKPOINTS = ("pointing.ckpt", "translation.ckpt")
 
 
 def _checkpoint(originals: Path, folder: Path, generator: Generator) -> None:
-    name = ("pointing.ckpt", "translation.ckpt")[int(generator.integers(2))]
-    path = folder / name
-    path.write_bytes(damaged((originals / name).read_bytes(), generator))
+    path = _damaged(picked(CHECKPOINTS, generator), originals, folder, generator)
     weights = load_model(path).reconstructor.state_dict()
-    expected = load_model(originals / name).reconstructor.state_dict()
+    expected = load_model(originals / path.name).reconstructor.state_dict()
     assert all(torch.equal(weights[key], value) for key, value in expected.items()), "a damaged file gave other weights"
 
 
 def _checkpoint_header(originals: Path, folder: Path, generator: Generator) -> None:
     """A whole checkpoint that says something else."""
-    name = ("pointing.ckpt", "translation.ckpt")[int(generator.integers(2))]
+    name = picked(CHECKPOINTS, generator)
     content = torch.load(originals / name, weights_only=True)
     content[KEY] = json.dumps(altered(json.loads(content[KEY]), generator))
     torch.save(content, folder / name)
@@ -149,35 +148,34 @@ def _weights_header(originals: Path, folder: Path, generator: Generator) -> None
 def _use(source: Path) -> None:
     """Load a model, and reconstruct one event with it if that is of its detector."""
     model = load_model(source)
-    events = _one_event()
-    _check(pflow.reconstruct(events, model, device="cpu", max_particles=20), events)
-
-
-def _one_event() -> Events:
     events = pflow.read_events(DATA / "multi_test_small.root", entry_stop=1)
-    return dataclasses.replace(events.without_truth(), hits=events.hits[:, :200])
+    events = dataclasses.replace(events.without_truth(), hits=events.hits[:, :200])
+    _check(pflow.reconstruct(events, model, device="cpu", max_particles=20), events)
 
 
 def _check(reconstruction: Reconstruction, events: Events) -> None:
     assert len(reconstruction) == len(events), "entries are missing"
     assert reconstruction.finite().all(), "particles with numbers that are not finite"
-    given_up = (reconstruction.flags & np.uint32(Flag.BAD_INPUT | Flag.NOT_FINITE)) > 0
-    assert not ak.to_numpy(ak.num(reconstruction.particles))[given_up].any(), "particles of an event that was given up"
+    n_particles = ak.to_numpy(ak.num(reconstruction.particles))
+    assert not n_particles[_given_up(reconstruction)].any(), "particles of an event that was given up"
+
+
+def _given_up(reconstruction: Reconstruction) -> np.ndarray:
+    return (reconstruction.flags & np.uint32(Flag.BAD_INPUT | Flag.NOT_FINITE)) > 0
 
 
 def _configuration(originals: Path, folder: Path, generator: Generator) -> None:
-    kind = ("detector", "layout")[int(generator.integers(2))]
-    files = sorted((config_dir() / kind).glob("*.yaml"))
-    original = files[int(generator.integers(len(files)))].read_bytes()
+    kind = picked(("detector", "layout"), generator)
+    original = picked(sorted((config_dir() / kind).glob("*.yaml")), generator).read_bytes()
     path = folder / "configuration.yaml"
     if generator.random() < 0.3:
         path.write_bytes(damaged(original, generator))
     else:
         path.write_text(yaml.safe_dump(altered(yaml.safe_load(original), generator), allow_unicode=True), "utf-8")
-    option = {kind: load_detector(path) if kind == "detector" else load_layout(path)}
     if kind == "detector":
-        pflow.read_events(originals / "flat.root", detector=option[kind], entry_stop=1)
+        pflow.read_events(originals / "flat.root", detector=load_detector(path), entry_stop=1)
     else:
+        load_layout(path)
         pflow.read_events(originals / "flat.root", layout=path, detector="ild_g4", entry_stop=1)
 
 
@@ -190,7 +188,7 @@ def _strange_event(originals: Path, folder: Path, generator: Generator) -> None:
     events = pflow.read_events(originals / "flat.root")
     spoilt = int(generator.integers(len(events)))
     for _ in range(int(generator.integers(1, 4))):
-        part = ("hits", "tracks")[int(generator.integers(2))]
+        part = picked(("hits", "tracks"), generator)
         records = getattr(events, part)
         fields = [field for field in records.fields if not records[field].fields]
         fields += [f"{outer}.{inner}" for outer in records.fields for inner in records[outer].fields]
@@ -200,19 +198,16 @@ def _strange_event(originals: Path, folder: Path, generator: Generator) -> None:
     reconstruction = pflow.reconstruct(events, model, device="cpu", on_error=on_error, max_particles=30)
     _check(reconstruction, events)
     others = np.arange(len(events)) != spoilt
-    assert not (reconstruction.flags[others] & np.uint32(Flag.BAD_INPUT | Flag.NOT_FINITE)).any(), (
-        "a good event was given up"
-    )
+    assert not _given_up(reconstruction)[others].any(), "a good event was given up"
 
 
 def _spoilt(records: ak.Array, fields: list[str], entry: int, generator: Generator) -> ak.Array:
-    outer, _, inner = fields[int(generator.integers(len(fields)))].partition(".")
+    outer, _, inner = picked(fields, generator).partition(".")
     holder, name = (records[outer], inner) if inner else (records, outer)
     counts = ak.to_numpy(ak.num(records))
     values = ak.to_numpy(ak.flatten(holder[name])).copy()
     begin, end = int(counts[:entry].sum()), int(counts[: entry + 1].sum())
-    choices = INTEGERS if values.dtype.kind in "iu" else NUMBERS
-    value = choices[int(generator.integers(len(choices)))]
+    value = picked(INTEGERS if values.dtype.kind in "iu" else NUMBERS, generator)
     if generator.random() < 0.5 and end > begin:
         end = begin + 1
     with np.errstate(over="ignore"):
@@ -240,17 +235,10 @@ def digests(folder: Path) -> dict[str, str]:
 
 def _command(originals: Path, folder: Path, generator: Generator) -> None:
     """A wrong use of the command line, which must not change the originals."""
-    names = {
-        "{flat}": originals / "flat.root",
-        "{reco}": originals / "reco_ttree.root",
-        "{model}": originals,
-        "{h5}": originals / "legacy.h5",
-        "{folder}": folder,
-    }
-    words = [WORDS[int(generator.integers(10))]]
-    words += [WORDS[int(generator.integers(len(WORDS)))] for _ in range(int(generator.integers(0, 9)))]
-    for mark, path in names.items():
-        words = [word.replace(mark, str(path)) for word in words]
+    names = {"flat": originals / "flat.root", "reco": originals / "reco_ttree.root", "h5": originals / "legacy.h5"}
+    names |= {"model": originals, "folder": folder}
+    words = [picked(WORDS[:10], generator), *(picked(WORDS, generator) for _ in range(int(generator.integers(0, 9))))]
+    words = [word.format(**names) for word in words]
     os.chdir(folder)
     before = digests(originals)
     print(shlex.join(words), flush=True)
@@ -269,12 +257,12 @@ def _command(originals: Path, folder: Path, generator: Generator) -> None:
 
 
 KINDS: dict[str, Case] = {
-    "flat ntuple (TTree)": _events_of("flat.root"),
-    "EDM4hep (TTree)": _events_of("edm4hep_ttree.root"),
-    "EDM4hep (RNTuple)": _events_of("edm4hep_rntuple.root"),
-    "HDF5": _events_of("legacy.h5"),
-    "reconstruction (TTree)": _reconstruction_of("reco_ttree.root"),
-    "reconstruction (RNTuple)": _reconstruction_of("reco_rntuple.root"),
+    "flat ntuple (TTree)": functools.partial(_events, "flat.root"),
+    "EDM4hep (TTree)": functools.partial(_events, "edm4hep_ttree.root"),
+    "EDM4hep (RNTuple)": functools.partial(_events, "edm4hep_rntuple.root"),
+    "HDF5": functools.partial(_events, "legacy.h5"),
+    "reconstruction (TTree)": functools.partial(_reconstruction, "reco_ttree.root"),
+    "reconstruction (RNTuple)": functools.partial(_reconstruction, "reco_rntuple.root"),
     "checkpoint, bytes": _checkpoint,
     "checkpoint, header": _checkpoint_header,
     "weights, bytes": _weights,

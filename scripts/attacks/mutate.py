@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import functools
+import operator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,12 +21,17 @@ VALUES = (
 """Replacements of a value."""
 
 
+def picked(choices: Any, generator: Generator) -> Any:
+    """One of some choices."""
+    return choices[int(generator.integers(len(choices)))]
+
+
 def damaged(content: bytes, generator: Generator) -> bytes:
     """Bytes with some of them flipped, zeroed, moved, repeated, inserted or cut off."""
-    changes: tuple[Callable[[bytearray, Generator], None], ...] = (_flip, _flip, _random, _zero, _cut, _insert, _copy)
     changed = bytearray(content)
     for _ in range(int(generator.integers(1, 4))):
-        changes[int(generator.integers(len(changes)))](changed, generator)
+        if changed:
+            picked((_flip, _flip, _random, _zero, _cut, _insert, _copy), generator)(changed, generator)
     return bytes(changed)
 
 
@@ -31,12 +39,20 @@ def altered(content: Any, generator: Generator) -> Any:
     """Plain data with one value, anywhere inside, replaced or left out."""
     paths = list(_paths(content))
     if not paths:
-        return _value(generator)
-    path = paths[int(generator.integers(len(paths)))]
-    return _changed(content, path, generator)
+        return picked(VALUES, generator)
+    *parents, key = picked(paths, generator)
+    changed = copy.deepcopy(content)
+    inner = functools.reduce(operator.getitem, parents, changed)
+    if generator.random() < 0.15:
+        del inner[key]
+    elif isinstance(inner, dict) and generator.random() < 0.1:
+        inner[f"{key}x"] = inner.pop(key)
+    else:
+        inner[key] = picked(VALUES, generator)
+    return changed
 
 
-def _paths(content: Any, path: tuple[Any, ...] = ()) -> Any:
+def _paths(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if path:
         yield path
     if isinstance(content, dict | list):
@@ -44,43 +60,20 @@ def _paths(content: Any, path: tuple[Any, ...] = ()) -> Any:
             yield from _paths(value, (*path, key))
 
 
-def _changed(content: Any, path: tuple[Any, ...], generator: Generator) -> Any:
-    copy = dict(content) if isinstance(content, dict) else list(content)
-    key = path[0]
-    if len(path) > 1:
-        copy[key] = _changed(copy[key], path[1:], generator)
-    elif generator.random() < 0.15:
-        del copy[key]
-    elif isinstance(copy, dict) and generator.random() < 0.1:
-        copy[f"{key}x"] = copy.pop(key)
-    else:
-        copy[key] = _value(generator)
-    return copy
-
-
-def _value(generator: Generator) -> Any:
-    return VALUES[int(generator.integers(len(VALUES)))]
-
-
 def _place(content: bytearray, generator: Generator) -> int:
     """Anywhere, but most often near an end, where headers and directories are."""
-    if not content:
-        return 0
-    near = min(len(content), 600)
-    kind = generator.random()
+    near, kind = min(len(content), 600), generator.random()
     if kind < 0.3:
         return int(generator.integers(near))
     return len(content) - 1 - int(generator.integers(near)) if kind < 0.6 else int(generator.integers(len(content)))
 
 
 def _flip(content: bytearray, generator: Generator) -> None:
-    if content:
-        content[_place(content, generator)] ^= 1 << int(generator.integers(8))
+    content[_place(content, generator)] ^= 1 << int(generator.integers(8))
 
 
 def _random(content: bytearray, generator: Generator) -> None:
-    if content:
-        content[_place(content, generator)] = int(generator.integers(256))
+    content[_place(content, generator)] = int(generator.integers(256))
 
 
 def _zero(content: bytearray, generator: Generator) -> None:

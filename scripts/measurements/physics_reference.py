@@ -21,7 +21,7 @@ from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 from pflow.metrics.evaluate import evaluate
 from pflow.metrics.evaluation import EvaluationSettings
-from pflow.metrics.stats import Number
+from pflow.metrics.stats import leaves
 
 PHOTONS = ("gamma1_test_small.root", "gammasep_test_small.root")
 SAMPLES = {
@@ -60,17 +60,10 @@ def measure(model: TrainedModel, path: Path, change: Callable[[Events], Events] 
     events = read_events(path)
     answer = reconstruct(events if change is None else change(events), model, device="cpu")
     settings = EvaluationSettings(use_tracks=bool(model.tokeniser.config.track_features))
-    tree = evaluate(answer, events, settings=settings, oracle=False).algorithms["PFlow"]
-    figures = {}
-    for key in FIGURES:
-        number: Any = tree
-        for step in key.split("."):
-            number = number[step]
-        assert isinstance(number, Number)
-        figures[key] = [number.value, number.low, number.high]
+    numbers = dict(leaves(evaluate(answer, events, settings=settings, oracle=False).algorithms["PFlow"]))
     return {
         "n_events": len(events),
         "n_particles": int(ak.sum(ak.num(answer.particles))),
         "energy_sum": float(ak.sum(answer.particles.energy)),
-        "figures": figures,
+        "figures": {key: [numbers[key].value, numbers[key].low, numbers[key].high] for key in FIGURES},
     }

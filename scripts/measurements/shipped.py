@@ -37,12 +37,7 @@ class Sample:
     truth_tracks: bool = False
 
     def path(self, data: Path, split: str) -> Path:
-        return data / (f"{self.name}.edm4hep.root" if self.is_full else f"{self.name}_{split}.root")
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it is one of full simulation."""
-        return self.name.startswith("edm4hep/")
+        return data / f"{self.name}{'.edm4hep' if self.name.startswith('edm4hep/') else f'_{split}'}.root"
 
 
 SAMPLES = {
@@ -127,11 +122,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto")
 
 
-def run(args: argparse.Namespace, verb: str) -> bool:
+def run(args: argparse.Namespace) -> bool:
     """Evaluate; returns whether the results went into the repository's results.csv."""
     final = args.split == "test" and (args.save_as is not None if args.checkpoint else not args.samples)
     target = CSV if final else args.output / args.split / CSV.name
-    for sample in SAMPLES[verb]:
+    for sample in SAMPLES[args.verb]:
         path = sample.path(args.data_dir, args.split)
         if (args.samples and sample.name not in args.samples) or not path.is_file():
             print(f"{sample.name}: left out{'' if path.is_file() else f', there is no file {path}'}", flush=True)
@@ -165,14 +160,14 @@ def measure(
         for name, reco in recos.items():
             reconstruct_files([path], checkpoint=loaded[name], output=reco, device=device, **options)
 
-        def evaluated(name: str) -> EvaluationResult:
+        results = {}
+        for name, reco in recos.items():
             # Without tracks the oracle of the calorimeter alone is the limit.
             uses_tracks = bool(loaded[name].tokeniser.config.track_features)
-            settings = EvaluationSettings(rule=sample.rule, use_tracks=uses_tracks)
-            others = {other: reco for other, reco in recos.items() if other != name}
-            return evaluate(recos[name], path, name=name, compare=others, settings=settings, oracle=oracle, **options)
-
-        return {name: evaluated(name) for name in models}
+            options["settings"] = EvaluationSettings(rule=sample.rule, use_tracks=uses_tracks)
+            others = {other: path for other, path in recos.items() if other != name}
+            results[name] = evaluate(reco, path, name=name, compare=others, oracle=oracle, **options)
+        return results
 
 
 def rows(result: EvaluationResult, sample: str, model: str) -> Iterator[Row]:
