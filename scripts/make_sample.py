@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,8 @@ import uproot
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.jagged import Links
-from pflow.io.edm4hep.data_model import (
-    EDM4HEP_VERSION,
-    SCHEMA_VERSION,
-    CollectionInfo,
-    DataModel,
-    collection_id,
-)
-from pflow.io.edm4hep.frames import Filled, FrameWriter, Parameters
+from pflow.io.edm4hep.data_model import EDM4HEP_VERSION, SCHEMA_VERSION, CollectionInfo, DataModel, collection_id
+from pflow.io.edm4hep.frames import Filled, FrameWriter
 from pflow.io.edm4hep.podio import bit_field, open_podio
 from pflow.io.edm4hep.reco import NO_OBJECT, ranges, references, track_frames
 from pflow.io.flat import write_events
@@ -63,7 +57,6 @@ TRACKER_LAYERS = (range(6), range(20, 32), range(6, 9), range(32, 46), range(9, 
 """Layers in the flat file of barrel and discs of the vertex detector, the inner and the outer tracker."""
 
 Ints = npt.NDArray[np.integer[Any]]
-Mask = npt.NDArray[np.bool_]
 
 
 def main() -> None:
@@ -90,17 +83,17 @@ class Content:
     """Collections of an EDM4hep file: their types, what their fields hold, and encodings of their cell ids."""
 
     def __init__(self, events: Events) -> None:
-        self.events = events
+        self.n_events = n = len(events)
         self.collections: list[CollectionInfo] = []
         self.frames: dict[str, Filled] = {}
         self.encodings: dict[str, str] = {}
-        header = {"eventNumber": events.event, "weight": np.ones(len(events))}
-        self.add("EventHeader", "EventHeader", np.ones(len(events), np.int64), header)
+        header = {"eventNumber": events.event, "weight": np.ones(n)}
+        self.add("EventHeader", "EventHeader", np.ones(n, np.int64), header)
         truth, counts = jagged.columns(events.truth), jagged.count(events.truth)
         child = np.flatnonzero(truth["parent"] >= 0)
         parent = truth["parent"][child] + jagged.offsets(counts)[jagged.event_index(counts)[child]]
         order = np.argsort(parent, kind="stable")  # daughters by parent
-        event, n = jagged.event_index(counts), len(events)
+        event = jagged.event_index(counts)
         columns = {
             "PDG": truth["pdg"],
             "generatorStatus": truth["status"],
@@ -139,55 +132,39 @@ class Content:
         self.frames[f"_{name}_from"] = references(ids, source, links.counts)
         self.refer(f"_{name}_to", "MCParticles", links.particle, links.counts)
 
-    def metadata(self) -> dict[str, list[Parameters]]:
-        """Parameters of the file."""
-        return {"metadata": [{"String": {f"{name}__CellIDEncoding": [code] for name, code in self.encodings.items()}}]}
-
-    def calorimeters(self) -> Iterator[tuple[str, Calorimeter, Mask, dict[str, Any]]]:
-        """Name of each collection of calorimeter hits, which hits it has, bool [hit], and their columns."""
-        hits = jagged.columns(self.events.hits)
-        for number, calorimeter in enumerate(self.events.detector.calorimeters):
-            chosen = hits["subdetector"] == number
-            names = calorimeter.collections
-            beyond = np.abs(hits["position.z"]) > BARREL_Z[calorimeter.kind]
-            masks = (chosen,) if len(names) == 1 else (chosen & ~beyond, chosen & beyond)
-            for name, mask in zip(names, masks, strict=True):
-                columns = {key: values[mask] for key, values in hits.items()}
-                yield name, calorimeter, mask, columns | {"cellID": _cells(number, calorimeter, columns)}
-
-    def trackers(self, names: Sequence[str]) -> Iterator[tuple[str, Mask, dict[str, Any]]]:
-        """The same for tracker hits, `names` of the collections in the order of `TRACKER_LAYERS`."""
-        hits = jagged.columns(self.events.tracker_hits)
-        for number, (name, layers) in enumerate(zip(names, TRACKER_LAYERS, strict=True)):
-            mask = np.isin(hits["layer"], layers)
-            columns = {key: values[mask] for key, values in hits.items()}
-            layer, disc = columns["layer"] - layers.start, number % 2
-            side = np.sign(columns["position.z"]).astype(np.int64) * disc
-            cells = _encoded(TRACKER_ENCODING, system=number + 1, side=side, layer=layer // (1 + disc))
-            yield name, mask, {"cellID": cells, "eDep": columns["energy"], "time": columns["time"]} | _vector(columns)
-
 
 def reconstructed(events: Events) -> Content:
     """Digitised hits, tracks, links and Pandora's particles."""
     content, detector = Content(events), events.detector
-    event, n = jagged.event_index(jagged.count(events.hits)), len(events)
+    hits, event, n = jagged.columns(events.hits), jagged.event_index(jagged.count(events.hits)), len(events)
     ids, place = np.zeros((2, len(event)), np.int64)  # of the collection of each hit; index in it
-    for name, calorimeter, mask, columns in content.calorimeters():
-        counts = np.bincount(event[mask], minlength=n)
-        ids[mask], place[mask] = collection_id(name), jagged.local_index(counts)
-        region = np.where(np.abs(columns["position.z"]) < BARREL_Z[calorimeter.kind], 1, 2)
-        region = 4 if calorimeter.name == "hcal_other" else region  # the ring
-        columns["type"] = TYPES[calorimeter.kind] + 1000 * region + 10000 * columns["layer"]
-        columns = {key: columns[key] for key in ("cellID", "energy", "time", "type")} | _vector(columns)
-        content.add(name, "CalorimeterHit", counts, columns, CALORIMETER_ENCODING)
+    for number, calorimeter in enumerate(detector.calorimeters):
+        chosen, names = hits["subdetector"] == number, calorimeter.collections
+        in_endcap = np.abs(hits["position.z"]) > BARREL_Z[calorimeter.kind]
+        masks = (chosen,) if len(names) == 1 else (chosen & ~in_endcap, chosen & in_endcap)
+        for name, mask in zip(names, masks, strict=True):
+            counts = np.bincount(event[mask], minlength=n)
+            columns = {key: values[mask] for key, values in hits.items()}
+            ids[mask], place[mask] = collection_id(name), jagged.local_index(counts)
+            region = np.where(np.abs(columns["position.z"]) < BARREL_Z[calorimeter.kind], 1, 2)
+            region = 4 if calorimeter.name == "hcal_other" else region  # the ring
+            columns["type"] = TYPES[calorimeter.kind] + 1000 * region + 10000 * columns["layer"]
+            columns["cellID"] = _cells(number, calorimeter, columns)
+            columns = {key: columns[key] for key in ("cellID", "energy", "time", "type")} | _vector(columns)
+            content.add(name, "CalorimeterHit", counts, columns, CALORIMETER_ENCODING)
     hit_links = Links.of(events.hit_links)
     source = hit_links.flat_source(jagged.count(events.hits))
     content.link(detector.hit_links[0], "CalorimeterHit", ids[source], place[source], hit_links)
 
-    event = jagged.event_index(jagged.count(events.tracker_hits))
-    for name, mask, columns in content.trackers(detector.tracker_hits):
-        counts = np.bincount(event[mask], minlength=n)
-        content.add(name, "TrackerHitPlane", counts, columns, TRACKER_ENCODING)
+    hits, event = jagged.columns(events.tracker_hits), jagged.event_index(jagged.count(events.tracker_hits))
+    for number, (name, layers) in enumerate(zip(detector.tracker_hits, TRACKER_LAYERS, strict=True)):
+        mask, disc = np.isin(hits["layer"], layers), number % 2
+        columns = {key: values[mask] for key, values in hits.items()}
+        side = np.sign(columns["position.z"]).astype(np.int64) * disc
+        layer = (columns["layer"] - layers.start) // (1 + disc)
+        columns["cellID"] = _encoded(TRACKER_ENCODING, system=number + 1, side=side, layer=layer)
+        columns = {"cellID": columns["cellID"], "eDep": columns["energy"], "time": columns["time"]} | _vector(columns)
+        content.add(name, "TrackerHitPlane", np.bincount(event[mask], minlength=n), columns, TRACKER_ENCODING)
 
     tracks = detector.tracks[0]
     frames = track_frames(events, tracks)
@@ -207,11 +184,12 @@ def reconstructed(events: Events) -> Content:
 def write_rntuple(path: Path, content: Content, definition: str) -> None:
     """Write as podio does."""
     model, definitions = DataModel(json.loads(definition)), {"edm4hep": (definition, EDM4HEP_VERSION)}
+    encodings = {f"{name}__CellIDEncoding": [code] for name, code in content.encodings.items()}
     with uproot.recreate(path, compression=COMPRESSION) as file:
         collections = [(model, collection) for collection in content.collections]
         writer = FrameWriter(file, collections=collections, definitions=definitions)
-        writer.extend(content.frames, [{}] * len(content.events))
-        writer.finish(content.metadata())
+        writer.extend(content.frames, [{}] * content.n_events)
+        writer.finish({"metadata": [{"String": encodings}]})
 
 
 def _cells(number: int, calorimeter: Calorimeter, hits: Mapping[str, Any]) -> npt.NDArray[np.uint64]:
@@ -222,15 +200,9 @@ def _cells(number: int, calorimeter: Calorimeter, hits: Mapping[str, Any]) -> np
     cos, sin = np.cos(STAVE * stave), np.sin(STAVE * stave)
     along, across = x * cos + y * sin, y * cos - x * sin
     cell = np.round(np.stack([across, np.where(barrel, z, along)]) / PITCH[calorimeter.kind]).astype(np.int64)
-    return _encoded(
-        CALORIMETER_ENCODING,
-        system=SYSTEMS[number],
-        side=np.where(barrel, 0, np.where(z > 0, 1, 2)),
-        module=np.where(barrel, stave, 0).astype(np.int64) % 12,
-        layer=hits["layer"],
-        x=cell[0],
-        y=cell[1],
-    )
+    side, module = np.where(barrel, 0, np.where(z > 0, 1, 2)), np.where(barrel, stave, 0).astype(np.int64) % 12
+    fields = {"system": SYSTEMS[number], "side": side, "module": module, "layer": hits["layer"]}
+    return _encoded(CALORIMETER_ENCODING, **fields, x=cell[0], y=cell[1])
 
 
 def _encoded(encoding: str, **values: Any) -> npt.NDArray[np.uint64]:
