@@ -29,54 +29,10 @@ pre {{ background: #f6f6f6; padding: .8em; overflow-x: auto; }} img {{ max-width
 {body}</body></html>"""
 
 
-def api(folder: Path) -> None:
-    """The public names."""
+def main(folder: Path, *, quick: bool) -> int:
     import pdoc
-
-    for name in pflow.__all__:  # pdoc asks no module for names that it imports on first use
-        setattr(pflow, name, getattr(pflow, name))
-    pdoc.render.configure(docformat="numpy")
-    pdoc.pdoc("pflow", output_directory=folder)
-
-
-def documents(folder: Path, notebooks: list[Path]) -> None:
-    """The Markdown documents as pages."""
     from nbconvert.filters.markdown import markdown2html
 
-    links = " | ".join(f'<a href="notebooks/{path.stem}.html">{path.stem[:2]}</a>' for path in notebooks)
-    for name in DOCUMENTS:
-        body = markdown2html((ROOT / f"{name}.md").read_text("utf-8"))
-        page = PAGE.format(title=name, body=body, notebooks=f"Notebooks {links}")
-        (folder / f"{name}.html").write_text(page, "utf-8")
-    for page in [*folder.glob("*.html"), *(folder / "notebooks").glob("*.html")]:
-        names = "|".join([*DOCUMENTS, *(path.stem for path in notebooks)])
-        text = re.sub(
-            rf'href="((?:\.\./|notebooks/)?(?:{names}))\.(?:md|ipynb)', r'href="\1.html', page.read_text("utf-8")
-        )
-        page.write_text(text, "utf-8")
-    shutil.copy(folder / "README.html", folder / "index.html")
-
-
-def linked_files(folder: Path) -> None:
-    """Copy what the pages link to in the repository: pictures, configurations, cards."""
-    for page in [*folder.glob("*.html"), *(folder / "notebooks").glob("*.html")]:
-        for target in targets(page):
-            path = (page.parent / target).resolve()
-            source = ROOT / path.relative_to(folder) if path.is_relative_to(folder) else path
-            if path.exists() or not source.exists():
-                continue
-            path.parent.mkdir(parents=True, exist_ok=True)
-            copy = shutil.copytree if source.is_dir() else shutil.copy
-            copy(source, path)
-
-
-def targets(page: Path) -> set[str]:
-    """Links of a page within the site."""
-    links = re.findall(r'(?:href|src)="([^"#?]+)', re.sub(r"(?s)<script.*?</script>", "", page.read_text("utf-8")))
-    return {unescape(target) for target in links if not re.match(r"[a-z]+:|//|\{", target)}
-
-
-def main(folder: Path, *, quick: bool) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
     with tempfile.TemporaryDirectory() as scratch:  # where they write
@@ -85,18 +41,42 @@ def main(folder: Path, *, quick: bool) -> int:
         environment = {**os.environ, "PFLOW_REPO": str(ROOT)}
         options = [] if quick else ["--execute"]
         subprocess.run([sys.executable, "-m", *convert, *options], check=True, cwd=scratch, env=environment)
-    api(folder / "api")
-    documents(folder, notebooks)
-    linked_files(folder)
+    for name in pflow.__all__:  # pdoc asks no module for names that it imports on first use
+        setattr(pflow, name, getattr(pflow, name))
+    pdoc.render.configure(docformat="numpy")
+    pdoc.pdoc("pflow", output_directory=folder / "api")
+    links = " | ".join(f'<a href="notebooks/{path.stem}.html">{path.stem[:2]}</a>' for path in notebooks)
+    for name in DOCUMENTS:
+        body = markdown2html((ROOT / f"{name}.md").read_text("utf-8"))
+        page = PAGE.format(title=name, body=body, notebooks=f"Notebooks {links}")
+        (folder / f"{name}.html").write_text(page, "utf-8")
+    names = "|".join([*DOCUMENTS, *(path.stem for path in notebooks)])
+    document = re.compile(rf'href="((?:\.\./|notebooks/)?(?:{names}))\.(?:md|ipynb)')
+    for page in [*folder.glob("*.html"), *(folder / "notebooks").glob("*.html")]:
+        page.write_text(document.sub(r'href="\1.html', page.read_text("utf-8")), "utf-8")
+        copy_linked_files(page, folder)
+    shutil.copy(folder / "README.html", folder / "index.html")
     pages = sorted(folder.rglob("*.html"))
-    broken = [
-        f"{page.relative_to(folder)}: {target}"
-        for page in pages
-        for target in sorted(targets(page))
-        if not (page.parent / target).exists()
-    ]
+    linked = [(page, target) for page in pages for target in sorted(targets(page))]
+    broken = [f"{page.relative_to(folder)}: {to}" for page, to in linked if not (page.parent / to).exists()]
     print(*broken, f"{len(pages)} pages in {folder}, {len(broken)} broken links", sep="\n")
     return int(bool(broken))
+
+
+def copy_linked_files(page: Path, folder: Path) -> None:
+    """Copy what a page of the site links to in the repository: pictures, configurations, cards."""
+    for target in targets(page):
+        path = (page.parent / target).resolve()
+        source = ROOT / path.relative_to(folder) if path.is_relative_to(folder) else path
+        if not path.exists() and source.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, path)
+
+
+def targets(page: Path) -> set[str]:
+    """Links of a page within the site."""
+    links = re.findall(r'(?:href|src)="([^"#?]+)', re.sub(r"(?s)<script.*?</script>", "", page.read_text("utf-8")))
+    return {unescape(target) for target in links if not re.match(r"[a-z]+:|//|\{", target)}
 
 
 if __name__ == "__main__":
