@@ -30,13 +30,6 @@ MEGABYTES = 2048.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    args = _options().parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="attack-") as scratch:
-        outcomes = attack(write_originals(Path(scratch)), args)
-    return _report(outcomes)
-
-
-def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=int, default=1000, help="number of cases, the kinds in turn")
@@ -44,7 +37,9 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after so many minutes")
     parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help="kinds of cases")
     parser.add_argument("--keep", type=Path, default=Path("attack_failures"), help="folder for the files of failures")
-    return parser
+    args = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="attack-") as scratch:
+        return _report(attack(write_originals(Path(scratch)), args))
 
 
 def write_originals(scratch: Path) -> Path:

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from attacks.child import Ended, run_signalled
-from attacks.jobs import JOBS, Content, Job, make_inputs
+from attacks.jobs import JOBS, Job, make_inputs
 
 LONGEST = 900.0
 """Seconds that a run may take."""
@@ -76,12 +76,10 @@ class Trial:
 
     def __init__(self, job: Job, inputs: Path, folder: Path) -> None:
         self.job, self.inputs, self.folder = job, inputs, folder
-        undisturbed = self.place("undisturbed")
-        done = self.run(undisturbed)
+        done = self.run(undisturbed := self.place("undisturbed"))
         if done.code != 0:
             sys.exit(f"the job does not run: {done.said}")
-        self.seconds = done.seconds
-        self.expected: Content = job.content(undisturbed)
+        self.seconds, self.expected = done.seconds, job.content(undisturbed)
 
     def place(self, name: str) -> Path:
         """A new folder for a run."""
@@ -101,17 +99,17 @@ class Trial:
         """
         place = self.place(str(number))
         ended = self.run(place, sent, after)
-        outcomes = ["in time"] if ended.code else []
         assert ended.code in (0, *SIGNALS[sent]), f"exit code {ended.code}: {ended.said}"
         assert "Traceback" not in ended.said, ended.said
         if sent != signal.SIGKILL:
             check_no_leftovers(place)
         files = self.job.content(place)  # raises if a file is incomplete
-        outcomes.append("whole" if files.keys() == self.expected.keys() else "partial" if files else "nothing")
+        left = "whole" if files.keys() == self.expected.keys() else "partial" if files else "nothing"
+        outcomes = [left, *(["in time"] if ended.code else [])]
         if self.job.final:
             changed = [name for name, content in files.items() if content != self.expected[name]]
             assert not changed, f"the undisturbed run made others: {changed}"
-        refused = "whole" in outcomes and self.job.final and not self.job.replaces  # without --force
+        refused = left == "whole" and self.job.final and not self.job.replaces  # without --force
         if ended.code == 0 or refused:
             return outcomes
         again = self.run(place)

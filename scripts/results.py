@@ -14,11 +14,12 @@ Each verb has options: `python scripts/results.py VERB --help`. `scripts/bench.p
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from measurements import oracle_calibration, paper, physics_reference, shipped, variations
 from measurements.tables import write_tables
+
+MODULES = (paper, variations, oracle_calibration, physics_reference)
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -31,17 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
 
-    def add(name: str, text: str | None, run: Callable[[argparse.Namespace], Any]) -> argparse.ArgumentParser:
-        verb = verbs.add_parser(name, help=(text or "").partition("\n")[0], description=text)
-        verb.set_defaults(run=run)
-        return verb
-
-    add("tables", write_tables.__doc__, lambda _: write_tables())
-    for name in shipped.SAMPLES:
-        shipped.add_options(add(name, shipped.__doc__, measure))
-    for module in (paper, variations, oracle_calibration, physics_reference):
-        name = module.__name__.rpartition(".")[2].replace("_", "-")
-        module.add_options(add(name, module.__doc__, module.run))
+    verbs.add_parser("tables", help=write_tables.__doc__).set_defaults(run=lambda _: write_tables())
+    modules = {module.__name__.rpartition(".")[2].replace("_", "-"): module for module in MODULES}
+    for name, module in (dict.fromkeys(shipped.SAMPLES, shipped) | modules).items():
+        verb = verbs.add_parser(name, help=module.__doc__.partition("\n")[0], description=module.__doc__)
+        verb.set_defaults(run=measure if module is shipped else module.run)
+        module.add_options(verb)
     args = parser.parse_args(arguments)
     args.run(args)
 

@@ -143,16 +143,11 @@ def _in_child(case: Callable[[], None], log: Path, seconds: float, megabytes: fl
     except PflowError as error:
         what, text = "refused", str(error)
     except AssertionError as error:
-        what, text = "wrong" if _is_ours(error) else "escaped AssertionError", str(error)
+        place = Path(traceback.extract_tb(error.__traceback__)[-1].filename)  # a check of a case, or a library's
+        what, text = "wrong" if place.parent == Path(__file__).parent else "escaped AssertionError", str(error)
         traceback.print_exc()
     except BaseException as error:
         what, text = f"escaped {type(error).__name__}", str(error)
         traceback.print_exc()
     print(f"\n{what}\t{' '.join(text.split())}", flush=True)
     return 0
-
-
-def _is_ours(error: BaseException) -> bool:
-    """Whether a check of a case failed, and not one inside of a library."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return Path(frame.filename).parent == Path(__file__).parent

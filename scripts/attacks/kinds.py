@@ -68,16 +68,9 @@ def make_originals(folder: Path) -> None:
         header = Header(version=pflow.__version__, tokeniser=tokeniser, model=describe(model))
         content = {KEY: json.dumps(header.to_dict()), "state_dict": model.state_dict(prefix=PREFIX)}
         torch.save(content, folder / f"{name}.ckpt")
-    for name, target in SAMPLES.items():
-        shutil.copy(DATA / name, folder / target)
-
-
-SAMPLES = {
-    "cld_zqq_small.edm4hep.root": "edm4hep_ttree.root",
-    "cld_zqq_small_rntuple.edm4hep.root": "edm4hep_rntuple.root",
-    "gamma1_small.h5": "legacy.h5",
-}
-"""Small samples, and their names among the originals."""
+    shutil.copy(DATA / "cld_zqq_small.edm4hep.root", folder / "edm4hep_ttree.root")
+    shutil.copy(DATA / "cld_zqq_small_rntuple.edm4hep.root", folder / "edm4hep_rntuple.root")
+    shutil.copy(DATA / "gamma1_small.h5", folder / "legacy.h5")
 
 
 def _damaged(name: str, originals: Path, folder: Path, generator: Generator) -> Path:

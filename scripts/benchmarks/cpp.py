@@ -21,9 +21,7 @@ from pflow.event.events import Events
 from pflow.inference.events import MAX_HITS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-
 SOURCES = REPOSITORY / "pflow" / "export" / "cpp"
-
 COMPILER = ("c++", "-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
 
 RUNTIME = "libonnxruntime.so.1"
@@ -100,12 +98,9 @@ def write_events(events: Events, path: Path) -> Path:
 def run_program(
     program: Path, model: Path, events: Path, *, runs: int = 1, max_hits: int = MAX_HITS
 ) -> list[dict[str, Any]]:
-    """Run the program and return its output: mappings for the model, for each event, and for the run.
+    """Run the program; its output: mappings for the model, for each event, and for the run.
 
-    Raises
-    ------
-    subprocess.CalledProcessError
-        The program failed; ``stderr`` says why.
+    CalledProcessError: the program failed; its ``stderr`` says why.
     """
     command = [str(program), str(model), str(events), str(runs), str(max_hits)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -64,11 +64,8 @@ def run(args: argparse.Namespace) -> None:
 def measure_torch(args: argparse.Namespace) -> dict[str, Any]:
     """Measure with one thread.
 
-    Returns
-    -------
-    dict
-        ``loading`` (until the model is loaded, ms), ``memory`` (most, MB), ``cpu_ms`` of each event, reading included,
-        and the ``particles``.
+    Returns ``loading`` (until the model is loaded, ms), ``memory`` (most, MB), ``cpu_ms`` of each event, reading
+    included, and the ``particles``.
     """
     torch.set_num_threads(1)
     model, _, loading = timed(1, lambda: load_model(args.checkpoint))
@@ -139,13 +136,10 @@ def particles_of(reconstruction: Reconstruction) -> Particles:
 def compare(found: Particles, expected: Particles) -> dict[str, Any]:
     """Compare the particles of two engines.
 
-    Returns
-    -------
-    dict
-        Number of ``particles`` of both together (the larger of each event); of those with the ``same_identity`` (code
-        and charge); and of these with the ``same_momentum`` (energy to 1e-3, direction to 1e-3 rad), the
-        ``same_covariance`` (to 1%) and the ``same_links`` (hits and tracks, fractions to 0.02); and the largest
-        relative difference of ``energy``.
+    Returns the number of ``particles`` of both together (the larger of each event), how many have the ``same_identity``
+    (code and charge), how many of these the ``same_momentum`` (energy to 1e-3, direction to 1e-3 rad),
+    ``same_covariance`` (to 1%) and ``same_links`` (hits and tracks, fractions to 0.02), and the largest relative
+    difference of ``energy``.
     """
     counts = dict.fromkeys(("particles", "same_identity", "same_momentum", "same_covariance", "same_links"), 0)
     largest = 0.0

@@ -6,7 +6,7 @@ import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +14,6 @@ from pflow.checkpoint.load import TrainedModel
 from pflow.data.batch import Batch
 from pflow.data.collate import Padder
 from pflow.event.events import Events
-
-Result = TypeVar("Result")
 
 
 def add_common_options(parser: argparse.ArgumentParser, *, events: int, runs: int = 3, model: str = "general") -> None:
@@ -25,7 +23,7 @@ def add_common_options(parser: argparse.ArgumentParser, *, events: int, runs: in
     parser.add_argument("--runs", type=int, default=runs, help="repeats; the fastest counts (default: %(default)s)")
 
 
-def timed(runs: int, work: Callable[[], Result]) -> tuple[Result, float, float]:
+def timed(runs: int, work: Callable[[], Any]) -> tuple[Any, float, float]:
     """Result of a call, and its shortest CPU and wall times of several runs, ms."""
     cpu = wall = float("inf")
     for _ in range(runs):

@@ -78,10 +78,9 @@ def run(args: argparse.Namespace) -> None:
                 raise SystemExit(code)
             model = folder / "stage_1" / ("best.ckpt" if variant.startswith(PUBLISHED) else "last.ckpt")
             name = f"{variant}, {args.epochs} epochs, seed {seed}"
-            known = read_rows(seeds) if seeds.is_file() else []
-            if not any(row.model == f"{RULES[args.rule][0]}{name}" for row in known):
+            if not any(row.model == f"{RULES[args.rule][0]}{name}" for row in read_rows(seeds)):
                 write_rows(measured(name, str(model), args), seeds)
-    rows = list(means(read_rows(seeds))) if seeds.is_file() else []
+    rows = list(means(read_rows(seeds)))
     models = [words.partition("=")[::2] for words in args.models]
     for name, model in [*models, (f"{TRANSLATION}, all stages", TRANSLATION)]:
         rows += measured(name, model, args)
@@ -120,18 +119,16 @@ def paper_tables(rows: Sequence[Row]) -> dict[str, str]:
     texts: dict[str, dict[tuple[str, str], str]] = {}
     for row in rows:
         texts.setdefault(row.model, {})[row.sample.removeprefix("g4/"), row.quantity] = row.text
-    tables = {}
-    for rule, (prefix, of_samples) in RULES.items():
-        set_ups = {model.removeprefix(prefix): cells for model, cells in texts.items() if model.startswith(prefix)}
-        if rule == "stable":
-            places = [(sample, quantity) for sample, quantities in of_samples.items() for quantity in quantities]
-            lines = [[model, *(cells[place] for place in places)] for model, cells in set_ups.items()]
-            tables["paper"] = table(["set-up", *map(": ".join, places)], lines)
-        else:
-            lines = [
-                [model, sample, cells.get((sample, "seeds"), "-"), *(cells[sample, quantity] for quantity in BY_RANK)]
-                for sample in of_samples
-                for model, cells in set_ups.items()
-            ]
-            tables["published"] = table(["set-up", "sample", "seeds", *BY_RANK], lines, left=2)
-    return tables
+    ours, published = (
+        {model.removeprefix(prefix): cells for model, cells in texts.items() if model.startswith(prefix)}
+        for prefix, _ in RULES.values()
+    )
+    places = [(sample, quantity) for sample, quantities in QUANTITIES.items() for quantity in quantities]
+    lines = [[model, *(cells[place] for place in places)] for model, cells in ours.items()]
+    by_rank = [
+        [model, sample, cells.get((sample, "seeds"), "-"), *(cells[sample, quantity] for quantity in BY_RANK)]
+        for sample in QUANTITIES
+        for model, cells in published.items()
+    ]
+    head = ["set-up", "sample", "seeds", *BY_RANK]
+    return {"paper": table(["set-up", *map(": ".join, places)], lines), "published": table(head, by_rank, left=2)}

@@ -57,7 +57,9 @@ class Row:
 
 
 def read_rows(path: Path = CSV) -> list[Row]:
-    """All rows of a file."""
+    """All rows of a file; none if it is not there yet."""
+    if not path.is_file():
+        return []
     with path.open(encoding="utf-8", newline="") as file:
         return [
             Row(words[0], words[1], words[2], *(float(word) if word else math.nan for word in words[3:]))
@@ -67,7 +69,7 @@ def read_rows(path: Path = CSV) -> list[Row]:
 
 def write_rows(rows: Iterable[Row], path: Path = CSV) -> None:
     """Add rows to a file; they take the places of those with the same model, sample and quantity."""
-    known = {row.key: row for row in (read_rows(path) if path.is_file() else [])} | {row.key: row for row in rows}
+    known = {row.key: row for row in (*read_rows(path), *rows)}
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -87,10 +89,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) 
 def replace_table(document: str, name: str, body: str) -> str:
     """The document with `body` between the comments ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``.
 
-    Raises
-    ------
-    ValueError
-        The document does not hold both comments once, in this order.
+    ValueError: it does not hold both comments once, in this order.
     """
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     before, _, rest = document.partition(begin)

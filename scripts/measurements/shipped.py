@@ -135,8 +135,12 @@ def run(args: argparse.Namespace) -> bool:
         models = {name: args.checkpoint} if args.checkpoint else {model: model for model in sample.models}
         results = measure(sample, path, models, device=args.device)
         write_rows([row for model, result in results.items() for row in rows(result, sample.name, model)], target)
-        for model in results:
-            write_figures(results[model], model, sample.name, target.with_name("figures"))
+        for model, result in results.items():
+            if (sample.name, model) in FIGURES:
+                name, of_evaluation = FIGURES[sample.name, model]
+                target.with_name("figures").mkdir(parents=True, exist_ok=True)
+                with replacing(target.with_name("figures") / f"{name}.png") as partial:
+                    partial.write_bytes(rendered(figures(result)[of_evaluation], "png"))
         print(f"{sample.name}: {results[min(results)].n_events} events", flush=True)
     return final
 
@@ -192,12 +196,3 @@ FIGURES = {
     ("cld_g4/zqq", ALONE["g4"]): ("zero_shot_visible_energy", "visible_energy"),
 }
 """By sample and model, the figure of RESULTS.md and the name that an evaluation gives it."""
-
-
-def write_figures(result: EvaluationResult, model: str, sample: str, folder: Path) -> None:
-    """The figure of a sample by a model, if there is one."""
-    if (sample, model) in FIGURES:
-        name, of_evaluation = FIGURES[sample, model]
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / f"{name}.png") as partial:
-            partial.write_bytes(rendered(figures(result)[of_evaluation], "png"))
