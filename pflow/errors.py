@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike
+from typing import Any
 
 
 def nearest(name: object, available: Iterable[str], n: int = 3) -> list[str]:
@@ -31,6 +32,13 @@ def check_choice(name: object, choices: Iterable[str], what: str) -> None:
     if name not in known:
         message = f"no {what} '{name}': expected one of {', '.join(known)}"
         raise ConfigError(message, suggestions=nearest(name, known))
+
+
+def check_options(options: object, where: str, expected: str, is_right: Callable[[Any], object], *names: str) -> None:
+    """Raise a `ConfigError` for the first option of these names that is not right; it says what was `expected`."""
+    for name in names:
+        if not is_right(value := getattr(options, name)):
+            raise ConfigError(f"{where}: {name} must be {expected}, found {value!r}")
 
 
 def check_fields(names: Iterable[object], known: Iterable[str], where: str) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError
+from pflow.errors import check_options
 from pflow.event import jagged
 from pflow.event.disturb import Disturbance, disturb
 from pflow.event.events import Events
@@ -22,8 +22,6 @@ from pflow.event.overlay import ECAL_TOLERANCE, HCAL_TOLERANCE, overlay
 from pflow.event.schema import SCHEMA
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Detector
-
-Values = npt.NDArray[np.floating[Any]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,16 +54,15 @@ class Overlay:
     hcal_tolerance: float = HCAL_TOLERANCE
 
     def __post_init__(self) -> None:
-        frequencies = np.array(self.frequencies, dtype=np.float64)
-        if not (np.isfinite(frequencies).all() and (frequencies >= 0).all() and frequencies.sum() > 0):
-            raise ConfigError(f"overlay: frequencies must be at least 0 and not all 0, found {self.frequencies}")
-        if self.cone is not None and not 0 < self.cone <= np.pi:
-            raise ConfigError(f"overlay: cone must be an angle in rad, above 0 and at most pi, found {self.cone}")
-        if self.max_hits is not None and self.max_hits < 0:
-            raise ConfigError(f"overlay: max_hits must be a number of hits, found {self.max_hits}")
-        for name in ("ecal_tolerance", "hcal_tolerance"):
-            if not 0 < getattr(self, name) < np.inf:
-                raise ConfigError(f"overlay: {name} must be a length in mm above 0, found {getattr(self, name)}")
+        def some(values: Sequence[float]) -> bool:
+            return all(0 <= value < np.inf for value in values) and sum(values) > 0
+
+        check_options(self, "overlay", "at least 0 and not all 0", some, "frequencies")
+        angle = "an angle in rad, above 0 and at most pi"
+        check_options(self, "overlay", angle, lambda cone: cone is None or 0 < cone <= np.pi, "cone")
+        check_options(self, "overlay", "a number of hits", lambda n: n is None or n >= 0, "max_hits")
+        tolerances = "ecal_tolerance", "hcal_tolerance"
+        check_options(self, "overlay", "a length in mm above 0", lambda length: 0 < length < np.inf, *tolerances)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,35 +83,27 @@ class Augmentation:
 
 def augment(events: Events, options: Augmentation, generator: np.random.Generator) -> Events:
     """Augment a chunk of events at random; event numbers and their order stay. No group holds an event twice."""
-    n = len(events)
-    groups = None if options.overlay is None else _random_groups(events, options.overlay, generator)
+    n, joining = len(events), options.overlay
+    groups = None if joining is None else _random_groups(events, joining, generator)
     phi = random_phi(events.detector, n, generator) if options.rotate else None
     reflected = generator.random(n) < 0.5 if options.reflect else None
-    drawn = None if options.detector is None else Drawn.of(options.detector, n, generator)
-    if options.overlay is not None:
-        events = dataclasses.replace(events, reference=None, reference_name="")
-    cells = drawn
+    drawn = cells = None if options.detector is None else Drawn.of(options.detector, n, generator)
     if groups is not None:
-        group = np.repeat(np.arange(n), groups.sizes)  # of each member
-        events = events[groups.members]
-        phi = groups.phi if phi is None else groups.phi + phi[group]
+        sizes, members, turns = groups
+        group = np.repeat(np.arange(n), sizes)  # of each member
+        events = events[members]
+        phi = turns if phi is None else turns + phi[group]
         reflected = None if reflected is None else reflected[group]
         cells = None if drawn is None else drawn[group]  # all members of a group have the same cells
     if cells is not None:
         events = change_cells(events, cells)
     events = _moved(events, phi, reflected)
-    if options.overlay is not None and groups is not None:
-        events = overlay(
-            events,
-            jagged.unflatten(np.arange(len(groups.members)), groups.sizes),
-            ecal_tolerance=options.overlay.ecal_tolerance,
-            hcal_tolerance=options.overlay.hcal_tolerance,
-        )
+    if joining is not None:
+        tolerances = {"ecal_tolerance": joining.ecal_tolerance, "hcal_tolerance": joining.hcal_tolerance}
+        events = overlay(events, jagged.unflatten(np.arange(len(members)), sizes), **tolerances)
     if drawn is not None:
         events = move(events, drawn)
-    if options.disturb is not None:
-        events = disturb(events, options.disturb, generator)
-    return events
+    return events if options.disturb is None else disturb(events, options.disturb, generator)
 
 
 def random_phi(detector: Detector, n: int, generator: np.random.Generator) -> Floats:
@@ -134,40 +123,29 @@ def reflect(events: Events, which: npt.ArrayLike = True) -> Events:
     return _moved(events, reflected=np.broadcast_to(np.asarray(which, dtype=np.bool_), len(events)))
 
 
-class _Groups(NamedTuple):
-    """Groups of events to join: `sizes` int64 [group]; `members`, indices int64, and rotations `phi`, rad, [member]."""
-
-    sizes: Index
-    members: Index
-    phi: Floats
-
-
-def _random_groups(events: Events, options: Overlay, generator: np.random.Generator) -> _Groups | None:
-    """Draw a group for each event; None if each event is alone."""
+def _random_groups(events: Events, options: Overlay, generator: np.random.Generator) -> tuple[Index, Index, Floats]:
+    """Draw a group for each event: sizes int64 [group], members int64 and their turns, rad, [member]."""
+    n = len(events)
     is_small = jagged.count(events.hits) <= (np.inf if options.max_hits is None else options.max_hits)
     small = np.flatnonzero(is_small)
     if not len(small):
-        return None
+        return np.ones(n, dtype=np.int64), np.arange(n), np.zeros(n)
     frequencies = np.array(options.frequencies, dtype=np.float64)
-    sizes = 1 + generator.choice(len(frequencies), size=len(small), p=frequencies / frequencies.sum())
+    wanted = 1 + generator.choice(len(frequencies), size=len(small), p=frequencies / frequencies.sum())
     if options.cone is None:
-        members, sizes = _any_members(sizes, generator)
-        phi = random_phi(events.detector, members.size, generator).reshape(members.shape)
+        members, allowed = _any_members(wanted, generator)
+        turns = random_phi(events.detector, members.size, generator).reshape(members.shape)
     else:
-        theta, azimuth = _axes(events.hits, is_small)
-        n_steps = events.detector.phi_symmetry
-        members, sizes, phi = _members_nearby(theta, azimuth, sizes, options.cone, generator, n_steps)
-    phi[:, 0] = 0.0
-    is_member = np.arange(members.shape[1]) < sizes[:, np.newaxis]
-    all_sizes = np.ones(len(events), dtype=np.int64)
-    all_sizes[small] = sizes
-    if (all_sizes == 1).all():
-        return None
-    index = np.repeat(np.arange(len(events)), all_sizes)
-    angle = np.zeros(len(index))
-    of_small = np.repeat(is_small, all_sizes)
-    index[of_small], angle[of_small] = small[members[is_member]], phi[is_member]
-    return _Groups(all_sizes, index, angle)
+        axes = (axis[small] for axis in _axes(events.hits))
+        members, allowed, turns = _members_nearby(*axes, wanted, options.cone, generator, events.detector.phi_symmetry)
+    turns[:, 0] = 0.0
+    is_member = np.arange(members.shape[1]) < allowed[:, np.newaxis]
+    sizes = np.ones(n, dtype=np.int64)
+    sizes[small] = allowed
+    index = np.repeat(np.arange(n), sizes)
+    angle, of_small = np.zeros(len(index)), np.repeat(is_small, sizes)
+    index[of_small], angle[of_small] = small[members[is_member]], turns[is_member]
+    return sizes, index, angle
 
 
 def _any_members(sizes: Index, generator: np.random.Generator) -> tuple[Index, Index]:
@@ -186,12 +164,26 @@ def _any_members(sizes: Index, generator: np.random.Generator) -> tuple[Index, I
 def _members_nearby(
     theta: Floats, azimuth: Floats, sizes: Index, cone: float, generator: np.random.Generator, n_steps: int | None
 ) -> tuple[Index, Index, Floats]:
-    """Members and sizes like `_any_members`, and rotations, by `n_steps` or any angle, that bring them near the first.
+    """Members and sizes like `_any_members`, and random rotations of them to within `cone`, rad, of the first.
 
-    `theta` and `azimuth`, rad, [event], are the events' axes; members are within `cone`, rad, of the first.
+    `theta` and `azimuth`, rad, [event], are the events' axes; rotations are by one of `n_steps` or (None) by any angle.
     """
     n = len(sizes)
-    near, phi = _rotations(theta, azimuth, cone, generator, n_steps)
+    along = np.outer(np.cos(theta), np.cos(theta))  # NaN, hence never near, for an unknown axis
+    across = np.outer(np.sin(theta), np.sin(theta))
+    difference = azimuth[:, np.newaxis] - azimuth
+    if n_steps is None:
+        near = along + across > np.cos(cone)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            cos = (np.cos(cone) - along) / across
+        widest = np.arccos(np.clip(np.nan_to_num(cos, nan=-1.0), -1.0, 1.0))
+        phi = difference + widest * generator.uniform(-1.0, 1.0, along.shape)
+    else:
+        steps = np.arange(n_steps) * (2 * np.pi / n_steps)
+        turned = np.cos(difference[:, :, np.newaxis] - steps)
+        by_step = along[:, :, np.newaxis] + across[:, :, np.newaxis] * turned > np.cos(cone)  # [event, other, step]
+        near = by_step.any(axis=-1)
+        phi = steps[np.where(by_step, generator.random(by_step.shape), -1.0).argmax(axis=-1)]
     np.fill_diagonal(near, False)
     sizes = np.minimum(sizes, near.sum(axis=1) + 1)
     drawn = np.where(near, generator.random((n, n)), np.inf).argsort(axis=1)[:, : sizes.max() - 1]
@@ -199,29 +191,8 @@ def _members_nearby(
     return members, sizes, np.take_along_axis(phi, members, axis=1)
 
 
-def _rotations(
-    theta: Floats, azimuth: Floats, cone: float, generator: np.random.Generator, n_steps: int | None
-) -> tuple[Mask, Floats]:
-    """Whether a rotation brings an event within `cone` of another, bool [event, other], and a random such angle."""
-    along = np.outer(np.cos(theta), np.cos(theta))  # NaN, hence never near, for an unknown axis
-    across = np.outer(np.sin(theta), np.sin(theta))
-    difference = azimuth[:, np.newaxis] - azimuth
-    if n_steps is None:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            cos = (np.cos(cone) - along) / across
-        widest = np.arccos(np.clip(np.nan_to_num(cos, nan=-1.0), -1.0, 1.0))
-        return along + across > np.cos(cone), difference + widest * generator.uniform(-1.0, 1.0, along.shape)
-    steps = np.arange(n_steps) * (2 * np.pi / n_steps)
-    turned = np.cos(difference[:, :, np.newaxis] - steps)  # [event, other, step]
-    near = along[:, :, np.newaxis] + across[:, :, np.newaxis] * turned > np.cos(cone)
-    step = np.where(near, generator.random(near.shape), -1.0).argmax(axis=-1)  # a random step among the near ones
-    return near.any(axis=-1), steps[step]
-
-
-def _axes(hits: ak.Array, which: Mask) -> tuple[Floats, Floats]:
-    """Polar angle and azimuth, rad, of the axes of `which` events; NaN without energy."""
-    if not which.all():
-        hits = jagged.take(hits, np.flatnonzero(which))
+def _axes(hits: ak.Array) -> tuple[Floats, Floats]:
+    """Polar angle and azimuth, rad, of the events' axes; NaN without energy."""
     flat, counts = jagged.columns(hits), jagged.count(hits)
     weighted = np.concatenate([flat["energy"] * flat[f"position.{axis}"] for axis in "xyz"])
     sums = ak.sum(jagged.unflatten(weighted, np.tile(counts, 3)), axis=1)
@@ -238,7 +209,7 @@ def _moved(events: Events, phi: Floats | None = None, reflected: Mask | None = N
     values = {}
     for name, part in events.parts():
         flat, counts = jagged.columns(part), jagged.count(part)
-        columns: dict[str, Values] = {}
+        columns: dict[str, npt.NDArray[Any]] = {}
         vectors = [tuple(field.quantities.values()) for field in SCHEMA[name] if field.axes]
         if phi is not None:
             angle, cos, sin = (np.repeat(column, counts) for column in (phi, np.cos(phi), np.sin(phi)))

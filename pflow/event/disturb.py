@@ -10,14 +10,14 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError
+from pflow.errors import check_options
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.jagged import Links
-from pflow.physics.arrays import Index, Mask
+from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.pdg import CLASSES, class_index
 
-Values = npt.NDArray[np.floating[Any]]
+Columns = Mapping[str, npt.NDArray[Any]]
 
 NOISE_QUANTILE = 0.25
 """Noise copies hits of its subdetector with an energy below this quantile."""
@@ -70,15 +70,16 @@ class Disturbance:
     fake_tracks: float = 0.0
 
     def __post_init__(self) -> None:
-        for field in ("probability", "dead_cells", "lost_tracks", "split_tracks"):
-            if not 0 <= getattr(self, field) <= 1:
-                raise ConfigError(f"disturb: {field} must be from 0 to 1, found {getattr(self, field)}")
-        for field in ("energy_scale", "shift_mm", "ecal_threshold", "hcal_threshold", "noise_hits", "fake_tracks"):
-            if not 0 <= getattr(self, field) < np.inf:
-                raise ConfigError(f"disturb: {field} must be at least 0, found {getattr(self, field)}")
-        scale = tuple(self.hadron_ecal_scale)
-        if len(scale) != 2 or not 0 < scale[0] <= scale[1] < np.inf:
-            raise ConfigError(f"disturb: hadron_ecal_scale must be two factors above 0, found {list(scale)}")
+        fractions = "probability", "dead_cells", "lost_tracks", "split_tracks"
+        check_options(self, "disturb", "from 0 to 1", lambda fraction: 0 <= fraction <= 1, *fractions)
+        sizes = "energy_scale", "shift_mm", "ecal_threshold", "hcal_threshold", "noise_hits", "fake_tracks"
+        check_options(self, "disturb", "at least 0", lambda size: 0 <= size < np.inf, *sizes)
+        check_options(self, "disturb", "two factors above 0", are_factors, "hadron_ecal_scale")
+
+
+def are_factors(values: Sequence[float]) -> bool:
+    """Whether these are two factors above 0, the smaller first."""
+    return len(values) == 2 and 0 < values[0] <= values[1] < np.inf
 
 
 def disturb(events: Events, options: Disturbance, generator: np.random.Generator) -> Events:
@@ -114,12 +115,14 @@ def _disturb_hits(events: Events, options: Disturbance, chosen: Mask, generator:
     keep = (energy >= threshold[event, subdetector]) & (generator.random(len(event)) >= options.dead_cells)
     keep |= ~chosen[event]
 
-    soft = energy < _quantiles(energy, subdetector, len(kinds), NOISE_QUANTILE)[subdetector]
-    noise, noise_event = _from_others(event, np.flatnonzero(soft), options.noise_hits * chosen, generator)
-    rows = np.concatenate([np.flatnonzero(keep), noise])
+    by_subdetector = (energy[subdetector == number] for number in range(len(kinds)))
+    limits = np.array([np.quantile(values, NOISE_QUANTILE) if len(values) else 0.0 for values in by_subdetector])
+    soft = np.flatnonzero(energy < limits[subdetector])
+    noise, noise_event = _from_others(event, soft, options.noise_hits * chosen, generator)
     row_event = np.concatenate([event[keep], noise_event])
-    rows = rows[np.argsort(row_event, kind="stable")]
-    hits = _with_rows({**columns, **moved}, rows, np.bincount(row_event, minlength=len(events)), like=columns)
+    rows = np.concatenate([np.flatnonzero(keep), noise])[np.argsort(row_event, kind="stable")]
+    disturbed = {name: values[rows] for name, values in {**columns, **moved}.items()}
+    hits = _records(disturbed, np.bincount(row_event, minlength=len(events)), like=columns)
     return dataclasses.replace(events, hits=hits, hit_links=_kept_links(events.hit_links, counts, keep))
 
 
@@ -142,7 +145,6 @@ def _disturb_tracks(events: Events, options: Disturbance, chosen: Mask, generato
     rows = np.concatenate([np.flatnonzero(keep), np.flatnonzero(split), fake])
     row_event = np.concatenate([event[keep], event[split], fake_event])
     is_second = np.repeat([False, True, False], [keep.sum(), split.sum(), len(fake)])
-
     order = np.argsort(row_event, kind="stable")
     rows = rows[order]
     stretch = np.exp(SPLIT_MOMENTUM * generator.standard_normal(len(rows)))
@@ -151,19 +153,16 @@ def _disturb_tracks(events: Events, options: Disturbance, chosen: Mask, generato
     changed["omega"] = changed["omega"] / stretch
     for name in (f"{vector}.{axis}" for vector in ("momentum", "calo_momentum") for axis in ("px", "py", "pz")):
         changed[name] = changed[name] * stretch
-    tracks = _with_rows(changed, slice(None), np.bincount(row_event, minlength=len(events)), like=columns)
+    tracks = _records(changed, np.bincount(row_event, minlength=len(events)), like=columns)
     return dataclasses.replace(events, tracks=tracks, track_links=_kept_links(events.track_links, counts, keep, split))
 
 
-def _with_rows(
-    columns: Mapping[str, npt.NDArray[Any]], rows: Index | slice, counts: Index, like: Mapping[str, npt.NDArray[Any]]
-) -> ak.Array:
-    """Records [event, object] of `rows` of the columns, `counts` in each event, in the precision of columns `like`."""
-    chosen = {name: values[rows].astype(like[name].dtype, copy=False) for name, values in columns.items()}
-    return jagged.records(chosen, counts)
+def _records(columns: Columns, counts: Index, like: Columns) -> ak.Array:
+    """Records [event, object] with `counts` in each event, in the precision of columns `like`."""
+    return jagged.records({name: v.astype(like[name].dtype, copy=False) for name, v in columns.items()}, counts)
 
 
-def _hadron_fraction(events: Events) -> Values:
+def _hadron_fraction(events: Events) -> Floats:
     """Fraction of each hit's energy that hadrons left, [all hits]; 0 without truth."""
     counts = jagged.count(events.hits)
     n = int(counts.sum())
@@ -175,11 +174,7 @@ def _hadron_fraction(events: Events) -> Values:
     return np.asarray(np.bincount(links.flat_source(counts), weight, minlength=n), np.float64)
 
 
-def _quantiles(values: Values, group: Index, n_groups: int, quantile: float) -> Values:
-    return np.array([np.quantile(v, quantile) if len(v := values[group == k]) else 0.0 for k in range(n_groups)])
-
-
-def _from_others(event: Index, donors: Index, means: Values, generator: np.random.Generator) -> tuple[Index, Index]:
+def _from_others(event: Index, donors: Index, means: Floats, generator: np.random.Generator) -> tuple[Index, Index]:
     """Rows to copy, from the `donors` of other events, and the events that get them: Poisson numbers of `means`."""
     target = np.repeat(np.arange(len(means)), generator.poisson(means))
     if not len(donors):

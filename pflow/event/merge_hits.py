@@ -14,7 +14,7 @@ from typing import Any
 import awkward as ak
 import numpy as np
 
-from pflow.errors import ConfigError
+from pflow.errors import check_options
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.schema import fields_of
@@ -65,15 +65,14 @@ class Merge:
     depth: float = 0.0
 
     def __post_init__(self) -> None:
+        def is_length(size: object) -> bool:
+            return isinstance(size, int | float) and not isinstance(size, bool) and 0 < size < np.inf
+
+        check_options(self, "merge", "a length in mm above 0", is_length, "ecal_mm", "hcal_mm")
+        check_options(self, "merge", "a whole number of at least 1", lambda n: type(n) is int and n >= 1, "layers")
+        check_options(self, "merge", "at least 0", lambda depth: 0 <= depth < np.inf, "depth")
         for name in ("ecal_mm", "hcal_mm"):
-            size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < np.inf:
-                raise ConfigError(f"merge: {name} must be a length in mm above 0, found {size!r}")
-            object.__setattr__(self, name, float(size))
-        if type(self.layers) is not int or self.layers < 1:
-            raise ConfigError(f"merge: layers must be a whole number of at least 1, found {self.layers!r}")
-        if not 0 <= self.depth < np.inf:
-            raise ConfigError(f"merge: depth must be at least 0, found {self.depth!r}")
+            object.__setattr__(self, name, float(getattr(self, name)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -141,15 +140,15 @@ class Grid:
     @classmethod
     def of(cls, detector: Detector, merge: Merge) -> Grid:
         """The cells of `merge` in a detector."""
-        sizes = {"ecal": merge.ecal_mm, "hcal": merge.hcal_mm}
         hcal_radius = detector.ecal_outer_radius if detector.hcal_inner_radius is None else detector.hcal_inner_radius
-        radii = {"ecal": detector.ecal_inner_radius, "hcal": hcal_radius}
+        of_kind = {"ecal": (merge.ecal_mm, detector.ecal_inner_radius), "hcal": (merge.hcal_mm, hcal_radius)}
         kinds = [calorimeter.kind for calorimeter in detector.calorimeters]
+        size, radius = np.array([of_kind.get(kind, (1.0, 1.0)) for kind in kinds], dtype=np.float64).T
         return cls(
-            size=np.array([sizes.get(kind, 1.0) for kind in kinds]),
-            sectors=np.array([max(1, round(2 * np.pi * radii.get(k, 1.0) / sizes.get(k, 1.0))) for k in kinds]),
+            size=size,
+            sectors=np.maximum(1, np.round(2 * np.pi * radius / size)).astype(np.int64),
             barrel=np.array([calorimeter.region == "barrel" for calorimeter in detector.calorimeters]),
-            alone=np.array([kind not in sizes for kind in kinds]),
+            alone=np.array([kind not in of_kind for kind in kinds]),
             layers=merge.layers,
             depth=merge.depth,
         )
@@ -209,5 +208,4 @@ def equal_rows(*columns: Index) -> tuple[Index, Index]:
             key, n_keys = groups_of(key)[0], len(key)
         key = key * size + (column - low)
         n_keys *= size
-    group, first = groups_of(key)
-    return group, first
+    return groups_of(key)

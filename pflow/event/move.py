@@ -18,13 +18,13 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError
+from pflow.errors import check_options
 from pflow.event import jagged
-from pflow.event.disturb import keep_hits
+from pflow.event.disturb import are_factors, keep_hits
 from pflow.event.events import Events
 from pflow.event.merge_hits import equal_rows
 from pflow.event.overlay import sum_cells
-from pflow.event.schema import SCHEMA
+from pflow.event.schema import fields_of
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import KINDS
 from pflow.physics.geometry import (
@@ -98,20 +98,18 @@ class Variation:
     no_time: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("probability", "fewer_layers", "shorter_hcal", "missing", "digital", "no_time"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"detector: {name} must be from 0 to 1, found {getattr(self, name)}")
-        for name in ("scale", "endcap"):
-            low, high = getattr(self, name)
-            if not 0 < low <= high < np.inf:
-                raise ConfigError(f"detector: {name} must be two factors above 0, found {[low, high]}")
-        for name in ("ecal_threshold", "hcal_threshold"):
-            if not 0 <= getattr(self, name) < np.inf:
-                raise ConfigError(f"detector: {name} must be an energy of at least 0 GeV, found {getattr(self, name)}")
-        if not self.sides or any(n != 0 and n < 3 for n in self.sides):
-            raise ConfigError(f"detector: sides must be numbers of at least 3, or 0, found {list(self.sides)}")
-        if not self.coarser or any(factor < 1 for factor in self.coarser):
-            raise ConfigError(f"detector: coarser must be whole factors of at least 1, found {list(self.coarser)}")
+        fractions = "probability", "fewer_layers", "shorter_hcal", "missing", "digital", "no_time"
+        check_options(self, "detector", "from 0 to 1", lambda fraction: 0 <= fraction <= 1, *fractions)
+        check_options(self, "detector", "two factors above 0", are_factors, "scale", "endcap")
+        thresholds = "ecal_threshold", "hcal_threshold"
+        check_options(self, "detector", "an energy of at least 0 GeV", lambda value: 0 <= value < np.inf, *thresholds)
+
+        def are_sides(numbers: Sequence[int]) -> bool:
+            return len(numbers) > 0 and all(n == 0 or n >= 3 for n in numbers)
+
+        check_options(self, "detector", "numbers of at least 3, or 0", are_sides, "sides")
+        whole = "whole factors of at least 1"
+        check_options(self, "detector", whole, lambda factors: min(factors, default=0) >= 1, "coarser")
 
     def widened(self, ranges: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
         """Ranges of `pflow.physics.geometry.measures` of the detectors that events may be moved into."""
@@ -125,11 +123,11 @@ class Variation:
         for kind, length in LENGTH.items():
             factors[CELL.format(kind.upper())] = (small, large * max(self.coarser))
             factors[LAYER.format(kind.upper(), length)] = (1.0, 2.0 if self.fewer_layers else 1.0)
-        unchanged = (1.0, 1.0)
-        return {
-            name: (low * min(1.0, factors.get(name, unchanged)[0]), high * max(1.0, factors.get(name, unchanged)[1]))
-            for name, (low, high) in ranges.items()
-        }
+        widened = {}
+        for name, (low, high) in ranges.items():
+            least, most = factors.get(name, (1.0, 1.0))
+            widened[name] = low * min(1.0, least), high * max(1.0, most)
+        return widened
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -348,16 +346,13 @@ def _scaled(events: Events, moved: dict[str, dict[str, Floats]], scale: Floats) 
     """The events with columns `moved` of each part replaced, then all lengths multiplied by `scale` [event]."""
     values: dict[str, Any] = {}
     for name, part in events.parts():
-        columns = jagged.columns(part)
-        before = {column: moved.get(name, {}).get(column, values) for column, values in columns.items()}
-        factor = np.repeat(scale, jagged.count(part))
-        changed: dict[str, Floats] = {}
-        for field in SCHEMA[name]:
-            if field.axes and field.unit == "mm":
-                changed |= {column: before[column] * factor for column in field.quantities.values()}
-            elif field.name in LENGTHS and field.name in columns:
-                changed[field.name] = before[field.name] * factor ** LENGTHS[field.name]
+        columns, factor = jagged.columns(part), np.repeat(scale, jagged.count(part))
+        before = columns | moved.get(name, {})
+        changed = {}
+        for column, field in fields_of(name).items():
+            power = 1 if field.axes and field.unit == "mm" else LENGTHS.get(column, 0)
+            if power and column in columns:
+                changed[column] = (before[column] * factor**power).astype(columns[column].dtype)
         if changed:
-            precise = {column: array.astype(columns[column].dtype) for column, array in changed.items()}
-            values[name] = jagged.replaced(part, precise)
+            values[name] = jagged.replaced(part, changed)
     return dataclasses.replace(events, **values)
