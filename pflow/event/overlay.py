@@ -13,7 +13,6 @@ from typing import Any
 
 import awkward as ak
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
@@ -49,50 +48,34 @@ def overlay(
     particles are proportional to their energies and sum to 1. Hits of the same event are never summed. Entry and event
     number are the first event's. The tolerances are the largest distance, mm, of two hits in the same cell, in
     electromagnetic and in other calorimeters; above half the distance of neighbouring cells, a hit between two cells
-    joins them. ConfigError: an empty group, or a tolerance that is not above 0; IndexError: no such event.
+    joins them. ConfigError: an empty group; IndexError: no such event.
     """
-    for tolerance in (ecal_tolerance, hcal_tolerance):
-        if not 0 < tolerance < np.inf:
-            raise ConfigError(f"overlay: a tolerance must be a length in mm above 0, found {tolerance}")
+    events = dataclasses.replace(events, reference=None, reference_name="")
     if len(groups) == 0:
-        return dataclasses.replace(events[:0], reference=None, reference_name="")
+        return events[:0]
     groups = ak.Array(groups)
     sizes = jagged.count(groups)
     if not sizes.all():
         raise ConfigError("overlay: a group needs at least one event")
     order = jagged.flat(groups)
-    if order.min() < -len(events) or order.max() >= len(events):
-        raise IndexError(f"event {order.min() if order.min() < 0 else order.max()} of {len(events)}")
     members = events if np.array_equal(order, np.arange(len(events))) else events[order]
-    group = jagged.event_index(sizes)
-    shift = {name: _shift(part, sizes) for name, part in members.parts()}
+    group, first = jagged.event_index(sizes), jagged.offsets(sizes)[:-1]
+    # Number of objects in the earlier events of the group, [member].
+    starts = {name: jagged.offsets(jagged.count(part))[:-1] for name, part in members.parts()}
+    shift = {name: (start - start[first][group]).astype(np.int32) for name, start in starts.items()}
 
-    values: dict[str, Any] = {"reference": None}
+    values: dict[str, Any] = {}
     for name, part in members.parts():
-        if name == "reference":
-            continue
         columns, counts = jagged.columns(part), jagged.count(part)
         for field in SCHEMA[name]:
             if field.points_to in shift:  # an index counts the objects of the whole group
                 index = columns[field.name]
                 columns[field.name] = np.where(index < 0, index, index + np.repeat(shift[field.points_to], counts))
         values[name] = jagged.records(columns, np.bincount(group, counts).astype(np.int64))
-    first = jagged.offsets(sizes)[:-1]
-    joined = dataclasses.replace(
-        members,
-        **values,
-        reference_name="",
-        entry=members.entry[first],
-        event=members.event[first],
-        flags=np.bitwise_or.reduceat(members.flags, first),
-    )
-    return sum_cells(joined, *_shared_cells(members, group, ecal_tolerance, hcal_tolerance))
-
-
-def _shift(part: ak.Array, sizes: Index) -> npt.NDArray[np.int32]:
-    """Number of objects in the earlier events of the group, int32 [member]."""
-    starts = jagged.offsets(jagged.count(part))[:-1]
-    return (starts - np.repeat(starts[jagged.offsets(sizes)[:-1]], sizes)).astype(np.int32)
+    flags = np.bitwise_or.reduceat(members.flags, first)
+    values |= {"entry": members.entry[first], "event": members.event[first], "flags": flags}
+    shared = _shared_cells(members, group, ecal_tolerance, hcal_tolerance)
+    return sum_cells(dataclasses.replace(members, **values), *shared)
 
 
 def _shared_cells(members: Events, group: Index, ecal_tolerance: float, hcal_tolerance: float) -> tuple[Index, Index]:
