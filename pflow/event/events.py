@@ -116,9 +116,11 @@ class EventLists:
         """The same events; those where `bad`, bool [event], holds lose their objects and get the flag."""
         if not bad.any():
             return self
-        values: Any = {name: jagged.emptied(part, bad) for name, part in self.parts()}
-        flags = (self.flags | np.where(bad, np.uint32(flag), np.uint32(0))).astype(np.uint32)
-        return dataclasses.replace(self, flags=flags, **values)  # type: ignore[type-var]
+        values: dict[str, Any] = {"flags": (self.flags | np.where(bad, flag, 0)).astype(np.uint32)}
+        for name, part in self.parts():
+            counts = jagged.count(part)
+            values[name] = jagged.unflatten(jagged.flat_records(part)[~bad[jagged.event_index(counts)]], counts * ~bad)
+        return dataclasses.replace(self, **values)  # type: ignore[type-var]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -228,8 +230,8 @@ class Events(EventLists):
     def sizes(self) -> dict[str, Index]:
         """Number of objects of each part, and of calorimeters, that indices can point to, int64 [event]."""
         sizes = dict.fromkeys(PARTS, np.zeros(len(self), dtype=np.int64))
-        sizes |= {name: jagged.count(part) for name, part in self.parts()}
-        return sizes | {"calorimeters": np.full(len(self), len(self.detector.calorimeters))}
+        sizes["calorimeters"] = np.full(len(self), len(self.detector.calorimeters))
+        return sizes | {name: jagged.count(part) for name, part in self.parts()}
 
     def violations(self) -> list[Violation]:
         """Impossible values and indices that lead nowhere, in the order of the events."""
@@ -251,10 +253,9 @@ def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: 
     if isinstance(which, slice):
         return which
     if isinstance(which, int | np.integer):
-        index = int(which)
-        if not -n_events <= index < n_events:
-            raise IndexError(f"event {index} of {n_events}")
-        index %= n_events
+        if not -n_events <= which < n_events:
+            raise IndexError(f"event {which} of {n_events}")
+        index = int(which) % n_events
         return slice(index, index + 1)
     chosen = np.asarray(which)
     rows: Index = np.arange(n_events)[chosen.astype(np.int64) if chosen.size == 0 else chosen]
@@ -268,23 +269,19 @@ def concatenate(chunks: Sequence[Events]) -> Events:
     first = chunks[0]
     if any(chunk.detector != first.detector for chunk in chunks):
         raise ValueError("cannot concatenate events of different detectors")
-    values: dict[str, Any] = {}
+    columns = ("entry", "event", "flags")
+    values: dict[str, Any] = {name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in columns}
     for name in PARTS:
         parts = [getattr(chunk, name) for chunk in chunks]
-        complete = all(part is not None for part in parts)
-        values[name] = jagged.concatenate(parts) if complete else None
-    for name in ("entry", "event", "flags"):
-        values[name] = np.concatenate([getattr(chunk, name) for chunk in chunks])
+        values[name] = None if any(part is None for part in parts) else jagged.concatenate(parts)
     path = first.path if all(chunk.path == first.path for chunk in chunks) else ""
     return dataclasses.replace(first, path=path, **values)
 
 
 LEFT_OUT = {
-    "hits": Flag.UNUSABLE_HITS,
-    "tracker_hits": Flag.UNUSABLE_HITS,
+    **dict.fromkeys(("hits", "tracker_hits"), Flag.UNUSABLE_HITS),
     "tracks": Flag.UNUSABLE_TRACKS,
-    "truth": Flag.UNUSABLE_TRUTH,
-    **dict.fromkeys(LINKED, Flag.UNUSABLE_TRUTH),
+    **dict.fromkeys(("truth", *LINKED), Flag.UNUSABLE_TRUTH),
     "reference": Flag.UNUSABLE_REFERENCE,
 }
 """Flag of an event that lost objects, by their part."""
@@ -323,8 +320,8 @@ def leave_out(events: Events) -> tuple[Events, dict[str, Mask]]:
         event = jagged.event_index(counts)
         if name == "truth":
             no_parent = (columns["parent"] < -1) | (columns["parent"] >= counts[event])
-            columns["parent"] = np.where(no_parent, -1, columns["parent"])
             if no_parent.any():
+                columns["parent"] = np.where(no_parent, -1, columns["parent"])
                 flags[event[no_parent]] |= np.uint32(flag)
                 part = changed[name] = jagged.records(columns, counts)
         mask = unusable_objects(name, part, all_sizes if name in LINKED else {})
@@ -339,19 +336,15 @@ def leave_out(events: Events) -> tuple[Events, dict[str, Mask]]:
             n_kept = np.bincount(event[~mask], minlength=len(counts))
             changed[name] = jagged.records({key: values[~mask] for key, values in columns.items()}, n_kept)
             number = np.where(mask, -1, np.cumsum(~mask) - 1 - jagged.offsets(n_kept)[event])
-            for link, source in LINKED.items():
-                if source == name and (links := getattr(events, link)) is not None:
-                    changed[link] = _renumbered(Links.of(links), number, counts)
+            for link in (link for link, source in LINKED.items() if source == name):
+                if (records := getattr(events, link)) is not None:
+                    links = Links.of(records)  # one that is not valid stays for the validation
+                    inside = (links.source >= 0) & (links.source < np.repeat(counts, links.counts))
+                    moved = np.where(inside, number[np.where(inside, links.flat_source(counts), 0)], links.source)
+                    changed[link] = links.take(~inside | (moved >= 0), source=moved).records()
         masks[name] = mask
         flags[event[mask]] |= np.uint32(flag)
     return (dataclasses.replace(events, flags=flags, **changed) if changed else events), masks
-
-
-def _renumbered(links: Links, number: Index, counts: Index) -> ak.Array:
-    """Links with the new `number` of each source, without removed sources (-1); invalid links stay for validation."""
-    inside = (links.source >= 0) & (links.source < np.repeat(counts, links.counts))
-    source = np.where(inside, number[np.where(inside, links.flat_source(counts), 0)], links.source)
-    return links.take(~inside | (source >= 0), source=source).records()
 
 
 def leave_out_files(errors: Sequence[PflowError], n_files: int) -> None:
@@ -380,16 +373,14 @@ def without_refused(events: Events, attempt: Callable[[Events], T], on_error: st
     except InputError as error:
         if on_error == "raise" or error.entry is None:
             raise
-    refused = np.zeros(len(events), dtype=np.bool_)
-    errors: list[InputError] = []
+    errors: dict[int, InputError] = {}
     for index in range(len(events)):
         try:
             attempt(events[index])
         except InputError as error:
             if error.entry is None:
                 raise
-            refused[index] = True
-            errors.append(error)
-    warnings.warn(refused_message(errors, len(events)), BadEntriesWarning, stacklevel=3)
-    rest = events.emptied(refused)
+            errors[index] = error
+    warnings.warn(refused_message([*errors.values()], len(events)), BadEntriesWarning, stacklevel=3)
+    rest = events.emptied(np.isin(np.arange(len(events)), [*errors]))
     return attempt(rest), rest

@@ -16,7 +16,7 @@ from scipy.sparse import coo_array
 from vector.backends.awkward import MomentumArray4D, MomentumRecord4D
 from vector.backends.awkward import behavior as vector_behavior
 
-from pflow.physics.arrays import Floats, Index, Mask
+from pflow.physics.arrays import Floats, Index
 
 
 class _Particle:
@@ -159,17 +159,13 @@ def flat_records(array: ak.Array) -> ak.Array:
 
 
 def vectors(array: ak.Array, dtype: type[np.floating[Any]] = np.float64, *, field: str = "") -> npt.NDArray[Any]:
-    """Components of vectors [event, object] or [N], in the order of their fields: [N, 3].
-
-    With `field`, of the vectors of this name in records: faster than to take them out of the records first.
+    """Components of vectors [event, object] or [N], or faster, of the vectors `field` of records: [N, 3].
 
     >>> vectors(ak.Array([[{"x": 1, "y": 2, "z": 3}], []]))
     array([[1., 2., 3.]])
     """
-    path = f"{field}." if field else ""
-    return np.stack(
-        [np.asarray(values, dtype=dtype) for name, values in columns(array).items() if name.startswith(path)], axis=-1
-    )
+    components = [values for name, values in columns(array).items() if name.startswith(field and f"{field}.")]
+    return np.stack([np.asarray(values, dtype=dtype) for values in components], axis=-1)
 
 
 def take(array: ak.Array, events: slice | npt.NDArray[np.integer[Any]]) -> ak.Array:
@@ -235,51 +231,25 @@ def count(array: Any) -> Index:
     return np.asarray(ak.to_numpy(ak.num(array, axis=1)), dtype=np.int64)
 
 
-def emptied(array: ak.Array, bad: Mask) -> ak.Array:
-    """The array [event, object] without objects in the events where `bad`, bool [event], holds.
-
-    >>> emptied(ak.Array([[1, 2], [3]]), np.array([True, False])).tolist()
-    [[], [3]]
-    """
-    counts = count(array)
-    return unflatten(flat_records(array)[np.repeat(~bad, counts)], np.where(bad, 0, counts))
-
-
 def offsets(counts: npt.NDArray[Any]) -> Index:
-    """Index in the flat list of each event's first object, and the number of all objects: int64 [event + 1].
-
-    >>> offsets(np.array([2, 0, 3])).tolist()
-    [0, 2, 2, 5]
-    """
+    """Where each event begins in the flat list, and the number of all objects: [2, 0, 3] gives int64 [0, 2, 2, 5]."""
     bounds = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=bounds[1:])
     return bounds
 
 
 def event_index(counts: npt.NDArray[Any]) -> Index:
-    """Event of each object of the flat list, int64 [N].
-
-    >>> event_index(np.array([2, 0, 3])).tolist()
-    [0, 0, 2, 2, 2]
-    """
+    """Event of each object of the flat list, int64 [N]: counts [2, 0, 3] give [0, 0, 2, 2, 2]."""
     return np.repeat(np.arange(len(counts)), counts)
 
 
 def local_index(counts: npt.NDArray[Any]) -> Index:
-    """Index of each object of the flat list within its event, int64 [N].
-
-    >>> local_index(np.array([2, 0, 3])).tolist()
-    [0, 1, 0, 1, 2]
-    """
+    """Index of each object of the flat list within its event, int64 [N]: counts [2, 0, 3] give [0, 1, 0, 1, 2]."""
     return np.asarray(np.arange(int(np.sum(counts))) - np.repeat(offsets(counts)[:-1], counts))
 
 
 def global_index(index: Any, counts: npt.NDArray[Any]) -> Index:
-    """Convert indices [event, n] within events of `counts` objects to indices into the flat list, int64 [N].
-
-    >>> global_index(ak.Array([[1, 0], [], [2]]), np.array([2, 0, 3])).tolist()
-    [1, 0, 4]
-    """
+    """Indices into the flat list, int64 [N], from indices [event, n] within events of `counts` objects."""
     return np.asarray(flat(index, np.int64) + np.repeat(offsets(counts)[:-1], count(index)))
 
 
@@ -359,7 +329,7 @@ class Links:
         return np.asarray(self.source + np.repeat(offsets(n_sources)[:-1], self.counts))
 
     def flat_particle(self, n_particles: Index) -> Index:
-        """Each link's index into the flat list of particles, int64 [L]; `n_particles` int64 [event]."""
+        """The same for particles."""
         return np.asarray(self.particle + np.repeat(offsets(n_particles)[:-1], self.counts))
 
     def take(self, rows: npt.NDArray[Any], **changed: npt.NDArray[Any]) -> Links:
@@ -400,15 +370,11 @@ class Links:
         """Links to each particle's ancestor, int64 [all particles], -1 none; weights summed for each pair."""
         particle = ancestor.take(self.flat_particle(n_particles))
         linked = np.flatnonzero(particle >= 0)
-        source, particle, weight = sum_by_pair(
-            self.flat_source(n_sources)[linked], particle[linked], self.weight[linked].astype(np.float64)
-        )
-        first_source, first_particle = offsets(n_sources), offsets(n_particles)
-        event = np.searchsorted(first_source, source, side="right") - 1
-        links = Links.by_event(
-            event, source - first_source[event], particle - first_particle[event], weight, len(n_sources)
-        )
-        return links.take(weight > 0)
+        weight = self.weight[linked].astype(np.float64)
+        source, particle, weight = sum_by_pair(self.flat_source(n_sources)[linked], particle[linked], weight)
+        event = np.searchsorted(offsets(n_sources), source, side="right") - 1
+        source, particle = source - offsets(n_sources)[event], particle - offsets(n_particles)[event]
+        return Links.by_event(event, source, particle, weight, len(n_sources)).take(weight > 0)
 
 
 def sum_by_pair(source: Index, particle: Index, weight: Floats) -> tuple[Index, Index, Floats]:
@@ -419,9 +385,7 @@ def sum_by_pair(source: Index, particle: Index, weight: Floats) -> tuple[Index, 
     return pairs // stride, pairs % stride + lowest, np.bincount(group, weight, len(pairs)).astype(np.float64)
 
 
-def largest_weight(
-    source: Index, particle: npt.NDArray[np.integer[Any]], weight: npt.NDArray[np.floating[Any]]
-) -> Index:
+def largest_weight(source: Index, particle: npt.NDArray[Any], weight: npt.NDArray[Any]) -> Index:
     """Index of each source's link with the largest weight, by rising source; ties take the lowest particle."""
     order = np.lexsort((particle, -weight, source))
     _, first = np.unique(source[order], return_index=True)
@@ -447,14 +411,11 @@ def shared_sources(
     [source], is each hit's, GeV, or 1 for each track. Returns the pairs of particles that share a source, int64 [pair]
     each, sorted, and the sum over their sources of energy x first weight x second weight, float64 [pair].
     """
-
-    def matrix(links: FlatLinks, scale: Any) -> Any:
-        source, particle, weight = links
-        shape = (int(particle.max(initial=-1)) + 1, len(energy))
-        return coo_array((weight * scale, (particle, source)), shape=shape).tocsr()
-
-    if not len(first[0]) or not len(second[0]):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
-    product = (matrix(first, np.asarray(energy, np.float64)[first[0]]) @ matrix(second, 1.0).T).tocoo()
+    scaled = first[0], first[1], first[2] * np.asarray(energy, np.float64)[first[0]]
+    matrices = [
+        coo_array((weight, (particle, source)), shape=(int(particle.max(initial=-1)) + 1, len(energy))).tocsr()
+        for source, particle, weight in (scaled, second)
+    ]
+    product = (matrices[0] @ matrices[1].T).tocoo()
     order = np.lexsort((product.col, product.row))
     return product.row[order].astype(np.int64), product.col[order].astype(np.int64), product.data[order]

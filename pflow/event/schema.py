@@ -67,18 +67,14 @@ class Field:
         return {self.prefix + axis: axis if self.inline else f"{self.name}.{axis}" for axis in self.axes}
 
 
-def _position(name: str, dtype: str = "float32", *, prefix: str = "", required: bool = False) -> Field:
-    """A point, mm."""
+def _position(name: str, dtype: str = "float32", **options: object) -> Field:
     most = math.inf if dtype == "float64" else MAX_LENGTH  # truth may decay anywhere
-    return _number(name, "mm", dtype, most=most, axes=XYZ, prefix=prefix, required=required, merge="mean")
+    return _number(name, "mm", dtype, most=most, axes=XYZ, merge="mean", **options)
 
 
-def _momentum(
-    name: str, dtype: str = "float32", *, prefix: str = "", inline: bool = False, required: bool = False
-) -> Field:
-    """A momentum, GeV."""
+def _momentum(name: str, dtype: str = "float32", **options: object) -> Field:
     most = MAX_TRUE_ENERGY if dtype == "float64" else MAX_ENERGY
-    return _number(name, "GeV", dtype, most=most, axes=PXYZ, prefix=prefix, inline=inline, required=required)
+    return _number(name, "GeV", dtype, most=most, axes=PXYZ, **options)
 
 
 def _number(name: str, unit: str, dtype: str = "float32", *, most: float = math.inf, **options: object) -> Field:
@@ -185,18 +181,16 @@ def build(part: str, /, **quantities: Any) -> ak.Array:
         problem = f"have no {', '.join(wrong)}" if wrong else f"need {', '.join(missing)}"
         raise ValueError(f"{part.replace('_', ' ')} {problem}; they have {', '.join(known)}")
     counts = jagged.count(next(iter(given.values())))
-    n = int(counts.sum())
-    columns = {}
+    n, columns = int(counts.sum()), {}
     for name, field in known.items():
+        shape = (n, field.width) if field.width else (n,)
         if name in given:
             values = jagged.flat(given[name], field.dtype)
+            values = values if n else values.reshape(shape)
         elif not field.width and not field.optional:
             values = np.full(n, field.default, dtype=field.dtype)
         else:
             continue
-        if field.width and not len(values):
-            values = values.reshape(0, field.width)
-        shape = (n, field.width) if field.width else (n,)
         if values.shape != shape:
             raise ValueError(f"{name} of all {part.replace('_', ' ')} has shape {values.shape}, expected {shape}")
         columns[field.quantities[name]] = values
@@ -214,19 +208,17 @@ def make_tracks(*, b_field: float, **quantities: Any) -> ak.Array:
     """Tracks of unit charge from px, py, pz, charge or omega, phi, tan_lambda; `b_field` in T; else ValueError."""
     names = ("px", "py", "pz", "charge"), ("omega", "phi", "tan_lambda")
     has_momentum, has_helix = (all(quantities.get(name) is not None for name in group) for group in names)
-    if has_momentum and has_helix:
-        return build("tracks", **quantities)
     if not has_momentum and not has_helix:
         raise ValueError("tracks need px, py, pz and charge, or omega, phi and tan_lambda")
-    given, missing = names if has_momentum else names[::-1]
-    flat = {name: jagged.flat(quantities[name]) for name in given}
-    if has_momentum:
-        values: Sequence[Any] = kinematics.track_from_momentum(**flat, b_field=b_field)
-    else:
-        values = (*kinematics.momentum_from_track(**flat, b_field=b_field), np.sign(flat["omega"]))
-    counts = jagged.count(quantities[given[0]])
-    computed = {name: jagged.unflatten(column, counts) for name, column in zip(missing, values, strict=True)}
-    return build("tracks", **{**quantities, **computed})
+    if has_momentum != has_helix:
+        given, missing = names if has_momentum else names[::-1]
+        flat, counts = {name: jagged.flat(quantities[name]) for name in given}, jagged.count(quantities[given[0]])
+        if has_momentum:
+            values: Sequence[Any] = kinematics.track_from_momentum(**flat, b_field=b_field)
+        else:
+            values = (*kinematics.momentum_from_track(**flat, b_field=b_field), np.sign(flat["omega"]))
+        quantities |= {name: jagged.unflatten(column, counts) for name, column in zip(missing, values, strict=True)}
+    return build("tracks", **quantities)
 
 
 def make_truth(**quantities: Any) -> ak.Array:
@@ -257,13 +249,9 @@ def make_particles(*, mass: Any = None, **quantities: Any) -> ak.Array:
 
 def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: bool = True) -> ak.Array:
     """Links from arrays [event, link] of indices; `normalise` divides weights as `Links.normalised` does."""
-    sources = jagged.flat(source)
-    links = Links(
-        counts=jagged.count(source),
-        source=sources,
-        particle=jagged.flat(particle),
-        weight=np.ones(len(sources)) if weight is None else jagged.flat(weight, np.float64),
-    )
+    sources, particles = jagged.flat(source), jagged.flat(particle)
+    weights = np.ones(len(sources)) if weight is None else jagged.flat(weight, np.float64)
+    links = Links(counts=jagged.count(source), source=sources, particle=particles, weight=weights)
     return (links.normalised() if normalise else links).records()
 
 
@@ -307,37 +295,29 @@ def unusable_objects(part: str, records: ak.Array, sizes: Mapping[str, Index]) -
 def _impossible(
     part: str, records: ak.Array, sizes: Mapping[str, Index]
 ) -> Iterator[tuple[str, npt.NDArray[Any], Mask, str]]:
-    """Column, values, mask of the impossible ones and the expectation, for each check that finds some."""
+    """Column, values, mask of the impossible ones and the expectation; most often none, as the extreme values show."""
     columns, counts = jagged.columns(records), jagged.count(records)
     for column, field in fields_of(part).items():
-        if column in columns and not field.width:
-            for impossible, expected in _checks(field, columns[column], counts, sizes):
-                yield column, columns[column], impossible, expected
-
-
-def _checks(
-    field: Field, values: npt.NDArray[Any], counts: Index, sizes: Mapping[str, Index]
-) -> list[tuple[Mask, str]]:
-    """Masks of impossible values with the expectation; most often none, as the smallest and largest value show."""
-    if not len(values) or (field.points_to and field.points_to not in sizes):
-        return []
-    low, high = field.low, field.high
-    if field.points_to:
-        low, size = min(field.default, 0), sizes[field.points_to]
-        if values.min() >= low and values.max() < size.min(initial=np.iinfo(np.int64).max):
-            return []
-        expected = "points outside the event's list"
-        if field.points_to == "calorimeters":
-            expected = f"expected 0 to {size.max(initial=0) - 1}, a calorimeter of the detector"
-        elif low < 0:
-            expected = "expected -1 or the index of a particle"
-        return [((values < low) | (values >= np.repeat(size, counts)), expected)]
-    unbounded = (low, high) == (-np.inf, np.inf)
-    if (unbounded and not field.required) or (values.min() >= low and values.max() <= high and values.max() < np.inf):
-        return []
-    unit, finite = f" {field.unit}" if field.unit else "", np.isfinite(values)
-    checks = [(~finite, "expected a finite number")] if field.required else []
-    if low == 0:
-        checks.append((finite & (values < 0), f"expected at least 0{unit}"))
-    checks.append((finite & (np.abs(values) > high), f"expected at most {high:g}{unit}"))
-    return checks
+        values = columns.get(column, np.zeros(0))
+        if not len(values) or field.width or (field.points_to and field.points_to not in sizes):
+            continue
+        low, high, least, most = field.low, field.high, values.min(), values.max()
+        if field.points_to:
+            low, size = min(field.default, 0), sizes[field.points_to]
+            if least >= low and most < size.min(initial=np.iinfo(np.int64).max):
+                continue
+            expected = "points outside the event's list"
+            if field.points_to == "calorimeters":
+                expected = f"expected 0 to {size.max(initial=0) - 1}, a calorimeter of the detector"
+            elif low < 0:
+                expected = "expected -1 or the index of a particle"
+            yield column, values, (values < low) | (values >= np.repeat(size, counts)), expected
+            continue
+        is_good = low <= least and most <= high and most < np.inf
+        if not is_good and (field.required or (low, high) != (-np.inf, np.inf)):
+            unit, finite = f" {field.unit}" if field.unit else "", np.isfinite(values)
+            if field.required:
+                yield column, values, ~finite, "expected a finite number"
+            if low == 0:
+                yield column, values, finite & (values < 0), f"expected at least 0{unit}"
+            yield column, values, finite & (np.abs(values) > high), f"expected at most {high:g}{unit}"
