@@ -25,7 +25,7 @@ from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.table import ParticleTable
 from pflow.model.api import DecodingConfig
 from pflow.tokens.particles import Calibration
-from pflow.tokens.tokens import target_particles
+from pflow.tokens.tokens import targets_of
 
 CRITERIA = ("energy", "number", "reference")  # for the best configuration, see `best`
 
@@ -98,7 +98,7 @@ def calibrate(
             tokens, events = without_refused(events, encode, on_error)
             # The truth rule needs the geometry of the file's detector.
             with_truth = usable.emptied((events.flags & Flag.BAD_INPUT) > 0)
-            truth = ParticleTable.from_records(target_particles(with_truth, model.tokeniser.config))
+            truth = ParticleTable.from_records(targets_of(with_truth, model.tokeniser.config).particles)
             if usable.reference is not None:
                 others = ParticleTable.from_records(usable.reference)
                 references[number].update(truth, others, match(truth, others, Matching()))

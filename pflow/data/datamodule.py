@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -19,27 +19,23 @@ import torch
 from torch import distributed
 
 from pflow.data.dataset import EventDataset, LabelledBatch, StepLoader, StopRequest
-from pflow.data.files import Chunk, FileOptions, in_order, read_chunks, spread_sample, survey
+from pflow.data.files import Chunk, FileOptions, Result, in_order, read_chunks, spread_sample, survey
 from pflow.errors import ConfigError, InputError, PflowError, nearest
-from pflow.event import jagged
 from pflow.event.augment import Augmentation
-from pflow.event.events import BadEntriesWarning
-from pflow.event.merge_hits import Merge
+from pflow.event.events import BadEntriesWarning, Events
 from pflow.event.scales import SampleScales, joined
-from pflow.event.truth import STABLE_STATUS
 from pflow.io.cache import check_cache
 from pflow.io.checks import Expected
 from pflow.io.open import matching
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import measures
 from pflow.tokens.tokeniser import Statistics, Tokeniser
-from pflow.tokens.tokens import HIT_FEATURES, TokenConfig, target_particles
+from pflow.tokens.tokens import TokenConfig, targets_of
 
 Paths = str | list[str] | None
 
 FEW = 8
 """Entries at the beginning of each file in which targets are looked for."""
-
 
 SAMPLE_EVENTS = 1000
 """Training events from which `SampleScales` are taken."""
@@ -49,7 +45,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     """Event files for training, validation and test.
 
     The tokeniser is fitted on a sample of the training files alone, unless one is set before (`tokeniser`). Files are
-    read in chunks and never held whole.
+    read in chunks and never held whole. Besides these parameters it has those of `TokenConfig`.
 
     Parameters
     ----------
@@ -72,31 +68,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     cache
         Folder in which chunks are stored once they are read, for later epochs and trainings: they load faster than
         from the files, and take some five times their space. Chunks of other files or options are ignored.
-    rule
-        Truth rule, which says which particles are targets: ``stable``, ``calo`` or ``entering``.
-    e_min
-        Smallest energy of a target, GeV.
-    stable_status
-        Generator status of stable particles under rule ``stable``, where a generator has codes of its own.
-    invisible
-        |PDG| of particles that no detector sees, in addition to `pflow.physics.pdg.INVISIBLE`.
-    order
-        Of the target sequence (`pflow.tokens.tokens.ORDERS`).
-    hit_features
-        Features of the tokens of hits (names in `pflow.tokens.features`).
-    track_features
-        Features of the tokens of tracks; none: no such tokens.
-    tracker_hit_features
-        Features of the tokens of tracker hits; none: no such tokens.
-    hit_energy_min
-        Hits with at most this energy, GeV, are left out.
-    coarse
-        Whether to distinguish five particle classes only, instead of every PDG code in training.
-    merge
-        Sum hits into coarser cells, one token each: their size in mm in ECAL and HCAL (``ecal_mm``, ``hcal_mm``) and
-        the number of ``layers`` summed together; none: a token for each hit.
-    geometry
-        Whether the model is for any detector that is described: see `pflow.tokens.tokens.TokenConfig`.
     batch_size
         Most events in a batch, on every device.
     max_tokens
@@ -133,18 +104,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         truth_tracks: bool = False,
         on_error: Literal["raise", "skip"] = "raise",
         cache: str | None = None,
-        rule: str = "stable",
-        e_min: float = 0.1,
-        stable_status: Sequence[int] = STABLE_STATUS,
-        invisible: Sequence[int] = (),
-        order: str = "energy",
-        hit_features: Sequence[str] = HIT_FEATURES,
-        track_features: Sequence[str] = (),
-        tracker_hit_features: Sequence[str] = (),
-        hit_energy_min: float = 0.0,
-        coarse: bool = False,
-        merge: Merge | None = None,
-        geometry: bool = False,
         batch_size: int = 32,
         max_tokens: int | None = None,
         chunk_size: int = 256,
@@ -154,23 +113,11 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         tokeniser_events: int = 20_000,
         repeat: dict[str, int] | None = None,
         augment: Augmentation | None = None,
+        **tokens: Any,
     ) -> None:
         super().__init__()
         self.paths: dict[str, Paths] = {"train": train, "val": val, "test": test}
-        self.token_config = TokenConfig(
-            rule=rule,
-            e_min=e_min,
-            stable_status=tuple(stable_status),
-            invisible=tuple(invisible),
-            order=order,
-            hit_features=tuple(hit_features),
-            track_features=tuple(track_features),
-            tracker_hit_features=tuple(tracker_hit_features),
-            hit_energy_min=hit_energy_min,
-            coarse=coarse,
-            merge=merge,
-            geometry=geometry,
-        )
+        self.token_config = TokenConfig(**tokens, readout=False)
         self.options = FileOptions(
             detector=detector,
             schema=schema,
@@ -239,9 +186,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             if stage != "fit":
                 raise ConfigError(f"'{stage!s}' needs a trained model: give its checkpoint with --checkpoint")
             sample = spread_sample(chunks["train"], self.tokeniser_events)
-            measured = functools.partial(_statistics, options=self.options, config=self.token_config)
-            statistics = in_order(measured, sample, num_workers=self.num_workers)
-            self.tokeniser = Tokeniser.fit(statistics, self.token_config)
+            of_events = functools.partial(Statistics.of, config=self.token_config, on_error=self.options.on_error)
+            self.tokeniser = Tokeniser.fit(self._measured(sample, of_events), self.token_config)
         elif stage == "fit" and self.begins_with_model:
             with self.options.open(chunks["train"][0].path) as file:
                 if differing := self.tokeniser.other_geometry(file.detector):
@@ -264,12 +210,20 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
                     stacklevel=2,
                 )
             if trained is None or self.begins_with_model:
-                scales = sample_scales(chunks["train"], self.options, num_workers=self.num_workers)
+                of_file = [[chunk for chunk in chunks["train"] if chunk.path == path] for path in train]
+                most = max(1, SAMPLE_EVENTS // len(of_file))
+                sample = [run for listed in of_file for run in spread_sample(listed, most)]
+                scales = joined(list(self._measured(sample, SampleScales.of)))
                 if self.tokeniser.config.geometry:
                     scales = self._of_any_detector(scales, train, None if trained is None else trained.sample)
                 self.tokeniser = dataclasses.replace(self.tokeniser, sample=scales)
             chunks["train"] = self._repeated(chunks["train"])
         return chunks
+
+    def _measured(self, chunks: Sequence[Chunk], of_events: Callable[[Events], Result]) -> Iterator[Result]:
+        """A function of the events of each chunk."""
+        work = functools.partial(_measure, options=self.options, of_events=of_events)
+        return in_order(work, chunks, num_workers=self.num_workers)
 
     def _of_any_detector(self, scales: SampleScales, paths: Iterable[str], before: SampleScales | None) -> SampleScales:
         """Scales that all detectors share, and what the detectors of the training files and of earlier ones cover."""
@@ -412,7 +366,7 @@ def _check_targets(name: str, chunks: Sequence[Chunk], options: FileOptions, con
 
     def n_targets(some: Sequence[Chunk]) -> Iterator[int]:
         for events in read_chunks(some, dataclasses.replace(options, cache=None)):
-            yield int(jagged.count(target_particles(events, config)).sum())
+            yield int(targets_of(events, config).counts.sum())
 
     first = [dataclasses.replace(chunk, stop=min(chunk.stop, FEW)) for chunk in chunks if chunk.start == 0]
     if sum(n_targets(first)) == 0 and not any(n_targets(chunks)):
@@ -429,32 +383,13 @@ def _common_files(train: Collection[str], val: Iterable[str]) -> list[str]:
         by_size.setdefault(os.path.getsize(path), []).append(path)
 
     def is_known(path: str) -> bool:
-        if not os.path.isfile(path):
-            return path in train
-        same_size = by_size.get(os.path.getsize(path), [])
-        by_link = any(os.path.samefile(path, file) for file in same_size)
-        return by_link or any(filecmp.cmp(path, file, shallow=False) for file in same_size)
+        same_size = by_size.get(os.path.getsize(path), []) if os.path.isfile(path) else []
+        is_linked = path in train or any(os.path.samefile(path, file) for file in same_size)
+        return is_linked or any(filecmp.cmp(path, file, shallow=False) for file in same_size)
 
     return list(filter(is_known, val))
 
 
-def sample_scales(chunks: Sequence[Chunk], options: FileOptions, *, num_workers: int = 0) -> SampleScales:
-    """Typical energies and curvatures of training files, from about `SAMPLE_EVENTS` of their events."""
-    of_file: dict[str, list[Chunk]] = {}
-    for chunk in chunks:
-        of_file.setdefault(chunk.path, []).append(chunk)
-    most = max(1, SAMPLE_EVENTS // len(of_file))
-    sample = [chunk for listed in of_file.values() for chunk in spread_sample(listed, most)]
-    return joined(list(in_order(functools.partial(_scales, options=options), sample, num_workers=num_workers)))
-
-
-def _scales(chunk: Chunk, options: FileOptions) -> SampleScales:
-    """Typical energies and curvatures of one chunk."""
+def _measure(chunk: Chunk, options: FileOptions, of_events: Callable[[Events], Result]) -> Result:
     (events,) = read_chunks([chunk], options)
-    return SampleScales.of(events)
-
-
-def _statistics(chunk: Chunk, options: FileOptions, config: TokenConfig) -> Statistics:
-    """Statistics of one chunk, from which the tokeniser is fitted."""
-    (events,) = read_chunks([chunk], options)
-    return Statistics.of(events, config, on_error=options.on_error)
+    return of_events(events)

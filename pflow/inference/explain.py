@@ -14,7 +14,7 @@ from pflow.data.collate import collate
 from pflow.errors import InputError, nearest
 from pflow.event.events import Events
 from pflow.physics.pdg import CLASSES, class_index, name_of
-from pflow.tokens.tokens import kept_hits, select_hits
+from pflow.tokens.tokens import kept_hits, select
 from pflow.tokens.vocab import CHARGES
 
 SPECIAL = ("pad", "bos", "eos", "particle")
@@ -138,7 +138,7 @@ def explain(model: TrainedModel, event: Events) -> Explanation:
         elif head == "kind":
             classes[name] = SPECIAL
     return Explanation(
-        cells=select_hits(event, tokeniser.config).hits[0],
+        cells=select(event, tokeniser.config).tokens.hits[0],
         hits=event.hits[0][kept_hits(event, tokeniser.config)[0]],
         classes=classes,
         first_cell=0 if reconstructor.gives_links else 2,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from pflow.event.events import Events
 from pflow.event.schema import PXYZ, XYZ
 from pflow.physics.arrays import Floats, Mask, constant, double, namespace
 from pflow.physics.detector import Detector
-from pflow.physics.geometry import Depths, Geometry, kind_index
+from pflow.physics.geometry import Geometry, kind_index
 from pflow.physics.kinematics import impact_parameters
 
 Values = Any
@@ -41,6 +42,58 @@ class Feature:
     transform: str = "identity"
 
 
+FACE_UNIT = 100.0
+"""Unit of distances from a face and behind it, mm: about the depth of a shower's maximum."""
+
+
+def _vector(columns: Columns, name: str, keys: Sequence[str] = XYZ) -> list[Values]:
+    return [double(columns[f"{name}.{key}"]) for key in keys]
+
+
+def _norm(columns: Columns, name: str, keys: Sequence[str]) -> Values:
+    """Length of the projection of a vector onto some axes, computed once."""
+    known = f"length of {name} along {', '.join(keys)}"
+    if known not in columns:
+        squares = sum(component**2 for component in _vector(columns, name, keys))
+        columns[known] = namespace(squares).sqrt(squares)
+    return columns[known]
+
+
+def _geometry(columns: Columns, detector: Detector, like: Values) -> Any:
+    """The geometries and the index of each object's, [N]: the events' geometries, else the detector's."""
+    if "geometry" not in columns:
+        columns["geometry"] = Geometry.of(detector), namespace(like).zeros_like(like, dtype=namespace(like).int64)
+    return columns["geometry"]
+
+
+def _depths(columns: Columns, detector: Detector) -> Any:
+    """`pflow.physics.geometry.Depths` of the hits in their calorimeters, computed once."""
+    if "depths" not in columns:
+        position = _vector(columns, "position")
+        geometry, row = _geometry(columns, detector, position[0])
+        columns["depths"] = geometry.depths(row, columns["subdetector"], *position)
+    return columns["depths"]
+
+
+def kind_and_depth(columns: Columns, detector: Detector) -> tuple[Any, Any]:
+    """Kind of each hit's calorimeter, an index into `pflow.physics.detector.KINDS`, and its depth by that measure.
+
+    int64 and float64 [N], see `pflow.physics.geometry.Depths.of_kinds`; `columns` as of `Feature.compute`.
+    """
+    kind = constant(kind_index(detector), like=columns["subdetector"])[columns["subdetector"]]
+    return kind, double(_depths(columns, detector).of_kinds(kind))
+
+
+def _layer(columns: Columns, _: Detector) -> Values:
+    layer = double(columns["layer"])
+    return namespace(layer).where(layer < 0, np.nan, layer)
+
+
+def _asinh_depth(columns: Columns, detector: Detector) -> Values:
+    length = _depths(columns, detector).length / FACE_UNIT
+    return double(namespace(length).arcsinh(length))
+
+
 def _number(field: str, description: str, transform: str = "identity") -> Feature:
     """The field itself; its dotted path begins with the part."""
     name = field.partition(".")[2]
@@ -49,39 +102,29 @@ def _number(field: str, description: str, transform: str = "identity") -> Featur
 
 def _length(field: str, description: str, keys: Sequence[str]) -> Feature:
     """Length of a vector, or of its projection onto some axes."""
-    vector = field.partition(".")[2]
-    return Feature(field, description, lambda columns, _: _norm(columns, vector, keys), "log10")
-
-
-def _norm(columns: Columns, vector: str, keys: Sequence[str]) -> Values:
-    """Length of the projection of a vector onto some axes, computed once."""
-    name = f"length of {vector} along {', '.join(keys)}"
-    if name not in columns:
-        squares = sum(double(columns[f"{vector}.{key}"]) ** 2 for key in keys)
-        columns[name] = namespace(squares).sqrt(squares)
-    return columns[name]
+    name = field.partition(".")[2]
+    return Feature(field, description, lambda columns, _: _norm(columns, name, keys), "log10")
 
 
 def _unit(field: str, prefix: str, description: str, keys: Sequence[str]) -> dict[str, Feature]:
     """Components of the unit vector along a vector, named after `prefix`; 0 for a null vector."""
-    _, vector = field.split(".")
+    name = field.partition(".")[2]
 
-    def component(axis: int) -> Compute:
-        def compute(columns: Columns, _: Detector) -> Values:
-            length = _norm(columns, vector, keys)
-            return double(columns[f"{vector}.{keys[axis]}"]) / (length + (length == 0))
+    def component(columns: Columns, _: Detector, *, key: str) -> Values:
+        length = _norm(columns, name, keys)
+        return double(columns[f"{name}.{key}"]) / (length + (length == 0))
 
-        return compute
-
-    return {f"{prefix}{k}": Feature(field, f"{k} of {description}", component(i)) for i, k in enumerate(XYZ)}
+    computes = {axis: partial(component, key=key) for axis, key in zip(XYZ, keys, strict=True)}
+    return {f"{prefix}{k}": Feature(field, f"{k} of {description}", compute) for k, compute in computes.items()}
 
 
-def _layer(field: str) -> Feature:
-    def compute(columns: Columns, _: Detector) -> Values:
-        layer = double(columns["layer"])
-        return namespace(layer).where(layer < 0, np.nan, layer)
-
-    return Feature(field, "layer, from 0", compute)
+def _position(field: str, prefix: str, what: str) -> dict[str, Feature]:
+    """Cartesian coordinates, unit direction and distance of a position."""
+    return {
+        **{f"{prefix}{key}": _number(f"{field}.{key}", f"{key} of {what}, mm") for key in XYZ},
+        **_unit(field, f"{prefix}n", f"the unit vector to {what}", XYZ),
+        f"{prefix}log_r": _length(field, f"distance to {what}, mm, as log10", XYZ),
+    }
 
 
 def _subdetector(description: str, attribute: str, value: str) -> Feature:
@@ -94,79 +137,45 @@ def _subdetector(description: str, attribute: str, value: str) -> Feature:
     return Feature("hits.subdetector", description, compute)
 
 
-def _impact(description: str, which: int) -> Feature:
-    """asinh of the transverse (0) or longitudinal (1) impact parameter of the helix at the calorimeter."""
-
-    def compute(columns: Columns, detector: Detector) -> Values:
-        x, y, z = (double(columns[f"calo_position.{key}"]) for key in XYZ)
-        px, py, pz = (double(columns[f"calo_momentum.{key}"]) for key in PXYZ)
-        impact: Any = impact_parameters(x, y, z, px, py, pz, double(columns["charge"]), detector.b_field)[which]
-        return namespace(impact).asinh(impact)
-
-    return Feature("tracks.calo_momentum", description, compute)
-
-
-def _geometry(columns: Columns, detector: Detector, like: Values) -> tuple[Geometry, Any]:
-    """The geometries and the index of each object's, [N]: the events' geometries, else the detector's."""
-    if "geometry" not in columns:
-        columns["geometry"] = Geometry.of(detector), namespace(like).zeros_like(like, dtype=namespace(like).int64)
-    geometry: tuple[Geometry, Any] = columns["geometry"]
-    return geometry
-
-
-def _depths(columns: Columns, detector: Detector) -> Depths:
-    """Where the hits lie in their calorimeters, computed once."""
-    if "depths" not in columns:
-        x, y, z = (double(columns[f"position.{key}"]) for key in XYZ)
-        geometry, row = _geometry(columns, detector, x)
-        columns["depths"] = geometry.depths(row, columns["subdetector"], x, y, z)
-    depths: Depths = columns["depths"]
-    return depths
-
-
-def kind_and_depth(columns: Columns, detector: Detector) -> tuple[Any, Any]:
-    """Kind of each hit's calorimeter, an index into `pflow.physics.detector.KINDS`, and its depth by that measure.
-
-    int64 and float64 [N], see `pflow.physics.geometry.Depths.of_kinds`; `columns` as of `Feature.compute`.
-    """
-    kind = constant(kind_index(detector), like=columns["subdetector"])[columns["subdetector"]]
-    return kind, double(_depths(columns, detector).of_kinds(kind))
-
-
-def _depth(description: str, value: Callable[[Depths], Values], transform: str = "identity") -> Feature:
-    """Of where a hit lies in its calorimeter."""
-
-    def compute(columns: Columns, detector: Detector) -> Values:
-        return double(value(_depths(columns, detector)))
-
-    return Feature("hits.position", description, compute, transform)
+def _depth(description: str, name: str, transform: str = "identity") -> Feature:
+    """A number of `pflow.physics.geometry.Depths`: of where a hit lies in its calorimeter."""
+    return Feature("hits.position", description, lambda *given: double(getattr(_depths(*given), name)), transform)
 
 
 def _face(field: str, which: int) -> Feature:
     """asinh of the distance beyond the first face of the barrel (0) or the endcaps (1), in units of `FACE_UNIT`."""
-    _, vector = field.split(".")
+    name = field.partition(".")[2]
 
     def compute(columns: Columns, detector: Detector) -> Values:
-        x, y, z = (double(columns[f"{vector}.{key}"]) for key in XYZ)
-        geometry, row = _geometry(columns, detector, x)
-        distance = geometry.faces_of(row).distances(x, y, z)[which] / FACE_UNIT
+        position = _vector(columns, name)
+        geometry, row = _geometry(columns, detector, position[0])
+        distance = geometry.faces_of(row).distances(*position)[which] / FACE_UNIT
         return namespace(distance).arcsinh(distance)
 
     plane = ("barrel", "endcaps")[which]
     return Feature(field, f"asinh of the distance beyond the face of the {plane}, / {FACE_UNIT:g} mm", compute)
 
 
-def _bending(description: str, unit: float, angle: Callable[[Values, Values, Values], Values]) -> Feature:
+def _impact(description: str, which: int) -> Feature:
+    """asinh of the transverse (0) or longitudinal (1) impact parameter of the helix at the calorimeter."""
+
+    def compute(columns: Columns, detector: Detector) -> Values:
+        at_entry = *_vector(columns, "calo_position"), *_vector(columns, "calo_momentum", PXYZ)
+        impact: Any = impact_parameters(*at_entry, double(columns["charge"]), detector.b_field)[which]
+        return namespace(impact).asinh(impact)
+
+    return Feature("tracks.calo_momentum", description, compute)
+
+
+def _bending(angle: str, mrad: int, compute_angle: Callable[[Values, Values, Values], Values]) -> Feature:
     """asinh of an angle between a track's momentum at the vertex, its entry and its momentum there, [3, N] each."""
 
     def compute(columns: Columns, _: Detector) -> Values:
-        vectors = []
-        for name, keys in (("momentum", PXYZ), ("calo_position", XYZ), ("calo_momentum", PXYZ)):
-            vectors.append([double(columns[f"{name}.{key}"]) for key in keys])
-        value = angle(*vectors) / unit
+        at_vertex, at_entry = (_vector(columns, name, PXYZ) for name in ("momentum", "calo_momentum"))
+        value = compute_angle(at_vertex, _vector(columns, "calo_position"), at_entry) / (mrad / 1000)
         return namespace(value).arcsinh(value)
 
-    return Feature("tracks.calo_momentum", description, compute)
+    return Feature("tracks.calo_momentum", f"asinh of the {angle}, / {mrad} mrad", compute)
 
 
 def _turn(a: Sequence[Values], b: Sequence[Values]) -> Values:
@@ -180,45 +189,25 @@ def _steeper(a: Sequence[Values], b: Sequence[Values]) -> Values:
     return xp.arctan2(xp.hypot(a[0], a[1]), a[2]) - xp.arctan2(xp.hypot(b[0], b[1]), b[2])
 
 
-FACE_UNIT = 100.0
-"""Unit of distances from a face and behind it, mm: about the depth of a shower's maximum."""
-
-
-def _position(field: str, prefix: str, what: str) -> dict[str, Feature]:
-    """Cartesian coordinates, unit direction and distance of a position."""
-    return {
-        **{f"{prefix}{key}": _number(f"{field}.{key}", f"{key} of {what}, mm") for key in XYZ},
-        **_unit(field, f"{prefix}n", f"the unit vector to {what}", XYZ),
-        f"{prefix}log_r": _length(field, f"distance to {what}, mm, as log10", XYZ),
-    }
-
-
 FEATURES: Mapping[str, Mapping[str, Feature]] = {
     "hits": {
         "log_energy": _number("hits.energy", "energy, GeV, as log10", "log10"),
         "energy": _number("hits.energy", "energy, GeV"),
         "time": _number("hits.time", "time, ns"),
-        "layer": _layer("hits.layer"),
+        "layer": Feature("hits.layer", "layer, from 0", _layer),
         "ecal": _subdetector("1 in an electromagnetic calorimeter", "kind", "ecal"),
         "hcal": _subdetector("1 in a hadronic calorimeter", "kind", "hcal"),
         "muon": _subdetector("1 in a muon system", "kind", "muon"),
         "barrel": _subdetector("1 in a barrel", "region", "barrel"),
         "endcap": _subdetector("1 in an endcap", "region", "endcap"),
         **_position("hits.position", "", "the hit"),
-        "behind_barrel": _depth("1 behind the face of a barrel, 0 behind an endcap's", lambda depths: depths.barrel),
-        "cosine": _depth(
-            "cosine of the angle between the ray from the origin and the face's normal", lambda depths: depths.cosine
-        ),
-        "depth": _depth(
-            "asinh of the depth behind the face along the ray, / 100 mm",
-            lambda depths: namespace(depths.length).arcsinh(depths.length / FACE_UNIT),
-        ),
-        "radiation": _depth("radiation lengths from the first face, along the ray", lambda depths: depths.radiation),
-        "interaction": _depth(
-            "nuclear interaction lengths from the first face, along the ray", lambda depths: depths.interaction
-        ),
-        "per_layer": _depth("radiation lengths of a layer there, as log10", lambda depths: depths.per_layer, "log10"),
-        "cell_size": _depth("size of a cell, mm, as log10", lambda depths: depths.cell_size, "log10"),
+        "behind_barrel": _depth("1 behind the face of a barrel, 0 behind an endcap's", "barrel"),
+        "cosine": _depth("cosine of the angle between the ray from the origin and the face's normal", "cosine"),
+        "depth": Feature("hits.position", "asinh of the depth behind the face along the ray, / 100 mm", _asinh_depth),
+        "radiation": _depth("radiation lengths from the first face, along the ray", "radiation"),
+        "interaction": _depth("nuclear interaction lengths from the first face, along the ray", "interaction"),
+        "per_layer": _depth("radiation lengths of a layer there, as log10", "per_layer", "log10"),
+        "cell_size": _depth("size of a cell, mm, as log10", "cell_size", "log10"),
         "face_barrel": _face("hits.position", 0),
         "face_endcap": _face("hits.position", 1),
     },
@@ -237,34 +226,22 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
         "calo_z0": _impact("asinh of z, mm, where that helix is nearest to the beam axis", 1),
         "face_barrel": _face("tracks.calo_position", 0),
         "face_endcap": _face("tracks.calo_position", 1),
-        "bend": _bending(
-            "asinh of the azimuth from the momentum at the vertex to the entry, / 10 mrad",
-            0.01,
-            lambda p, x, q: _turn(p, x),
-        ),
-        "bend_there": _bending(
-            "asinh of the azimuth from the entry to the momentum there, / 10 mrad", 0.01, lambda p, x, q: _turn(x, q)
-        ),
+        "bend": _bending("azimuth from the momentum at the vertex to the entry", 10, lambda p, x, _: _turn(p, x)),
+        "bend_there": _bending("azimuth from the entry to the momentum there", 10, lambda _, x, q: _turn(x, q)),
         "bend_difference": _bending(
-            "asinh of the difference of these two, 0 from the vertex, / 1 mrad",
-            0.001,
-            lambda p, x, q: _turn(x, q) - _turn(p, x),
+            "difference of these two, 0 from the vertex", 1, lambda p, x, q: _turn(x, q) - _turn(p, x)
         ),
         "steeper": _bending(
-            "asinh of the polar angle of the momentum at the vertex less the entry's, / 1 mrad",
-            0.001,
-            lambda p, x, q: _steeper(p, x),
+            "polar angle of the momentum at the vertex less the entry's", 1, lambda p, x, _: _steeper(p, x)
         ),
         "steeper_there": _bending(
-            "asinh of the polar angle of the entry less the momentum's there, / 1 mrad",
-            0.001,
-            lambda p, x, q: _steeper(x, q),
+            "polar angle of the entry less the momentum's there", 1, lambda _, x, q: _steeper(x, q)
         ),
     },
     "tracker_hits": {
         "log_energy": _number("tracker_hits.energy", "deposited energy, GeV, as log10", "log10"),
         "time": _number("tracker_hits.time", "time, ns"),
-        "layer": _layer("tracker_hits.layer"),
+        "layer": Feature("tracker_hits.layer", "layer, from 0", _layer),
         **_position("tracker_hits.position", "", "the tracker hit"),
     },
 }
@@ -290,54 +267,41 @@ def feature_matrix(events: Events, part: str, names: Sequence[str]) -> Floats:
     return np.stack(feature_columns(events, part, names), axis=1)
 
 
-def missing_part(events: Events, part: str) -> InputError:
-    """The error of events without a part that the model reads."""
-    remedy = "; --truth-tracks makes them from Monte Carlo particles" if part == "tracks" else ""
-    return events.error(f"the model reads {part.replace('_', ' ')} and the file holds none{remedy}", field=part)
-
-
-def unknown_values(events: Events, part: str, known: Mask, *, field: str) -> InputError:
-    """The error of events in which the model reads a `field` that is not `known`, bool [N], in objects of a part."""
-    records = getattr(events, part)
-    event = jagged.event_index(jagged.count(records))
-    index = event[~known][0]
-    reason = ""
-    if field == "hits.layer":
-        without = np.unique(jagged.flat(records.subdetector)[~known])
-        reason = f": no cell encoding for {', '.join(events.detector.calorimeters[i].name for i in without)}"
-    return events.error(
-        f"the model needs a finite number here, and {np.count_nonzero(~known[event == index])} of "
-        f"{np.count_nonzero(event == index)} values are unknown{reason}",
-        index=index,
-        field=field,
-    )
-
-
 def columns_of(events: Events, part: str) -> Columns:
     """What features of a part are computed from, as of `Feature.compute`."""
-    columns: Columns = dict(jagged.columns(getattr(events, part)))
-    if events.geometry is not None:
-        columns["geometry"] = events.geometries(part)
-    return columns
+    geometry = {} if events.geometry is None else {"geometry": events.geometries(part)}
+    return {**jagged.columns(getattr(events, part)), **geometry}
 
 
 def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Floats]:
     """Named features of all objects of a part, float64 [N]; InputError if the part is missing or one is not finite."""
     if getattr(events, part) is None:
-        raise missing_part(events, part)
+        remedy = "; --truth-tracks makes them from Monte Carlo particles" if part == "tracks" else ""
+        raise events.error(f"the model reads {part.replace('_', ' ')} and the file holds none{remedy}", field=part)
     matrix = []
     columns = columns_of(events, part)
     for feature in _lookup(part, names):
         values = np.asarray(feature.compute(columns, events.detector), dtype=np.float64)
         if not np.isfinite(values).all():
-            raise unknown_values(events, part, np.isfinite(values), field=feature.field)
+            raise _unknown_values(events, part, ~np.isfinite(values), field=feature.field)
         matrix.append(values)
     return matrix
 
 
+def _unknown_values(events: Events, part: str, unknown: Mask, *, field: str) -> InputError:
+    records, reason = getattr(events, part), ""
+    event = jagged.event_index(jagged.count(records))
+    index = event[unknown][0]
+    if field == "hits.layer":
+        without = np.unique(jagged.flat(records.subdetector)[unknown])
+        reason = f": no cell encoding for {', '.join(events.detector.calorimeters[i].name for i in without)}"
+    n_unknown, n = np.count_nonzero(unknown[event == index]), np.count_nonzero(event == index)
+    message = f"the model needs a finite number here, and {n_unknown} of {n} values are unknown{reason}"
+    return events.error(message, index=index, field=field)
+
+
 TRANSFORMS = ("identity", "log10")
 """Names of the transforms."""
-
 
 LOG_FLOOR = 1e-6
 """Smaller values (GeV or mm) are raised to it before log10: an empty cell gives -6 and not minus infinity."""

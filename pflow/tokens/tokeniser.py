@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Self
@@ -15,14 +16,24 @@ from pflow.event import jagged
 from pflow.event.events import Events, without_refused
 from pflow.event.particles import Reconstruction
 from pflow.event.scales import SampleScales
-from pflow.physics.arrays import Floats
+from pflow.physics.arrays import Floats, Index
 from pflow.physics.detector import KINDS, Detector
 from pflow.physics.geometry import Geometry
 from pflow.physics.pdg import charges, masses
-from pflow.tokens.features import Moments, Normaliser, feature_matrix, feature_transforms
+from pflow.tokens.features import FEATURES, Moments, Normaliser, feature_columns, feature_matrix, feature_transforms
 from pflow.tokens.particles import Calibration, decode
-from pflow.tokens.tokens import PARTS, ParticleTokens, TokenConfig, Tokens, encode, select_hits, target_particles
-from pflow.tokens.vocab import CHARGES, PdgVocabulary
+from pflow.tokens.tokens import (
+    PARTS,
+    ParticleTokens,
+    TokenConfig,
+    Tokens,
+    directions,
+    make_readout,
+    select,
+    targets_of,
+    unknown_pdg_message,
+)
+from pflow.tokens.vocab import CHARGES, PdgVocabulary, charge_index
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -44,8 +55,8 @@ class Statistics:
         """
 
         def measured(some: Events) -> tuple[Any, dict[str, Floats]]:
-            particles = jagged.columns(target_particles(some, config))
-            selected = select_hits(some, config)
+            particles = jagged.columns(targets_of(some, config).particles)
+            selected = select(some, config).tokens
             parts = [part for part in PARTS if config.features(part)]
             return particles, {part: feature_matrix(selected, part, config.features(part)) for part in parts}
 
@@ -127,9 +138,38 @@ class Tokeniser:
         )
 
     def encode(self, events: Events, *, truth: bool = True, warn: bool = True) -> Tokens:
-        """Turn events into tokens; see `pflow.tokens.tokens.encode`. Events of another detector are refused."""
+        """Turn events into tokens, with the target sequence unless `truth` is False.
+
+        InputError: what the events lack, or that they are of another detector. With `warn`, PDG codes that are not in
+        the vocabulary are warned of; the result counts them in either case.
+        """
         self.check_detector(events)
-        return encode(events, self.config, scales=self.scales, pdg=self.pdg, energy=self.energy, truth=truth, warn=warn)
+        config = self.config
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        offsets: dict[str, Index] = {}
+        unknown: Counter[int] = Counter()
+        targets = targets_of(events, config) if truth else None
+        if targets is not None:
+            offsets["target"] = jagged.offsets(targets.counts)
+            codes = targets.column("pdg")
+            arrays["pdg"], is_unknown = self.pdg.encode(codes)
+            arrays["charge"] = charge_index(targets.column("charge"))
+            arrays["energy"] = self.energy.apply(targets.column("energy")[:, np.newaxis])[:, 0]
+            arrays["direction"] = directions(targets, events)
+            unknown.update(np.abs(codes[is_unknown]).tolist())
+            if warn and unknown:
+                warnings.warn(unknown_pdg_message(unknown), stacklevel=2)
+        with_time = any(FEATURES["hits"][name].field == "hits.time" for name in config.hit_features)
+        selection = select(events, config, with_time=with_time)
+        for part in PARTS:
+            if names := config.features(part):
+                arrays[part] = self.scales[part].apply_to(feature_columns(selection.tokens, part, names))
+                offsets[part] = jagged.offsets(jagged.count(getattr(selection.tokens, part)))
+        if config.readout:
+            readout, bounds = make_readout(events, selection, targets, use_tracks=bool(config.track_features))
+            arrays, offsets = arrays | readout, offsets | bounds
+        place = {"event": events.event, "entry": events.entry, "path": events.path}
+        return Tokens(arrays=arrays, offsets=offsets, **place, unknown=unknown)
 
     def decode(
         self,

@@ -1,9 +1,8 @@
-"""Tokens: which are made from an event (`TokenConfig`), and events and particles as flat arrays (`encode`)."""
+"""Tokens: which are made from an event (`TokenConfig`), and events and particles as flat arrays."""
 
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.config import from_plain
-from pflow.errors import ConfigError, check_choice
+from pflow.errors import ConfigError, check_choice, check_options
 from pflow.event import jagged
 from pflow.event.events import Events, event_rows
 from pflow.event.jagged import Links
@@ -22,8 +21,7 @@ from pflow.event.schema import PXYZ, XYZ
 from pflow.event.truth import RULES, STABLE_STATUS, Targets, select_targets
 from pflow.physics.arrays import Floats, Index, Mask, double, namespace, single
 from pflow.physics.kinematics import unit_vector
-from pflow.tokens.features import FEATURES, Normaliser, columns_of, feature_columns, feature_transforms, kind_and_depth
-from pflow.tokens.vocab import PdgVocabulary, charge_index
+from pflow.tokens.features import columns_of, feature_transforms, kind_and_depth
 
 HIT_FEATURES = ("log_energy", "x", "y", "z")
 """The first paper's features of a hit, with the energy as a logarithm."""
@@ -40,14 +38,36 @@ PARTS = ("hits", "tracks", "tracker_hits")
 class TokenConfig:
     """Which tokens and targets are made from an event; ConfigError for an option that cannot be.
 
-    `rule`, `e_min` [GeV], `stable_status` and `invisible` are as of `pflow.event.truth.select_targets`, `order` is one
-    of `ORDERS`, features are names of `pflow.tokens.features.FEATURES`. Without track features the
-    source has no tracks, and a track does not make a particle a target; without tracker hit features it has no tracker
-    hits. Hits with at most `hit_energy_min`, GeV, are dropped, the others summed into the cells of `merge` (or plain
-    data for it), one token each; None: one token for each hit. With `coarse` the PDG vocabulary has one code for each
-    of the five classes only, with `readout` the model also gets hits and tracks in physical units, and in training the
-    targets' fractions of them. With `geometry` a model is for any described detector: it knows the kind of a hit's
-    calorimeter and the hit's depth there (`pflow.physics.geometry`), and neither the calorimeter nor the layer.
+    Parameters
+    ----------
+    rule
+        Truth rule, which says which particles are targets: ``stable``, ``calo`` or ``entering``.
+    e_min
+        Smallest energy of a target, GeV.
+    stable_status
+        Generator status of stable particles under rule ``stable``, where a generator has codes of its own.
+    invisible
+        |PDG| of particles that no detector sees, in addition to `pflow.physics.pdg.INVISIBLE`.
+    order
+        Of the target sequence (`pflow.tokens.tokens.ORDERS`).
+    hit_features
+        Features of the tokens of hits (names in `pflow.tokens.features`).
+    track_features
+        Features of the tokens of tracks; none: no such tokens, and a track does not make a particle a target.
+    tracker_hit_features
+        Features of the tokens of tracker hits; none: no such tokens.
+    hit_energy_min
+        Hits with at most this energy, GeV, are left out.
+    coarse
+        Whether to distinguish five particle classes only, instead of every PDG code in training.
+    merge
+        Sum hits into coarser cells, one token each: their size in mm in ECAL and HCAL (``ecal_mm``, ``hcal_mm``) and
+        the number of ``layers`` summed together; none: a token for each hit.
+    geometry
+        Whether the model is for any detector that is described: it knows the kind of a hit's calorimeter and the hit's
+        depth there (`pflow.physics.geometry`), and neither the calorimeter nor the layer.
+    readout
+        Whether the model also gets hits and tracks in physical units, and in training the targets' fractions of them.
     """
 
     rule: str = "stable"
@@ -71,12 +91,12 @@ class TokenConfig:
             object.__setattr__(self, "merge", from_plain(Merge, self.merge, where="merge"))
         if not self.hit_features:
             raise ConfigError("a token of a hit needs at least one feature")
+        for name in ("stable_status", "invisible", *map(_field, PARTS)):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         for part in PARTS:
-            object.__setattr__(self, _field(part), tuple(self.features(part)))
             feature_transforms(part, self.features(part))
-        for name in ("e_min", "hit_energy_min"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} must be an energy of at least 0 GeV, found {getattr(self, name)}")
+        energies = "e_min", "hit_energy_min"
+        check_options(self, "data", "an energy of at least 0 GeV", lambda energy: energy >= 0, *energies)
 
     @property
     def chosen_by(self) -> dict[str, Any]:
@@ -205,11 +225,6 @@ class ParticleTokens:
         return np.equal(n_not_finite, 0)
 
 
-def select_hits(events: Events, config: TokenConfig) -> Events:
-    """The events with the hits that become tokens, without links, which count hits: select the targets before."""
-    return _select(events, config).tokens
-
-
 def kept_hits(events: Events, config: TokenConfig) -> ak.Array:
     """Index of each hit that the configuration keeps, int64 [event, kept hit]: the order of the readout's hits."""
     counts = jagged.count(events.hits)
@@ -218,78 +233,14 @@ def kept_hits(events: Events, config: TokenConfig) -> ak.Array:
     return jagged.unflatten(jagged.local_index(counts)[is_kept], n_kept)
 
 
-def target_particles(events: Events, config: TokenConfig) -> ak.Array:
-    """The target sequences, records [event, particle]: see `pflow.event.truth.Targets.particles`."""
-    return _targets(events, config).particles
-
-
-def encode(
-    events: Events,
-    config: TokenConfig,
-    *,
-    scales: Mapping[str, Normaliser],
-    pdg: PdgVocabulary,
-    energy: Normaliser,
-    truth: bool = True,
-    warn: bool = True,
-) -> Tokens:
-    """Turn events into tokens, with the target sequence unless `truth` is False; InputError for what they lack.
-
-    With `warn`, PDG codes that are not in the vocabulary are warned of; the result counts them in either case.
-    """
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    offsets: dict[str, Index] = {}
-    unknown: Counter[int] = Counter()
-    targets = _targets(events, config) if truth else None
-    if targets is not None:
-        offsets["target"] = jagged.offsets(targets.counts)
-        flat = {field: targets.column(field) for field in ("pdg", "charge", "energy", *PXYZ)}
-        codes = flat["pdg"]
-        arrays["pdg"], is_unknown = pdg.encode(codes)
-        arrays["charge"] = charge_index(flat["charge"])
-        arrays["energy"] = energy.apply(flat["energy"][:, np.newaxis])[:, 0]
-        arrays["direction"] = _direction(flat, events, offsets["target"])
-        unknown.update(np.abs(codes[is_unknown]).tolist())
-        if warn and unknown:
-            warnings.warn(unknown_pdg_message(unknown), stacklevel=3)
-    with_time = any(FEATURES["hits"][name].field == "hits.time" for name in config.hit_features)
-    selection = _select(events, config, with_time)
-    for part in PARTS:
-        if names := config.features(part):
-            arrays[part], offsets[part] = _features(selection.tokens, part, names, scales[part])
-    if config.readout:
-        use_tracks = bool(config.track_features)
-        readout, more = make_readout(
-            events,
-            is_kept=selection.is_kept,
-            token=selection.token,
-            use_tracks=use_tracks,
-            targets=targets,
-            measured=selection.measured,
-        )
-        arrays |= readout
-        offsets |= more
-    return Tokens(
-        arrays=arrays, offsets=offsets, event=events.event, entry=events.entry, path=events.path, unknown=unknown
-    )
-
-
 def unknown_pdg_message(unknown: Counter[int]) -> str:
     """A warning of PDG codes that are not in the vocabulary, with their numbers."""
     codes = ", ".join(f"{code} ({count} times)" for code, count in sorted(unknown.items()))
     return f"{unknown.total()} particles have codes that are not in the vocabulary and get one of their class: {codes}"
 
 
-def _features(
-    events: Events, part: str, names: Sequence[str], scale: Normaliser
-) -> tuple[npt.NDArray[np.float32], Index]:
-    """Normalised features of a part, float32 [N, F], and where its events begin and end."""
-    columns = feature_columns(events, part, names)
-    return scale.apply_to(columns), jagged.offsets(jagged.count(getattr(events, part)))
-
-
-class _Selection(NamedTuple):
-    """Of N hits: `tokens`, events of one hit a token; is_kept bool [N]; token int64 [number kept].
+class Selection(NamedTuple):
+    """Of N hits: `tokens`, events of one hit a token; is_kept bool [N]; token int64 [number kept], each kept hit's.
 
     `measured` is `kind_and_depth` of the hits kept, None where the configuration does not ask for it.
     """
@@ -300,20 +251,25 @@ class _Selection(NamedTuple):
     measured: tuple[Index, Floats] | None
 
 
-def _select(events: Events, config: TokenConfig, with_time: bool = True) -> _Selection:
+def select(events: Events, config: TokenConfig, *, with_time: bool = True) -> Selection:
+    """The hits that become tokens, without links, which count hits: select the targets before.
+
+    Without `with_time` the time of merged hits is NaN, which saves work.
+    """
     flat = jagged.columns(events.hits)["energy"] > config.hit_energy_min
     # Most often every hit is above the threshold; then nothing is copied.
     hits = events.hits if flat.all() else events.hits[jagged.unflatten(flat, jagged.count(events.hits))]
     selected = dataclasses.replace(events, hits=hits, hit_links=None)
     measured = kind_and_depth(columns_of(selected, "hits"), events.detector) if config.geometry else None
     if config.merge is None:
-        return _Selection(selected, flat, jagged.local_index(jagged.count(selected.hits)), measured)
+        return Selection(selected, flat, jagged.local_index(jagged.count(selected.hits)), measured)
     depth = None if measured is None else measured[1]
     merged = merge_hits(selected, config.merge, with_time=with_time, depth=depth)
-    return _Selection(dataclasses.replace(selected, hits=merged.hits), flat, jagged.flat(merged.cell_of), measured)
+    return Selection(dataclasses.replace(selected, hits=merged.hits), flat, jagged.flat(merged.cell_of), measured)
 
 
-def _targets(events: Events, config: TokenConfig) -> Targets:
+def targets_of(events: Events, config: TokenConfig) -> Targets:
+    """The target sequences."""
     return sort_targets(select_targets(events, **config.chosen_by), config.order)
 
 
@@ -336,62 +292,49 @@ def sort_targets(targets: Targets, order: str) -> Targets:
     return dataclasses.replace(targets, chosen=targets.chosen[sorting], added=added)
 
 
-def _direction(flat: Mapping[str, npt.NDArray[Any]], events: Events, offsets: Index) -> npt.NDArray[np.float32]:
-    """Unit vectors of the momenta, float32 [N, 3]."""
-    momentum = np.stack([flat[name] for name in PXYZ], axis=-1, dtype=np.float64)
+def directions(targets: Targets, events: Events) -> npt.NDArray[np.float32]:
+    """Unit vectors of the targets' momenta, float32 [N, 3]."""
+    momentum = np.stack([targets.column(name) for name in PXYZ], axis=-1, dtype=np.float64)
     length = np.linalg.norm(momentum, axis=1)
     resting = np.flatnonzero(~(length > 0))
     if len(resting):
         raise events.error(
             f"a target particle needs a momentum above 0 to have a direction, found {length[resting[0]]} GeV",
-            index=np.searchsorted(offsets, resting[0], side="right") - 1,
+            index=jagged.event_index(targets.counts)[resting[0]],
             field="truth.momentum",
         )
     return np.asarray(momentum / length[:, np.newaxis], dtype=np.float32)
 
 
 def make_readout(
-    events: Events,
-    *,
-    is_kept: Mask,
-    token: Index,
-    use_tracks: bool,
-    targets: Targets | None,
-    measured: tuple[Index, Floats] | None = None,
+    events: Events, selection: Selection, targets: Targets | None, *, use_tracks: bool
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Index]]:
-    """The arrays of the readout of all events, and their offsets, as of `pflow.tokens.tokens.Tokens`.
-
-    `is_kept` bool [N] says which hits of the events the configuration keeps, `token` int64 [number kept] which of the
-    event's hit tokens each kept hit is part of. `targets` are the target sequences of the same events, None without
-    truth. With `measured`, int64 and float64 [number kept], hits have the kind of their calorimeter and their depth
-    instead of calorimeter and layer.
-    """
-    n_hits = jagged.count(events.hits)
+    """The arrays of the readout of all events, and their offsets, as of `Tokens`; `targets`: None without truth."""
+    n_hits, is_kept = jagged.count(events.hits), selection.is_kept
     tracks = events.tracks if use_tracks else None
     n_tracks = np.zeros_like(n_hits) if tracks is None else jagged.count(tracks)
-    all_kept = bool(is_kept.all())  # as most often
-    n_kept = n_hits if all_kept else np.bincount(jagged.event_index(n_hits)[is_kept], minlength=len(n_hits))
+    hits, n_kept = jagged.columns(events.hits), n_hits
+    if not is_kept.all():  # most often all are
+        hits = {name: values[is_kept] for name, values in hits.items()}
+        n_kept = np.bincount(jagged.event_index(n_hits)[is_kept], minlength=len(n_hits))
     offsets = {"readout_hits": jagged.offsets(n_kept), "readout_tracks": jagged.offsets(n_tracks)}
-    arrays: dict[str, npt.NDArray[Any]] = {}
+    arrays = readout_columns(hits, None if tracks is None else jagged.columns(tracks))
+    if selection.measured is None:
+        subdetector, layer = hits["subdetector"], hits["layer"].astype(np.int32)
+    else:
+        subdetector, layer = selection.measured[0], selection.measured[1].astype(np.float32)
+    arrays |= {"subdetector": subdetector.astype(np.int32), "layer": layer, "token": selection.token}
     if targets is not None:
-        all_tracks = np.ones(int(n_tracks.sum()), dtype=np.bool_)
         track_links = None if tracks is None else targets.tracks
         for name, links, counts, kept in (
             ("hit_assignment", targets.hits, n_hits, is_kept),
-            ("track_assignment", track_links, n_tracks, all_tracks),
+            ("track_assignment", track_links, n_tracks, np.ones(int(n_tracks.sum()), dtype=np.bool_)),
         ):
             pairs = _assignment(links, counts, kept, targets)
             offsets[name] = jagged.offsets(pairs.counts)
             arrays[f"{name}.source"] = pairs.source.astype(np.int32)
             arrays[f"{name}.particle"] = pairs.particle
             arrays[f"{name}.weight"] = pairs.weight.astype(np.float32)
-    hits = jagged.columns(events.hits)
-    if not all_kept:
-        hits = {name: values[is_kept] for name, values in hits.items()}
-    arrays |= readout_columns(hits, None if tracks is None else jagged.columns(tracks))
-    subdetector, layer = (hits["subdetector"], hits["layer"].astype(np.int32)) if measured is None else measured
-    arrays |= {"subdetector": subdetector.astype(np.int32), "token": token}
-    arrays["layer"] = layer if measured is None else layer.astype(np.float32)
     return {f"readout.{name}": values for name, values in arrays.items()}, offsets
 
 

@@ -8,7 +8,7 @@ from pflow.event import jagged
 from pflow.event.merge_hits import Merge
 from pflow.io.open import read_events
 from pflow.tokens.tokeniser import Tokeniser
-from pflow.tokens.tokens import TokenConfig, target_particles
+from pflow.tokens.tokens import TokenConfig, targets_of
 
 MERGE = Merge(ecal_mm=20.0, hcal_mm=90.0, layers=5)
 
@@ -95,7 +95,7 @@ def test_the_weights_of_a_hit_sum_to_at_most_1(real, config):
 @pytest.mark.parametrize("order", ["energy", "tracks_first"])
 def test_hits_and_tracks_are_assigned_to_the_targets_in_their_order(real, config, order):
     config = dataclasses.replace(config, order=order)
-    tokens, particles = encoded(real, config), target_particles(real, config)
+    tokens, particles = encoded(real, config), targets_of(real, config).particles
     for i in range(len(real)):
         hit_energy = dense(tokens[i]) @ tokens[i].arrays["readout.energy"]
         np.testing.assert_allclose(hit_energy, ak.to_numpy(particles.hit_energy[i]), rtol=1e-5, atol=1e-6)
