@@ -139,18 +139,16 @@ def survey(
 ) -> tuple[list[Chunk], FileOptions]:
     """Open each file once: chunks of about `size` entries, and options that know the files; bad ones may be skipped."""
     looked = functools.partial(_look_at, options=options, size=size)
-    found: dict[str, tuple[list[Chunk], ReadOptions]] = {}
-    errors: list[InputError] = []
-    for path, one in zip(paths, in_order(looked, paths, num_workers=num_workers), strict=True):
-        if isinstance(one, InputError):
-            errors.append(one)
-        else:
-            found[path] = one
-    leave_out_files(errors, len(paths))
+    results = dict(zip(paths, in_order(looked, paths, num_workers=num_workers), strict=True))
+    leave_out_files([result for result in results.values() if isinstance(result, InputError)], len(paths))
+    chunks: list[Chunk] = []
     known, last = dict(options.known), ReadOptions()
-    for path, (_, detected) in found.items():  # files that are alike share one description
-        known[path] = last = last if last == detected else detected
-    return [chunk for own, _ in found.values() for chunk in own], dataclasses.replace(options, known=known)
+    for path, result in results.items():
+        if not isinstance(result, InputError):
+            of_file, detected = result
+            chunks += of_file
+            known[path] = last = last if last == detected else detected  # files that are alike share one description
+    return chunks, dataclasses.replace(options, known=known)
 
 
 def spread_sample(chunks: Sequence[Chunk], n: int) -> list[Chunk]:
