@@ -13,7 +13,7 @@ import platform
 import re
 import typing
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,9 +33,9 @@ VERSION = version("pflow")
 def from_plain(cls: type[T], content: Any, where: str) -> T:
     """Build a dataclass from a mapping of its fields.
 
-    Fields may be numbers, texts, booleans, dataclasses, ``tuple[X, ...]``, ``Mapping[K, V]``, and ``X | None``. Whole
-    numbers become floats where a float is expected, the only conversion. Fields of other types take any value.
-    An instance of `cls` is returned as it is. `where` begins each error message, e.g. the file's name.
+    Fields may be numbers, texts, booleans, dataclasses, ``tuple[X, ...]`` or ``Sequence[X]``, ``Mapping[K, V]``, and
+    ``X | None``. Whole numbers become floats where a float is expected, the only conversion. Fields of other types take
+    any value. An instance of `cls` is returned as it is. `where` begins each error message, e.g. the file's name.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def _converted(kind: Any, value: Any, where: str, name: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return from_plain(typing.cast(type, kind), value, f"{where}: {name}")
     origin = typing.get_origin(kind)
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         item = arguments[0]
         named = item is str
         if not isinstance(value, list | tuple) or (named and not all(isinstance(text, str) for text in value)):

@@ -1,7 +1,7 @@
 """The padded tensors that go into a model. Masks are explicit and mean one thing: True = real token.
 
-Letters: B batch, S hits, K tracks, R tracker hits, T target particles, F features. A batch is padded to its own longest
-event and no further; padded positions hold zeros.
+Letters: B batch, N hits or tokens, K tracks, T target particles, F features. A batch is padded to its own longest event
+and no further; padded positions hold zeros.
 """
 
 from __future__ import annotations

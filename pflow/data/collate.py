@@ -1,7 +1,4 @@
-"""Batches: which events share one, of similar lengths so that little is padded, and their padding to tensors.
-
-A batch is as long as its own longest event and no longer. Which events share a batch stays random.
-"""
+"""Batches: which events share one, at random but of similar lengths so that little is padded, and their padding."""
 
 from __future__ import annotations
 

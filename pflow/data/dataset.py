@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from pflow.data.batch import Batch
 from pflow.data.collate import Padder, bucket, cut
 from pflow.data.files import Chunk, FileOptions, begin_worker, read_chunks
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, check_options
 from pflow.event.augment import Augmentation, augment
 from pflow.event.events import Events, Flag, without_refused
 from pflow.physics.arrays import Index
@@ -96,9 +96,8 @@ class EventDataset(IterableDataset[LabelledBatch]):
     def __post_init__(self) -> None:
         if not self.chunks:
             raise ConfigError("a dataset needs at least one chunk of a file")
-        for name, limit in (("batch_size", self.batch_size), ("max_tokens", self.max_tokens)):
-            if limit is not None and limit < 1:
-                raise ConfigError(f"{name} must be at least 1, found {limit}")
+        limits = "batch_size", "max_tokens"
+        check_options(self, "data", "at least 1", lambda limit: limit is None or limit >= 1, *limits)
         if self.shuffle and self.buffer < self.batch_size:
             raise ConfigError(f"a shuffle buffer of {self.buffer} events cannot fill a batch of {self.batch_size}")
         self._refused = torch.zeros(1, dtype=torch.bool)
@@ -113,12 +112,10 @@ class EventDataset(IterableDataset[LabelledBatch]):
         """Number of batches in a pass, of the rank that has the most; TypeError with `max_tokens`: not known."""
         if self.max_tokens is not None:
             raise TypeError("with max_tokens the number of batches is not known beforehand")
-        counts = np.array([len(chunk) for chunk in self.chunks])
-        n_shares = max(self.num_workers, 1) * self.n_ranks
-        n_batches = []
-        for share in range(n_shares):
-            events = counts[share::n_shares]
-            n_batches.append(int(np.sum(-(-(events.sum() if self.shuffle else events) // self.batch_size))))
+        counts, n_shares = np.array([len(chunk) for chunk in self.chunks]), max(self.num_workers, 1) * self.n_ranks
+        shares = [counts[share::n_shares] for share in range(n_shares)]
+        n_events = [share.sum() if self.shuffle else share for share in shares]  # of what is cut into batches together
+        n_batches = [int(np.ceil(n / self.batch_size).sum()) for n in n_events]
         return max(sum(n_batches[rank :: self.n_ranks]) for rank in range(self.n_ranks))
 
     def __iter__(self) -> Iterator[LabelledBatch]:
@@ -238,15 +235,14 @@ class StepLoader:
         n_ranks = distributed.get_world_size(self.group)
         while True:
             batch = next(batches, None)
-            status = torch.tensor(
-                [self.stop.signal, *((0, 0) if batch is None else (len(batch.batch), batch.n_target))]
-            )  # signal, events, target particles and ends
+            n_events, n_target = (0, 0) if batch is None else (len(batch.batch), batch.n_target)
+            status = torch.tensor([self.stop.signal, n_events, n_target])
             ranks = [torch.empty_like(status) for _ in range(n_ranks)]
             distributed.all_gather(ranks, status, group=self.group)
-            signals, n_events, n_target = torch.stack(ranks, dim=1).tolist()
+            signals, all_events, all_targets = torch.stack(ranks, dim=1).tolist()
             self.stop.agreed = max(signals)
-            if not any(n_events):
+            if not any(all_events):
                 return
             if batch is None:
                 batch = filler = filler or self.dataset.filler()
-            yield batch._replace(weight=n_ranks * int(status[2]) / sum(n_target))
+            yield batch._replace(weight=n_ranks * n_target / sum(all_targets))

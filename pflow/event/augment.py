@@ -28,6 +28,8 @@ from pflow.physics.detector import Detector
 class Overlay:
     """Random overlay: each event of a chunk starts a group, whose other members are drawn from the chunk.
 
+    ConfigError: a value out of range.
+
     Parameters
     ----------
     frequencies
@@ -40,11 +42,6 @@ class Overlay:
         Events with more hits stay alone. None: join all.
     ecal_tolerance, hcal_tolerance
         Largest distance, mm, of hits in the same cell: just below half a cell, see `pflow.event.overlay`.
-
-    Raises
-    ------
-    ConfigError
-        A value out of range.
     """
 
     frequencies: Sequence[float] = (1.0, 1.0, 1.0)

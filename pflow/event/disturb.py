@@ -28,7 +28,7 @@ SPLIT_MOMENTUM = 0.1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Disturbance:
-    """Sizes of disturbances, drawn for each event; the default changes nothing.
+    """Sizes of disturbances, drawn for each event; the default changes nothing. ConfigError: a value out of range.
 
     Parameters
     ----------
@@ -50,11 +50,6 @@ class Disturbance:
         Fraction of the tracks that are lost, and that appear a second time, with a poor momentum.
     fake_tracks
         Mean number of tracks without a particle, copied from other events, relative to the number of tracks.
-
-    Raises
-    ------
-    ConfigError
-        A value out of range.
     """
 
     probability: float = 1.0

@@ -1,9 +1,5 @@
 """Events: the contract between the readers and the rest of pflow.
 
-An `Events` holds consecutive entries of one file. Each part is an Awkward array ``[event, object]`` of records with
-`vector` behaviour, so that ``events.tracks.momentum.pt``, ``events.hits.position.theta`` or ``events.truth.eta`` work:
-``hits``, ``tracks``, ``tracker_hits``, ``truth``, links from each of the first three to ``truth``, and ``reference``,
-another algorithm's particles. `pflow.event.schema.SCHEMA` has their fields. A part that a file does not hold is None.
 Invalid events are skipped (`without_refused`), single invalid objects left out (`leave_out`), with warnings and flags.
 """
 
@@ -127,10 +123,12 @@ class EventLists:
 class Events(EventLists):
     """Consecutive entries of one file.
 
-    `hits` to `reference`: records of `pflow.event.schema.SCHEMA`, None for a part that the file does not hold.
-
     Parameters
     ----------
+    hits, tracks, tracker_hits, truth, hit_links, track_links, tracker_hit_links, reference
+        Parts, None if the file does not hold them: Awkward arrays [event, object] of records of
+        `pflow.event.schema.SCHEMA` with `vector` behaviour, so that ``events.tracks.momentum.pt`` or
+        ``events.hits.position.theta`` work. Links are to ``truth``; ``reference`` is another algorithm's particles.
     detector
         The hits' ``subdetector`` is an index into its calorimeters.
     path, entry

@@ -6,7 +6,7 @@ Awkward's functions do the same, but their dispatch takes longer than the work o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import awkward as ak
@@ -16,7 +16,7 @@ from scipy.sparse import coo_array
 from vector.backends.awkward import MomentumArray4D, MomentumRecord4D
 from vector.backends.awkward import behavior as vector_behavior
 
-from pflow.physics.arrays import Floats, Index
+from pflow.physics.arrays import Floats, Index, Mask
 
 
 class _Particle:
@@ -241,6 +241,12 @@ def offsets(counts: npt.NDArray[Any]) -> Index:
 def event_index(counts: npt.NDArray[Any]) -> Index:
     """Event of each object of the flat list, int64 [N]: counts [2, 0, 3] give [0, 0, 2, 2, 2]."""
     return np.repeat(np.arange(len(counts)), counts)
+
+
+def finite_events(columns: Iterable[npt.NDArray[Any]], counts: Index) -> Mask:
+    """Whether all numbers of each event in columns, [N] or [N, ...], are finite, bool [event]."""
+    good = np.all([np.isfinite(values).all(axis=tuple(range(1, values.ndim))) for values in columns], axis=0)
+    return np.equal(np.bincount(event_index(counts)[~good], minlength=len(counts)), 0)
 
 
 def local_index(counts: npt.NDArray[Any]) -> Index:

@@ -38,7 +38,7 @@ DEPTH_BITS, PLACE_BITS = 12, 23
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Merge:
-    """Size of the coarse cells.
+    """Size of the coarse cells; ConfigError: a value out of range.
 
     Parameters
     ----------
@@ -50,13 +50,8 @@ class Merge:
         Layers summed together, from the first. Where the layer is unknown (-1), the depth takes its place: the distance
         from the axis in a barrel and from the plane z = 0 elsewhere, in steps of the cell's size.
     depth
-        Depth that is summed together in place of layers, in the measure of `pflow.physics.geometry.Depths.of_kinds`:
+        Depth that is summed together instead of layers, in the measure of `pflow.physics.geometry.Depths.of_kinds`:
         radiation lengths in an electromagnetic calorimeter, tenths of an interaction length in others. 0: layers.
-
-    Raises
-    ------
-    ConfigError
-        A size that is not a length above 0, or less than one layer.
     """
 
     ecal_mm: float

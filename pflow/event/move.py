@@ -51,7 +51,7 @@ LEVELS = (0.0, 3.0, 10.0)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Variation:
-    """Differences of other detectors from the simulated one, drawn for each event.
+    """Differences of other detectors from the simulated one, drawn for each event; ConfigError: a value out of range.
 
     Parameters
     ----------
@@ -77,11 +77,6 @@ class Variation:
         Probability of a digital readout of the HCAL, with one or three thresholds at equal probability.
     no_time
         Probability that times are not measured.
-
-    Raises
-    ------
-    ConfigError
-        A value out of range.
     """
 
     probability: float = 0.8

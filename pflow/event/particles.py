@@ -92,13 +92,8 @@ class Reconstruction(EventLists):
 
     def finite(self) -> Mask:
         """Whether all numbers of each event's particles are finite, bool [event]; a score may be unknown (NaN)."""
-        counts = jagged.count(self.particles)
-        good = np.ones(int(counts.sum()), dtype=np.bool_)
-        for name, column in jagged.columns(self.particles).items():
-            if name != "score":
-                numbers = np.isfinite(column)
-                good &= numbers if numbers.ndim == 1 else numbers.all(axis=1)
-        return np.asarray(np.bincount(jagged.event_index(counts)[~good], minlength=len(counts)) == 0)
+        columns, counts = jagged.columns(self.particles), jagged.count(self.particles)
+        return jagged.finite_events([values for name, values in columns.items() if name != "score"], counts)
 
     def parts(self) -> Iterator[tuple[str, ak.Array]]:
         """Name and array of each part that is not None."""
@@ -109,11 +104,8 @@ class Reconstruction(EventLists):
         if len(events) != len(self):
             raise events.error(f"{len(events)} events here, reconstruction '{self.name}' has {len(self)}")
         for index in np.flatnonzero(events.event != self.event)[:1]:
-            raise events.error(
-                f"is event number {events.event[index]}, in reconstruction '{self.name}' {self.event[index]}: not made "
-                "from this file, or not in its order",
-                index=int(index),
-            )
+            ours = f"in reconstruction '{self.name}' {self.event[index]}: not made from this file, or not in its order"
+            raise events.error(f"is event number {events.event[index]}, {ours}", index=index)
 
     def track_momentum(self, events: Events) -> Floats:
         """Each event's sum of track momenta, GeV, float64 [event, 3]: in total, in neutral particles, in no particle.
@@ -126,30 +118,27 @@ class Reconstruction(EventLists):
         n, n_tracks, n_particles = len(self), jagged.count(events.tracks), jagged.count(self.particles)
         momentum = np.linalg.norm(jagged.vectors(events.tracks.momentum), axis=1)
         total = np.bincount(jagged.event_index(n_tracks), momentum, n)
-        charged = jagged.flat(self.particles.charge) != 0
+        columns = jagged.columns(self.particles)
+        charged = columns["charge"] != 0
         if self.track_links is None:
-            columns = jagged.columns(self.particles)
-            of_charged = charged * np.sqrt(sum(columns[axis].astype(np.float64) ** 2 for axis in ("px", "py", "pz")))
+            neutral = np.full(n, np.nan)
+            of_charged = charged * np.sqrt(sum(columns[axis].astype(np.float64) ** 2 for axis in PXYZ))
             used = np.bincount(jagged.event_index(n_particles), of_charged, n)
-            return np.stack([total, np.full(n, np.nan), np.maximum(total - used, 0)], axis=1)
-        links = Links.of(self.track_links)
-        shares = links.weight * momentum[links.flat_source(n_tracks)]
-        neutral = np.bincount(links.event, shares * ~charged[links.flat_particle(n_particles)], n)
-        lost = np.maximum(total - np.bincount(links.event, shares, n), 0)
-        return np.stack([total, neutral, lost], axis=1)
+        else:
+            links = Links.of(self.track_links)
+            shares = links.weight * momentum[links.flat_source(n_tracks)]
+            neutral = np.bincount(links.event, shares * ~charged[links.flat_particle(n_particles)], n)
+            used = np.bincount(links.event, shares, n)
+        return np.stack([total, neutral, np.maximum(total - used, 0)], axis=1)
 
     def check_links(self, name: str, events: Events) -> None:
         """Raise `InputError` if ``hit_links`` or ``track_links`` point outside these events."""
         sources = getattr(events, LINKED[name])
         n_sources = np.zeros(len(events), dtype=np.int64) if sources is None else jagged.count(sources)
         sizes = {LINKED[name]: n_sources, "truth": jagged.count(self.particles)}
-        violations = validate_part(name, getattr(self, name), sizes)
-        if violations:
-            raise events.error(
-                f"{self.name}: {violations[0].message}; made from another file?",
-                index=violations[0].index,
-                field=violations[0].field,
-            )
+        for violation in validate_part(name, getattr(self, name), sizes)[:1]:
+            message = f"{self.name}: {violation.message}; made from another file?"
+            raise events.error(message, index=violation.index, field=violation.field)
 
 
 def concatenate(chunks: Sequence[Reconstruction]) -> Reconstruction:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pflow.event import jagged
 from pflow.event.events import Events
@@ -97,7 +98,6 @@ MOST_TRACKS = 40
 LARGEST = ("max_energy", "max_hits", "opening")
 """Scales of joined samples that are the largest of their values, because smaller ones are usual; others are medians."""
 
-
 COMPARED = (
     ("ecal_hit", 1.6, "a typical hit of the ECAL has {} GeV"),
     ("hcal_hit", 1.6, "a typical hit of the HCAL has {} GeV"),
@@ -155,7 +155,7 @@ class SampleScales:
         hit: dict[str, Any] = {}
         for kind in ("ecal", "hcal"):
             positive = energy[(kinds == kind).take(columns["subdetector"], mode="clip") & (energy > 0)]
-            hit[f"{kind}_hit"] = float(np.median(positive)) if len(positive) >= MIN_HITS else None
+            hit[f"{kind}_hit"] = _median(positive, MIN_HITS)
         position = jagged.vectors(events.hits, field="position")
         weight = energy / np.maximum(np.linalg.norm(position, axis=1), 1.0)  # unusable hits are at the origin
         event = jagged.event_index(counts)
@@ -163,14 +163,12 @@ class SampleScales:
         sums = np.stack([np.bincount(event, weight * along, len(events)) for along in position.T], axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             opening = np.arccos(np.minimum(np.linalg.norm(sums, axis=1) / total, 1.0))
-        opening = opening[np.isfinite(opening)]  # NaN for an event without energy
-        near = entries.energy / entries.momentum
         return cls(
             **hit,
             max_energy=float(total.max(initial=0.0)),
             max_hits=int(counts.max(initial=0)),
-            opening=float(np.median(opening)) if len(opening) else None,
-            near_tracks=float(np.median(near)) if len(near) >= MIN_TRACKS else None,
+            opening=_median(opening, 1),  # NaN for an event without energy
+            near_tracks=_median(entries.energy / entries.momentum, MIN_TRACKS),
             b_field=_field(events),
         )
 
@@ -190,10 +188,8 @@ class SampleScales:
                     value = smallest if smallest < low / OUTSIDE else largest
                     outside.append(f"{name} {value:.3g} (training: {low:.3g} to {high:.3g})")
             trained = f"what the model was trained on, {', '.join(self.detectors)} and their variations"
-            text = f"detector '{detector.name}' is within {trained}"
-            if outside:
-                text = f"detector '{detector.name}' is outside {trained}: {'; '.join(outside)}"
-            yield Check("detector", not outside, text)
+            where = f"outside {trained}: {'; '.join(outside)}" if outside else f"within {trained}"
+            yield Check("detector", not outside, f"detector '{detector.name}' is {where}")
 
 
 def first_events(events: Events) -> Events:
@@ -221,6 +217,10 @@ def _field(events: Events) -> float | None:
     if events.tracks is None:
         return None
     pt = np.hypot(*jagged.vectors(events.tracks, field="momentum")[:, :2].T)
-    field = np.abs(jagged.columns(events.tracks)["omega"]) * pt / GEV_PER_TESLA_MM
-    field = field[np.isfinite(field)]
-    return float(np.median(field)) if len(field) >= MIN_TRACKS else None
+    return _median(np.abs(jagged.columns(events.tracks)["omega"]) * pt / GEV_PER_TESLA_MM, MIN_TRACKS)
+
+
+def _median(values: npt.NDArray[np.floating[Any]], least: int) -> float | None:
+    """Median of the finite values; None for fewer than `least`."""
+    values = values[np.isfinite(values)]
+    return float(np.median(values)) if len(values) >= least else None

@@ -63,8 +63,7 @@ class Targets:
     `counts` int64 [event]: number of targets; `chosen` int64 [target]: indices into the flat list of `truth`; `final`
     bool [particle]: whether a truth particle is in the generator's final state and not invisible; `added`: further
     fields of `particles`, [target] each. `hits` and `tracks` link to each particle's assigned ancestor; `tracks` is
-    None if the events have no links from tracks. Records are made when they are first used; `list_dropped` makes
-    `dropped`.
+    None if the events have no links from tracks. Records are made when they are first used.
     """
 
     rule: str
@@ -96,15 +95,16 @@ class Targets:
     @functools.cached_property
     def hit_links(self) -> ak.Array:
         """[event, link]: source (hit), particle (index into `particles`), weight; links to targets only."""
-        return self.links_to(self.hits, jagged.local_index(self.counts)).records()
+        return self.links_to(self.hits).records()
 
     @functools.cached_property
     def track_links(self) -> ak.Array | None:
         """The same for tracks; None if the events have no links from tracks."""
-        return None if self.tracks is None else self.links_to(self.tracks, jagged.local_index(self.counts)).records()
+        return None if self.tracks is None else self.links_to(self.tracks).records()
 
-    def links_to(self, links: Links, number: npt.NDArray[Any]) -> Links:
-        """`hits` or `tracks` restricted to targets, with `number`, int [target], as the particle index."""
+    def links_to(self, links: Links, number: npt.NDArray[Any] | None = None) -> Links:
+        """`hits` or `tracks` restricted to targets; `number` int [target]: particle index, by default in its event."""
+        number = jagged.local_index(self.counts) if number is None else number
         n_particles = jagged.count(self.truth)
         numbers = np.full(int(n_particles.sum()), -1, dtype=number.dtype)
         numbers[self.chosen] = number
@@ -171,22 +171,18 @@ def select_targets(
         warnings.warn(f"{events.path or 'events'}: {problem}", ImplausibleWarning, stacklevel=2)
     assigned, final = _assign(ancestry, events, rule, stable_status)
     hits, hit, of_hit = ancestry.linked(hit_links, events.hits, assigned)
-    energy = jagged.columns(events.hits)["energy"].take(hit)
-    hit_energy = np.bincount(of_hit, hits.weight * energy, ancestry.size).astype(np.float64)
-    tracks = None
-    n_tracks = np.zeros(ancestry.size, dtype=np.int64)
+    weighted = hits.weight * jagged.columns(events.hits)["energy"].take(hit)
+    hit_energy = np.bincount(of_hit, weighted, ancestry.size).astype(np.float64)
+    tracks, n_tracks = None, np.zeros(ancestry.size, dtype=np.int64)
     if events.track_links is not None and events.tracks is not None:
         tracks, track, of_track = ancestry.linked(events.track_links, events.tracks, assigned)
         n_tracks = np.bincount(of_track[largest_weight(track, of_track, tracks.weight)], minlength=ancestry.size)
     has_track = (n_tracks > 0) & use_tracks
 
-    columns = jagged.columns(truth)
-    energy = columns["energy"]
-    unseen = is_invisible(columns["pdg"], invisible)
-    needed = np.zeros(ancestry.size)
+    energy, needed = ancestry.energy, np.zeros(ancestry.size)
+    unseen = is_invisible(ancestry.pdg, invisible)
     if rule == "stable":
-        needed = np.maximum(MIN_VISIBLE_ENERGY, MIN_VISIBLE_FRACTION * energy)
-        candidate = final
+        needed, candidate = _needed(energy), final
         visible = has_track | (hit_energy >= needed)
     else:
         candidate = n_tracks > 0
@@ -205,9 +201,7 @@ def select_targets(
         final=final & ~unseen,
         hits=hits,
         tracks=tracks,
-        list_dropped=functools.partial(
-            _dropped, truth, ancestry, candidate & ~target, e_min, unseen, hit_energy, needed
-        ),
+        list_dropped=functools.partial(_dropped, ancestry, candidate & ~target, e_min, unseen, hit_energy, needed),
     )
 
 
@@ -217,11 +211,11 @@ def unknown_status(codes: npt.NDArray[np.integer[Any]], stable_status: Sequence[
         return ""
     of_generator = codes[codes != 0] if codes.any() else codes  # 0: made by the simulation
     frequencies = Counter(of_generator.tolist()).most_common()
-    return (
-        f"no particle has status {', '.join(map(str, stable_status))}, as targets of the rule 'stable' have (option "
-        f"stable-status); found are {', '.join(f'{code} ({n} times)' for code, n in frequencies[:MOST_NAMED])}"
-        + (f" and {len(frequencies) - MOST_NAMED} rarer ones" if len(frequencies) > MOST_NAMED else "")
-    )
+    named = ", ".join(f"{code} ({n} times)" for code, n in frequencies[:MOST_NAMED])
+    more = f" and {len(frequencies) - MOST_NAMED} rarer ones" if len(frequencies) > MOST_NAMED else ""
+    expected = ", ".join(map(str, stable_status))
+    targets = "as targets of the rule 'stable' have (option stable-status)"
+    return f"no particle has status {expected}, {targets}; found are {named}{more}"
 
 
 class _Ancestry:
@@ -235,7 +229,7 @@ class _Ancestry:
         columns = jagged.columns(truth)
         parent = columns["parent"]
         self.parent = np.where(parent < 0, -1, parent + jagged.offsets(self.counts)[self.event])
-        self.status, self.energy = columns["status"], columns["energy"]
+        self.status, self.energy, self.pdg = columns["status"], columns["energy"], columns["pdg"]
         self.vertex = {axis: columns[f"vertex.{axis}"] for axis in "xyz"}
         self._events = events
         self.nearest(np.zeros(self.size, dtype=np.bool_))  # refuses particles that are their own ancestors
@@ -269,22 +263,20 @@ class _Ancestry:
 
 
 def _assign(ancestry: _Ancestry, events: Events, rule: str, stable_status: Sequence[int]) -> tuple[Index, Mask]:
-    """Assigned ancestors, and whether each particle is in the generator's final state."""
+    """Assigned ancestors, and whether each particle is in the generator's final state.
+
+    Under ``stable``, particles that reach material before the generator decays them are final, too.
+    """
     final, itself = np.isin(ancestry.status, stable_status), np.arange(ancestry.size)
-    if rule == "stable":
-        return _stable(ancestry, events, final)
     if rule == "calo":
         return itself, final
-    # The parent of the topmost ancestor with a vertex inside the calorimeter; if it has no parent, this ancestor.
-    radius, detector = np.hypot(ancestry.vertex["x"], ancestry.vertex["y"]), events.detector
-    inside = (radius >= detector.ecal_inner_radius) | (np.abs(ancestry.vertex["z"]) >= detector.ecal_inner_z)
-    top = ancestry.topmost(inside)
-    above = np.where(top >= 0, ancestry.parent[top], -1)
-    return np.where(top < 0, itself, np.where(above < 0, top, above)), final
-
-
-def _stable(ancestry: _Ancestry, events: Events, final: Mask) -> tuple[Index, Mask]:
-    """The same under ``stable``; particles that reach material before the generator decays them are final, too."""
+    if rule == "entering":
+        # The parent of the topmost ancestor with a vertex inside the calorimeter; if it has no parent, this ancestor.
+        radius, detector = np.hypot(ancestry.vertex["x"], ancestry.vertex["y"]), events.detector
+        inside = (radius >= detector.ecal_inner_radius) | (np.abs(ancestry.vertex["z"]) >= detector.ecal_inner_z)
+        top = ancestry.topmost(inside)
+        above = np.where(top >= 0, ancestry.parent[top], -1)
+        return np.where(top < 0, itself, np.where(above < 0, top, above)), final
     nearest = ancestry.nearest(final)
     links = Links.of(events.hit_links, len(ancestry.counts))
     particle = links.flat_particle(ancestry.counts)
@@ -295,15 +287,20 @@ def _stable(ancestry: _Ancestry, events: Events, final: Mask) -> tuple[Index, Ma
     ancestor = of_generator[particle[unassigned]]
     hit = links.flat_source(jagged.count(events.hits))[unassigned]
     energy = np.where(ancestor >= 0, links.weight[unassigned] * jagged.columns(events.hits)["energy"][hit], 0.0)
-    needed = np.maximum(MIN_VISIBLE_ENERGY, MIN_VISIBLE_FRACTION * ancestry.energy)
-    top = ancestry.topmost(np.bincount(np.maximum(ancestor, 0), energy, ancestry.size) >= needed)
-    return np.where(top < 0, nearest, top), np.where(top < 0, final, top == np.arange(ancestry.size))
+    is_visible = np.bincount(np.maximum(ancestor, 0), energy, ancestry.size) >= _needed(ancestry.energy)
+    top = ancestry.topmost(is_visible)
+    return np.where(top < 0, nearest, top), np.where(top < 0, final, top == itself)
+
+
+def _needed(energy: Floats) -> Floats:
+    """Energy in hits, GeV, that makes particles visible under ``stable``."""
+    return np.maximum(MIN_VISIBLE_ENERGY, MIN_VISIBLE_FRACTION * energy)
 
 
 def _dropped(
-    truth: ak.Array, ancestry: _Ancestry, mask: Mask, e_min: float, unseen: Mask, hit_energy: Floats, needed: Floats
+    ancestry: _Ancestry, mask: Mask, e_min: float, unseen: Mask, hit_energy: Floats, needed: Floats
 ) -> ak.Array:
-    energy = jagged.flat(truth["energy"])
+    energy = ancestry.energy
 
     def reason(row: int) -> str:
         if unseen[row]:
@@ -317,7 +314,7 @@ def _dropped(
     rows = np.flatnonzero(mask)
     columns: dict[str, Any] = {
         "index": ancestry.local[rows],
-        "pdg": jagged.flat(truth.pdg)[rows],
+        "pdg": ancestry.pdg[rows],
         "energy": energy[rows],
         "reason": ak.from_numpy(np.array([reason(int(row)) for row in rows], dtype=np.str_)),
     }

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pflow.errors import ConfigError, check_choice
 from pflow.event import jagged
 from pflow.event.particles import Reconstruction
-from pflow.event.schema import make_particles
+from pflow.event.schema import PXYZ, make_particles
 from pflow.physics.arrays import Floats, constant, double, namespace
 from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.physics.pdg import CLASSES, charges, class_index, masses
@@ -25,9 +25,6 @@ REST_MOMENTUM = 1e-3
 
 NULL_DIRECTION = (0.0, 0.0, 1.0)
 """Direction of a particle that is predicted none."""
-
-AS_GIVEN = ("score", "existence")
-"""Fields of particles that are a model's."""
 
 
 def momentum_and_energy(predicted: Any, mass: Any) -> tuple[Any, Any]:
@@ -104,11 +101,11 @@ def decode(
     flags: npt.ArrayLike | None = None,
 ) -> Reconstruction:
     """Turn target tokens, true or generated, into particles, see `physical_particles`."""
-    given = {name: value for name, value in vars(tokens).items() if name not in ("counts", "energy", *AS_GIVEN)}
-    in_gev = energy.invert(tokens.energy[:, np.newaxis])[:, 0]
-    fields = physical_particles(**given, energy=in_gev, vocabulary=pdg, calibration=calibration)
-    fields |= zip(("px", "py", "pz"), fields.pop("momentum").T, strict=True)
-    fields |= {name: vars(tokens)[name] for name in AS_GIVEN if vars(tokens)[name] is not None}
+    given = {name: value for name, value in vars(tokens).items() if name != "counts" and value is not None}
+    as_given = {name: given.pop(name) for name in ("score", "existence") if name in given}
+    given["energy"] = energy.invert(tokens.energy[:, np.newaxis])[:, 0]
+    fields = physical_particles(**given, vocabulary=pdg, calibration=calibration) | as_given
+    fields |= zip(PXYZ, fields.pop("momentum").T, strict=True)
     n = len(tokens.counts)
     return Reconstruction(
         particles=make_particles(**{key: jagged.unflatten(value, tokens.counts) for key, value in fields.items()}),
@@ -146,8 +143,7 @@ class Response:
 
     def apply(self, energy: Any, chosen: Any) -> Any:
         """Calibrated energies, GeV, float64 [N], of the chosen particles, bool [N]; arrays or tensors."""
-        points = [None, (self.log_energy, self.log_factor)]
-        return _scaled(points, energy, namespace(energy).where(chosen, 1, 0))
+        return _scaled([None, (self.log_energy, self.log_factor)], energy, namespace(energy).where(chosen, 1, 0))
 
 
 def _check_points(name: str, x: Sequence[float], y: Sequence[float]) -> None:
@@ -213,13 +209,11 @@ def _scaled(curves: Sequence[Points | None], values: Any, index: Any) -> Any:
 
 def _pieces(curves: Sequence[Points | None]) -> tuple[Floats, Floats, Floats, Floats]:
     """Pieces of curves: where each begins and ends, its slope, [curve, piece], and the first value, [curve, 1]."""
-    longest = max([2, *(len(points[0]) for points in curves if points)])
-    rows = []
-    for points in curves:
-        x, y = (
-            np.pad(np.array(values), (0, longest - len(values)), mode="edge") for values in points or ((0.0,), (0.0,))
-        )
-        length = np.diff(x)
-        rows.append((x[:-1], x[1:], np.diff(y) / np.where(length > 0, length, 1.0), y[:1]))
-    begin, end, slope, first = (np.stack(part) for part in zip(*rows, strict=True))
-    return begin, end, slope, first
+    points = [curve or ((0.0,), (0.0,)) for curve in curves]
+    longest = max(2, *(len(x) for x, _ in points))
+    x, y = (
+        np.stack([np.pad(np.array(p[axis]), (0, longest - len(p[axis])), mode="edge") for p in points])
+        for axis in (0, 1)
+    )
+    length = np.diff(x)
+    return x[:, :-1], x[:, 1:], np.diff(y) / np.where(length > 0, length, 1.0), y[:, :1]

@@ -72,12 +72,12 @@ class TokenConfig:
 
     rule: str = "stable"
     e_min: float = 0.1
-    stable_status: tuple[int, ...] = STABLE_STATUS
-    invisible: tuple[int, ...] = ()
+    stable_status: Sequence[int] = STABLE_STATUS
+    invisible: Sequence[int] = ()
     order: str = "energy"
-    hit_features: tuple[str, ...] = HIT_FEATURES
-    track_features: tuple[str, ...] = ()
-    tracker_hit_features: tuple[str, ...] = ()
+    hit_features: Sequence[str] = HIT_FEATURES
+    track_features: Sequence[str] = ()
+    tracker_hit_features: Sequence[str] = ()
     hit_energy_min: float = 0.0
     coarse: bool = False
     merge: Merge | None = None
@@ -219,10 +219,8 @@ class ParticleTokens:
     def finite(self) -> Mask:
         """Whether all numbers of each event's particles are finite, bool [B]."""
         names = ("energy", "direction", "score", "pdg_probability", "energy_sigma", "direction_sigma", "existence")
-        finite = [np.isfinite(values) for name in names if (values := getattr(self, name)) is not None]
-        not_finite = ~np.all([known if known.ndim == 1 else known.all(axis=1) for known in finite], axis=0)
-        n_not_finite = np.bincount(jagged.event_index(self.counts)[not_finite], minlength=len(self.counts))
-        return np.equal(n_not_finite, 0)
+        given = [values for name in names if (values := getattr(self, name)) is not None]
+        return jagged.finite_events(given, self.counts)
 
 
 def kept_hits(events: Events, config: TokenConfig) -> ak.Array:
@@ -370,8 +368,7 @@ def _vectors(columns: Mapping[str, Any], name: str, axes: Sequence[str]) -> Any:
 
 def _assignment(links: Links | None, n_sources: Index, is_kept: Mask, targets: Targets) -> Links:
     """Links from the sources that are kept, counting these, to positions in the target sequences."""
-    position = jagged.local_index(targets.counts)
-    pairs = Links.of(None, len(n_sources)) if links is None else targets.links_to(links, position)
+    pairs = Links.of(None, len(n_sources)) if links is None else targets.links_to(links)
     if not is_kept.all():
         source = pairs.flat_source(n_sources)
         n_before = jagged.offsets(is_kept)  # kept sources before each one, in all events
