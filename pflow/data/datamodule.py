@@ -34,11 +34,8 @@ from pflow.tokens.tokens import TokenConfig, targets_of
 
 Paths = str | list[str] | None
 
-FEW = 8
-"""Entries at the beginning of each file in which targets are looked for."""
-
-SAMPLE_EVENTS = 1000
-"""Training events from which `SampleScales` are taken."""
+FEW = 8  # entries at the beginning of each file in which targets are looked for
+SAMPLE_EVENTS = 1000  # training events from which `SampleScales` are taken
 
 
 class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]

@@ -94,8 +94,6 @@ class EventDataset(IterableDataset[LabelledBatch]):
     augmentation: Augmentation | None = None
 
     def __post_init__(self) -> None:
-        if not self.chunks:
-            raise ConfigError("a dataset needs at least one chunk of a file")
         limits = "batch_size", "max_tokens"
         check_options(self, "data", "at least 1", lambda limit: limit is None or limit >= 1, *limits)
         if self.shuffle and self.buffer < self.batch_size:

@@ -49,8 +49,7 @@ def _with_warnings(work: Callable[[Item], Result], item: Item) -> tuple[Result, 
     return result, [(str(warning.message), warning.category) for warning in caught]
 
 
-OPEN_FILES = 8
-"""Files that stay open: chunks in random order come back to them."""
+OPEN_FILES = 8  # files that stay open: chunks in random order come back to them
 
 RUN = 64
 """Consecutive entries that `spread_sample` takes at a time: only a few baskets of a file are decompressed for them."""

@@ -19,11 +19,9 @@ from pflow.physics.pdg import CLASSES, class_index
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
-NOISE_QUANTILE = 0.25
-"""Noise copies hits of its subdetector with an energy below this quantile."""
+NOISE_QUANTILE = 0.25  # noise copies hits of its subdetector with an energy below this quantile
 HADRONS = [CLASSES.index("charged_hadron"), CLASSES.index("neutral_hadron")]
-SPLIT_MOMENTUM = 0.1
-"""Relative standard deviation of a split track's second momentum, which half of the hits measure."""
+SPLIT_MOMENTUM = 0.1  # relative standard deviation of a split track's second momentum, which half of the hits measure
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

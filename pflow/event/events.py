@@ -26,8 +26,7 @@ from pflow.show import html_table
 
 T = TypeVar("T")
 
-TRUTH_PARTS = ("truth", *LINKED, "reference")
-"""Parts that a reconstruction does not need."""
+TRUTH_PARTS = ("truth", *LINKED, "reference")  # parts that a reconstruction does not need
 
 MOST_UNUSED = 0.1
 """Largest fraction of an event's track momentum that may be in no particle, or in neutral ones, without a flag."""

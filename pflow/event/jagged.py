@@ -180,8 +180,6 @@ def take(array: ak.Array, events: slice | npt.NDArray[np.integer[Any]]) -> ak.Ar
     counts = count(array)
     n_objects, first = counts[events], offsets(counts)[events]
     index = np.repeat(first, n_objects) + local_index(n_objects)
-    if not array.fields:
-        return unflatten(flat(array)[index], n_objects)
     # `take` needs three quarters of the time of brackets.
     return records({name: values.take(index, axis=0) for name, values in columns(array).items()}, n_objects)
 
@@ -272,8 +270,7 @@ def _content(array: Any) -> Any:
     return layout.content if (start, stop) == (0, layout.content.length) else layout.content[start:stop]
 
 
-MIN_HIT_FRACTION = 0.01
-"""Smaller fractions of a hit or track are not stored as links."""
+MIN_HIT_FRACTION = 0.01  # smaller fractions of a hit or track are not stored as links
 
 FlatLinks = tuple[Index, Index, npt.NDArray[np.floating[Any]]]
 

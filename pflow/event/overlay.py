@@ -30,8 +30,7 @@ ECAL_TOLERANCE = 2.4
 lie on one grid, so it is just below half a cell of 5 mm (built-in detectors): above, a hit could share two cells of
 another event."""
 
-HCAL_TOLERANCE = 14.0
-"""The same, mm, for all other calorimeters; the built-in detectors have cells of 30 mm."""
+HCAL_TOLERANCE = 14.0  # the same, mm, for all other calorimeters; the built-in detectors have cells of 30 mm
 
 
 def overlay(

@@ -16,8 +16,7 @@ from pflow.event.jagged import Links
 from pflow.event.schema import LINKED, PXYZ, validate_part
 from pflow.physics.arrays import Floats, Index, Mask
 
-LINKS = ("hit_links", "track_links")
-"""Optional parts of a reconstruction."""
+LINKS = ("hit_links", "track_links")  # optional parts of a reconstruction
 
 TRUTH_OPTIONS = ("rule", "e_min", "stable_status", "invisible")
 """How a model's targets are chosen, of `pflow.event.truth.select_targets`: an evaluation's default."""

@@ -16,14 +16,11 @@ from pflow.physics.detector import Detector
 from pflow.physics.geometry import measures
 from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between, follow_to_calorimeter, unit_vector
 
-MIN_MOMENTUM = 1.0
-"""GeV. Softer tracks curl, and scatter in the tracker."""
+MIN_MOMENTUM = 1.0  # GeV. Softer tracks curl, and scatter in the tracker
 
-CONE = 0.1
-"""Half opening angle, rad, of the cone from the origin around a track's entry in which hits are near the track."""
+CONE = 0.1  # half opening angle, rad, of the cone from the origin around a track's entry, in which hits are near it
 
-FAR = 500.0
-"""mm. A nearest hit farther than this does not belong to the entry, which is wrong, e.g. at the origin."""
+FAR = 500.0  # mm. A nearest hit farther than this does not belong to the entry, which is wrong, e.g. at the origin
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -89,11 +86,8 @@ class Entries:
         )
 
 
-MIN_HITS, MIN_TRACKS = 100, 10
-"""Fewest hits of a kind of calorimeter, and fewest tracks, for a median."""
-
-MOST_TRACKS = 40
-"""Tracks that `Entries` measures for the ratio `near_tracks`."""
+MIN_HITS, MIN_TRACKS = 100, 10  # fewest hits of a kind of calorimeter, and fewest tracks, for a median
+MOST_TRACKS = 40  # tracks that `Entries` measures for the ratio `near_tracks`
 
 LARGEST = ("max_energy", "max_hits", "opening")
 """Scales of joined samples that are the largest of their values, because smaller ones are usual; others are medians."""
@@ -110,7 +104,6 @@ COMPARED = (
 """Scales compared with the training sample's: attribute, largest plausible ratio, text of the message."""
 
 OUTSIDE = 1.02  # largest plausible ratio of a detector's measures to the range of the training
-
 CHECKED, CHECKED_HITS = 20, 6_000  # most events of a file, and their hits, that are checked while it is read
 
 

@@ -23,14 +23,10 @@ from pflow.physics.arrays import Index, Mask
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
 
-MAX_ENERGY = 1e5
-"""Largest measured energy or momentum, GeV: ten times any collider's."""
-MAX_TRUE_ENERGY = 1e7
-"""Largest energy or momentum of a true particle, GeV; larger than `MAX_ENERGY` for generators that write MeV."""
-MAX_LENGTH = 1e7
-"""Largest coordinate, mm: larger than any cavern."""
-MAX_LAYER = 2**16 - 1
-"""Largest layer number: the widest field of a cell id has 16 bits."""
+MAX_ENERGY = 1e5  # largest measured energy or momentum, GeV: ten times any collider's
+MAX_TRUE_ENERGY = 1e7  # largest energy or momentum of a true particle, GeV; for generators that write MeV
+MAX_LENGTH = 1e7  # largest coordinate, mm: larger than any cavern
+MAX_LAYER = 2**16 - 1  # largest layer number: the widest field of a cell id has 16 bits
 
 XYZ, PXYZ = ("x", "y", "z"), ("px", "py", "pz")
 

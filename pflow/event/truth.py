@@ -42,18 +42,11 @@ from pflow.event.jagged import Links, largest_weight
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.pdg import is_invisible
 
-RULES = ("calo", "stable", "entering")
-"""Names of the truth rules."""
-
-STABLE_STATUS = (1,)
-"""Generator status of stable particles: HepMC's."""
-
-MOST_NAMED = 10
-"""Largest number of status codes in a message."""
-MIN_VISIBLE_ENERGY = 0.1
-"""Smallest energy in hits, GeV, that makes a particle visible under ``stable``."""
-MIN_VISIBLE_FRACTION = 0.05
-"""Smallest fraction of its energy in hits that makes a particle visible under ``stable``."""
+RULES = ("calo", "stable", "entering")  # names of the truth rules
+STABLE_STATUS = (1,)  # generator status of stable particles: HepMC's
+MOST_NAMED = 10  # largest number of status codes in a message
+MIN_VISIBLE_ENERGY = 0.1  # smallest energy in hits, GeV, that makes a particle visible under ``stable``
+MIN_VISIBLE_FRACTION = 0.05  # smallest fraction of its energy in hits that makes a particle visible under ``stable``
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)

@@ -42,8 +42,7 @@ class Feature:
     transform: str = "identity"
 
 
-FACE_UNIT = 100.0
-"""Unit of distances from a face and behind it, mm: about the depth of a shower's maximum."""
+FACE_UNIT = 100.0  # unit of distances from a face and behind it, mm: about the depth of a shower's maximum
 
 
 def _vector(columns: Columns, name: str, keys: Sequence[str] = XYZ) -> list[Values]:
@@ -300,8 +299,7 @@ def _unknown_values(events: Events, part: str, unknown: Mask, *, field: str) -> 
     return events.error(message, index=index, field=field)
 
 
-TRANSFORMS = ("identity", "log10")
-"""Names of the transforms."""
+TRANSFORMS = ("identity", "log10")  # names of the transforms
 
 LOG_FLOOR = 1e-6
 """Smaller values (GeV or mm) are raised to it before log10: an empty cell gives -6 and not minus infinity."""
@@ -340,9 +338,8 @@ class Normaliser:
     def invert(self, normalised: npt.ArrayLike) -> Floats:
         """Physical values, float64 [N, F], from normalised ones: the inverse of `apply` above the floor of log10."""
         columns = _columns(normalised, len(self.names)) * self.std + self.mean
-        for i, transform in enumerate(self.transforms):
-            if transform == "log10":
-                columns[:, i] = 10.0 ** columns[:, i]
+        for i in np.flatnonzero(np.equal(self.transforms, "log10")):
+            columns[:, i] = 10.0 ** columns[:, i]
         return columns
 
 
@@ -363,7 +360,9 @@ class Moments:
 
     def update(self, values: npt.ArrayLike) -> Moments:
         """Add physical values [N, F]; return self. A value that is not finite is a `ConfigError`."""
-        columns = _transform(values, self.transforms)
+        columns = _columns(values, len(self.names))
+        for i in np.flatnonzero(np.equal(self.transforms, "log10")):
+            columns[:, i] = _log10(columns[:, i])
         not_finite = np.flatnonzero(~np.isfinite(columns).all(axis=0))
         if len(not_finite):
             names = ", ".join(self.names[i] for i in not_finite)
@@ -401,14 +400,6 @@ def _columns(values: npt.ArrayLike, n_features: int) -> Floats:
     columns = np.array(values, dtype=np.float64)
     if columns.ndim != 2 or columns.shape[1] != n_features:
         raise ConfigError(f"expected values of shape [N, {n_features}], found {list(columns.shape)}")
-    return columns
-
-
-def _transform(values: npt.ArrayLike, transforms: Sequence[str]) -> Floats:
-    columns = _columns(values, len(transforms))
-    for i, transform in enumerate(transforms):
-        if transform == "log10":
-            columns[:, i] = _log10(columns[:, i])
     return columns
 
 

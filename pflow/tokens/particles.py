@@ -10,21 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError, check_choice
-from pflow.event import jagged
-from pflow.event.particles import Reconstruction
-from pflow.event.schema import PXYZ, make_particles
 from pflow.physics.arrays import Floats, constant, double, namespace
 from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.physics.pdg import CLASSES, charges, class_index, masses
-from pflow.tokens.features import Normaliser
-from pflow.tokens.tokens import ParticleTokens
 from pflow.tokens.vocab import CHARGES, PdgVocabulary
 
-REST_MOMENTUM = 1e-3
-"""Momentum over mass of a particle whose predicted energy is below its mass; keeps its direction."""
-
-NULL_DIRECTION = (0.0, 0.0, 1.0)
-"""Direction of a particle that is predicted none."""
+REST_MOMENTUM = 1e-3  # momentum over mass of a particle whose predicted energy is below its mass; keeps its direction
+NULL_DIRECTION = (0.0, 0.0, 1.0)  # direction of a particle that is predicted none
 
 
 def momentum_and_energy(predicted: Any, mass: Any) -> tuple[Any, Any]:
@@ -89,29 +81,6 @@ def physical_particles(
             sigmas = calibration.apply(*sigmas, classes, by_track)
         columns["covariance"] = four_momentum_covariance(total, mass, unit, *sigmas)
     return columns
-
-
-def decode(
-    tokens: ParticleTokens,
-    *,
-    pdg: PdgVocabulary,
-    energy: Normaliser,
-    calibration: Calibration | None = None,
-    event: npt.ArrayLike | None = None,
-    flags: npt.ArrayLike | None = None,
-) -> Reconstruction:
-    """Turn target tokens, true or generated, into particles, see `physical_particles`."""
-    given = {name: value for name, value in vars(tokens).items() if name != "counts" and value is not None}
-    as_given = {name: given.pop(name) for name in ("score", "existence") if name in given}
-    given["energy"] = energy.invert(tokens.energy[:, np.newaxis])[:, 0]
-    fields = physical_particles(**given, vocabulary=pdg, calibration=calibration) | as_given
-    fields |= zip(PXYZ, fields.pop("momentum").T, strict=True)
-    n = len(tokens.counts)
-    return Reconstruction(
-        particles=make_particles(**{key: jagged.unflatten(value, tokens.counts) for key, value in fields.items()}),
-        event=np.arange(n) if event is None else np.asarray(event, dtype=np.int64),
-        flags=np.zeros(n, dtype=np.uint32) if flags is None else np.asarray(flags, dtype=np.uint32),
-    )
 
 
 CHARGED, WITHOUT_TRACK = ("charged_hadron", "electron", "muon"), "_without_track"

@@ -16,12 +16,13 @@ from pflow.event import jagged
 from pflow.event.events import Events, without_refused
 from pflow.event.particles import Reconstruction
 from pflow.event.scales import SampleScales
+from pflow.event.schema import PXYZ, make_particles
 from pflow.physics.arrays import Floats, Index
 from pflow.physics.detector import KINDS, Detector
 from pflow.physics.geometry import Geometry
 from pflow.physics.pdg import charges, masses
 from pflow.tokens.features import FEATURES, Moments, Normaliser, feature_columns, feature_matrix, feature_transforms
-from pflow.tokens.particles import Calibration, decode
+from pflow.tokens.particles import Calibration, physical_particles
 from pflow.tokens.tokens import (
     PARTS,
     ParticleTokens,
@@ -179,8 +180,21 @@ class Tokeniser:
         event: npt.ArrayLike | None = None,
         flags: npt.ArrayLike | None = None,
     ) -> Reconstruction:
-        """Turn target tokens, true or generated, into particles; see `pflow.tokens.particles.decode`."""
-        return decode(tokens, pdg=self.pdg, energy=self.energy, calibration=calibration, event=event, flags=flags)
+        """Turn target tokens, true or generated, into particles; see `pflow.tokens.particles.physical_particles`.
+
+        `event` and `flags` [event] are the reconstruction's, by default numbers from 0 and no flags.
+        """
+        given = {name: value for name, value in vars(tokens).items() if name != "counts" and value is not None}
+        as_given = {name: given.pop(name) for name in ("score", "existence") if name in given}
+        given["energy"] = self.energy.invert(tokens.energy[:, np.newaxis])[:, 0]
+        fields = physical_particles(**given, vocabulary=self.pdg, calibration=calibration) | as_given
+        fields |= zip(PXYZ, fields.pop("momentum").T, strict=True)
+        n = len(tokens.counts)
+        return Reconstruction(
+            particles=make_particles(**{key: jagged.unflatten(value, tokens.counts) for key, value in fields.items()}),
+            event=np.arange(n) if event is None else np.asarray(event, dtype=np.int64),
+            flags=np.zeros(n, dtype=np.uint32) if flags is None else np.asarray(flags, dtype=np.uint32),
+        )
 
     @property
     def model_inputs(self) -> dict[str, Any]:

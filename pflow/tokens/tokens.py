@@ -23,15 +23,13 @@ from pflow.physics.arrays import Floats, Index, Mask, double, namespace, single
 from pflow.physics.kinematics import unit_vector
 from pflow.tokens.features import columns_of, feature_transforms, kind_and_depth
 
-HIT_FEATURES = ("log_energy", "x", "y", "z")
-"""The first paper's features of a hit, with the energy as a logarithm."""
+HIT_FEATURES = ("log_energy", "x", "y", "z")  # the first paper's features of a hit, with the energy as a logarithm
 
 ORDERS = ("energy", "tracks_first")
 """``energy``: decreasing energy. ``tracks_first``: charged particles that have a track, then all others, each by
 decreasing energy."""
 
-PARTS = ("hits", "tracks", "tracker_hits")
-"""Parts of the events that source tokens are made of."""
+PARTS = ("hits", "tracks", "tracker_hits")  # parts of the events that source tokens are made of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -191,7 +189,7 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ParticleTokens:
-    """The N particles of B events as a model gives them, one event after the other; input of `tokens.particles.decode`.
+    """The N particles of B events as a model gives them, one event after the other; input of `Tokeniser.decode`.
 
     counts : int64 [B], number of particles of each event
     charge, pdg : int [N], indices into the vocabularies

@@ -13,8 +13,7 @@ from pflow.errors import ConfigError
 from pflow.physics.arrays import Index, Mask
 from pflow.physics.pdg import CLASS_PDG, CLASSES, class_index, class_of
 
-CHARGES = (-1, 0, 1)
-"""The charge vocabulary, in e. Index 0 is -1, index 1 is 0, index 2 is +1."""
+CHARGES = (-1, 0, 1)  # the charge vocabulary, in e. Index 0 is -1, index 1 is 0, index 2 is +1
 
 NEXT_CLASS = {
     "charged_hadron": ("muon", "electron", "neutral_hadron", "photon"),
@@ -68,11 +67,9 @@ class PdgVocabulary:
 
     def encode(self, pdg: npt.ArrayLike) -> tuple[Index, Mask]:
         """Index of each code's |PDG|, and whether the code is unknown and was replaced; both of its shape."""
-        absolute = np.abs(np.asarray(pdg, dtype=np.int64))
-        codes = np.array(self.codes, dtype=np.int64)
+        absolute, codes = np.abs(np.asarray(pdg, dtype=np.int64)), np.array(self.codes, dtype=np.int64)
         if self.coarse:
-            representative = np.array([CLASS_PDG[name] for name in CLASSES])[class_index(absolute)]
-            return np.searchsorted(codes, representative), np.zeros(absolute.shape, dtype=np.bool_)
+            absolute = np.array([CLASS_PDG[name] for name in CLASSES])[class_index(absolute)]
         index = np.minimum(np.searchsorted(codes, absolute), len(codes) - 1)
         unknown = codes[index] != absolute
         if unknown.any():
@@ -86,8 +83,6 @@ class PdgVocabulary:
 
     def _stand_in(self, name: str) -> int:
         """Index of the code that replaces unknown ones of a class."""
-        for candidate in (name, *NEXT_CLASS[name]):
-            members = [i for i, code in enumerate(self.codes) if class_of(code) == candidate]
-            if members:
-                return max(members, key=lambda i: (self.counts[i], -self.codes[i]))
-        raise AssertionError("every code belongs to a class")
+        rising = sorted(range(len(self)), key=lambda i: (self.counts[i], -self.codes[i]))
+        most_frequent = {class_of(self.codes[i]): i for i in rising}
+        return next(most_frequent[candidate] for candidate in (name, *NEXT_CLASS[name]) if candidate in most_frequent)

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from pflow.physics.pdg import CLASSES
-from pflow.tokens.particles import Calibration, Curve, Response, decode, physical_particles
+from pflow.tokens.particles import Calibration, Curve, Response, physical_particles
 from pflow.tokens.tokens import ParticleTokens
 from pflow.tokens.vocab import PdgVocabulary
 
 
 def one(tokeniser, *, code, charge=1, energy=10.0, direction=(0.0, 0.0, 1.0), options=None, **more):
-    """An event of one particle, decoded; `more` are fields of `ParticleTokens`, `options` go to `decode`."""
+    """An event of one particle, decoded; `more` are fields of `ParticleTokens`, `options` go to `Tokeniser.decode`."""
     index, _ = tokeniser.pdg.encode([code])
     tokens = ParticleTokens(
         counts=np.array([1]),
@@ -20,7 +20,7 @@ def one(tokeniser, *, code, charge=1, energy=10.0, direction=(0.0, 0.0, 1.0), op
         direction=np.array([direction]),
         **{name: np.array(values) for name, values in more.items()},
     )
-    return decode(tokens, pdg=tokeniser.pdg, energy=tokeniser.energy, **(options or {}))
+    return tokeniser.decode(tokens, **(options or {}))
 
 
 def test_energy_momentum_and_mass_belong_together(tokeniser):
