@@ -17,9 +17,7 @@ from pflow.physics.geometry import measures
 from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between, follow_to_calorimeter, unit_vector
 
 MIN_MOMENTUM = 1.0  # GeV. Softer tracks curl, and scatter in the tracker
-
 CONE = 0.1  # half opening angle, rad, of the cone from the origin around a track's entry, in which hits are near it
-
 FAR = 500.0  # mm. A nearest hit farther than this does not belong to the entry, which is wrong, e.g. at the origin
 
 

@@ -17,7 +17,7 @@ from pflow.event.events import Events, without_refused
 from pflow.event.particles import Reconstruction
 from pflow.event.scales import SampleScales
 from pflow.event.schema import PXYZ, make_particles
-from pflow.physics.arrays import Floats, Index
+from pflow.physics.arrays import Index
 from pflow.physics.detector import KINDS, Detector
 from pflow.physics.geometry import Geometry
 from pflow.physics.pdg import charges, masses
@@ -37,13 +37,12 @@ from pflow.tokens.tokens import (
 from pflow.tokens.vocab import CHARGES, PdgVocabulary, charge_index
 
 
-@dataclasses.dataclass(eq=False, kw_only=True)
+@dataclasses.dataclass(eq=False)
 class Statistics:
-    """What a tokeniser is fitted on: moments of features and of target energies [GeV], counts of |PDG|, and events."""
+    """What a tokeniser is fitted on: `moments` of each part's features and of the targets' ``energy``, GeV; |PDG|."""
 
     detector: Detector
     moments: dict[str, Moments]
-    energy: Moments
     codes: Counter[int]
     n_events: int
     any_detector: bool = False
@@ -55,24 +54,18 @@ class Statistics:
         With `on_error` ``skip``, events without the values of a feature are left out, with a warning.
         """
 
-        def measured(some: Events) -> tuple[Any, dict[str, Floats]]:
-            particles = jagged.columns(targets_of(some, config).particles)
-            selected = select(some, config).tokens
-            parts = [part for part in PARTS if config.features(part)]
-            return particles, {part: feature_matrix(selected, part, config.features(part)) for part in parts}
+        def measured(some: Events) -> tuple[npt.NDArray[Any], dict[str, Moments]]:
+            targets, tokens = targets_of(some, config), select(some, config).tokens
+            moments = {"energy": Moments(("energy",), ("log10",)).update(targets.column("energy")[:, np.newaxis])}
+            for part in PARTS:
+                if names := config.features(part):
+                    values = feature_matrix(tokens, part, names)
+                    moments[part] = Moments(names, feature_transforms(part, names)).update(values)
+            return np.abs(targets.column("pdg")), moments
 
-        (particles, features), _ = without_refused(events, measured, on_error)
-        return cls(
-            detector=events.detector,
-            moments={
-                part: Moments(config.features(part), feature_transforms(part, config.features(part))).update(values)
-                for part, values in features.items()
-            },
-            energy=Moments(("energy",), ("log10",)).update(particles["energy"][:, np.newaxis]),
-            codes=Counter(np.abs(particles["pdg"]).tolist()),
-            n_events=len(events),
-            any_detector=config.geometry,
-        )
+        (codes, moments), _ = without_refused(events, measured, on_error)
+        counts = Counter(codes.tolist())
+        return cls(events.detector, moments, counts, n_events=len(events), any_detector=config.geometry)
 
     def add(self, other: Statistics) -> Self:
         """Join the statistics of other events, in place; `ConfigError` if they are of another detector."""
@@ -80,9 +73,8 @@ class Statistics:
             raise ConfigError(
                 f"training events are of two detectors, '{self.detector.name}' and '{other.detector.name}'"
             )
-        for part, moments in other.moments.items():
-            self.moments[part].join(moments)
-        self.energy.join(other.energy)
+        for name, moments in other.moments.items():
+            self.moments[name].join(moments)
         self.codes.update(other.codes)
         self.n_events += other.n_events
         return self
@@ -133,8 +125,8 @@ class Tokeniser:
             config=config,
             detector=total.detector,
             pdg=PdgVocabulary.from_counts(total.codes, coarse=config.coarse),
-            scales={part: moments.result() for part, moments in total.moments.items()},
-            energy=total.energy.result(),
+            scales={part: total.moments[part].result() for part in PARTS if part in total.moments},
+            energy=total.moments["energy"].result(),
             n_events=total.n_events,
         )
 
@@ -224,8 +216,10 @@ class Tokeniser:
         if self.config.geometry:
             Geometry.of(detector)  # refuses one that is not described
             return []
-        ours, theirs = _geometry(self.detector), _geometry(detector)
-        return [key for key in ours if ours[key] != theirs[key]]
+        names = ("b_field", "ecal_inner_radius", "ecal_inner_z")
+        differing = [name for name in names if getattr(self.detector, name) != getattr(detector, name)]
+        ours, theirs = ([(c.name, c.kind, c.region) for c in d.calorimeters] for d in (self.detector, detector))
+        return differing if ours == theirs else [*differing, "calorimeters"]
 
     def check_detector(self, events: Events) -> None:
         """Refuse events of another detector than the training's, by what differs; names of collections may."""
@@ -236,13 +230,3 @@ class Tokeniser:
                 f"'{events.detector.name}', which differs in {', '.join(differing)}",
                 field="detector",
             )
-
-
-def _geometry(detector: Detector) -> dict[str, Any]:
-    """What of a detector a trained model depends on."""
-    return {
-        "b_field": detector.b_field,
-        "calorimeters": [(c.name, c.kind, c.region) for c in detector.calorimeters],
-        "ecal_inner_radius": detector.ecal_inner_radius,
-        "ecal_inner_z": detector.ecal_inner_z,
-    }
