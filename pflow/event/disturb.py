@@ -182,11 +182,8 @@ def _kept_links(records: ak.Array | None, counts: Index, *masks: Mask) -> ak.Arr
     if records is None:
         return None
     links, event = Links.of(records), jagged.event_index(counts)
-    source = links.flat_source(counts)
-    parts, before = [], np.zeros(len(counts), dtype=np.int64)  # sources of earlier masks in each event
+    parts, n_before = [], np.zeros(len(counts), dtype=np.int64)
     for mask in masks:
-        n_marked = np.bincount(event[mask], minlength=len(counts))
-        place = np.cumsum(mask) - mask - (jagged.offsets(n_marked)[:-1] - before)[event]
-        parts.append(links.take(mask[source], source=place[source]))
-        before = before + n_marked
+        parts.append(links.kept(mask, counts, n_before))
+        n_before = n_before + np.bincount(event[mask], minlength=len(counts))
     return Links.join(parts).records()

@@ -349,6 +349,12 @@ class Links:
         number = particle.take(self.flat_particle(n_particles))
         return self.take(number >= 0, particle=number)
 
+    def kept(self, keep: Mask, n_sources: Index, first: Index | int = 0) -> Links:
+        """Links of the sources where `keep`, bool [all sources], holds, numbered in each event from `first`."""
+        source = self.flat_source(n_sources)
+        place = np.cumsum(keep) - 1 - np.repeat(offsets(keep)[offsets(n_sources)[:-1]] - first, n_sources)
+        return self.take(keep[source], source=place[source])
+
     def normalised(self) -> Links:
         """With the weights of each source divided by their sum, float64.
 

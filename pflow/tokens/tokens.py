@@ -309,8 +309,8 @@ def make_readout(
     n_hits, is_kept = jagged.count(events.hits), selection.is_kept
     tracks = events.tracks if use_tracks else None
     n_tracks = np.zeros_like(n_hits) if tracks is None else jagged.count(tracks)
-    hits, n_kept = jagged.columns(events.hits), n_hits
-    if not is_kept.all():  # most often all are
+    hits, n_kept, all_kept = jagged.columns(events.hits), n_hits, is_kept.all()
+    if not all_kept:  # most often all are
         hits = {name: values[is_kept] for name, values in hits.items()}
         n_kept = np.bincount(jagged.event_index(n_hits)[is_kept], minlength=len(n_hits))
     offsets = {"readout_hits": jagged.offsets(n_kept), "readout_tracks": jagged.offsets(n_tracks)}
@@ -321,12 +321,11 @@ def make_readout(
         subdetector, layer = selection.measured[0], selection.measured[1].astype(np.float32)
     arrays |= {"subdetector": subdetector.astype(np.int32), "layer": layer, "token": selection.token}
     if targets is not None:
+        hit_pairs = targets.links_to(targets.hits)
+        hit_pairs = hit_pairs if all_kept else hit_pairs.kept(is_kept, n_hits)
         track_links = None if tracks is None else targets.tracks
-        for name, links, counts, kept in (
-            ("hit_assignment", targets.hits, n_hits, is_kept),
-            ("track_assignment", track_links, n_tracks, np.ones(int(n_tracks.sum()), dtype=np.bool_)),
-        ):
-            pairs = _assignment(links, counts, kept, targets)
+        track_pairs = Links.of(None, len(events)) if track_links is None else targets.links_to(track_links)
+        for name, pairs in (("hit_assignment", hit_pairs), ("track_assignment", track_pairs)):
             offsets[name] = jagged.offsets(pairs.counts)
             arrays[f"{name}.source"] = pairs.source.astype(np.int32)
             arrays[f"{name}.particle"] = pairs.particle
@@ -362,14 +361,3 @@ def _vectors(columns: Mapping[str, Any], name: str, axes: Sequence[str]) -> Any:
     """Vectors float32 [N, 3] of their components."""
     components = [single(columns[f"{name}.{axis}"]) for axis in axes]
     return namespace(components[0]).stack(components, -1)
-
-
-def _assignment(links: Links | None, n_sources: Index, is_kept: Mask, targets: Targets) -> Links:
-    """Links from the sources that are kept, counting these, to positions in the target sequences."""
-    pairs = Links.of(None, len(n_sources)) if links is None else targets.links_to(links)
-    if not is_kept.all():
-        source = pairs.flat_source(n_sources)
-        n_before = jagged.offsets(is_kept)  # kept sources before each one, in all events
-        place = n_before[source] - np.repeat(n_before[jagged.offsets(n_sources)[:-1]], pairs.counts)
-        pairs = pairs.take(is_kept[source], source=place)
-    return pairs
