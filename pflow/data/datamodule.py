@@ -188,12 +188,10 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         elif stage == "fit" and self.begins_with_model:
             with self.options.open(chunks["train"][0].path) as file:
                 if differing := self.tokeniser.other_geometry(file.detector):
-                    raise InputError(
-                        f"the model to begin with reads detector '{self.tokeniser.detector.name}' alone, and this one "
-                        f"differs in {', '.join(differing)}: begin with 'general', which reads any detector",
-                        file=file.path,
-                        field="detector",
-                    )
+                    alone = f"the model to begin with reads detector '{self.tokeniser.detector.name}' alone"
+                    remedy = "begin with 'general', which reads any detector"
+                    message = f"{alone}, and this one differs in {', '.join(differing)}: {remedy}"
+                    raise InputError(message, file=file.path, field="detector")
         if trained is not None:
             expected = dataclasses.replace(self.options.expected, sample=trained.sample)
             self.options = dataclasses.replace(self.options, expected=expected)
@@ -202,10 +200,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
                 _check_targets(name, chunks[name], self.options, self.tokeniser.config)
             train, val = (dict.fromkeys(chunk.path for chunk in chunks[name]) for name in splits)
             if common := _common_files(train, val):
-                warnings.warn(
-                    f"data.val: {', '.join(common)} is also in data.train: what was learnt by heart looks good there",
-                    stacklevel=2,
-                )
+                why = "what was learnt by heart looks good there"
+                warnings.warn(f"data.val: {', '.join(common)} is also in data.train: {why}", stacklevel=2)
             if trained is None or self.begins_with_model:
                 of_file = [[chunk for chunk in chunks["train"] if chunk.path == path] for path in train]
                 most = max(1, SAMPLE_EVENTS // len(of_file))
@@ -263,11 +259,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """Resume within the epoch of a checkpoint, by the batches that it has not seen, unless the epoch has others."""
         same = state.get("batching") == self._batching()
         if not same:
-            warnings.warn(
-                "training files, sizes of batches, devices or workers differ from the checkpoint's: the rest of its "
-                "epoch is shuffled anew",
-                stacklevel=2,
-            )
+            what = "training files, sizes of batches, devices or workers differ from the checkpoint's"
+            warnings.warn(f"{what}: the rest of its epoch is shuffled anew", stacklevel=2)
         self._resumed = (int(state["epoch"]), int(state["n_batches"]) if same else 0)
 
     def _batching(self) -> str:
@@ -344,9 +337,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         for pattern, number in self.repeat.items():
             matched = [name for name in names if fnmatch(name, pattern)]
             if not matched:
-                raise ConfigError(
-                    f"repeat: no training file is called '{pattern}'", suggestions=nearest(pattern, names)
-                )
+                message = f"repeat: no training file is called '{pattern}'"
+                raise ConfigError(message, suggestions=nearest(pattern, names))
             if number < 1:
                 raise ConfigError(f"repeat: '{pattern}' {number} times; expected at least 1")
             times.update(dict.fromkeys(matched, number))
@@ -367,10 +359,8 @@ def _check_targets(name: str, chunks: Sequence[Chunk], options: FileOptions, con
 
     first = [dataclasses.replace(chunk, stop=min(chunk.stop, FEW)) for chunk in chunks if chunk.start == 0]
     if sum(n_targets(first)) == 0 and not any(n_targets(chunks)):
-        raise InputError(
-            f"data.{name} has no target particles under data.rule {config.rule} and data.e_min {config.e_min:g} GeV",
-            file=chunks[0].path,
-        )
+        rule = f"data.rule {config.rule} and data.e_min {config.e_min:g} GeV"
+        raise InputError(f"data.{name} has no target particles under {rule}", file=chunks[0].path)
 
 
 def _common_files(train: Collection[str], val: Iterable[str]) -> list[str]:

@@ -73,9 +73,8 @@ class EventDataset(IterableDataset[LabelledBatch]):
     Each worker of a `DataLoader` on each rank takes its own share of the chunks. In training (`shuffle`) each shuffles
     the order of its chunks and the events within a `buffer`, from (seed, epoch, share), so that a pass is reproducible
     and no two are alike, and batches events of similar length. Without shuffling a batch holds consecutive events of
-    one chunk, whatever the shares. Give the loader ``batch_size=None``: batches come ready. `max_tokens` is the most
-    source tokens in a batch, with padding; `num_workers` the loader's, which the number of batches depends on.
-    `augmentation` changes the events of a chunk before they are encoded, drawn from (seed, epoch, share, chunk).
+    one chunk, whatever the shares. Give the loader ``batch_size=None``: batches come ready. Augmentation is drawn from
+    (seed, epoch, share, chunk). Other options are as of `pflow.data.datamodule.ParticleFlowData`.
     """
 
     chunks: Sequence[Chunk]

@@ -133,8 +133,9 @@ def _random_groups(events: Events, options: Overlay, generator: np.random.Genera
         members, allowed = _any_members(wanted, generator)
         turns = random_phi(events.detector, members.size, generator).reshape(members.shape)
     else:
-        axes = (axis[small] for axis in _axes(events.hits))
-        members, allowed, turns = _members_nearby(*axes, wanted, options.cone, generator, events.detector.phi_symmetry)
+        theta, azimuth = (axis[small] for axis in _axes(events.hits))
+        n_steps = events.detector.phi_symmetry
+        members, allowed, turns = _members_nearby(theta, azimuth, wanted, options.cone, generator, n_steps)
     turns[:, 0] = 0.0
     is_member = np.arange(members.shape[1]) < allowed[:, np.newaxis]
     sizes = np.ones(n, dtype=np.int64)

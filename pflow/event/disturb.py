@@ -167,7 +167,9 @@ def _hadron_fraction(events: Events) -> Floats:
     return np.asarray(np.bincount(links.flat_source(counts), weight, minlength=n), np.float64)
 
 
-def _from_others(event: Index, donors: Index, means: Floats, generator: np.random.Generator) -> tuple[Index, Index]:
+def _from_others(
+    event: Index, donors: Index, means: npt.NDArray[Any], generator: np.random.Generator
+) -> tuple[Index, Index]:
     """Rows to copy, from the `donors` of other events, and the events that get them: Poisson numbers of `means`."""
     target = np.repeat(np.arange(len(means)), generator.poisson(means))
     if not len(donors):

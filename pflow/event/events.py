@@ -169,14 +169,9 @@ class Events(EventLists):
 
     def __post_init__(self) -> None:
         n = len(self.hits)
-        defaults: dict[str, npt.NDArray[Any]] = {
-            "entry": np.arange(n, dtype=np.int64),
-            "event": np.arange(n, dtype=np.int64),
-            "flags": np.zeros(n, dtype=np.uint32),
-        }
-        for name, default in defaults.items():
-            value = getattr(self, name)
-            value = default if value is None else np.asarray(value, dtype=default.dtype)
+        for name, dtype in (("entry", np.int64), ("event", np.int64), ("flags", np.uint32)):
+            given, default = getattr(self, name), np.zeros(n) if name == "flags" else np.arange(n)
+            value = np.asarray(default if given is None else given, dtype=dtype)
             if value.shape != (n,):
                 raise ValueError(f"{name} has shape {value.shape}, expected ({n},), one for each event")
             object.__setattr__(self, name, value)

@@ -304,14 +304,11 @@ def _reshaped(geometry: Geometry, drawn: Drawn, kinds: Index) -> Geometry:
     """The geometries of N events with other sides, faces and cells, at the same scale."""
 
     def shaped(faces: Faces) -> Faces:
-        sides, phase, endcap = (
-            np.expand_dims(values, tuple(range(1, faces.radius.ndim)))
-            for values in (drawn.sides, drawn.phase, drawn.endcap)
-        )
+        others = tuple(range(1, faces.radius.ndim))
+        sides, phase, endcap = (np.expand_dims(v, others) for v in (drawn.sides, drawn.phase, drawn.endcap))
         new = (sides >= 0) & (faces.radius < FAR)
-        return Faces(
-            faces.radius, faces.z * endcap, np.where(new, sides, faces.sides), np.where(new, phase, faces.phase)
-        )
+        sides, phase = np.where(new, sides, faces.sides), np.where(new, phase, faces.phase)
+        return Faces(faces.radius, faces.z * endcap, sides, phase)
 
     every = np.ones((*geometry.edge.shape, 3))
     every[..., 0] = drawn.every[:, kinds, np.newaxis]  # fewer layers in the same matter

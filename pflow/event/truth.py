@@ -155,10 +155,8 @@ def select_targets(
     check_choice(rule, RULES, "truth rule")
     truth, hit_links = events.truth, events.hit_links
     if truth is None or hit_links is None:
-        raise events.error(
-            f"truth rule '{rule}' needs truth particles and links from hits to them; the file holds none",
-            field="truth" if truth is None else "hit_links",
-        )
+        message = f"truth rule '{rule}' needs truth particles and links from hits to them; the file holds none"
+        raise events.error(message, field="truth" if truth is None else "hit_links")
     ancestry = _Ancestry(events, truth)
     if rule == "stable" and (problem := unknown_status(ancestry.status, stable_status)):
         warnings.warn(f"{events.path or 'events'}: {problem}", ImplausibleWarning, stacklevel=2)

@@ -159,8 +159,8 @@ def _impact(description: str, which: int) -> Feature:
     """asinh of the transverse (0) or longitudinal (1) impact parameter of the helix at the calorimeter."""
 
     def compute(columns: Columns, detector: Detector) -> Values:
-        at_entry = *_vector(columns, "calo_position"), *_vector(columns, "calo_momentum", PXYZ)
-        impact: Any = impact_parameters(*at_entry, double(columns["charge"]), detector.b_field)[which]
+        (x, y, z), (px, py, pz) = _vector(columns, "calo_position"), _vector(columns, "calo_momentum", PXYZ)
+        impact: Any = impact_parameters(x, y, z, px, py, pz, double(columns["charge"]), detector.b_field)[which]
         return namespace(impact).asinh(impact)
 
     return Feature("tracks.calo_momentum", description, compute)

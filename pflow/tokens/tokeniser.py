@@ -70,9 +70,8 @@ class Statistics:
     def add(self, other: Statistics) -> Self:
         """Join the statistics of other events, in place; `ConfigError` if they are of another detector."""
         if other.detector != self.detector and not self.any_detector:
-            raise ConfigError(
-                f"training events are of two detectors, '{self.detector.name}' and '{other.detector.name}'"
-            )
+            names = f"'{self.detector.name}' and '{other.detector.name}'"
+            raise ConfigError(f"training events are of two detectors, {names}")
         for name, moments in other.moments.items():
             self.moments[name].join(moments)
         self.codes.update(other.codes)
@@ -118,9 +117,8 @@ class Tokeniser:
         if total is None:
             raise ConfigError("there are no training events to fit the tokeniser on")
         if not total.codes:
-            raise ConfigError(
-                f"rule '{config.rule}' gives no target particle in any of {total.n_events} training events"
-            )
+            n = total.n_events
+            raise ConfigError(f"rule '{config.rule}' gives no target particle in any of {n} training events")
         return cls(
             config=config,
             detector=total.detector,
@@ -161,8 +159,8 @@ class Tokeniser:
         if config.readout:
             readout, bounds = make_readout(events, selection, targets, use_tracks=bool(config.track_features))
             arrays, offsets = arrays | readout, offsets | bounds
-        place = {"event": events.event, "entry": events.entry, "path": events.path}
-        return Tokens(arrays=arrays, offsets=offsets, **place, unknown=unknown)
+        event, entry, path = events.event, events.entry, events.path
+        return Tokens(arrays=arrays, offsets=offsets, event=event, entry=entry, path=path, unknown=unknown)
 
     def decode(
         self,
@@ -223,10 +221,7 @@ class Tokeniser:
 
     def check_detector(self, events: Events) -> None:
         """Refuse events of another detector than the training's, by what differs; names of collections may."""
-        differing = self.other_geometry(events.detector)
-        if differing:
-            raise events.error(
-                f"the model was trained on detector '{self.detector.name}' and these are events of "
-                f"'{events.detector.name}', which differs in {', '.join(differing)}",
-                field="detector",
-            )
+        if differing := self.other_geometry(events.detector):
+            theirs = f"these are events of '{events.detector.name}', which differs in {', '.join(differing)}"
+            message = f"the model was trained on detector '{self.detector.name}' and {theirs}"
+            raise events.error(message, field="detector")

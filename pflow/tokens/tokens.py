@@ -294,11 +294,9 @@ def directions(targets: Targets, events: Events) -> npt.NDArray[np.float32]:
     length = np.linalg.norm(momentum, axis=1)
     resting = np.flatnonzero(~(length > 0))
     if len(resting):
-        raise events.error(
-            f"a target particle needs a momentum above 0 to have a direction, found {length[resting[0]]} GeV",
-            index=jagged.event_index(targets.counts)[resting[0]],
-            field="truth.momentum",
-        )
+        message = f"a target particle needs a momentum above 0 to have a direction, found {length[resting[0]]} GeV"
+        index = jagged.event_index(targets.counts)[resting[0]]
+        raise events.error(message, index=index, field="truth.momentum")
     return np.asarray(momentum / length[:, np.newaxis], dtype=np.float32)
 
 
