@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -47,23 +47,15 @@ class LabelledBatch(NamedTuple):
         return len(self.batch) + (0 if target is None else int(target.mask.sum()))
 
 
-class _Pool:
-    """Encoded events of several parts, from which batches are cut."""
-
-    def __init__(self, parts: Sequence[Tokens]) -> None:
-        self._padder = Padder(parts)
-        self._event = np.concatenate([part.event for part in parts])
-        self._entry = np.concatenate([part.entry for part in parts])
-        self._path = [part.path for part in parts for _ in range(len(part))]
-        self.n_source = np.concatenate([part.n_source for part in parts])
-
-    def batch(self, rows: Index) -> LabelledBatch:
-        return LabelledBatch(
-            batch=self._padder.batch(rows),
-            event=torch.from_numpy(self._event[rows]),
-            entry=torch.from_numpy(self._entry[rows]),
-            path=tuple(self._path[row] for row in rows.tolist()),
-        )
+def _batches(parts: Sequence[Tokens], cut_up: Callable[[Index], Iterable[Index]]) -> Iterator[LabelledBatch]:
+    """Batches of the encoded events of several parts; `cut_up` gives their rows for the events' numbers of tokens."""
+    padder, path = Padder(parts), [part.path for part in parts for _ in range(len(part))]
+    event, entry, n_source = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("event", "entry", "n_source")
+    )
+    for rows in cut_up(n_source):
+        paths = tuple(path[row] for row in rows.tolist())
+        yield LabelledBatch(padder.batch(rows), torch.from_numpy(event[rows]), torch.from_numpy(entry[rows]), paths)
 
 
 @dataclasses.dataclass(eq=False)
@@ -131,7 +123,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
         """A batch of the first event alone, for a rank that has no batches left."""
         first = dataclasses.replace(self.chunks[0], stop=self.chunks[0].start + 1)
         (events,) = read_chunks([first], self.options)
-        return _Pool([self._encoded(events)[0]]).batch(np.zeros(1, np.int64))
+        return next(_batches([self._encoded(events)[0]], lambda _: [np.zeros(1, np.int64)]))
 
     def _parts(self, numbers: Sequence[int], share: int) -> Iterator[Tokens]:
         """Events of some chunks; warns at the end of codes that training did not show."""
@@ -155,9 +147,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
 
     def _in_order(self, parts: Iterable[Tokens]) -> Iterator[LabelledBatch]:
         for part in parts:
-            pool = _Pool([part])
-            yield from map(pool.batch, cut(pool.n_source, self.batch_size, self.max_tokens))
-            del pool  # else it stays in memory while the next is read
+            yield from _batches([part], lambda n_source: cut(n_source, self.batch_size, self.max_tokens))
 
     def _shuffled(self, parts: Iterable[Tokens], generator: np.random.Generator) -> Iterator[LabelledBatch]:
         buffered: list[Tokens] = []
@@ -174,13 +164,16 @@ class EventDataset(IterableDataset[LabelledBatch]):
         place = [(part, row) for part in buffered for row in range(len(part))]
         if not place:
             return
-        order = generator.permutation(len(place))
-        pool = _Pool(buffered)
+        order, parts = generator.permutation(len(place)), list(buffered)
         # Copies: views would keep the memory of all others.
         buffered[:] = [part[[row]] for part, row in (place[i] for i in order[:keep])]
-        drawn = order[keep:]
-        for rows in bucket(pool.n_source[drawn], self.batch_size, self.max_tokens, generator):
-            yield pool.batch(drawn[rows])
+
+        def cut_up(n_source: Index) -> Iterator[Index]:
+            drawn = order[keep:]
+            of_drawn = bucket(n_source[drawn], self.batch_size, self.max_tokens, generator)
+            return (drawn[rows] for rows in of_drawn)
+
+        yield from _batches(parts, cut_up)
 
 
 @dataclasses.dataclass

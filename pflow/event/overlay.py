@@ -114,12 +114,12 @@ def sum_cells(events: Events, hits: Index, first: Index) -> Events:
     is_cell[hits] = is_first
     cell = np.cumsum(is_cell) - 1  # of each hit
     cell[hits] = cell[first]
-    shared = np.unique(cell[hits])
+    shared, group = np.unique(cell[hits], return_inverse=True)
     n_cells = counts - np.bincount(event[~is_first], minlength=len(counts))
 
     columns = jagged.columns(events.hits)
     summed = {name: values[hits] for name, values in columns.items()}
-    sums = sum_hits(summed, np.searchsorted(shared, cell[hits]), np.flatnonzero(is_first))
+    sums = sum_hits(summed, group, np.flatnonzero(is_first))
     cells = {name: values[is_cell] for name, values in columns.items()}  # copies
     for name, values in sums.items():
         cells[name][shared] = values

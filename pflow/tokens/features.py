@@ -299,10 +299,8 @@ def _unknown_values(events: Events, part: str, unknown: Mask, *, field: str) -> 
     return events.error(message, index=index, field=field)
 
 
-TRANSFORMS = ("identity", "log10")  # names of the transforms
-
-LOG_FLOOR = 1e-6
-"""Smaller values (GeV or mm) are raised to it before log10: an empty cell gives -6 and not minus infinity."""
+TRANSFORMS = ("identity", "log10")
+LOG_FLOOR = 1e-6  # smaller values (GeV or mm) are raised to it before log10: an empty cell gives -6, not minus infinity
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
