@@ -1,11 +1,9 @@
-"""Fixtures that every test may use."""
-
-import contextlib
 import dataclasses
-import functools
+import fcntl
 import json
 import os
 import resource
+import signal
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -26,7 +24,6 @@ from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_hits, make_links, make_particles, make_tracks, make_truth
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
-from pflow.metrics.table import ParticleTable
 from pflow.model.api import DecodingConfig, ModelInputs, Reconstructor, describe
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.physics.detector import load_detector
@@ -79,6 +76,11 @@ def cld_path(sample_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def cld_rec(cld_path: Path) -> Events:
+    return read_events(cld_path)
+
+
+@pytest.fixture(scope="session")
 def cld_rntuple_path(sample_dir: Path) -> Path:
     """The same as an RNTuple, with all members: pflow copies its collections."""
     return sample_dir / "cld_zqq_small_rntuple.edm4hep.root"
@@ -91,23 +93,31 @@ def cld_sim_path(sample_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory) -> Callable[..., Path]:
-    """Folder of a shipped model's graphs for a detector, made once by all processes of the tests; not to be changed."""
-    from pflow.export.folder import export_model
-
+def made_once(tmp_path_factory) -> Callable[..., Path]:
+    """Makes a folder of this name, once by all processes of the tests; not to be changed."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
-    @functools.cache
-    def exported(name: str, detector: str = "ild_g4") -> Path:
-        folder = shared / "exported" / f"{name}_{detector}"
-        if not folder.is_dir():
-            made = tmp_path_factory.mktemp("export") / name
-            export_model(load_model(name), made, detector=detector)
-            folder.parent.mkdir(exist_ok=True)
-            with contextlib.suppress(OSError):  # another process was faster
-                os.rename(made, folder)
+    def made_once(name: str, make: Callable[[Path], object]) -> Path:
+        folder, done = shared / "once" / name, shared / "once" / f"{name}.done"
+        folder.parent.mkdir(exist_ok=True)
+        with open(f"{folder}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # others wait here for the one that makes it
+            if not done.exists():
+                make(folder)
+                done.touch()
         return folder
+
+    return made_once
+
+
+@pytest.fixture(scope="session")
+def exported(made_once) -> Callable[..., Path]:
+    """Folder of a shipped model's graphs for a detector."""
+    from pflow.export.folder import export_model
+
+    def exported(name: str, detector: str = "ild_g4") -> Path:
+        return made_once(f"{name}_{detector}", lambda folder: export_model(load_model(name), folder, detector=detector))
 
     return exported
 
@@ -118,44 +128,22 @@ class _Asinh(torch.nn.Module):
 
 
 @pytest.fixture
-def asinh_graph() -> Any:
-    """A `pflow.export.graphs.Graph` of one operator, in double precision."""
+def tiny_graphs(monkeypatch) -> None:
+    """Any pointing network is exported as one operator in double precision: a real export takes a minute."""
     from pflow.export.graphs import Graph, TensorSpec
 
-    x, y = (TensorSpec(name, "float64", ("n",)) for name in "xy")
-    example = (torch.linspace(-2.0, 2.0, 5, dtype=torch.float64),)
-    return Graph(module=_Asinh(), example=example, inputs=(x,), outputs=(y,))
-
-
-@pytest.fixture
-def tiny_graphs(asinh_graph, monkeypatch) -> None:
-    """Any pointing network is exported as one operator: a real export takes a minute."""
     if not hasattr(torch.onnx, "ops"):
         pytest.skip(f"graphs need torch 2.13 or near it, not {torch.__version__}")
-    monkeypatch.setattr("pflow.export.folder.pointing_graphs", lambda *_: {"encoder": asinh_graph})
+    x, y = (TensorSpec(name, "float64", ("n",)) for name in "xy")
+    example = (torch.linspace(-2.0, 2.0, 5, dtype=torch.float64),)
+    graph = Graph(module=_Asinh(), example=example, inputs=(x,), outputs=(y,))
+    monkeypatch.setattr("pflow.export.folder.pointing_graphs", lambda *_: {"encoder": graph})
 
 
 @pytest.fixture(scope="session")
 def exported_general(exported) -> Path:
     """Folder of the exported model of hits and tracks that comes with pflow; not to be changed."""
     return exported("general")
-
-
-@pytest.fixture(scope="session")
-def photons() -> Callable[..., ParticleTable]:
-    """Makes a table of photons: their energies, GeV, unit vectors, and the number of them in each event."""
-
-    def make(energy: list[float], direction: list[list[float]], counts: list[int]) -> ParticleTable:
-        e = np.array(energy)
-        return ParticleTable(
-            counts=np.array(counts),
-            pdg=np.full(len(e), 22),
-            charge=np.zeros(len(e)),
-            energy=e,
-            momentum=e[:, None] * np.array(direction, dtype=np.float64),
-        )
-
-    return make
 
 
 @pytest.fixture(scope="session")
@@ -351,6 +339,28 @@ def spoil() -> Callable[..., Events]:
 
 
 @pytest.fixture
+def as_in_the_foreground() -> Iterator[None]:
+    """A shell lets its background jobs ignore SIGINT, and so tests if it runs them there."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+class _Payload:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.marker}",)
+
+
+@pytest.fixture
+def payload(tmp_path: Path) -> tuple[_Payload, Path]:
+    """What a malicious file would hold, an object whose unpickling runs a command, and the file that it then makes."""
+    return _Payload(tmp_path / "ran"), tmp_path / "ran"
+
+
+@pytest.fixture
 def largest_file() -> Callable[[int], AbstractContextManager[None]]:
     """Makes a context in which no file can be longer than so many bytes, as on a disk that is full."""
 
@@ -394,11 +404,13 @@ def small(sample_dir: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory, small, tiny) -> Path:
+def run(made_once, small, tiny) -> Path:
     """Folder of a finished fit: two epochs of five steps."""
     from pflow.cli.fit import main
 
-    folder = tmp_path_factory.mktemp("fit") / "run"
-    data = [f"--data.train={small['val']}", f"--data.val={small['val']}"]
-    assert main(["fit", *tiny, *data, "--trainer.max_epochs=2", f"--output={folder}"]) == 0
-    return folder
+    options = [*tiny, f"--data.train={small['val']}", f"--data.val={small['val']}", "--trainer.max_epochs=2"]
+
+    def fit(folder: Path) -> None:
+        assert main(["fit", *options, f"--output={folder}"]) == 0
+
+    return made_once("run", fit)

@@ -38,17 +38,6 @@ def reconstruct(tmp_path, random_checkpoint, capsys):
     return run
 
 
-@pytest.mark.parametrize("field", ["energy", "position.x"])
-def test_a_bad_hit_costs_neither_the_file_nor_its_event(reconstruct, good, spoil, tmp_path, field):
-    write_events(tmp_path / "given.root", spoil(good, BAD, f"hits.{field}", np.nan))
-    code, said, output = reconstruct(tmp_path / "given.root")
-    got = read_reco(output)
-    assert code == 0
-    assert f"entry {BAD}, 'hits." in said
-    assert np.flatnonzero(got.flags & Flag.UNUSABLE_HITS).tolist() == [BAD]
-    assert len(got.particles[BAD])
-
-
 def test_an_event_of_too_many_hits_is_an_error_or_an_empty_entry(reconstruct, good, tmp_path):
     """A hit more than the default limit, behind two other events."""
     many = ak.unflatten(good.hits[2][np.zeros(32769, dtype=int)], [32769])
@@ -86,14 +75,6 @@ def test_a_link_that_points_outside_is_left_out_of_a_training(good, tiny, small,
     assert said in capsys.readouterr().err
 
 
-@pytest.fixture
-def as_in_the_foreground():
-    """A shell lets its background jobs ignore SIGINT, and so these tests if it runs them there."""
-    before = signal.signal(SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(SIGINT, before)
-
-
 @pytest.mark.usefixtures("as_in_the_foreground")
 @pytest.mark.parametrize(("number", "code", "word"), [(SIGTERM, 143, "terminated"), (SIGINT, 130, "interrupted")])
 def test_an_interrupted_run_leaves_no_file_and_says_so(reconstruct, good, tmp_path, monkeypatch, number, code, word):
@@ -117,15 +98,3 @@ def test_a_run_replaces_nothing_that_is_no_run(tiny, small, tmp_path, capsys, na
     assert main(["fit", *tiny, *data]) == 1
     assert said in capsys.readouterr().err
     assert (tmp_path / name).read_text() == "precious: 1"
-
-
-def test_a_reconstruction_with_numbers_that_are_not_finite_is_not_evaluated(reconstruct, good, spoil, tmp_path, capsys):
-    write_events(tmp_path / "good.root", good)
-    _, _, output = reconstruct(tmp_path / "good.root")
-    reco = read_reco(output)
-    entry = int(np.flatnonzero(ak.num(reco.particles))[0])
-    with RecoWriter(tmp_path / "nan.root", provenance={}) as writer:
-        writer.extend(spoil(reco, entry, "particles.energy", np.nan))
-    evaluate = ["evaluate", str(tmp_path / "nan.root"), "--truth", str(tmp_path / "good.root"), "-q", "--no-plots"]
-    assert main([*evaluate, "-o", str(tmp_path / "evaluation")]) == 1
-    assert f"nan.root, entry {entry}, 'PFlow.energy': expected finite numbers" in capsys.readouterr().err

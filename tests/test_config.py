@@ -58,23 +58,17 @@ def test_what_does_not_fit_is_named(change: dict[str, Any], message: str):
         from_plain(Outer, to_plain(FULL) | change, where="it")
 
 
-def test_built_in_names_and_files_of_the_users_own_are_found(tmp_path):
+def test_built_in_names_and_files_of_the_users_own_are_found(tmp_path, monkeypatch):
     assert config.builtin_names("detector") == ["cld", "clic", "ild", "ild_g4"]
     assert config.builtin_names("nonsense") == []
     assert config.resolve("detector", "cld") == config.config_dir() / "detector" / "cld.yaml"
     (tmp_path / "mine.yaml").write_text("a: 1")
     assert config.resolve("detector", tmp_path / "mine.yaml") == tmp_path / "mine.yaml"
-    with pytest.raises(ConfigError, match="no detector file"):
-        config.resolve("detector", tmp_path)
-
-
-def test_a_path_is_not_mistaken_for_a_built_in_name(tmp_path, monkeypatch):
     (tmp_path / "cld").write_text("a: 1")
     monkeypatch.chdir(tmp_path)
     assert config.resolve("detector", "./cld") == Path("cld")
-
-
-def test_an_unknown_name_names_the_nearest():
+    with pytest.raises(ConfigError, match="no detector file"):
+        config.resolve("detector", tmp_path)
     with pytest.raises(ConfigError, match=r"no detector file 'ild_g5': .* cld, clic, ild, ild_g4 \(nearest.*: ild_g4"):
         config.resolve("detector", "ild_g5")
 

@@ -19,18 +19,15 @@ def test_an_input_error_says_where_and_keeps_its_parts():
     assert str(InputError("wrong")) == "wrong"
 
 
-def test_what_other_libraries_raise_on_a_file_is_an_input_error():
+def test_what_other_libraries_raise_on_a_file_is_an_input_error_and_our_own_errors_pass_unchanged():
     with pytest.raises(InputError, match=r"^a.root, entry 3, 'x': damaged: KeyError: 'y'$") as caught, read():
         raise KeyError("y")
     assert isinstance(caught.value.__cause__, KeyError)
-
-
-@pytest.mark.parametrize("error", [ConfigError("no such option"), InputError("wrong", file="b.root")])
-def test_our_own_errors_pass_unchanged(error):
-    with pytest.raises(PflowError) as caught, read():
-        raise error
-    assert caught.value is error
-    assert isinstance(error, ValueError)
+    for error in (ConfigError("no such option"), InputError("wrong", file="b.root")):
+        with pytest.raises(PflowError) as caught, read():
+            raise error
+        assert caught.value is error
+        assert isinstance(error, ValueError)
 
 
 def read():

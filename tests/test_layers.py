@@ -60,7 +60,9 @@ def imported() -> Iterator[tuple[str, str]]:
                 yield from ((module, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-def test_imports_go_downwards():
+def test_every_room_has_a_layer_and_imports_go_downwards():
+    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    assert rooms <= set().union(*LAYERS)
     upwards = [
         f"{own} imports {name}"
         for own, name in imported()
@@ -88,8 +90,3 @@ def test_models_know_torch_and_batches_only():
         if (room(own) == "model" or own == "data.batch") and name.startswith("pflow.") and not name.startswith(allowed)
     ]
     assert not others
-
-
-def test_every_room_has_a_layer():
-    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
-    assert rooms <= set().union(*LAYERS)

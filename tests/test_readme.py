@@ -58,7 +58,9 @@ def test_every_command_works_from_a_folder_of_the_user(sample_dir, cld_rntuple_p
     assert ran >= 9
 
 
-def test_it_is_short_and_its_links_lead_somewhere():
+def test_it_is_short_its_links_lead_somewhere_and_it_lists_every_shipped_model():
+    for name in shipped_models():
+        assert f"[`{name}`](pflow/pretrained/{name}/README.md)" in README
     assert len(README.splitlines()) <= 140
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", README):
         assert (REPOSITORY / target).exists(), target
@@ -70,8 +72,3 @@ def test_it_begins_with_the_scripts_that_set_everything_up():
     demo = (REPOSITORY / "scripts" / "demo.sh").read_text("utf-8").replace("$out", "demo")
     assert shows(first[1][1][0], demo)
     assert "bash scripts/test.sh" in (REPOSITORY / ".ci" / "run").read_text("utf-8")
-
-
-def test_it_lists_every_shipped_model():
-    for name in shipped_models():
-        assert f"[`{name}`](pflow/pretrained/{name}/README.md)" in README

@@ -35,7 +35,7 @@ def installed(tmp_path_factory):
     return folder / "site"
 
 
-def test_detectors_layouts_models_and_set_ups_travel_in_it(installed, sample_dir):
+def test_detectors_layouts_models_set_ups_types_and_the_cpp_library_travel_in_it(installed, sample_dir):
     code = f"""
 import pflow, pflow.config
 from pflow.cli.main import main
@@ -55,9 +55,6 @@ main(["fit", "--print_config"])
     assert models.split() == sorted([*shipped_models(), "toy"])
     assert events == "2"
     assert "seed_everything: 1" in configuration
-
-
-def test_typing_information_and_the_cpp_library_travel_in_it(installed):
     assert (installed / "pflow" / "py.typed").is_file()
     folder = installed / "pflow" / "export" / "cpp"
     assert {"pflow.h", "pflow.cpp", "CMakeLists.txt"} <= {path.name for path in folder.iterdir()}

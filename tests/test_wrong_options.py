@@ -1,6 +1,5 @@
-"""Options of configurations that cannot work are errors that name them."""
-
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,7 +9,7 @@ from pflow.event.augment import Overlay
 from pflow.event.disturb import Disturbance
 from pflow.event.merge_hits import Merge
 from pflow.metrics.match import HitMatching, Matching
-from pflow.physics.detector import Calorimeter
+from pflow.physics.detector import Calorimeter, load_detector
 from pflow.tokens.features import Normaliser
 from pflow.tokens.particles import Calibration, Curve, Response
 from pflow.tokens.tokens import TokenConfig
@@ -18,7 +17,9 @@ from pflow.tokens.vocab import PdgVocabulary
 from pflow.train.module import ParticleFlow
 
 CELLS = partial(Merge, ecal_mm=10.0, hcal_mm=60.0)
-CALORIMETER = partial(Calorimeter, name="x", kind="ecal", region="barrel")
+CALORIMETER = partial(Calorimeter, **{"name": "x", "kind": "ecal", "region": "barrel"})
+CLD = load_detector("cld")
+DETECTOR, TRUTH_TRACKS = partial(replace, CLD), partial(replace, CLD.truth_tracks)
 SCALE = partial(Normaliser, names=("x",), transforms=("identity",), mean=(0.0,), std=(1.0,))
 
 
@@ -43,6 +44,17 @@ SCALE = partial(Normaliser, names=("x",), transforms=("identity",), mean=(0.0,),
         (CALORIMETER, {"sim_time_window": (10.0, -1.0)}, "calorimeter 'x': sim_time_window"),
         (CALORIMETER, {"sim_time_window": (1.0,)}, "calorimeter 'x': sim_time_window"),
         (CALORIMETER, {"sim_deep_scale": (20.0,)}, "calorimeter 'x': sim_deep_scale"),
+        (CALORIMETER, {"kind": "tracker"}, "kind 'tracker' is not one of"),
+        (CALORIMETER, {"region": "forward"}, "region 'forward' is not one of"),
+        (DETECTOR, {"calorimeters": ()}, "has no calorimeters"),
+        (DETECTOR, {"calorimeters": CLD.calorimeters[:1] * 2}, "names a calorimeter twice"),
+        (DETECTOR, {"ecal_inner_radius": 0.0}, "must be a length in mm above 0"),
+        (DETECTOR, {"ecal_inner_z": -1}, "must be a length in mm above 0"),
+        (DETECTOR, {"phi_symmetry": 0}, "must be at least 1"),
+        (TRUTH_TRACKS, {"inverse_pt": (1e-5,)}, "inverse_pt"),
+        (TRUTH_TRACKS, {"angle": (1e-3, -1.0)}, "angle"),
+        (TRUTH_TRACKS, {"impact": ()}, "impact"),
+        (TRUTH_TRACKS, {"sides": 2}, "sides"),
         (TokenConfig, {"rule": "stabel"}, "nearest matches: stable"),
         (TokenConfig, {"order": "enrgy"}, "nearest matches: energy"),
         (TokenConfig, {"hit_features": ("enrgy",)}, "nearest matches: energy"),

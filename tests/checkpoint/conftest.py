@@ -9,7 +9,6 @@ from pflow.model.api import describe
 
 @pytest.fixture(scope="session")
 def header(model) -> Header:
-    """Of the small model."""
     return Header(
         version="1.2.3",
         tokeniser=model.tokeniser,

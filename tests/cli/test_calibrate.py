@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from pflow.checkpoint.load import load_model
-from pflow.cli.main import run_parsed
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning
 from pflow.inference.events import reconstruct
@@ -16,23 +15,18 @@ from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import TokenConfig
 
 
-def run(*words: object) -> int:
-    return run_parsed("calibrate", [str(word) for word in words])
-
-
 @pytest.fixture(scope="module")
 def few(sample_dir, tmp_path_factory):
-    """A file of 20 photons."""
     path = tmp_path_factory.mktemp("few") / "few.root"
     write_events(path, read_events(sample_dir / "gamma1_val_small.root", entry_stop=20))
     return path
 
 
 @pytest.fixture(scope="module")
-def calibrated(sample_dir, tmp_path_factory):
+def calibrated(sample_dir, tmp_path_factory, call):
     folder = tmp_path_factory.mktemp("calibrate") / "photon"
     file = sample_dir / "gamma1_val_small.root"
-    assert run(file, "--checkpoint", "ild-g4-photon", "-o", folder) == 0
+    assert call(file, "--checkpoint", "ild-g4-photon", "-o", folder) == 0
     return folder
 
 
@@ -45,16 +39,15 @@ def test_the_particles_stay_and_their_covariances_change(calibrated, sample_dir)
     assert not np.allclose(ak.to_numpy(ak.flatten(before.covariance)), ak.to_numpy(ak.flatten(after.covariance)))
 
 
-def test_calibrating_again_changes_nothing(calibrated, sample_dir, tmp_path):
-    """A calibration takes the place of an earlier one."""
-    run(sample_dir / "gamma1_val_small.root", "--checkpoint", calibrated, "-o", tmp_path / "again")
+def test_calibrating_again_changes_nothing(calibrated, sample_dir, tmp_path, call):
+    call(sample_dir / "gamma1_val_small.root", "--checkpoint", calibrated, "-o", tmp_path / "again")
     assert load_model(tmp_path / "again").calibration == load_model(calibrated).calibration
 
 
-def test_the_best_eos_threshold_is_kept(few, tmp_path, capsys):
+def test_the_best_eos_threshold_is_kept(few, tmp_path, capsys, call):
     """Where decoding stops at once, no energy is found and none is fake."""
     options = ["--checkpoint", "ild-g4-photon", "--eos-threshold", 1e-30, 0.6, "-o", tmp_path / "out"]
-    assert run(few, *options) == 0
+    assert call(few, *options) == 0
     keep = load_model("ild-g4-photon").reconstructor.decoding.existence_threshold
     said = f"eos_threshold 1e-30, existence_threshold {keep:g}: energy-weighted efficiency 0.0000 (reference: "
     assert said in capsys.readouterr().out
@@ -74,11 +67,11 @@ def untrained(few, tmp_path, make_model, save_model):
     return write
 
 
-def test_the_existence_threshold_is_chosen_where_there_is_a_refinement(few, tmp_path, capsys, untrained):
+def test_the_existence_threshold_is_chosen_where_there_is_a_refinement(few, tmp_path, capsys, untrained, call):
     options = ["--existence-threshold", 0.4, 0.99, "-o", tmp_path / "out"]
     with pytest.raises(ConfigError, match=r"--existence-threshold: .*untrained\.ckpt has no refinement"):
-        run(few, "--checkpoint", untrained(refine_layers=0), *options)
-    assert run(few, "--checkpoint", untrained(refine_layers=1), *options) == 0
+        call(few, "--checkpoint", untrained(refine_layers=0), *options)
+    assert call(few, "--checkpoint", untrained(refine_layers=1), *options) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "energy-weighted efficiency" in line]
     assert [line.split(":")[0] for line in lines] == [
         f"eos_threshold 0.999, existence_threshold {p}" for p in (0.4, 0.99)
@@ -90,27 +83,27 @@ def test_the_existence_threshold_is_chosen_where_there_is_a_refinement(few, tmp_
     assert chosen == (0.4 if score[0] > score[1] else 0.99)
 
 
-def test_as_efficient_as_the_reference_where_asked(sample_dir, tmp_path, capsys):
+def test_as_efficient_as_the_reference_where_asked(sample_dir, tmp_path, capsys, call):
     """A threshold that nearly nothing passes has the fewest fakes, and is not as efficient as Pandora."""
     options = ["--existence-threshold", 0.3, 0.9999, "--choose-by", "reference", "-o", tmp_path / "out"]
-    assert run(sample_dir / "gammasep_test_small.root", "--checkpoint", "ild-g4-photon", *options) == 0
+    assert call(sample_dir / "gammasep_test_small.root", "--checkpoint", "ild-g4-photon", *options) == 0
     low, high = (float(line.split("efficiency ")[1].split()[0]) for line in capsys.readouterr().out.splitlines()[:2])
     assert low > high
     assert load_model(tmp_path / "out").reconstructor.decoding.existence_threshold == 0.3
 
 
 @pytest.mark.filterwarnings("ignore:.*in the training sample of the model")
-def test_files_of_another_detector_are_refused_unless_it_is_named(sample_dir, tmp_path):
+def test_files_of_another_detector_are_refused_unless_it_is_named(sample_dir, tmp_path, call):
     file, options = sample_dir / "cld_multi_test_small.root", ["--checkpoint", "ild-g4-photon", "-o", tmp_path / "out"]
     with pytest.raises(InputError, match="trained on detector 'ild_g4'"):
-        run(file, *options)
-    assert run(file, *options, "--detector", "cld") == 0
+        call(file, *options)
+    assert call(file, *options, "--detector", "cld") == 0
 
 
-def test_entries_that_cannot_be_used_are_left_out(few, spoil, tmp_path):
+def test_entries_that_cannot_be_used_are_left_out(few, spoil, tmp_path, call):
     write_events(tmp_path / "bad.root", spoil(read_events(few), 3, "hits.energy", -1.0, of_all=True))
     words = [tmp_path / "bad.root", "--checkpoint", "ild-g4-photon", "-o", tmp_path / "out"]
     with pytest.raises(InputError, match=r"bad\.root, entry 3"):
-        run(*words)
+        call(*words)
     with pytest.warns(BadEntriesWarning, match="1 of 20 entries"):
-        assert run(*words, "--on-error", "skip") == 0
+        assert call(*words, "--on-error", "skip") == 0

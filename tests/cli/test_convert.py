@@ -1,7 +1,6 @@
 import awkward as ak
 import pytest
 
-from pflow.cli.main import run_parsed
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, Flag
 from pflow.event.jagged import assigned_particle
@@ -11,13 +10,9 @@ from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 
 
-def run(*words: object) -> int:
-    return run_parsed("convert", [str(word) for word in words])
-
-
-def test_from_hdf5_to_root(tmp_path, sample_dir):
+def test_from_hdf5_to_root(tmp_path, sample_dir, call):
     old = sample_dir / "gamma1_small.h5"
-    assert run(old, tmp_path / "new.root", "--chunk-size", "4") == 0
+    assert call(old, tmp_path / "new.root", "--chunk-size", "4") == 0
     legacy, converted = read_events(old), read_events(tmp_path / "new.root")
     for (name, before), (_, after) in zip(legacy.parts(), converted.parts(), strict=True):
         if not name.endswith("links"):
@@ -26,38 +21,31 @@ def test_from_hdf5_to_root(tmp_path, sample_dir):
     assert before.to_list() == after.to_list()
 
 
-def test_from_edm4hep_to_a_flat_ntuple(tmp_path, cld_path):
-    assert run(cld_path, tmp_path / "flat.root") == 0
+def test_from_edm4hep_to_a_flat_ntuple(tmp_path, cld_path, call):
+    assert call(cld_path, tmp_path / "flat.root") == 0
     events = read_events(tmp_path / "flat.root").validate()
     assert events.detector.name == "cld"
     assert (len(events.hits[0]), len(events.tracks[0])) == (2602, 20)
 
 
-def test_a_file_without_entries(tmp_path, sample_dir):
-    write_events(tmp_path / "empty.root", read_events(sample_dir / "multi_test_small.root", entry_stop=0))
-    assert run(tmp_path / "empty.root", tmp_path / "new.root") == 0
-    assert len(read_events(tmp_path / "new.root")) == 0
-
-
-def test_an_unknown_ending(tmp_path, sample_dir):
+def test_an_unknown_ending(tmp_path, sample_dir, call):
     with pytest.raises(ConfigError, match=r"cannot write .*: expected a ROOT file"):
-        run(sample_dir / "multi_test_small.root", tmp_path / "new.h5")
+        call(sample_dir / "multi_test_small.root", tmp_path / "new.h5")
 
 
-def test_bad_entries_can_be_left_empty(tmp_path):
-    """Entry 1 of three has a negative energy."""
+def test_bad_entries_can_be_left_empty(tmp_path, call):
     ones = ak.Array([[1.0], [1.0], [1.0]])
     hits = make_hits(energy=ak.Array([[1.0], [-1.0], [3.0]]), x=ones, y=ones, z=ones)
     write_events(tmp_path / "in.root", Events(detector=load_detector("ild_g4"), hits=hits))
     with pytest.raises(InputError, match="entry 1"):
-        run(tmp_path / "in.root", tmp_path / "new.root")
+        call(tmp_path / "in.root", tmp_path / "new.root")
     with pytest.warns(UserWarning, match="1 of 3 entries"):
-        run(tmp_path / "in.root", tmp_path / "new.root", "--on-error", "skip")
+        call(tmp_path / "in.root", tmp_path / "new.root", "--on-error", "skip")
     assert read_events(tmp_path / "new.root").hits.energy.to_list() == [[1.0], [], [3.0]]
 
 
-def test_tracks_from_monte_carlo_particles_stay_marked(tmp_path, cld_sim_path, capsys):
+def test_tracks_from_monte_carlo_particles_stay_marked(tmp_path, cld_sim_path, capsys, call):
     made = tmp_path / "flat.root"
-    assert run(cld_sim_path, made, "--truth-tracks") == 0
+    assert call(cld_sim_path, made, "--truth-tracks") == 0
     assert "with tracks made from Monte Carlo particles" in capsys.readouterr().out
     assert read_events(made).flags.tolist() == 3 * [Flag.TRUTH_TRACKS]

@@ -1,14 +1,10 @@
 import pytest
 
-from pflow.cli.main import main, run_parsed
+from pflow.cli.main import main
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import ImplausibleWarning
 from pflow.io.open import open_events
 from pflow.physics.detector import load_detector
-
-
-def run(*words: object) -> int:
-    return run_parsed("detector", [str(word) for word in words])
 
 
 def test_the_drafted_file_is_taken_by_inspect(cld_sim_path, tmp_path, capsys):
@@ -21,26 +17,23 @@ def test_the_drafted_file_is_taken_by_inspect(cld_sim_path, tmp_path, capsys):
     assert "7,122" in capsys.readouterr().out
 
 
-def test_a_draft_that_is_there_is_kept(cld_path, tmp_path):
+def test_a_flat_file_is_refused_and_a_draft_that_is_there_is_kept(sample_dir, cld_path, tmp_path, call):
     mine = tmp_path / "mine.yaml"
+    with pytest.raises(InputError, match=r"zqq_test_small.root: a flat ntuple .* describe it by hand"):
+        call(sample_dir / "zqq_test_small.root", "-o", mine)
+    assert not mine.exists()
     mine.write_text("filled: in\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"a file is there; .*--force"):
-        run(cld_path, "-o", mine)
+        call(cld_path, "-o", mine)
     assert mine.read_text(encoding="utf-8") == "filled: in\n"
-    assert run(cld_path, "-o", mine, "--force", "--entries", 2) == 0
+    assert call(cld_path, "-o", mine, "--force", "--entries", 2) == 0
     assert load_detector(mine).b_field == pytest.approx(2.0, rel=0.01)
 
 
-def test_name_and_field_can_be_given(cld_path, tmp_path):
+def test_name_and_field_can_be_given(cld_path, tmp_path, call):
     mine = tmp_path / "mine.yaml"
-    assert run(cld_path, "-o", mine, "--name", "mine", "--b-field", 3.25, "--entries", 5) == 0
+    assert call(cld_path, "-o", mine, "--name", "mine", "--b-field", 3.25, "--entries", 5) == 0
     drafted = load_detector(mine)
     assert (drafted.name, drafted.b_field) == ("mine", 3.25)
     with open_events(cld_path, detector=mine) as file, pytest.warns(ImplausibleWarning, match=r" 2 T would fit"):
         assert len(file.read(0, 3)) == 3
-
-
-def test_a_flat_file_is_refused_by_name(sample_dir, tmp_path):
-    with pytest.raises(InputError, match=r"zqq_test_small.root: a flat ntuple .* describe it by hand"):
-        run(sample_dir / "zqq_test_small.root", "-o", tmp_path / "mine.yaml")
-    assert not (tmp_path / "mine.yaml").exists()

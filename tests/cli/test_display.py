@@ -1,16 +1,11 @@
 import pytest
 
-from pflow.cli.main import run_parsed
 from pflow.errors import ConfigError, InputError
 from pflow.event.schema import make_links
 from pflow.inference.worker import describe_input
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events
 from pflow.io.particles_root import RecoWriter
-
-
-def run(*words: object) -> int:
-    return run_parsed("display", [str(word) for word in words])
 
 
 @pytest.fixture
@@ -27,25 +22,27 @@ def reco(make_reco, tmp_path):
     return path
 
 
-def test_writes_each_format(sample, tmp_path, capsys):
+def test_writes_each_format_and_refuses_another_before_any_work(sample, tmp_path, capsys, call):
+    with pytest.raises(ConfigError, match=r"ends in \.png, \.pdf, \.html"):
+        call("absent.root", "-o", tmp_path / "event.svg")
     starts = {tmp_path / "a.png": b"\x89PNG", tmp_path / "a.pdf": b"%PDF", tmp_path / "a.html": b"<!DOCTYPE html>"}
-    assert run(sample, "--entry", 1, "-o", *starts) == 0
+    assert call(sample, "--entry", 1, "-o", *starts) == 0
     assert all(path.read_bytes().startswith(start) for path, start in starts.items())
     assert capsys.readouterr().out == "".join(f"wrote {path}\n" for path in starts)
 
 
-def test_without_a_name_a_figure_and_a_page_of_the_entry_and_no_other_file(sample, tmp_path, monkeypatch):
+def test_without_a_name_a_figure_and_a_page_of_the_entry_and_no_other_file(sample, tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
-    run(sample, "--entry", 2)
+    call(sample, "--entry", 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["display_2.html", "display_2.png"]
 
 
-def test_the_steps_of_a_model_are_drawn(sample, tmp_path, capsys):
+def test_the_steps_of_a_model_are_drawn(sample, tmp_path, capsys, call):
     path = tmp_path / "steps.png"
-    run(sample, "--explain", "general", "-o", path)
+    call(sample, "--explain", "general", "-o", path)
     assert path.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ConfigError, match=r"expected a name that ends in \.png, \.pdf$"):
-        run(sample, "--explain", "general", "-o", tmp_path / "steps.html")
+        call(sample, "--explain", "general", "-o", tmp_path / "steps.html")
 
 
 @pytest.mark.parametrize(
@@ -59,20 +56,20 @@ def test_the_steps_of_a_model_are_drawn(sample, tmp_path, capsys):
         (["--entry", 7, "--reco", "reco.root", "--reco-entry", 2], "PFlow particles (1)"),  # of joined inputs
     ],
 )
-def test_the_page_shows_what_the_options_ask_for(sample, reco, tmp_path, monkeypatch, options, shown):
+def test_the_page_shows_what_the_options_ask_for(sample, reco, tmp_path, monkeypatch, options, shown, call):
     monkeypatch.chdir(tmp_path)
-    run(sample, *options, "-o", "event.html")
+    call(sample, *options, "-o", "event.html")
     assert shown in (tmp_path / "event.html").read_text()
 
 
-def test_hits_of_an_edm4hep_file_are_coloured_by_the_particles_in_it(cld_sim_path, make_reco, tmp_path):
+def test_hits_of_an_edm4hep_file_are_coloured_by_the_particles_in_it(cld_sim_path, make_reco, tmp_path, call):
     """Input and output are one file: the events with our particles beside its own."""
     both = tmp_path / "both.root"
     with open_events(cld_sim_path, detector="cld") as file:
         made = make_reco(file.read().event, hit_links=make_links(source=[[0, 1]] * 3, particle=[[0, 0]] * 3))
         with Edm4hepRecoWriter(both, file, provenance={}) as writer:
             writer.extend(made)
-    run(both, "--detector", "cld", "--reco", both, "--colour", "reco", "-o", tmp_path / "event.png")
+    call(both, "--detector", "cld", "--reco", both, "--colour", "reco", "-o", tmp_path / "event.png")
     assert (tmp_path / "event.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -84,19 +81,15 @@ def test_hits_of_an_edm4hep_file_are_coloured_by_the_particles_in_it(cld_sim_pat
         (["--entry", 25], r"multi_test_small\.root, entry 25: there is no such entry; .* has 25"),
     ],
 )
-def test_an_entry_that_is_another_event_or_not_there_is_refused(sample, reco, tmp_path, monkeypatch, options, message):
+def test_an_entry_that_is_another_event_or_not_there_is_refused(
+    sample, reco, tmp_path, monkeypatch, options, message, call
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
-        run(sample, *options, "-o", "event.png")
+        call(sample, *options, "-o", "event.png")
 
 
-def test_an_unknown_format_is_refused_before_any_work(tmp_path):
-    with pytest.raises(ConfigError, match=r"ends in \.png, \.pdf, \.html"):
-        run("absent.root", "-o", tmp_path / "event.svg")
-
-
-def test_a_reconstruction_of_another_file_is_refused(sample, make_reco, tmp_path):
-    """By what it says of its input, and by its links."""
+def test_a_reconstruction_of_another_file_is_refused(sample, make_reco, tmp_path, call):
     with open_events(sample.with_name("gamma1_test_small.root")) as file:
         made = {"inputs": [describe_input(file) | {"entries": 3}]}
     links = make_links(source=[[9999]] * 3, particle=[[0]] * 3)
@@ -107,4 +100,4 @@ def test_a_reconstruction_of_another_file_is_refused(sample, make_reco, tmp_path
         with RecoWriter(tmp_path / "other.root", provenance=provenance) as writer:
             writer.extend(make_reco([0, 1, 2], **more))
         with pytest.raises(InputError, match=message):
-            run(sample, "--reco", tmp_path / "other.root", "-o", tmp_path / "event.png")
+            call(sample, "--reco", tmp_path / "other.root", "-o", tmp_path / "event.png")

@@ -79,15 +79,12 @@ def written(folder, tmp_path_factory):
     return out
 
 
-def test_metrics_are_written(written):
+def test_metrics_figures_and_a_report_are_written(written):
     content = metrics(written)
     assert content["count"]["exact_fraction"] == 1.0
     assert content["energy"]["response_median"] == pytest.approx(1.0)
     assert content["n_events_read"] == N_EVENTS
     assert content["inputs"]["provenance"] == {"PFlow": {"checkpoint": "abc"}}
-
-
-def test_figures_and_report_are_written(written):
     names = sorted(path.stem for path in written.glob("*.png"))
     assert names == ["efficiency_vs_energy_by_class", "response"]
     assert sorted(path.stem for path in written.glob("*.pdf")) == names

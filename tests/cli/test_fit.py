@@ -94,7 +94,6 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_run_is_resumed_by_its_checkpoint_alone(moved, run, capsys):
-    """With its own configuration and in its folder, also where it was moved to."""
     assert main(["fit", "--checkpoint", str(moved / "last.ckpt"), "--trainer.max-epochs=3"]) == 0
     assert f"resume {moved / 'last.ckpt'}: epoch 2, step 14\n" in capsys.readouterr().out
     assert logged(moved, "val/loss") == logged(run, "val/loss")
@@ -123,7 +122,6 @@ def test_a_resume_that_fails_writes_nothing(moved, tmp_path, monkeypatch):
 
 
 def test_where_nothing_is_left_to_train_the_option_to_raise_and_the_best_model_are_said(moved, capsys):
-    """The best model is of the epoch with the least wrong energy."""
     assert main(["fit", f"--checkpoint={moved}"]) == 0
     shown = capsys.readouterr().out
     assert re.search(NOTHING_LEFT, shown)
@@ -149,7 +147,9 @@ def test_a_run_that_was_moved_keeps_its_best_model_and_has_the_rate_that_is_aske
     assert re.search(rf"{moved / 'best.ckpt'} \(epoch [12], wrong energy 0.00%\)", capsys.readouterr().out)
 
 
-def test_a_run_without_a_checkpoint_cannot_be_resumed(moved):
+def test_a_run_is_not_overwritten_nor_resumed_without_its_checkpoint(moved, tiny, data):
+    with pytest.raises(ConfigError, match=r"already holds a run .*--checkpoint"):
+        main(["fit", *tiny, *data, f"--output={moved}"])
     (moved / "last.ckpt").unlink()
     with pytest.raises(ConfigError, match=r"has no last\.ckpt to resume: begin it again, with pflow fit --config"):
         main(["fit", f"--checkpoint={moved}"])
@@ -162,11 +162,6 @@ def test_the_same_seed_gives_the_same_losses_and_weights(run, tiny, data, tmp_pa
     assert all(torch.equal(again[name], weight) for name, weight in once.items())
 
 
-def test_a_folder_with_a_run_is_not_overwritten(run, tiny, data):
-    with pytest.raises(ConfigError, match=r"already holds a run .*--checkpoint"):
-        main(["fit", *tiny, *data, f"--output={run}"])
-
-
 def test_a_checkpoint_is_evaluated_without_telling_its_network(run, small, capsys):
     options = [f"--checkpoint={run / 'best.ckpt'}", f"--data.test={small['val']}"]
     assert main(["test", *options, "--trainer.enable_progress_bar=false"]) == 0
@@ -174,7 +169,6 @@ def test_a_checkpoint_is_evaluated_without_telling_its_network(run, small, capsy
 
 
 def test_a_pointing_fit_that_stops_within_an_epoch_goes_on_where_it_was(small, tmp_path):
-    """It draws at random in training, and sees the rest of the epoch."""
     sizes = ("width=8", "heads=1", "feedforward=8", "encoder_layers=1", "decoder_layers=1", "hidden_width=4")
     options = [
         *load_recipe("photon").write(tmp_path / "recipe", 0),
@@ -202,7 +196,6 @@ def test_a_model_of_one_detector_begins_no_training_on_another(sample_dir, tmp_p
 
 
 def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path):
-    """Its weights, network and tokens, without any word of them: the configuration says how to train."""
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}"]
     options = ["--trainer.max_epochs=1", "--model.lr=1e-12", "--trainer.enable_progress_bar=false"]
     begun = tmp_path / "begun"
@@ -238,8 +231,9 @@ def test_what_does_not_fit_the_weights_is_refused_by_name(run, data, option, mes
             main(["fit", *model, *data, option])
 
 
-@pytest.mark.parametrize("stated", ["model.reconstructor.class_path", None])
-@pytest.mark.parametrize(("name", "dropout"), [("ild-g4-photon", 0.0), ("general", 0.1)])
+@pytest.mark.parametrize(
+    ("name", "dropout", "stated"), [("ild-g4-photon", 0.0, None), ("general", 0.1, "model.reconstructor.class_path")]
+)
 def test_an_option_holds_that_is_the_default_of_some_network(name, dropout, stated, capsys):
     """The shipped models have dropout 0.1 and 0; options equal to a default once gave way in silence."""
     theirs = read_checkpoint(name).header.model["init_args"]["network"]
@@ -319,12 +313,9 @@ def test_devices_that_are_not_the_tasks_of_the_slurm_job_are_refused(tiny, data,
         main(["fit", *tiny, *data, "--trainer.accelerator=cpu", "--trainer.devices=2"])
 
 
-def test_random_weights_are_not_frozen(data):
+def test_random_weights_are_not_frozen_and_weights_alone_not_continued(run, data, tmp_path):
     with pytest.raises(ConfigError, match=r"weights are random; name a trained model with --start-from"):
         main(["fit", *data, *SECOND_STAGE, "--trainer.enable_progress_bar=false"])
-
-
-def test_a_training_is_not_continued_from_weights_alone(run, tmp_path):
     write_weights(run / "best.ckpt", tmp_path / "toy")
     config = ["--config", str(run / "config.yaml"), f"--output={tmp_path / 'other'}"]
     with pytest.raises(ConfigError, match=r"toy holds weights alone: .* last\.ckpt"):
@@ -390,7 +381,6 @@ def test_shipped_configurations_are_known_everywhere_and_not_replaced_in_silence
 
 
 def test_an_interrupted_fit_is_not_done_and_says_how_to_resume(tiny, data, tmp_path, monkeypatch, capsys):
-    """With SIGTERM, as batch systems do: a script must not take it for a finished training."""
     monkeypatch.setattr(ParticleFlow, "on_train_batch_start", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert main_with_exit_code(["fit", *tiny, *data]) == 143
     last = tmp_path / "new" / "last.ckpt"
@@ -399,15 +389,14 @@ def test_an_interrupted_fit_is_not_done_and_says_how_to_resume(tiny, data, tmp_p
     assert torch.load(last, weights_only=True)["global_step"] == 2
 
 
+@pytest.mark.usefixtures("as_in_the_foreground")
 def test_a_second_ctrl_c_stops_at_once(tiny, data, monkeypatch, capsys):
     def interrupt(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     monkeypatch.setattr(ParticleFlow, "on_train_batch_start", interrupt)
     assert main_with_exit_code(["fit", *tiny, *data]) == 130
-    signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err.splitlines()[-1] == "pflow fit: interrupted: nothing was saved"
 
 
@@ -434,22 +423,14 @@ def test_wrong_usage_is_said_in_one_line(option, message, tmp_path, capsys):
     assert said.count("\n") == 1
 
 
-class Payload:
-    def __init__(self, marker):
-        self.marker = marker
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.marker}",)
-
-
-def test_a_checkpoint_with_code_is_refused_in_every_verb(run, small, tmp_path):
+def test_a_checkpoint_with_code_is_refused_in_every_verb(run, small, tmp_path, payload):
     content = torch.load(run / "last.ckpt", weights_only=True)
-    torch.save({**content, "callbacks": Payload(tmp_path / "ran")}, tmp_path / "bad.ckpt")
+    torch.save({**content, "callbacks": payload[0]}, tmp_path / "bad.ckpt")
     for verb, split in (("fit", "train"), ("validate", "val"), ("test", "test")):
         options = [f"--data.{split}={small['val']}", f"--output={tmp_path / verb}"]
         with pytest.raises(InputError, match="runs no code"):
             main([verb, *options, f"--checkpoint={tmp_path / 'bad.ckpt'}"])
-    assert not (tmp_path / "ran").exists()
+    assert not payload[1].exists()
 
 
 @pytest.fixture(scope="module")

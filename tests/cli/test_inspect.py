@@ -9,16 +9,12 @@ import yaml
 
 from pflow.checkpoint.load import load_model
 from pflow.cli import inspect
-from pflow.cli.main import main, run_parsed
+from pflow.cli.main import main
 from pflow.event.truth import select_targets
 from pflow.io.edm4hep.collections import Collection
 from pflow.io.flat import write_events
 from pflow.io.inspect import inspect_file
 from pflow.io.open import read_events
-
-
-def run(*words: object) -> int:
-    return run_parsed("inspect", [str(word) for word in words])
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +35,10 @@ def cld(content, monkeypatch) -> str:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_the_tables_of_the_cld_file(cld, content, capsys, monkeypatch, terminal):
-    """No name is broken, in a terminal neither."""
+def test_the_tables_of_the_cld_file(cld, content, capsys, monkeypatch, terminal, call):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
-    assert run(cld) == 0
+    assert call(cld) == 0
     text = capsys.readouterr().out
     assert text.isascii()
     for expected in ("12,440", "SiTracks_Refitted", "cld: fits", "31.791", "PandoraPFOs", "86.596"):
@@ -68,34 +63,34 @@ def test_the_tables_of_the_cld_file(cld, content, capsys, monkeypatch, terminal)
     assert any(line[:3] == ["others", "1", "edm4hep::EventHeader"] for line in lines)
 
 
-def test_a_file_of_an_unknown_detector_says_what_is_missing(cld_path, capsys, monkeypatch):
+def test_a_file_of_an_unknown_detector_says_what_is_missing(cld_path, capsys, monkeypatch, call):
     monkeypatch.setattr("pflow.io.detect.builtin_names", lambda kind: ["clic", "ild", "ild_g4"])
-    assert run(str(cld_path)) == 0
+    assert call(str(cld_path)) == 0
     text = capsys.readouterr().out
     assert "read as    nothing: no detector fits" in text
     assert "detector (for everything): none of the built-in detectors fits; `pflow detector FILE" in text
     assert "edm4hep::CalorimeterHit" in text
 
 
-def test_a_detector_that_is_not_built_in_has_no_models(make_photons, tmp_path, capsys):
+def test_a_detector_that_is_not_built_in_has_no_models(make_photons, tmp_path, capsys, call):
     events = make_photons(1)
     mine = dataclasses.replace(events.detector, name="mine", ecal_inner_radius=900.0)
     write_events(tmp_path / "mine.root", dataclasses.replace(events, detector=mine))
-    assert run(tmp_path / "mine.root") == 0
+    assert call(tmp_path / "mine.root") == 0
     assert "none comes with pflow for this detector" in capsys.readouterr().out
 
 
-def test_json_is_all_there_is(sample_dir, capsys):
-    assert run(sample_dir / "gamma1_val_small.root", "--json") == 0
+def test_json_is_all_there_is(sample_dir, capsys, call):
+    assert call(sample_dir / "gamma1_val_small.root", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["schema"] == "flat"
     assert "truth" not in report
 
 
-def test_targets_are_those_of_the_evaluation(sample_dir, capsys):
+def test_targets_are_those_of_the_evaluation(sample_dir, capsys, call):
     path = sample_dir / "multi_test_small.root"
     options = ["--entries", 5, "--min-energy", 2, "--ignore-tracks", "--rule", "calo"]
-    assert run(path, "--json", "--targets", *options) == 0
+    assert call(path, "--json", "--targets", *options) == 0
     truth = json.loads(capsys.readouterr().out)["truth"]
     assert (truth["rule"], truth["e_min_gev"], truth["use_tracks"]) == ("calo", 2.0, False)
     chosen = select_targets(read_events(path, entry_stop=5), rule="calo", e_min=2.0, use_tracks=False).particles
@@ -104,21 +99,21 @@ def test_targets_are_those_of_the_evaluation(sample_dir, capsys):
     assert min(particle["energy"] for event in truth["events"] for particle in event["targets"]) > 2.0
 
 
-def test_truth_lists_each_dropped_particle_with_its_reason(cld, capsys):
-    assert run(cld, "--targets") == 0
+def test_truth_lists_each_dropped_particle_with_its_reason(cld, capsys, call):
+    assert call(cld, "--targets") == 0
     text = capsys.readouterr().out
     assert "dropped: no track and 0 GeV in hits, less than 0.1 GeV" in text
     assert "39 targets" in text
     assert "6 dropped" in text
 
 
-def test_bad_entries_are_shown_and_numbers_that_json_does_not_know_are_null(make_photons, tmp_path, capsys):
+def test_bad_entries_are_shown_and_numbers_that_json_does_not_know_are_null(make_photons, tmp_path, capsys, call):
     events = make_photons(3)
     hits = ak.with_field(events.hits, events.hits.energy * np.nan, "energy")
     write_events(tmp_path / "bad.root", dataclasses.replace(events, hits=hits))
-    run(str(tmp_path / "bad.root"))
+    call(str(tmp_path / "bad.root"))
     assert "3 bad entries" in capsys.readouterr().out
-    assert run(str(tmp_path / "bad.root"), "--json") == 0
+    assert call(str(tmp_path / "bad.root"), "--json") == 0
     assert len(json.loads(capsys.readouterr().out)["bad_entries"]) == 3
 
 
@@ -146,20 +141,17 @@ def test_an_output_shows_what_it_was_made_from_and_how_to_repeat_it(output, samp
     assert made["configuration"]["model"]["class_path"]
 
 
-def test_a_model_shows_its_training(capsys):
-    assert main(["inspect", "ild-g4-photon"]) == 0
-    shown = capsys.readouterr().out
-    assert load_model("ild-g4-photon").digest in shown
-    assert "seed" in shown
-
-
-def test_an_evaluation_shows_its_inputs(output, sample_dir, tmp_path, capsys):
+def test_an_evaluation_shows_its_inputs_and_a_model_its_training(output, sample_dir, tmp_path, capsys):
     truth = str(sample_dir / "gammasep_test_small.root")
     assert main(["evaluate", output, "--truth", truth, "-o", str(tmp_path / "e"), "--no-plots", "-q"]) == 0
     assert main(["inspect", str(tmp_path / "e" / "metrics.json")]) == 0
     shown = capsys.readouterr().out
     assert "truth" in shown
     assert "again with" in shown
+    assert main(["inspect", "ild-g4-photon"]) == 0
+    shown = capsys.readouterr().out
+    assert load_model("ild-g4-photon").digest in shown
+    assert "seed" in shown
 
 
 @pytest.mark.parametrize(

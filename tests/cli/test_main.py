@@ -11,17 +11,13 @@ from pflow.cli.options import VERBS
 from pflow.errors import InputError
 
 
-def test_help_lists_every_verb_and_exit_code(capsys):
+def test_help_lists_every_verb_and_exit_code_and_a_misspelt_verb_names_the_nearest(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(verb in shown for verb in VERBS)
     assert all(f"  {code} " in shown and text in shown for code, text in EXIT_CODES.items())
     assert "--debug" in shown
-    assert main([]) == 2
-
-
-def test_misspelt_verb_names_the_nearest(capsys):
-    assert main(["reconstrct"]) == 2
+    assert main([]) == main(["reconstrct"]) == 2
     assert "Did you mean 'reconstruct'?" in capsys.readouterr().err
 
 
@@ -96,7 +92,6 @@ def test_an_error_has_no_progress_bar_above_it(tmp_path, monkeypatch, capsys, te
 
 
 def test_a_remote_file_is_not_called_damaged(capsys, monkeypatch):
-    """Needs no network: the package for this protocol is not installed."""
     monkeypatch.setitem(sys.modules, "fsspec_xrootd", None)
     assert main(["inspect", "root://nowhere.invalid//a.root"]) == 1
     shown = capsys.readouterr().err

@@ -8,6 +8,8 @@ import pytest
 
 from pflow.cli.signals import SIGNALS, raised_signals
 
+pytestmark = pytest.mark.usefixtures("as_in_the_foreground")
+
 
 class Signalled:
     def __init__(self, number):
@@ -21,14 +23,6 @@ def delete_and_wait(number):
     thing = Signalled(number)
     del thing
     time.sleep(10)
-
-
-@pytest.fixture(autouse=True)
-def as_in_the_foreground():
-    """A shell lets its background jobs ignore SIGINT, and so these tests if it runs them there."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(("kind", "number"), SIGNALS.items())

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from pathlib import Path
 
 import awkward as ak
 import numpy as np
@@ -6,6 +7,13 @@ import pytest
 
 from pflow.event import jagged
 from pflow.event.events import Events
+from pflow.io.open import read_events
+
+
+@pytest.fixture(scope="session")
+def events(sample_dir: Path) -> Events:
+    """Six hadronic Z decays in ILD."""
+    return read_events(sample_dir / "zqq_test_small.root")
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,7 @@ def momenta(events: Events) -> np.ndarray:
     return jagged.vectors(events.truth.momentum)
 
 
-def test_rotation_turns_all_vectors(events, phi):
+def test_rotation_turns_all_vectors_and_the_azimuth_of_tracks(events, phi):
     turned = rotate(events, phi)
     for part in ("hits", "tracks", "truth"):
         before, after = jagged.columns(getattr(events, part)), jagged.columns(getattr(turned, part))
@@ -45,22 +45,15 @@ def test_rotation_turns_all_vectors(events, phi):
             expected = (before[x] + 1j * before[y]) * np.exp(1j * angle)
             assert np.all(abs(after[x] + 1j * after[y] - expected) <= 1e-3 * (1 + abs(expected))), field.name
             np.testing.assert_array_equal(after[z], before[z])
-
-
-def test_rotation_turns_the_azimuth_of_tracks(events, phi):
-    before, turned = events.tracks, rotate(events, phi)
-    assert ak.all(abs(np.exp(1j * turned.tracks.phi) - np.exp(1j * (before.phi + phi))) < 1e-5)
+    assert ak.all(abs(np.exp(1j * turned.tracks.phi) - np.exp(1j * (events.tracks.phi + phi))) < 1e-5)
     assert ak.all(abs(turned.tracks.phi) <= np.float32(np.pi))
 
 
-def test_chosen_events_are_reflected(events, assert_same):
+def test_reflection_of_chosen_events_changes_the_sign_of_z_components(events, assert_same):
     which = np.arange(len(events)) % 2 == 0
     changed = reflect(events, which)
     assert_same(changed[~which], events[~which])
     assert_same(reflect(changed[which]), events[which])
-
-
-def test_reflection_changes_the_sign_of_z_components(events):
     before, after = jagged.columns(events.tracks), jagged.columns(reflect(events).tracks)
     changed = {"momentum.pz", "calo_position.z", "calo_momentum.pz", "z0", "tan_lambda"}
     for field, values in before.items():
@@ -81,7 +74,6 @@ def track_of(p: np.ndarray, charge: float) -> Events:
 
 @pytest.mark.parametrize("charge", [-1.0, 1.0])
 def test_a_reflected_track_is_the_helix_of_the_reflected_momentum(charge, assert_same):
-    """With the same charge and sign of the curvature."""
     p = np.array([1.2, -2.0, 0.8])
     reflected = reflect(track_of(p, charge))
     assert_same(reflected, track_of(p * [1, 1, -1], charge), rtol=1e-5, atol=2e-3)
@@ -135,14 +127,11 @@ def test_the_number_of_events_joined_follows_the_frequencies(make_photons):
     np.testing.assert_allclose(n_groups[[1, 2, 4]] / 600, [1 / 6, 1 / 3, 1 / 2], atol=4 * 0.5 / np.sqrt(600))
 
 
-def test_groups_hold_different_events_each_equally_often(make_photons):
+def test_groups_hold_different_events_each_equally_often_and_no_more_than_there_are(make_photons):
     energies = ak.to_numpy(joined_at_random(make_photons(50), frequencies=[0, 0, 1]).truth.energy)
     assert all(len(set(row)) == 3 for row in energies.tolist())
     _, times = np.unique(energies, return_counts=True)
     assert times.tolist() == [3] * 50
-
-
-def test_groups_are_no_larger_than_the_chunk(make_photons):
     for n in (2, 1, 0):
         joined = joined_at_random(make_photons(2)[:n], frequencies=[0, 0, 0, 0, 1])
         assert ak.num(joined.truth).tolist() == [n] * n
@@ -161,7 +150,10 @@ def test_only_events_up_to_max_hits_are_joined(make_photons, assert_same):
     assert set(ak.to_numpy(ak.num(joined.hits))[~large]) <= {*range(4, 11)}
 
 
-def test_a_cone_limits_the_angle_between_axes(make_photons):
+def test_a_cone_limits_the_angle_between_axes_and_leaves_an_event_without_hits_alone(make_photons):
+    bare = make_photons(40).emptied(np.arange(40) == 3)
+    n_photons = ak.to_numpy(ak.num(joined_at_random(bare, frequencies=[0, 1], cone=np.pi).truth))
+    assert n_photons.tolist() == [2] * 3 + [0] + [2] * 36
     joined = joined_at_random(make_photons(300), frequencies=[0, 0, 1], cone=0.15)
     full = joined[ak.to_numpy(ak.num(joined.truth)) == 3]
     assert len(full) > 250
@@ -170,13 +162,6 @@ def test_a_cone_limits_the_angle_between_axes(make_photons):
     angles = angle_between(direction[:, :1], direction[:, 1:])
     assert angles.max() < 0.15 + 0.02
     assert np.mean(angles > 0.05) > 0.5
-
-
-def test_in_a_cone_an_event_without_hits_stays_alone(make_photons):
-    bare = make_photons(40).emptied(np.arange(40) == 3)
-    n_photons = ak.to_numpy(ak.num(joined_at_random(bare, frequencies=[0, 1], cone=np.pi).truth))
-    assert n_photons[3] == 0
-    assert np.delete(n_photons, 3).tolist() == [2] * 39
 
 
 def test_in_a_cone_members_turn_by_the_symmetry_of_a_polygonal_detector(make_photons):

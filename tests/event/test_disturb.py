@@ -5,24 +5,17 @@ import pytest
 from pflow.event import jagged
 from pflow.event.disturb import Disturbance, disturb
 from pflow.event.events import Events
-from pflow.io.open import read_events
 from pflow.physics.pdg import class_index
-
-
-@pytest.fixture(scope="module")
-def events(sample_dir) -> Events:
-    return read_events(sample_dir / "zqq_test_small.root")
 
 
 def disturbed(events: Events, seed: int = 1, **options: object) -> Events:
     return disturb(events, Disturbance(**options), np.random.default_rng(seed)).validate()  # type: ignore[arg-type]
 
 
-def test_by_default_nothing_changes(events, assert_same):
+def test_by_default_nothing_changes_or_a_fraction_and_the_same_seed_gives_the_same_events(events, assert_same):
     assert_same(disturbed(events), events)
-
-
-def test_the_same_seed_gives_the_same_events(events):
+    unchanged = jagged.count(disturbed(events, probability=0.5, dead_cells=0.5).hits) == jagged.count(events.hits)
+    assert 0 < unchanged.sum() < len(events)
     options = {"energy_scale": 0.1, "noise_hits": 5.0, "lost_tracks": 0.2}
     first, again, second = (disturbed(events, seed, **options).hits.energy for seed in (1, 1, 2))
     assert ak.array_equal(first, again)
@@ -34,14 +27,11 @@ def in_one_subdetector(events: Events) -> np.ndarray:
     return (jagged.event_index(jagged.count(events.hits)) == 0) & (jagged.flat(events.hits.subdetector) == 0)
 
 
-def test_energies_are_scaled_by_subdetector_and_event(events):
+def test_energies_are_scaled_and_positions_shifted_by_subdetector_and_event(events):
     ratio = jagged.flat(disturbed(events, energy_scale=0.1).hits.energy) / jagged.flat(events.hits.energy)
     assert np.ptp(ratio[in_one_subdetector(events)]) < 1e-5
     assert np.unique(ratio.round(4)).size > len(events)
     assert np.std(np.log(ratio)) == pytest.approx(0.1, rel=0.5)
-
-
-def test_positions_are_shifted_by_subdetector_and_event(events):
     shifted = disturbed(events, shift_mm=2.0)
     step = jagged.flat(shifted.hits.position.x) - jagged.flat(events.hits.position.x)
     assert np.ptp(step[in_one_subdetector(events)]) < 1e-3
@@ -106,8 +96,3 @@ def test_tracks_are_lost_split_and_faked(events):
     fake = disturbed(events, fake_tracks=0.5)
     assert jagged.count(fake.tracks).sum() / n == pytest.approx(1.5, abs=0.2)
     assert ak.array_equal(fake.track_links.particle, events.track_links.particle)
-
-
-def test_a_fraction_of_the_events_is_disturbed(events):
-    unchanged = jagged.count(disturbed(events, probability=0.5, dead_cells=0.5).hits) == jagged.count(events.hits)
-    assert 0 < unchanged.sum() < len(events)

@@ -54,18 +54,16 @@ class TestRecords:
 
 
 class TestLinks:
-    def test_weights_of_a_source_sum_to_1_within_its_event(self):
-        links = make_links(
-            source=ak.Array([[0, 0, 1], [0]]),
-            particle=ak.Array([[0, 1, 0], [0]]),
-            weight=ak.Array([[1.0, 3.0, 4e-5], [3.3]]),
-        )
-        assert links.weight.to_list() == [[0.25, 0.75, 1.0], [1.0]]
-
-    @pytest.mark.parametrize("weight", [None, ak.Array([[0.0, 0.0]])])
-    def test_without_weights_or_if_all_are_0_they_are_equal(self, weight):
-        links = make_links(source=ak.Array([[4, 4]]), particle=ak.Array([[0, 1]]), weight=weight)
-        assert links.weight.to_list() == [[0.5, 0.5]]
+    @pytest.mark.parametrize(
+        ("source", "weight", "expected"),
+        [
+            ([[0, 0, 1], [0]], [[1.0, 3.0, 4e-5], [3.3]], [[0.25, 0.75, 1.0], [1.0]]),
+            ([[4, 4]], [[0.0, 0.0]], [[0.5, 0.5]]),
+            ([[4, 4]], None, [[0.5, 0.5]]),
+        ],
+    )
+    def test_weights_of_a_source_sum_to_1_within_its_event_and_else_are_equal(self, source, weight, expected):
+        assert make_links(source=source, particle=source, weight=weight).weight.to_list() == expected
 
     @pytest.mark.parametrize("weights", [[-2.0], [-1.0, 1.0], [-0.5, 1.5]])
     def test_a_negative_weight_is_a_violation(self, weights):
@@ -98,13 +96,11 @@ def test_pickled_events_are_equal(assert_same):
 
 
 class TestConcatenate:
-    def test_concatenate_inverts_slicing(self, assert_same):
+    def test_concatenate_inverts_slicing_and_drops_parts_that_a_chunk_lacks(self, assert_same):
         joined = concatenate([made()[:1], made()[1:]])
         assert_same(joined, made())
         assert (joined.path, joined.entry.tolist()) == ("in.root", [10, 11, 12])
         assert joined.hits.position.rho[0, 0] == 5.0  # vector behaviour survives
-
-    def test_parts_that_a_chunk_lacks_and_different_paths_are_dropped(self):
         joined = concatenate([made(), made(reference=None, path="other.root")])
         assert (joined.reference, joined.path) == (None, "")
 
@@ -139,7 +135,8 @@ def truth_of(**columns: ak.Array) -> ak.Array:
 
 
 class TestValidate:
-    def test_good_events_have_no_violations(self):
+    def test_good_events_have_no_violations_nor_have_unknown_times(self):
+        assert made(hits=hits_of(time=BAD)).violations() == []
         events = made()
         assert events.violations() == []
         assert events.validate() is events
@@ -176,6 +173,3 @@ class TestValidate:
         with pytest.raises(InputError, match=r"entry 10, 'hits\.energy': .*\(and 1 more violations\)") as caught:
             events.validate()
         assert (caught.value.entry, caught.value.field) == (10, "hits.energy")
-
-    def test_unknown_times_are_no_violation(self):
-        assert made(hits=hits_of(time=BAD)).violations() == []

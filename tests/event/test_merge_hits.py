@@ -2,22 +2,15 @@ import dataclasses
 
 import awkward as ak
 import numpy as np
-import pytest
 
 from pflow.event.events import Events
 from pflow.event.merge_hits import Merge, merge_hits
 from pflow.event.schema import make_hits
-from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 
 ILD = load_detector("ild_g4")
 COARSE = Merge(ecal_mm=20.0, hcal_mm=60.0, layers=3)
 ECAL_BARREL, ECAL_ENDCAP, HCAL_BARREL = 0, 1, 2
-
-
-@pytest.fixture(scope="module")
-def real(sample_dir) -> Events:
-    return read_events(sample_dir / "zqq_test_small.root")
 
 
 def one_event(*, detector=ILD, **columns) -> Events:
@@ -57,32 +50,29 @@ def test_two_cells_in_a_coarse_one_by_hand():
     assert merged.cell_of.tolist() == [[0, 0, 1]]
 
 
-def test_energy_and_barycentre_of_every_event_are_kept(real):
-    np.testing.assert_allclose(weighted(merge_hits(real, COARSE).hits), weighted(real.hits), rtol=1e-12, atol=1e-9)
-
-
-def test_the_way_back_leads_to_the_cell_of_each_hit(real):
-    merged = merge_hits(real, COARSE)
-    assert ak.num(merged.cell_of).tolist() == ak.num(real.hits).tolist()
-    for i in range(len(real)):
+def test_energy_and_barycentre_of_every_event_are_kept_and_each_hit_leads_to_its_cell(events):
+    merged = merge_hits(events, COARSE)
+    np.testing.assert_allclose(weighted(merged.hits), weighted(events.hits), rtol=1e-12, atol=1e-9)
+    assert ak.num(merged.cell_of).tolist() == ak.num(events.hits).tolist()
+    for i in range(len(events)):
         cell_of = ak.to_numpy(merged.cell_of[i])
-        energy = ak.to_numpy(real.hits.energy[i]).astype(np.float64)
+        energy = ak.to_numpy(events.hits.energy[i]).astype(np.float64)
         np.testing.assert_allclose(np.bincount(cell_of, energy), merged.hits.energy[i], rtol=1e-12)
-        assert merged.hits.subdetector[i][cell_of].tolist() == real.hits.subdetector[i].tolist()
+        assert merged.hits.subdetector[i][cell_of].tolist() == events.hits.subdetector[i].tolist()
 
 
-def test_hits_of_a_cell_are_within_its_size(real):
+def test_hits_of_a_cell_are_within_its_size(events):
     """No farther from the barycentre than the diagonal of a cell, which in a barrel grows with the radius."""
-    merged = merge_hits(real, Merge(ecal_mm=20.0, hcal_mm=60.0))
+    merged = merge_hits(events, Merge(ecal_mm=20.0, hcal_mm=60.0))
     position = merged.hits.position[merged.cell_of]
-    distance = np.sqrt(sum((real.hits.position[key] - position[key]) ** 2 for key in "xyz"))
-    ecal = real.hits.subdetector <= ECAL_ENDCAP
+    distance = np.sqrt(sum((events.hits.position[key] - position[key]) ** 2 for key in "xyz"))
+    ecal = events.hits.subdetector <= ECAL_ENDCAP
     assert ak.max(distance[ecal]) < 20.0 * np.hypot(1.0, 1980.0 / 1805.0) + 1.0
     assert ak.max(distance[~ecal]) < 60.0 * np.hypot(1.0, 3350.0 / 2060.0) + 1.0
 
 
-def test_the_order_of_the_hits_does_not_change_the_cells(real):
-    events = real[:3]
+def test_the_order_of_the_hits_does_not_change_the_cells(events):
+    events = events[:3]
     rng = np.random.default_rng(1)
     order = ak.Array([rng.permutation(n).tolist() for n in ak.num(events.hits)])
     permuted = merge_hits(dataclasses.replace(events, hits=events.hits[order], hit_links=None), COARSE)
@@ -99,6 +89,7 @@ def test_subdetectors_layers_and_the_two_endcaps_stay_apart():
         layer=[0, 0, 3, 0, 3, 0],
     )
     assert len(merge_hits(events, COARSE).hits[0]) == 6
+    assert len(merge_hits(one_event(layer=[0, -1]), COARSE).hits[0]) == 2  # one is unknown
 
 
 def test_a_layer_that_is_not_known_is_told_from_the_depth():
@@ -109,10 +100,6 @@ def test_a_layer_that_is_not_known_is_told_from_the_depth():
         first, second, third = merge_hits(events, COARSE).cell_of[0]
         assert first == second
         assert third != first
-
-
-def test_a_known_layer_is_not_summed_with_an_unknown_one():
-    assert len(merge_hits(one_event(layer=[0, -1]), COARSE).hits[0]) == 2
 
 
 def test_phi_has_no_seam():
@@ -130,13 +117,10 @@ def test_other_kinds_are_left_as_they_are():
     assert merge_hits(events, Merge(ecal_mm=1e4, hcal_mm=1e4)).hits.energy.tolist() == [[1.0, 2.0]]
 
 
-def test_hits_without_energy_have_their_mean_position_and_times_may_be_unknown():
+def test_hits_without_energy_have_their_mean_position_and_a_time_and_no_hits_no_cells():
     events = one_event(energy=0.0, x=[1810.0, 1812.0], z=[2.0, 4.0], time=[np.nan, 8.0])
     (hit,) = merge_hits(events, Merge(ecal_mm=20.0, hcal_mm=60.0)).hits[0]
     assert (hit.energy, hit.position.x, hit.position.z, hit.time) == (0.0, 1811.0, 3.0, 8.0)
-
-
-def test_no_hits_and_no_events_have_no_cells():
     nothing = Events(detector=ILD, hits=make_hits(energy=[[], []], x=[[], []], y=[[], []], z=[[], []]))
     assert merge_hits(nothing, COARSE).hits.energy.tolist() == [[], []]
     assert merge_hits(nothing, COARSE).cell_of.tolist() == [[], []]

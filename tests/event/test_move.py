@@ -15,11 +15,6 @@ STILL = {"sides": (0,), "endcap": (1.0, 1.0), "scale": (1.0, 1.0), "probability"
 
 
 @pytest.fixture(scope="module")
-def events(sample_dir) -> Events:
-    return read_events(sample_dir / "zqq_test_small.root")
-
-
-@pytest.fixture(scope="module")
 def cld(sample_dir) -> Events:
     return read_events(sample_dir / "cld_multi_test_small.root")
 
@@ -168,7 +163,6 @@ def test_impossible_options_are_named(option, value):
 
 
 def test_the_range_of_the_detectors_that_events_are_moved_into():
-    """By hand; the thresholds, sides and missing parts are no measures."""
     before = measures(load_detector("cld"))
     variation = Variation(scale=(0.5, 2.0), endcap=(0.8, 1.1), coarser=(1, 3), fewer_layers=0.1, shorter_hcal=0.5)
     after = variation.widened(before)

@@ -48,16 +48,15 @@ def real(sample_dir) -> Events:
     return read_events(sample_dir / "multi_test_small.root", entry_stop=12)
 
 
-def test_a_shared_cell_has_both_energies_and_the_earlier_time(joined):
+def test_a_shared_cell_has_both_energies_the_earlier_time_and_weights_by_the_energies(joined, make_event):
     assert joined.hits.energy.tolist() == [[4.0, 4.0, 3.0, 2.0]]
     assert joined.hits.position.y.tolist() == [[0.0, 5.0, 10.0, 50.0]]
     assert joined.hits.time.tolist() == np.float32([[6.0, 6.2, 6.6, 6.1]]).tolist()
     assert joined.hits.layer.tolist() == [[0, 1, 2, 0]]
-
-
-def test_weights_in_a_shared_cell_are_proportional_to_the_energies(joined):
     links = {(link.source, link.particle): link.weight for link in joined.hit_links[0]}
     assert links == {(0, 0): 1.0, (1, 0): 0.75, (2, 0): 1.0, (3, 1): 1.0, (1, 1): 0.1875, (1, 2): 0.0625}
+    nothing = make_event([(22, 1.0)], [(0.0, {0: 1.0})])
+    assert overlay(concatenate([nothing, nothing]), [[0, 1]]).hit_links.weight.tolist() == [[0.5, 0.5]]
 
 
 def test_other_parts_are_concatenated_with_shifted_indices(joined):
@@ -78,23 +77,15 @@ def test_a_cell_is_shared_only_at_the_same_place_of_the_same_layer(two, field, s
     assert ak.num(overlay(dataclasses.replace(two, hits=hits), [[0, 1]]).hits).tolist() == [5]
 
 
-def test_a_shared_cell_is_at_the_barycentre(two):
+def test_a_shared_cell_is_at_the_barycentre_within_the_tolerance_of_its_calorimeter(two):
     moved = two.hits.position.y + ak.Array([[0.0] * 3, [0.0, 2.0]])
     near = dataclasses.replace(two, hits=ak.with_field(two.hits, moved, ("position", "y")))
     assert overlay(near, [[0, 1]]).hits.position.y[0, 1] == 5.5  # (3 x 5 + 1 x 7) / 4
     assert ak.num(overlay(near, [[0, 1]], ecal_tolerance=1.9).hits).tolist() == [5]
-
-
-def test_the_hcal_has_another_tolerance():
     columns = {"energy": [[1.0], [1.0]], "x": [[2100.0], [2100.0]], "y": [[0.0], [10.0]], "z": [[0.0], [0.0]]}
     events = Events(detector=ILD, hits=make_hits(**columns, subdetector=[[2], [2]]))
     assert ak.num(overlay(events, [[0, 1]]).hits).tolist() == [1]
     assert ak.num(overlay(events, [[0, 1]], hcal_tolerance=9.0).hits).tolist() == [2]
-
-
-def test_weights_in_a_cell_without_energy_are_equal(make_event):
-    nothing = make_event([(22, 1.0)], [(0.0, {0: 1.0})])
-    assert overlay(concatenate([nothing, nothing]), [[0, 1]]).hit_links.weight.tolist() == [[0.5, 0.5]]
 
 
 def test_cells_agree_with_a_search_over_all_pairs_of_hits():
@@ -136,7 +127,6 @@ def test_energies_of_events_and_particles_are_kept(real, particle_energies):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_joined_events_have_the_same_targets(real, rule):
-    """Where no cells are shared: nothing in one event makes a particle of another more or less visible."""
     apart = overlay(real, [[0, 1], [2, 3], [4, 5]], ecal_tolerance=1e-6, hcal_tolerance=1e-6)
     assert int(ak.sum(ak.num(apart.hits))) == int(ak.sum(ak.num(real[:6].hits)))
     targets = select_targets(apart, rule=rule).particles

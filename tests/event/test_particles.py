@@ -51,12 +51,9 @@ def test_chosen_events_keep_all_parts(index):
         assert getattr(part, name).to_list() == getattr(reco, name)[2:].to_list(), name
 
 
-def test_iteration_and_repr():
+def test_a_reconstruction_is_iterated_shown_and_pickled(same_reco):
     assert [reco.event.tolist() for reco in linked()] == [[5], [6], [7]]
     assert repr(linked()) == "<Reconstruction: 3 events by PFlow, 3 particles, 3 hit_links, 3 track_links>"
-
-
-def test_a_pickled_reconstruction_is_equal(same_reco):
     copied = pickle.loads(pickle.dumps(linked()))
     assert same_reco(copied, linked())
     assert copied.particles.pt.to_list() == linked().particles.pt.to_list()
@@ -69,11 +66,8 @@ def test_lengths_must_agree(field):
 
 
 @pytest.mark.parametrize("reco", [bare(), linked()], ids=["bare", "linked"])
-def test_concatenate_inverts_slicing(reco, same_reco):
+def test_concatenate_inverts_slicing_and_drops_parts_that_a_chunk_lacks(reco, same_reco):
     assert same_reco(concatenate([reco[:1], reco[1:1], reco[1:]]), reco)
-
-
-def test_parts_that_a_chunk_lacks_are_dropped():
     joined = concatenate([linked(), bare()])
     assert (joined.hit_links, joined.track_links) == (None, None)
     assert joined.particles.fields == bare().particles.fields

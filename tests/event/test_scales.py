@@ -7,26 +7,17 @@ import pytest
 from pflow.event.events import Events
 from pflow.event.scales import SampleScales, joined
 from pflow.event.schema import make_hits
-from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 
 
-@pytest.fixture(scope="module")
-def events(cld_path):
-    return read_events(cld_path)
-
-
-def test_scales_of_a_sample(events):
-    scales = SampleScales.of(events)
-    energy = np.asarray(events.hits.energy[events.hits.subdetector <= 1][0])
+def test_scales_of_a_sample_and_of_few_objects(cld_rec):
+    scales = SampleScales.of(cld_rec)
+    energy = np.asarray(cld_rec.hits.energy[cld_rec.hits.subdetector <= 1][0])
     assert scales.ecal_hit == pytest.approx(float(np.median(energy)), rel=0.2)
-    assert scales.max_energy == pytest.approx(max(np.sum(hits.energy) for hits in events.hits))
+    assert scales.max_energy == pytest.approx(max(np.sum(hits.energy) for hits in cld_rec.hits))
     assert scales.b_field == pytest.approx(2.0, rel=1e-4)
     assert 0.5 < scales.near_tracks < 1.5
-
-
-def test_scales_of_few_objects_are_unknown(events):
-    scales = SampleScales.of(dataclasses.replace(events, tracks=events.tracks[:, :1], hits=events.hits[:, :10]))
+    scales = SampleScales.of(dataclasses.replace(cld_rec, tracks=cld_rec.tracks[:, :1], hits=cld_rec.hits[:, :10]))
     assert (scales.ecal_hit, scales.hcal_hit, scales.near_tracks, scales.b_field) == (None,) * 4
 
 

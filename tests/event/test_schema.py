@@ -68,12 +68,10 @@ def same(changed: Events, events: Events, *, part: str, rows=slice(None), but: t
 @pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")  # random numbers fit no field
 @pytest.mark.parametrize("part", PARTS)
 class TestEveryField:
-    def test_joining_and_choosing_events(self, events, part):
+    def test_joining_choosing_rotating_and_reflecting_events(self, events, part):
         same(concatenate([events[:1], events[1:]]), events, part=part)
         same(concatenate(list(events)), events, part=part)
         same(events[[0, 1, 2]], events, part=part)
-
-    def test_rotation_and_reflection(self, events, part):
         turning = tuple(field.name for field in SCHEMA[part] if field.axes or field.turns)
         same(rotate(events, 0.7), events, part=part, but=turning)
         same(reflect(reflect(events)), events, part=part)

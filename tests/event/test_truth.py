@@ -9,7 +9,6 @@ from pflow.event import jagged
 from pflow.event.events import Events, ImplausibleWarning, concatenate
 from pflow.event.jagged import assigned_particle
 from pflow.event.truth import RULES, assigned_ancestors, select_targets, unknown_status
-from pflow.io.open import read_events
 from pflow.physics.pdg import class_index
 
 # Particles: (pdg, energy [GeV], status, parent, radius of the vertex [mm]); the calorimeter begins at r = 1805 mm.
@@ -93,21 +92,18 @@ def with_status(events: Events, change: dict[int, int], which=slice(None)) -> Ev
     return dataclasses.replace(events, truth=jagged.replaced(events.truth, {"status": status}))
 
 
-def test_a_message_lists_the_status_codes_of_the_particles():
+def test_cld_with_other_status_codes_which_a_message_lists_has_the_same_targets(cld_rec):
     assert unknown_status(np.array([0, 2, 2001, 2001]), [1]).endswith("; found are 2001 (2 times), 2 (1 times)")
     assert unknown_status(np.arange(2, 14), [1]).endswith(", 11 (1 times) and 2 rarer ones")
     assert not unknown_status(np.array([0, 1, 2]), [1])
-
-
-def test_cld_with_other_status_codes_has_the_same_targets(cld):
-    plain = select_targets(cld)
-    recoded = with_status(cld, {1: 2001})
+    plain = select_targets(cld_rec)
+    recoded = with_status(cld_rec, {1: 2001})
     with pytest.warns(ImplausibleWarning, match=r"no particle has status 1, .*stable-status\); found are 2001 "):
         assert set(select_targets(recoded).chosen) <= set(plain.chosen)
     assert select_targets(recoded, stable_status=(1, 2001)).chosen.tolist() == plain.chosen.tolist()
     # Neutral hadrons that the generator decays, and whose hits are their own.
-    neutral = np.flatnonzero((class_index(jagged.flat(cld.truth.pdg)) == 1) & np.isin(np.arange(228), plain.chosen))
-    decayed = select_targets(with_status(cld, {1: 2}, neutral))
+    neutral = np.flatnonzero((class_index(jagged.flat(cld_rec.truth.pdg)) == 1) & np.isin(np.arange(228), plain.chosen))
+    decayed = select_targets(with_status(cld_rec, {1: 2}, neutral))
     assert len(neutral) > 5
     assert decayed.chosen.tolist() == plain.chosen.tolist()
     assert decayed.column("hit_energy") == pytest.approx(plain.column("hit_energy"))
@@ -120,15 +116,12 @@ def test_invisible_particles_are_no_targets(make_event):
     assert select_targets(events, invisible=[77]).final.tolist() == [False, False, True]
 
 
-def test_hit_energy_counts_by_weights_which_are_summed_for_an_ancestor(make_event):
+def test_hit_energy_counts_by_weights_which_are_summed_for_an_ancestor_that_tracks_follow(make_event):
     particles = select_targets(make_event(**CONVERSION), rule="calo").particles[0]
     assert particles.hit_energy.tolist() == pytest.approx([4.8 + 0.28, 2.52])
     links = select_targets(make_event(**CONVERSION), rule="stable").hit_links[0]
     assert (links.source.tolist(), links.particle.tolist()) == ([0, 1], [0, 0])
     assert links.weight.tolist() == pytest.approx([1.0, 1.0])
-
-
-def test_tracks_follow_the_assigned_ancestor(make_event):
     targets = select_targets(make_event(**K0S_DECAY), rule="stable")
     assert targets.track_links[0].particle.tolist() == [0, 0]
     assert targets.particles.n_tracks[0].tolist() == [2]
@@ -197,15 +190,10 @@ def test_assigned_ancestors_of_all_particles_target_or_not(make_event, rule, ass
     assert assigned_ancestors(events, rule=rule).tolist() == assigned
 
 
-@pytest.fixture(scope="module")
-def cld(cld_path):
-    return read_events(cld_path)
-
-
-def test_cld_targets_have_nearly_all_stable_energy(cld):
+def test_cld_targets_have_nearly_all_stable_energy(cld_rec):
     """The generator's events hold no neutrinos; what nears the beam pipe leaves nothing."""
-    targets = select_targets(cld, rule="stable")
-    stable = ak.sum(cld.truth.energy[cld.truth.status == 1])
+    targets = select_targets(cld_rec, rule="stable")
+    stable = ak.sum(cld_rec.truth.energy[cld_rec.truth.status == 1])
     dropped = ak.sum(targets.dropped.energy)
     assert ak.sum(targets.particles.energy) == pytest.approx(stable - dropped)
     assert dropped < 0.05 * stable

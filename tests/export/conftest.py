@@ -24,5 +24,4 @@ def library(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def program(library):
-    """The example program."""
     return compile_program(library, flags="-O0")

@@ -1,5 +1,3 @@
-"""The attention of one event gives the same in torch and as the Scan of an ONNX model."""
-
 import functools
 
 import numpy as np

@@ -61,7 +61,6 @@ def toy(tmp_path_factory):
 
 @pytest.fixture
 def run(program, tmp_path):
-    """Runs the program on the text of events."""
 
     def run(model, text):
         (tmp_path / "events.txt").write_text(text)
@@ -95,12 +94,9 @@ def test_values_and_rows_go_from_graph_to_graph_by_their_names(run, toy):
     assert not event["truncated"]
 
 
-def test_an_event_without_hits_and_tracks_has_no_particles(run, toy):
+def test_an_event_without_hits_and_tracks_has_no_particles_and_others_up_to_the_largest_number(run, toy):
     text = f"event\nevent\nhit 0 1 2 3 0 0 nan\nevent\n{TRACK}event\n{HIT}"
     assert [len(event["particles"]) for event in run(toy, text)] == [0, 0, 0, 1]
-
-
-def test_decoding_stops_at_the_largest_number_of_particles(run, toy):
     full, cut = run(toy, f"event\n{4 * HIT}event\n{5 * HIT}")
     assert [len(full["particles"]), len(cut["particles"])] == [4, 4]
     assert (full["truncated"], cut["truncated"]) == (False, True)
@@ -129,13 +125,10 @@ def test_what_the_model_does_not_read_need_not_be_known(run, tmp_path):
     assert len(event["particles"]) == 1
 
 
-def test_a_text_that_is_no_event_is_an_error_that_names_the_line(error_of, toy):
+def test_a_text_that_is_no_event_and_a_missing_folder_are_errors(error_of, toy, tmp_path):
+    assert "encoder.onnx: there is no such file" in error_of(tmp_path / "none")
     assert "line 3: expected event, hit or track, found 'shower 3'" in error_of(toy, f"event\n{HIT}shower 3\n")
     assert "line 2: expected a number" in error_of(toy, "event\nhit 3 4\n")
-
-
-def test_a_missing_folder_is_an_error(error_of, tmp_path):
-    assert "encoder.onnx: there is no such file" in error_of(tmp_path / "none")
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,6 @@ def compile_with_podio(source: Path, library: Path, beside: tuple[Path, ...] = (
 
 
 def run(*command):
-    """Runs a program; what it exits with and says."""
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     return done.returncode, done.stderr
 
@@ -89,7 +88,6 @@ def source(sample_dir):
 
 @pytest.fixture(scope="session")
 def by_program(pflow_podio, source, tmp_path_factory):
-    """The program's output."""
     path = tmp_path_factory.mktemp("podio") / "program.root"
     assert pflow_podio(source, path) == (0, "")
     return path
@@ -136,7 +134,6 @@ def command_line(source, output):
 
 
 def contents(path):
-    """Collections of the reconstruction by name."""
     with uproot.open(path) as file:
         events = file["events"]
         return {name: events[name].array() for name in events.keys(recursive=False) if "PFlow" in name}
@@ -151,7 +148,6 @@ def parameters(path):
 
 
 def assert_same(first, second):
-    """The same to the last bit."""
     assert first.keys() == second.keys()
     for name, values in first.items():
         assert ak.array_equal(values, second[name], same_content_types=False, check_parameters=False), name

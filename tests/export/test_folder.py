@@ -1,5 +1,3 @@
-"""What stands in the folder of an exported model, and which models have none."""
-
 import json
 import shutil
 from pathlib import Path
@@ -52,9 +50,12 @@ def test_instructions_name_what_the_files_hold(exported_general):
     assert all(tensor["name"] in outputs for tensor in text["decoder"]["inputs"])
 
 
-def test_a_translation_network_has_no_graphs(model, tmp_path):
+def test_a_translation_network_and_an_old_torch_have_no_graphs(model, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="TranslationReconstructor: only pointing networks have graphs"):
         export_model(model, tmp_path / "model")
+    monkeypatch.delattr("torch.onnx.ops")
+    with pytest.raises(ConfigError, match=r"graphs need torch 2\.13 \(tested\) or near it, and \d"):
+        export_model(load_model("ild-g4-photon"), tmp_path / "model")
 
 
 def test_a_folder_of_graphs_is_no_checkpoint(exported_general, tmp_path):
@@ -64,9 +65,3 @@ def test_a_folder_of_graphs_is_no_checkpoint(exported_general, tmp_path):
     (shutil.copytree(exported_general, tmp_path / "copy") / "tokens.json").write_text("{}")
     with pytest.raises(InputError, match="expected what `pflow export` wrote"):
         load_model(tmp_path / "copy")
-
-
-def test_an_old_torch_is_named(monkeypatch, tmp_path):
-    monkeypatch.delattr("torch.onnx.ops")
-    with pytest.raises(ConfigError, match=r"graphs need torch 2\.13 \(tested\) or near it, and \d"):
-        export_model(load_model("ild-g4-photon"), tmp_path / "model")

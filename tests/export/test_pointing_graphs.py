@@ -71,7 +71,6 @@ def inputs_of(events):
 
 
 def run(graph, values):
-    """A graph's outputs, in torch."""
     given = {spec.name: values[spec.name] for spec in graph.inputs}
     if isinstance(graph, Loop):
         return graph.run(given)

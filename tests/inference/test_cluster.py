@@ -3,6 +3,7 @@ import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -91,15 +92,11 @@ def test_a_cluster_that_loses_its_processes_is_said_once(watch, monkeypatch):
     assert watch.result(done) == "particles"
 
 
-def test_a_chunk_that_ends_every_process_is_the_error_of_its_file(watch):
-    killed = SimpleNamespace(
-        done=lambda: True, result=lambda: (_ for _ in ()).throw(distributed.KilledWorker("task", None, 3))
-    )
-    *_, error = _outcome(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 8, 12), killed, watch)
+def test_a_chunk_that_ends_every_process_is_the_error_of_its_file_and_a_lost_scheduler_is_said(watch):
+    errors = distributed.KilledWorker("task", None, 3), distributed.CancelledError("gone")
+    killed, lost = (SimpleNamespace(done=lambda: True, result=Mock(side_effect=error)) for error in errors)
+    job, chunk = Job(Path("out.root"), ["in.root"]), Chunk("in.root", 8, 12)
+    *_, error = _outcome(job, chunk, killed, watch)
     assert re.search(r"in\.root, entry 8: entries 8 to 11 ended several processes", str(error))
-
-
-def test_a_scheduler_that_ends_is_said(watch):
-    lost = SimpleNamespace(done=lambda: True, result=lambda: (_ for _ in ()).throw(distributed.CancelledError("gone")))
     with pytest.raises(ConfigError, match="the cluster was lost: CancelledError"):
-        _outcome(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 0, 1), lost, watch)
+        _outcome(job, chunk, lost, watch)

@@ -1,6 +1,9 @@
 import argparse
 import dataclasses
 import inspect
+import os
+import re
+import signal
 
 import awkward as ak
 import numpy as np
@@ -8,12 +11,14 @@ import pytest
 import uproot
 
 import pflow
+from pflow.cli.main import main
 from pflow.cli.reconstruct import _report, add_arguments
 from pflow.data.files import FileOptions
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import Flag, ImplausibleWarning
+from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning
 from pflow.inference.events import _counterpart
 from pflow.inference.files import readable_models, reconstruct_files, shipped_model
+from pflow.inference.worker import Worker
 from pflow.io.flat import write_events
 from pflow.io.particles_root import read_provenance, read_reco
 from pflow.physics.detector import load_detector
@@ -27,7 +32,7 @@ def bare(tmp_path, events):
     return path
 
 
-def run(inputs, model, output, **options):
+def write(inputs, model, output, **options):
     return reconstruct_files(inputs, checkpoint=model, output=output, device="cpu", **options)
 
 
@@ -61,7 +66,7 @@ def test_a_detector_that_is_not_described_is_named(sample_dir):
 
 
 def test_files_give_the_particles_of_events_in_memory(bare, model, events, tmp_path):
-    summary = run([bare], model, tmp_path / "reco.root", chunk_size=7)
+    summary = write([bare], model, tmp_path / "reco.root", chunk_size=7)
     got = read_reco(tmp_path / "reco.root")
     assert len(got) == len(events) == summary.n_events
     assert got.event.tolist() == events.event.tolist()
@@ -73,7 +78,7 @@ def test_files_give_the_particles_of_events_in_memory(bare, model, events, tmp_p
 
 
 def test_the_output_can_be_a_friend_of_its_input_and_says_where_it_comes_from(bare, model, tmp_path):
-    run([bare], model, tmp_path / "reco.root")
+    write([bare], model, tmp_path / "reco.root")
     ours = uproot.open(tmp_path / "reco.root")["events"]
     theirs = uproot.open(bare)["events"]
     assert ours.num_entries == theirs.num_entries
@@ -88,26 +93,25 @@ def test_the_output_can_be_a_friend_of_its_input_and_says_where_it_comes_from(ba
 
 @pytest.mark.filterwarnings("ignore:.* GeV of tracks are in no particle")  # random weights
 def test_tracks_from_monte_carlo_particles_are_marked_in_the_output(model, cld_sim_path, tmp_path):
-    run([cld_sim_path], model, tmp_path / "out.root", detector="cld", truth_tracks=True)
+    write([cld_sim_path], model, tmp_path / "out.root", detector="cld", truth_tracks=True)
     assert read_provenance(tmp_path / "out.root")["inputs"][0]["truth_tracks"] is True
     assert ((read_reco(tmp_path / "out.root").flags & Flag.TRUTH_TRACKS) != 0).all()
 
 
 def test_an_edm4hep_file_has_the_same_particles(bare, model, tmp_path):
-    run([bare], model, tmp_path / "one.root", chunk_size=10)
-    run([bare], model, tmp_path / "two.root", chunk_size=10, format="edm4hep")
+    write([bare], model, tmp_path / "one.root", chunk_size=10)
+    write([bare], model, tmp_path / "two.root", chunk_size=10, format="edm4hep")
     flat, edm4hep = read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root")
     assert edm4hep.particles.to_list() == flat.particles.to_list()
     assert edm4hep.event.tolist() == flat.event.tolist()
     assert read_provenance(tmp_path / "two.root")["options"]["format"] == "edm4hep"
     with pytest.raises(ConfigError, match=r"collections of one input, found 2 inputs: .*--output-dir"):
-        run([bare, bare], model, tmp_path / "both.root", format="edm4hep")
+        write([bare, bare], model, tmp_path / "both.root", format="edm4hep")
 
 
 @pytest.mark.filterwarnings("ignore:.* GeV of tracks are in no particle")  # random weights
 def test_an_edm4hep_file_has_the_collections_of_its_input_and_links_to_its_truth(model, cld_rntuple_path, tmp_path):
-    """Truth is read for these alone."""
-    run([cld_rntuple_path], model, tmp_path / "links.root", detector="cld", format="edm4hep", mc_links=True)
+    write([cld_rntuple_path], model, tmp_path / "links.root", detector="cld", format="edm4hep", mc_links=True)
     of_input = {name.partition(":")[0] for name in uproot.open(cld_rntuple_path)["events"].keys(recursive=False)}
     of_output = set(uproot.open(tmp_path / "links.root")["events"].keys(recursive=False))
     assert of_input | {"PFlowMCParticleLinks"} <= of_output
@@ -123,7 +127,7 @@ def test_an_edm4hep_file_has_the_collections_of_its_input_and_links_to_its_truth
 )
 def test_options_are_checked(bare, model, tmp_path, options, message):
     with pytest.raises(ConfigError, match=message):
-        run([bare], model, tmp_path / "reco.root", **options)
+        write([bare], model, tmp_path / "reco.root", **options)
 
 
 @pytest.mark.parametrize("place", ["output", "output_dir"])
@@ -138,7 +142,7 @@ def test_a_bad_entry_that_is_skipped_is_counted_and_flagged(model, events, spoil
     path = tmp_path / "bad.root"
     write_events(path, spoil(events, 4, "hits.energy", np.nan, of_all=True))
     with pytest.warns(UserWarning, match="1 "):
-        summary = run([path], model, tmp_path / "reco.root", on_error="skip")
+        summary = write([path], model, tmp_path / "reco.root", on_error="skip")
     got = read_reco(tmp_path / "reco.root")
     assert (summary.flagged["BAD_INPUT"], summary.flagged["NOT_FINITE"]) == (1, 0)
     assert read_provenance(tmp_path / "reco.root")["flagged"]["BAD_INPUT"] == 1
@@ -147,12 +151,11 @@ def test_a_bad_entry_that_is_skipped_is_counted_and_flagged(model, events, spoil
 
 
 def test_files_of_several_detectors_are_told_apart(sample_dir, cld_path, tmp_path):
-    """Whose calorimeters have other names, or lie elsewhere; a model for any detector reads both."""
     of_ild, of_cld = (sample_dir / f"{name}_test_small.root" for name in ("gammasep", "cld_multi"))
     message = r"cld_.*, 'detector': is of detector 'cld', and the model .* trained on 'ild_g4'.*different.*: general\)"
     for path in (cld_path, of_cld):
         with pytest.raises(InputError, match=message):
-            run([of_ild, path], "ild-g4-photon", tmp_path / "both.root")
+            write([of_ild, path], "ild-g4-photon", tmp_path / "both.root")
     assert not list(tmp_path.iterdir())
     summary = reconstruct_files([of_ild, of_cld], output=tmp_path / "both.root", device="cpu")
     assert (summary.detector, len(read_reco(tmp_path / "both.root"))) == ("any", 50)
@@ -169,12 +172,11 @@ def test_models_that_cannot_read_a_file_or_know_no_tracks_are_named_with_the_rea
 
 
 def test_a_model_of_one_detector_reads_another_that_is_named(cld_path, tmp_path):
-    """It has more calorimeters: each hit goes to the one that is most like its own."""
     with (
         pytest.warns(ImplausibleWarning, match=r"reco\.root: 244\.4 of 244\.4 GeV of tracks are in no particle"),
         pytest.warns(ImplausibleWarning, match=r"curved as in 2 T, and in the training sample of the model 3\.5"),
     ):
-        summary = run([cld_path], "ild-g4-photon", tmp_path / "reco.root", detector="cld")
+        summary = write([cld_path], "ild-g4-photon", tmp_path / "reco.root", detector="cld")
     assert "100.0% of the momentum of tracks in none" in _report(summary, "")
     reco = read_reco(tmp_path / "reco.root")
     assert reco.flags.tolist() == [Flag.LOST_TRACKS] * 5
@@ -191,7 +193,7 @@ def test_hits_go_to_the_calorimeter_most_like_their_own():
 @pytest.mark.filterwarnings("ignore")
 def test_an_empty_tree_gives_an_empty_output(model, events, tmp_path):
     write_events(tmp_path / "none.root", events[:0])
-    summary = run([tmp_path / "none.root"], model, tmp_path / "reco.root")
+    summary = write([tmp_path / "none.root"], model, tmp_path / "reco.root")
     assert summary.n_events == 0
     assert len(read_reco(tmp_path / "reco.root")) == 0
 
@@ -211,23 +213,191 @@ def test_the_checkpoint_is_not_overwritten(bare, model, save_model, tmp_path):
     content = path.read_bytes()
     for force in (False, True):
         with pytest.raises(ConfigError, match=r"it is the input .*model\.ckpt"):
-            run([bare], str(path), path, force=force)
+            write([bare], str(path), path, force=force)
     assert path.read_bytes() == content
 
 
 def test_an_earlier_output_is_replaced_and_another_file_by_force_only(bare, model, tmp_path):
     output = tmp_path / "reco.root"
     for _ in range(2):
-        run([bare], model, output)
+        write([bare], model, output)
     output.write_text("precious")
     with pytest.raises(ConfigError, match="not an earlier output"):
-        run([bare], model, output)
+        write([bare], model, output)
     assert output.read_text() == "precious"
-    run([bare], model, output, force=True)
+    write([bare], model, output, force=True)
     assert len(read_reco(output)) > 0
 
 
-def test_a_pattern_names_files_that_follow_one_another(bare, model, events, tmp_path):
-    (tmp_path / "bare2.root").write_bytes(bare.read_bytes())
-    run([tmp_path / "bare*.root"], model, tmp_path / "reco.root", chunk_size=10)
-    assert read_reco(tmp_path / "reco.root").event.tolist() == 2 * events.event.tolist()
+N_FILES, N_EVENTS = 3, 3
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory, events):
+    """Three files of three events each, those with the fewest hits."""
+    events = events[np.argsort(ak.to_numpy(ak.num(events.hits)), kind="stable")]
+    folder = tmp_path_factory.mktemp("inputs")
+    paths = [folder / f"run{i}.root" for i in range(N_FILES)]
+    for i, path in enumerate(paths):
+        write_events(path, events[N_EVENTS * i : N_EVENTS * (i + 1)])
+    return paths
+
+
+@pytest.fixture
+def run(model, tmp_path):
+    def run(inputs, **options):
+        options = {"checkpoint": model, "output_dir": tmp_path / "reco", "device": "cpu", "max_particles": 3, **options}
+        return reconstruct_files(inputs, **options)
+
+    return run
+
+
+@pytest.fixture
+def with_a_bad_one(inputs, tmp_path):
+    """Four files; the second one is no ROOT file."""
+    no_root = tmp_path / "bad.root"
+    no_root.write_text("no events")
+    return [inputs[0], no_root, *inputs[1:]]
+
+
+def outputs(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_each_input_has_its_output(inputs, run, tmp_path, same_reco):
+    summary = run(inputs, chunk_size=2)
+    assert outputs(tmp_path / "reco") == ["run0.reco.root", "run1.reco.root", "run2.reco.root"]
+    assert (summary.n_events, len(summary.written)) == (N_FILES * N_EVENTS, N_FILES)
+    run([inputs[1]], output=tmp_path / "alone.root", output_dir=None, chunk_size=2)
+    alone, together = (read_reco(tmp_path / name) for name in ("alone.root", "reco/run1.reco.root"))
+    assert same_reco(together, alone)
+
+
+def test_a_second_run_leaves_what_is_there_and_makes_the_rest(inputs, run, tmp_path):
+    run(inputs[:2])
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "reco").iterdir()}
+    summary = run(inputs)
+    assert [path.name for path in summary.finished_before] == ["run0.reco.root", "run1.reco.root"]
+    assert [path.name for path in summary.written] == ["run2.reco.root"]
+    assert summary.n_events == N_EVENTS
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_truncated_output_is_made_anew(inputs, run, tmp_path):
+    run(inputs[:1])
+    path = tmp_path / "reco" / "run0.reco.root"
+    content = path.read_bytes()
+    path.write_bytes(content[:-10])
+    assert run(inputs[:1]).written == [path]
+    assert len(read_reco(path)) == N_EVENTS
+
+
+def test_a_run_that_is_killed_goes_on_where_it_was(inputs, run, tmp_path, same_reco):
+    run(inputs, chunk_size=1)
+    (tmp_path / "reco").rename(tmp_path / "undisturbed")
+
+    def kill_in_second(done, _):
+        if done == N_EVENTS + 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            run(inputs, chunk_size=1, on_progress=kill_in_second)
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert "run0.reco.root" in outputs(tmp_path / "reco")
+    assert not {"run1.reco.root", "run2.reco.root"} & set(outputs(tmp_path / "reco"))
+    summary = run(inputs, chunk_size=1)
+    assert [path.name for path in summary.finished_before] == ["run0.reco.root"]
+    assert outputs(tmp_path / "reco") == outputs(tmp_path / "undisturbed")
+    for name in outputs(tmp_path / "undisturbed"):
+        assert same_reco(*(read_reco(tmp_path / folder / name) for folder in ("undisturbed", "reco")))
+
+
+def test_an_output_with_other_settings_is_refused_and_replaced_by_force(inputs, run, tmp_path):
+    run(inputs[:1])
+    with pytest.raises(ConfigError, match=r"run0\.reco\.root was made otherwise: max_particles 3 there and 4 here"):
+        run(inputs[:1], max_particles=4)
+    run(inputs[:1], max_particles=4, force=True)
+    assert read_provenance(tmp_path / "reco" / "run0.reco.root")["options"]["max_particles"] == 4
+
+
+def test_an_output_of_another_input_of_the_same_name_is_refused(inputs, run, events, tmp_path):
+    run(inputs[:1])
+    write_events(tmp_path / "run0.root", events[:N_EVENTS])
+    with pytest.raises(ConfigError, match="input's uuid"):
+        run([tmp_path / "run0.root"])
+
+
+def test_a_bad_file_stops_the_run_or_is_skipped_and_leaves_what_was_finished(with_a_bad_one, run, tmp_path):
+    with pytest.raises(InputError, match="not a ROOT file"):
+        run(with_a_bad_one[1:2], on_error="skip")
+    with pytest.raises(InputError, match=r"bad\.root: not a ROOT file"):
+        run(with_a_bad_one)
+    assert outputs(tmp_path / "reco") == ["run0.reco.root"]
+    # `on_error` is no setting that the particles depend on.
+    with pytest.warns(BadEntriesWarning, match=r"1 of 4 files were left out:\n  .*bad\.root: not a ROOT file"):
+        summary = run(with_a_bad_one, on_error="skip")
+    assert outputs(tmp_path / "reco") == ["run0.reco.root", "run1.reco.root", "run2.reco.root"]
+    assert (len(summary.finished_before), summary.n_events) == (1, (N_FILES - 1) * N_EVENTS)
+
+
+def test_a_file_that_breaks_in_the_middle_leaves_nothing_of_its_own(inputs, run, tmp_path, monkeypatch):
+    work = Worker.run
+
+    def broken(worker, chunk):
+        if "run1" in chunk.path and chunk.start:
+            raise InputError("broken", file=chunk.path, entry=chunk.start)
+        return work(worker, chunk)
+
+    monkeypatch.setattr(Worker, "run", broken)
+    with pytest.warns(BadEntriesWarning, match=r"run1\.root, entry 1: broken"):
+        summary = run(inputs, on_error="skip", chunk_size=1)
+    assert outputs(tmp_path / "reco") == ["run0.reco.root", "run2.reco.root"]
+    assert summary.n_events == 2 * N_EVENTS
+
+
+@pytest.mark.parametrize(("chunk_size", "done"), [(1, [*range(1, 10)]), (2, [3, 6, 9])])
+def test_progress_counts_all_files(inputs, run, chunk_size, done):
+    """A chunk takes up to twice as many entries where a basket then ends."""
+    seen = []
+    run(inputs, chunk_size=chunk_size, on_progress=lambda *numbers: seen.append(numbers))
+    assert [number for number, _ in seen] == done
+    assert seen[-1] == (9, 9)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files as Linux lists them")
+@pytest.mark.parametrize("separate", [True, False])
+def test_files_are_closed_as_others_are_opened(inputs, run, tmp_path, separate):
+    seen = []
+    place = {} if separate else {"output": tmp_path / "all.root", "output_dir": None}
+    before = len(os.listdir("/proc/self/fd"))
+    run(inputs, on_progress=lambda *_: seen.append(len(os.listdir("/proc/self/fd"))), **place)
+    assert len(seen) == N_FILES
+    assert seen[-1] <= seen[1]
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_output_has_one_place_and_inputs_different_names(inputs, run, model, tmp_path):
+    for places in ({}, {"output": "a.root", "output_dir": "b"}):
+        with pytest.raises(ConfigError, match="one place for the output"):
+            reconstruct_files(inputs, checkpoint=model, **places)
+    with pytest.raises(ConfigError, match=r"would both be .*run0\.reco\.root"):
+        run([inputs[0], tmp_path / "run0.root"])
+
+
+def test_podio_files_are_kept_too(inputs, run, tmp_path):
+    run(inputs[:1], format="edm4hep")
+    assert outputs(tmp_path / "reco") == ["run0.reco.edm4hep.root"]
+    assert len(run(inputs[:1], format="edm4hep").finished_before) == 1
+
+
+def test_the_command_lists_what_was_left_out_and_exits_with_3(with_a_bad_one, random_checkpoint, tmp_path, capsys):
+    options = ["--checkpoint", random_checkpoint, "--output-dir", tmp_path / "out", "-q"]
+    call = [str(word) for word in ("reconstruct", *with_a_bad_one, *options, "--device", "cpu", "--on-error", "skip")]
+    assert main(call) == 3
+    out, err = capsys.readouterr()
+    assert re.search(r"9 events, \d+ particles, 3 files written, 1 left out", out)
+    assert re.search(r"warning: 1 of 4 files were left out:\n  .*bad\.root", err)

@@ -107,7 +107,6 @@ def test_a_decay_that_makes_no_average_and_checkpoints_without_the_raw_weights_a
 
 
 def test_frozen_modules_have_no_gradients_and_stay_in_evaluation_mode():
-    """Of a stand-in for a `ParticleFlow` that begins with a trained model."""
     model = torch.nn.ModuleDict({"first": torch.nn.Linear(2, 2), "second": torch.nn.Linear(2, 1)})
     model.first_stage_modules = ("first",)
     module = SimpleNamespace(reconstructor=model, spec=ModelSpec(purpose="start"), configure_model=lambda: None)
@@ -191,7 +190,6 @@ def test_an_interrupted_fit_is_resumed_as_if_it_had_not_been(interrupted, tmp_pa
 
 
 def test_a_killed_fit_loses_minutes_only(interrupted, tmp_path, monkeypatch):
-    """Also where no validation comes for long."""
     monkeypatch.setattr("pflow.cli.fit.SAVE_EVERY", timedelta(0))
     monkeypatch.setattr(EpochLine, "on_train_batch_start", lambda *args: 1 // (4 - args[-1]), raising=False)
     with pytest.raises(ZeroDivisionError):

@@ -1,19 +1,25 @@
 import math
 import re
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import awkward as ak
+import numpy as np
 import pytest
 import torch
 
+from pflow.checkpoint.load import load_model
 from pflow.cli.fit import main
 from pflow.cli.main import main as cli_main
 from pflow.data.batch import Target
 from pflow.errors import ConfigError
+from pflow.io.open import read_events
 from pflow.model.api import DecodingConfig, TrainingOutput
 from pflow.model.translation import TranslationReconstructor
 from pflow.train.module import ParticleFlow, next_particle_errors, warmup_cosine, wrong_energy
+from pflow.train.run_folder import read_history
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch
 
@@ -39,7 +45,6 @@ def test_what_cannot_be_trained_is_refused_by_name(tiny, small, tmp_path, option
 def test_a_loss_that_is_not_finite_stops_the_training_and_names_the_events(
     small, tmp_path, tiny, monkeypatch, capsys, options, minutes, n_calls, saved
 ):
-    """No checkpoint holds the weights that it made."""
 
     def step(self, batch):
         losses = {name: torch.zeros((), requires_grad=True) for name in ("energy", "total")}
@@ -133,7 +138,6 @@ def _particles(energy: list[list[float]], direction: list[list[torch.Tensor]]) -
 
 
 def test_errors_of_the_next_particles_by_hand():
-    """Padding does not count, and small angles keep their precision."""
     true, small = _particles([[3.0, 30.0, 0.0]], [[X, Z, X]]), 1e-5
     # With a deviation of 0.5 in log10 E: 2 log10(2) is a factor of 2, -2 log10(2) one of 1/2.
     shift = 2 * math.log10(2) * torch.tensor([[1.0, -1.0, 5.0]])
@@ -143,3 +147,46 @@ def test_errors_of_the_next_particles_by_hand():
         errors = next_particle_errors({"energy": true.energy + shift, "direction": direction}, true, 0.5)
         assert float(errors["energy_error"]) == pytest.approx((1.0 + 0.5) / 2, rel=1e-5)
         assert float(errors["angle_deg"]) == pytest.approx(math.degrees(angle) / 2, rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def sample(sample_dir) -> Path:
+    """25 events of two to six particles of many kinds."""
+    return sample_dir / "multi_test_small.root"
+
+
+@pytest.fixture(scope="module")
+def run(sample, no_figures, tmp_path_factory) -> Path:
+    """Folder of a fit of three epochs of five steps."""
+    folder = tmp_path_factory.mktemp("pointing") / "run"
+    sizes = ("width=16", "heads=2", "encoder_layers=1", "decoder_layers=1", "feedforward=16", "hidden_width=8")
+    options = [
+        *(f"--model.reconstructor.network.{size}" for size in sizes),
+        *("--model.reconstructor.decoding.max_particles=8", "--model.lr=3e-3", "--data.batch_size=5"),
+        *("--data.coarse=true", "--data.order=tracks_first", "--data.merge={ecal_mm: 40, hcal_mm: 180, layers: 10}"),
+        "--data.hit_features=[log_energy, nx, ny, nz, ecal]",
+        "--data.track_features=[log_p, nx, ny, nz, charge]",
+        *("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--trainer.precision=bf16-mixed"),
+        *("--trainer.max_epochs=3", f"--output={folder}", f"--data.train={sample}", f"--data.val={sample}"),
+    ]
+    assert main(["fit", *options]) == 0
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")  # of tracks that are in no particle
+def test_a_pointing_model_logs_its_losses_and_says_which_hits_and_tracks_particles_are_made_of(run, sample):
+    history = read_history(run)
+    for name in ("pointer", "eos", "assignment", "pdg", "charge", "energy", "direction", "loss"):
+        assert np.isfinite([*history[f"val/{name}"].values()]).all()
+    output, events = load_model(run / "last.ckpt").reconstruct(sample), read_events(sample)
+    assert ak.all(abs(ak.sum(output.particles.scores, axis=-1) - 1.0) < 1e-3)
+    assert ak.all(output.particles.covariance[..., 9] > 0)
+    n_particles = ak.num(output.particles)
+    assert ak.sum(n_particles) > 0
+    for links, sources in ((output.hit_links, events.hits.energy), (output.track_links, events.tracks.charge)):
+        assert ak.sum(ak.num(links)) > 0
+        assert ak.all(links.source < ak.num(sources))
+        assert ak.all(links.particle < n_particles)
+        assert ak.all((links.weight > 0) & (links.weight <= 1))
+        for event in links:
+            assert np.bincount(ak.to_numpy(event.source), ak.to_numpy(event.weight)).max(initial=0) < 1.0 + 1e-4

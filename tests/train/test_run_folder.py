@@ -1,5 +1,3 @@
-"""Checkpoints and logs of a run, also where they cannot be written."""
-
 import os
 
 import pytest
@@ -23,23 +21,15 @@ def test_both_logs_go_to_the_next_free_version(tmp_path):
     assert {logger.log_dir for logger in make_loggers(tmp_path)} == {str(tmp_path / "logs" / "version_4")}
 
 
-@pytest.fixture
-def run(tmp_path):
-    """A run that was continued: the second log repeats epoch 2."""
+def test_values_are_by_name_and_epoch_from_one_and_the_later_log_counts(tmp_path, tmp_path_factory):
+    """The second log repeats epoch 2, and ends in half a line that a killed process left."""
     logs = {
         2: "epoch,lr-AdamW,step,train/loss,val/loss\n,0.1,0,,\n0,,9,,3.0\n0,,9,4.0,\n1,,19,,2.0\n",
-        10: "epoch,lr-AdamW,step,train/loss,val/loss\n1,,19,2.5,1.5\n2,,29,2.0,1.0\n",
+        10: "epoch,lr-AdamW,step,train/loss,val/loss\n1,,19,2.5,1.5\n2,,29,2.0,1.0\n3,,39,1.5,0.",
     }
     for version, text in logs.items():
         folder = tmp_path / "logs" / f"version_{version}"
         folder.mkdir(parents=True)
         (folder / "metrics.csv").write_text(text)
-    return tmp_path
-
-
-def test_values_are_by_name_and_epoch_from_one_and_the_later_log_counts(run, tmp_path_factory):
-    """Half a line that a killed process left is not read."""
-    with (run / "logs" / "version_10" / "metrics.csv").open("a") as log:
-        log.write("3,,39,1.5,0.")
-    assert read_history(run) == {"train/loss": {1: 4.0, 2: 2.5, 3: 2.0}, "val/loss": {1: 3.0, 2: 1.5, 3: 1.0}}
+    assert read_history(tmp_path) == {"train/loss": {1: 4.0, 2: 2.5, 3: 2.0}, "val/loss": {1: 3.0, 2: 1.5, 3: 1.0}}
     assert not read_history(tmp_path_factory.mktemp("empty"))

@@ -40,11 +40,12 @@ def options(small, tiny) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def fitted(options, tmp_path_factory) -> Path:
-    """Folder of a fit on two devices."""
-    folder = tmp_path_factory.mktemp("two")
-    assert started([*options, f"--trainer.max_steps={STEPS}"], folder).wait(timeout=300) == 0
-    return folder
+def fitted(options, made_once) -> Path:
+    def fit(folder: Path) -> None:
+        folder.mkdir()
+        assert started([*options, f"--trainer.max_steps={STEPS}"], folder).wait(timeout=300) == 0
+
+    return made_once("two", fit)
 
 
 def started(options: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
