@@ -22,6 +22,8 @@ IDS = {"A1": 11, "A2": 4_000_000_000, "B": 13, "Tracks": 14, "MCParticles": 15, 
 IDS |= {"SimAContributions": 21, "SimBContributions": 22}
 """Collection ids of the small files; one that does not fit in 31 bits, as hashes do not."""
 
+ids = pytest.fixture(lambda: IDS, scope="session")
+
 DTYPES = {"cellID": np.uint64, "collectionID": np.uint32, "eventNumber": np.int64, "mass": np.float64}
 DTYPES |= dict.fromkeys(("index", "quality", "PDG", "type", "generatorStatus", "location", "begin", "end"), np.int32)
 """Types of members that are not float32."""
@@ -37,11 +39,6 @@ def cld_podio(data_dir: Path) -> Iterator[PodioFile]:
     file = open_podio(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
     yield file
     file.close()
-
-
-@pytest.fixture(scope="session")
-def cld_rec(cld_path: Path) -> Events:
-    return read_events(cld_path)
 
 
 @pytest.fixture(scope="session")
@@ -129,13 +126,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def podio(write: Callable[..., Path]) -> Callable[..., PodioFile]:
-    """Writes content and opens the file."""
     return lambda content, layout="new", **options: open_podio(write(content, layout, **options))
-
-
-@pytest.fixture(scope="session")
-def ids() -> dict[str, int]:
-    return IDS
 
 
 @pytest.fixture
@@ -171,7 +162,6 @@ def _renamed(key: str, layout: str) -> str:
 
 
 def _records(arrays: Mapping[str, ak.Array]) -> dict[str, ak.Array]:
-    """Collections as lists of nested records."""
     nested: dict[str, dict[str, ak.Array]] = {}
     for key, array in arrays.items():
         first, _, rest = key.partition(".")

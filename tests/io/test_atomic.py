@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pflow.errors import ConfigError, OutputError, PflowError
+from pflow.errors import ConfigError, OutputError
 from pflow.io.atomic import check_folder, check_output, replacing, replacing_folder
 
 KINDS = {"file": (replacing, ""), "folder": (replacing_folder, "a.txt")}
@@ -46,10 +46,9 @@ def test_it_appears_at_the_end(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()], ids=type)
-def test_a_failure_leaves_nothing(tmp_path, kind, error):
-    with pytest.raises(type(error)):
-        write(kind, tmp_path / "out", error)
+def test_an_interruption_leaves_nothing(tmp_path, kind):
+    with pytest.raises(KeyboardInterrupt):
+        write(kind, tmp_path / "out", KeyboardInterrupt())
     assert os.listdir(tmp_path) == []
 
 
@@ -133,18 +132,11 @@ def test_a_file_of_the_same_kind_is_replaced(tmp_path, filling):
         assert check_output(path, replace=b"made by pflow") == path
 
 
-def test_a_part_of_an_input_folder_is_not_overwritten(tmp_path):
-    model = make(tmp_path / "model")
-    with pytest.raises(ConfigError, match="it is part of the input"):
-        check_output(model / "a.txt", inputs=[model], force=True)
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOENT])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_full_disk_is_one_clear_error(tmp_path, number, kind):
-    with pytest.raises(OutputError, match=rf"cannot write .*out: {os.strerror(number)}$") as caught:
+    with pytest.raises(OutputError, match=rf"cannot write .*out: {os.strerror(number)}$"):
         write(kind, tmp_path / "out", OSError(number, os.strerror(number)))
-    assert isinstance(caught.value, PflowError)
     assert not list(tmp_path.iterdir())
 
 
@@ -230,8 +222,10 @@ def test_where_the_second_rename_fails_the_folder_is_put_back(tmp_path, monkeypa
     assert contents(tmp_path) == {"model/a.txt": "earlier"}
 
 
-def test_a_folder_with_other_files_or_of_the_input_is_never_replaced(tmp_path):
+def test_a_folder_with_other_files_or_of_the_input_and_its_parts_are_never_replaced(tmp_path):
     (tmp_path / "a.txt").write_text("")
+    with pytest.raises(ConfigError, match="it is part of the input"):
+        check_output(tmp_path / "a.txt", inputs=[tmp_path], force=True)
     with pytest.raises(ConfigError, match="it is the input"):
         check_folder(tmp_path, inputs=[tmp_path], replace=["a.txt"], force=True)
     (tmp_path / "mine.txt").write_text("")

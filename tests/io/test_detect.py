@@ -11,7 +11,7 @@ from pflow.event.events import Events, leave_out
 from pflow.event.schema import make_hits
 from pflow.io.detect import best_detector, detector_matches, fitting_detectors, geometry_fits
 from pflow.io.edm4hep.podio import open_podio
-from pflow.io.flat import FlatReader, write_events
+from pflow.io.flat import FlatReader
 from pflow.io.open import best_layout, open_events, read_events, sniff
 from pflow.io.root import open_root
 from pflow.physics.detector import load_detector
@@ -106,18 +106,12 @@ def as_cld(content: dict[str, Any], *, radius: float) -> dict[str, Any]:
     return renamed
 
 
-def test_the_geometry_decides_between_detectors_with_the_same_names(podio, content):
+def test_the_geometry_decides_between_detectors_with_the_same_names(podio, content, monkeypatch):
+    """Where none or two fit, they are named."""
     assert best_detector(podio(as_cld(content, radius=1505.0))).name == "clic"
-
-
-def test_a_file_that_fits_no_detector_names_the_reason_for_each(podio, content):
     with pytest.raises(InputError, match="none of the built-in detectors fits") as caught:
         best_detector(podio(as_cld(content, radius=500.0)))
-    for name in ("cld", "clic", "ild", "ild_g4"):
-        assert f"{name}: " in str(caught.value)
-
-
-def test_a_file_that_fits_two_detectors_equally_is_refused(podio, content, monkeypatch):
+    assert all(f"{name}: " in str(caught.value) for name in ("cld", "clic", "ild", "ild_g4"))
     twin = replace(load_detector("cld"), name="twin")
     monkeypatch.setattr("pflow.io.detect.builtin_names", lambda kind: ["cld", twin])
     with pytest.raises(InputError, match="fits the detectors cld and twin equally well"):
@@ -132,7 +126,6 @@ def test_entries_that_cannot_be_decoded_leave_the_geometry_unknown(write, damage
 
 @pytest.mark.parametrize(("name", "detector"), [("gamma1_val", "ild_g4"), ("cld_multi_test", "cld")])
 def test_the_detector_whose_ecal_has_the_hits(sample_dir, tmp_path, name, detector):
-    """Without the note that names it."""
     path = tmp_path / "no_note.root"
     with uproot.open(sample_dir / f"{name}_small.root") as file, uproot.recreate(path) as copy:
         branches = file["events"].arrays(entry_stop=20)
@@ -143,21 +136,9 @@ def test_the_detector_whose_ecal_has_the_hits(sample_dir, tmp_path, name, detect
         assert len(file.read(0, 5)) == 5
 
 
-def test_a_known_detector_decides_alone(sample_dir):
+def test_a_known_detector_decides_the_layout_alone_and_an_empty_file_gets_the_default(sample_dir, tmp_path):
     assert layout_of(sample_dir / "zqq_test_small.root", load_detector("cld")) == "cld_g4"
     assert best_layout(None, "not_read.root", load_detector("clic")) == "g4"
-
-
-def test_files_that_pflow_wrote_hold_their_detector(sample_dir, tmp_path):
-    with open_events(sample_dir / "cld_multi_test_small.root") as file:
-        events: Events = file.read(0, 3)
-    write_events(tmp_path / "out.root", [events])
-    assert layout_of(tmp_path / "out.root") == "g4"
-    with open_events(tmp_path / "out.root") as file:
-        assert file.detector.name == "cld"
-
-
-def test_an_empty_file_gets_the_default_layout(tmp_path):
     path = tmp_path / "empty.root"
     with uproot.recreate(path) as file:
         file.mktree("events", {f"calo_hit.{key}": "var * float32" for key in ("energy", "x", "y", "z")})

@@ -26,6 +26,8 @@ def test_means_are_taken_over_the_entries_that_were_read(write, content, toy):
     assert (hcal.count, hcal.mean_energy) == (1, 2.0)
     assert (muon.count, muon.collections) == (0, ())
     assert file.calorimeter_hits == 5
+    file = inspect_file(write({key: [] for key in content}), ReadOptions(detector=toy))
+    assert (file.num_entries, file.calorimeter_hits, file.parts[0].mean, file.has_truth) == (0, 0, 0.0, True)
 
 
 def test_a_file_that_no_detector_fits_lists_its_collections(write, content):
@@ -37,13 +39,6 @@ def test_a_file_that_no_detector_fits_lists_its_collections(write, content):
     assert file.has_truth
     (part,) = file.missing
     assert part.reason.startswith("none of the built-in detectors fits; `pflow detector FILE")
-
-
-def test_an_empty_file_has_no_means(write, content, toy):
-    file = inspect_file(write({key: [] for key in content}), ReadOptions(detector=toy))
-    assert (file.num_entries, file.calorimeter_hits) == (0, 0)
-    assert file.parts[0].mean == 0.0
-    assert file.has_truth
 
 
 def test_bad_entries_are_listed_count_as_empty_and_have_no_truth(write, content, toy):
@@ -147,10 +142,6 @@ def test_a_simulated_file_lacks_tracks_that_can_be_made(cld_sim_path):
     assert missing(cld_sim_path, truth_tracks=True) == {}
 
 
-def test_layers_are_missing_without_a_cell_encoding(write, content, toy):
-    assert missing(write(content), detector=toy) == {"layers": "no cell encoding for ecal"}
-
-
 @pytest.mark.parametrize(
     ("gone", "name"),
     [
@@ -165,7 +156,8 @@ def test_missing_parts_are_listed(write, content, toy, gone, name):
     assert missing(path)[name] == "none in the file"  # without a detector too
 
 
-def test_tracks_that_the_detector_does_not_name(write, content, toy):
+def test_layers_without_a_cell_encoding_and_tracks_that_the_detector_does_not_name(write, content, toy):
+    assert missing(write(content), detector=toy) == {"layers": "no cell encoding for ecal"}
     renamed = {key.replace("Tracks", "Others"): values for key, values in without(content, "TrackLinks").items()}
     path = write(renamed, encodings=ENCODINGS)
     assert missing(path, detector=toy) == {"tracks": "none that the detector names"}

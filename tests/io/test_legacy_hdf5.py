@@ -81,15 +81,12 @@ class TestRowsByHand:
         assert (photon.charge, photon.mass, photon.energy, photon.status) == (0.0, 0.0, 3.0, 0)
         assert photon.momentum.to_list() == {"px": 1.0, "py": 2.0, "pz": 2.0}
 
-    def test_simulator_status_bits_are_kept(self, tmp_path):
+    def test_simulator_status_bits_are_kept_and_without_truth_no_labels_are_read(self, tmp_path):
         bits = 2**31 + 2**26
         path = stored(tmp_path / "in.h5", [[HIT]], [[[1, 0, *PHOTON[:-1], float(bits)]]])
         assert LegacyReader(path).read(0, 1).truth.status[0, 0] == bits - 2**32
-
-    def test_without_truth_the_labels_are_not_read(self, tmp_path):
         path = stored(tmp_path / "in.h5", [[HIT]], [[[1, 0.5, *PHOTON]]])
-        events = LegacyReader(path).read(0, 1, truth=False)
-        assert [name for name, _ in events.parts()] == ["hits", "tracks"]
+        assert [name for name, _ in LegacyReader(path).read(0, 1, truth=False).parts()] == ["hits", "tracks"]
 
 
 class TestBadInput:

@@ -13,7 +13,6 @@ from pflow.io.open import BadEntriesWarning, iterate_events, matching, open_even
 
 @pytest.fixture
 def four(content: dict[str, Any]) -> dict[str, Any]:
-    """The two small events twice."""
     return {key: [*values, *values] for key, values in content.items()}
 
 
@@ -129,7 +128,6 @@ def raising(error):
 
 
 def test_damage_in_a_file_without_entries_is_never_skipped(make_photons, tmp_path, monkeypatch):
-    """There is no entry that could be emptied."""
     write_events(tmp_path / "a.root", make_photons(4)[:0])
     with open_events(tmp_path / "a.root") as file:
         assert file.num_entries == 0
@@ -172,7 +170,9 @@ def test_small_chunks_read_each_basket_once(make_photons, tmp_path, monkeypatch)
     assert read == [(0, 5), (5, 10)]
 
 
-def test_a_pattern_that_matches_nothing_is_an_error_that_names_it(tmp_path):
+def test_no_files_and_a_pattern_that_matches_nothing_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no files"):
+        read_events([])
     with pytest.raises(InputError, match=r"none\*\.root: no file matches"):
         matching([tmp_path / "none*.root"])
 
@@ -209,10 +209,6 @@ class TestSeveralFiles:
         cld = sample_dir / "cld_multi_test_small.root"
         with pytest.raises(InputError, match=r"cld_multi_test_small\.root: is of detector 'cld', .* of 'ild_g4'"):
             read_events([train_files[0], cld])
-
-    def test_an_empty_list_of_files_is_refused(self):
-        with pytest.raises(ConfigError, match="no files"):
-            read_events([])
 
 
 class TestNames:

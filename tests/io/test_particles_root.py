@@ -44,14 +44,7 @@ complete = functools.partial(made, optional=True)
 
 
 @pytest.fixture
-def format() -> str:
-    """Of the tests that do not name one."""
-    return "ttree"
-
-
-@pytest.fixture
 def write(tmp_path: Path, format: Any) -> Callable[..., Path]:
-    """Writes chunks to a file."""
 
     def write_chunks(*chunks: Reconstruction, provenance: Any = PROVENANCE, **options: Any) -> Path:
         with RecoWriter(tmp_path / "out.root", provenance=provenance, format=format, **options) as writer:
@@ -120,28 +113,30 @@ class TestBothFormats:
         read = read_reco(write(made([[], []]), complete([[], []])), links="required")
         assert ak.num(read.hit_links).to_list() == ak.num(read.particles.covariance).to_list() == [0] * 4
 
-    def test_links_of_hits_can_be_left_out_of_reading(self, write, same_reco):
+    def test_links_of_hits_can_be_left_out_of_reading_and_are_named_where_required(self, write, same_reco):
         written = complete([[22, 11], []])
         assert same_reco(read_reco(write(written), links="left out"), dataclasses.replace(written, hit_links=None))
-
-    def test_links_that_are_required_and_not_there_are_named(self, write):
         with pytest.raises(InputError, match=r"'PFlow': holds no links .* which hits the particles are made of"):
             next(iterate_reco(write(made([[22]])), links="required"))
 
     @pytest.mark.parametrize(
-        ("field", "value", "message"),
-        [("particle", 3, "points outside the event's list, found 3"), ("weight", -0.5, "at least 0, found -0.5")],
+        ("part", "field", "branch", "value", "message"),
+        [
+            ("hit_links", "particle", "PFlowCaloHitLink", 3, "points outside the event's list, found 3"),
+            ("hit_links", "weight", "PFlowCaloHitLink", -0.5, "at least 0, found -0.5"),
+            ("particles", "energy", "PFlow", np.nan, "expected finite numbers"),
+        ],
     )
-    def test_invalid_links_name_file_entry_and_branch(self, write, field, value, message):
+    def test_invalid_numbers_name_file_entry_and_branch(self, write, part, field, branch, value, message):
         good = complete([[22], [], [11, 13, 211], [130]])
-        values = good.hit_links[field].to_list()
+        values = getattr(good, part)[field].to_list()
         values[3][-1] = value
-        wrong = ak.with_field(good.hit_links, ak.Array(values), field)
-        path = write(dataclasses.replace(good, hit_links=wrong))
+        wrong = ak.with_field(getattr(good, part), ak.Array(values), field)
+        path = write(dataclasses.replace(good, **{part: wrong}))
         with pytest.raises(InputError, match=message) as caught:
             read_reco(path, entry_start=1)
         error = caught.value
-        assert (error.file, error.entry, error.field) == (str(path), 3, f"PFlowCaloHitLink.{field}")
+        assert (error.file, error.entry, error.field) == (str(path), 3, f"{branch}.{field}")
 
     def test_no_events_and_the_provenance(self, write, same_reco):
         path = write()
@@ -162,13 +157,13 @@ class TestBothFormats:
         with pytest.raises(InputError, match=r"'PFlow\.PDG': no such branch"):
             read_reco(path)
 
-    @pytest.mark.parametrize("before", [[], ["out.root"]])
-    def test_a_failed_write_leaves_the_old_file(self, tmp_path, write, before):
+    @pytest.mark.parametrize(("before", "order"), [([], 1), (["out.root"], -1)])
+    def test_chunks_with_different_parts_are_refused_and_leave_the_old_file(self, tmp_path, write, before, order):
         earlier = "before, with a pflow_provenance"
         for name in before:
             (tmp_path / name).write_text(earlier)
         with pytest.raises(ValueError, match="chunks of one reconstruction differ"):
-            write(made([[22]] * BASKET), complete([[22]]))
+            write(*[made([[22]] * BASKET), complete([[22]])][::order])
         assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(before, earlier)
 
 
@@ -197,6 +192,7 @@ def test_a_root_file_without_provenance(tmp_path):
         read_provenance(tmp_path / "other.root")
 
 
+@pytest.mark.parametrize("format", ["ttree"])
 @pytest.mark.parametrize("missing", ["PFlow.pid_muon", "PFlow.covMatrix.zt", "PFlowTrackLink.weight"])
 def test_part_of_an_optional_group_is_refused(tmp_path, write, missing):
     with uproot.open(write(complete([[22, 11], []]))) as file:
@@ -208,9 +204,3 @@ def test_part_of_an_optional_group_is_refused(tmp_path, write, missing):
     with pytest.raises(InputError, match="not found") as caught:
         read_reco(tmp_path / "part.root")
     assert caught.value.field == missing
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_chunks_with_different_parts_are_refused(write, order):
-    with pytest.raises(ValueError, match="chunks of one reconstruction differ"):
-        write(*[made([[22]]), complete([[22]])][::order])

@@ -63,7 +63,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def served(sample_dir, monkeypatch):
-    """URL of the file, and the server."""
     monkeypatch.setattr(root, "FIRST_WAIT", 0.01)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.content, server.broken = (sample_dir / NAME).read_bytes(), 0
@@ -75,16 +74,12 @@ def served(sample_dir, monkeypatch):
     server.server_close()
 
 
-def test_a_remote_file_has_the_events_of_the_local_one(served, sample_dir):
+def test_a_remote_file_has_the_events_of_the_local_one_and_training_reads_it_in_chunks(served, sample_dir):
     url, _ = served
-    assert read_events(url, entry_stop=2).hits.tolist() == read_events(sample_dir / NAME, entry_stop=2).hits.tolist()
-
-
-def test_training_reads_it_in_chunks(served):
-    chunks, options = survey([served[0]], FileOptions(), 20)
+    chunks, options = survey([url], FileOptions(), 20)
     events = next(read_chunks(chunks, options))
-    assert len(events) == 25
-    assert events.truth is not None
+    assert (len(events), events.has_truth) == (25, True)
+    assert read_events(url, entry_stop=2).hits.tolist() == read_events(sample_dir / NAME, entry_stop=2).hits.tolist()
 
 
 def test_a_remote_file_is_reconstructed(served, model, tmp_path):

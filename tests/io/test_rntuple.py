@@ -36,17 +36,13 @@ def test_numbers_of_all_types_come_back_bit_by_bit(path):
         assert np.asarray(read).tobytes() == np.asarray(written).tobytes(), field
 
 
-def test_every_page_is_followed_by_its_checksum(path):
+def test_numbers_are_split_encoded_and_every_page_is_followed_by_its_checksum(path):
     data = path[0].read_bytes()
     with uproot.open(path[0]) as file:
+        assert {column.type for column in file["t"].column_records} >= set(SPLIT.values())
         pages = [page for column in file["t"].page_link_list[0] for page in column.pages]
     for page in pages:
         end = page.locator.offset + page.locator.num_bytes
         assert page.has_checksum
         assert data[end : end + 8] == xxhash.xxh3_64_digest(data[page.locator.offset : end])[::-1]
     assert len(pages) > 2 * len(SPLIT)
-
-
-def test_numbers_are_split_encoded(path):
-    with uproot.open(path[0]) as file:
-        assert {column.type for column in file["t"].column_records} >= set(SPLIT.values())

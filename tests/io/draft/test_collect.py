@@ -65,15 +65,11 @@ def endcap(front: float, inner: float, outer: float, *, seed: int = 0) -> np.nda
     return np.stack([radius * np.cos(phi), radius * np.sin(phi), z], axis=1)
 
 
-def test_the_type_code_goes_before_the_name():
+def test_the_type_code_goes_before_the_name_and_a_linked_partner_tells_the_place():
     places = place_samples([sample("ECALBarrel", endcap(2000, 300, 1500), codes=(2021,))], {})
     assert places["ECALBarrel"] == known("type", kind="hcal", region="endcap")
-
-
-def test_a_linked_partner_tells_the_place():
     hits = [sample("ECALBarrel", np.zeros((0, 3))), sample("Steps", np.zeros((0, 3)), simulated=True)]
-    places = place_samples(hits, {"Steps": "ECALBarrel"})
-    assert places["Steps"] == known("link", kind="ecal", region="barrel")
+    assert place_samples(hits, {"Steps": "ECALBarrel"})["Steps"] == known("link", kind="ecal", region="barrel")
 
 
 def test_endcaps_follow_each_other_and_a_ring_surrounds_the_first():

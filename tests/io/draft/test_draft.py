@@ -3,7 +3,6 @@ import pytest
 
 from pflow.errors import InputError
 from pflow.io.draft.draft import draft_detector, draft_to_yaml, write_draft
-from pflow.io.edm4hep.data_model import collection_id
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 from pflow.physics.geometry import Geometry
@@ -64,16 +63,6 @@ def test_calorimeters_without_telling_names_are_placed_by_geometry(made_up, writ
     assert (note.how, "geometry" in note.text) == ("guessed", True)
 
 
-def test_tracks_truth_and_links_are_found_whatever_their_names(made_up, write_made_up):
-    names = {"Tracks": "Tau", "MCParticles": "Mu", "TrackLinks": "Lambda"}
-    path = write_made_up(
-        renamed(made_up(), names), ids={"Tau": collection_id("Tracks"), "Mu": collection_id("MCParticles")}
-    )
-    detector = draft_detector(path).detector
-    assert (detector.tracks, detector.truth_particles, detector.track_links) == (("Tau",), ("Mu",), ("Lambda",))
-    assert detector.b_field == pytest.approx(3.0, rel=0.01)
-
-
 @pytest.mark.parametrize("layout", ["old", "rntuple"])
 def test_every_layout_of_podio_gives_the_same_draft(made_up, write_made_up, layout):
     content = made_up()
@@ -82,14 +71,11 @@ def test_every_layout_of_podio_gives_the_same_draft(made_up, write_made_up, layo
     assert dict(draft.notes) == dict(same.notes)
 
 
-def test_nothing_that_tells_the_field_is_an_error(made_up, write_made_up):
+def test_a_file_without_the_field_or_ecal_hits_is_refused_with_what_was_left_out(made_up, write_made_up):
     path = write_made_up({key: values for key, values in made_up().items() if "TrackLinks" not in key})
     with pytest.raises(InputError, match=r"nothing in the file tells the field.*--b-field"):
         draft_detector(path)
     assert draft_detector(path, b_field=3.0).detector.tracks == ("Tracks",)
-
-
-def test_a_file_without_ecal_hits_is_refused_with_what_was_left_out(made_up, write_made_up):
     members = ("cellID", "energy", "time", "position.x", "position.y", "position.z")
     content = {key: values for key, values in made_up().items() if "CAL" not in key}
     content |= dict.fromkeys((f"Puzzle.{member}" for member in members), [[]] * 4)
@@ -135,7 +121,6 @@ def test_a_copy_of_a_collection_is_left_out(made_up, write_made_up):
 @pytest.mark.parametrize("encoded", [True, False])
 @pytest.mark.filterwarnings("ignore:.*tracks have a hit within")  # hits and tracks are made up each for itself
 def test_the_draft_reads_the_file_it_was_made_from(made_up, write_made_up, encoded):
-    """Where the file has no cell encodings, layers are found in the cell ids."""
     path = write_made_up(made_up(), **({} if encoded else {"encodings": None}))
     draft = draft_detector(path)
     events = read_events(path, detector=draft.detector)
@@ -164,8 +149,7 @@ def drafts(cld_path, cld_sim_path):
 
 @pytest.fixture(scope="module")
 def real(data_dir):
-    """Drafts from files of full simulation, by name."""
-    names = ("cld_rec.edm4hep", "cld_sim.edm4hep", "cld_zuds100_sim.edm4hep", "ild_g4_zqq_rntuple")
+    names = ("cld_rec.edm4hep", "ild_g4_zqq_rntuple")
     return {name.split(".")[0]: draft_detector(data_dir / "edm4hep" / f"{name}.root") for name in names}
 
 
@@ -196,19 +180,6 @@ def _check_geometry(draft):
     assert draft.b_field == pytest.approx(2.0, rel=0.01)
 
 
-def test_full_simulation_of_cld_gives_the_built_in_description(real):
-    cld = load_detector("cld")
-    for draft in (real[name].detector for name in ("cld_rec", "cld_sim", "cld_zuds100_sim")):
-        _check_geometry(draft)
-        assert draft.truth_tracks.sides == 12
-        drafted, built_in = (
-            {system.name: (system.kind, system.region, system.sim_collections, system.required) for system in systems}
-            for systems in (draft.calorimeters, cld.calorimeters)
-        )
-        assert drafted == built_in
-        assert set(draft.truth_tracks.sim_tracker_hits) == set(cld.truth_tracks.sim_tracker_hits)
-
-
 def test_a_reconstructed_file_of_cld_gives_its_collections_and_calibration(real):
     cld, draft = load_detector("cld"), real["cld_rec"].detector
     for drafted, built_in in zip(draft.calorimeters, cld.calorimeters, strict=True):
@@ -224,7 +195,6 @@ def test_a_reconstructed_file_of_cld_gives_its_collections_and_calibration(real)
 
 
 def test_a_simulated_file_is_digitised_by_the_draft_of_its_reconstructed_one(real, data_dir, full_cld):
-    """Hits of each calorimeter within 3 %, their energies within 1 %."""
     path = data_dir / "edm4hep" / "cld_sim.edm4hep.root"
     counts, energies = [], []
     for events in (full_cld[0], read_events(path, detector=real["cld_rec"].detector)):

@@ -124,8 +124,12 @@ def eic_file(made_up, write):
     return write(content, ids={name: number for number, name in enumerate(types, 1)}, types=types)
 
 
-def test_hits_of_edm4eic_are_read_with_their_layer(eic_file):
+def test_hits_of_edm4eic_are_read_with_their_layer_and_tracks_refused_by_name(eic_file):
     draft = draft_detector(eic_file, b_field=1.7)
+    reason = "no trackStates_begin, no trackStates_end"
+    assert draft.left_out == {"CentralCKFTracks": f"edm4eic::Track, {reason}"}
+    missing = {part.name: part.reason for part in inspect_file(eic_file).missing}
+    assert missing["tracks"] == f"CentralCKFTracks (edm4eic::Track) has {reason}"
     detector = draft.detector
     assert [calorimeter.collections for calorimeter in detector.calorimeters] == [(name,) for name in EIC_CALORIMETERS]
     assert detector.ecal_inner_radius == pytest.approx(820.0, abs=3.0)
@@ -135,11 +139,3 @@ def test_hits_of_edm4eic_are_read_with_their_layer(eic_file):
     assert (layers.min(), layers.max()) == (0, 24)
     assert events.tracks is None
     assert ak.num(events.reference).to_list() == [1, 1, 1, 1]
-
-
-def test_tracks_of_edm4eic_are_refused_by_name(eic_file):
-    draft = draft_detector(eic_file, b_field=1.7)
-    reason = "no trackStates_begin, no trackStates_end"
-    assert draft.left_out == {"CentralCKFTracks": f"edm4eic::Track, {reason}"}
-    missing = {part.name: part.reason for part in inspect_file(eic_file).missing}
-    assert missing["tracks"] == f"CentralCKFTracks (edm4eic::Track) has {reason}"

@@ -20,30 +20,20 @@ def stated(cld_sim_path):
 
 
 @pytest.mark.parametrize("name", ["BField", "b_field", "MagneticField", "detector.solenoid_field_z"])
-def test_a_parameter_gives_the_field(stated, name):
+def test_a_parameter_gives_the_field_and_others_do_not(stated, name):
     ((found, source),) = stated({name: ("-3.5",)})
     assert (found.b_field, found.uncertainty) == (3.5, 0.0)
     assert source == f"parameter '{name}' of the file's metadata"
+    for others in ({name: ("3500",)}, {name: ("strong",)}, {name: ("1", "2")}, {"field.stepper": ("3",)}, {}):
+        assert stated(others) == []
 
 
-@pytest.mark.parametrize(
-    "parameters",
-    [{"BField": ("3500",)}, {"BField": ("strong",)}, {"BField": ("1", "2")}, {"field.stepper": ("3",)}, {}],
-)
-def test_other_parameters_do_not(stated, parameters):
-    assert stated(parameters) == []
-
-
-def test_simulated_tracker_hits_give_the_field(stated):
+def test_simulated_tracker_hits_give_the_field_behind_a_stated_one(stated):
     layers = ("VertexBarrelCollection", "InnerTrackerBarrelCollection", "OuterTrackerBarrelCollection")
     ((found, _),) = stated({}, layers)
     assert found.b_field == pytest.approx(2.0, rel=0.01)
     assert 0 < found.uncertainty < 0.02
-
-
-def test_a_stated_field_goes_first(stated):
-    estimates = stated({"BField": ("2.0",)}, ("VertexBarrelCollection", "OuterTrackerBarrelCollection"))
-    assert [bool(estimate.uncertainty) for estimate, _ in estimates] == [False, True]
+    assert [bool(estimate.uncertainty) for estimate, _ in stated({"BField": ("2.0",)}, layers)] == [False, True]
 
 
 @pytest.mark.parametrize(("offset", "width"), [(0, 8), (19, 9), (40, 8)])

@@ -1,7 +1,6 @@
-"""A small file as podio writes it, and a reconstruction of its events."""
-
 import functools
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -97,11 +96,12 @@ def write_podio(tmp_path: Path) -> Callable[..., Path]:
 
 @functools.cache
 def columns_of(path: Path) -> tuple[dict[str, ak.Array], dict[str, ak.Array]]:
-    """Columns of a file by branch and member, e.g. ``MCParticles.PDG``, and its metadata."""
+    """Columns of a file by branch and member, e.g. ``MCParticles.PDG``, but for tracker hits; and its metadata."""
     with uproot.open(path) as file:
         tree = file["events"]
         metadata = {key: file["metadata"][key].array()[:1] for key in ("GPStringKeys", "GPStringValues")}
-        return {key: tree[key].array() for key in tree.keys(filter_name="*.*")}, metadata
+        keys = (key for key in tree.keys(filter_name="*.*") if not re.search(r"Tracker\w*Hits", key))
+        return {key: tree[key].array() for key in keys}, metadata
 
 
 @pytest.fixture
@@ -144,6 +144,9 @@ def shares_of_truth(events: Events) -> Reconstruction:
     )
 
 
+perfect = pytest.fixture(lambda: shares_of_truth, scope="session")
+
+
 def _links(links: ak.Array) -> ak.Array:
     """The same links, with weights below 1 and sorted by particle, as a file keeps them."""
     order = ak.argsort(links.particle, axis=1, stable=True)
@@ -166,11 +169,6 @@ def reconstruct(toy: Detector, tmp_path: Path) -> Callable[..., tuple[Path, Reco
         return out, made, events
 
     return run
-
-
-@pytest.fixture(scope="session")
-def perfect() -> Callable[[Events], Reconstruction]:
-    return shares_of_truth
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ from pflow.io.edm4hep.podio import open_podio
 
 @pytest.fixture
 def listed(podio):
-    """Write content and list its collections by name."""
     return lambda *content, **options: by_name(list_collections(podio(*content, **options)))
 
 
@@ -28,18 +27,15 @@ def test_types_are_known_by_members_where_the_file_names_none(listed, content, l
     }
 
 
-def test_hits_with_contributions_are_simulated_ones(listed, content):
-    less = {key: values for key, values in content.items() if key != "B.time"}
-    more = content | {"B.contributions_begin": [[0], []]}
-    assert listed(less)["B"].kind == "SimCalorimeterHit"
-    assert listed(more)["B"].kind == "SimCalorimeterHit"
-
-
-def test_the_table_of_ids_names_types(listed, content):
+def test_hits_with_contributions_are_simulated_ones_and_the_table_of_ids_names_types(listed, content):
     types = {"A1": "edm4eic::CalorimeterHitCollection", "Tracks": "edm4eic::TrackCollection"}
     collections = listed(content, types=types)
     assert (collections["A1"].type, collections["A1"].kind) == ("edm4eic::CalorimeterHit", "CalorimeterHit")
     assert collections["Tracks"].type == "edm4eic::Track"
+    less = {key: values for key, values in content.items() if key != "B.time"}
+    more = content | {"B.contributions_begin": [[0], []]}
+    assert listed(less)["B"].kind == "SimCalorimeterHit"
+    assert listed(more)["B"].kind == "SimCalorimeterHit"
 
 
 def test_unreadable_collections_give_the_reason(listed, content):

@@ -42,17 +42,6 @@ def test_the_layer_is_read_from_the_cell_id(encoding, cells, layers):
     assert layer_from_cell_id(np.array(cells, dtype=np.uint64), encoding).tolist() == layers
 
 
-@pytest.fixture
-def names(ids):
-    """Of collections by their ids."""
-    return {number: name for name, number in ids.items()}
-
-
-@pytest.mark.parametrize("layout", ["new", "rec", "old", "rntuple"])
-def test_collection_ids_are_found_in_every_layout(podio, content, layout, names):
-    assert podio(content, layout).ids == names
-
-
 def test_without_a_table_ids_are_hashes_of_names(podio, content):
     file = podio(content, ids={})
     assert not file.ids_stored
@@ -91,7 +80,7 @@ def test_ranges(begin, end, sizes, owners, members):
     assert [values.tolist() for values in expanded] == [owners, members]
 
 
-def test_metadata_without_entries_are_empty(write, content, monkeypatch, names):
+def test_metadata_without_entries_are_empty(write, content, monkeypatch, ids):
     """As in public files of FCC: uproot reads the events, and gives no entries of parameters that are maps."""
     path = write(content)
     with uproot.update(path) as file:
@@ -100,4 +89,4 @@ def test_metadata_without_entries_are_empty(write, content, monkeypatch, names):
     monkeypatch.setattr(uproot.TTree, "num_entries", property(lambda self: num_entries(self) or 1))
     file = open_podio(path)
     assert (file.encodings, file.parameters) == ({}, {})
-    assert file.ids == names
+    assert file.ids == {number: name for name, number in ids.items()}

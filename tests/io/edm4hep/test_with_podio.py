@@ -45,7 +45,6 @@ def program(tmp_path_factory):
 
 
 def reconstructed(path, out, perfect, **options):
-    """Writes perfect particles of a file."""
     with open_events(path, **options) as file, Edm4hepRecoWriter(out, file, provenance={}) as writer:
         writer.extend(perfect(file.read()))
     return out

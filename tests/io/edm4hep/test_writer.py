@@ -1,5 +1,3 @@
-"""Reconstructions written as EDM4hep: collections, references, and that reading returns the same particles."""
-
 import dataclasses
 from typing import Any
 
