@@ -1,5 +1,3 @@
-"""Small events and small networks."""
-
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pflow.data.batch import Batch, Target, TokenSet
+from pflow.data.batch import Batch, Readout, Target, TokenSet
 from pflow.model.api import DecodingConfig, ModelInputs
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.model.translation.special import EOS
@@ -77,14 +75,28 @@ def _make_model(*, seed: int = 0, **arguments: Any) -> TranslationReconstructor:
     return TranslationReconstructor(ModelInputs(**inputs), network=TranslationNetworkConfig(**sizes)).eval()
 
 
-@pytest.fixture(scope="session")
-def make_batch() -> Callable[..., Batch]:
-    return _make_batch
+make_batch = pytest.fixture(lambda: _make_batch, scope="session")
+make_model = pytest.fixture(lambda: _make_model, scope="session")
 
 
 @pytest.fixture(scope="session")
-def make_model() -> Callable[..., TranslationReconstructor]:
-    return _make_model
+def event_of() -> Callable[[Batch, int], Batch]:
+    """Event i of a batch alone, without padding and target."""
+
+    def event(batch: Batch, i: int) -> Batch:
+        parts = []
+        for tokens in (batch.hits, batch.tracks, batch.tracker_hits):
+            n = int(tokens.mask[i].sum())
+            parts.append(TokenSet(tokens.features[i : i + 1, :n], tokens.mask[i : i + 1, :n]))
+        if batch.readout is None:
+            return Batch(*parts)
+        n_hits, n_tracks = (part.mask.shape[1] for part in parts[:2])
+        sizes = {name: n_tracks if name.startswith("track_") else n_hits for name in vars(batch.readout)}
+        return Batch(
+            *parts, readout=Readout(**{name: getattr(batch.readout, name)[i : i + 1, :n] for name, n in sizes.items()})
+        )
+
+    return event
 
 
 @pytest.fixture(scope="session")

@@ -162,11 +162,6 @@ def unpacked(monkeypatch):
     return switch_off
 
 
-def test_nothing_is_packed_without_padding_or_off_the_cpu():
-    assert Packing.of(None) is None
-    assert Packing.of(MASK.to("meta")) is None
-
-
 @pytest.mark.parametrize("other_mask", [None, torch.tensor([[True, True], [True, False], [False, True]])])
 def test_cross_encoder_is_the_same_packed_and_padded(other_mask, unpacked):
     encoder, memory = make_encoder(dataclasses.replace(CONFIG, source="cross")), randn(3, 2, W, seed=1)
@@ -188,13 +183,10 @@ def test_encoder_and_its_gradients_are_the_same_packed_and_padded(unpacked):
     torch.testing.assert_close(*gradients)
 
 
-def test_an_event_without_any_token_packs():
+def test_an_event_without_any_token_packs_but_nothing_without_padding_or_off_the_cpu():
+    assert Packing.of(None) is None
+    assert Packing.of(MASK.to("meta")) is None
     encoder = make_encoder(CONFIG)
     encoded = encoder(X, mask=torch.tensor([[False] * 4, [True] * 4, [False] * 4]))
     assert encoded.isfinite().all()
     torch.testing.assert_close(encoded[1:2], encoder(X[1:2]))
-
-
-def test_gelu_of_one_row_is_as_of_many():
-    x = randn(7, 96)
-    assert torch.equal(gelu(x[3:4]), gelu(x)[3:4])

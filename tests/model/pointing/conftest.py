@@ -1,7 +1,7 @@
 """Small events with a readout, showers and tracks of particles far apart, and small networks that read them."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -232,32 +232,19 @@ def _by_hand(*, particles: Sequence[tuple[int, int, float]] = (), **given: Seque
     return _collate([Event(**columns, **true)])
 
 
-@pytest.fixture(scope="session")
-def by_hand() -> Callable[..., Batch]:
-    return _by_hand
-
-
 def _source_of(batch: Batch, states: Tensor | None = None) -> EncodedSource:
+    """The source of a batch with given states."""
     tokens, items = make_tokens_and_items(batch, n_subdetectors=N_SUBDETECTORS)
     if states is None:
         states = torch.zeros(*tokens.mask.shape, 12)
     return EncodedSource(tokens, items, states, torch.zeros(*items.mask.shape, 1))
 
 
-@pytest.fixture(scope="session")
-def source_of() -> Callable[..., EncodedSource]:
-    """The source of a batch with given states."""
-    return _source_of
-
-
-@pytest.fixture(scope="session")
-def make_event() -> Callable[..., Event]:
-    return _make_event
-
-
-@pytest.fixture(scope="session")
-def collate() -> Callable[..., Batch]:
-    return _collate
+by_hand = pytest.fixture(lambda: _by_hand, scope="session")
+source_of = pytest.fixture(lambda: _source_of, scope="session")
+make_event = pytest.fixture(lambda: _make_event, scope="session")
+collate = pytest.fixture(lambda: _collate, scope="session")
+make_model = pytest.fixture(lambda: _make_model, scope="session")
 
 
 @pytest.fixture(scope="session")
@@ -269,11 +256,6 @@ def events() -> list[Event]:
 def batch(events) -> Batch:
     """Events of two, one, four and three particles."""
     return _collate(events)
-
-
-@pytest.fixture(scope="session")
-def make_model() -> Callable[..., Model]:
-    return _make_model
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_differences_in_angle_by_hand(by_hand, source_of):
 
 def test_the_assigned_fraction_of_an_item_matters_to_its_own_logits_only(batch, source_of):
     torch.manual_seed(0)
-    source = source_of(batch, torch.randn(*batch_shape(batch), 12))
+    source = source_of(batch, torch.randn(len(batch), batch.hits.mask.shape[1] + batch.tracks.mask.shape[1], 12))
     tables, seed = source.tables(), torch.tensor([[0, 1], [1, 0], [0, 5], [3, 2]])
     pairs = PairList.where(near(source, seed.tolist()))
     logits = AssignmentLogits(width=12, hidden_width=8, n_subdetectors=2)
@@ -76,7 +76,3 @@ def test_the_assigned_fraction_of_an_item_matters_to_its_own_logits_only(batch, 
     known[0, chosen] = 0.8
     after = logits(query, seed.flatten(), tables, hidden.flatten(0, 1), known, pairs)
     assert (after != before).nonzero().flatten().tolist() == [chosen]
-
-
-def batch_shape(batch):
-    return len(batch), batch.hits.mask.shape[1] + batch.tracks.mask.shape[1]

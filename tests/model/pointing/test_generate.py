@@ -136,20 +136,19 @@ def test_fields_have_their_types_and_meaning_and_zeros_in_the_padding(model, bat
     torch.testing.assert_close(decoded.direction.norm(dim=-1), decoded.mask.float())
 
 
-def test_an_event_without_tokens_has_no_particles(model, events, make_event, collate):
-    nothing = make_event((), seed=0)
-    decoded = model.decode(collate([nothing, events[0], nothing]), max_particles=4)
-    assert decoded.mask.any(1).tolist() == [False, True, False]
-    assert not decoded.truncated.any()
-    assert model.decode(collate([nothing]), max_particles=4).mask.shape == (1, 0)
-
-
-def test_a_batch_without_events_can_be_decoded(model, batch):
+def test_an_event_without_tokens_and_a_batch_without_events_have_no_particles(
+    model, events, batch, make_event, collate
+):
     def none_of(part):
         return part[:0] if isinstance(part, torch.Tensor) else part._with(none_of)
 
     decoded = model.decode(none_of(batch), max_particles=3)
     assert len(decoded.mask) == len(decoded.truncated) == 0
+    nothing = make_event((), seed=0)
+    decoded = model.decode(collate([nothing, events[0], nothing]), max_particles=4)
+    assert decoded.mask.any(1).tolist() == [False, True, False]
+    assert not decoded.truncated.any()
+    assert model.decode(collate([nothing]), max_particles=4).mask.shape == (1, 0)
 
 
 def test_a_batch_refined_in_parts_gives_the_same(make_model, batch, monkeypatch):
@@ -171,7 +170,6 @@ def test_the_largest_number_of_particles_follows_tracks_and_hits():
 
 
 def test_tracks_start_particles(parallel, batch, events):
-    """Initially all of them do."""
     decoded = parallel.decode(batch)
     n_tracks = [len(event.charge) for event in events]
     assert max(n_tracks) > 1

@@ -65,8 +65,10 @@ def losses():
     return lambda **values: {k: v.item() for k, v in make_loss()(one_particle(**values)).items()}
 
 
-def test_the_pointers_loss_is_that_of_a_good_seed_and_of_the_end_behind_the_last_particle(losses):
+def test_the_pointer_costs_a_good_seed_and_the_end_behind_the_last_particle_and_classes_their_entropy(losses):
     by_name = losses()
+    assert by_name["pdg"] == pytest.approx(math.log(3.0 + math.e) - 1.0)
+    assert by_name["charge"] == pytest.approx(math.log(2.0 + math.e**2) - 2.0)
     assert by_name["pointer"] == pytest.approx(-math.log(0.5 + 0.5 * 0.3))
     assert by_name["eos"] == pytest.approx(-math.log(0.8))
     assert losses(seed_weight=(0.0, 0.0))["pointer"] == 0.0
@@ -86,14 +88,11 @@ def test_the_loss_of_the_energy_is_a_likelihood_with_logarithmic_tails(losses, o
     assert loss == pytest.approx(expected + math.log(width), abs=1e-4)
 
 
-def test_the_loss_of_the_direction_counts_two_angles(losses):
+def test_the_loss_of_the_direction_counts_two_angles_and_one_photon_of_fifty_does_not_decide_it(losses):
+    """With the smallest sigma that the head predicts, and opposite to the truth."""
     direction = (math.cos(0.02), 0.012 / 0.02 * math.sin(0.02), 0.016 / 0.02 * math.sin(0.02))
     loss = losses(direction=direction, log_widths=(0.0, math.log(0.01)))["direction"]
     assert loss == pytest.approx(0.5 * 2.0**2 + 2.0 * math.log(0.01), rel=1e-3)
-
-
-def test_one_photon_of_fifty_does_not_decide_the_loss_of_the_direction(losses):
-    """With the smallest sigma that the head predicts, and opposite to the truth."""
     sigma = {"log_widths": (0.0, DIRECTION_LOG_SIGMA[0])}
     right, wrong = (losses(direction=(x, 0.0, 0.0), **sigma)["direction"] for x in (1.0, -1.0))
     assert right == pytest.approx(-19.0, abs=1e-3)
@@ -104,12 +103,6 @@ def test_the_loss_of_the_incidence_is_relative_to_what_is_wanted(losses):
     cost = -(0.7 * math.log(0.6) + 0.3 * math.log(0.4))
     loss = losses(logit=math.log(0.6 / 0.4), wanted=0.7)["assignment"]
     assert loss == pytest.approx(2.0 * cost / (2.0 * 0.75))
-
-
-def test_classes_cost_their_cross_entropy(losses):
-    by_name = losses()
-    assert by_name["pdg"] == pytest.approx(math.log(3.0 + math.e) - 1.0)
-    assert by_name["charge"] == pytest.approx(math.log(2.0 + math.e**2) - 2.0)
 
 
 def test_the_total_is_the_weighted_sum():
@@ -142,7 +135,6 @@ def poor(request, make_event, collate, by_hand):
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("options", [{}, *({"refine_layers": 1, "eos_threshold": end} for end in (1e-9, 1.0))])
 def test_without_tokens_or_particles_losses_are_finite(make_model, poor, training, options):
-    """Of the first stage, and of a refinement of nothing or of as much as may be."""
     model = make_model(**options).train(training)
     model.own_particles = True
     losses = model.losses(poor)

@@ -22,7 +22,6 @@ def model(make_model):
 
 
 def first_stage(model, batch, n=3):
-    """The first n particles of each event, and their source."""
     decoding = dataclasses.replace(model.decoding.limited(n), eos_threshold=1.0)
     with torch.no_grad():
         source = model.network.encode(batch)

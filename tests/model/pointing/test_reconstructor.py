@@ -210,7 +210,6 @@ def test_a_batch_has_tracks_where_the_network_reads_them(model, make_model, batc
 
 
 def test_all_ranks_go_on_from_the_same_particles(make_model):
-    """Whatever each of them draws besides."""
     drawn = []
     for rank in range(2):
         torch.manual_seed(rank)

@@ -47,7 +47,11 @@ def matched(model, batch, fraction, seed, *, n=None):
     return decoded.embedded[0, :, 0].tolist(), target
 
 
-def test_pieces_and_false_particles_come_last(model, three):
+def test_pieces_and_false_particles_come_last_and_what_is_not_decoded_is_not_matched(model, three):
+    number, target = matched(model, three, [[0, 0, 1, 0, 0], [1, 1, 0, 0, 0]], [2, 0], n=1)
+    assert number == [0, 1]
+    assert target.pdg.tolist() == [[PHOTON, 0]]
+    assert target.mask.tolist() == [[True, False]]
     pieces = [[0, 0, 0, 1, 1], [0, 1, 0, 0, 0], [1, 0, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 0, 0]]
     number, target = matched(model, three, pieces, [4, 1, 0, 2, 3])
     assert number == [2, 3, 0, 1, 4]
@@ -80,13 +84,6 @@ def test_the_same_particle_has_a_tenth_of_both(model, by_hand, part, expected):
     )
     *_, target = matched(model, batch, [[part, 1]], [0])
     assert target.mask.tolist() == [[expected]]
-
-
-def test_what_is_not_decoded_is_not_matched(model, three):
-    number, target = matched(model, three, [[0, 0, 1, 0, 0], [1, 1, 0, 0, 0]], [2, 0], n=1)
-    assert number == [0, 1]
-    assert target.pdg.tolist() == [[PHOTON, 0]]
-    assert target.mask.tolist() == [[True, False]]
 
 
 def test_targets_and_losses_of_decoded_particles(model, batch):
@@ -134,7 +131,6 @@ def test_only_the_refiner_has_losses_and_is_trained_where_the_first_stage_is_fro
 
 
 def test_decoding_in_training_is_that_of_a_reconstruction(make_model, batch):
-    """Without dropout and in full precision, whatever the mode and the precision of the training."""
     model = make_model(refine_layers=1, eos_threshold=1.0, dropout=0.5)
     with torch.no_grad():
         source = model.network.encode(batch)

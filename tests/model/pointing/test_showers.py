@@ -245,7 +245,6 @@ def test_there_are_as_many_features_as_said_and_all_are_of_order_one(proxies, re
 
 
 def test_what_others_left_of_hits_makes_no_shower(proxies, readout):
-    """It is known to few digits only: deposits of 1 keV."""
     by_track = proxies(readout, {3: 1.0}, seed=2)
     for shares in ({0: 1e-7, 1: 4e-7, 3: 1.0}, {0: 2e-7, 1: 1e-7, 3: 1.0}):
         made = proxies(readout, shares, seed=2)

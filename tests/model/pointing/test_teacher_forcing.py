@@ -82,10 +82,15 @@ def test_what_is_wanted_is_the_share_of_what_is_left(model, by_hand):
     torch.testing.assert_close(weight, torch.tensor([[2.0**0.5, 1.0], [0.6 * 2.0**0.5, 0.0]]))
 
 
-@pytest.fixture
-def mixed(by_hand):
+def weights(model, batch):
+    share = torch.cat([batch.target.hit_fraction, batch.target.track_fraction], dim=-1)
+    with torch.no_grad():
+        return seed_weights(share, batch.target, model.network.encode(batch))
+
+
+def test_suitable_seeds(model, by_hand):
     """Hit tokens of 4, 1 and 2 GeV and two tracks of 3 and 5 GeV; the last token has hits of two particles."""
-    return by_hand(
+    mixed = by_hand(
         energy=[4.0, 1.0, 1.5, 0.5],
         position=[[2000, 0, 0], [2000, 60, 0], [2000, 120, 0], [2000, 120, 10]],
         token=[0, 1, 2, 2],
@@ -95,34 +100,17 @@ def mixed(by_hand):
         hit_fraction=[[0, 0, 1, 0], [0, 0, 0, 1], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
         track_fraction=[[1, 0], [0, 0], [0, 0], [0, 1], [0, 0]],
     )
+    assert weights(model, mixed)[0].tolist() == [
+        [0, 0, 0, 1, 0],  # charged, with a track: there
+        [0, 0, 0.25, 0, 0],  # charged, without a track, with a quarter of a token's energy
+        [1, 0.5, 0, 0, 0],  # neutral, with hits of 4 and 1 GeV: the square root of the ratio
+        [0, 0, 0, 0, 1],  # without hits: at a track
+        [0, 0, 0, 0, 0],  # without anything
+    ]
 
 
-def weights(model, batch):
-    share = torch.cat([batch.target.hit_fraction, batch.target.track_fraction], dim=-1)
-    with torch.no_grad():
-        return seed_weights(share, batch.target, model.network.encode(batch))
-
-
-@pytest.mark.parametrize(
-    ("particle", "expected"),
-    [
-        (0, [0, 0, 0, 1, 0]),  # charged, with a track: there
-        (1, [0, 0, 0.25, 0, 0]),  # charged, without a track, with a quarter of a token's energy
-        (2, [1, 0.5, 0, 0, 0]),  # neutral, with hits of 4 and 1 GeV: the square root of the ratio
-        (3, [0, 0, 0, 0, 1]),  # without hits: at a track
-        (4, [0, 0, 0, 0, 0]),  # without anything
-    ],
-)
-def test_suitable_seeds(model, mixed, particle, expected):
-    assert weights(model, mixed)[0, particle].tolist() == pytest.approx(expected)
-
-
-def test_padding_has_no_seed(model, batch):
+def test_the_seed_is_a_good_one_and_padding_has_none(model, batch):
     assert torch.equal(weights(model, batch).amax(-1) > 0, batch.target.mask)
-
-
-def test_the_seed_is_a_good_one(model, batch):
-    """In training too, where it is drawn."""
     for training in (False, True):
         made = forced(model.train(training), batch)
         first = made.pairs.sums(torch.ones(1, len(made.pairs.item)))

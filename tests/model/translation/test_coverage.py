@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.naive import generate_naively
-from pflow.data.batch import Batch, Readout, TokenSet
+from pflow.data.batch import Readout
 from pflow.model.api import DecodingConfig
 from pflow.model.translation.coverage import Account, alignment_loss, number_left, true_alignment
 from pflow.model.translation.decoder_steps import explain
@@ -47,22 +47,6 @@ def batch(make_batch):
     return dataclasses.replace(batch, readout=readout, target=dataclasses.replace(batch.target, **fractions))
 
 
-def event(batch, i):
-    """Event i alone, without padding."""
-    n, k, r = (int(getattr(batch, name).mask[i].sum()) for name in ("hits", "tracks", "tracker_hits"))
-
-    def cut(tokens, length):
-        return TokenSet(tokens.features[i : i + 1, :length], tokens.mask[i : i + 1, :length])
-
-    readout = Readout(
-        **{
-            name: value[i : i + 1, : k if name.startswith("track_") else n]
-            for name, value in vars(batch.readout).items()
-        }
-    )
-    return Batch(cut(batch.hits, n), cut(batch.tracks, k), cut(batch.tracker_hits, r), readout=readout)
-
-
 def test_cached_equals_naive(model, batch, with_unequal_ends):
     model = with_unequal_ends(model, batch)
     cached = model.generate(batch, decoding=DecodingConfig(max_particles=10))
@@ -71,19 +55,19 @@ def test_cached_equals_naive(model, batch, with_unequal_ends):
         torch.testing.assert_close(getattr(cached, name), getattr(naive, name), rtol=1e-4, atol=5e-5)
 
 
-def test_a_batch_equals_its_events_one_by_one(model, batch, with_unequal_ends):
+def test_a_batch_equals_its_events_one_by_one(model, batch, with_unequal_ends, event_of):
     model = with_unequal_ends(model, batch)
     together = model.generate(batch, decoding=DecodingConfig(max_particles=10))
     for i in range(len(batch)):
-        alone = model.generate(event(batch, i), decoding=DecodingConfig(max_particles=10))
+        alone = model.generate(event_of(batch, i), decoding=DecodingConfig(max_particles=10))
         n = alone.mask.shape[1]
         assert not together.mask[i, n:].any()
         for name in FIELDS[:-1]:
             torch.testing.assert_close(getattr(together, name)[i, :n], getattr(alone, name)[0], rtol=1e-4, atol=5e-5)
 
 
-def test_the_attention_of_each_step_is_told(model, batch):
-    alone = event(batch, 0)
+def test_the_attention_of_each_step_is_told(model, batch, event_of):
+    alone = event_of(batch, 0)
     particles = model.generate(alone, decoding=DecodingConfig(max_particles=3))
     told = explain(model.network, alone, particles)
     weights = [value for name, value in told.items() if "memory_attention" in name]

@@ -25,7 +25,6 @@ def assert_same(a: GeneratedParticles, b: GeneratedParticles) -> None:
 
 
 def end_bias(model):
-    """Biases of the head that ends a sequence."""
     return model.network.heads.classifiers[model.network.special.end][-1].bias
 
 
@@ -36,22 +35,12 @@ def test_cached_equals_naive_on_random_weights(variant, make_batch, make_model, 
     assert_same(cached, generate_naively(model.network, batch, max_particles=12))
 
 
-def event(batch, i):
-    """Event i alone, without padding."""
-
-    def cut(tokens):
-        n = int(tokens.mask[i].sum())
-        return type(tokens)(tokens.features[i : i + 1, :n], tokens.mask[i : i + 1, :n])
-
-    return type(batch)(cut(batch.hits), cut(batch.tracks), cut(batch.tracker_hits))
-
-
-def test_a_batch_equals_its_events_one_by_one(variant, make_batch, make_model, with_unequal_ends):
+def test_a_batch_equals_its_events_one_by_one(variant, make_batch, make_model, with_unequal_ends, event_of):
     batch = make_batch(UNEQUAL)
     model = with_unequal_ends(make_model(**variant), batch)
     together = generate(model, batch, max_particles=10)
     for i in range(len(batch)):
-        alone = generate(model, event(batch, i), max_particles=10)
+        alone = generate(model, event_of(batch, i), max_particles=10)
         n = alone.mask.shape[1]
         assert not together.mask[i, n:].any()
         row = {name: getattr(together, name)[i : i + 1] for name in FIELDS}
@@ -138,8 +127,9 @@ def test_probabilities_sum_to_one_in_each_step(explained):
         torch.testing.assert_close(total, torch.ones_like(total))
 
 
-def test_attention_is_of_every_layer_and_looks_back_only(explained):
-    _, particles, explanation = explained
+def test_attention_is_of_every_layer_and_looks_back_only_and_nothing_is_recorded_afterwards(explained):
+    model, particles, explanation = explained
+    assert not any(module._forward_pre_hooks for module in model.modules())
     steps, source = particles.mask.shape[1] + 1, 7 + 2  # bos and eos stand among the hits
     attention = {name: weights for name, weights in explanation.items() if name.startswith("attention.")}
     assert len(attention) >= 3
@@ -152,8 +142,3 @@ def test_attention_is_of_every_layer_and_looks_back_only(explained):
         else:
             assert weights.shape[1:] == (steps, steps)
             assert not weights.triu(1).any()
-
-
-def test_the_network_records_nothing_afterwards(explained):
-    model, _, _ = explained
-    assert not any(module._forward_pre_hooks for module in model.modules())

@@ -1,5 +1,3 @@
-"""Losses against worked examples, and what they must not see."""
-
 import dataclasses
 import math
 

@@ -1,5 +1,3 @@
-"""Every network: shapes, what padding and order must not change, training, saving, options."""
-
 import dataclasses
 import math
 

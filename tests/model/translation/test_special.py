@@ -1,5 +1,3 @@
-"""Special tokens, each against sequences spelt out here."""
-
 import math
 
 import pytest
