@@ -11,34 +11,48 @@ import dataclasses
 import importlib
 import importlib.metadata
 import inspect
+import math
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Any, ClassVar, NamedTuple, Self
 
+import torch
 from torch import Tensor, nn
 
 from pflow.config import from_plain
 from pflow.data.batch import Batch, Target
 from pflow.errors import ConfigError, check_fields
-from pflow.model.common.checks import check_positive, check_range
-from pflow.model.common.losses import LossConfig
 
-__all__ = [
-    "DecodingConfig",
-    "GeneratedParticles",
-    "LossConfig",
-    "ModelInputs",
-    "Reconstructor",
-    "TrainingOutput",
-    "build_reconstructor",
-    "describe",
-    "reconstructor_class",
-]
+MAX_PARTICLES = 2**14  # largest `DecodingConfig.max_particles`: far above any event of an e+e- collider
+MAX_SIZE = 2**16  # largest width, and the like, of a network: far above any in use, and small enough to compute with
+MAX_LAYERS = 512
 
-MAX_PARTICLES = 2**14
-"""Largest `DecodingConfig.max_particles`: far above any event of an e+e- collider."""
+
+def check_positive(config: Any, *names: str, largest: int = MAX_SIZE) -> None:
+    """Raise ValueError, naming the field, unless the fields are None or whole numbers from 1 to `largest`."""
+    for name in names:
+        value = getattr(config, name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"{name}: {value!r} is not a whole number")
+        if value < 1:
+            raise ValueError(f"{name}: {value} is not positive")
+        if value > largest:
+            raise ValueError(f"{name}: {value} is more than {largest}")
+
+
+def check_range(config: Any, interval: str, *names: str) -> None:
+    """Raise ValueError, naming the field, unless they are in an interval, e.g. ``[0, 1)``; an end may be inf or pi."""
+    low, high = (float({"pi": math.pi}.get(end, end)) for end in interval[1:-1].split(", "))
+    for name in names:
+        value = getattr(config, name)
+        above = value >= low if interval[0] == "[" else value > low
+        below = value <= high if interval[-1] == "]" else value < high
+        if not (above and below):
+            raise ValueError(f"{name}: {value} is not in {interval}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +74,7 @@ class ModelInputs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodingConfig:
-    """How particles are generated. An architecture with more options extends it.
+    """How particles are generated; ValueError names a field out of range. An architecture with more options extends it.
 
     Parameters
     ----------
@@ -68,11 +82,6 @@ class DecodingConfig:
         Largest number of particles of an event, at most `MAX_PARTICLES`.
     eos_threshold
         Decoding stops when the probability of the end of the sequence reaches this value.
-
-    Raises
-    ------
-    ValueError
-        A value out of range; names the field.
     """
 
     max_particles: int = 150
@@ -85,6 +94,33 @@ class DecodingConfig:
     def limited(self, max_particles: int) -> Self:
         """A copy that decodes at most `max_particles` particles of any event."""
         return dataclasses.replace(self, max_particles=max_particles)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """Weights of a model's losses, by name; 1 for those not given."""
+
+    weights: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def complete(self, names: Iterable[str]) -> dict[str, float]:
+        """The weight of each loss in `names`; ValueError: a weight of another loss, negative or not finite."""
+        names = tuple(names)
+        check_fields(self.weights, names, "loss.weights")
+        for name, weight in self.weights.items():
+            if not 0.0 <= weight < float("inf"):
+                raise ValueError(f"loss.weights: {weight} of '{name}' is not a finite number from 0")
+        return {name: float(self.weights.get(name, 1.0)) for name in names}
+
+
+def with_total(losses: Mapping[str, Tensor], weights: Mapping[str, float]) -> dict[str, Tensor]:
+    """The losses, and ``total``, their weighted sum; scalars."""
+    total = torch.stack([weights[name] * loss for name, loss in losses.items()]).sum()
+    return {**losses, "total": total}
+
+
+def masked_mean(value: Tensor, mask: Tensor) -> Tensor:
+    """Mean of float [...] where the mask is true; 0 where it is nowhere."""
+    return torch.where(mask, value, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 class TrainingOutput(NamedTuple):
@@ -122,10 +158,8 @@ class Reconstructor(nn.Module, ABC):
     all of them on, so that `describe` can tell how to build it. `decoding` is the default of `generate`.
     """
 
-    needs_readout: bool = False
-    """Whether batches must hold physical hits and tracks (`pflow.data.batch.Readout`)."""
-    gives_links: ClassVar[bool] = False
-    """Whether particles have fractions of hits and tracks."""
+    needs_readout: bool = False  # whether batches must hold physical hits and tracks (`pflow.data.batch.Readout`)
+    gives_links: ClassVar[bool] = False  # whether particles have fractions of hits and tracks
 
     def __init__(self, inputs: ModelInputs, *, decoding: DecodingConfig, **options: Any) -> None:
         super().__init__()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -28,18 +28,31 @@ class Compaction(NamedTuple):
         return torch.stack([size, (stays & behind).sum()])
 
     @classmethod
-    def of(cls, stays: Tensor, sizes: Sequence[int] | None = None) -> Compaction:
-        """From `stays`, bool [B], and its `sizes`, if they are on the host; computing them synchronises with a GPU."""
-        size, n_moved = cls.sizes(stays).cpu().tolist() if sizes is None else sizes
-        gaps = where(~stays[:size], n_moved)
-        movers = where(stays[size:], n_moved) + size
-        return cls(gaps, movers, size)
+    def of(cls, stays: Tensor, size: int, n_moved: int) -> Compaction:
+        """From `stays`, bool [B], and its `sizes`, on the host."""
+        return cls(where(~stays[:size], n_moved), where(stays[size:], n_moved) + size, size)
 
     def apply(self, rows: Tensor) -> Tensor:
         """Move the rows of `rows` [B, ...] in place; returns a view of those that stay, [size, ...]."""
         if self.gaps.numel():
             rows[self.gaps] = rows[self.movers]
         return rows[: self.size]
+
+    def apply_to_all(self, record: Any) -> Any:
+        """The record, tuple, list or dictionary with `apply` of each tensor [B, ...] in it."""
+        return change_tensors(self.apply, record)
+
+
+def change_tensors(change: Callable[[Tensor], Tensor], record: Any) -> Any:
+    """A record, tuple, list or dictionary, to whatever depth, with a change of each tensor in it; None stays."""
+    if isinstance(record, Tensor):
+        return change(record)
+    if isinstance(record, dict):
+        return {name: change_tensors(change, value) for name, value in record.items()}
+    if isinstance(record, tuple | list):
+        parts = [change_tensors(change, part) for part in record]
+        return type(record)(*parts) if hasattr(record, "_fields") else parts
+    return record
 
 
 def where(selected: Tensor, size: int) -> Tensor:
@@ -48,7 +61,7 @@ def where(selected: Tensor, size: int) -> Tensor:
 
 
 class Decoder(Protocol):
-    """What an architecture supplies: the state of the decoding of a batch, one step at a time."""
+    """The state of the decoding of a batch, by an architecture."""
 
     def advance(self) -> Tensor:
         """Compute the next decoder state of each event; bool [B'], True = one more particle."""
@@ -97,7 +110,7 @@ def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device:
         if remaining == 0 and steps:
             break
         if remaining < len(rows):
-            compaction = Compaction.of(goes_on, (remaining, n_moved))
+            compaction = Compaction.of(goes_on, remaining, n_moved)
             rows = compaction.apply(rows.clone())  # earlier steps keep their rows
             decoder.compact(compaction)
         if remaining == 0:

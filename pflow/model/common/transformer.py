@@ -3,7 +3,8 @@
 Attention uses torch's fused scaled-dot-product attention unless queries are few. Letters: B batch, N query tokens, S
 key tokens, M memory tokens, W width, H heads, D = W / H. Masks: True = real token; None: no padding, which keeps the
 kernels that know no mask. Packed events (`Packing`) stand side by side in one row, [1, sum of lengths, W], with their
-lengths."""
+lengths.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +19,10 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.errors import check_choice
-from pflow.model.common.checks import check_range
+from pflow.model.api import check_range
 from pflow.model.common.decode import Compaction
 
-FIRST_LENGTH = 64
-"""Tokens that a cache has room for at first."""
+FIRST_LENGTH = 64  # tokens that a cache has room for at first
 
 
 class KeyValue(NamedTuple):
@@ -35,16 +35,12 @@ class KeyValue(NamedTuple):
         """For many products with few queries: keys lie in memory as [B, H, D, S], values as [B, H, S, D]."""
         return KeyValue(self.key.transpose(2, 3).contiguous().transpose(2, 3), self.value.contiguous())
 
-    def compact(self, compaction: Compaction) -> KeyValue:
-        """The rows that stay, moved in place."""
-        return KeyValue(compaction.apply(self.key), compaction.apply(self.value))
-
 
 class KVCache:
     """Keys and values of the tokens decoded so far, in storage that doubles when it is full."""
 
     def __init__(self) -> None:
-        self._key = self._value = torch.empty(0)
+        self._key = self._value = torch.empty(0, 0, 0, 0)
         self._length = 0
 
     def __len__(self) -> int:
@@ -52,30 +48,21 @@ class KVCache:
 
     def update(self, k_val: Tensor, v_val: Tensor) -> KeyValue:
         """Append new tokens' keys and values, float [B, H, S, D]; return all, as views valid until the next call."""
-        end = self._length + k_val.shape[2]
-        if self._length == 0:
-            shape = (*k_val.shape[:2], max(FIRST_LENGTH, end), k_val.shape[3])
-            self._key, self._value = k_val.new_empty(shape), v_val.new_empty(shape)
-        elif end > self._key.shape[2]:
-            size = max(end, 2 * self._key.shape[2])
-            self._key, self._value = (self._longer(stored, size) for stored in (self._key, self._value))
-        self._key[:, :, self._length : end] = k_val
-        self._value[:, :, self._length : end] = v_val
+        begin, end = self._length, self._length + k_val.shape[2]
+        if end > self._key.shape[2]:
+            key, value, size = self._key, self._value, max(FIRST_LENGTH, end, 2 * self._key.shape[2])
+            self._key, self._value = (new.new_empty(*new.shape[:2], size, new.shape[3]) for new in (k_val, v_val))
+            if begin:
+                self._key[:, :, :begin], self._value[:, :, :begin] = key[:, :, :begin], value[:, :, :begin]
+        self._key[:, :, begin:end], self._value[:, :, begin:end] = k_val, v_val
         self._length = end
         return KeyValue(self._key[:, :, :end], self._value[:, :, :end])
 
-    def _longer(self, stored: Tensor, size: int) -> Tensor:
-        """A copy of storage [B, H, S, D] with room for `size` tokens."""
-        longer = stored.new_empty(*stored.shape[:2], size, stored.shape[3])
-        longer[:, :, : self._length] = stored[:, :, : self._length]
-        return longer
-
     def compact(self, compaction: Compaction) -> None:
         """Drop the rows of events that have ended, in place."""
-        compaction.apply(self._key[:, :, : self._length])
-        compaction.apply(self._value[:, :, : self._length])
-        self._key = self._key[: compaction.size]
-        self._value = self._value[: compaction.size]
+        for stored in (self._key, self._value):
+            compaction.apply(stored[:, :, : self._length])
+        self._key, self._value = self._key[: compaction.size], self._value[: compaction.size]
 
 
 class Past:
@@ -92,7 +79,6 @@ class Past:
 
 
 Cache = KVCache | Past
-"""Either one, for attention."""
 
 
 def check_heads(width: int, heads: int) -> None:
@@ -112,10 +98,6 @@ def _join(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)  # [B, H, N, D] -> [B, N, W]
 
 
-def _broadcast(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask[:, None, None, :]  # [B, S] -> [B, 1, 1, S]
-
-
 def attend(
     query: Tensor,
     key: Tensor,
@@ -125,25 +107,35 @@ def attend(
     lengths: Sequence[int] | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """Self-attention of padded events, or of packed ones by their `lengths`: [B, H, N, D] each to float [B, N, H * D].
+    """Attention of padded events, or of packed ones by their `lengths`: [B, H, N, D] to float [B, N, H * D].
 
-    The `mask` is bool [B, N]; the default of `scale`, the factor of the logits, is D^(-1/2).
+    Keys and values of packed events, [B, H, S, D], are packed too, or have a row for each. The `mask` is bool [B, S];
+    the default of `scale`, the factor of the logits, is D^(-1/2).
     """
+    real = None if mask is None else mask[:, None, None]
     if lengths is None:
-        attended = scaled_dot_product_attention(query, key, value, attn_mask=_broadcast(mask), scale=scale)
-    else:
-        queries, keys, values = (torch.split(part, list(lengths), dim=2) for part in (query, key, value))
-        attended = _event_by_event(queries, keys, values, [None] * len(lengths), scale=scale)
-    return _join(attended)
+        return _join(scaled_dot_product_attention(query, key, value, attn_mask=real, scale=scale))
+    known = [
+        part[:, None] if len(part) == len(lengths) else part.split_with_sizes(lengths, dim=2) for part in (key, value)
+    ]
+    masks = [None] * len(lengths) if real is None else real[:, None]
+    events = zip(query.split_with_sizes(lengths, dim=2), *known, masks, strict=True)
+    return _join(torch.cat([scaled_dot_product_attention(*event, scale=scale) for event in events], dim=2))
 
 
 def attention_weights(
-    query: Tensor, key: Tensor, *, mask: Tensor | None = None, causal: bool = False, bias: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    bias: Tensor | None = None,
+    **_: object,
 ) -> Tensor:
-    """What `scaled_dot_product_attention` weights its values with, float [B, H, N, S]; each row sums to 1.
+    """The weights of the values, float [B, H, N, S], of scaled queries [B, H, N, D] and keys [B, H, S, D].
 
-    Of scaled queries [B, H, N, D] and keys [B, H, S, D] with `mask` bool [B, S]; `causal`: a query sees the keys up to
-    its place; a `bias` [B, H, N, S] is added to the logits.
+    With `mask` bool [B, S]; `causal`: a query sees the keys up to its place; a `bias` [B, H, N, S] is added to the
+    logits. Each row sums to 1.
     """
     logits = query @ key.transpose(-1, -2)
     if bias is not None:
@@ -153,19 +145,6 @@ def attention_weights(
     if mask is not None:
         logits = logits.masked_fill(~mask[:, None, None, :], -torch.inf)
     return logits.softmax(-1)
-
-
-def _event_by_event(
-    queries: Iterable[Tensor],
-    keys: Iterable[Tensor],
-    values: Iterable[Tensor],
-    masks: Iterable[Tensor | None],
-    *,
-    scale: float | None = None,
-) -> Tensor:
-    """Attend within each packed event, [1, H, N, D] each; returns the results side by side."""
-    events = zip(queries, keys, values, masks, strict=True)
-    return torch.cat([scaled_dot_product_attention(*event, scale=scale) for event in events], dim=2)
 
 
 class SelfAttention(nn.Module):
@@ -178,10 +157,10 @@ class SelfAttention(nn.Module):
         self.query_key_value = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
-    def weights(self, x: Tensor, *, mask: Tensor | None = None, causal: bool = False, **_: object) -> Tensor:
+    def weights(self, x: Tensor, **options: Any) -> Tensor:
         """Attention weights float [B, H, N, N] of a call of `forward` with the same arguments, without cache."""
-        query, key, _values = (split_heads(part, self.heads) for part in self.query_key_value(x).chunk(3, dim=-1))
-        return attention_weights(query * self.scale, key, mask=mask, causal=causal)
+        query, key, _ = split_heads(self.query_key_value(x), 3 * self.heads).chunk(3, dim=1)
+        return attention_weights(query * self.scale, key, **options)
 
     def forward(
         self,
@@ -224,18 +203,10 @@ class CrossAttention(nn.Module):
         key, value = (split_heads(part, self.heads) for part in self.key_value(memory).chunk(2, dim=-1))
         return KeyValue(key * self.scale, value)
 
-    def weights(
-        self,
-        x: Tensor,
-        memory: KeyValue | Tensor,
-        *,
-        mask: Tensor | None = None,
-        bias: Tensor | None = None,
-        **_: object,
-    ) -> Tensor:
+    def weights(self, x: Tensor, memory: KeyValue | Tensor, **options: Any) -> Tensor:
         """Attention weights float [B, H, N, S] of a call of `forward` with the same arguments."""
         key = (self.project(memory) if isinstance(memory, Tensor) else memory).key
-        return attention_weights(split_heads(self.query(x), self.heads), key, mask=mask, bias=bias)
+        return attention_weights(split_heads(self.query(x), self.heads), key, **options)
 
     def forward(
         self,
@@ -253,18 +224,10 @@ class CrossAttention(nn.Module):
         if isinstance(memory, Tensor):
             memory = self.project(memory)
         query = split_heads(self.query(x), self.heads)
-        real = _broadcast(mask)
-        if bias is not None:
-            weight = (query @ memory.key.transpose(2, 3) + bias).softmax(-1)
-            attended = weight @ memory.value  # [B, H, N, D]
-            return self.out(attended.view(x.shape) if x.ndim == 2 else _join(attended))  # type: ignore[no-any-return]
-        if lengths is None:
-            attended = scaled_dot_product_attention(query, memory.key, memory.value, attn_mask=real, scale=1.0)
-        else:
-            queries, keys, values = torch.split(query, list(lengths), dim=2), memory.key[:, None], memory.value[:, None]
-            masks = [None] * len(lengths) if real is None else real[:, None]
-            attended = _event_by_event(queries, keys, values, masks, scale=1.0)
-        return self.out(_join(attended))  # type: ignore[no-any-return]
+        if bias is None:
+            return self.out(attend(query, *memory, mask=mask, lengths=lengths, scale=1.0))  # type: ignore[no-any-return]
+        attended = (query @ memory.key.transpose(2, 3) + bias).softmax(-1) @ memory.value  # [B, H, N, D]
+        return self.out(attended.view(x.shape) if x.ndim == 2 else _join(attended))  # type: ignore[no-any-return]
 
 
 class Packing(NamedTuple):
@@ -288,7 +251,7 @@ class Packing(NamedTuple):
         return cls(mask, tuple(mask.sum(1).tolist()))
 
     def pack(self, x: Tensor) -> Tensor:
-        """Real tokens of `x` [B, S, W] in one row, [1, N, W]."""
+        """Real tokens of `x` [B, S, W], [1, N, W]."""
         return x[self.mask][None]
 
     def unpack(self, x: Tensor) -> Tensor:
@@ -314,7 +277,7 @@ class Gelu(nn.Module):
     """`gelu` as a module."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply; float [..., W] in and out."""
+        """Apply."""
         return gelu(x)
 
 
@@ -342,14 +305,36 @@ class LayerStyle:
         check_choice(self.activation, _ACTIVATIONS, "activation")
 
 
-class FullyConnected(nn.Sequential):
-    """Linear maps between widths, at least two, with activation and dropout between the maps, none after the last."""
+class ConstantLinear(nn.Linear):
+    """A linear map with the output `initial` until it is trained."""
 
-    def __init__(self, sizes: Sequence[int], *, activation: str = "relu", dropout: float = 0.0) -> None:
-        blocks: list[nn.Module] = [nn.Linear(sizes[0], sizes[1])]
-        for before, after in itertools.pairwise(sizes[1:]):
-            blocks += [_ACTIVATIONS[activation](), nn.Dropout(dropout), nn.Linear(before, after)]
-        super().__init__(*blocks)
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = True, initial: float = 0.0) -> None:
+        super().__init__(inputs, outputs, bias=bias)
+        self.initial = initial
+
+    @torch.no_grad()
+    def set_initial_values(self) -> None:
+        """Set them."""
+        self.weight.zero_()
+        if self.bias is not None:
+            self.bias.fill_(self.initial)
+
+
+class FullyConnected(nn.Sequential):
+    """Linear maps between widths, at least two, with activation and dropout between the maps, none after the last.
+
+    With `initial` the output is that number until it is trained.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], *, activation: str = "gelu", dropout: float = 0.0, initial: float | None = None
+    ) -> None:
+        blocks: list[nn.Module] = []
+        for before, after in itertools.pairwise(sizes[:-1]):
+            blocks += [nn.Linear(before, after), _ACTIVATIONS[activation](), nn.Dropout(dropout)]
+        before, after = sizes[-2:]
+        last = nn.Linear(before, after) if initial is None else ConstantLinear(before, after, initial=initial)
+        super().__init__(*blocks, last)
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply; float [..., W] in and out."""

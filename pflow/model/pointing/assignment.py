@@ -208,7 +208,7 @@ class ParticleAssignment(nn.Module):
     def __init__(self, config: PointingNetworkConfig, *, n_subdetectors: int) -> None:
         super().__init__()
         width = config.width
-        self.query = FullyConnected((2 * width, width, width), activation="gelu")
+        self.query = FullyConnected((2 * width, width, width))
         self.pair_logits = AssignmentLogits(
             width=width, hidden_width=config.hidden_width, n_subdetectors=n_subdetectors
         )
@@ -238,13 +238,15 @@ class AssignmentLogits(nn.Module):
     the seed along and across the axis of the shower that starts there, and `n_known` known fractions of the item.
     """
 
-    def __init__(self, *, width: int, hidden_width: int, n_subdetectors: int, n_known: int = 1) -> None:
+    def __init__(
+        self, *, width: int, hidden_width: int, n_subdetectors: int, n_known: int = 1, initial: float | None = None
+    ) -> None:
         super().__init__()
         self.query = nn.Linear(width, hidden_width)
         self.token = nn.Linear(width, hidden_width, bias=False)
         self.item = nn.Linear(sum(ItemFeatures.widths()) + n_subdetectors, hidden_width, bias=False)
         self.geometry = nn.Linear(len(FEATURES) + n_known, hidden_width, bias=False)
-        self.out = FullyConnected((hidden_width, 16, 1), activation="gelu")
+        self.out = FullyConnected((hidden_width, 16, 1), initial=initial)
         # Distances over which exponentials fall by e: of across (twice) and along [mm], angle [rad], theta.
         falls_over = torch.tensor([[10.0], [50.0], [50.0], [0.02], [1.0]])
         self.register_buffer("falls_over", falls_over, persistent=False)

@@ -74,7 +74,6 @@ class DirectionalSelfAttention(nn.Module):
         """Of the preference for similar directions, float [H]."""
         return self.get_buffer("initial_strength") * self.log_strength.exp()
 
-    @torch.no_grad()
     def set_initial_values(self) -> None:
         """Set the initial strengths."""
         self.log_strength.zero_()
@@ -160,7 +159,6 @@ class CoverageAttention(nn.Module):
         """The last linear map."""
         return self.attention.out
 
-    @torch.no_grad()
     def set_initial_values(self) -> None:
         """Set the initial strengths."""
         self.strength.fill_(1.0)

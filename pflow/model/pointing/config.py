@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Self
 
-from pflow.model.api import DecodingConfig
-from pflow.model.common.checks import MAX_LAYERS, check_positive, check_range
+from pflow.model.api import MAX_LAYERS, DecodingConfig, check_positive, check_range
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.api import ModelInputs
-from pflow.model.common.decode import Compaction
 from pflow.model.common.transformer import (
     Cache,
+    ConstantLinear,
     FullyConnected,
     KeyValue,
     LayerStyle,
@@ -28,12 +28,8 @@ from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import EncodedSource, Tables, TokenTracks, gather
 
 N_CHARGE = 3
-
-START_PRIOR = 3.0
-"""Initial logit that a track starts a charged particle: 95%."""
-
-MASKED_LOGIT = -1e4
-"""Logit of padding and of tokens that are no seed: finite, so that an event without tokens has gradients."""
+START_PRIOR = 3.0  # initial logit that a track starts a charged particle: 95%
+MASKED_LOGIT = -1e4  # logit of padding: finite, so that an event without tokens has gradients
 
 
 class PreviousParticles(NamedTuple):
@@ -54,10 +50,6 @@ class Memory(NamedTuple):
     layers: Sequence[KeyValue]  # keys and values of each layer
     pointer: Tensor  # float [B, 3, hidden, S], of `SeedPointer.project`
 
-    def compact(self, compaction: Compaction) -> Memory:
-        """Keep the events that are still decoding, in place."""
-        return Memory([layer.compact(compaction) for layer in self.layers], compaction.apply(self.pointer))
-
 
 class CoverageDecoder(nn.Module):
     """Pre-norm decoder layers with `CoverageAttention` to the source."""
@@ -65,13 +57,10 @@ class CoverageDecoder(nn.Module):
     def __init__(self, *, width: int, heads: int, feedforward: int, layers: int, dropout: float) -> None:
         super().__init__()
         style = LayerStyle(hidden_dropout=dropout, norm="pre", activation="gelu")
+        sizes = {"width": width, "heads": heads}
         self.layers = stack(
             TransformerLayer(
-                SelfAttention(width=width, heads=heads),
-                CoverageAttention(width=width, heads=heads),
-                width=width,
-                feedforward=feedforward,
-                style=style,
+                SelfAttention(**sizes), CoverageAttention(**sizes), width=width, feedforward=feedforward, style=style
             )
             for _ in range(layers)
         )
@@ -117,9 +106,8 @@ class SeedPointer(nn.Module):
         self.state = nn.Linear(width, 3 * hidden_width)
         self.token = nn.Linear(width, 3 * hidden_width)
         self.offset = nn.Parameter(torch.empty(3))
-        self.eos = FullyConnected((width, width, 1), activation="gelu")
+        self.eos = FullyConnected((width, width, 1))
 
-    @torch.no_grad()
     def set_initial_values(self) -> None:
         """Set the initial offsets: small logits, smaller ones for assigned tokens."""
         self.offset.copy_(torch.tensor([-3.0, -3.0, 0.5]))
@@ -159,23 +147,15 @@ class ParticleDecoder(nn.Module):
         self.register_buffer("codes", _one_hot(inputs.n_pdg), persistent=False)
         self.register_buffer("charges", _one_hot(N_CHARGE), persistent=False)
         self.bos = nn.Parameter(torch.empty(width))
-        self.embed_particle = FullyConnected((inputs.n_pdg + N_CHARGE + 7, width, width), activation="gelu")
+        self.embed_particle = FullyConnected((inputs.n_pdg + N_CHARGE + 7, width, width))
         self.embed_seed = nn.Linear(width, width, bias=False)
         self.embed_pooled = nn.Linear(width, width, bias=False)
         self.stack = CoverageDecoder(layers=config.decoder_layers, **config.layer_sizes)
         self.pointer = SeedPointer(width=width, hidden_width=config.hidden_width)
         self.embed_track = self.starts = None
-        if config.parallel_tracks:
-            self.embed_track = nn.Linear(width, width, bias=False)
-            self.starts = FullyConnected((width, width, 1), activation="gelu")
-
-    @torch.no_grad()
-    def set_initial_values(self) -> None:
-        """Set the initial states of all tracks to the state at the beginning; nearly all start a particle."""
-        if self.embed_track is not None and self.starts is not None:
-            self.embed_track.weight.zero_()
-            self.starts[-1].weight.zero_()  # type: ignore[operator]
-            self.starts[-1].bias.fill_(START_PRIOR)  # type: ignore[operator]
+        if config.parallel_tracks:  # initially the state of each track is the state at the beginning
+            self.embed_track = ConstantLinear(width, width, bias=False)
+            self.starts = FullyConnected((width, width, 1), initial=START_PRIOR)
 
     def of_tracks(self, source: EncodedSource, memory: Memory, mask: Tensor) -> tuple[Tensor, Tensor]:
         """States of the particles that the tracks may start, float [B, K, W], and logits [B, K] that they do.

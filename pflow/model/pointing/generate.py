@@ -329,12 +329,9 @@ class BatchDecoder:
 
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended."""
-        self.pointed = Pointed(*map(compaction.apply, self.pointed))
-        if self.selected is not None:
-            self.selected = compaction.apply(self.selected)
-        self.source, self.state = self.source.change(compaction.apply), self.state.compact(compaction)
-        self.tables = self._make_tables()
-        self.memory = self.memory.compact(compaction)
+        parts = self.pointed, self.selected, self.source, self.memory
+        self.pointed, self.selected, self.source, self.memory = compaction.apply_to_all(parts)
+        self.state, self.tables = self.state.compact(compaction), self._make_tables()
         for cache in self.caches:
             cache.compact(compaction)
 

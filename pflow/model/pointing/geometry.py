@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pflow.data.batch import Batch
+from pflow.model.common.decode import change_tensors
 
 
 @dataclasses.dataclass
@@ -183,12 +184,7 @@ class EncodedSource(NamedTuple):
 
     def change(self, function: Callable[[Tensor], Tensor]) -> EncodedSource:
         """With a function applied to each tensor."""
-        return EncodedSource(
-            Tokens(*map(function, self.tokens)),
-            Items(*map(function, self.items)),
-            function(self.states),
-            function(self.hidden),
-        )
+        return EncodedSource(*(change_tensors(function, part) for part in self))
 
     def in_tables(self, token: Tensor) -> Tensor:
         """Indices into B * S of tokens int64 [B, ...] of each event."""

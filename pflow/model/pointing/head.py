@@ -135,13 +135,7 @@ class TrackIdentity(nn.Module):
         self.register_buffer("charged", charged, persistent=False)
         columns = torch.tensor([PROXY_FEATURES.index(name) for name in TRACK_FEATURES])
         self.register_buffer("columns", columns, persistent=False)
-        self.logit = FullyConnected((len(TRACK_FEATURES) + 1, 16, 1), activation="gelu")
-
-    @torch.no_grad()
-    def set_initial_values(self) -> None:
-        """Set the initial logit to `TRACK_PRIOR`."""
-        self.logit[-1].weight.zero_()  # type: ignore[operator]
-        self.logit[-1].bias.fill_(TRACK_PRIOR)  # type: ignore[operator]
+        self.logit = FullyConnected((len(TRACK_FEATURES) + 1, 16, 1), initial=TRACK_PRIOR)
 
     def forward(self, logits: Tensor, proxies: Proxies, is_track: Tensor) -> Tensor:
         """Logits [N, V] of the codes, as the logarithms of probabilities where a seed is a track, float [N, 1]."""
@@ -172,14 +166,13 @@ class ParticleHead(nn.Module):
         self.energy_scale = EnergyScale(inputs.energy_mean, inputs.energy_std)
         self.register_buffer("masses", torch.tensor(inputs.masses, dtype=torch.float32), persistent=False)
         self.register_buffer("charged", torch.tensor(inputs.charged, dtype=torch.bool), persistent=False)
-        self.describe = FullyConnected((n_features(width, inputs.n_subdetectors), width, width), activation="gelu")
+        self.describe = FullyConnected((n_features(width, inputs.n_subdetectors), width, width))
         self.identity = nn.Linear(width, inputs.n_pdg + inputs.n_charge)
         self.correct = nn.Linear(width, sum(Corrections.widths()))
         self.track_identity = None
         if config.track_prior and len(set(inputs.charged)) == 2:  # both charged codes and others
             self.track_identity = TrackIdentity(self.get_buffer("charged"))
 
-    @torch.no_grad()
     def set_initial_values(self) -> None:
         """Set the initial corrections to none."""
         for parameter in self.correct.parameters():

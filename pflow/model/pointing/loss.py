@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.data.batch import Target
-from pflow.model.common.losses import LossConfig, masked_mean, with_total
+from pflow.model.api import LossConfig, masked_mean, with_total
 from pflow.model.pointing.head import EnergyScale, Particles
 from pflow.model.pointing.refine_training import RefinementOutput
 from pflow.model.pointing.teacher_forcing import TeacherForcing

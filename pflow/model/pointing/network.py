@@ -26,7 +26,15 @@ from torch.nn import functional
 
 from pflow.data.batch import Batch, TokenSet
 from pflow.model.api import ModelInputs
-from pflow.model.common.transformer import Encoder, FullyConnected, LayerStyle, TransformerLayer, gelu, initialise
+from pflow.model.common.transformer import (
+    ConstantLinear,
+    Encoder,
+    FullyConnected,
+    LayerStyle,
+    TransformerLayer,
+    gelu,
+    initialise,
+)
 from pflow.model.pointing.assignment import (
     N_DELTA_FEATURES,
     AssignmentLogits,
@@ -84,12 +92,7 @@ class PairwiseMessages(nn.Module):
         self.receiver = nn.Linear(width, width)
         self.sender = nn.Linear(width, width, bias=False)
         self.geometry = nn.Linear(N_DELTA_FEATURES + 3 + N_SLOPE_FEATURES, width, bias=False)
-        self.out = nn.Linear(width, width)
-
-    @torch.no_grad()
-    def set_initial_values(self) -> None:
-        """Set the initial messages to none."""
-        self.out.weight.zero_()
+        self.out = ConstantLinear(width, width)
 
     def forward(
         self,
@@ -183,26 +186,15 @@ class Refiner(nn.Module):
         self.messages = PairwiseMessages(width=width)
         self.embed_query = nn.Linear(width, width)
         self.stack = CoverageDecoder(layers=config.refine_layers, **config.layer_sizes)
-        self.query_update = FullyConnected((2 * width, width, width), activation="gelu")
+        self.query_update = FullyConnected((2 * width, width, width), initial=0.0)
         self.pair_logits = AssignmentLogits(
-            width=width, hidden_width=hidden_width, n_subdetectors=inputs.n_subdetectors, n_known=2
+            width=width, hidden_width=hidden_width, n_subdetectors=inputs.n_subdetectors, n_known=2, initial=0.0
         )
-        self.unassigned = nn.Linear(hidden_width, 1)
-        self.existence = FullyConnected((width, width, 1), activation="gelu")
-        self.describe = FullyConnected((features, width, width), activation="gelu")
+        self.unassigned = ConstantLinear(hidden_width, 1)
+        self.existence = FullyConnected((width, width, 1), initial=3.0)
+        self.describe = FullyConnected((features, width, width), initial=0.0)
         self.direction_correction = ConversionDirectionCorrection(features=features, hidden_width=hidden_width)
-        self.front_trust = nn.Linear(width, 1) if config.front else None
-
-    @torch.no_grad()
-    def set_initial_values(self) -> None:
-        """Set the initial result to the first stage's, with large existence probabilities."""
-        last = (self.query_update[-1], self.pair_logits.out[-1], self.unassigned, self.existence[-1], self.describe[-1])
-        for layer in last:
-            layer.weight.zero_()  # type: ignore[operator]
-        self.existence[-1].bias.fill_(3.0)  # type: ignore[operator]
-        if self.front_trust is not None:
-            self.front_trust.weight.zero_()
-            self.front_trust.bias.fill_(-4.0)
+        self.front_trust = ConstantLinear(width, 1, initial=-4.0) if config.front else None
 
     def forward(
         self,
@@ -278,10 +270,10 @@ class SourceEncoder(nn.Module):
         super().__init__()
         width = config.width
         style = LayerStyle(hidden_dropout=config.dropout, norm="pre", activation="gelu")
-        self.embed_hit = FullyConnected((inputs.hit_features, width, width), activation="gelu")
+        self.embed_hit = FullyConnected((inputs.hit_features, width, width))
         self.embed_track = None
         if inputs.track_features:
-            self.embed_track = FullyConnected((inputs.track_features, width, width), activation="gelu")
+            self.embed_track = FullyConnected((inputs.track_features, width, width))
         self.stack = Encoder(
             (
                 TransformerLayer(

@@ -244,13 +244,7 @@ class ConversionDirectionCorrection(nn.Module):
 
     def __init__(self, *, features: int, hidden_width: int) -> None:
         super().__init__()
-        self.fraction = FullyConnected((features + 2, hidden_width, 1), activation="gelu")
-
-    @torch.no_grad()
-    def set_initial_values(self) -> None:
-        """Set the initial fraction."""
-        self.fraction[-1].weight.zero_()  # type: ignore[operator]
-        self.fraction[-1].bias.fill_(-4.0)  # type: ignore[operator]
+        self.fraction = FullyConnected((features + 2, hidden_width, 1), initial=-4.0)
 
     def forward(self, features: Tensor, direction: Tensor, showers: Showers, pairs: Pairs) -> Tensor:
         """Corrected unit vectors [N, 3], of features [N, F] and unit vectors [N, 3]."""

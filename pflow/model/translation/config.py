@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from pflow.errors import check_choice
-from pflow.model.api import ModelInputs
-from pflow.model.common.checks import MAX_LAYERS, check_positive
+from pflow.model.api import MAX_LAYERS, ModelInputs, check_positive
 from pflow.model.common.transformer import LayerStyle
 from pflow.model.translation.special import SPECIAL
 

@@ -19,7 +19,6 @@ from torch.nn import functional
 
 from pflow.data.batch import Batch
 from pflow.model.api import ModelInputs
-from pflow.model.common.decode import Compaction
 from pflow.model.common.transformer import Cache, KeyValue
 from pflow.model.pointing.attention import Coverage
 from pflow.model.pointing.decoder import CoverageDecoder
@@ -28,17 +27,10 @@ from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.special import SAMPLE
 
-MASKED_LOGIT = -1e4
-"""Logit of padding: finite, so that a logarithm of a weight has a gradient."""
-
-NEUTRAL = 1
-"""Index of charge 0."""
-
-MAX_LOG_ENERGY = math.log(1000.0)
-"""Largest ln(E / GeV), and minus the smallest, that a particle takes, whatever is predicted."""
-
-MIN_ENERGY = 0.01
-"""Tokens with less energy, GeV, count as if they had it."""
+MASKED_LOGIT = -1e4  # logit of padding: finite, so that a logarithm of a weight has a gradient
+NEUTRAL = 1  # index of charge 0
+MAX_LOG_ENERGY = math.log(1000.0)  # largest ln(E / GeV), and minus the smallest, that a particle takes
+MIN_ENERGY = 0.01  # tokens with less energy, GeV, count as if they had it
 
 
 class Account(NamedTuple):
@@ -55,47 +47,32 @@ class Account(NamedTuple):
     def of(cls, batch: Batch) -> Account:
         """Nothing is taken yet."""
         assert batch.readout is not None
-        hits = _on_tokens(batch, (batch.readout.energy * batch.readout.mask)[:, None])[:, 0]
-        energy = _with_tracks(batch, hits, _momentum(batch))
-        is_track = _with_tracks(batch, torch.zeros_like(hits), torch.ones_like(_momentum(batch))) > 0
+        hits, tracks = (torch.ones_like(part[:, None]) for part in (batch.readout.energy, batch.readout.track_charge))
+        energy = _on_tokens(batch, hits, tracks)[:, 0]
+        is_track = _on_tokens(batch, torch.zeros_like(hits), tracks)[:, 0] > 0
         return cls(energy, is_track, torch.zeros_like(energy))
-
-    def compact(self, compaction: Compaction) -> Account:
-        """Keep the events that are still decoding, in place."""
-        return Account(*map(compaction.apply, self))
 
 
 def true_alignment(batch: Batch) -> Tensor:
     """Fraction of each target particle's visible energy in each source token, float [B, T, S]; zeros without links."""
-    target, readout = batch.target, batch.readout
-    assert readout is not None
+    target = batch.target
     assert target is not None
     assert target.hit_fraction is not None
     assert target.track_fraction is not None
-    hits = _on_tokens(batch, target.hit_fraction * (readout.energy * readout.mask)[:, None])
-    energy = _with_tracks(batch, hits, target.track_fraction * _momentum(batch)[:, None])
-    fraction: Tensor = energy / energy.sum(-1, keepdim=True).clamp(min=1e-6)
-    return fraction
+    energy = _on_tokens(batch, target.hit_fraction, target.track_fraction)
+    return energy / energy.sum(-1, keepdim=True).clamp(min=1e-6)
 
 
-def _on_tokens(batch: Batch, of_hits: Tensor) -> Tensor:
-    """Sums of values of hits, float [B, T, N], on the hit tokens behind bos and eos, [B, T, S]."""
-    assert batch.readout is not None
-    token = 2 + batch.readout.token[:, None].expand_as(of_hits)
-    return of_hits.new_zeros(*of_hits.shape[:2], 2 + batch.hits.mask.shape[1]).scatter_add(2, token, of_hits)
-
-
-def _with_tracks(batch: Batch, of_hits: Tensor, of_tracks: Tensor) -> Tensor:
-    """Values on all source tokens, float [..., S], in their order; tracker hits have 0."""
-    n = 0 if batch.tracker_hits is None else batch.tracker_hits.mask.shape[1]
-    return functional.pad(torch.cat([of_hits, of_tracks], dim=-1), (0, n))
-
-
-def _momentum(batch: Batch) -> Tensor:
-    """Of tracks, float [B, K], GeV; 0 for padding."""
-    assert batch.readout is not None
-    momentum: Tensor = torch.linalg.vector_norm(batch.readout.track_momentum, dim=-1)
-    return momentum * batch.readout.track_mask
+def _on_tokens(batch: Batch, hit_fraction: Tensor, track_fraction: Tensor) -> Tensor:
+    """Energy of fractions of hits [B, T, N] and of tracks [B, T, K] on all source tokens, float [B, T, S], GeV."""
+    readout = batch.readout
+    assert readout is not None
+    hits = hit_fraction * (readout.energy * readout.mask)[:, None]
+    token = 2 + readout.token[:, None].expand_as(hits)  # behind bos and eos
+    on_hits = hits.new_zeros(*hits.shape[:2], 2 + batch.hits.mask.shape[1]).scatter_add(2, token, hits)
+    momentum = torch.linalg.vector_norm(readout.track_momentum, dim=-1) * readout.track_mask
+    n = 0 if batch.tracker_hits is None else batch.tracker_hits.mask.shape[1]  # which have no energy
+    return functional.pad(torch.cat([on_hits, track_fraction * momentum[:, None]], dim=-1), (0, n))
 
 
 class Alignment(nn.Module):
@@ -126,12 +103,6 @@ class CoveredMemory(NamedTuple):
     next: Tensor
     mask: Tensor | None  # bool [B, S]
 
-    def compact(self, compaction: Compaction) -> CoveredMemory:
-        """Keep the events that are still decoding, in place."""
-        states, last, following = map(compaction.apply, (self.states, self.last, self.next))
-        mask = None if self.mask is None else compaction.apply(self.mask)
-        return CoveredMemory(states, [layer.compact(compaction) for layer in self.layers], last, following, mask)
-
 
 class Decoded(NamedTuple):
     """Result of `CoveredDecoder.forward`."""
@@ -157,9 +128,8 @@ class CoveredDecoder(nn.Module):
 
     def project(self, states: Tensor, mask: Tensor | None) -> CoveredMemory:
         """Of the encoded source, float [B, S, W], with its mask bool [B, S]."""
-        return CoveredMemory(
-            states, self.stack.project(states), self.last.project(states), self.next.project(states), mask
-        )
+        layers = self.stack.project(states)
+        return CoveredMemory(states, layers, self.last.project(states), self.next.project(states), mask)
 
     def forward(
         self,

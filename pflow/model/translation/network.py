@@ -8,13 +8,13 @@ projections.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.data.batch import Batch, TokenSet
+from pflow.data.batch import Batch
 from pflow.model.api import ModelInputs
 from pflow.model.common.transformer import (
     Cache,
@@ -60,37 +60,29 @@ def standard_layer(config: TranslationNetworkConfig, *, memory: bool = True) -> 
 
 
 class Source(nn.Module):
-    """Hits, with bos and eos, in one sequence with the types `others` by their names in `Batch`.
+    """Hits, with bos and eos, in one sequence with the other types; ``cross``: hits attend to the tracks instead."""
 
-    With `tracks` hits attend to each other and to the tracks.
-    """
-
-    def __init__(
-        self,
-        *,
-        hits: SourceEmbedder,
-        tracks: SourceEmbedder | None,
-        others: Mapping[str, SourceEmbedder],
-        encoder: Encoder,
-    ) -> None:
+    def __init__(self, inputs: ModelInputs, config: TranslationNetworkConfig) -> None:
         super().__init__()
-        self.hits, self.tracks = hits, tracks
-        self.others = nn.ModuleDict(dict(others))
-        self.encoder = encoder
 
-    @property
-    def embedders(self) -> dict[str, SourceEmbedder]:
-        """The embedder of each type that is read."""
-        tracks = {} if self.tracks is None else {"tracks": self.tracks}
-        return {"hits": self.hits, **tracks, **cast("dict[str, SourceEmbedder]", dict(self.others.items()))}
+        def embed(features: int, *, framed: bool = True) -> SourceEmbedder:
+            return SourceEmbedder(features=features, special=SPECIAL[config.special], config=config, framed=framed)
+
+        others = {"tracks": inputs.track_features, "tracker_hits": inputs.tracker_hit_features}
+        self.hits = embed(inputs.hit_features)
+        self.tracks = embed(others.pop("tracks")) if config.source == "cross" else None
+        self.others = nn.ModuleDict({name: embed(n, framed=False) for name, n in others.items() if n})
+        self.encoder = make_encoder(config)
 
     def forward(self, batch: Batch) -> Memory:
         """Encode the tokens of `batch`; ValueError if it lacks a type that is read."""
-        tokens: dict[str, TokenSet | None] = {name: getattr(batch, name) for name in self.embedders}
-        for name, part in tokens.items():
-            if part is None:
+        tracks = {} if self.tracks is None else {"tracks": self.tracks}
+        parts: dict[str, tuple[Tensor, Tensor | None]] = {}
+        for name, embed in {"hits": self.hits, **tracks, **dict(self.others.items())}.items():
+            tokens = getattr(batch, name)
+            if tokens is None:
                 raise ValueError(f"{name}: the network reads them and the batch has none")
-        parts = {name: embed(tokens[name]) for name, embed in self.embedders.items()}
+            parts[name] = embed(tokens)
         memory, memory_mask = parts.pop("tracks") if self.tracks is not None else (None, None)
         x = torch.cat([tokens for tokens, _ in parts.values()], dim=1)
         mask = None
@@ -214,18 +206,7 @@ class TranslationNetwork(nn.Module):
         super().__init__()
         config.check_inputs(inputs)
         self.special = SPECIAL[config.special]
-
-        def embed(features: int, *, framed: bool = True) -> SourceEmbedder:
-            return SourceEmbedder(features=features, special=self.special, config=config, framed=framed)
-
-        others = {"tracks": inputs.track_features, "tracker_hits": inputs.tracker_hit_features}
-        cross = config.source == "cross"
-        self.source = Source(
-            hits=embed(inputs.hit_features),
-            tracks=embed(others.pop("tracks")) if cross else None,
-            others={name: embed(features, framed=False) for name, features in others.items() if features},
-            encoder=make_encoder(config),
-        )
+        self.source = Source(inputs, config)
         self.target = TargetEmbedder(n_charge=inputs.n_charge, n_pdg=inputs.n_pdg, special=self.special, config=config)
         self.decoder = CoveredDecoder(config, inputs) if config.decoder == "coverage" else Decoder(config)
         offset = self.special.offset

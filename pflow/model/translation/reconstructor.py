@@ -1,10 +1,20 @@
-"""The translation models as a `Reconstructor`."""
+"""The translation models as a `Reconstructor`: losses, decoder steps, and what was seen and weighed in each of them.
+
+Letters: B batch, B' events still decoding, S source tokens with bos and eos, T particles, H heads, V classes of a head,
+special ones included.
+"""
 
 from __future__ import annotations
 
-from torch import Tensor
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from pflow.data.batch import Batch
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pflow.data.batch import Batch, Target
 from pflow.model.api import (
     DecodingConfig,
     GeneratedParticles,
@@ -12,11 +22,150 @@ from pflow.model.api import (
     ModelInputs,
     Reconstructor,
     TrainingOutput,
+    masked_mean,
+    with_total,
 )
+from pflow.model.common.decode import Compaction, decode
+from pflow.model.common.transformer import CrossAttention, KVCache, SelfAttention
 from pflow.model.translation.config import TranslationNetworkConfig
-from pflow.model.translation.decoder_steps import explain, generate
-from pflow.model.translation.loss import TranslationLoss
+from pflow.model.translation.coverage import Account, CoveredDecoder, alignment_loss, number_left, true_alignment
+from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork
+from pflow.model.translation.special import IGNORE, SAMPLE, SpecialTokens
+
+
+class TranslationLoss(nn.Module):
+    """The paper's losses, and their weighted sum; means over real tokens: padding neither dilutes nor dominates them.
+
+    Cross-entropies of the classes, and mean square errors of the normalised log10 E and of the components of the unit
+    vector.
+    """
+
+    def __init__(self, special: SpecialTokens, config: LossConfig, *, with_coverage: bool = False) -> None:
+        super().__init__()
+        self.special = special
+        coverage = ("left", "last", "next") if with_coverage else ()
+        self.weights = config.complete(("charge", "pdg", *special.heads, "energy", "direction", *coverage))
+
+    def forward(self, prediction: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """Each loss by name, unweighted, and ``total``, scalars, of the prediction of `TranslationNetwork.forward`."""
+        target = batch.target
+        assert target is not None  # checked by the network
+        losses = {name: _cross_entropy(prediction[name], label) for name, label in self.special.labels(target).items()}
+        energy, direction = (prediction[name][:, :-1].float() for name in ("energy", "direction"))  # without eos
+        losses["energy"] = _mean_square_error(energy[..., None], target.energy[..., None], target.mask)
+        losses["direction"] = _mean_square_error(direction, target.direction, target.mask)
+        if "left" in prediction:
+            share, left = true_alignment(batch), number_left(target.mask)
+            steps = functional.pad(target.mask, (1, 0), value=True)
+            losses["left"] = _mean_square_error(prediction["left"][..., None], left[..., None], steps)
+            losses["last"] = alignment_loss(prediction["last"][:, 1:], share)
+            losses["next"] = alignment_loss(prediction["next"][:, :-1], share)
+        return with_total(losses, self.weights)
+
+
+def _cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
+    """Mean over the labels int64 [B, T + 1] that are not ignored, of logits float [B, T + 1, V]."""
+    total = functional.cross_entropy(
+        logits.float().flatten(0, 1), label.flatten(), ignore_index=IGNORE, reduction="sum"
+    )
+    return total / (label != IGNORE).sum().clamp(min=1)
+
+
+def _mean_square_error(prediction: Tensor, truth: Tensor, mask: Tensor) -> Tensor:
+    """Over the components of real particles: float [B, T, n] and mask bool [B, T]."""
+    # What padding holds may not be finite; masked before it is squared, it has no gradient.
+    error = torch.where(mask[..., None], prediction - truth, 0.0)
+    return masked_mean(error.square().mean(-1), mask)
+
+
+class TranslationDecoder:
+    """Decoder state of a batch (`pflow.model.common.decode.Decoder`), with keys and values of all tokens."""
+
+    def __init__(self, network: TranslationNetwork, batch: Batch, decoding: DecodingConfig) -> None:
+        self.network, self.eos_threshold = network, decoding.eos_threshold
+        states, mask = network.source(batch)
+        self.memory: Any  # of the decoder, and its mask
+        self.account: Account | None = None
+        if isinstance(network.decoder, CoveredDecoder):
+            self.account, self.memory = Account.of(batch), network.decoder.project(states, mask)
+            layers = self.memory.layers
+        else:
+            layers = [known.contiguous() for known in network.decoder.project(states)]
+            self.memory = layers, mask
+        self.caches = [KVCache() for _ in layers]
+        self.tokens = TargetTokens.bos(len(batch), batch.hits.mask.device)
+        self.next: dict[str, Tensor] = {}
+
+    def advance(self) -> Tensor:
+        """Predict the next token of each event; bool [B'], True = it is a particle."""
+        network, x = self.network, self.network.target(self.tokens, first=len(self.caches[0]))
+        if self.account is None:
+            layers, mask = self.memory
+            x = network.decoder(x, layers, memory_mask=mask, caches=self.caches)
+        else:
+            x, _, _, self.account = network.decoder(x, self.tokens, self.memory, self.account, self.caches)
+        prediction = {name: value[:, 0] for name, value in network.heads(x).items()}
+        token = network.special.choose(prediction, eos_threshold=self.eos_threshold)
+        continuous = {name: prediction[name] for name in ("energy", "direction")}
+        self.next = {"charge": token.charge, "pdg": token.pdg, **continuous, "score": token.score}
+        ended: Tensor = token.ended & prediction["energy"].isfinite()  # NaN ends no event: the caller must see it
+        return ~ended
+
+    def sizes(self, goes_on: Tensor) -> Tensor:
+        """`emit` needs none."""
+        return torch.empty(0, dtype=torch.int64, device=goes_on.device)
+
+    def compact(self, compaction: Compaction) -> None:
+        """Drop the events that have ended."""
+        parts = self.memory, self.account, self.next
+        self.memory, self.account, self.next = compaction.apply_to_all(parts)
+        for cache in self.caches:
+            cache.compact(compaction)
+
+    def emit(self, sizes: Sequence[int]) -> dict[str, Tensor]:
+        """The predicted particles, which become the next input."""
+        inputs = {name: value[:, None] for name, value in self.next.items() if name != "score"}
+        self.tokens = TargetTokens(**inputs, kind=torch.full_like(inputs["pdg"], SAMPLE))
+        return self.next
+
+
+@torch.inference_mode()
+def explain(network: TranslationNetwork, batch: Batch, particles: GeneratedParticles) -> dict[str, Tensor]:
+    """Probabilities and attention of each decoder step, by decoding the particles once more with teacher forcing.
+
+    The causal mask makes this the same computation as decoding one by one with a cache. The `particles` are what the
+    network decoded from the `batch`, one event without padding.
+
+    ``probability.charge``, ``probability.pdg`` and, with special tokens by kind, ``probability.kind``: float [T + 1,
+    V], for the step that predicts the first particle to the one that predicts eos; ``energy`` [T + 1], log10(E /
+    GeV) normalised, and ``direction`` [T + 1, 3]; and by the names of the modules, after ``attention.``, each layer's
+    weights, [H, S, S] of the encoder, [H, T + 1, T + 1] of the decoder and [H, T + 1, S] of ``memory_attention``; a row
+    sums to 1.
+    """
+    names = ("charge", "pdg", "energy", "direction", "mask")
+    target = Target(**{name: getattr(particles, name) for name in names})
+    attention: dict[str, Tensor] = {}
+
+    def record(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+            attention[name] = module.weights(*args, **options)[0]  # type: ignore[operator]
+
+        return hook
+
+    handles = [
+        module.register_forward_pre_hook(record(name), with_kwargs=True)
+        for name, module in network.named_modules()
+        if isinstance(module, SelfAttention | CrossAttention)
+    ]
+    try:
+        prediction = network(dataclasses.replace(batch, target=target))
+    finally:
+        for handle in handles:
+            handle.remove()
+    probability = {f"probability.{name}": prediction[name][0].softmax(-1) for name in network.heads.classifiers}
+    continuous = {name: prediction[name][0] for name in ("energy", "direction")}
+    return {**probability, **continuous, **{f"attention.{name}": value for name, value in attention.items()}}
 
 
 class TranslationReconstructor(Reconstructor):
@@ -48,10 +197,16 @@ class TranslationReconstructor(Reconstructor):
             losses, {name: prediction[name][:, :-1] for name in ("energy", "direction")}, batch.target
         )
 
+    @torch.inference_mode()
     def generate(self, batch: Batch, *, decoding: DecodingConfig | None = None) -> GeneratedParticles:
         """Decode the particles of each event; see `Reconstructor.generate`."""
-        return generate(self.network, batch, self.decoding if decoding is None else decoding)
+        if self.network.training:
+            raise ValueError("model: it is in training mode; call model.eval() first")
+        decoding = self.decoding if decoding is None else decoding
+        decoder = TranslationDecoder(self.network, batch, decoding)
+        decoded = decode(decoder, batch=len(batch), max_particles=decoding.max_particles, device=batch.hits.mask.device)
+        return GeneratedParticles(**decoded.columns, mask=decoded.mask, truncated=decoded.truncated)
 
     def explain(self, batch: Batch) -> dict[str, Tensor]:
-        """Probabilities and attention of each step; see `pflow.model.translation.decoder_steps`."""
+        """Probabilities and attention of each step; see `explain` of this module."""
         return explain(self.network, batch, self.generate(batch))

@@ -122,7 +122,7 @@ def test_where_few_particles_are_expected_each_must_be_more_probable(probabiliti
 
 def test_initially_there_are_no_messages(model, batch):
     messages = model.network.refiner.messages
-    messages.set_initial_values()
+    messages.out.set_initial_values()
     silent = model.decode(batch, max_particles=6)
     with torch.no_grad():
         messages.receiver.weight.normal_()

@@ -156,7 +156,7 @@ def test_an_electron_is_turned_back_to_where_its_photon_went(showers_of, bias, e
     """Made at the vertex, it misses the place by the angle by which it is inclined; initially nearly nothing turns."""
     torch.manual_seed(0)
     correction = ConversionDirectionCorrection(features=5, hidden_width=8)
-    correction.set_initial_values()
+    correction.fraction[-1].set_initial_values()
     showers, pairs, *_ = showers_of(inclined(0.46, 0.06))
     with torch.no_grad():
         if bias is not None:

@@ -10,7 +10,7 @@ from benchmarks.naive import generate_naively
 from pflow.data.batch import Readout
 from pflow.model.api import DecodingConfig
 from pflow.model.translation.coverage import Account, alignment_loss, number_left, true_alignment
-from pflow.model.translation.decoder_steps import explain
+from pflow.model.translation.reconstructor import explain
 
 HITS, PARTICLES = [12, 0, 5, 9], [3, 0, 1, 4]
 FIELDS = ("charge", "pdg", "energy", "direction", "score", "mask", "truncated")

@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.naive import generate_naively
 from pflow.model.api import DecodingConfig, GeneratedParticles
-from pflow.model.translation.decoder_steps import explain
+from pflow.model.translation.reconstructor import explain
 from pflow.model.translation.special import EOS, SPECIAL
 
 UNEQUAL = [40, 0, 3, 17, 1, 25, 0, 9]

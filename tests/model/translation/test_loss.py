@@ -7,7 +7,7 @@ from torch.nn.functional import pad
 
 from pflow.data.batch import Batch, Target, TokenSet
 from pflow.model.api import LossConfig
-from pflow.model.translation.loss import TranslationLoss
+from pflow.model.translation.reconstructor import TranslationLoss
 from pflow.model.translation.special import SPECIAL
 
 ANGLE = 0.3
