@@ -32,9 +32,20 @@ from pflow.model.pointing.geometry import (
     gather,
 )
 
+MIN_COSINE = math.cos(0.3)  # of the angle between a seed and the hits and tracks that its particle can be assigned
+# Items with a smaller unassigned fraction are in no pair: the number of pairs shrinks as hits are assigned. Over the
+# width above it, the part of the unassigned fraction that can be assigned falls to 0.
 MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH = 0.01, 0.005
-"""Items with a smaller unassigned fraction are in no pair: the number of pairs shrinks as hits are assigned. Over the
-width above it, the part of the unassigned fraction that can be assigned falls to 0."""
+N_DELTA_FEATURES = 4
+
+FEATURES = (
+    *("log_across", "near", "wide", "along", "depth", "log_angle", "angle", "same_token"),
+    *("theta", "near_theta", "arc", "near_theta_arc"),
+)
+"""Features of the position of an item relative to a seed. Of the distance across the shower's axis: logarithm, and
+exponentials over a short and a long distance; of the distance along it: itself, and exponential; of the angle:
+logarithm, and exponential; whether the item is in the seed's token; and `delta_features`: without tracks they tell the
+two showers of a converted photon, which the field separates in azimuth, from two photons."""
 
 
 class PairList(NamedTuple):
@@ -144,7 +155,6 @@ class PairsOfOne(NamedTuple):
 
 
 Pairs = PairList | PairsOfOne
-"""Either layout."""
 
 
 def ramp_down(values: Tensor, end: float, *, width: float) -> Tensor:
@@ -176,21 +186,6 @@ def _rows(values: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
 def lengths(rows: Tensor) -> Tensor:
     """Lengths [1, P] of the vectors in rows [F, P]; torch's norm along them takes fifty times as long on a CPU."""
     return rows.square().sum(0, keepdim=True).sqrt()
-
-
-MIN_COSINE = math.cos(0.3)
-"""Cosine of the largest angle between a seed and the hits and tracks that its particle can be assigned."""
-
-FEATURES = (
-    *("log_across", "near", "wide", "along", "depth", "log_angle", "angle", "same_token"),
-    *("theta", "near_theta", "arc", "near_theta_arc"),
-)
-"""Features of the position of an item relative to a seed. Of the distance across the shower's axis: logarithm, and
-exponentials over a short and a long distance; of that along the axis: itself, and exponential; of the angle: logarithm,
-and exponential; whether the item is in the seed's token; and `delta_features`: without tracks they tell the two showers
-of a converted photon, which the field separates in azimuth, from two photons."""
-
-N_DELTA_FEATURES = 4
 
 
 class Assignment(NamedTuple):

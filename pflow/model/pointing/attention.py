@@ -26,18 +26,21 @@ from torch.nn.functional import scaled_dot_product_attention
 from pflow.model.common.transformer import CrossAttention, KeyValue, attend
 from pflow.model.pointing.geometry import normalise
 
+# Initial strengths of the widest and the narrowest head: attention falls by e at sqrt(2 / strength), 0.8 and 0.026 rad.
 MIN_STRENGTH, MAX_STRENGTH = 3.0, 3000.0
-"""Initial strengths of the widest and the narrowest head: attention falls by e at an angle of sqrt(2 / strength) rad,
-0.8 rad and 26 mrad."""
-
-EPS_UNASSIGNED = 0.02
-"""Added to the unassigned fraction of a token before the logarithm: fully assigned tokens are still attended to."""
-
-PADDING_LOGIT = -1e4
-"""Added to the logits of padding: finite, so that an event without tokens has a result."""
-
-MAX_PAIRS = 2**24
-"""Most pairs of tokens whose `nearness_of`, of each head in a batch, is held in memory at a time, 64 MB."""
+EPS_UNASSIGNED = 0.02  # added to unassigned fractions before the logarithm: assigned tokens are still attended to
+PADDING_LOGIT = -1e4  # added to the logits of padding: finite, so that an event without tokens has a result
+MAX_PAIRS = 2**24  # pairs of tokens, of each head in a batch, whose `nearness_of` is held in memory at a time, 64 MB
+ROWS = 128  # tokens whose attention is computed at a time
+STEP = 16  # tokens in whose steps the slices of those that count begin and end
+# Minus the logarithm of the largest fraction of a token's attention that may be left out: 1/4 of the rounding.
+LOG_ROUNDING = 26.0 * math.log(2.0)
+# How far below zero the preference for directions counts at least: much farther, and the weights would be denormal
+# numbers, with which a CPU computes many times as slowly.
+MIN_DEPTH = 60.0
+MARGIN = 1e-3  # rad, to the angle within which tokens count: near an axis, angles from cosines are rounded to 4e-4
+# Largest strength of a head for which all tokens count, be they back to back. Its logits are rounded as others are.
+MAX_WIDE = LOG_ROUNDING / 2.0
 
 
 class DirectionalSelfAttention(nn.Module):
@@ -58,9 +61,7 @@ class DirectionalSelfAttention(nn.Module):
         super().__init__()
         if width % heads or width // heads <= 3:
             raise ValueError(f"heads: {heads} heads do not divide a width of {width} into parts of more than 3")
-        self.heads = heads
-        self.head_width = width // heads
-        self.key_width = self.head_width - 3
+        self.heads, self.key_width = heads, width // heads - 3
         self.query_key = nn.Linear(width, 2 * heads * self.key_width)
         self.value = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
@@ -114,10 +115,7 @@ class DirectionalSelfAttention(nn.Module):
 def _attend_to_all(
     query: Tensor, key: Tensor, value: Tensor, unit: Tensor, *, strength: Tensor, mask: Tensor | None
 ) -> Tensor:
-    """Attention with a preference for tokens in similar directions `unit`, double [B, S, 3]; float [B, H, S, D].
-
-    Of queries and keys [B, H, S, D - 3], values [B, H, S, D], strengths [H] and `mask` bool [B, S].
-    """
+    """Precise attention of queries and keys [B, H, S, D - 3] and values [B, H, S, D]; float [B, H, S, D]."""
     batch, heads, length, _ = query.shape
     query, key = functional.pad(query, (0, 3)), functional.pad(key, (0, 3))  # the fused kernels want equal widths
     n_rows = max(1, MAX_PAIRS // max(1, batch * heads * length))
@@ -170,26 +168,6 @@ class CoverageAttention(nn.Module):
         if coverage.padding is not None:
             bias = bias + coverage.padding[:, None, None]
         return self.attention(x, known, bias=bias)  # type: ignore[no-any-return]
-
-
-ROWS = 128
-"""Tokens whose attention is computed at a time."""
-
-STEP = 16
-"""Tokens in whose steps the slices of those that count begin and end."""
-
-LOG_ROUNDING = 26.0 * math.log(2.0)
-"""Minus the logarithm of the largest fraction of a token's attention that may be left out: 1/4 of the rounding."""
-
-MIN_DEPTH = 60.0
-"""How far below zero the preference for directions counts at least: much farther, and the weights would be denormal
-numbers, with which a CPU computes many times as slowly."""
-
-MARGIN = 1e-3
-"""Added to the angle within which tokens count: near an axis, angles from cosines are rounded to 4e-4 rad."""
-
-MAX_WIDE = LOG_ROUNDING / 2.0
-"""Largest strength of a head for which all tokens count, be they back to back. Its logits are rounded as others are."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

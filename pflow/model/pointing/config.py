@@ -10,7 +10,7 @@ from pflow.model.api import MAX_LAYERS, DecodingConfig, check_positive, check_ra
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PointingNetworkConfig:
-    """Sizes and parts of the network.
+    """Sizes and parts of the network; ValueError names a field out of range.
 
     Parameters
     ----------
@@ -31,11 +31,6 @@ class PointingNetworkConfig:
         If not, all are decoded one by one.
     front
         Whether the direction to the front of the shower is one of those that the refinement's direction is a mean of.
-
-    Raises
-    ------
-    ValueError
-        A value out of range; names the field.
     """
 
     width: int = 128
@@ -65,7 +60,7 @@ class PointingNetworkConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PointingDecodingConfig(DecodingConfig):
-    """When decoding stops, and which decoded particles are kept.
+    """When decoding stops, and which decoded particles are kept; ValueError names a field out of range.
 
     Parameters
     ----------
@@ -78,13 +73,8 @@ class PointingDecodingConfig(DecodingConfig):
     eos_threshold
         As of `DecodingConfig`.
     existence_threshold
-        Smallest existence probability of a particle that the refinement keeps; see
-        `pflow.model.pointing.network.Refiner`. 0: all are kept.
-
-    Raises
-    ------
-    ValueError
-        A value out of range; names the field.
+        Smallest existence probability of a particle that the refinement keeps, see
+        `pflow.model.pointing.network.Refiner`; 0: all are kept.
     """
 
     hits_per_particle: int = 10
@@ -102,7 +92,7 @@ class PointingDecodingConfig(DecodingConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PointingTrainingConfig:
-    """How the network is trained.
+    """How the network is trained; ValueError names a field out of range.
 
     Parameters
     ----------
@@ -112,11 +102,6 @@ class PointingTrainingConfig:
     joint
         Whether a network with a refinement trains both stages together, with the sum of their losses; if not, or if the
         first stage is frozen, the refinement alone has losses.
-
-    Raises
-    ------
-    ValueError
-        A value out of range; names the field.
     """
 
     deferred_target_prob: float = 0.0

@@ -30,14 +30,12 @@ from pflow.model.pointing.geometry import EncodedSource, Tables, TokenFrames, ga
 from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import DecodedParticles, PointingNetwork, RefinedAssignment
 
-MAX_EMPTY_STEPS = 3
-"""Decoding stops after so many steps in a row whose particle has less energy than any target, or is empty."""
-
-MIN_START_PROBABILITY = 0.3
-"""Smallest probability that a track starts a charged particle: below one half, as most tracks do."""
-
-MIN_DEPOSIT_FRACTION = 0.5
-"""A particle is empty if it has no track and hits of less than this fraction of the smallest energy of a target."""
+MAX_EMPTY_STEPS = 3  # in a row, whose particle has less energy than any target, or is empty, until decoding stops
+MIN_START_PROBABILITY = 0.3  # that a track starts a charged particle: below one half, as most tracks do
+MIN_DEPOSIT_FRACTION = 0.5  # of the smallest energy of a target; without it in hits and without a track, it is empty
+# Fractions of items that are refined at a time on a CPU: tensors of 4 MB, which stay in its caches. Larger ones would
+# also be new pages of memory at each operation.
+CACHED_FRACTIONS = 2**20
 
 
 class State(NamedTuple):
@@ -125,11 +123,7 @@ def candidates(tables: Tables, state: State, pointed: Pointed) -> Tensor:
 
 
 def emit(
-    network: PointingNetwork,
-    tables: Tables,
-    state: State,
-    pointed: Pointed,
-    pairs: Pairs,
+    network: PointingNetwork, tables: Tables, state: State, pointed: Pointed, pairs: Pairs
 ) -> tuple[State, dict[str, Tensor]]:
     """The particle that starts at the seed of each event, as columns [B, ...], and the state after it.
 
@@ -138,7 +132,6 @@ def emit(
     batch, seed = len(pointed.seed), _in_tables(pointed.seed, tables)
     unassigned = pairs.of_items(state.unassigned)
     assignment, particles = particles_of(network, tables, pointed.states, seed, unassigned, pairs)
-    charge = network.head.choose_charge(particles)
     fraction = assignment.hit_fraction
     token = pairs.of_items(tables.items.token)
     deposit = fraction * pairs.of_items(tables.items.weight)
@@ -146,21 +139,27 @@ def emit(
     has_track = pairs.any((fraction >= 0.5) & tables.tokens.is_track.index_select(0, token))
     min_deposit = MIN_DEPOSIT_FRACTION * math.exp(network.min_log_energy)  # GeV
     counts = is_large & ((particles.deposit >= min_deposit) | has_track)
+    row = {
+        **_columns(network, tables, seed, assignment, particles),
+        "is_particle": is_large | particles.log_energy.isnan(),  # the caller must see it
+        "seed": pointed.seed,
+        "hit_fraction": torch.zeros_like(state.unassigned).scatter(0, pairs.item, fraction).view(batch, tables.n_items),
+    }
     following = State(
-        embedded=network.decoder.embed(particles.as_previous(seed, charge=charge), tables),
+        embedded=row["embedded"],
         unassigned=state.unassigned.scatter(0, pairs.item, unassigned - fraction),
         assigned_energy=state.assigned_energy.scatter_add(0, token, deposit),
         empty_steps=torch.where(counts, 0, state.empty_steps + 1),
     )
-    row = {
-        "is_particle": is_large | particles.log_energy.isnan(),  # the caller must see it
-        "seed": pointed.seed,
-        "embedded": following.embedded,
-        "query": assignment.query,
-        "hit_fraction": torch.zeros_like(state.unassigned).scatter(0, pairs.item, fraction).view(batch, tables.n_items),
-        **particles.columns(charge),
-    }
     return following, row
+
+
+def _columns(
+    network: PointingNetwork, tables: Tables, seed: Tensor, assignment: Assignment, particles: Particles
+) -> dict[str, Tensor]:
+    charge = network.head.choose_charge(particles)
+    embedded = network.decoder.embed(particles.as_previous(seed, charge=charge), tables)
+    return {"embedded": embedded, "query": assignment.query, **particles.columns(charge)}
 
 
 def emit_tracks(
@@ -170,7 +169,7 @@ def emit_tracks(
 
     `is_track`, bool [B, K], says which of ``source.tokens.track`` are tracks.
     """
-    track, (batch, n_items) = source.tokens.track, source.items.mask.shape
+    track = source.tokens.track
     states, starts = network.decoder.of_tracks(source, memory, is_track)
     states, seed = states.flatten(0, 1), source.in_tables(track).flatten()
     mask = is_track & (starts.sigmoid() >= MIN_START_PROBABILITY)
@@ -181,22 +180,14 @@ def emit_tracks(
     assignment, particles = particles_of(
         network, tables, states, seed, pairs.values(nothing), pairs, of_track=mask.flatten()
     )
-    charge = network.head.choose_charge(particles)
     fraction = pairs.dense(assignment.hit_fraction)
     assigned = fraction.sum(1, keepdim=True).clamp(max=1.0)  # [B, 1, M]
-    state = State.first(network, tables, batch)._replace(
+    state = State.first(network, tables, len(track))._replace(
         unassigned=(1.0 - assigned).flatten(), assigned_energy=source.on_tokens(assigned).flatten()
     )
-    columns = {
-        "is_particle": mask.flatten(),
-        "seed": track.flatten(),
-        "embedded": network.decoder.embed(particles.as_previous(seed, charge=charge), tables),
-        "query": assignment.query,
-        "hit_fraction": fraction.view(-1, n_items),
-        **particles.columns(charge),
-    }
+    columns = _columns(network, tables, seed, assignment, particles)
     rows = {name: values.view(*track.shape, *values.shape[1:]) for name, values in columns.items()}
-    return TrackParticles(rows, mask, state)
+    return TrackParticles({**rows, "is_particle": mask, "seed": track, "hit_fraction": fraction}, mask, state)
 
 
 def particles_of(
@@ -237,11 +228,6 @@ def _in_tables(token: Tensor, tables: Tables) -> Tensor:
     return token + torch.arange(len(token), device=token.device) * tables.n_tokens
 
 
-CACHED_FRACTIONS = 2**20
-"""Fractions of items that are refined at a time on a CPU: tensors of 4 MB, which stay in its caches. Larger ones would
-also be new pages of memory at each operation."""
-
-
 @torch.inference_mode()
 def generate(network: PointingNetwork, batch: Batch, decoding: PointingDecodingConfig) -> GeneratedParticles:
     """Decode the particles of each event, and refine them where there is a refiner; ValueError in training mode."""
@@ -256,7 +242,7 @@ def generate(network: PointingNetwork, batch: Batch, decoding: PointingDecodingC
 def decode_first_stage(
     network: PointingNetwork, source: EncodedSource, decoding: PointingDecodingConfig
 ) -> DecodedSequence:
-    """Decode without refinement. The source is changed in place. Call without gradients."""
+    """Decode without refinement and without gradients; changes the source in place."""
     decoder = BatchDecoder(network, source, decoding)
     decoded = decode(decoder, batch=len(source.states), max_particles=decoder.limits, device=source.states.device)
     if decoder.tracks is None:
@@ -368,11 +354,10 @@ def refine(
     are not kept.
     """
     assert network.refiner is not None
-    head = network.head
     refined = network.refiner(decoded, source, existence_threshold=decoding.existence_threshold)
     particles = network.predict_refined(refined, decoded.seed, source)
     is_small = particles.log_energy < network.min_log_energy  # NaN is kept: the caller must see it
-    columns = {"is_particle": refined.kept & ~is_small, **particles.columns(head.choose_charge(particles))}
+    columns = {"is_particle": refined.kept & ~is_small, **particles.columns(network.head.choose_charge(particles))}
     columns["existence"] = refined.existence_logit.sigmoid().masked_fill(particles.by_track, 1.0).float()
     return columns, refined
 
@@ -398,24 +383,18 @@ def _without_gaps(
 ) -> GeneratedParticles:
     """The particles alone, without gaps between the particles of an event."""
     assert batch.readout is not None
-    n_hits = batch.readout.mask.shape[1]
-    is_particle, pdg = columns["is_particle"], columns["pdg"]
+    n_hits, is_particle = batch.readout.mask.shape[1], columns["is_particle"]
     probability = columns["pdg_logits"].softmax(-1)
+    same = ("charge", "pdg", "energy_sigma", "direction_sigma", "by_track", "existence")
     values = {
-        "charge": columns["charge"],
-        "pdg": pdg,
+        **{name: columns[name] for name in same if name in columns},
         "energy": network.energy_scale.normalised(columns["log_energy"]).float(),
         "direction": columns["direction"].float(),
-        "score": probability.gather(-1, pdg[..., None]).squeeze(-1),
+        "score": probability.gather(-1, columns["pdg"][..., None]).squeeze(-1),
         "pdg_probability": probability,
-        "energy_sigma": columns["energy_sigma"],
-        "direction_sigma": columns["direction_sigma"],
-        "by_track": columns["by_track"],
         "hit_fraction": columns["hit_fraction"][..., :n_hits],
         "track_fraction": columns["hit_fraction"][..., n_hits:],
     }
-    if "existence" in columns:
-        values["existence"] = columns["existence"]
     length = int(is_particle.sum(1).max()) if is_particle.numel() else 0
     order = (~is_particle).to(torch.uint8).argsort(dim=1, stable=True)[:, :length]
     mask = gather(is_particle, order)

@@ -18,6 +18,10 @@ from torch.nn import functional
 from pflow.data.batch import Batch
 from pflow.model.common.decode import change_tensors
 
+FAR = 2000.0  # from the vertex, along its momentum, of a track whose position at the calorimeter is not known, mm
+THETA_UNIT, ARC_UNIT = 0.003, 0.01  # of differences in polar angle and of arcs in azimuth, rad
+MIN_RHO = 1e-3  # smallest sine of the polar angle by which differences in azimuth become arcs
+
 
 @dataclasses.dataclass
 class Columns:
@@ -45,16 +49,6 @@ class Columns:
             if width and values.shape[-1] != width:
                 raise ValueError(f"{type(self).__name__}.{name}: {values.shape[-1]} columns, expected {width}")
         return torch.cat(list(vars(self).values()), dim=-1)
-
-
-FAR = 2000.0
-"""Distance from the vertex, along its momentum, of a track whose position at the calorimeter is not known, mm."""
-
-THETA_UNIT, ARC_UNIT = 0.003, 0.01
-"""Units of differences in polar angle and of arcs in azimuth, rad."""
-
-MIN_RHO = 1e-3
-"""Smallest sine of the polar angle by which differences in azimuth become arcs."""
 
 
 @dataclasses.dataclass
@@ -239,7 +233,6 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
     n_tracks = readout.track_mask.shape[1]
     size, n_hit_tokens = batch.hits.mask.shape
     energy = readout.energy * readout.mask  # [B, N]
-    none = torch.zeros_like(energy)
     token_energy = energy.new_zeros(size, n_hit_tokens).scatter_add(1, readout.token, energy)
     moment = energy.new_zeros(size, n_hit_tokens, 3).scatter_add(
         1, readout.token[..., None].expand(-1, -1, 3), energy[..., None] * readout.position
@@ -256,9 +249,8 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
     charge = functional.pad(readout.track_charge, (n_hit_tokens, 0))[..., None]
     track_momentum = functional.pad(readout.track_momentum, (0, 0, n_hit_tokens, 0))
     is_track = torch.cat([torch.zeros_like(batch.hits.mask), readout.track_mask], dim=1)
-    item_token = torch.cat(
-        [readout.token, n_hit_tokens + torch.arange(n_tracks, device=energy.device).expand(size, -1)], dim=1
-    )
+    track_token = n_hit_tokens + torch.arange(n_tracks, device=energy.device).expand(size, -1)
+    item_token = torch.cat([readout.token, track_token], dim=1)
     frames = TokenFrames(
         place=ItemPlaces(position, unit, _polar_angle(unit)).table(),
         axis=torch.cat([unit[:, :n_hit_tokens], readout.track_direction], dim=1),
@@ -281,20 +273,19 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
         frames=frames.table(),
         tracks=tracks.table(),
         item=no_item.scatter(1, token, item_order)[:, :-1],
-        track=item_token[:, item_token.shape[1] - n_tracks :].clone(),  # decoding changes each tensor in place
+        track=track_token.clone(),  # decoding changes each tensor in place
     )
 
     item_position = torch.cat([readout.position, track_position], dim=1)
     item_unit = normalise(item_position)
-    item_energy = torch.cat([energy, torch.zeros_like(momentum)], dim=1)[..., None]
     measured = torch.cat([energy, momentum], dim=1)  # [B, M]
-    of_track = torch.cat([none, torch.ones_like(momentum)], dim=1)[..., None]
-    layer = torch.cat([readout.layer.float(), torch.zeros_like(momentum)], dim=1)[..., None] / 30.0
+    of_track = torch.cat([torch.zeros_like(energy), torch.ones_like(momentum)], dim=1)[..., None]
+    layer = functional.pad(readout.layer.float(), (0, n_tracks))[..., None] / 30.0
     subdetector = functional.one_hot(readout.subdetector.clamp(0, n_subdetectors - 1), n_subdetectors).float()
     subdetector = functional.pad(subdetector, (0, 0, 0, n_tracks))
     sums = ItemSums(
         by_fraction=FractionSums(
-            energy=item_energy,
+            energy=functional.pad(energy, (0, n_tracks))[..., None],
             track_energy=measured[..., None] * of_track,
             n_hits=1.0 - of_track,
             momentum=gather(track_momentum, item_token),  # of other tokens than tracks 0

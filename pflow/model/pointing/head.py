@@ -27,27 +27,13 @@ from pflow.model.pointing.showers import (
 )
 
 LN10 = math.log(10.0)
-
-CORRECTION_UNIT = 0.1
-"""Correction of ln E for an output of 1."""
-
-ENERGY_LOG_SIGMA = (-6.0, 1.5)
-"""Range of the logarithm of the standard deviation of ln E."""
-
-DIRECTION_LOG_SIGMA = (-9.5, 0.0)
-"""Range of the logarithm of the standard deviation of an angle, rad."""
-
-TRACK_FEATURES = ("log_track_energy", "log_ratio", "n_tracks", "charge", "track_off")
-"""The proxies of `TrackIdentity`."""
-
-TRACK_PRIOR = 3.0
-"""Initial logit of a particle with a track as seed being charged: 95%."""
-
-RESOLUTION = 0.6
-"""Resolution of the deposit of a hadron of 1 GeV, relative to the square root of the momentum."""
-
-FRONT_DEPTH = 12.0
-"""Depth over which the weights in the front of a shower of 1 GeV fall by e, mm, where it is one of the proxies."""
+CORRECTION_UNIT = 0.1  # correction of ln E for an output of 1
+ENERGY_LOG_SIGMA = (-6.0, 1.5)  # range of the logarithm of the standard deviation of ln E
+DIRECTION_LOG_SIGMA = (-9.5, 0.0)  # range of the logarithm of the standard deviation of an angle, rad
+TRACK_FEATURES = ("log_track_energy", "log_ratio", "n_tracks", "charge", "track_off")  # proxies of `TrackIdentity`
+TRACK_PRIOR = 3.0  # initial logit of a particle with a track as seed being charged: 95%
+RESOLUTION = 0.6  # of the deposit of a hadron of 1 GeV, relative to the square root of the momentum
+FRONT_DEPTH = 12.0  # over which the weights in the front of a shower of 1 GeV fall by e, mm
 
 
 class EnergyScale(NamedTuple):
@@ -144,20 +130,16 @@ class TrackIdentity(nn.Module):
         columns = proxies.features.index_select(1, self.get_buffer("columns"))
         x = self.logit(torch.cat([columns, pull.asinh()], dim=1).to(logits.dtype))
         charged = self.get_buffer("charged")
-        within = torch.where(
-            charged,
-            logits - logits.masked_fill(~charged, -torch.inf).logsumexp(1, keepdim=True),
-            logits - logits.masked_fill(charged, -torch.inf).logsumexp(1, keepdim=True),
+        of_charged, of_others = (
+            logits - logits.masked_fill(others, -torch.inf).logsumexp(1, keepdim=True) for others in (~charged, charged)
         )
-        known = within + torch.where(charged, functional.logsigmoid(x), functional.logsigmoid(-x))
+        shares = torch.where(charged, functional.logsigmoid(x), functional.logsigmoid(-x))
+        known = torch.where(charged, of_charged, of_others) + shares
         return torch.where(is_track > 0.5, known, logits)
 
 
 class ParticleHead(nn.Module):
-    """Predict particles from what describes them and from their proxies.
-
-    A charged particle whose seed is a track has the track's momentum; others have corrected proxies.
-    """
+    """Predict particles: charged ones whose seed is a track have its momentum, others have corrected proxies."""
 
     def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
         super().__init__()
@@ -178,13 +160,10 @@ class ParticleHead(nn.Module):
         for parameter in self.correct.parameters():
             parameter.zero_()
         initial = Corrections.of(self.correct.bias)
-        for part, value in (
-            (initial.trust, -3.0),
-            (initial.energy_log_sigma, -2.0),
-            (initial.direction_log_sigma, -4.0),
-            (initial.direction_trust, -3.0),
-        ):
-            part.fill_(value)
+        for part in (initial.trust, initial.direction_trust):
+            part.fill_(-3.0)
+        initial.energy_log_sigma.fill_(-2.0)
+        initial.direction_log_sigma.fill_(-4.0)
 
     def forward(
         self,
@@ -240,7 +219,7 @@ class ParticleHead(nn.Module):
             direction = direction_correction(features, direction, proxies.showers, pairs)
         mass = self.get_buffer("masses").index_select(0, pdg)[:, None]
         track_energy = torch.sqrt(track.momentum.square() + mass.square()).clamp(min=1e-6)
-        particles = Particles(
+        return Particles(
             pdg=pdg_logits,
             identity=pdg,
             charge=charge_logits,
@@ -253,7 +232,6 @@ class ParticleHead(nn.Module):
             deposit=proxies.energy.squeeze(1),
             pooled=pooled,
         )
-        return particles
 
     def choose_charge(self, particles: Particles) -> Tensor:
         """Charge index int64 [N] that fits the identity: neutral, the charge of the track, or the most probable."""
@@ -271,16 +249,14 @@ def _base_energy(proxies: Proxies, trust: Tensor) -> Tensor:
     """Energy of hits or of tracks, float [N, 1], GeV; `trust` float [N, 1] is the logit of the tracks' weight."""
     weight = trust.sigmoid()  # in tracks, for a neutral particle that turned into charged ones
     tracks = torch.linalg.vector_norm(proxies.track_momentum, dim=1, keepdim=True)
-    energy: Tensor = proxies.energy + weight * (tracks - proxies.energy) + 1e-2
-    return energy
+    return proxies.energy + weight * (tracks - proxies.energy) + 1e-2
 
 
 def _corrected_direction(directions: Sequence[Tensor], trust: Tensor, angles: Tensor, log_sigma: Tensor) -> Tensor:
-    """A mean of K unit vectors float [N, 3], turned by small angles; unit vectors float [N, 3].
+    """A mean of K unit vectors [N, 3] by the logits `trust` [N, K - 1] of all but the first, turned by small angles.
 
-    `trust` [N, K - 1] are the logits of the directions after the first, whose logit is 0. `angles` [N, 2], in polar
-    angle and azimuth, are in units of sigma (its logarithm [N, 1]): the gradient of a likelihood with a small sigma
-    would be as large as the sigma is small.
+    The `angles` [N, 2], in polar angle and azimuth, are in units of sigma: the gradient of a likelihood with a small
+    sigma would be as large as the sigma is small.
     """
     logits = torch.cat([torch.zeros_like(log_sigma), trust], dim=1)
     weights = logits.softmax(-1).chunk(len(directions), dim=1)

@@ -50,33 +50,17 @@ from pflow.model.pointing.geometry import EncodedSource, Tokens, gather, make_to
 from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles, n_features
 from pflow.model.pointing.showers import SLOPE_UNIT, ConversionDirectionCorrection, Showers, shower_slopes
 
-MIN_COSINE = math.cos(0.15)
-"""Cosine of the angle to a seed within which all items are in its particle's pairs; items beyond are far."""
-
-EPS_FRACTION = 0.01
-"""Added to the first stage's fractions before the logarithm. A far item is in a pair if the particle had a larger
-fraction of it."""
-
+MIN_COSINE = math.cos(0.15)  # of the angle to a seed within which all items are in its particle's pairs; others are far
+EPS_FRACTION = 0.01  # added to fractions before a logarithm; far items are in a pair if more was the particle's before
+# Their weight rises from 0 to 1 over this width of the fraction: with a jump, rounding could add or remove an item.
 FAR_WEIGHT_WIDTH = 0.002
-"""The weight of far items rises from 0 to 1 as their fraction rises from `EPS_FRACTION` by this width: with a jump
-there, rounding could add or remove an item."""
+MIN_FAR_WEIGHT = 1e-6  # of far items in pairs, as its logarithm is added to the logit
+DROPPED_LOGIT = -1e4  # of the items of a particle that is not kept
+MIN_EXPECTED_EXISTENCE = 0.5  # smallest existence probability of a kept particle where one particle is expected
 
-MIN_FAR_WEIGHT = 1e-6
-"""Smallest weight of far items in pairs, as its logarithm is added to the logit."""
-
-DROPPED_LOGIT = -1e4
-"""Logit of the items of a particle that is not kept."""
-
-MIN_EXPECTED_EXISTENCE = 0.5
-"""Smallest existence probability of a kept particle where one particle is expected."""
-
-
-RANGE = 0.3
-"""Messages fall by e over this angle between particles, rad."""
-
+RANGE = 0.3  # messages fall by e over this angle between particles, rad
+# Fraction of an item from which it counts in the slope of a shower, and over which its weight rises.
 MIN_SLOPE_FRACTION, SLOPE_FRACTION_WIDTH = 0.01, 0.002
-"""Fraction of an item from which it counts in the slope of a shower, and over which its weight rises."""
-
 N_SLOPE_FEATURES = 4
 
 
@@ -137,12 +121,8 @@ class PairwiseMessages(nn.Module):
 
 
 def _slope_features(slope: Tensor, other_slope: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Slopes in azimuth towards each other and absolute slopes in polar angle, float [Q, N_SLOPE_FEATURES].
-
-    Of `shower_slopes` [Q, 2] and unit vectors [Q, 3] of the first and the other particle.
-    """
-    side = (start[:, 0] * end[:, 1] - start[:, 1] * end[:, 0]).sign()  # 1: the other has the larger azimuth
-    side = side.to(slope.dtype)
+    """Slopes in azimuth towards each other and absolute slopes in polar angle, float [Q, N_SLOPE_FEATURES]."""
+    side = (start[:, 0] * end[:, 1] - start[:, 1] * end[:, 0]).sign().to(slope.dtype)  # 1: the other is at larger phi
     theta, phi = (slope / SLOPE_UNIT).asinh().unbind(-1)
     other_theta, other_phi = (other_slope / SLOPE_UNIT).asinh().unbind(-1)
     return torch.stack([phi * side, -other_phi * side, theta.abs(), other_theta.abs()], dim=-1)
@@ -181,14 +161,14 @@ class Refiner(nn.Module):
 
     def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
         super().__init__()
-        width, hidden_width = config.width, config.hidden_width
-        features = n_features(width, inputs.n_subdetectors)
+        width, hidden_width, n_subdetectors = config.width, config.hidden_width, inputs.n_subdetectors
+        features = n_features(width, n_subdetectors)
         self.messages = PairwiseMessages(width=width)
         self.embed_query = nn.Linear(width, width)
         self.stack = CoverageDecoder(layers=config.refine_layers, **config.layer_sizes)
         self.query_update = FullyConnected((2 * width, width, width), initial=0.0)
         self.pair_logits = AssignmentLogits(
-            width=width, hidden_width=hidden_width, n_subdetectors=inputs.n_subdetectors, n_known=2, initial=0.0
+            width=width, hidden_width=hidden_width, n_subdetectors=n_subdetectors, n_known=2, initial=0.0
         )
         self.unassigned = ConstantLinear(hidden_width, 1)
         self.existence = FullyConnected((width, width, 1), initial=3.0)
@@ -259,8 +239,7 @@ def _log_sum(logits: Tensor, item_of: Tensor, unassigned_logit: Tensor) -> Tenso
     return summed.log() + largest
 
 
-FIRST_STAGE = ("encoder", "decoder", "assignment", "head")
-"""Modules of the first stage; a refinement is trained on its output."""
+FIRST_STAGE = ("encoder", "decoder", "assignment", "head")  # modules on whose output a refinement is trained
 
 
 class SourceEncoder(nn.Module):
@@ -274,30 +253,14 @@ class SourceEncoder(nn.Module):
         self.embed_track = None
         if inputs.track_features:
             self.embed_track = FullyConnected((inputs.track_features, width, width))
-        self.stack = Encoder(
-            (
-                TransformerLayer(
-                    DirectionalSelfAttention(width=width, heads=config.heads),
-                    width=width,
-                    feedforward=config.feedforward,
-                    style=style,
-                )
-                for _ in range(config.encoder_layers)
-            ),
-            width=width,
-            style=style,
-        )
-
-    def check(self, batch: Batch) -> None:
-        """Raise ValueError if the batch lacks tracks that the network reads, or has tracks that it does not read."""
-        if (batch.tracks is None) != (self.embed_track is None):
-            reads, has = ("reads", "none") if batch.tracks is None else ("does not read", "some")
-            raise ValueError(f"tracks: the network {reads} them and the batch has {has}")
+        attentions = (DirectionalSelfAttention(width=width, heads=config.heads) for _ in range(config.encoder_layers))
+        sizes = {"width": width, "feedforward": config.feedforward}
+        layers = (TransformerLayer(attention, **sizes, style=style) for attention in attentions)
+        self.stack = Encoder(layers, width=width, style=style)
 
     def forward(self, batch: Batch, tokens: Tokens, *, precise: bool = True) -> Tensor:
         """Encoder states float [B, S, W] of a batch and its tokens; `precise`: see `DirectionalSelfAttention`."""
-        features = batch.hits.features, None if batch.tracks is None else batch.tracks.features
-        x = self._embed(*features)
+        x = self._embed(batch.hits.features, None if batch.tracks is None else batch.tracks.features)
         if not precise:
             return self.stack(x, mask=tokens.mask, unit=tokens.unit)  # type: ignore[no-any-return]
         if x.device.type != "cpu":
@@ -346,9 +309,12 @@ class PointingNetwork(nn.Module):
 
     def encode(self, batch: Batch, *, precise: bool = True) -> EncodedSource:
         """Encode a batch; ValueError: no readout, no tracks that the network reads, or tracks that it does not read."""
-        self.encoder.check(batch)
-        if batch.hits.mask.shape[1] == 0:
-            batch = _with_padding(batch)
+        if (batch.tracks is None) != (self.encoder.embed_track is None):
+            reads, has = ("reads", "none") if batch.tracks is None else ("does not read", "some")
+            raise ValueError(f"tracks: the network {reads} them and the batch has {has}")
+        if batch.hits.mask.shape[1] == 0:  # one of padding: a seed is the index of a token in any event
+            features, mask = functional.pad(batch.hits.features, (0, 0, 0, 1)), functional.pad(batch.hits.mask, (0, 1))
+            batch = dataclasses.replace(batch, hits=TokenSet(features, mask))
         tokens, items = make_tokens_and_items(batch, n_subdetectors=self.n_subdetectors)
         states = self.encoder(batch, tokens, precise=precise)
         return EncodedSource(tokens, items, states, self.assignment.pair_logits.items(states, items))
@@ -376,9 +342,3 @@ class PointingNetwork(nn.Module):
             front_trust=self.refiner.front_trust,
         )
         return particles.view(*seed.shape)
-
-
-def _with_padding(batch: Batch) -> Batch:
-    """The batch with a padded hit token: a seed is the index of a token, even in an event without tokens."""
-    features = functional.pad(batch.hits.features, (0, 0, 0, 1))
-    return dataclasses.replace(batch, hits=TokenSet(features, functional.pad(batch.hits.mask, (0, 1))))

@@ -22,27 +22,23 @@ from pflow.model.common.transformer import FullyConnected
 from pflow.model.pointing.assignment import Pairs, lengths, ramp_down, ramp_up, rows_of_each, sums_of_each
 from pflow.model.pointing.geometry import FractionSums, ItemSums, normalise, tangent_basis
 
-LOG_WEIGHT = 4.0
-"""Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
-
+LOG_WEIGHT = 4.0  # offset w0 of the weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)
+# Energy of a particle's hits from which they are a shower, GeV; over the width below it, the weight of its shape and
+# direction rises from 0. Less is a small rest of hits that are assigned to others, whose shape has no meaning.
 DEPOSIT, DEPOSIT_WIDTH = 3e-5, 2.5e-5
-"""Energy of a particle's hits from which they are a shower, GeV; over the width below it, the weight of its shape and
-direction rises from 0. Any one hit has more: less is a small rest of hits that are assigned to others, whose shape has
-no meaning."""
-
-EPS_ENERGY = 1e-3
-"""Added to energies before a logarithm, GeV."""
-
+EPS_ENERGY = 1e-3  # added to energies before a logarithm, GeV
+# Momentum of tracks, GeV, from which `Proxies.track_direction` is theirs. Over the width below it, it turns there from
+# `Proxies.direction`.
 TRACK_MOMENTUM, TRACK_MOMENTUM_WIDTH = 0.075, 0.05
-"""Momentum of tracks, GeV, from which `Proxies.track_direction` is theirs. Over the width below it, it turns there from
-`Proxies.direction`."""
-
-ANGLE_UNIT = 0.03
-"""Unit of the angles between the directions, rad."""
-
-CORE_RADIUS, CORE_RADIUS_WIDTH = 16.5, 3.0
-"""Distance from the shower's axis from which hits are not in its core; their weight falls from 1 to 0 over the width
-before it, mm."""
+ANGLE_UNIT = 0.03  # of the angles between the directions, rad
+CORE_RADIUS, CORE_RADIUS_WIDTH = 16.5, 3.0  # mm from the axis; weights fall from 1 to 0 over the width before it
+MIN_DEPTH = 2.0  # smallest depth over which the weights of a shower's front fall by e, mm
+MAX_EXPONENT = 50.0  # largest exponent of a weight: a stray hit far ahead of a shower must not overflow
+FRONT_RADIUS, FRONT_RADIUS_WIDTH = 20.0, 10.0  # the same for the direction to the front
+# Angle to the barycentre, rad, from which hits are not in the fit of slopes, where the few far ones would dominate it.
+CORE_ANGLE, CORE_ANGLE_WIDTH = 0.016, 2e-3
+SLOPE_UNIT = 0.02  # the resolution of slopes for showers of about 15 GeV, rad
+EPS_DEPTH = 10.0  # added in quadrature to the spread in depth, mm: a shower in one layer has no slope
 
 PROXY_FEATURES = (
     *("log_energy", "log_track_energy", "log_ratio", "log_n_hits", "n_tracks", "charge", "log_width", "core"),
@@ -99,10 +95,10 @@ def n_proxy_features(n_subdetectors: int) -> int:
 class Proxies(NamedTuple):
     """Proxies of particles; hits and tracks count by the fraction that is the particle's.
 
-    `direction` is that to the log-weighted barycentre of the hits; without hits, along the tracks' momentum or towards
-    the seed. `linear_direction` is to the barycentre weighted by energy: the field separates the electrons of a
-    converted photon by angles proportional to 1 / E, and their energy-weighted mean is the photon's direction.
-    `track_direction` is of the tracks' momentum; without tracks, as `direction`.
+    `direction` is to the log-weighted barycentre of the hits; without hits, along the tracks' momentum or towards the
+    seed. `linear_direction` is to the barycentre weighted by energy: the field separates the electrons of a converted
+    photon by angles proportional to 1 / E, and their energy-weighted mean is the photon's direction. `track_direction`
+    is of the tracks' momentum; without tracks, as `direction`.
     """
 
     energy: Tensor  # float [N, 1], sum of the energies of the hits, GeV
@@ -122,8 +118,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
     of `ItemSums`, `seed_unit` [N, 3] unit vectors of the seeds.
     """
     showers = Showers.of(hit_fraction, pairs, item_sums)
-    position, fraction, presence = showers.position, showers.fraction, showers.presence
-    sums = showers.sums
+    position, fraction, presence, sums = showers.position, showers.fraction, showers.presence, showers.sums
     energy, track_energy = sums.energy, sums.track_energy
 
     towards = normalise(torch.stack([sums.momentum + 1e-6 * seed_unit, showers.centre, showers.linear_centre]))
@@ -165,17 +160,6 @@ def _between(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
     return normalise(a.lerp(b, weight))
 
 
-MIN_DEPTH = 2.0
-"""Smallest depth over which weights fall by e, mm."""
-
-MAX_EXPONENT = 50.0
-"""Largest exponent of a weight: a stray hit far ahead of a shower must not overflow."""
-
-FRONT_RADIUS, FRONT_RADIUS_WIDTH = 20.0, 10.0
-"""Distance from the axis from which hits do not count for the direction to the front; their weight falls from 1 to 0
-over the width before it, mm."""
-
-
 def front_direction(showers: Showers, pairs: Pairs, *, depth: float) -> Tensor:
     """Unit vectors to the barycentres of the fronts of showers, float [N, 3]; null vectors without hits.
 
@@ -183,30 +167,15 @@ def front_direction(showers: Showers, pairs: Pairs, *, depth: float) -> Tensor:
     lambda = `depth` sqrt(E / GeV) in mm, within a core around the axis that these weights give.
     """
     position = showers.position
-
-    def towards(weight: Tensor) -> Tensor:
-        return normalise(pairs.sums(weight * position))  # [N, 3]
-
     axis = normalise(showers.centre)
     mean = (showers.linear_centre * axis).sum(1, keepdim=True)  # along the axis, mm
     falls_over = (depth * showers.energy.sqrt()).clamp(min=MIN_DEPTH)
     axis_of, mean_of, falls_over_of = rows_of_each(pairs, axis, mean, falls_over)
     ahead = mean_of - (position * axis_of).sum(0, keepdim=True)
     weight = showers.weight * (ahead / falls_over_of).clamp(max=MAX_EXPONENT).exp()
-    axis_of = pairs.particle_rows(towards(weight))
-    off = (position - (position * axis_of).sum(0) * axis_of).square().sum(0, keepdim=True).sqrt()
-    return towards(weight * ramp_down(off, FRONT_RADIUS, width=FRONT_RADIUS_WIDTH))
-
-
-CORE_ANGLE, CORE_ANGLE_WIDTH = 0.016, 2e-3
-"""Angle to the barycentre from which hits are not in the fit, where the few far ones would dominate it, and over which
-their weight falls, rad."""
-
-SLOPE_UNIT = 0.02
-"""Unit of slopes: their resolution for showers of about 15 GeV, rad."""
-
-EPS_DEPTH = 10.0
-"""Added in quadrature to the spread in depth, mm: a shower in one layer has no slope."""
+    axis_of = pairs.particle_rows(normalise(pairs.sums(weight * position)))
+    off = lengths(position - (position * axis_of).sum(0) * axis_of)
+    return normalise(pairs.sums(weight * ramp_down(off, FRONT_RADIUS, width=FRONT_RADIUS_WIDTH) * position))
 
 
 def shower_slopes(showers: Showers, pairs: Pairs) -> Tensor:
@@ -224,7 +193,7 @@ def shower_slopes(showers: Showers, pairs: Pairs) -> Tensor:
     depth, off = along[:1], along[1:]
     ahead = depth > 1.0
     off = off * (ahead / depth.clamp(min=1.0))  # [2, P], rad
-    core = fraction * ahead * ramp_down(off.square().sum(0, keepdim=True).sqrt(), CORE_ANGLE, width=CORE_ANGLE_WIDTH)
+    core = fraction * ahead * ramp_down(lengths(off), CORE_ANGLE, width=CORE_ANGLE_WIDTH)
     norm, depths = sums_of_each(pairs, core, core * depth)
     norm = norm.clamp(min=1e-9)
     mean = depths / norm

@@ -9,17 +9,13 @@ from pflow.model.api import MAX_LAYERS, ModelInputs, check_positive
 from pflow.model.common.transformer import LayerStyle
 from pflow.model.translation.special import SPECIAL
 
-SOURCES: dict[str, tuple[str, ...]] = {
-    "hits": (),
-    "cross": ("track_features",),
-    "typed": ("track_features", "tracker_hit_features"),
-}
+SOURCES = {"hits": (), "cross": ("track_features",), "typed": ("track_features", "tracker_hit_features")}
 """Which token types each source reads beside hits."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TranslationNetworkConfig:
-    """Sizes and parts of the network.
+    """Sizes and parts of the network; ValueError names fields out of range, or that do not belong together.
 
     Parameters
     ----------
@@ -44,11 +40,6 @@ class TranslationNetworkConfig:
     direction
         What the head of the direction predicts: ``angles`` (paper), theta and phi, or ``vector``, three components. A
         network cannot follow phi around the circle without a jump somewhere, near which its directions are wrong.
-
-    Raises
-    ------
-    ValueError
-        A value out of range, or values that do not belong together; names the field.
     """
 
     special: str = "flags"
