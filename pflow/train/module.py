@@ -25,7 +25,7 @@ from pflow.metrics.match import Matching, match
 from pflow.metrics.table import ParticleTable
 from pflow.model.api import GeneratedParticles, ModelInputs, Reconstructor, describe
 from pflow.model.pointing import PointingReconstructor
-from pflow.model.pointing.refine_training import EXTRA_PARTICLES
+from pflow.model.pointing.training import EXTRA_PARTICLES
 from pflow.train.model_spec import ModelSpec
 from pflow.train.muon import Muon
 

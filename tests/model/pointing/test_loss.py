@@ -7,8 +7,8 @@ from pflow.data.batch import Target
 from pflow.model.api import LossConfig
 from pflow.model.pointing.assignment import PairList
 from pflow.model.pointing.head import DIRECTION_LOG_SIGMA, EnergyScale, Particles
-from pflow.model.pointing.loss import PointingLoss
-from pflow.model.pointing.teacher_forcing import TeacherForcing
+from pflow.model.pointing.reconstructor import PointingLoss
+from pflow.model.pointing.training import TeacherForcing
 
 LN10 = math.log(10.0)
 

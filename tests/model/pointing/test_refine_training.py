@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from pflow.model.pointing import refine_training
+from pflow.model.pointing import training
 from pflow.model.pointing.network import FIRST_STAGE, DecodedParticles
-from pflow.model.pointing.refine_training import decode_and_match, match, refine_matched
+from pflow.model.pointing.training import decode_and_match, match, refine_matched
 
 PHOTON, PION, NEUTRON = 0, 1, 3
 MINUS, NEUTRAL, PLUS = 0, 1, 2
@@ -147,7 +147,7 @@ def test_decoding_in_training_is_that_of_a_reconstruction(make_model, batch):
 
 
 def test_a_few_steps_find_what_is_false_and_whose_hits_are(make_model, batch, monkeypatch):
-    monkeypatch.setattr(refine_training, "EXTRA_PARTICLES", 4)
+    monkeypatch.setattr(training, "EXTRA_PARTICLES", 4)
     model = make_model(refine_layers=1, eos_threshold=1.0, initial=True, weights={"refined_assignment": 4.0}).train()
     for name in model.first_stage_modules:
         model.get_submodule(name).requires_grad_(False).eval()

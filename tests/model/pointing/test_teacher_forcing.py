@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from pflow.data.batch import Target
-from pflow.model.pointing import teacher_forcing as forcing
+from pflow.model.pointing import training as forcing
 from pflow.model.pointing.geometry import gather
-from pflow.model.pointing.teacher_forcing import behind_tracks, reordered, seed_weights, teacher_forcing
+from pflow.model.pointing.training import behind_tracks, reordered, seed_weights, teacher_forcing
 
 PHOTON, PION, NEUTRON = 0, 1, 2
 NEGATIVE, NEUTRAL, POSITIVE = 0, 1, 2
