@@ -17,7 +17,7 @@ from pflow.model.common.transformer import KeyValue, Past
 from pflow.model.pointing.assignment import PairList
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import Memory
-from pflow.model.pointing.generate import State, refine, step
+from pflow.model.pointing.generate import State, Steps, refine
 from pflow.model.pointing.geometry import EncodedSource
 from pflow.model.pointing.network import DecodedParticles, PointingNetwork
 from pflow.tokens.particles import physical_particles
@@ -51,8 +51,11 @@ class DecoderStepGraph(nn.Module):
         layers = [KeyValue(values[f"memory_key_{i}"], values[f"memory_value_{i}"]) for i in self.layers]
         state = State(*(values[f"last_{name}"] for name in State._fields))
         memory = Memory(layers, values["pointer_keys"].transpose(2, 3))
-        state, row, stop = step(self.network, tables_of(values), state, caches, memory, self.decoding)
-        outputs = {"stop": stop, **{f"next_{name}": value for name, value in state._asdict().items()}}
+        steps = Steps(self.network, tables_of(values), state, caches, memory, self.decoding)
+        steps.point()
+        row = steps.particle_of_one()
+        outputs = {"stop": steps.pointed.stop}
+        outputs |= {f"next_{name}": value for name, value in steps.state._asdict().items()}
         for i, cache in enumerate(caches):
             outputs |= {f"next_past_key_{i}": cache.known.key, f"next_past_value_{i}": cache.known.value}
         for name, value in row.items():

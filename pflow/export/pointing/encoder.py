@@ -105,12 +105,12 @@ class EncoderGraph(nn.Module):
             # With a token that is no track: ONNX Runtime has no attention of nothing.
             is_track = functional.pad(torch.ones_like(tokens.track, dtype=torch.bool), (0, 1))
             padded = source._replace(tokens=tokens._replace(track=functional.pad(tokens.track, (0, 1))))
-            of_tracks = emit_tracks(self.network, padded, tables, memory, is_track)
-            first = of_tracks.state._asdict()
+            state, rows = emit_tracks(self.network, padded, tables, memory, is_track)
+            first = state._asdict()
             limit = (limit - items.is_track.long().sum(1)).clamp(min=0)
-            row = of_tracks.mask[0].nonzero().squeeze(1)
+            row = rows["is_particle"][0].nonzero().squeeze(1)
             for name in rows_of(self.network):
-                named[f"before_{name}"] = of_tracks.rows[name.removeprefix(UNREFINED)][0].index_select(0, row)
+                named[f"before_{name}"] = rows[name.removeprefix(UNREFINED)][0].index_select(0, row)
         for i, (key, value) in enumerate(memory.layers):
             first |= {f"past_key_{i}": key[:, :, :0], f"past_value_{i}": value[:, :, :0]}
         event = {"states": tables.states, "item_hidden": tables.hidden}

@@ -1,9 +1,8 @@
 """Transformer blocks: multi-head attention, layers and stacks of them, and their initial values.
 
 Attention uses torch's fused scaled-dot-product attention unless queries are few. Letters: B batch, N query tokens, S
-key tokens, M memory tokens, W width, H heads, D = W / H. Masks: True = real token; None: no padding, which keeps the
-kernels that know no mask. Packed events (`Packing`) stand side by side in one row, [1, sum of lengths, W], with their
-lengths.
+key tokens, M memory tokens, W width, H heads, D = W / H. Packed events (`Packing`) stand side by side in one row, [1,
+sum of lengths, W].
 """
 
 from __future__ import annotations
@@ -23,6 +22,9 @@ from pflow.model.api import check_range
 from pflow.model.common.decode import Compaction
 
 FIRST_LENGTH = 64  # tokens that a cache has room for at first
+
+Mask = Tensor | None  # bool [B, S], True = real token; None: no padding, which keeps the kernels that know no mask
+Lengths = Sequence[int] | None  # of packed events
 
 
 class KeyValue(NamedTuple):
@@ -99,18 +101,12 @@ def _join(x: Tensor) -> Tensor:
 
 
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    mask: Tensor | None = None,
-    lengths: Sequence[int] | None = None,
-    scale: float | None = None,
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Mask = None, lengths: Lengths = None, scale: float | None = None
 ) -> Tensor:
-    """Attention of padded events, or of packed ones by their `lengths`: [B, H, N, D] to float [B, N, H * D].
+    """Attention of padded or packed events: [B, H, N, D] to float [B, N, H * D].
 
-    Keys and values of packed events, [B, H, S, D], are packed too, or have a row for each. The `mask` is bool [B, S];
-    the default of `scale`, the factor of the logits, is D^(-1/2).
+    Keys and values of packed events, [B, H, S, D], are packed too, or have a row for each. The default of `scale`, the
+    factor of the logits, is D^(-1/2).
     """
     real = None if mask is None else mask[:, None, None]
     if lengths is None:
@@ -124,18 +120,11 @@ def attend(
 
 
 def attention_weights(
-    query: Tensor,
-    key: Tensor,
-    *,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    bias: Tensor | None = None,
-    **_: object,
+    query: Tensor, key: Tensor, *, mask: Mask = None, causal: bool = False, bias: Tensor | None = None, **_: object
 ) -> Tensor:
     """The weights of the values, float [B, H, N, S], of scaled queries [B, H, N, D] and keys [B, H, S, D].
 
-    With `mask` bool [B, S]; `causal`: a query sees the keys up to its place; a `bias` [B, H, N, S] is added to the
-    logits. Each row sums to 1.
+    `causal`: a query sees the keys up to its place; a `bias` [B, H, N, S] is added to the logits. Each row sums to 1.
     """
     logits = query @ key.transpose(-1, -2)
     if bias is not None:
@@ -163,19 +152,12 @@ class SelfAttention(nn.Module):
         return attention_weights(query * self.scale, key, **options)
 
     def forward(
-        self,
-        x: Tensor,
-        *,
-        mask: Tensor | None = None,
-        lengths: Sequence[int] | None = None,
-        causal: bool = False,
-        cache: Cache | None = None,
+        self, x: Tensor, *, mask: Mask = None, lengths: Lengths = None, causal: bool = False, cache: Cache | None = None
     ) -> Tensor:
         """Attend; float [B, N, W] in and out.
 
         With `cache`, x [B, W] is one new token of each event, whose key and value are appended. Where `causal`, a token
-        attends to itself and to earlier ones; padding behind it is never attended to, so that there is no `mask` (bool
-        [B, N]). Packed events have `lengths`, but neither cache nor mask.
+        attends to itself and to earlier ones; padding behind it is never attended to, so that there is no `mask`.
         """
         query, key, value = split_heads(self.query_key_value(x), 3 * self.heads).chunk(3, dim=1)
         if cache is not None:
@@ -208,16 +190,8 @@ class CrossAttention(nn.Module):
         key = (self.project(memory) if isinstance(memory, Tensor) else memory).key
         return attention_weights(split_heads(self.query(x), self.heads), key, **options)
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: KeyValue | Tensor,
-        *,
-        mask: Tensor | None = None,
-        lengths: Sequence[int] | None = None,
-        bias: Tensor | None = None,
-    ) -> Tensor:
-        """Attend from x, float [B, N, W] or packed with `lengths`, to a memory [B, S, W] or `project` of it.
+    def forward(self, x: Tensor, memory: KeyValue | Tensor, *, bias: Tensor | None = None, **masks: Any) -> Tensor:
+        """Attend from x, float [B, N, W], to a memory [B, S, W] or `project` of it, with the masks of `attend`.
 
         A `bias`, float [B, H, N, S], is added to the logits and replaces the mask; x may then be [B, W].
         """
@@ -225,7 +199,7 @@ class CrossAttention(nn.Module):
             memory = self.project(memory)
         query = split_heads(self.query(x), self.heads)
         if bias is None:
-            return self.out(attend(query, *memory, mask=mask, lengths=lengths, scale=1.0))  # type: ignore[no-any-return]
+            return self.out(attend(query, *memory, **masks, scale=1.0))  # type: ignore[no-any-return]
         attended = (query @ memory.key.transpose(2, 3) + bias).softmax(-1) @ memory.value  # [B, H, N, D]
         return self.out(attended.view(x.shape) if x.ndim == 2 else _join(attended))  # type: ignore[no-any-return]
 
@@ -241,11 +215,8 @@ class Packing(NamedTuple):
     lengths: tuple[int, ...]  # number of real tokens of each event
 
     @classmethod
-    def of(cls, mask: Tensor | None) -> Packing | None:
-        """The packing of `mask`, or None where it does not pay: no mask or event, not on a CPU.
-
-        A traced graph is not packed either: it would hold the lengths as constants.
-        """
+    def of(cls, mask: Mask) -> Packing | None:
+        """The packing of `mask`; None without mask or event, not on a CPU, or traced: lengths would be constants."""
         if mask is None or mask.device.type != "cpu" or torch.compiler.is_compiling() or len(mask) == 0:
             return None
         return cls(mask, tuple(mask.sum(1).tolist()))
@@ -256,8 +227,7 @@ class Packing(NamedTuple):
 
     def unpack(self, x: Tensor) -> Tensor:
         """Inverse of `pack`, [1, N, W] to [B, S, W], with zeros in the padding."""
-        padded = x.new_zeros(*self.mask.shape, x.shape[-1])
-        return padded.index_put((self.mask,), x[0])
+        return x.new_zeros(*self.mask.shape, x.shape[-1]).index_put((self.mask,), x[0])
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -393,18 +363,11 @@ class TransformerLayer(nn.Module):
         self.feedforward_residual = Residual(width=width, style=style)
 
     def forward(
-        self,
-        x: Tensor,
-        memory: Any = None,
-        *,
-        memory_mask: Tensor | None = None,
-        lengths: Sequence[int] | None = None,
-        **context: Any,
+        self, x: Tensor, memory: Any = None, *, memory_mask: Mask = None, lengths: Lengths = None, **context: Any
     ) -> Tensor:
         """Apply to x, float [B, N, W].
 
-        The `memory` is the second argument of the attention to it, with `memory_mask` bool [B, S]; both attentions get
-        the `lengths` of packed events, and `context` goes to the self-attention.
+        The `memory` is the second argument of the attention to it; `context` goes to the self-attention.
         """
         x = self.attention_residual(x, lambda y: self.attention(y, lengths=lengths, **context))
         if self.memory_residual is not None:
@@ -414,10 +377,9 @@ class TransformerLayer(nn.Module):
     @torch.no_grad()
     def begin_as_identity(self) -> None:
         """Let the layer, with norms before its sub-layers, pass on what it gets until it is trained."""
-        attentions = [part for part in (self.attention, self.memory_attention) if part is not None]
-        for linear in (*(part.out for part in attentions), self.feedforward[-1]):
-            for parameter in linear.parameters():
-                parameter.zero_()
+        attentions = [part.out for part in (self.attention, self.memory_attention) if part is not None]
+        for parameter in nn.ModuleList([*attentions, self.feedforward[-1]]).parameters():
+            parameter.zero_()
 
 
 class Encoder(nn.Module):
@@ -429,18 +391,11 @@ class Encoder(nn.Module):
         self.norm = final_norm(width=width, style=style)
 
     def forward(
-        self,
-        x: Tensor,
-        *,
-        mask: Tensor | None = None,
-        memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        **tokens: Any,
+        self, x: Tensor, *, mask: Mask = None, memory: Tensor | None = None, memory_mask: Mask = None, **tokens: Any
     ) -> Tensor:
-        """Encode x, float [B, S, W], with `mask` bool [B, S].
+        """Encode x, float [B, S, W]; `tokens`, float [B, S, ...], go to the self-attention of each layer.
 
-        Decoder layers attend to `memory`, float [B, M, W]; `tokens`, float [B, S, ...], go to the attention of each
-        layer.
+        Layers with memory attend to `memory`, float [B, M, W].
         """
         packing = Packing.of(mask)
         context: dict[str, Any] = {"mask": mask, **tokens}
@@ -460,9 +415,8 @@ def initialise(module: nn.Module) -> None:
     """Draw all weights of `module` from torch's global generator, then let its parts `set_initial_values`.
 
     Linear maps: uniform with variance 1 / (number of inputs) (LeCun et al. 1998; independent of whether maps are
-    fused), biases 0. Norms: 1 and 0. Other parameters, which are token vectors: normal with standard deviation 1.
-    Weights on the ``meta`` device have no values and are left alone: torch would import its compiler, two seconds of
-    it.
+    fused), biases 0. Norms: 1 and 0. Other parameters, which are token vectors: normal with standard deviation 1, but
+    not on the ``meta`` device, where torch would import its compiler, two seconds of it.
     """
     for part in module.modules():
         if isinstance(part, nn.Linear):
@@ -477,6 +431,5 @@ def initialise(module: nn.Module) -> None:
                 if not parameter.is_meta:
                     parameter.normal_()
     for part in module.modules():
-        set_initial_values = getattr(part, "set_initial_values", None)
-        if set_initial_values is not None:
-            set_initial_values()
+        if hasattr(part, "set_initial_values"):
+            part.set_initial_values()

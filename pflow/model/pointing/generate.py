@@ -2,7 +2,7 @@
 
 A decoder step leads from the particles decoded so far to the next particle, or to the end. It is of tensors alone, so
 that the same lines decode batches and are traced for the export (`pflow.export.pointing`); `particles_of`, for all
-steps at once, also trains (`pflow.model.pointing.teacher_forcing`).
+steps at once, also trains (`pflow.model.pointing.training`).
 
 Letters: B batch, T particles, N = B * T, S source tokens (hits or cells, then tracks), M items (hits, then tracks), P
 pairs of a particle and an item, W width, V PDG codes.
@@ -63,14 +63,6 @@ class State(NamedTuple):
         return State(*(compaction.apply(part.view(batch, -1)).view(-1, *part.shape[1:]) for part in parts))
 
 
-class TrackParticles(NamedTuple):
-    """The particles that tracks start, decoded at the same time, and the state after them."""
-
-    rows: dict[str, Tensor]  # columns [B, K, ...], as of `emit`
-    mask: Tensor  # bool [B, K], True = the track starts a particle
-    state: State
-
-
 class Pointed(NamedTuple):
     """Where the next particle starts."""
 
@@ -79,79 +71,83 @@ class Pointed(NamedTuple):
     stop: Tensor  # bool [B], True = there is no particle
 
 
-def step(
-    network: PointingNetwork,
-    tables: Tables,
-    state: State,
-    caches: Sequence[Cache],
-    memory: Memory,
-    decoding: PointingDecodingConfig,
-) -> tuple[State, dict[str, Tensor], Tensor]:
-    """A step of one event: the state after it, the particle [1, ...] by column, and `stop`, bool [1]."""
-    pointed = point(network, tables, state, caches, memory, decoding)
-    pairs = PairsOfOne(candidates(tables, state, pointed).nonzero().squeeze(1))
-    following, row = emit(network, tables, state, pointed, pairs)
-    return following, row, pointed.stop
+class Steps:
+    """Decoder steps of the events of some tables: where the next particle starts, its possible items, what it is."""
 
+    caches: Sequence[Cache]
+    pointed: Pointed
 
-def point(
-    network: PointingNetwork,
-    tables: Tables,
-    state: State,
-    caches: Sequence[Cache],
-    memory: Memory,
-    decoding: PointingDecodingConfig,
-) -> Pointed:
-    """Decode the next state of each event, and choose the most probable seed of its particle.
+    def __init__(
+        self,
+        network: PointingNetwork,
+        tables: Tables,
+        state: State,
+        caches: Sequence[Cache],
+        memory: Memory,
+        decoding: PointingDecodingConfig,
+    ) -> None:
+        self.network, self.tables, self.state, self.decoding = network, tables, state, decoding
+        self.caches, self.memory = caches, memory
 
-    Decoding stops when the probability of the end reaches ``eos_threshold``.
-    """
-    states, logits, eos_logit = network.decoder(state.embedded, tables, state.assigned_energy, caches, memory)
-    eos_probability = 1.0 / (1.0 + (logits - eos_logit).exp().sum(1))
-    stop = (eos_probability >= decoding.eos_threshold) | (state.empty_steps >= MAX_EMPTY_STEPS)
-    return Pointed(states, logits.argmax(-1), stop)
+    def point(self) -> None:
+        """Decode the next state of each event, and choose the most probable seed of its particle.
 
+        Decoding stops when the probability of the end reaches ``eos_threshold``.
+        """
+        state = self.state
+        states, logits, eos_logit = self.network.decoder(
+            state.embedded, self.tables, state.assigned_energy, self.caches, self.memory
+        )
+        eos_probability = 1.0 / (1.0 + (logits - eos_logit).exp().sum(1))
+        stop = (eos_probability >= self.decoding.eos_threshold) | (state.empty_steps >= MAX_EMPTY_STEPS)
+        self.pointed = Pointed(states, logits.argmax(-1), stop)
 
-def candidates(tables: Tables, state: State, pointed: Pointed) -> Tensor:
-    """The items that the particle of each event may be assigned, bool [B * M]: one of the seed's in any case."""
-    batch = len(pointed.seed)
-    seed = _in_tables(pointed.seed, tables)
-    unit = TokenFrames.of(tables.tokens.frames.index_select(0, seed)).unit
-    near = selected(unit.view(batch, 1, 3), tables, state.unassigned.view(batch, 1, tables.n_items))
-    seed_item = tables.tokens.item.index_select(0, seed)
-    return near.view(-1).scatter(0, seed_item, seed_item >= 0)
+    def candidates(self) -> Tensor:
+        """The items that the particle of each event may be assigned, bool [B * M]: one of the seed's in any case."""
+        tables, batch, seed = self.tables, len(self.pointed.seed), self._seed_in_tables()
+        unit = TokenFrames.of(tables.tokens.frames.index_select(0, seed)).unit
+        near = selected(unit.view(batch, 1, 3), tables, self.state.unassigned.view(batch, 1, tables.n_items))
+        seed_item = tables.tokens.item.index_select(0, seed)
+        return near.view(-1).scatter(0, seed_item, seed_item >= 0)
 
+    def particle(self, pairs: Pairs) -> dict[str, Tensor]:
+        """The particle that starts at the seed of each event, as columns [B, ...]; the state is then after it.
 
-def emit(
-    network: PointingNetwork, tables: Tables, state: State, pointed: Pointed, pairs: Pairs
-) -> tuple[State, dict[str, Tensor]]:
-    """The particle that starts at the seed of each event, as columns [B, ...], and the state after it.
+        A particle with less energy than any target keeps its hits, but ``is_particle`` is False.
+        """
+        network, tables, state, seed = self.network, self.tables, self.state, self._seed_in_tables()
+        unassigned = pairs.of_items(state.unassigned)
+        assignment, particles = particles_of(network, tables, self.pointed.states, seed, unassigned, pairs)
+        fraction = assignment.hit_fraction
+        token = pairs.of_items(tables.items.token)
+        deposit = fraction * pairs.of_items(tables.items.weight)
+        is_large = particles.log_energy >= network.min_log_energy
+        has_track = pairs.any((fraction >= 0.5) & tables.tokens.is_track.index_select(0, token))
+        min_deposit = MIN_DEPOSIT_FRACTION * math.exp(network.min_log_energy)  # GeV
+        counts = is_large & ((particles.deposit >= min_deposit) | has_track)
+        fractions = torch.zeros_like(state.unassigned).scatter(0, pairs.item, fraction)
+        row = {
+            **_columns(network, tables, seed, assignment, particles),
+            "is_particle": is_large | particles.log_energy.isnan(),  # the caller must see it
+            "seed": self.pointed.seed,
+            "hit_fraction": fractions.view(len(seed), tables.n_items),
+        }
+        self.state = State(
+            embedded=row["embedded"],
+            unassigned=state.unassigned.scatter(0, pairs.item, unassigned - fraction),
+            assigned_energy=state.assigned_energy.scatter_add(0, token, deposit),
+            empty_steps=torch.where(counts, 0, state.empty_steps + 1),
+        )
+        return row
 
-    A particle with less energy than any target keeps its hits, but ``is_particle`` is False.
-    """
-    batch, seed = len(pointed.seed), _in_tables(pointed.seed, tables)
-    unassigned = pairs.of_items(state.unassigned)
-    assignment, particles = particles_of(network, tables, pointed.states, seed, unassigned, pairs)
-    fraction = assignment.hit_fraction
-    token = pairs.of_items(tables.items.token)
-    deposit = fraction * pairs.of_items(tables.items.weight)
-    is_large = particles.log_energy >= network.min_log_energy
-    has_track = pairs.any((fraction >= 0.5) & tables.tokens.is_track.index_select(0, token))
-    min_deposit = MIN_DEPOSIT_FRACTION * math.exp(network.min_log_energy)  # GeV
-    counts = is_large & ((particles.deposit >= min_deposit) | has_track)
-    row = {
-        **_columns(network, tables, seed, assignment, particles),
-        "is_particle": is_large | particles.log_energy.isnan(),  # the caller must see it
-        "seed": pointed.seed,
-        "hit_fraction": torch.zeros_like(state.unassigned).scatter(0, pairs.item, fraction).view(batch, tables.n_items),
-    }
-    following = State(
-        embedded=row["embedded"],
-        unassigned=state.unassigned.scatter(0, pairs.item, unassigned - fraction),
-        assigned_energy=state.assigned_energy.scatter_add(0, token, deposit),
-        empty_steps=torch.where(counts, 0, state.empty_steps + 1),
-    )
-    return following, row
+    def particle_of_one(self) -> dict[str, Tensor]:
+        """The same of one event, whose possible items are the `candidates`."""
+        return self.particle(PairsOfOne(self.candidates().nonzero().squeeze(1)))
+
+    def _seed_in_tables(self) -> Tensor:
+        """Indices int64 [B] into B * S."""
+        seed = self.pointed.seed
+        return seed if len(seed) == 1 else seed + torch.arange(len(seed), device=seed.device) * self.tables.n_tokens
 
 
 def _columns(
@@ -164,10 +160,10 @@ def _columns(
 
 def emit_tracks(
     network: PointingNetwork, source: EncodedSource, tables: Tables, memory: Memory, is_track: Tensor
-) -> TrackParticles:
-    """The charged particles of tracks of a network with `parallel_tracks`, and the state before all others.
+) -> tuple[State, dict[str, Tensor]]:
+    """The state before all other particles, and the charged particles of tracks of a network with `parallel_tracks`.
 
-    `is_track`, bool [B, K], says which of ``source.tokens.track`` are tracks.
+    Columns [B, K, ...] as of `Steps.particle`; `is_track`, bool [B, K]: which of ``source.tokens.track`` are tracks.
     """
     track = source.tokens.track
     states, starts = network.decoder.of_tracks(source, memory, is_track)
@@ -187,7 +183,7 @@ def emit_tracks(
     )
     columns = _columns(network, tables, seed, assignment, particles)
     rows = {name: values.view(*track.shape, *values.shape[1:]) for name, values in columns.items()}
-    return TrackParticles({**rows, "is_particle": mask, "seed": track, "hit_fraction": fraction}, mask, state)
+    return state, {**rows, "is_particle": mask, "seed": track, "hit_fraction": fraction}
 
 
 def particles_of(
@@ -221,13 +217,6 @@ def particles_of(
     return assignment, particles
 
 
-def _in_tables(token: Tensor, tables: Tables) -> Tensor:
-    """Indices into B * S of one token int64 [B] of each event."""
-    if len(token) == 1:
-        return token
-    return token + torch.arange(len(token), device=token.device) * tables.n_tokens
-
-
 @torch.inference_mode()
 def generate(network: PointingNetwork, batch: Batch, decoding: PointingDecodingConfig) -> GeneratedParticles:
     """Decode the particles of each event, and refine them where there is a refiner; ValueError in training mode."""
@@ -245,12 +234,12 @@ def decode_first_stage(
     """Decode without refinement and without gradients; changes the source in place."""
     decoder = BatchDecoder(network, source, decoding)
     decoded = decode(decoder, batch=len(source.states), max_particles=decoder.limits, device=source.states.device)
-    if decoder.tracks is None:
+    if not decoder.tracks:
         return decoded
-    mask = torch.cat([decoder.tracks.mask, decoded.mask], dim=1)
+    mask = torch.cat([decoder.tracks["is_particle"], decoded.mask], dim=1)
     order = (~mask).to(torch.uint8).argsort(dim=1, stable=True)  # tracks that start no particle leave no gaps
-    rows = decoder.tracks.rows
-    columns = {name: gather(torch.cat([rows[name], decoded.columns[name]], dim=1), order) for name in rows}
+    both = {name: torch.cat([rows, decoded.columns[name]], dim=1) for name, rows in decoder.tracks.items()}
+    columns = {name: gather(values, order) for name, values in both.items()}
     return decoded._replace(columns=columns, mask=gather(mask, order))
 
 
@@ -277,40 +266,39 @@ def particle_limits(decoding: PointingDecodingConfig, n_hits: Tensor, n_tracks: 
     return (n_tracks + n_hits // decoding.hits_per_particle).clamp(min=decoding.max_particles)
 
 
-class BatchDecoder:
+class BatchDecoder(Steps):
     """Decoder steps of a batch of events (`pflow.model.common.decode.Decoder`); changes its source in place."""
 
+    caches: list[KVCache]
+
     def __init__(self, network: PointingNetwork, source: EncodedSource, decoding: PointingDecodingConfig) -> None:
-        self.network, self.decoding = network, decoding
         is_hit = source.items.mask & ~source.items.is_track
         n_tracks = source.items.mask.sum(1) - is_hit.sum(1)
         self.limits = particle_limits(decoding, is_hit.sum(1), n_tracks)  # [B]
-        self.caches = [KVCache() for _ in network.decoder.stack.layers]
         self.on_cpu = source.states.device.type == "cpu"
-        self.memory = network.decoder.project(source.states)
-        items = source.items  # in the precision in which each step reads them
-        items = items._replace(direction=items.direction.double(), sums=items.sums.double())
+        memory, items = network.decoder.project(source.states), source.items
+        items = items._replace(direction=items.direction.double(), sums=items.sums.double())  # as each step reads them
         self.source = source._replace(items=items)
-        self.tables = self._make_tables()
-        self.state = State.first(network, self.tables, len(source.states))
-        self.tracks: TrackParticles | None = None
+        tables, caches = self._make_tables(), [KVCache() for _ in network.decoder.stack.layers]
+        state = State.first(network, tables, len(source.states))
+        self.tracks: dict[str, Tensor] = {}  # columns of the particles that tracks start
         if network.decoder.embed_track is not None:
-            is_track = gather(self.source.tokens.is_track, self.source.tokens.track)
-            self.tracks = emit_tracks(network, self.source, self.tables, self.memory, is_track)
-            self.state, self.limits = self.tracks.state, (self.limits - n_tracks).clamp(min=0)
-        self.pointed: Pointed
+            is_track = gather(source.tokens.is_track, source.tokens.track)
+            state, self.tracks = emit_tracks(network, self.source, tables, memory, is_track)
+            self.limits = (self.limits - n_tracks).clamp(min=0)
+        super().__init__(network, tables, state, caches, memory, decoding)
         self.selected: Tensor | None = None  # [B', 1, M]
 
     def advance(self) -> Tensor:
         """Next decoder state and seed; bool [B'], True = one more particle."""
-        self.pointed = point(self.network, self.tables, self.state, self.caches, self.memory, self.decoding)
+        self.point()
         return ~self.pointed.stop
 
     def sizes(self, goes_on: Tensor) -> Tensor:
         """The number of pairs of a particle and an item; empty on a CPU, which has no queue to synchronise."""
         if self.on_cpu:
             return torch.empty(0, dtype=torch.int64)
-        self.selected = self._candidates() & goes_on[:, None, None]
+        self.selected = self._selected() & goes_on[:, None, None]
         return self.selected.sum().view(1)
 
     def compact(self, compaction: Compaction) -> None:
@@ -323,24 +311,19 @@ class BatchDecoder:
 
     def emit(self, sizes: Sequence[int]) -> dict[str, Tensor]:
         """Decode one particle of each event."""
-        chosen = self._candidates() if self.selected is None else self.selected
-        pairs: Pairs
-        if self.on_cpu and len(chosen) == 1:
-            pairs = PairsOfOne(chosen.flatten().nonzero().squeeze(1))
-        else:
-            pairs = PairList.where(chosen, *sizes)
-        self.state, row = emit(self.network, self.tables, self.state, self.pointed, pairs)
-        return row
+        if self.on_cpu and len(self.pointed.seed) == 1:
+            return self.particle_of_one()
+        selected = self._selected() if self.selected is None else self.selected
+        return self.particle(PairList.where(selected, *sizes))
+
+    def _selected(self) -> Tensor:
+        return self.candidates().view(len(self.pointed.seed), 1, self.tables.n_items)
 
     def _make_tables(self) -> Tables:
         """Tables of the source; on a CPU, which is not waited for, without masks where there is no padding."""
         tables, tokens, items = self.source.tables(), self.source.tokens.mask, self.source.items.mask
-        if self.on_cpu and tokens.all() and items.all():
-            return tables._replace(padded=False)
-        return tables
-
-    def _candidates(self) -> Tensor:
-        return candidates(self.tables, self.state, self.pointed).view(len(self.pointed.seed), 1, self.tables.n_items)
+        padded = not (self.on_cpu and tokens.all() and items.all())
+        return tables._replace(padded=padded)
 
 
 def refine(
@@ -381,7 +364,7 @@ def _refined_in_parts(
 def _without_gaps(
     columns: dict[str, Tensor], truncated: Tensor, batch: Batch, network: PointingNetwork
 ) -> GeneratedParticles:
-    """The particles alone, without gaps between the particles of an event."""
+    """The particles alone, without gaps between them."""
     assert batch.readout is not None
     n_hits, is_particle = batch.readout.mask.shape[1], columns["is_particle"]
     probability = columns["pdg_logits"].softmax(-1)
