@@ -81,6 +81,7 @@ class Past:
 
 
 Cache = KVCache | Past
+Caches = Sequence[Cache] | None  # one a layer, to decode the newest token; None: to decode the whole sequence
 
 
 def check_heads(width: int, heads: int) -> None:
@@ -111,11 +112,11 @@ def attend(
     real = None if mask is None else mask[:, None, None]
     if lengths is None:
         return _join(scaled_dot_product_attention(query, key, value, attn_mask=real, scale=scale))
-    known = [
+    keys, values = (
         part[:, None] if len(part) == len(lengths) else part.split_with_sizes(lengths, dim=2) for part in (key, value)
-    ]
+    )
     masks = [None] * len(lengths) if real is None else real[:, None]
-    events = zip(query.split_with_sizes(lengths, dim=2), *known, masks, strict=True)
+    events = zip(query.split_with_sizes(lengths, dim=2), keys, values, masks, strict=True)
     return _join(torch.cat([scaled_dot_product_attention(*event, scale=scale) for event in events], dim=2))
 
 
@@ -431,5 +432,4 @@ def initialise(module: nn.Module) -> None:
                 if not parameter.is_meta:
                     parameter.normal_()
     for part in module.modules():
-        if hasattr(part, "set_initial_values"):
-            part.set_initial_values()
+        getattr(part, "set_initial_values", lambda: None)()

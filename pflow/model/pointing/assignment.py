@@ -229,8 +229,8 @@ def selected(seed_unit: Tensor, tables: Tables, unassigned: Tensor) -> Tensor:
 class AssignmentLogits(nn.Module):
     """A logit for each pair of a particle and an item.
 
-    It is computed from the particle's query, the memory of the item's token, the item itself, its position relative to
-    the seed along and across the axis of the shower that starts there, and `n_known` known fractions of the item.
+    Of the particle's query, the memory of the item's token, the item, its position relative to the seed along and
+    across the axis of the shower that starts there, and `n_known` known fractions of the item.
     """
 
     def __init__(
@@ -255,8 +255,7 @@ class AssignmentLogits(nn.Module):
     ) -> Tensor:
         """Logits float [P] of queries [N, W] and seeds int64 [N], indices into B * S.
 
-        `hidden`, float [B * M, hidden], is from `items`; `known`, float [n_known, P], are known fractions of the pair's
-        item.
+        `hidden`, float [B * M, hidden], is from `items`; `known`, float [n_known, P], are the known fractions.
         """
         x = pairs.of_items(hidden) + pairs.of_particles(self.query(query))
         features = torch.cat([*self._features(seed, tables, pairs), known])

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from pflow.model.common.transformer import CrossAttention, KeyValue, attend
+from pflow.model.common.transformer import CrossAttention, KeyValue, Lengths, Mask, attend
 from pflow.model.pointing.geometry import normalise
 
 # Initial strengths of the widest and the narrowest head: attention falls by e at sqrt(2 / strength), 0.8 and 0.026 rad.
@@ -85,13 +84,13 @@ class DirectionalSelfAttention(nn.Module):
         *,
         unit: Tensor | None = None,
         directions: Directions | Tensor | None = None,
-        mask: Tensor | None = None,
-        lengths: Sequence[int] | None = None,
+        mask: Mask = None,
+        lengths: Lengths = None,
     ) -> Tensor:
-        """Attend; float [B, S, W] in and out, with `mask` bool [B, S].
+        """Attend; float [B, S, W] in and out.
 
-        Fused with unit vectors `unit` float [B, S, 3], where packed events, [1, N, W], have `lengths`; precise with
-        `directions`: unit vectors double [B, S, 3], or of one event, [S, W], in their order.
+        Fused with unit vectors `unit` float [B, S, 3]; precise with `directions`: unit vectors double [B, S, 3], or of
+        one event, [S, W], in their order.
         """
         strength = self.strength
         query, key = torch.split(self.query_key(x), self.heads * self.key_width, dim=-1)
@@ -112,9 +111,7 @@ class DirectionalSelfAttention(nn.Module):
             return self.out(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
-def _attend_to_all(
-    query: Tensor, key: Tensor, value: Tensor, unit: Tensor, *, strength: Tensor, mask: Tensor | None
-) -> Tensor:
+def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, unit: Tensor, *, strength: Tensor, mask: Mask) -> Tensor:
     """Precise attention of queries and keys [B, H, S, D - 3] and values [B, H, S, D]; float [B, H, S, D]."""
     batch, heads, length, _ = query.shape
     query, key = functional.pad(query, (0, 3)), functional.pad(key, (0, 3))  # the fused kernels want equal widths
@@ -122,8 +119,7 @@ def _attend_to_all(
     attended = []
     for start in range(0, max(length, 1), n_rows):
         rows = slice(start, start + n_rows)
-        near = nearness_of(unit[:, rows], unit)
-        bias = near[:, None] * strength[:, None, None]  # [B, H, R, S]
+        bias = nearness_of(unit[:, rows], unit)[:, None] * strength[:, None, None]  # [B, H, R, S]
         if mask is not None:
             bias = bias.masked_fill(~mask[:, None, None], float("-inf"))
         attended.append(scaled_dot_product_attention(query[:, :, rows], key, value, attn_mask=bias, scale=1.0))
@@ -137,8 +133,8 @@ class Coverage(NamedTuple):
     padding: Tensor | None  # float [B, S], `PADDING_LOGIT` for padding, else 0
 
     @classmethod
-    def of(cls, assigned: Tensor, mask: Tensor | None) -> Coverage:
-        """From the assigned fraction float [B, 1, T, S] of each token, and the mask bool [B, S]."""
+    def of(cls, assigned: Tensor, mask: Mask) -> Coverage:
+        """From the assigned fraction float [B, 1, T, S] of each token."""
         log_unassigned = ((1.0 + EPS_UNASSIGNED) - assigned).clamp(min=EPS_UNASSIGNED).log()
         padding = None if mask is None else torch.where(mask, 0.0, PADDING_LOGIT).to(log_unassigned.dtype)
         return cls(log_unassigned, padding)
@@ -212,11 +208,9 @@ def nearness_of(unit: Tensor, others: Tensor) -> Tensor:
 def slices_nearby(query: Tensor, key: Tensor, directions: Directions, strength: Tensor) -> tuple[Tensor, Tensor]:
     """First token that counts, and the one after the last, for each head and block of tokens, int64 [2, H, B].
 
-    Beside it the preference for directions, below zero, from which a token does not count, float [H].
-
-    Of queries and keys [S, H, K], in the order of the directions, and strengths [H]. The weight of a token at the
-    distance d is at most exp(|q| max |k| - q . k - lambda d^2 / 2) times the token's weight for itself (key k),
-    and there are S.
+    Beside it the preference for directions, below zero, from which a token does not count, float [H]. Of queries and
+    keys [S, H, K], in the order of the directions, and strengths [H]. The weight of a token at the distance d is at
+    most exp(|q| max |k| - q . k - lambda d^2 / 2) times the token's weight for itself (key k), and there are S.
     """
     angle = directions.angle
     length = torch.ones_like(angle).sum()
@@ -232,10 +226,7 @@ def slices_nearby(query: Tensor, key: Tensor, directions: Directions, strength: 
 
 
 def attend_nearby(query: Tensor, key: Tensor, value: Tensor, directions: Directions, strength: Tensor) -> Tensor:
-    """Attention with a preference for tokens in similar directions, float [S, H D].
-
-    Of queries and keys [S, H, K] and values [S, H, D], in the order of the directions, and strengths [H].
-    """
+    """Precise attention of one event, float [S, H D], with the same inputs and values [S, H, D]."""
     slices, depth = slices_nearby(query, key, directions, strength)
     (starts, stops), near = slices.tolist(), directions.near
     factors, lowest = strength.tolist(), (depth.clamp(min=MIN_DEPTH) / -strength).tolist()
@@ -249,8 +240,7 @@ def attend_nearby(query: Tensor, key: Tensor, value: Tensor, directions: Directi
     for block, row in enumerate(range(0, len(query), ROWS)):
         rows, begin, of_heads = slice(row, row + ROWS), 0, []
         if near is None:
-            begin = min(start[block] for start in starts)
-            end = max(stop[block] for stop in stops)
+            begin, end = min(start[block] for start in starts), max(stop[block] for stop in stops)
             nearness = nearness_of(directions.unit[rows], directions.unit[begin:end])
         else:
             nearness = near[block]

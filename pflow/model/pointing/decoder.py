@@ -11,11 +11,12 @@ from torch.nn import functional
 
 from pflow.model.api import ModelInputs
 from pflow.model.common.transformer import (
-    Cache,
+    Caches,
     ConstantLinear,
     FullyConnected,
     KeyValue,
     LayerStyle,
+    Mask,
     SelfAttention,
     TransformerLayer,
     final_norm,
@@ -71,33 +72,26 @@ class CoverageDecoder(nn.Module):
         return [layer.memory_attention.attention.project(states).contiguous() for layer in self.layers]
 
     def forward(
-        self,
-        x: Tensor,
-        memory: Sequence[KeyValue],
-        coverage: Coverage,
-        *,
-        mask: Tensor | None = None,
-        caches: Sequence[Cache] | None = None,
+        self, x: Tensor, memory: Sequence[KeyValue], coverage: Coverage, *, mask: Mask = None, caches: Caches = None
     ) -> Tensor:
-        """Decode x, float [B, T, W]: the whole sequence, or with `caches`, one a layer, its newest token, [B, W].
+        """Decode x, float [B, T, W] or with `caches` [B, W], with a memory from `project`.
 
-        With `mask`, bool [B, T], True = real particle, each token attends to all; else to itself and to earlier ones.
-        The memory is from `project`.
+        With `mask` each token attends to all; else to itself and to earlier ones.
         """
         if mask is not None:  # attention to nothing is not defined: the first token is attended to in any case
             mask = functional.pad(mask[:, 1:], (1, 0), value=True)
-        past: Sequence[Cache | None] = caches if caches is not None else [None] * len(self.layers)
+        past = caches if caches is not None else [None] * len(self.layers)
         for layer, known, cache in zip(self.layers, memory, past, strict=True):
             x = layer(x, (known, coverage), mask=mask, causal=mask is None, cache=cache)
         return self.norm(x)  # type: ignore[no-any-return]
 
 
 class SeedPointer(nn.Module):
-    """Probabilities of the next seed and of the end of the sequence.
+    """Probabilities of the next seed and of the end of the sequence, which sum to 1.
 
     Each token has a logit that a particle starts there: the product of state and token, a second such product times the
     token's assigned fraction, and a third times the logarithm of its unassigned energy. The end has a logit of the
-    state alone. The probabilities of all tokens and of the end sum to 1.
+    state alone.
     """
 
     def __init__(self, *, width: int, hidden_width: int) -> None:
@@ -195,26 +189,21 @@ class ParticleDecoder(nn.Module):
         return Memory(self.stack.project(states), self.pointer.project(states))
 
     def forward(
-        self,
-        x: Tensor,
-        tables: Tables,
-        assigned_energy: Tensor,
-        caches: Sequence[Cache] | None = None,
-        memory: Memory | None = None,
+        self, x: Tensor, tables: Tables, assigned_energy: Tensor, caches: Caches = None, memory: Memory | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """States like x, logits of the next seed, [B, T, S] or [B, S], and of the end, [B, T, 1] or [B, 1].
 
-        Of the embedded beginning and particles [B, T, W], or with `caches`, one a layer, the newest token [B, W].
-        `assigned_energy`, float [B * T * S], is each token's energy assigned before each position, GeV; `memory` is
-        `project` of the source's states, if it was computed before.
+        Of the embedded beginning and particles [B, T, W], or with `caches` the newest token [B, W]. `assigned_energy`,
+        float [B * T * S], is each token's energy assigned before each position, GeV; `memory` is `project` of the
+        source's states, if it was computed before.
         """
-        batch, steps = len(x), 1 if x.ndim == 2 else x.shape[1]
-        energy = tables.tokens.energy.view(batch, 1, 1, tables.n_tokens)
-        assigned_energy = assigned_energy.view(batch, 1, steps, tables.n_tokens)
+        batch, steps, n_tokens = len(x), 1 if x.ndim == 2 else x.shape[1], tables.n_tokens
+        energy = tables.tokens.energy.view(batch, 1, 1, n_tokens)
+        assigned_energy = assigned_energy.view(batch, 1, steps, n_tokens)
         assigned = assigned_energy / energy.clamp(min=1e-9)
-        mask = tables.tokens.mask.view(batch, tables.n_tokens) if tables.padded else None
+        mask = tables.tokens.mask.view(batch, n_tokens) if tables.padded else None
         if memory is None:
-            memory = self.project(tables.states.view(batch, tables.n_tokens, x.shape[-1]))
+            memory = self.project(tables.states.view(batch, n_tokens, x.shape[-1]))
         decoded = self.stack(x, memory.layers, Coverage.of(assigned, mask), caches=caches)
         logits, eos_logit = self.pointer(decoded, memory.pointer, assigned, (energy - assigned_energy).clamp(min=0.0))
         if mask is not None:

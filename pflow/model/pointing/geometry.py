@@ -25,10 +25,7 @@ MIN_RHO = 1e-3  # smallest sine of the polar angle by which differences in azimu
 
 @dataclasses.dataclass
 class Columns:
-    """Groups of columns of a table. A subclass is a dataclass; ``Annotated[Tensor, 3]`` is a group of three columns.
-
-    One group may have the width 0: it has all columns that the others leave.
-    """
+    """Groups of columns of a table: ``Annotated[Tensor, 3]`` are three, 0 all that the other groups leave."""
 
     @classmethod
     @functools.cache
@@ -107,10 +104,7 @@ class FractionSums(Columns):
 
 @dataclasses.dataclass
 class ItemSums(Columns):
-    """Columns of `Items.sums`, which are summed over the items of a particle.
-
-    The last two are summed with the items' fractions of the particle's deposit.
-    """
+    """Columns of `Items.sums`; the last two are summed with the items' fractions of a particle's deposit."""
 
     by_fraction: Annotated[Tensor, sum(FractionSums.widths())]  # columns of `FractionSums`
     position: Annotated[Tensor, 3]  # mm
@@ -149,11 +143,6 @@ class Items(NamedTuple):
     def is_track(self) -> Tensor:
         """Which items are tracks, bool [B, M]."""
         return ItemFeatures.of(self.features).is_track[..., 0] > 0.5
-
-    @property
-    def energy(self) -> Tensor:
-        """Energies of hits, and 0 for tracks, float [B, M], GeV."""
-        return FractionSums.of(ItemSums.of(self.sums).by_fraction).energy[..., 0]
 
 
 class Tables(NamedTuple):

@@ -109,11 +109,10 @@ class Corrections(Columns):
 
 
 class TrackIdentity(nn.Module):
-    """Whether particles whose seed is a track are charged: a logit of its own, for all charged codes together.
+    """Whether particles whose seed is a track are charged: one logit for all charged codes together.
 
-    It sees what means the same in every detector: momentum and number of the tracks, their charge, the deposit against
-    the momentum as a ratio and in units of a calorimeter's resolution, and the angle between tracks and shower. The
-    other codes share the rest as the identity's logits say.
+    It sees what means the same in every detector: momentum, number and charge of the tracks, the deposit against the
+    momentum as a ratio and in units of a calorimeter's resolution, and the angle between tracks and shower.
     """
 
     def __init__(self, charged: Tensor) -> None:
@@ -148,7 +147,7 @@ class ParticleHead(nn.Module):
         self.energy_scale = EnergyScale(inputs.energy_mean, inputs.energy_std)
         self.register_buffer("masses", torch.tensor(inputs.masses, dtype=torch.float32), persistent=False)
         self.register_buffer("charged", torch.tensor(inputs.charged, dtype=torch.bool), persistent=False)
-        self.describe = FullyConnected((n_features(width, inputs.n_subdetectors), width, width))
+        self.describe = FullyConnected((2 * width + n_proxy_features(inputs.n_subdetectors), width, width))
         self.identity = nn.Linear(width, inputs.n_pdg + inputs.n_charge)
         self.correct = nn.Linear(width, sum(Corrections.widths()))
         self.track_identity = None
@@ -206,7 +205,10 @@ class ParticleHead(nn.Module):
         charged = self.get_buffer("charged").index_select(0, pdg)[:, None]
         by_track = charged & (track.momentum > 0)
         direction_log_sigma = corrections.direction_log_sigma.clamp(*DIRECTION_LOG_SIGMA)
-        log_energy = _base_energy(proxies, corrections.trust).log() + CORRECTION_UNIT * corrections.energy
+        # Energy of hits, or of the tracks of a neutral particle that turned into charged ones.
+        by_tracks = torch.linalg.vector_norm(proxies.track_momentum, dim=1, keepdim=True)
+        energy = proxies.energy + corrections.trust.sigmoid() * (by_tracks - proxies.energy) + 1e-2  # GeV
+        log_energy = energy.log() + CORRECTION_UNIT * corrections.energy
         direction_trust = corrections.direction_trust
         directions = [proxies.direction, proxies.linear_direction, proxies.track_direction]
         if front_trust is not None:
@@ -238,18 +240,6 @@ class ParticleHead(nn.Module):
         charged = self.get_buffer("charged")[particles.identity]
         most_probable = 2 * (particles.charge[..., 2] > particles.charge[..., 0]).long() - 1
         return 1 + charged * torch.where(particles.by_track, particles.track_charge.long(), most_probable)
-
-
-def n_features(width: int, n_subdetectors: int) -> int:
-    """Number of features that describe a particle: query, pooled memory and proxies."""
-    return 2 * width + n_proxy_features(n_subdetectors)
-
-
-def _base_energy(proxies: Proxies, trust: Tensor) -> Tensor:
-    """Energy of hits or of tracks, float [N, 1], GeV; `trust` float [N, 1] is the logit of the tracks' weight."""
-    weight = trust.sigmoid()  # in tracks, for a neutral particle that turned into charged ones
-    tracks = torch.linalg.vector_norm(proxies.track_momentum, dim=1, keepdim=True)
-    return proxies.energy + weight * (tracks - proxies.energy) + 1e-2
 
 
 def _corrected_direction(directions: Sequence[Tensor], trust: Tensor, angles: Tensor, log_sigma: Tensor) -> Tensor:

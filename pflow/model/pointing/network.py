@@ -47,8 +47,14 @@ from pflow.model.pointing.attention import Coverage, DirectionalSelfAttention, D
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import CoverageDecoder, ParticleDecoder
 from pflow.model.pointing.geometry import EncodedSource, Tokens, gather, make_tokens_and_items, normalise
-from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles, n_features
-from pflow.model.pointing.showers import SLOPE_UNIT, ConversionDirectionCorrection, Showers, shower_slopes
+from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles
+from pflow.model.pointing.showers import (
+    SLOPE_UNIT,
+    ConversionDirectionCorrection,
+    Showers,
+    n_proxy_features,
+    shower_slopes,
+)
 
 MIN_COSINE = math.cos(0.15)  # of the angle to a seed within which all items are in its particle's pairs; others are far
 EPS_FRACTION = 0.01  # added to fractions before a logarithm; far items are in a pair if more was the particle's before
@@ -162,7 +168,7 @@ class Refiner(nn.Module):
     def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
         super().__init__()
         width, hidden_width, n_subdetectors = config.width, config.hidden_width, inputs.n_subdetectors
-        features = n_features(width, n_subdetectors)
+        features = 2 * width + n_proxy_features(n_subdetectors)
         self.messages = PairwiseMessages(width=width)
         self.embed_query = nn.Linear(width, width)
         self.stack = CoverageDecoder(layers=config.refine_layers, **config.layer_sizes)
@@ -218,7 +224,10 @@ class Refiner(nn.Module):
         logits = logits + (weight * (first_fraction + EPS_FRACTION)).log() + log_existence
         logits = logits.masked_fill(pairs.of_particles(~exists.flatten()), DROPPED_LOGIT)
         unassigned_logit = self.unassigned(gelu(items)).squeeze(-1) + (1.0 - assigned + EPS_FRACTION).log()
-        total = _log_sum(logits, pairs.item, unassigned_logit.flatten())
+        free = unassigned_logit.flatten()
+        largest = free.detach().scatter_reduce(0, pairs.item, logits.detach(), "amax")
+        exponentials = (logits - largest.index_select(0, pairs.item)).exp()
+        total = (free - largest).exp().index_add(0, pairs.item, exponentials).log() + largest  # of each item
         log_fraction = logits - total.index_select(0, pairs.item)
         log_unassigned = unassigned_logit - total.view_as(unassigned_logit)
         return RefinedAssignment(query, pairs, log_fraction, log_unassigned, existence_logit, exists)
@@ -230,13 +239,6 @@ def _min_probability(probability: Tensor, mask: Tensor, threshold: float) -> Ten
     if not threshold:
         return torch.zeros_like(expected)
     return (MIN_EXPECTED_EXISTENCE / expected.clamp(min=1.0)).clamp(min=threshold)
-
-
-def _log_sum(logits: Tensor, item_of: Tensor, unassigned_logit: Tensor) -> Tensor:
-    """Logarithm of the sum of the exponentials of the logits of each item, float [B * M]."""
-    largest = unassigned_logit.detach().scatter_reduce(0, item_of, logits.detach(), "amax")
-    summed = (unassigned_logit - largest).exp().index_add(0, item_of, (logits - largest.index_select(0, item_of)).exp())
-    return summed.log() + largest
 
 
 FIRST_STAGE = ("encoder", "decoder", "assignment", "head")  # modules on whose output a refinement is trained
@@ -254,8 +256,10 @@ class SourceEncoder(nn.Module):
         if inputs.track_features:
             self.embed_track = FullyConnected((inputs.track_features, width, width))
         attentions = (DirectionalSelfAttention(width=width, heads=config.heads) for _ in range(config.encoder_layers))
-        sizes = {"width": width, "feedforward": config.feedforward}
-        layers = (TransformerLayer(attention, **sizes, style=style) for attention in attentions)
+        layers = (
+            TransformerLayer(attention, width=width, feedforward=config.feedforward, style=style)
+            for attention in attentions
+        )
         self.stack = Encoder(layers, width=width, style=style)
 
     def forward(self, batch: Batch, tokens: Tokens, *, precise: bool = True) -> Tensor:

@@ -113,9 +113,8 @@ class Proxies(NamedTuple):
 def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_unit: Tensor) -> Proxies:
     """Compute the proxies in the precision of `hit_fraction`, [P], the particle's fraction of the pair's item.
 
-    In single precision the distances from the axis and the angles between the directions, small differences of large
-    numbers, have errors of 10^-3: reconstruction computes them in double precision. `item_sums` [B * M, F] are columns
-    of `ItemSums`, `seed_unit` [N, 3] unit vectors of the seeds.
+    In single precision distances from the axis and angles between directions, small differences of large numbers, have
+    errors of 10^-3. `item_sums` [B * M, F] are columns of `ItemSums`, `seed_unit` [N, 3] unit vectors of the seeds.
     """
     showers = Showers.of(hit_fraction, pairs, item_sums)
     position, fraction, presence, sums = showers.position, showers.fraction, showers.presence, showers.sums

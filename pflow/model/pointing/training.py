@@ -74,10 +74,7 @@ def teacher_forcing(
     def predict(
         previous: PreviousParticles, assigned: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, PairList, Assignment, Particles]:
-        """Logits of starts [B, K] and of pointers [B, R + 1, S + 1], and seeds [B, T] in the source, of one pass.
-
-        Before each position, float [B, T + 1, M] of the items are `assigned`.
-        """
+        """Logits of starts [B, K] and pointers [B, R + 1, S + 1], seeds [B, T], and what they give, in one pass."""
         embedded = decoder.embed(previous, tables).view(batch, steps, len(decoder.bos))
         x = torch.cat([decoder.bos.expand(batch, 1, -1), embedded], dim=1)
         memory = decoder.project(source.states)
@@ -117,7 +114,7 @@ def teacher_forcing(
         log_energy=network.energy_scale.log_energy(target.energy[:, k:]).flatten(),
         direction=target.direction[:, k:].flatten(0, 1),
         seed=source.in_tables(seed).flatten(),
-        deposit=(fraction[:, k:] @ source.items.energy[..., None]).flatten(),
+        deposit=(fraction[:, k:] @ (source.items.weight * ~source.items.is_track)[..., None]).flatten(),
         pooled=(on_tokens @ source.states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)).flatten(0, 1),
     )
     if own_particles:
@@ -179,10 +176,7 @@ def seed_weights(fraction: Tensor, target: Target, source: EncodedSource) -> Ten
 
 
 def reordered(target: Target, deferred_prob: float, *, energy_std: float) -> Target:
-    """Targets with a track first, each group by falling ln E with noise; deferred targets behind all others.
-
-    `energy_std` is the standard deviation of log10(E / GeV), by which energies are normalised.
-    """
+    """Targets with a track first, each group by falling ln E with noise; deferred targets behind all others."""
     assert target.track_fraction is not None
     log_energy = LN10 * energy_std * target.energy
     noise = ORDER_NOISE_STD * torch.randn_like(log_energy)
@@ -221,8 +215,7 @@ def behind_tracks(target: Target, source: EncodedSource) -> Target:
 
 def _before(fraction: Tensor, k: int) -> Tensor:
     """Assigned fraction of each item before each position, 0 before the first k; [B, T, M] to [B, T + 1, M]."""
-    nothing = fraction.new_zeros(len(fraction), 1, fraction.shape[2])
-    before = torch.cat([nothing, fraction.cumsum(1).clamp(max=1.0)], dim=1)
+    before = functional.pad(fraction.cumsum(1).clamp(max=1.0), (0, 0, 1, 0))
     before[:, :k] = 0.0
     return before
 
@@ -244,10 +237,9 @@ class RefinementOutput(NamedTuple):
 def decode_and_match(
     network: PointingNetwork, source: EncodedSource, target: Target, decoding: PointingDecodingConfig
 ) -> tuple[DecodedParticles, Target]:
-    """Decode with the first stage as a reconstruction does, and `match` the decoded particles to target particles.
+    """Decode with the first stage as a reconstruction does, without dropout and in full precision, and `match`.
 
-    The network, which has a refiner, decodes in evaluation mode, without dropout, and in full precision. ValueError:
-    the target has no fractions of hits and tracks.
+    ValueError: the target has no fractions of hits and tracks.
     """
     fraction = target_fractions(target)
     decoding = decoding.limited(target.mask.shape[1] + EXTRA_PARTICLES)
@@ -262,7 +254,7 @@ def decode_and_match(
 
 @contextlib.contextmanager
 def _evaluating(network: PointingNetwork) -> Iterator[None]:
-    """Evaluation mode; each module then has its own mode again."""
+    """Evaluation mode; each module then has its former mode again."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:
@@ -281,10 +273,7 @@ def refine_matched(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> RefinementOutput:
-    """Refine particles of `decode_and_match`; no gradients reach the first stage's decoding.
-
-    `dtype` is the precision of energies and directions.
-    """
+    """Refine particles of `decode_and_match`, without gradients of their decoding; energies are in `dtype`."""
     assert network.refiner is not None
     true = target_fractions(matched)
     refined = network.refiner(decoded, source, dtype=torch.float32)
@@ -309,8 +298,7 @@ def match(
 
     A decoded particle with the track of a target particle as its seed is matched to it. Others need `MIN_OVERLAP`: hits
     count by their energy, tracks by their momentum. `fraction`, float [B, R, M], has the targets' items. Returns the
-    decoded particles in another order, matched ones first, in the order of the targets, and the target of each; padding
-    for those that are not matched.
+    decoded particles, matched ones first, in the order of the targets, and the target of each, or padding.
     """
     weight = source.items.weight[:, None]  # GeV
     common = (decoded.hit_fraction * weight) @ fraction.transpose(1, 2)  # [B, T, R]

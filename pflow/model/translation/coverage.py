@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from pflow.data.batch import Batch
 from pflow.model.api import ModelInputs
-from pflow.model.common.transformer import Cache, KeyValue
+from pflow.model.common.transformer import Caches, KeyValue, Mask
 from pflow.model.pointing.attention import Coverage
 from pflow.model.pointing.decoder import CoverageDecoder
 from pflow.model.pointing.head import EnergyScale
@@ -86,7 +86,7 @@ class Alignment(nn.Module):
         """Keys float [B, S, W] of the encoded source, scaled for the logits."""
         return self.key(states) * states.shape[-1] ** -0.5  # type: ignore[no-any-return]
 
-    def forward(self, x: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, keys: Tensor, mask: Mask) -> Tensor:
         """Of x float [B, T, W], float [B, T, S]."""
         logits: Tensor = self.query(x) @ keys.transpose(1, 2)
         if mask is not None:
@@ -101,7 +101,7 @@ class CoveredMemory(NamedTuple):
     layers: Sequence[KeyValue]
     last: Tensor  # keys of the alignments, float [B, S, W]
     next: Tensor
-    mask: Tensor | None  # bool [B, S]
+    mask: Mask
 
 
 class Decoded(NamedTuple):
@@ -126,23 +126,15 @@ class CoveredDecoder(nn.Module):
         self.stack = CoverageDecoder(layers=config.decoder_layers, dropout=config.dropout, **sizes)
         self.pooled = nn.Linear(width, width)
 
-    def project(self, states: Tensor, mask: Tensor | None) -> CoveredMemory:
-        """Of the encoded source, float [B, S, W], with its mask bool [B, S]."""
+    def project(self, states: Tensor, mask: Mask) -> CoveredMemory:
+        """Of the encoded source, float [B, S, W]."""
         layers = self.stack.project(states)
         return CoveredMemory(states, layers, self.last.project(states), self.next.project(states), mask)
 
     def forward(
-        self,
-        x: Tensor,
-        tokens: TargetTokens,
-        memory: CoveredMemory,
-        account: Account,
-        caches: Sequence[Cache] | None = None,
+        self, x: Tensor, tokens: TargetTokens, memory: CoveredMemory, account: Account, caches: Caches = None
     ) -> Decoded:
-        """Decode x, float [B, T, W], the embedded `tokens`: the sequence, or with `caches`, one a layer, the newest.
-
-        Each token takes its energy from the `account`, a charged particle twice.
-        """
+        """Decode x, float [B, T, W], the embedded `tokens`; each takes its energy from the `account`, charged twice."""
         energy = self.energy_scale.log_energy(tokens.energy).clamp(-MAX_LOG_ENERGY, MAX_LOG_ENERGY).exp()
         energy = torch.where(tokens.kind == SAMPLE, energy * (1.0 + (tokens.charge != NEUTRAL)), 0.0)  # [B, T], GeV
         last = self.last(x, memory.last, memory.mask)
@@ -153,10 +145,8 @@ class CoveredDecoder(nn.Module):
         left = torch.stack([(rest * ~of_tracks).sum(-1), (rest * of_tracks).sum(-1)], dim=-1)
         x = x + self.left(left.log1p())
         coverage = Coverage.of(fraction[:, None], memory.mask)
-        if caches is None:
-            x = self.stack(x, memory.layers, coverage)
-        else:
-            x = self.stack(x[:, 0], memory.layers, coverage, caches=caches)[:, None]
+        decoded = self.stack(x if caches is None else x[:, 0], memory.layers, coverage, caches=caches)
+        x = decoded.view_as(x)
         following = self.next(x, memory.next, memory.mask)
         x = x + self.pooled(following.exp() @ memory.states)
         return Decoded(x, last, following, account._replace(taken=taken[:, -1]))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.data.batch import Target, TokenSet
-from pflow.model.common.transformer import FullyConnected
+from pflow.model.common.transformer import FullyConnected, Mask
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.special import BOS, EOS, PAD, SAMPLE, SpecialTokens, kind_of_input
 
@@ -35,10 +35,7 @@ class TokenEmbedder(nn.Module):
 
 
 class SourceEmbedder(nn.Module):
-    """Embed source tokens, with bos and eos where `framed`.
-
-    Source tokens have no order. Bos and eos come first, so that the real tokens of an event stay together.
-    """
+    """Embed source tokens, which have no order; where `framed` behind bos and eos, so that they stay together."""
 
     def __init__(
         self, *, features: int, special: SpecialTokens, config: TranslationNetworkConfig, framed: bool = True
@@ -48,11 +45,8 @@ class SourceEmbedder(nn.Module):
         self.framed = framed
         self.embed = TokenEmbedder(features=features, width=config.width, special=special, config=config)
 
-    def forward(self, tokens: TokenSet) -> tuple[Tensor, Tensor | None]:
-        """Tokens float [B, N', W], N' = N + 2 if framed, and their mask bool [B, N'], None where there is no padding.
-
-        ValueError: the tokens have another number of features.
-        """
+    def forward(self, tokens: TokenSet) -> tuple[Tensor, Mask]:
+        """Tokens float [B, N', W], N' = N + 2 if framed, and their mask; ValueError: another number of features."""
         features, mask = tokens.features, tokens.mask
         if features.shape[-1] != self.features:
             raise ValueError(f"features: a source token has {features.shape[-1]}, the network expects {self.features}")

@@ -18,10 +18,12 @@ from pflow.data.batch import Batch
 from pflow.model.api import ModelInputs
 from pflow.model.common.transformer import (
     Cache,
+    Caches,
     CrossAttention,
     Encoder,
     FullyConnected,
     KeyValue,
+    Mask,
     Residual,
     SelfAttention,
     TransformerLayer,
@@ -39,7 +41,7 @@ class Memory(NamedTuple):
     """The encoded source of a batch."""
 
     states: Tensor  # float [B, S, W]
-    mask: Tensor | None  # bool [B, S], real tokens; None: no padding
+    mask: Mask
 
 
 def make_encoder(config: TranslationNetworkConfig) -> Encoder:
@@ -144,17 +146,9 @@ class Decoder(nn.Module):
         return [layer.memory_attention.project(memory) for layer in standard]
 
     def forward(
-        self,
-        x: Tensor,
-        memory: Sequence[KeyValue],
-        *,
-        memory_mask: Tensor | None = None,
-        caches: Sequence[Cache] | None = None,
+        self, x: Tensor, memory: Sequence[KeyValue], *, memory_mask: Mask = None, caches: Caches = None
     ) -> Tensor:
-        """Decode x, float [B, T, W]: the whole sequence, or with `caches` its newest token.
-
-        There is one cache a standard decoder layer. The memory is from `project`, with `memory_mask` bool [B, S].
-        """
+        """Decode x, float [B, T, W], with a memory from `project`; there is one cache a standard decoder layer."""
         past = caches if caches is not None else [None] * len(memory)
         n = self.n_projections
         for i, layer in enumerate(self.layers):
@@ -191,11 +185,7 @@ class Heads(nn.Module):
 
 
 def unit_vector(theta: Tensor, phi: Tensor) -> Tensor:
-    """Unit vector [..., 3] of polar angle theta and azimuth phi, both [...] in rad.
-
-    >>> unit_vector(torch.tensor(0.0), torch.tensor(1.0)).tolist()
-    [0.0, 0.0, 1.0]
-    """
+    """Unit vector [..., 3] of polar angle theta and azimuth phi, both [...] in rad."""
     return torch.stack([theta.sin() * phi.cos(), theta.sin() * phi.sin(), theta.cos()], dim=-1)
 
 

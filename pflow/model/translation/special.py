@@ -45,14 +45,10 @@ def kind_of_next(mask: Tensor) -> Tensor:
 class SpecialTokens:
     """One of the two treatments. `kind` is int64 [...]: pad 0, bos 1, eos 2, sample 3."""
 
-    offset: int
-    """Index of the first physical class in the charge and PDG vocabularies."""
-    marks_of_kinds: tuple[tuple[float, ...], ...]
-    """Numbers appended to the features of each input token, by its kind."""
-    heads: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Classifying heads beside charge and PDG, with their number of classes."""
-    end: str
-    """Head whose class `EOS` ends the sequence; its classes before that one are never chosen."""
+    offset: int  # index of the first physical class in the charge and PDG vocabularies
+    marks_of_kinds: tuple[tuple[float, ...], ...]  # appended to the features of each input token, by its kind
+    heads: Mapping[str, int] = dataclasses.field(default_factory=dict)  # beside charge and PDG: number of classes
+    end: str  # head whose class `EOS` ends the sequence; its classes before that one are never chosen
 
     def index(self, value: Tensor, kind: Tensor) -> Tensor:
         """Vocabulary index of a token with physical index `value`, of special ones their kind; all int64 [...]."""
