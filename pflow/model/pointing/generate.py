@@ -250,13 +250,33 @@ def finish(
     decoded: DecodedSequence,
     decoding: PointingDecodingConfig,
 ) -> GeneratedParticles:
-    """Particles of what was decoded, refined where there is a refiner, which reads the source."""
+    """Particles of what was decoded, without gaps between them; refined where there is a refiner, by the source."""
     columns, mask, truncated = decoded
     if network.refiner is not None and mask.shape[1]:
         columns = _refined_in_parts(network, source, DecodedParticles.of(columns, mask), decoding)
     elif network.refiner is not None:
         columns = {**columns, "existence": torch.ones_like(columns["log_energy"], dtype=torch.float32)}
-    return _without_gaps(columns, truncated, batch, network)
+    assert batch.readout is not None
+    n_hits, is_particle = batch.readout.mask.shape[1], columns["is_particle"]
+    probability = columns["pdg_logits"].softmax(-1)
+    same = ("charge", "pdg", "energy_sigma", "direction_sigma", "by_track", "existence")
+    values = {
+        **{name: columns[name] for name in same if name in columns},
+        "energy": network.energy_scale.normalised(columns["log_energy"]).float(),
+        "direction": columns["direction"].float(),
+        "score": probability.gather(-1, columns["pdg"][..., None]).squeeze(-1),
+        "pdg_probability": probability,
+        "hit_fraction": columns["hit_fraction"][..., :n_hits],
+        "track_fraction": columns["hit_fraction"][..., n_hits:],
+    }
+    length = int(is_particle.sum(1).max()) if is_particle.numel() else 0
+    order = (~is_particle).to(torch.uint8).argsort(dim=1, stable=True)[:, :length]
+    mask = gather(is_particle, order)
+    packed = {
+        name: gather(column, order).masked_fill(~mask.view(*mask.shape, *[1] * (column.ndim - 2)), 0)
+        for name, column in values.items()
+    }
+    return GeneratedParticles(**packed, mask=mask, truncated=truncated)
 
 
 def particle_limits(decoding: PointingDecodingConfig, n_hits: Tensor, n_tracks: Tensor) -> Tensor:
@@ -359,33 +379,6 @@ def _refined_in_parts(
         columns, assignment = refine(network, first_stage, source.change(of_events), decoding)
         parts.append({**columns, "hit_fraction": assignment.pairs.dense(assignment.log_fraction.exp())})
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-
-
-def _without_gaps(
-    columns: dict[str, Tensor], truncated: Tensor, batch: Batch, network: PointingNetwork
-) -> GeneratedParticles:
-    """The particles alone, without gaps between them."""
-    assert batch.readout is not None
-    n_hits, is_particle = batch.readout.mask.shape[1], columns["is_particle"]
-    probability = columns["pdg_logits"].softmax(-1)
-    same = ("charge", "pdg", "energy_sigma", "direction_sigma", "by_track", "existence")
-    values = {
-        **{name: columns[name] for name in same if name in columns},
-        "energy": network.energy_scale.normalised(columns["log_energy"]).float(),
-        "direction": columns["direction"].float(),
-        "score": probability.gather(-1, columns["pdg"][..., None]).squeeze(-1),
-        "pdg_probability": probability,
-        "hit_fraction": columns["hit_fraction"][..., :n_hits],
-        "track_fraction": columns["hit_fraction"][..., n_hits:],
-    }
-    length = int(is_particle.sum(1).max()) if is_particle.numel() else 0
-    order = (~is_particle).to(torch.uint8).argsort(dim=1, stable=True)[:, :length]
-    mask = gather(is_particle, order)
-    packed = {
-        name: gather(column, order).masked_fill(~mask.view(*mask.shape, *[1] * (column.ndim - 2)), 0)
-        for name, column in values.items()
-    }
-    return GeneratedParticles(**packed, mask=mask, truncated=truncated)
 
 
 @torch.inference_mode()

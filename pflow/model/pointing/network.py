@@ -10,8 +10,7 @@ there is one, sees all decoded particles at once: each has a logit for each item
 particles and 'unassigned', per item, and particles with a small existence probability get nothing. The head then
 predicts the particles again.
 
-Letters: B batch, S source tokens, M items (hits, then tracks), T particles, P pairs of a particle and an item, Q pairs
-of particles, W width.
+Letters: B batch, S source tokens, M items (hits, then tracks), T particles, P pairs of a particle and an item, W width.
 """
 
 from __future__ import annotations
@@ -35,26 +34,13 @@ from pflow.model.common.transformer import (
     gelu,
     initialise,
 )
-from pflow.model.pointing.assignment import (
-    N_DELTA_FEATURES,
-    AssignmentLogits,
-    PairList,
-    ParticleAssignment,
-    delta_features,
-    ramp_up,
-)
+from pflow.model.pointing.assignment import AssignmentLogits, PairList, ParticleAssignment, ramp_up
 from pflow.model.pointing.attention import Coverage, DirectionalSelfAttention, Directions
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import CoverageDecoder, ParticleDecoder
 from pflow.model.pointing.geometry import EncodedSource, Tokens, gather, make_tokens_and_items, normalise
 from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles
-from pflow.model.pointing.showers import (
-    SLOPE_UNIT,
-    ConversionDirectionCorrection,
-    Showers,
-    n_proxy_features,
-    shower_slopes,
-)
+from pflow.model.pointing.showers import ConversionDirectionCorrection, PairwiseMessages, n_proxy_features
 
 MIN_COSINE = math.cos(0.15)  # of the angle to a seed within which all items are in its particle's pairs; others are far
 EPS_FRACTION = 0.01  # added to fractions before a logarithm; far items are in a pair if more was the particle's before
@@ -63,75 +49,6 @@ FAR_WEIGHT_WIDTH = 0.002
 MIN_FAR_WEIGHT = 1e-6  # of far items in pairs, as its logarithm is added to the logit
 DROPPED_LOGIT = -1e4  # of the items of a particle that is not kept
 MIN_EXPECTED_EXISTENCE = 0.5  # smallest existence probability of a kept particle where one particle is expected
-
-RANGE = 0.3  # messages fall by e over this angle between particles, rad
-# Fraction of an item from which it counts in the slope of a shower, and over which its weight rises.
-MIN_SLOPE_FRACTION, SLOPE_FRACTION_WIDTH = 0.01, 0.002
-N_SLOPE_FEATURES = 4
-
-
-class PairwiseMessages(nn.Module):
-    """Messages between particles near each other, from the angles between them and their energies; initially none.
-
-    The electrons of a converted photon lie side by side in azimuth, separated by the field by angles that fall as 1/E,
-    and their showers point away from each other (`shower_slopes`); two photons have any relative position.
-    """
-
-    def __init__(self, *, width: int) -> None:
-        super().__init__()
-        self.receiver = nn.Linear(width, width)
-        self.sender = nn.Linear(width, width, bias=False)
-        self.geometry = nn.Linear(N_DELTA_FEATURES + 3 + N_SLOPE_FEATURES, width, bias=False)
-        self.out = ConstantLinear(width, width)
-
-    def forward(
-        self,
-        x: Tensor,
-        log_energy: Tensor,
-        direction: Tensor,
-        mask: Tensor,
-        hit_fraction: Tensor,
-        item_sums: Tensor,
-        dtype: torch.dtype = torch.float64,
-    ) -> Tensor:
-        """The sum of the messages to each particle, float [B, T, W], of slopes in the precision `dtype`.
-
-        Of embedded particles [B, T, W], ln(E / GeV) [B, T], unit vectors [B, T, 3], mask bool [B, T], fractions of
-        items [B, T, M], and columns of `ItemSums` [B * M, F].
-        """
-        n = x.shape[1]
-        order = torch.arange(n, device=x.device)
-        both = mask[:, :, None] & mask[:, None] & (order[:, None] != order)
-        event, to, by = both.nonzero(as_tuple=True)
-        to, by = event * n + to, event * n + by  # receiver and sender of each pair, [Q]
-        start, end = (direction.flatten(0, 1).index_select(0, index) for index in (to, by))
-        angle = (end - start).square().sum(-1).clamp(min=1e-12).sqrt()  # rad, for small angles
-        energies = (log_energy.flatten().to(angle.dtype).index_select(0, index) / 2.0 for index in (to, by))
-        pairs = PairList.where(hit_fraction > MIN_SLOPE_FRACTION)
-        fraction = pairs.values(hit_fraction)
-        full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
-        fraction = fraction * ramp_up(fraction, full, width=SLOPE_FRACTION_WIDTH)
-        showers = Showers.of(fraction.to(dtype), pairs, item_sums)
-        slope = shower_slopes(showers, pairs)
-        features = [
-            delta_features(start, end),
-            torch.stack([(angle + 1e-3).log() / 2.0, *energies], dim=-1),
-            _slope_features(slope.index_select(0, to), slope.index_select(0, by), start, end).to(angle.dtype),
-        ]
-        geometry = self.geometry(torch.cat(features, dim=-1).to(x.dtype))
-        receivers, senders = self.receiver(x).flatten(0, 1), self.sender(x).flatten(0, 1)
-        message = receivers.index_select(0, to).add_(senders.index_select(0, by)).add_(geometry)
-        weighted = gelu(message).mul_((-angle / RANGE).exp().to(x.dtype)[:, None])
-        total = weighted.new_zeros(x.shape).flatten(0, 1).index_add(0, to, weighted)
-        return self.out(total.view_as(x))  # type: ignore[no-any-return]
-
-
-def _slope_features(slope: Tensor, other_slope: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Slopes in azimuth towards each other and absolute slopes in polar angle, float [Q, N_SLOPE_FEATURES]."""
-    side = (start[:, 0] * end[:, 1] - start[:, 1] * end[:, 0]).sign().to(slope.dtype)  # 1: the other is at larger phi
-    theta, phi = (slope / SLOPE_UNIT).asinh().unbind(-1)
-    other_theta, other_phi = (other_slope / SLOPE_UNIT).asinh().unbind(-1)
-    return torch.stack([phi * side, -other_phi * side, theta.abs(), other_theta.abs()], dim=-1)
 
 
 class DecodedParticles(NamedTuple):

@@ -73,19 +73,9 @@ class PointingLoss(nn.Module):
 
     def forward(self, output: TeacherForcing | RefinementOutput) -> dict[str, Tensor]:
         """Each loss by name, unweighted, and ``total``; scalars."""
-        mask = output.target.mask
-        if isinstance(output, RefinementOutput):
-            losses = {
-                "refined_assignment": _refined_assignment(output),
-                "existence": _existence(output),
-                "visible_energy": _visible_energy(output),
-            }
-        else:
-            losses = {"pointer": _pointer(output), "eos": _eos(output), "assignment": _assignment(output)}
-            if output.starts.shape[1]:
-                losses["starts"] = _starts(output)
+        losses = _of_refinement(output) if isinstance(output, RefinementOutput) else _of_first_stage(output)
         for name, cost in self._of_particles(output.particles, output.target).items():
-            losses[name] = masked_mean(cost, mask)
+            losses[name] = masked_mean(cost, output.target.mask)
         return with_total(losses, self.weights)
 
     def _of_particles(self, particles: Particles, target: Target) -> dict[str, Tensor]:
@@ -102,55 +92,41 @@ class PointingLoss(nn.Module):
         }
 
 
-def _pointer(output: TeacherForcing) -> Tensor:
-    weight = output.seed_weight  # [B, R, S]
-    good = torch.logsumexp(output.pointer[:, :-1, :-1] + weight.clamp(min=1e-12).log(), dim=-1)
-    return -masked_mean(good, _one_by_one(output) & (weight.amax(-1) > 0))
-
-
-def _starts(output: TeacherForcing) -> Tensor:
-    is_start = output.target.mask[:, : output.starts.shape[1]].float()
-    cost = functional.binary_cross_entropy_with_logits(output.starts, is_start, reduction="none")
-    return masked_mean(cost, output.is_track)
-
-
-def _one_by_one(output: TeacherForcing) -> Tensor:
-    """The mask bool [B, R] of the targets that are decoded one by one."""
-    mask = output.target.mask
-    return mask[:, mask.shape[1] - output.seed_weight.shape[1] :]
-
-
-def _eos(output: TeacherForcing) -> Tensor:
-    last = _one_by_one(output).sum(1)  # position of the end
-    ends = output.pointer[torch.arange(len(last), device=last.device), last, -1]
-    return -ends.sum() / last.sum().clamp(min=1)
-
-
-def _assignment(output: TeacherForcing) -> Tensor:
-    mask = output.target.mask
+def _of_first_stage(output: TeacherForcing) -> dict[str, Tensor]:
+    mask, seed_weight, pairs = output.target.mask, output.seed_weight, output.pairs
+    one_by_one = mask[:, mask.shape[1] - seed_weight.shape[1] :]  # bool [B, R]
+    seed = torch.logsumexp(output.pointer[:, :-1, :-1] + seed_weight.clamp(min=1e-12).log(), dim=-1)
+    last = one_by_one.sum(1)  # position of the end
+    end = output.pointer[torch.arange(len(last), device=last.device), last, -1]
     cost = functional.binary_cross_entropy_with_logits(output.logits, output.target_fraction, reduction="none")
-    norm = output.pairs.sums((output.weight * (output.target_fraction + 0.05))[None])
-    cost = output.pairs.sums((output.weight * cost)[None]) / norm.clamp(min=1e-3)
-    return masked_mean(cost.view_as(mask), mask)
+    norm = pairs.sums((output.weight * (output.target_fraction + 0.05))[None])
+    cost = pairs.sums((output.weight * cost)[None]) / norm.clamp(min=1e-3)
+    losses = {
+        "pointer": -masked_mean(seed, one_by_one & (seed_weight.amax(-1) > 0)),
+        "eos": -end.sum() / last.sum().clamp(min=1),
+        "assignment": masked_mean(cost.view_as(mask), mask),
+    }
+    if n_tracks := output.starts.shape[1]:
+        losses["starts"] = _binary_cross_entropy(output.starts, mask[:, :n_tracks], output.is_track)
+    return losses
 
 
-def _refined_assignment(output: RefinementOutput) -> Tensor:
-    refined, item_weight = output.refined, output.item_weight
-    of_pairs = refined.pairs.of_items(item_weight.flatten()) * output.target_fraction * refined.log_fraction
-    unassigned = item_weight * output.target_unassigned * refined.log_unassigned
-    return -(of_pairs.sum() + unassigned.sum()) / item_weight.sum().clamp(min=1e-6)
+def _of_refinement(output: RefinementOutput) -> dict[str, Tensor]:
+    refined, weight = output.refined, output.item_weight
+    of_pairs = refined.pairs.of_items(weight.flatten()) * output.target_fraction * refined.log_fraction
+    unassigned = weight * output.target_unassigned * refined.log_unassigned
+    existence = _binary_cross_entropy(refined.existence_logit, output.target.mask, output.decoded)
+    energy = output.particles.log_energy.exp() * refined.existence_logit.sigmoid() * output.decoded  # GeV
+    ratio = (energy.sum(1) + EPS_VISIBLE) / (output.visible_energy + EPS_VISIBLE)
+    return {
+        "refined_assignment": -(of_pairs.sum() + unassigned.sum()) / weight.sum().clamp(min=1e-6),
+        "existence": existence,
+        "visible_energy": ratio.log().abs().mean(),
+    }
 
 
-def _existence(output: RefinementOutput) -> Tensor:
-    exists = output.target.mask.float()
-    cost = functional.binary_cross_entropy_with_logits(output.refined.existence_logit, exists, reduction="none")
-    return masked_mean(cost, output.decoded)
-
-
-def _visible_energy(output: RefinementOutput) -> Tensor:
-    energy = output.particles.log_energy.exp() * output.refined.existence_logit.sigmoid() * output.decoded  # GeV
-    difference = ((energy.sum(1) + EPS_VISIBLE) / (output.visible_energy + EPS_VISIBLE)).log()
-    return difference.abs().mean()
+def _binary_cross_entropy(logits: Tensor, truth: Tensor, mask: Tensor) -> Tensor:
+    return masked_mean(functional.binary_cross_entropy_with_logits(logits, truth.float(), reduction="none"), mask)
 
 
 def _with_tails(residual: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Showers of particles, proxies (HGPflow's word) by hits and tracks, and directions of photons by their showers.
+"""Showers of particles, proxies (HGPflow's word) by hits and tracks, and what showers tell of photons and conversions.
 
 The first electrons of a shower are near the photon's line; scattering takes those behind them away from it. Below some
 GeV, where a shower is a few electrons, the direction to the barycentre of its front is two to three times nearer to the
@@ -8,7 +8,7 @@ The magnetic field bends the electrons of a converted photon on their way to the
 in azimuth with respect to the line from the vertex by the angle by which they miss the impact point of the photon; by
 more if it converted late.
 
-Letters: N particles, P pairs of a particle and an item, R subdetectors.
+Letters: N particles, P pairs of a particle and an item, Q pairs of particles, R subdetectors; B, T, M, W as elsewhere.
 """
 
 from __future__ import annotations
@@ -18,8 +18,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pflow.model.common.transformer import FullyConnected
-from pflow.model.pointing.assignment import Pairs, lengths, ramp_down, ramp_up, rows_of_each, sums_of_each
+from pflow.model.common.transformer import ConstantLinear, FullyConnected, gelu
+from pflow.model.pointing.assignment import (
+    N_DELTA_FEATURES,
+    PairList,
+    Pairs,
+    delta_features,
+    lengths,
+    ramp_down,
+    ramp_up,
+    rows_of_each,
+    sums_of_each,
+)
 from pflow.model.pointing.geometry import FractionSums, ItemSums, normalise, tangent_basis
 
 LOG_WEIGHT = 4.0  # offset w0 of the weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)
@@ -39,6 +49,10 @@ FRONT_RADIUS, FRONT_RADIUS_WIDTH = 20.0, 10.0  # the same for the direction to t
 CORE_ANGLE, CORE_ANGLE_WIDTH = 0.016, 2e-3
 SLOPE_UNIT = 0.02  # the resolution of slopes for showers of about 15 GeV, rad
 EPS_DEPTH = 10.0  # added in quadrature to the spread in depth, mm: a shower in one layer has no slope
+RANGE = 0.3  # messages fall by e over this angle between particles, rad
+# Fraction of an item from which it counts in the slope of a shower, and over which its weight rises.
+MIN_SLOPE_FRACTION, SLOPE_FRACTION_WIDTH = 0.01, 0.002
+N_SLOPE_FEATURES = 4
 
 PROXY_FEATURES = (
     *("log_energy", "log_track_energy", "log_ratio", "log_n_hits", "n_tracks", "charge", "log_width", "core"),
@@ -221,3 +235,67 @@ class ConversionDirectionCorrection(nn.Module):
         fraction = self.fraction(torch.cat([features, size], dim=-1)).sigmoid()
         _, phi = tangent_basis(direction)
         return normalise(direction - fraction * slope[..., 1:] * phi)
+
+
+class PairwiseMessages(nn.Module):
+    """Messages between particles near each other, from the angles between them and their energies; initially none.
+
+    The electrons of a converted photon lie side by side in azimuth, separated by the field by angles that fall as 1/E,
+    and their showers point away from each other (`shower_slopes`); two photons have any relative position.
+    """
+
+    def __init__(self, *, width: int) -> None:
+        super().__init__()
+        self.receiver = nn.Linear(width, width)
+        self.sender = nn.Linear(width, width, bias=False)
+        self.geometry = nn.Linear(N_DELTA_FEATURES + 3 + N_SLOPE_FEATURES, width, bias=False)
+        self.out = ConstantLinear(width, width)
+
+    def forward(
+        self,
+        x: Tensor,
+        log_energy: Tensor,
+        direction: Tensor,
+        mask: Tensor,
+        hit_fraction: Tensor,
+        item_sums: Tensor,
+        dtype: torch.dtype = torch.float64,
+    ) -> Tensor:
+        """The sum of the messages to each particle, float [B, T, W], of slopes in the precision `dtype`.
+
+        Of embedded particles [B, T, W], ln(E / GeV) [B, T], unit vectors [B, T, 3], mask bool [B, T], fractions of
+        items [B, T, M], and columns of `ItemSums` [B * M, F].
+        """
+        n = x.shape[1]
+        order = torch.arange(n, device=x.device)
+        both = mask[:, :, None] & mask[:, None] & (order[:, None] != order)
+        event, to, by = both.nonzero(as_tuple=True)
+        to, by = event * n + to, event * n + by  # receiver and sender of each pair, [Q]
+        start, end = (direction.flatten(0, 1).index_select(0, index) for index in (to, by))
+        angle = (end - start).square().sum(-1).clamp(min=1e-12).sqrt()  # rad, for small angles
+        energies = (log_energy.flatten().to(angle.dtype).index_select(0, index) / 2.0 for index in (to, by))
+        pairs = PairList.where(hit_fraction > MIN_SLOPE_FRACTION)
+        fraction = pairs.values(hit_fraction)
+        full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
+        fraction = fraction * ramp_up(fraction, full, width=SLOPE_FRACTION_WIDTH)
+        showers = Showers.of(fraction.to(dtype), pairs, item_sums)
+        slope = shower_slopes(showers, pairs)
+        features = [
+            delta_features(start, end),
+            torch.stack([(angle + 1e-3).log() / 2.0, *energies], dim=-1),
+            _slope_features(slope.index_select(0, to), slope.index_select(0, by), start, end).to(angle.dtype),
+        ]
+        geometry = self.geometry(torch.cat(features, dim=-1).to(x.dtype))
+        receivers, senders = self.receiver(x).flatten(0, 1), self.sender(x).flatten(0, 1)
+        message = receivers.index_select(0, to).add_(senders.index_select(0, by)).add_(geometry)
+        weighted = gelu(message).mul_((-angle / RANGE).exp().to(x.dtype)[:, None])
+        total = weighted.new_zeros(x.shape).flatten(0, 1).index_add(0, to, weighted)
+        return self.out(total.view_as(x))  # type: ignore[no-any-return]
+
+
+def _slope_features(slope: Tensor, other_slope: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    """Slopes in azimuth towards each other and absolute slopes in polar angle, float [Q, N_SLOPE_FEATURES]."""
+    side = (start[:, 0] * end[:, 1] - start[:, 1] * end[:, 0]).sign().to(slope.dtype)  # 1: the other is at larger phi
+    theta, phi = (slope / SLOPE_UNIT).asinh().unbind(-1)
+    other_theta, other_phi = (other_slope / SLOPE_UNIT).asinh().unbind(-1)
+    return torch.stack([phi * side, -other_phi * side, theta.abs(), other_theta.abs()], dim=-1)

@@ -11,9 +11,9 @@ from pflow.model.pointing.network import (
     FAR_WEIGHT_WIDTH,
     MIN_COSINE,
     DecodedParticles,
-    PairwiseMessages,
     _min_probability,
 )
+from pflow.model.pointing.showers import PairwiseMessages
 
 
 @pytest.fixture

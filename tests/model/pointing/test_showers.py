@@ -5,11 +5,11 @@ import torch
 from torch.nn.functional import normalize
 
 from pflow.model.pointing.assignment import PairList, PairsOfOne, ramp_down
-from pflow.model.pointing.network import PairwiseMessages
 from pflow.model.pointing.showers import (
     CORE_ANGLE,
     LOG_WEIGHT,
     ConversionDirectionCorrection,
+    PairwiseMessages,
     Showers,
     front_direction,
     make_proxies,
