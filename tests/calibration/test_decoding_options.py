@@ -11,14 +11,11 @@ from pflow.tokens.particles import Calibration
 DECODING = PointingDecodingConfig(max_particles=7, eos_threshold=0.9, existence_threshold=0.3)
 
 
-def test_the_grid_has_all_pairs_in_increasing_order():
+def test_the_grid_has_all_pairs_in_increasing_order_and_an_unknown_or_invalid_threshold_is_named():
     grid = decoding_grid(DECODING, eos_threshold=[0.6, 0.5], existence_threshold=[0.1, 0.2])
     pairs = [(decoding.eos_threshold, decoding.existence_threshold) for decoding in grid]
     assert pairs == [(0.5, 0.1), (0.5, 0.2), (0.6, 0.1), (0.6, 0.2)]
     assert all(decoding.max_particles == 7 for decoding in grid)
-
-
-def test_an_unknown_or_invalid_threshold_is_named():
     with pytest.raises(ConfigError, match="existence_threshold: the model's decoding has no such option"):
         decoding_grid(DecodingConfig(), existence_threshold=[0.5])
     with pytest.raises(ConfigError, match="existence_threshold"):

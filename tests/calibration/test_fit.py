@@ -73,10 +73,6 @@ def test_charged_particles_with_and_without_a_track_have_different_curves(events
     assert direction == pytest.approx([ANGLE] * 2, rel=0.35)
 
 
-def test_a_model_without_uncertainties_has_nothing_to_fit(events):
-    assert fitted(events, reconstructed(events, times=1.0, covariance=False)).result() == Calibration()
-
-
 def test_the_response_of_photons_becomes_1_at_every_energy():
     """Of a falling spectrum, on which a correction by measured energy alone would be biased."""
     random = np.random.default_rng(3)
@@ -90,7 +86,8 @@ def test_the_response_of_photons_becomes_1_at_every_energy():
     assert fit_response(true[:50], measured[:50]) is None
 
 
-def test_photons_of_a_model_have_a_response(events):
+def test_photons_of_a_model_have_a_response_and_without_uncertainties_no_curve(events):
+    assert fitted(events, reconstructed(events, times=1.0, covariance=False)).result() == Calibration()
     calibration = fitted(events, reconstructed(events, times=1.0), times=5).result()
     np.testing.assert_allclose(calibration.photon_response.log_factor, 0.0, atol=0.02)
 

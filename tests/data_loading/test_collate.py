@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pflow.data.collate import Padder, collate
+from pflow.data.collate import Padder, bucket, collate, cut
 from pflow.errors import ConfigError
 from pflow.event.events import Events
 from pflow.event.merge_hits import Merge
@@ -31,7 +31,6 @@ def tokens(events) -> Tokens:
 
 
 def tensors(part: Any) -> list[Tensor]:
-    """All tensors of a batch."""
     if not dataclasses.is_dataclass(part):
         return [part] if isinstance(part, Tensor) else []
     return [tensor for value in vars(part).values() for tensor in tensors(value)]
@@ -73,7 +72,6 @@ def test_values_are_those_of_the_event_and_pairs_are_dense(tokens):
 @pytest.mark.parametrize("cuts", [(3,), (1, 2, 2, 5)])
 @pytest.mark.parametrize("rows", [[4, 0, 2], [5], [0, 1, 2, 3, 4, 5]])
 def test_events_may_lie_in_several_parts(tokens, cuts, rows):
-    """Also in empty ones."""
     parts = [tokens[first:last] for first, last in zip((0, *cuts), (*cuts, len(tokens)), strict=True)]
     for found, expected in zip(tensors(Padder(parts).batch(rows)), tensors(collate(tokens, rows)), strict=True):
         assert found.dtype == expected.dtype
@@ -89,7 +87,9 @@ def test_tensors_hold_the_memory_of_their_batch_alone(tokens):
     assert np.array_equal(tokens.arrays["hits"], expected)
 
 
-def test_without_truth_there_is_no_target_and_without_a_readout_no_shares(events, tokens):
+def test_without_truth_there_is_no_target_without_a_readout_no_shares_and_without_events_no_batch(events, tokens):
+    with pytest.raises(ConfigError, match="at least one event"):
+        collate(tokens, [])
     tokeniser = Tokeniser.fit([events], TokenConfig())
     assert collate(tokeniser.encode(events, truth=False)).target is None
     batch = collate(tokeniser.encode(events))
@@ -98,6 +98,34 @@ def test_without_truth_there_is_no_target_and_without_a_readout_no_shares(events
         Padder([tokens, tokeniser.encode(events)])
 
 
-def test_a_batch_of_no_events_is_an_error(tokens):
-    with pytest.raises(ConfigError, match="at least one event"):
-        collate(tokens, [])
+def lists(batches):
+    return [batch.tolist() for batch in batches]
+
+
+def test_cut_keeps_the_order_and_to_the_budget_with_padding():
+    assert lists(cut([5] * 7, 3)) == [[0, 1, 2], [3, 4, 5], [6]]
+    # 2 x 4 = 8 fits 9, a third event would make 3 x 4 = 12; then 5 + 5 = 10 does not fit.
+    assert lists(cut([1, 4, 2, 5, 5], 10, max_tokens=9)) == [[0, 1], [2], [3], [4]]
+
+
+@pytest.fixture
+def lengths() -> np.ndarray:
+    return np.random.default_rng(1).integers(1, 1000, 256)
+
+
+def test_buckets_pad_far_less_than_random_batches(lengths):
+    def padded(batches):
+        return sum(lengths[batch].max() * len(batch) for batch in batches) / lengths.sum() - 1
+
+    generator = np.random.default_rng(2)
+    assert padded(bucket(lengths, 16, None, generator)) < 0.1
+    assert padded(np.array_split(generator.permutation(256), 16)) > 0.5
+
+
+@pytest.mark.parametrize("max_tokens", [None, 5000])
+def test_every_event_is_in_one_batch_within_the_limits(lengths, max_tokens):
+    sizes = np.array([*lengths, 0, 7000])
+    batches = bucket(sizes, 16, max_tokens, np.random.default_rng(2))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(sizes)))
+    assert max(map(len, batches)) <= 16
+    assert all(len(b) == 1 or max_tokens is None or len(b) * sizes[b].max() <= max_tokens for b in batches)

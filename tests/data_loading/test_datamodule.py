@@ -180,7 +180,6 @@ def test_what_another_rank_skipped_is_known_on_this_one(data, monkeypatch):
 
 
 def test_a_model_for_any_detector_is_trained_on_files_of_several(sample_dir):
-    """It knows what they cover, the augmentation included, and batches hold events of both."""
     files = [str(sample_dir / name) for name in ("zqq_test_small.root", "cld_multi_test_small.root")]
     data = ParticleFlowData(
         train=files,

@@ -50,15 +50,11 @@ def flat(batches) -> list[int]:
     return [number for batch in numbers(batches) for number in batch]
 
 
-def test_in_order_events_come_as_the_files_have_them(dataset):
+def test_in_order_events_come_as_the_files_have_them_and_only_the_last_batch_is_short(dataset):
     assert flat(dataset()) == list(range(70))
     assert [len(batch) for batch in numbers(dataset())] == [8] * 8 + [6]
-
-
-@pytest.mark.parametrize("buffer", [8, 20])
-def test_shuffled_only_the_last_batch_is_short(dataset, buffer):
-    sizes = sorted(len(batch) for batch in numbers(dataset(shuffle=True, buffer=buffer)))
-    assert sizes == [6] + [8] * 8
+    for buffer in (8, 20):
+        assert sorted(len(batch) for batch in numbers(dataset(shuffle=True, buffer=buffer))) == [6] + [8] * 8
 
 
 def same(one: EventDataset, other: EventDataset) -> bool:
@@ -71,11 +67,8 @@ def same(one: EventDataset, other: EventDataset) -> bool:
 
 
 @pytest.mark.parametrize("augmentation", [None, EVERYTHING], ids=["plain", "augmented"])
-def test_the_same_seed_and_epoch_give_the_same_batches(dataset, augmentation):
+def test_batches_are_the_same_for_the_same_seed_and_epoch_alone(dataset, augmentation):
     assert same(*(dataset(shuffle=True, augmentation=augmentation) for _ in range(2)))
-
-
-def test_another_epoch_or_seed_augments_anew(dataset):
     first, epoch, seed = (dataset(augmentation=EVERYTHING, seed=seed) for seed in (3, 3, 4))
     epoch.epoch = 1
     assert not same(first, epoch)
@@ -89,11 +82,13 @@ def test_ranks_share_the_events_and_the_length_is_that_of_the_longest(dataset):
     assert {len(rank) for rank in ranks} == {max(map(len, batches))}
 
 
-def test_batches_in_order_are_the_same_for_any_number_of_ranks(dataset):
+def test_batches_in_order_are_the_same_for_any_number_of_ranks_and_chunks(dataset, train_files, tokeniser):
     def contents(n_ranks: int) -> list[list[int]]:
         return sorted(batch for rank in range(n_ranks) for batch in numbers(dataset(rank=rank, n_ranks=n_ranks)))
 
     assert contents(1) == contents(2) == contents(3)
+    one_chunk = EventDataset(survey(train_files, OPTIONS, 1000)[0], options=OPTIONS, tokeniser=tokeniser, batch_size=8)
+    assert same(one_chunk, dataset())
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on a machine with one core
@@ -111,11 +106,6 @@ def test_a_budget_of_tokens_is_kept(dataset, shuffle):
     batches = list(data)
     assert all(batch.batch.hits.mask.numel() <= 24 for batch in batches)
     assert sorted(flat(batches)) == list(range(70))
-
-
-def test_batches_in_order_do_not_depend_on_the_chunks(train_files, tokeniser, dataset):
-    one_chunk = EventDataset(survey(train_files, OPTIONS, 1000)[0], options=OPTIONS, tokeniser=tokeniser, batch_size=8)
-    assert same(one_chunk, dataset())
 
 
 def test_no_more_than_a_chunk_and_the_buffer_is_read_ahead(dataset, monkeypatch):
@@ -173,7 +163,6 @@ def test_options_that_cannot_work_are_errors(dataset, more, message):
 
 
 def test_events_without_what_the_model_reads_are_refused_or_skipped(make_photons, spoil, tmp_path):
-    """One event whose layer is unknown, and a model that reads layers."""
     events = make_photons(12)
     known = dataclasses.replace(events, hits=ak.with_field(events.hits, 0 * events.hits.subdetector, "layer"))
     write_events(tmp_path / "a.root", spoil(known, 5, "hits.layer", -1))

@@ -36,9 +36,8 @@ def records(events: Sequence[Sequence[Particle]]) -> ak.Array:
     return make_particles(**columns(events))
 
 
-@pytest.fixture
-def make_records() -> Callable[..., ak.Array]:
-    return records
+make_records = pytest.fixture(lambda: records)
+make_table = pytest.fixture(lambda: lambda events: ParticleTable.from_records(records(events)))
 
 
 @pytest.fixture
@@ -60,8 +59,3 @@ def make_events() -> Callable[..., Events]:
         )
 
     return make
-
-
-@pytest.fixture
-def make_table() -> Callable[..., ParticleTable]:
-    return lambda events: ParticleTable.from_records(records(events))

@@ -32,7 +32,6 @@ def events(sample) -> Events:
 
 @pytest.fixture(scope="module")
 def pandora(events) -> Reconstruction:
-    """The reference of the sample as a reconstruction."""
     return Reconstruction(particles=events.reference, event=events.event, flags=events.flags)
 
 
@@ -156,7 +155,9 @@ def test_particles_of_other_events_with_the_same_numbers_give_a_warning(events, 
         pflow.evaluate(rolled, events, oracle=False)
 
 
-def test_links_from_missing_tracks_are_refused(events, pandora):
+def test_links_from_missing_tracks_and_truth_without_a_target_are_refused(events, pandora):
+    with pytest.raises(InputError, match="no true particle is a target under truth rule 'stable' above 1000 GeV"):
+        pflow.evaluate(pandora, events, settings=EvaluationSettings(e_min=1000.0))
     links = Links.by_event(*(np.array([number]) for number in (3, 7, 0, 1)), len(events)).records()
     with pytest.raises(InputError, match=r"entry 3, 'track_links\.source': PFlow: points outside .* another file\?"):
         pflow.evaluate(dataclasses.replace(pandora, track_links=links), events, oracle=False)
@@ -172,10 +173,13 @@ def calo_output(pandora, tmp_path):
     return path
 
 
-def test_default_settings_are_the_models(sample, calo_output):
+def test_default_settings_are_the_models_and_another_rule_gives_a_warning(sample, calo_output):
     settings = pflow.evaluate(calo_output, sample, oracle=False).settings
     assert (settings.rule, settings.e_min) == ("calo", 0.3)
     assert truth_settings({"PFlow": [calo_output]}, e_min=1.0) == EvaluationSettings(rule="calo", e_min=1.0)
+    with pytest.warns(ImplausibleWarning, match="'stable', its model was trained with 'calo'"):
+        settings = truth_settings({"PFlow": [calo_output]}, rule="stable")
+    assert settings == EvaluationSettings(e_min=0.3)
 
 
 def test_default_settings_in_memory_are_the_models(events, pandora, calo_output):
@@ -187,14 +191,3 @@ def test_default_settings_in_memory_are_the_models(events, pandora, calo_output)
     assert pandora.trained_with is None
     with pytest.warns(ImplausibleWarning, match="Model is evaluated under rule 'stable', its model was trained with"):
         assert pflow.evaluate(pandora, events, compare={"Model": trained}, oracle=False).settings.rule == "stable"
-
-
-def test_another_rule_than_the_models_gives_a_warning(calo_output):
-    with pytest.warns(ImplausibleWarning, match="'stable', its model was trained with 'calo'"):
-        settings = truth_settings({"PFlow": [calo_output]}, rule="stable")
-    assert settings == EvaluationSettings(e_min=0.3)
-
-
-def test_truth_without_a_target_is_an_error(events, pandora):
-    with pytest.raises(InputError, match="no true particle is a target under truth rule 'stable' above 1000 GeV"):
-        pflow.evaluate(pandora, events, settings=EvaluationSettings(e_min=1000.0))

@@ -42,17 +42,14 @@ def same(a, b) -> bool:
     )
 
 
-def test_reference_of_the_file_is_evaluated(make_records, make_events):
+def test_reference_of_the_file_is_evaluated_with_a_title_of_its_own(make_records, make_events):
     records = make_records(RECO)
-    result = evaluate(make_events(TRUTH, reference=records, reference_name="Classic"), answer(records))
+    events = make_events(TRUTH, reference=records, reference_name="Classic")
+    result = evaluate(events, answer(records))
     assert list(result.algorithms) == ["PFlow", "reference"]
     assert result.titles["reference"] == "Classic"
     assert same(result.algorithms["PFlow"], result.algorithms["reference"])
-
-
-def test_algorithms_with_the_same_title_get_their_names_added(make_records, make_events):
-    records = make_records(RECO)
-    result = evaluate(make_events(TRUTH, reference=records, reference_name="Classic"), answer(records, name="Classic"))
+    result = evaluate(events, answer(records, name="Classic"))
     assert result.titles == {"Classic": "Classic (Classic)", "reference": "Classic (reference)"}
 
 

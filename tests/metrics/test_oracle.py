@@ -20,7 +20,6 @@ UNIT = ShowerCalibration.unit(DETECTOR)
 
 
 def oracle(events, *, rule="stable", calibration=UNIT, **options):
-    """(pdg, energy) of each particle."""
     reco = perfect_reconstruction(events, select_targets(events, rule=rule), calibration, **options)
     return [(p["pdg"], pytest.approx(p["energy"], rel=1e-5)) for p in reco.particles[0].to_list()]
 
@@ -59,14 +58,11 @@ def test_energy_of_each_target(make_event, particles, readout, options, expected
     assert oracle(make_event(particles, **readout), **options) == expected
 
 
-def test_a_shower_points_to_its_barycentre(make_event):
+def test_identity_charge_and_mass_are_the_true_ones_and_a_shower_points_to_its_barycentre(make_event):
     events = make_event([(22, 10.0)], hits=[(4.0, {0: 1}), (4.0, {0: 1}, 190.0)])
     momentum = perfect_reconstruction(events, select_targets(events), UNIT).particles[0].momentum[0]
     assert momentum.py / momentum.px == pytest.approx(95 / 1900)
     assert momentum.p == pytest.approx(8.0)
-
-
-def test_identity_charge_and_mass_are_the_true_ones(make_event):
     events = make_event([(-2212, 10.0)], hits=[(7.0, {0: 1})], tracks=[(0, 9.9)])
     particle = perfect_reconstruction(events, select_targets(events), UNIT).particles[0, 0]
     assert (particle.pdg, particle.charge) == (-2212, -1)

@@ -75,7 +75,12 @@ def test_stable_keys_have_numbers_and_intervals(result):
 
 def test_the_document_has_the_numbers_of_the_result_as_json_without_nan(result):
     content = json.loads(json.dumps(document(result, inputs={"reco": "a.root"}), allow_nan=False))
-    assert content["inputs"] == {"reco": "a.root"}
+    assert (content["schema"], content["inputs"]) == (SCHEMA, {"reco": "a.root"})
+    assert content["settings"]["truth_rule"] == "stable"
+    assert "angle/0.1 rad" in content["settings"]["matching"]["definition"]
+    assert [content[key] for key in ("n_events_read", "n_bad_input", "n_max_particles")] == [3, 1, 2]
+    assert {"pflow", "numpy", "python"} <= set(content["versions"])
+    assert content["definitions"]["angle.mean_deg"]["unit"] == "deg"
     assert content["class"]["muon"]["efficiency"] is None
     assert content["class"]["muon"]["efficiency_interval"] == [0.0, 1.0]
     assert set(result.algorithms["PFlow"]) < set(content)
@@ -107,16 +112,6 @@ def test_the_table_says_that_jets_are_left_out(result, has_jets):
     algorithms["PFlow"] |= {"jets": {}} if has_jets else {}
     text = printed(dataclasses.replace(result, algorithms=algorithms))
     assert ("Jets are left out: fastjet is not installed (pip install 'pflow[jets]')" in text) is not has_jets
-
-
-def test_document_has_schema_settings_counts_and_versions(result):
-    content = document(result)
-    assert content["schema"] == SCHEMA
-    assert content["settings"]["truth_rule"] == "stable"
-    assert "angle/0.1 rad" in content["settings"]["matching"]["definition"]
-    assert [content[key] for key in ("n_events_read", "n_bad_input", "n_max_particles")] == [3, 1, 2]
-    assert {"pflow", "numpy", "python"} <= set(content["versions"])
-    assert content["definitions"]["angle.mean_deg"]["unit"] == "deg"
 
 
 def test_table_shows_algorithms_numbers_and_settings(result):

@@ -25,10 +25,12 @@ def test_clopper_pearson_agrees_with_scipy():
         assert interval == pytest.approx((expected.low, expected.high))
 
 
-@pytest.mark.parametrize("passed", [-1, 3])
-def test_impossible_counts_are_refused(passed):
+@pytest.mark.parametrize(("passed", "value"), [(-1, np.nan), (3, np.inf)])
+def test_impossible_counts_and_values_that_are_not_finite_are_refused(passed, value):
     with pytest.raises(ValueError, match="passed <="):
         clopper_pearson(passed, 2)
+    with pytest.raises(ValueError, match="infinite or not a number"):
+        Distribution([1.0, value])
 
 
 @pytest.mark.parametrize(
@@ -109,19 +111,10 @@ def test_chunks_give_identical_results():
         assert getattr(in_chunks, name)() == getattr(at_once, name)()
 
 
-def test_histogram_counts_every_value_once():
+def test_histogram_counts_every_value_once_the_upper_edge_in_the_last_bin():
     histogram = Distribution([-1.0, 0.0, 0.5, 1.0, 1.0, 2.0]).histogram([0.0, 1.0, 2.0])
     assert histogram.counts.tolist() == [2, 3]
     assert (histogram.below, histogram.above) == (1, 0)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_values_that_are_not_finite_are_refused(value):
-    with pytest.raises(ValueError, match="infinite or not a number"):
-        Distribution([1.0, value])
-
-
-def test_upper_edge_of_the_last_bin_is_inside():
     axis = Axis(name="x", label="x", unit="", edges=np.array([1.0, 10.0, 30.0]))
     assert axis.index(np.array([0.5, 1.0, 10.0, 30.0, 30.1])).tolist() == [2, 0, 1, 1, 2]
 

@@ -1,5 +1,3 @@
-"""Events for the displays, and a browser for pages."""
-
 import json
 import re
 import shutil

@@ -80,7 +80,7 @@ def points(axes):
         yield data.get_xdata(), data.get_ydata(), [tuple(segment[:, 1]) for segment in bars]
 
 
-def test_points_are_the_values_with_their_intervals():
+def test_points_are_the_values_with_their_intervals_and_empty_bins_are_left_out():
     figure = plot_binned(AXIS, {"": {"PFlow": series(0.5, 0.8)}}, label="Efficiency")
     ((x, y, bars),) = points(figure.axes[0])
     assert list(y) == [0.5, 0.8]
@@ -88,6 +88,10 @@ def test_points_are_the_values_with_their_intervals():
     assert x == pytest.approx(np.sqrt([10.0, 1000.0]))
     axes = figure.axes[0]
     assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale()) == ("True energy [GeV]", "Efficiency", "log")
+    figure = plot_binned(AXIS, {"": {"PFlow": series(float("nan"), 0.8)}}, label="Efficiency")
+    ((_, y, _),) = points(figure.axes[0])
+    assert list(y) == [0.8]
+    assert figure.axes[0].get_xlim() == pytest.approx((10, 100))
 
 
 def test_algorithms_have_different_places_in_a_bin():
@@ -98,22 +102,12 @@ def test_algorithms_have_different_places_in_a_bin():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
-def test_empty_bins_are_left_out():
-    figure = plot_binned(AXIS, {"": {"PFlow": series(float("nan"), 0.8)}}, label="Efficiency")
-    ((_, y, _),) = points(figure.axes[0])
-    assert list(y) == [0.8]
-    assert figure.axes[0].get_xlim() == pytest.approx((10, 100))
-
-
-def test_a_distribution_shows_fractions_of_all_entries():
+def test_a_distribution_shows_fractions_of_all_entries_and_the_axis_its_middle():
     histogram = Histogram(edges=np.array([0.0, 1.0, 2.0]), counts=np.array([3.0, 5.0]), below=1, above=1)
     figure = plot_distribution({"PFlow": histogram}, {"PFlow": "median 1.02"}, label="Response")
     axes = figure.axes[0]
     assert axes.patches[0].get_data().values.tolist() == [0.3, 0.5]
     assert figure.legends[0].get_texts()[0].get_text() == "PFlow\nmedian 1.02\n20.0% outside"
-
-
-def test_the_axis_of_a_distribution_shows_its_middle():
     counts = np.zeros(100)
     counts[49:51], counts[2] = 999.0, 2.0
     histogram = Histogram(edges=np.linspace(0.0, 2.0, 101), counts=counts)

@@ -111,19 +111,10 @@ def test_truth_without_links_and_particles_with_a_momentum_are_shown_as_arrows(e
     assert len(scene.lines[-1]) == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"colour_by": "thruth"}, "nearest matches: truth"),
-        ({"colour_by": "reco"}, "no reconstructed particles"),
-    ],
-)
-def test_wrong_arguments_are_refused(event, options, message):
-    with pytest.raises(ConfigError, match=message):
-        make_scene(event, **options)
-
-
-def test_wrong_events_are_refused(event, reconstruction):
+def test_wrong_events_and_options_are_refused(event, reconstruction):
+    for option, message in (("thruth", "nearest matches: truth"), ("reco", "no reconstructed particles")):
+        with pytest.raises(ConfigError, match=message):
+            make_scene(event, colour_by=option)
     with pytest.raises(InputError, match=r"hand\.root: holds no truth"):
         make_scene(without_truth(event), colour_by="truth")
     with pytest.raises(ConfigError, match="expected one event and its reconstruction"):

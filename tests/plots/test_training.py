@@ -17,8 +17,5 @@ def test_panels_of_losses_parts_and_errors():
     assert (styles[(2.0, 1.0)], styles[(1.5, 0.9)], styles[(0.5, 0.4)]) == ("--", "-", "-")
     assert (list(angle.lines[0].get_ydata()), angle.get_ylabel()[-5:]) == ([10.0, 5.0], "[deg]")
     assert len(plot_training({"train/loss": {1: 1.0}}).axes) == 1
-
-
-def test_an_empty_history_is_an_error():
     with pytest.raises(ValueError, match="no losses"):
         plot_training({})

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import attack
+import interrupt
 from attacks.child import run_limited
 from attacks.kinds import KINDS
 from attacks.mutate import altered, damaged
@@ -15,7 +16,6 @@ from pflow.errors import InputError
 
 @pytest.mark.slow
 def test_every_case_ends_in_success_or_in_an_error_of_pflow(tmp_path, capfd):
-    """Two of each kind; `scripts/attack.py` tries thousands."""
     code = attack.main(["--seed", "7", "--cases", str(2 * len(KINDS)), "--keep", str(tmp_path / "failures")])
     shown = capfd.readouterr().out
     assert code == 0, shown
@@ -69,3 +69,9 @@ def test_the_same_seed_gives_the_same_damage():
         assert damaged(content, first) == damaged(content, second)
         assert repr(altered(data, first)) == repr(altered(data, second))
     assert data == {"a": [1, {"b": 2}], "c": "text"}
+
+
+@pytest.mark.slow
+def test_what_is_left_is_whole_and_the_next_run_gives_all(capfd):
+    code = interrupt.main(["--seed", "1", "--times", "3", "--only", "convert", "reconstruct"])
+    assert code == 0, capfd.readouterr().out

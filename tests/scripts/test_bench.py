@@ -1,5 +1,3 @@
-"""Every benchmark runs and prints its table."""
-
 from pathlib import Path
 
 import pytest

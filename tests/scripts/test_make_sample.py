@@ -4,7 +4,6 @@ import awkward as ak
 import numpy as np
 import pytest
 
-import make_sample
 from pflow.io.open import read_events
 
 
@@ -22,15 +21,3 @@ def test_simulated_hits_give_the_digitised_ones(sample_dir):
     assert lost.max() <= 6  # just above the threshold
     np.testing.assert_allclose(ak.sum(simulated.hits.energy, axis=1), ak.sum(digitised.hits.energy, axis=1), rtol=5e-4)
     np.testing.assert_array_equal(ak.num(simulated.hit_links), ak.num(digitised.hit_links) - lost)
-
-
-def test_they_are_the_events_that_podio_wrote(sample_dir, data_dir, assert_same):
-    """Hit by hit, also the events of the flat file that they were made from."""
-    flat = read_events(data_dir / "cld_g4" / "zqq_test.root", layout="cld_g4", entry_stop=20)
-    flat = flat[make_sample.EDM4HEP_EVENTS]
-    for form in ("", "_rntuple"):
-        name = f"cld_zqq_small{form}.edm4hep.root"
-        assert_same(read_events(sample_dir / name), read_events(data_dir / "edm4hep" / name), rtol=1e-5, atol=1e-6)
-        for part in ("hits", "tracker_hits", "truth", "reference"):
-            ours, theirs = (ak.sort(getattr(events, part).energy) for events in (read_events(sample_dir / name), flat))
-            assert ak.all(ak.isclose(ours, theirs, rtol=1e-6)), part

@@ -51,12 +51,9 @@ def test_rows_come_back_and_take_the_places_of_those_before(tmp_path):
 @pytest.mark.parametrize(
     "text", ["<!-- a: begin -->\ntext", "text\n<!-- a: end -->", "<!-- a: end --><!-- a: begin -->"]
 )
-def test_half_a_place_for_a_table_is_an_error(text):
+def test_a_table_is_replaced_and_half_a_place_for_it_is_an_error(text):
     with pytest.raises(ValueError, match="a: begin"):
         replace_table(text, "a", "new")
-
-
-def test_a_table_is_replaced_and_the_rest_is_kept():
     text = "before <!-- a: begin -->\nold\n<!-- a: end --> after"
     assert replace_table(text, "a", "new") == text.replace("old", "new")
 

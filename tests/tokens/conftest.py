@@ -1,5 +1,3 @@
-"""Three small events: two photons, a pion with a track, and an event without hits."""
-
 import pytest
 
 from pflow.event.events import Events

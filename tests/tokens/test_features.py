@@ -33,7 +33,9 @@ def test_values_by_hand(events, part, row, expected):
     assert feature_matrix(events, part, [*expected])[row] == pytest.approx([*expected.values()])
 
 
-def test_a_feature_named_twice_is_an_error():
+def test_a_feature_named_twice_or_fitted_on_unknown_values_is_an_error():
+    with pytest.raises(ConfigError, match="normalisation of x"):
+        Moments(("log_energy", "x"), ("log10", "identity")).update([[1.0, np.nan]])
     with pytest.raises(ConfigError, match="named twice"):
         feature_transforms("hits", ("x", "y", "x"))
 
@@ -49,15 +51,14 @@ def test_an_unknown_value_is_an_error_that_names_file_entry_and_field(events):
     broken = dataclasses.replace(events, hits=ak.with_field(events.hits, time, "time"))
     with pytest.raises(InputError, match=r"hand.root, entry 8, 'hits.time': .* 1 of 3 values"):
         feature_matrix(broken, "hits", ("time",))
-
-
-def test_an_unknown_layer_is_missing_and_not_minus_one(events):
-    hits = make_tracker_hits(x=[[1.0], [], []], y=[[1.0], [], []], z=[[1.0], [], []])
+    hits = make_tracker_hits(x=[[1.0], [], []], y=[[1.0], [], []], z=[[1.0], [], []])  # in layer -1: unknown
     with pytest.raises(InputError, match=r"'tracker_hits\.layer'"):
         feature_matrix(dataclasses.replace(events, tracker_hits=hits), "tracker_hits", ("layer",))
 
 
 def test_normalised_values_have_mean_zero_and_deviation_one_and_invert_undoes_apply():
+    floor = Normaliser(names=("e",), transforms=("log10",), mean=(0.0,), std=(1.0,))
+    assert floor.apply([[0.0], [1e-9], [1e-6], [0.1]])[:, 0].tolist() == pytest.approx([-6, -6, -6, -1])
     rng = np.random.default_rng(3)
     values = np.stack([10 ** rng.normal(-2, 0.5, 1000), rng.normal(1800, 50, 1000)], axis=1)
     normaliser = Moments(("log_energy", "x"), ("log10", "identity")).update(values).result()
@@ -68,27 +69,12 @@ def test_normalised_values_have_mean_zero_and_deviation_one_and_invert_undoes_ap
     np.testing.assert_allclose(normaliser.invert(normalised), values, rtol=1e-5)
 
 
-def test_a_large_offset_does_not_destroy_the_deviation():
-    offset = np.array([[1e9], [1e9 + 1], [1e9 + 2]])
+def test_deviations_survive_a_large_offset_and_are_one_of_a_constant_feature_or_one_never_seen():
     one_by_one = Moments(("x",), ("identity",))
-    for row in offset:
-        one_by_one.update(row[np.newaxis])
-    # Deviations -1, 0, 1, so the variance is 2/3.
-    assert one_by_one.squares[0] / 3 == pytest.approx(2 / 3, rel=1e-9)
-
-
-def test_a_constant_feature_and_one_never_seen_get_deviation_one():
+    for row in ([1e9], [1e9 + 1], [1e9 + 2]):
+        one_by_one.update(np.array([row]))
+    assert one_by_one.squares[0] / 3 == pytest.approx(2 / 3, rel=1e-9)  # of deviations -1, 0, 1
     normaliser = Moments(("x",), ("identity",)).update([[0.1]] * 7).result()
     assert normaliser.std == (1.0,)
     assert normaliser.apply([[0.1]])[0, 0] == pytest.approx(0, abs=1e-6)
     assert Moments(("x",), ("identity",)).update(np.empty((0, 1))).result().apply([[3.0]]).tolist() == [[3.0]]
-
-
-def test_the_logarithm_of_zero_is_that_of_the_floor():
-    normaliser = Normaliser(names=("e",), transforms=("log10",), mean=(0.0,), std=(1.0,))
-    assert normaliser.apply([[0.0], [1e-9], [1e-6], [0.1]])[:, 0].tolist() == pytest.approx([-6, -6, -6, -1])
-
-
-def test_fitting_on_unknown_values_is_an_error_that_names_the_feature():
-    with pytest.raises(ConfigError, match="normalisation of x"):
-        Moments(("log_energy", "x"), ("log10", "identity")).update([[1.0, np.nan]])

@@ -24,21 +24,15 @@ def one(tokeniser, *, code, charge=1, energy=10.0, direction=(0.0, 0.0, 1.0), op
 
 
 def test_energy_momentum_and_mass_belong_together(tokeniser):
+    """An energy below the mass is raised to a particle nearly at rest; a null direction is upward."""
     particle = one(tokeniser, code=211, energy=0.5, direction=(1.0, 2.0, 2.0)).particles[0, 0]
     p = np.sqrt(sum(float(particle.momentum[key]) ** 2 for key in ("px", "py", "pz")))
     assert particle.energy == pytest.approx(0.5, rel=1e-5)
     assert particle.energy**2 == pytest.approx(p**2 + particle.mass**2, rel=1e-5)
     assert particle.momentum.py == pytest.approx(2 / 3 * p, rel=1e-5)
-
-
-def test_an_energy_below_the_mass_is_raised_to_a_particle_nearly_at_rest(tokeniser):
     particle = one(tokeniser, code=321, energy=0.2, direction=(0.0, 3.0, 0.0)).particles[0, 0]
-    assert particle.mass == pytest.approx(0.49368, rel=1e-4)
-    assert particle.energy == pytest.approx(0.49368, rel=1e-4)
+    assert [particle.mass, particle.energy] == pytest.approx([0.49368] * 2, rel=1e-4)
     assert particle.momentum.py == pytest.approx(0.49368e-3, rel=1e-3)
-
-
-def test_a_null_direction_is_upward(tokeniser):
     particle = one(tokeniser, code=22, charge=0, direction=(0.0, 0.0, 0.0)).particles[0, 0]
     assert particle.momentum.pz == pytest.approx(10.0, rel=1e-5)
 
@@ -132,7 +126,6 @@ DOUBLED = Curve((np.log(0.1),), (np.log(2.0),))
 
 
 def test_a_factor_is_linear_in_the_logarithms_and_constant_beyond():
-    """Of one quantity of one class."""
     curve = Curve((np.log(0.01), np.log(0.1)), (np.log(1.0), np.log(4.0)))
     given = [0.001, 0.01, np.sqrt(0.001), 0.1, 1.0, 0.0]
     sigma, photons = np.array(given), np.full(len(given), CLASSES.index("photon"))

@@ -13,19 +13,10 @@ def test_charges_are_indexed_by_their_sign():
         charge_index([np.nan])
 
 
-def test_codes_are_sorted_and_antiparticles_are_counted_with_particles():
-    vocabulary = PdgVocabulary.from_counts({-211: 2, 211: 3, 22: 1})
-    assert vocabulary.codes == (22, 211)
-    assert vocabulary.counts == (1, 5)
-
-
-def test_encode_and_decode_are_inverse_for_seen_codes():
+def test_encode_and_decode_are_inverse_for_seen_codes_and_give_the_most_frequent_of_the_class_of_others():
     index, unknown = SEEN.encode([[22, -321], [2112, 211]])
     assert not unknown.any()
     assert SEEN.decode(index).tolist() == [[22, 321], [2112, 211]]
-
-
-def test_an_unseen_code_becomes_the_most_frequent_of_its_class():
     index, unknown = SEEN.encode([2212, 310, 22])
     assert SEEN.decode(index).tolist() == [211, 2112, 22]
     assert unknown.tolist() == [True, True, False]
@@ -49,7 +40,9 @@ def test_a_class_that_training_never_showed_goes_to_the_next_one(codes, unseen, 
     assert vocabulary.decode(vocabulary.encode([unseen])[0]).tolist() == [stand_in]
 
 
-def test_a_coarse_vocabulary_holds_the_five_classes_and_knows_every_code():
+def test_codes_are_sorted_antiparticles_counted_with_particles_and_a_coarse_vocabulary_knows_every_code():
+    vocabulary = PdgVocabulary.from_counts({-211: 2, 211: 3, 22: 1})
+    assert (vocabulary.codes, vocabulary.counts) == ((22, 211), (1, 5))
     vocabulary = PdgVocabulary.from_counts({22: 3, 321: 1, -2212: 1}, coarse=True)
     assert vocabulary.codes == (11, 13, 22, 130, 211)
     assert vocabulary.counts == (0, 0, 3, 0, 2)
