@@ -139,11 +139,8 @@ def _simplified(model: ir.Model) -> Any:
 
 
 def _info(specs: Iterable[TensorSpec]) -> list[Any]:
-    make = onnx.helper
-    return [
-        make.make_tensor_value_info(spec.name, make.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)), spec.shape)
-        for spec in specs
-    ]
+    make, kind = onnx.helper.make_tensor_value_info, onnx.helper.np_dtype_to_tensor_dtype
+    return [make(spec.name, kind(np.dtype(spec.dtype)), spec.shape) for spec in specs]
 
 
 @contextlib.contextmanager

@@ -97,35 +97,6 @@ class TruthTracking:
 class Detector:
     """A detector. Loaded from ``configs/detector/*.yaml`` and stored in checkpoints.
 
-    Parameters
-    ----------
-    b_field
-        Solenoid field along +z, T.
-    calorimeters
-        Subdetectors in order; a hit's ``subdetector`` is an index into them.
-    ecal_inner_radius, ecal_inner_z
-        Front faces of the calorimeter, mm: inscribed radius of the barrel and |z| of the endcaps.
-    ecal_outer_radius
-        Outer radius of the ECAL barrel, mm; distinguishes detectors with the same collection names.
-    hcal_inner_radius, hcal_inner_z
-        Front faces of the HCAL, mm; decide between ECAL and HCAL in files that do not name a hit's subdetector (the
-        first paper's). None if unknown.
-    phi_symmetry
-        The calorimeters are symmetric under rotations about the z axis by multiples of 2 pi / `phi_symmetry`; None: by
-        any angle (cylinders and discs).
-    tracks, tracker_hits
-        Collections of tracks (the first in the file is read) and of tracker hits (all are joined).
-    tracks_required
-        Whether a file without any of `tracks` is an error.
-    truth_tracks
-        Options to make tracks from Monte Carlo particles, on request, for a file without tracks.
-    truth_particles, hit_links, track_links
-        Collections of Monte Carlo particles and of the links from hits and tracks to them.
-    references
-        Collections of another algorithm's particles, e.g. PandoraPFOs; the first in the file is read.
-
-    Examples
-    --------
     >>> [calorimeter.name for calorimeter in load_detector("ild_g4").calorimeters]
     ['ecal_barrel', 'ecal_endcap', 'hcal_barrel', 'hcal_endcap']
     """
@@ -133,21 +104,36 @@ class Detector:
     name: str
     description: str = ""
     b_field: float
+    """Solenoid field along +z, T."""
     calorimeters: tuple[Calorimeter, ...]
+    """Subdetectors in order; a hit's ``subdetector`` is an index into them."""
     ecal_inner_radius: float
+    """Front face of the ECAL barrel, inscribed radius, mm."""
     ecal_inner_z: float
+    """Front faces of the ECAL endcaps, |z|, mm."""
     ecal_outer_radius: float
+    """Outer radius of the ECAL barrel, mm; distinguishes detectors with the same collection names."""
     hcal_inner_radius: float | None = None
     hcal_inner_z: float | None = None
+    """Front faces of the HCAL, mm; decide between ECAL and HCAL in files that do not name a hit's subdetector (the
+    first paper's). None if unknown."""
     phi_symmetry: int | None = None
+    """The calorimeters are symmetric under rotations about the z axis by multiples of 2 pi / `phi_symmetry`; None: by
+    any angle (cylinders and discs)."""
     tracks: tuple[str, ...] = ()
+    """Collections of tracks; the first in the file is read."""
     tracks_required: bool = False
+    """Whether a file without any of `tracks` is an error."""
     truth_tracks: TruthTracking | None = None
+    """Options to make tracks from Monte Carlo particles, on request, for a file without tracks."""
     tracker_hits: tuple[str, ...] = ()
+    """Collections of tracker hits; all are joined."""
     truth_particles: tuple[str, ...] = ("MCParticles", "MCParticle")
     hit_links: tuple[str, ...] = ()
     track_links: tuple[str, ...] = ()
+    """Collections of the links from tracks to Monte Carlo particles; `hit_links`: from hits."""
     references: tuple[str, ...] = ()
+    """Collections of another algorithm's particles, e.g. PandoraPFOs; the first in the file is read."""
 
     def __post_init__(self) -> None:
         names = [calorimeter.name for calorimeter in self.calorimeters]
@@ -169,13 +155,8 @@ class Detector:
 def load_detector(name: str | Path | Detector) -> Detector:
     """A detector by built-in name (``cld``, ``clic``, ``ild``, ``ild_g4``), from a YAML file, or given as such.
 
-    Raises
-    ------
-    ConfigError
-        No such detector, or an invalid file.
+    ConfigError: no such detector, or an invalid file.
 
-    Examples
-    --------
     >>> detector = load_detector("cld")
     >>> detector.b_field, detector.ecal_inner_radius  # T, mm
     (2.0, 2150.0)
