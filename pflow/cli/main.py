@@ -10,15 +10,17 @@ import argparse
 import io
 import itertools
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 from pflow.cli.options import VERBS, nearest_options
-from pflow.cli.signals import Terminated, raised_signals
 from pflow.errors import ConfigError, PflowError, first_line, nearest
 
 EXIT_CODES = {
@@ -33,6 +35,17 @@ EXIT_CODES = {
 
 LIGHTNING = ("fit", "validate", "test")
 """Verbs of `pflow.cli.fit`, whose ``main`` takes the verb and its options."""
+
+AGAIN_AFTER = 0.05
+"""Seconds after which a signal that Python dropped is sent again."""
+
+
+class Terminated(BaseException):
+    """SIGTERM as an exception, so that unfinished outputs are removed."""
+
+
+SIGNALS = {KeyboardInterrupt: signal.SIGINT, Terminated: signal.SIGTERM}
+"""The signal that raises each exception."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,6 +83,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         code, text = _explained(error)
         print(f"pflow {verb}: {text}", file=sys.stderr)
         return code
+
+
+@contextmanager
+def raised_signals() -> Iterator[None]:
+    """Raise `Terminated` where SIGTERM would end the process.
+
+    Python drops exceptions raised in a ``__del__``: there SIGTERM and SIGINT come again a moment later. Signals reach
+    the main thread only; in another this does nothing.
+    """
+    main = threading.main_thread()
+    if threading.current_thread() is not main:
+        yield
+        return
+    repeated: list[threading.Timer] = []
+
+    def stop(*_: object) -> None:
+        raise Terminated
+
+    def dropped(event: Any) -> None:
+        if (number := SIGNALS.get(event.exc_type)) is None:
+            show(event)
+            return
+        timer = threading.Timer(AGAIN_AFTER, signal.pthread_kill, [main.ident, number])
+        timer.daemon = True
+        timer.start()
+        repeated.append(timer)
+
+    before, show = signal.signal(signal.SIGTERM, stop), sys.unraisablehook
+    sys.unraisablehook = dropped
+    try:
+        yield
+    finally:
+        for timer in repeated:
+            timer.cancel()
+        sys.unraisablehook = show
+        signal.signal(signal.SIGTERM, before)
 
 
 def _explained(error: BaseException) -> tuple[int, str]:
@@ -125,13 +174,15 @@ def run_parsed(verb: str, arguments: list[str]) -> int:
 
 
 def _usage() -> str:
-    lines = ["usage: pflow VERB [options]    (pflow VERB --help for a verb's options)", ""]
-    lines += [f"  {verb:<12} {text}" for verb, text in VERBS.items()]
-    lines += [
-        "",
-        "  --version    print the version",
-        "  --debug      show the traceback of an error",
-        "",
-        "exit codes:",
-    ]
-    return "\n".join([*lines, *(f"  {code:<12} {text}" for code, text in EXIT_CODES.items())])
+    tables = (VERBS.items(), EXIT_CODES.items())
+    verbs, codes = ("\n".join(f"  {name:<12} {text}" for name, text in table) for table in tables)
+    return f"""\
+usage: pflow VERB [options]    (pflow VERB --help for a verb's options)
+
+{verbs}
+
+  --version    print the version
+  --debug      show the traceback of an error
+
+exit codes:
+{codes}"""

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pflow.cli.signals import SIGNALS, raised_signals
+from pflow.cli.main import SIGNALS, raised_signals
 
 pytestmark = pytest.mark.usefixtures("as_in_the_foreground")
 
