@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
-from pflow.cli.options import add_file_options, add_option, add_options, read_options
+from pflow.cli.options import OTHER_DETECTOR, add_file_options, add_option, add_options, read_options
+from pflow.errors import ConfigError
 
 CHOICES = {
     "eos_threshold": "probabilities of the end of the sequence from which decoding stops",
@@ -23,13 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_option(parser, "checkpoint")
     for name, text in CHOICES.items():
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            nargs="+",
-            type=float,
-            metavar="P",
-            help=f"{text} (default: the model's own)",
-        )
+        option, text = f"--{name.replace('_', '-')}", f"{text} (default: the model's own)"
+        parser.add_argument(option, nargs="+", type=float, metavar="P", help=text)
     parser.add_argument(
         "--choose-by",
         choices=("energy", "number", "reference"),
@@ -39,11 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "fewest fakes where the files' reconstructed particles are not more efficient (default: "
         "%(default)s)",
     )
-    add_file_options(
-        parser,
-        detector="read the files as this detector (built-in name or YAML file) even if the model was trained on "
-        "another; without it, files of another detector are refused",
-    )
+    add_file_options(parser, detector=OTHER_DETECTOR)
     add_options(parser, "on-error", "batch-size", "chunk-size", "device")
     add_option(
         parser,
@@ -59,16 +52,14 @@ def run(args: argparse.Namespace) -> int:
     from pflow.calibration.decoding_options import best, calibrate, decoding_grid
     from pflow.checkpoint.load import load_model
     from pflow.checkpoint.save import FILES, write_weights
-    from pflow.errors import ConfigError
     from pflow.io.atomic import check_folder
     from pflow.io.open import matching
 
     check_folder(args.output, inputs=[args.checkpoint], replace=FILES, force=args.force)
     model = load_model(args.checkpoint)
+    if args.existence_threshold and not model.reconstructor.first_stage_modules:
+        raise ConfigError(f"--existence-threshold: {args.checkpoint} has no refinement")
     choices = {name: getattr(args, name) for name in CHOICES}
-    for name in CHOICES:
-        if name != "eos_threshold" and choices[name] and not model.reconstructor.first_stage_modules:
-            raise ConfigError(f"--{name.replace('_', '-')}: {args.checkpoint} has no refinement")
     decodings = decoding_grid(model.reconstructor.decoding, **choices)
     options = {name: getattr(args, name) for name in ("batch_size", "chunk_size", "device")}
     trials = calibrate(model, matching(args.inputs), decodings, read_options(args), **options)
@@ -80,9 +71,7 @@ def run(args: argparse.Namespace) -> int:
             f"{trial.number_right:.4f} of the events"
         )
     chosen = best(trials, args.choose_by)
-    written = write_weights(
-        args.checkpoint, args.output, calibration=chosen.calibration, decoding=chosen.decoding, force=args.force
-    )
-    for path in written:
+    changes: dict[str, Any] = {"calibration": chosen.calibration, "decoding": chosen.decoding}
+    for path in write_weights(args.checkpoint, args.output, **changes, force=args.force):
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0

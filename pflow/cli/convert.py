@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
 from pflow.cli.options import add_file_options, add_option, read_options
-
-if TYPE_CHECKING:
-    from pflow.event.events import Events
-    from pflow.io.open import EventFile
+from pflow.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Convert the file; the output appears only when whole."""
-    from pflow.errors import ConfigError
     from pflow.io.atomic import check_output
     from pflow.io.flat import write_events
 
@@ -38,14 +32,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"cannot write {args.output}: expected a ROOT file, .root at its end")
     check_output(args.output, inputs=[args.input])
     with read_options(args).open(args.input) as file:
-        chunks = _chunks(file, args.chunk_size, args.on_error)
+        # A file without entries gives one chunk, which says which parts it has.
+        ranges = file.ranges(args.chunk_size) or [(0, 0)]
+        chunks = (file.read(start, stop, on_error=args.on_error) for start, stop in ranges)
         written = write_events(args.output, chunks, inputs=[args.input], force=args.force)
     made = ", with tracks made from Monte Carlo particles" if file.truth_tracks else ""
     print(f"{args.output}: {written} events of {file.detector.name}, from {args.input} ({file.schema}){made}")
     return 0
-
-
-def _chunks(file: EventFile, chunk_size: int, on_error: Literal["raise", "skip"]) -> Iterator[Events]:
-    """The events of a file in chunks. A file without entries gives one chunk, which says which parts it has."""
-    for start, stop in file.ranges(chunk_size) or [(0, 0)]:
-        yield file.read(start, stop, on_error=on_error)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import re
+from contextlib import closing
 from typing import TYPE_CHECKING
 
-from pflow.cli.options import add_option, at_least
+from pflow.cli.options import add_option, number
 from pflow.show import text_facts, text_table
 
 if TYPE_CHECKING:
@@ -24,49 +25,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "output", metavar="YAML", help="file to write")
     parser.add_argument("--name", help="name of the detector (default: what the simulation called it, or the file's)")
     parser.add_argument("--b-field", type=float, metavar="T", help="field along z, tesla (default: measured)")
-    parser.add_argument(
-        "--entries", type=at_least(1), default=100, metavar="N", help="events to read (default: %(default)s)"
-    )
+    parser.add_argument("--entries", **number(1, 100, "N", "events to read (default: %(default)s)"))
     add_option(parser, "force", help="replace an existing file")
 
 
 def run(args: argparse.Namespace) -> int:
     """Draft the description and write it."""
     from pflow.io.atomic import check_output
+    from pflow.io.detect import fitting_detectors
     from pflow.io.draft.draft import draft_detector, write_draft
+    from pflow.io.edm4hep.podio import open_podio
 
     check_output(args.output, inputs=[args.file], replace=False, force=args.force)
     draft = draft_detector(args.file, name=args.name, b_field=args.b_field, max_entries=args.entries)
     write_draft(draft, args.output, force=args.force)
-    _print(draft, args.output, _fitting(args.file))
+    with closing(open_podio(args.file)) as file:
+        _print(draft, args.output, [match.detector.name for match in fitting_detectors(file) if match.fits])
     return 0
 
 
-def _fitting(path: str) -> list[str]:
-    """Built-in detectors that fit the file."""
-    from pflow.io.detect import fitting_detectors
-    from pflow.io.edm4hep.podio import open_podio
-
-    file = open_podio(path)
-    try:
-        return [match.detector.name for match in fitting_detectors(file) if match.fits]
-    finally:
-        file.close()
-
-
 def _print(draft: DetectorDraft, output: str, fitting: list[str]) -> None:
-    detector = draft.detector
-    places = []
-    for calorimeter in detector.calorimeters:
+    places, values = [], []
+    for calorimeter in draft.detector.calorimeters:
         note = draft.notes[f"calorimeters.{calorimeter.name}.kind"]
         names = (*calorimeter.collections, *calorimeter.sim_collections)
         places.append((calorimeter.name, note.how, note.text.split(" (")[0], names))
     print(text_table(("calorimeter", "how", "from", "collections"), places))
-    values = []
-    for field in SHOWN:
-        if field in draft.notes:
-            value, note = getattr(detector, field), draft.notes[field]
-            values.append((field, ", ".join(value) if isinstance(value, tuple) else str(value), *note))
+    for field in filter(draft.notes.__contains__, SHOWN):
+        value = getattr(draft.detector, field)
+        values.append((field, ", ".join(value) if isinstance(value, tuple) else str(value), *draft.notes[field]))
     print(f"\n{text_table(('value', '', 'how', 'from'), values)}\n")
     facts = [("left out", f"{name} ({reason})") for name, reason in sorted(draft.left_out.items())]
     missing = dict.fromkeys(re.sub(r"^calorimeters\.\w+", "calorimeters", field) for field in draft.to_fill_in())

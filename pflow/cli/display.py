@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pflow.cli.options import add_file_options, add_option, add_options, at_least, read_options, truth_options
+from pflow.cli.options import add_file_options, add_option, add_options, number, read_options, truth_options
+from pflow.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from pflow.event.events import Events
@@ -20,14 +21,10 @@ MAX_COLOURS = {".png": 12, ".pdf": 12, ".html": 40}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow display`."""
     parser.add_argument("input", metavar="IN.root", help="event file; needs neither truth nor tracks")
-    parser.add_argument("--entry", type=at_least(0), default=0, metavar="N", help="entry to draw, from 0 (default: 0)")
+    parser.add_argument("--entry", **number(0, 0, "N", "entry to draw, from 0 (default: 0)"))
     parser.add_argument("--reco", metavar="RECO.root", help="output of pflow reconstruct whose particles are drawn")
-    parser.add_argument(
-        "--reco-entry",
-        type=at_least(0),
-        metavar="N",
-        help="entry of RECO.root if it joins several inputs (default: --entry)",
-    )
+    text = "entry of RECO.root if it joins several inputs (default: --entry)"
+    parser.add_argument("--reco-entry", **number(0, None, "N", text))
     add_option(parser, "collection")
     add_option(
         parser,
@@ -58,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw the event, or the steps of a model's decoder, and print the names of the files."""
-    from pflow.errors import ConfigError
     from pflow.io.atomic import check_output, replacing
     from pflow.plots.style import MARK
 
@@ -87,7 +83,7 @@ def _steps(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
     from pflow.plots.style import rendered
 
     steps = explain(load_model(args.explain), event).steps(8)
-    return lambda suffix: rendered(plot_steps(steps), suffix.removeprefix("."))
+    return lambda suffix: rendered(plot_steps(steps), suffix[1:])
 
 
 def _scenes(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
@@ -102,27 +98,21 @@ def _scenes(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
     def picture(suffix: str) -> bytes:
         options = {"colour_by": args.colour, "max_colours": MAX_COLOURS[suffix], **truth_options(args)}
         scene = make_scene(event, reconstruction=reconstruction, **options)
-        return (
-            event_page(scene).encode() if suffix == ".html" else rendered(plot_event(scene), suffix.removeprefix("."))
-        )
+        return event_page(scene).encode() if suffix == ".html" else rendered(plot_event(scene), suffix[1:])
 
     return picture
 
 
 def _read_event(args: argparse.Namespace) -> Events:
-    from pflow.errors import InputError
-
     with read_options(args, targets=truth_options(args)).open(args.input) as file:
         if args.entry >= len(file):
-            raise InputError(
-                f"there is no such entry; the file has {len(file)}, counted from 0", file=args.input, entry=args.entry
-            )
+            text = f"there is no such entry; the file has {len(file)}, counted from 0"
+            raise InputError(text, file=args.input, entry=args.entry)
         return file.read(args.entry, args.entry + 1)
 
 
 def _read_reco(args: argparse.Namespace, event: Events) -> Reconstruction:
     """Particles of one entry, checked to be the event's."""
-    from pflow.errors import InputError
     from pflow.event.particles import LINKS
     from pflow.io.particles_root import read_reco
     from pflow.metrics.evaluate import check_input

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pflow.cli.options import OPTIONS, add_file_options, add_option, read_options, truth_options
+from pflow.errors import ConfigError
 
 if TYPE_CHECKING:
     from pflow.metrics.evaluation import EvaluationResult
@@ -40,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_option(parser, "collection")
     for name in ("rule", "min-energy", "stable-status", "invisible"):
-        text = OPTIONS[name]["help"].partition(" (default")[0]
-        add_option(parser, name, default=None, help=f"{text} (default: as the model was trained)")
+        text = f"{OPTIONS[name]['help'].partition(' (default')[0]} (default: as the model was trained)"
+        add_option(parser, name, default=None, help=text)
     add_option(parser, "ignore-tracks")
     parser.add_argument(
         "--match",
@@ -98,13 +100,10 @@ def run(args: argparse.Namespace) -> int:
     check_output(folder / "metrics.json", replace=METRICS_MARK, force=args.force)
     check_output(folder / "report.html", replace=MARK, force=args.force)
     compare = _compared(args.compare)
-    settings = truth_settings(
-        {args.collection: reco, **compare},
-        **truth_options(args),
-        e_min=args.min_energy,
-        use_tracks=not args.ignore_tracks,
-        matching=matches,
-    )
+    files = {args.collection: reco, **compare}
+    chosen: dict[str, Any] = {"e_min": args.min_energy, "use_tracks": not args.ignore_tracks, "matching": matches}
+    options: dict[str, Any] = {"collection": args.collection, "chunk_size": args.chunk_size, **vars(read_options(args))}
+    options["settings"] = truth_settings(files, **truth_options(args), **chosen)
     with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
         task = progress.add_task("evaluating", total=None)
 
@@ -112,34 +111,21 @@ def run(args: argparse.Namespace) -> int:
             total = n_files if n_files > 1 else None
             progress.update(task, description=f"evaluating: {n_events} events", completed=done, total=total)
 
-        result = evaluate(
-            reco,
-            truth,
-            compare=compare,
-            collection=args.collection,
-            settings=settings,
-            oracle=not args.no_oracle,
-            chunk_size=args.chunk_size,
-            progress=show,
-            **vars(read_options(args)),
-        )
-    files = {args.collection: reco, **compare}
+        result = evaluate(reco, truth, compare=compare, oracle=not args.no_oracle, progress=show, **options)
     inputs = {
         "reco": {name: paths[0] if len(paths) == 1 else paths for name, paths in files.items()},
         "truth": truth,
         "provenance": {name: provenance_of(paths[0]) for name, paths in files.items()},
     }
-    if not args.quiet:
-        Console().print(table(result, paper=args.paper))
+    console = Console(quiet=args.quiet)
+    console.print(table(result, paper=args.paper))
     n_plots = _write(result, inputs, folder, args)
-    if not args.quiet:
-        plots = f", report.html and {n_plots} plots" if n_plots else ""
-        Console().print(f"wrote metrics.json{plots} to {folder}", soft_wrap=True)
+    plots = f", report.html and {n_plots} plots" if n_plots else ""
+    console.print(f"wrote metrics.json{plots} to {folder}", soft_wrap=True)
     return 0
 
 
 def _matching(match: str, cut: str) -> Matching | HitMatching:
-    from pflow.errors import ConfigError
     from pflow.metrics.match import HitMatching, Matching
 
     if match == "hits":
@@ -154,7 +140,6 @@ def _matching(match: str, cut: str) -> Matching | HitMatching:
 
 def _compared(options: Sequence[str]) -> dict[str, list[str]]:
     """Files by the name of their algorithm, from NAME=FILE."""
-    from pflow.errors import ConfigError
     from pflow.io.open import matching
 
     files: dict[str, list[str]] = {}
@@ -168,26 +153,24 @@ def _compared(options: Sequence[str]) -> dict[str, list[str]]:
 
 def _write(result: EvaluationResult, inputs: dict[str, Any], folder: Path, args: argparse.Namespace) -> int:
     """Write the plots and report.html, then metrics.json; return the number of plots."""
-    import json
-
     from pflow.io.atomic import replacing
     from pflow.metrics.report import document
+    from pflow.plots.style import MARK, rendered
 
-    images: dict[str, bytes] = {}
-    force, content = args.force, document(result, inputs=inputs)
+    content = document(result, inputs=inputs)
+    files: dict[str, bytes] = {}
     if not args.no_plots:
         from pflow.plots.evaluation import figures
         from pflow.plots.report_page import report_page
-        from pflow.plots.style import MARK, rendered
 
-        for name, figure in figures(result).items():
-            images[name] = rendered(figure, "png")
-            for suffix, data in (("png", images[name]), ("pdf", rendered(figure, "pdf"))):
-                with replacing(folder / f"{name}.{suffix}", replace=MARK, force=force) as partial:
-                    partial.write_bytes(data)
-        with replacing(folder / "report.html", replace=MARK, force=force) as partial:
-            partial.write_text(report_page(result, content, images, paper=args.paper), "utf-8")
+        drawn = figures(result)
+        files = {f"{name}.{kind}": rendered(drawn[name], kind) for name in drawn for kind in ("png", "pdf")}
+        images = {name: files[f"{name}.png"] for name in drawn}
+        files["report.html"] = report_page(result, content, images, paper=args.paper).encode()
     # Last: metrics.json is there only if all the rest is.
-    with replacing(folder / "metrics.json", replace=METRICS_MARK, force=force) as partial:
-        partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
-    return 2 * len(images)
+    files["metrics.json"] = f"{json.dumps(content, indent=1, allow_nan=False)}\n".encode()
+    for name, data in files.items():
+        mark = METRICS_MARK if name == "metrics.json" else MARK
+        with replacing(folder / name, replace=mark, force=args.force) as partial:
+            partial.write_bytes(data)
+    return sum(name.endswith((".png", ".pdf")) for name in files)

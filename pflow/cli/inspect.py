@@ -12,12 +12,14 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from pflow.cli.options import add_file_options, add_options, at_least, read_options, truth_options
+from pflow.cli.options import add_file_options, add_options, number, read_options, truth_options
 from pflow.show import text_facts, text_table
 
 if TYPE_CHECKING:
@@ -47,9 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="list the targets and the dropped particles of each event, as `pflow evaluate` chooses them",
     )
     add_options(parser, "rule", "min-energy", "ignore-tracks", "stable-status", "invisible")
-    parser.add_argument(
-        "--entries", type=at_least(0), default=10, metavar="N", help="events that --targets lists (default: 10)"
-    )
+    parser.add_argument("--entries", **number(0, 10, "N", "events that --targets lists (default: 10)"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,24 +75,24 @@ def run(args: argparse.Namespace) -> int:
     if content.detector:
         with options.open(args.file) as file:
             models = readable_models(file)
-    truth = None
+    events: list[dict[str, Any]] = []
+    settings = {**chosen, "use_tracks": not args.ignore_tracks}
     if args.targets:
-        settings = {**chosen, "e_min": args.min_energy, "use_tracks": not args.ignore_tracks}
-        truth = inspect_truth(args.file, read_options(args, targets=settings), entries=args.entries)
+        targets = settings | {"e_min": args.min_energy}
+        events = inspect_truth(args.file, read_options(args, targets=targets), entries=args.entries)
     if args.json:
-        suited = {"models": [name for name, reason in models.items() if not reason]}
-        refused = {"unsuited_models": {name: reason for name, reason in models.items() if reason}}
-        report = dataclasses.asdict(content) | suited | refused | ({} if made is None else {"provenance": made})
-        if truth is not None:
-            settings["e_min_gev"] = settings.pop("e_min")
-            report["truth"] = {**settings, "events": truth}
+        report = dataclasses.asdict(content)
+        report["models"] = [name for name, reason in models.items() if not reason]
+        report["unsuited_models"] = {name: reason for name, reason in models.items() if reason}
+        report |= {"provenance": made} if made else {}
+        report |= {"truth": {**settings, "e_min_gev": args.min_energy, "events": events}} if args.targets else {}
         _print_json(report)
         return 0
     _print_content(content, models)
     if made is not None:
         print()
         _print_provenance(made)
-    for event in truth or ():
+    for event in events:
         _print_targets(event, args.rule)
     return 0
 
@@ -117,39 +117,34 @@ def _facts(content: FileContent, models: Mapping[str, str]) -> Iterator[tuple[st
         yield "entries", f"{content.num_entries:,}"
         yield "UUID", content.uuid or "none"
         yield "read as", content.detector or "nothing: no detector fits"
-    for number, fit in enumerate(content.detectors):
-        yield "" if number else "detectors", f"{fit.name}: {'fits' if fit.fits else f'no: {fit.reason}'}"
+    for i, fit in enumerate(content.detectors):
+        yield "" if i else "detectors", f"{fit.name}: {'fits' if fit.fits else f'no: {fit.reason}'}"
     if content.detector:
         suited = ", ".join(name for name, reason in models.items() if not reason)
-        yield (
-            "models",
-            suited or "none comes with pflow for this detector and content; pflow fit --start-from makes one",
-        )
+        none = "none comes with pflow for this detector and content; pflow fit --start-from makes one"
+        yield "models", suited or none
         yield from (("", f"not {name}: {reason}") for name, reason in models.items() if reason)
         yield "truth", "particles and links from hits to them" if content.has_truth else "none"
         if content.truth_tracks:
             yield "tracks", "made from Monte Carlo particles"
         yield "absent", ", ".join(content.absent) or "nothing that the detector names"
-    for number, part in enumerate(content.missing):
-        yield "" if number else "missing", f"{part.name} (for {part.needed_for}): {part.reason}"
-    for number, check in enumerate(sorted(content.checks, key=lambda check: check.good)):
-        yield "" if number else "checks", f"{'ok' if check.good else 'PROBLEM'}, {check.name}: {check.text}"
-    for number, (entry, error) in enumerate(list(content.bad_entries.items())[:5]):
-        yield "" if number else f"{len(content.bad_entries)} bad entries", f"{entry}: {error}"
+    for i, part in enumerate(content.missing):
+        yield "" if i else "missing", f"{part.name} (for {part.needed_for}): {part.reason}"
+    for i, check in enumerate(sorted(content.checks, key=lambda check: check.good)):
+        yield "" if i else "checks", f"{'ok' if check.good else 'PROBLEM'}, {check.name}: {check.text}"
+    for i, (entry, error) in enumerate(list(content.bad_entries.items())[:5]):
+        yield "" if i else f"{len(content.bad_entries)} bad entries", f"{entry}: {error}"
 
 
 def _print_parts(content: FileContent, title: str) -> None:
     calorimeters = [part for part in content.parts if part.kind]
-    rows = [
+    rows: list[Any] = [
         (part.name, f"{part.count:,}", f"{part.mean:,.1f}", _number(part.mean_energy), part.collections)
         for part in content.parts
     ]
-    total = (
-        f"{content.calorimeter_hits:,}",
-        f"{sum(part.mean for part in calorimeters):,.1f}",
-        f"{sum(part.mean_energy or 0.0 for part in calorimeters):.3f}",
-    )
-    rows.insert(len(calorimeters), ("all calorimeters", *total, ()))
+    mean, energy = (sum(getattr(part, name) or 0.0 for part in calorimeters) for name in ("mean", "mean_energy"))
+    total = ("all calorimeters", f"{content.calorimeter_hits:,}", f"{mean:,.1f}", f"{energy:.3f}", ())
+    rows.insert(len(calorimeters), total)
     header = ("part", "objects", "per entry", "GeV per entry", "collections")
     print(f"\n{content.detector}: {title}\n{text_table(header, rows)}")
 
@@ -158,13 +153,9 @@ def _print_collections(content: FileContent, title: str) -> None:
     """Print a line for each collection that pflow reads, and how many of each type are empty or not read."""
     shown = [item for item in content.collections if item.kind in HITS or (item.kind in KINDS and item.count)]
     rows: list[Any] = []
-    for kind in KINDS:
-        of_kind = [item for item in shown if item.kind == kind]
-        rows += [
-            (f"{item.mean:,.1f}", _number(item.mean_energy), item.type, [item.name, *_remarks(item)])
-            for item in of_kind
-        ]
-        rows += [None] if of_kind else []
+    for _, of_kind in groupby(sorted(shown, key=lambda item: KINDS.index(item.kind)), key=attrgetter("kind")):
+        rows += [(f"{x.mean:,.1f}", _number(x.mean_energy), x.type, [x.name, *_remarks(x)]) for x in of_kind]
+        rows.append(None)
     header = ("per entry", "GeV per entry", "type", "collection")
     print(f"\nall collections: {title}\n{text_table(header, rows)}")
     by_encoding: dict[str, list[str]] = {}
@@ -176,7 +167,7 @@ def _print_collections(content: FileContent, title: str) -> None:
     empty = Counter(item.type for item in content.collections if item.kind in KINDS and item not in shown)
     others = Counter(item.type or "of unknown type" for item in content.collections if item.kind not in KINDS)
     for what, counts in (("empty", empty), ("others", others)):
-        text = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
+        text = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
         facts += [(what, f"{text} (--json lists them)")] if counts else []
     if facts:
         print(text_facts(facts))

@@ -34,14 +34,14 @@ def at_least(smallest: N) -> Callable[[str], N]:
     """A type of options: numbers from `smallest` on, whole ones if it is whole."""
     kind = type(smallest)
 
-    def number(text: str) -> N:
+    def convert(text: str) -> N:
         value = kind(text)
         if not value >= smallest:
             raise argparse.ArgumentTypeError(f"expected at least {smallest:g}, found {value}")
         return value
 
-    number.__name__ = kind.__name__  # argparse puts it into "invalid int value"
-    return number
+    convert.__name__ = kind.__name__  # argparse puts it into "invalid int value"
+    return convert
 
 
 def integers(text: str) -> tuple[int, ...]:
@@ -56,23 +56,31 @@ def nearest_options(wrong: str, options: Iterable[str]) -> list[str]:
     ['--model.lr']
     """
 
-    def parts(option: str) -> tuple[str, str]:
-        full_name = option.lstrip("-").replace("-", "_").casefold()
-        return full_name, full_name.rpartition(".")[2]
-
-    def initials(last: str) -> str:
-        return "".join(word[:1] for word in last.split("_"))
+    def parts(option: str) -> tuple[str, str, str]:
+        """The whole name, its last part, and the initials of this."""
+        whole = option.lstrip("-").replace("-", "_").casefold()
+        last = whole.rpartition(".")[2]
+        return whole, last, "".join(word[:1] for word in last.split("_"))
 
     def likeness(option: str) -> tuple[float, float]:
-        (whole, last), (known, known_last) = parts(wrong), parts(option)
+        known, known_last, known_initials = parts(option)
         by_whole, by_last = SequenceMatcher(None, whole, known).ratio(), SequenceMatcher(None, last, known_last).ratio()
-        shortened = len(min(last, known_last, key=len)) > 1 and (
-            last == initials(known_last) or known_last == initials(last)
-        )
+        shortened = min(len(last), len(known_last)) > 1 and (last == known_initials or known_last == initials)
         return max(by_whole, by_last, shortened), by_whole
 
+    whole, last, initials = parts(wrong)
     ranked = sorted(((likeness(option), option) for option in options if option[-1] != "+"), reverse=True)
     return [option for (best, _), option in ranked if best >= 0.6][:3]
+
+
+def number(smallest: N, default: N | None, metavar: str, text: str) -> dict[str, Any]:
+    """Arguments of argparse's ``add_argument`` for a number from `smallest` on."""
+    return {"type": at_least(smallest), "default": default, "metavar": metavar, "help": text}
+
+
+def choice(*choices: str, text: str) -> dict[str, Any]:
+    """Arguments of argparse's ``add_argument`` for one of some choices; the first is the default."""
+    return {"choices": choices, "default": choices[0], "help": f"{text} (default: {choices[0]})"}
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -91,17 +99,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "make the tracks of EDM4hep files that have none from their Monte Carlo particles; events, output "
         "and reports are marked so",
     },
-    "rule": {
-        "choices": ("stable", "entering", "calo"),
-        "default": "stable",
-        "help": "truth rule: which true particles are targets (default: stable)",
-    },
-    "min-energy": {
-        "type": at_least(0.0),
-        "default": 0.1,
-        "metavar": "GEV",
-        "help": "smallest energy of a target (default: %(default)s)",
-    },
+    "rule": choice("stable", "entering", "calo", text="truth rule: which true particles are targets"),
+    "min-energy": number(0.0, 0.1, "GEV", "smallest energy of a target (default: %(default)s)"),
     "stable-status": {
         "type": integers,
         "default": (1,),
@@ -120,40 +119,28 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "NAME",
         "help": "collection of particles in the reconstructed file (default: %(default)s)",
     },
-    "on-error": {
-        "choices": ("raise", "skip"),
-        "default": "raise",
-        "help": "an entry that cannot be used: stop, or skip it with a counted warning (default: raise)",
-    },
-    "chunk-size": {
-        "type": at_least(1),
-        "default": 256,
-        "metavar": "N",
-        "help": "events in memory at once (default: %(default)s)",
-    },
-    "batch-size": {
-        "type": at_least(1),
-        "metavar": "N",
-        "help": "events in one pass of the network (default: 32, on a GPU 256, or fewer that fit its memory)",
-    },
+    "on-error": choice("raise", "skip", text="an entry that cannot be used: stop, or skip it with a counted warning"),
+    "chunk-size": number(1, 256, "N", "events in memory at once (default: %(default)s)"),
+    "batch-size": number(
+        1, None, "N", "events in one pass of the network (default: 32, on a GPU 256, or fewer that fit its memory)"
+    ),
     "device": {"default": "auto", "help": "auto, cpu, cuda, cuda:1 ... (default: %(default)s)"},
-    "max-particles": {
-        "type": at_least(1),
-        "metavar": "N",
-        "help": "most particles of an event (default: the model's own, and as many more as its tracks and hits allow)",
-    },
-    "max-hits": {
-        "type": at_least(1),
-        "default": 32768,
-        "metavar": "N",
-        "help": "largest event to reconstruct; events with more hits are bad entries (default: %(default)s)",
-    },
+    "max-particles": number(
+        1, None, "N", "most particles of an event (default: the model's own, and more as its tracks and hits allow)"
+    ),
+    "max-hits": number(
+        1, 32768, "N", "largest event to reconstruct; events with more hits are bad entries (default: %(default)s)"
+    ),
     "force": {"action": "store_true", "help": "replace files that are not earlier outputs of the same kind"},
     "verbose": {"action": "store_true", "help": "list the events whose decoding was cut"},
     "quiet": {"action": "store_true", "help": "no progress bar and no table"},
 }
 """Arguments of argparse's ``add_argument``, by the option's name without dashes."""
-
+OTHER_DETECTOR = (
+    "read the files as this detector (built-in name or YAML file) even if the model was trained on another; without "
+    "it, files of another detector are refused"
+)
+"""Help of ``--detector`` in verbs that run a model."""
 _SHORT = {"output": "-o", "quiet": "-q", "verbose": "-v"}
 
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from pflow.cli.options import add_option
+from pflow.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,14 +37,9 @@ def run(args: argparse.Namespace) -> int:
     from pflow.train.recipe import load_recipe, run_recipe
 
     recipe = load_recipe(args.recipe).variant(args.variant)
-    return run_recipe(
-        recipe if args.stages is None else recipe.first(args.stages),
-        output=args.output,
-        pflow=main,
-        check=check,
-        data_dir=args.data_dir,
-        options=args.options,
-    )
+    recipe = recipe if args.stages is None else recipe.first(args.stages)
+    words = {"output": args.output, "data_dir": args.data_dir, "options": args.options}
+    return run_recipe(recipe, **words, pflow=main, check=check)
 
 
 def check(commands: Mapping[str, Sequence[str]]) -> None:
@@ -55,7 +51,6 @@ def check(commands: Mapping[str, Sequence[str]]) -> None:
     from pflow.cli import calibrate
     from pflow.cli.fit import TrainingCLI
     from pflow.config import to_plain
-    from pflow.errors import ConfigError
     from pflow.train.model_spec import differences
 
     first = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from pflow.cli.options import OPTIONS, add_option, add_options
+from pflow.cli.options import OPTIONS, OTHER_DETECTOR, add_file_options, add_option, add_options
 
 if TYPE_CHECKING:
     from pflow.inference.files import Summary
@@ -42,13 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --format edm4hep: write links from particles to the input's Monte Carlo particles",
     )
-    add_option(
-        parser,
-        "detector",
-        help="read the files as this detector (built-in name or YAML file) even if the checkpoint was trained on "
-        "another; without it, files of another detector are refused",
-    )
-    add_options(parser, "schema", "layout", "truth-tracks")
+    add_file_options(parser, detector=OTHER_DETECTOR)
     add_option(
         parser,
         "on-error",
@@ -61,8 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cluster",
         help="local:N for N processes, or the address of a dask scheduler (needs pflow[cluster])",
     )
-    add_option(parser, "force")
-    add_options(parser, "verbose")
+    add_options(parser, "force", "verbose")
     add_option(parser, "quiet", help="no progress bar")
 
 
@@ -81,12 +74,9 @@ def run(args: argparse.Namespace) -> int:
     with bar.Progress(*columns, *times, console=console, disable=hidden, speed_estimate_period=3600) as progress:
         task = progress.add_task("reconstructing", total=None)
         options = {name: value for name, value in vars(args).items() if name not in ("inputs", "quiet", "verbose")}
+        options["on_progress"] = lambda done, total: progress.update(task, completed=done, total=total)
         try:
-            summary = reconstruct_files(
-                args.inputs,
-                **options,
-                on_progress=lambda done, total: progress.update(task, completed=done, total=total),
-            )
+            summary = reconstruct_files(args.inputs, **options)
         except BaseException:
             progress.live.transient = True  # no bar that stands still above the error
             raise
