@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import logging
 import pkgutil
 import re
@@ -61,37 +60,28 @@ CHATTER = (
     r".*could not find the monitored key.*",  # in an epoch without a validation
 )
 """Warnings of Lightning on which a user of pflow need not act."""
-
 AUTHORS = r"(pytorch_lightning|lightning_fabric|jsonargparse)\b"
 """Modules that call deprecated functions, which are for their authors to replace."""
-
 SAVE_EVERY = timedelta(minutes=5)
 """The most of a training that is lost when its process is killed."""
-
 LIGHTNING = ("trainer", "model_checkpoint", "early_stopping")
 """Groups of options that are Lightning's own."""
-
 ARCHITECTURES = {
     module.name: f"pflow.model.{module.name}.{module.name.capitalize()}Reconstructor"
     for module in pkgutil.iter_modules(pflow.model.__path__)
     if module.ispkg and module.name != "common"
 }
 """Classes of networks by the short names that ``--model.reconstructor`` takes."""
-
 MODEL = {
     "checkpoint": ("checkpoint",),
     "start_from": ("start_from",),
     "class_path": ("model", "reconstructor", "class_path"),
 }
 """Options that say which model is meant, and where configurations have them."""
-
-
 SPLITS = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}
 """Which files each verb reads."""
-
 EVALUATION = ("accelerator", "devices", "num_nodes", "strategy", "precision", "deterministic", "enable_progress_bar")
 """Options of the trainer that do something without a training."""
-
 TRAINING = ("buffer", "seed", "tokeniser_events", "repeat", "augment", *TokenConfig.__dataclass_fields__)
 """Options of the data that do something in a training alone, or that the trained model brings."""
 
@@ -119,8 +109,7 @@ class BeginRun(pl.Callback):  # type: ignore[misc]
     def __init__(self, folder: Path, parser: LightningArgumentParser, configuration: Any, *, loggers: bool) -> None:
         self.folder, self.parser, self.configuration = folder, parser, configuration.clone()
         self.configuration.pop("checkpoint", None)
-        self.loggers = loggers
-        self.done = False
+        self.loggers, self.done = loggers, False
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, content: dict[str, Any]) -> None:
         """Tell the others where the checkpoints are, if the folder was moved: else they would forget the best one."""
@@ -140,9 +129,9 @@ class BeginRun(pl.Callback):  # type: ignore[misc]
                 self.parser.save(self.configuration, partial, skip_none=False, overwrite=True, multifile=False)
         if self.loggers:  # loggers write when they are made
             trainer.loggers = make_loggers(self.folder)
+        groups = {group: self.configuration[group].as_dict() for group in ("model", "data", "trainer")}
         for logger in trainer.loggers:
-            groups = ("model", "data", "trainer")
-            logger.log_hyperparams({group: self.configuration[group].as_dict() for group in groups})
+            logger.log_hyperparams(groups)
 
 
 class WrongUsageError(ConfigError):
@@ -240,37 +229,30 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         header = [f"pytorch_lightning=={pl.__version__}"]
         usage, text = f"pflow {self.verb} [options]", VERBS[self.verb]
         parser = Parser(**{**options, "usage": usage, "description": text}, dump_header=header, allow_abbrev=False)
-        parser.add_argument(
-            "-c", "--config", action=ConfigFile, help="YAML file, or the name of a built-in one: gamma1"
-        )
+        text = "YAML file, or the name of a built-in one: gamma1"
+        parser.add_argument("-c", "--config", action=ConfigFile, help=text)
         return parser
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Declare our options and links between options."""
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
+        checkpoint, output = "the trained model", None
         if self.verb == "fit":
             checkpoint = "resume the training in this folder, or of this checkpoint in it, with its config.yaml"
             output = "runs/pflow"
-        else:
-            checkpoint, output = "the trained model", None
+        folder = "folder for checkpoints, logs and configuration"
+        start = (
+            "begin a new training with the weights of a trained model (a checkpoint, a folder of weights, or the name "
+            "of a model that comes with pflow), whose options are the defaults"
+        )
+        average = (
+            "average the weights exponentially, keeping this share (e.g. 0.999) at each step; the average is validated "
+            "and stored (default: no average)"
+        )
         parser.add_argument("--checkpoint", type=str | None, default=None, help=checkpoint)
-        parser.add_argument(
-            "-o", "--output", type=str | None, default=output, help="folder for checkpoints, logs and configuration"
-        )
-        parser.add_argument(
-            "--start_from",
-            type=str | None,
-            default=None,
-            help="begin a new training with the weights of a trained model (a checkpoint, a folder of weights, or the "
-            "name of a model that comes with pflow), whose options are the defaults",
-        )
-        parser.add_argument(
-            "--ema.decay",
-            type=float | None,
-            default=None,
-            help="average the weights exponentially, keeping this share (e.g. 0.999) at each step; the average is "
-            "validated and stored (default: no average)",
-        )
+        parser.add_argument("-o", "--output", type=str | None, default=output, help=folder)
+        parser.add_argument("--start_from", type=str | None, default=None, help=start)
+        parser.add_argument("--ema.decay", type=float | None, default=None, help=average)
         parser.add_lightning_class_args(ModelCheckpoint, "model_checkpoint")
         parser.add_lightning_class_args(EarlyStopping, "early_stopping")
         parser.link_arguments("output", "model_checkpoint.dirpath")
@@ -304,19 +286,16 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         """Check what the classes do not."""
         if self.verb != "fit":
             return
-        check_run_folder(self.folder, continued=self.resumed)
-        if self.spec.purpose == "continue" and self.spec.checkpoint is not None and self.config["ema"]["decay"] is None:
-            decay = self.spec.checkpoint.header.provenance.get("ema_decay")
-            if decay is not None:
-                raise ConfigError(f"the checkpoint to continue averages its weights: continue with --ema.decay {decay}")
+        check_run_folder(self.folder, continued=self.spec.resumed)
+        decay = self.spec.provenance.get("ema_decay")
+        if self.spec.resumed and decay is not None and self.config["ema"]["decay"] is None:
+            raise ConfigError(f"the checkpoint to continue averages its weights: continue with --ema.decay {decay}")
 
     def instantiate_trainer(self, **options: Any) -> pl.Trainer:
         """The trainer with our loggers, progress bar and callbacks."""
         config = self.config_init
-        plugins, callbacks = (
-            [*given] if isinstance(given, list) else [given] if given else []
-            for given in (config["trainer"]["plugins"], config["trainer"]["callbacks"])
-        )
+        given = (config["trainer"][name] or [] for name in ("plugins", "callbacks"))
+        plugins, callbacks = ([*some] if isinstance(some, list) else [some] for some in given)
         options["plugins"] = [*plugins, AtomicCheckpointIO()]
         callbacks += [] if config["trainer"]["enable_progress_bar"] is False else [ProgressBar()]
         if self.verb == "fit":
@@ -354,11 +333,6 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         """The output folder of a fit."""
         return Path(self.config["output"])
 
-    @property
-    def resumed(self) -> str | None:
-        """The checkpoint whose training is resumed."""
-        return self.spec.checkpoint.path if self.spec.checkpoint and self.spec.purpose == "continue" else None
-
     def run(self) -> None:
         """Run the verb. A fit then draws its training curves, and says which model is its best."""
         if self.verb != "fit":
@@ -368,19 +342,18 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             n = self.datamodule.tokeniser_events
             first = "" if self.spec.tokeniser else f"; first scales and vocabulary, from up to {n:,} training events"
             print(f"checkpoints, logs and configuration: {self.folder}{first}", flush=True)
-            if self.resumed and self.spec.checkpoint:
-                made = self.spec.checkpoint.header.provenance
-                print(f"resume {self.resumed}: epoch {made['epoch'] + 1}, step {made['step']}", flush=True)
+            if self.spec.resumed:
+                made = self.spec.provenance
+                print(f"resume {self.spec.resumed}: epoch {made['epoch'] + 1}, step {made['step']}", flush=True)
         with disk_errors(self.folder):
             # No code from files.
-            self.trainer.fit(self.model, self.datamodule, ckpt_path=self.resumed, weights_only=True)
+            self.trainer.fit(self.model, self.datamodule, ckpt_path=self.spec.resumed, weights_only=True)
         release_ranks(self.trainer)  # they do not draw
         if not self.trainer.is_global_zero:
             return
-        if self.resumed and not self.begin.done:
+        if self.spec.resumed and not self.begin.done:
             self._say_that_nothing_is_left()
-        history = read_history(self.folder)
-        if history:
+        if history := read_history(self.folder):
             figure = plot_training(history, text=self.folder.name)
             for kind in ("png", "pdf"):
                 with replacing(self.folder / f"training.{kind}") as path:
@@ -395,12 +368,11 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
 
     def _say_that_nothing_is_left(self) -> None:
         """Say which option to raise; ConfigError if the checkpoint is of another folder, which then stays empty."""
-        assert self.spec.checkpoint is not None
-        last, trainer = self.spec.checkpoint.header.provenance, self.trainer
+        last, trainer = self.spec.provenance, self.trainer
         by_steps = 0 < trainer.max_steps <= trainer.global_step
         option, done = ("max_steps", last["step"]) if by_steps else ("max_epochs", last["epoch"] + 1)
         text = (
-            f"nothing left to train: {self.resumed} has {done} {option[4:]}, and trainer.{option} is "
+            f"nothing left to train: {self.spec.resumed} has {done} {option[4:]}, and trainer.{option} is "
             f"{getattr(trainer, option)}; to train on, raise --trainer.{option.replace('_', '-')}"
         )
         if not (self.folder / "last.ckpt").exists():
@@ -436,9 +408,9 @@ def _model_given(options: Sequence[str]) -> dict[str, str | None]:
     places = {"-c": "config", "--config": "config", "--model.reconstructor": "class_path"}
     places |= {f"--{'.'.join(keys)}": name for name, keys in MODEL.items()}
     for option, name in places.items():
-        parser.add_argument(option, dest="given", action="append", type=functools.partial(_labelled, name))
+        parser.add_argument(option, dest="given", action="append", type=f"{name}={{}}".format)
     found: dict[str, str | None] = dict.fromkeys(MODEL)
-    for name, value in parser.parse_known_args(options)[0].given or ():
+    for name, _, value in (word.partition("=") for word in parser.parse_known_args(options)[0].given or ()):
         if name != "config":
             found[name] = None if value == "null" else value  # null takes back what was said before
             continue
@@ -450,10 +422,6 @@ def _model_given(options: Sequence[str]) -> dict[str, str | None]:
             if inner != "":
                 found[option] = inner
     return found
-
-
-def _labelled(name: str, value: str) -> tuple[str, str]:
-    return name, value
 
 
 def _several_devices(trainer: Any) -> bool:
@@ -508,7 +476,7 @@ def main(argv: list[str]) -> int:
     try:
         with _without_chatter():
             cli.run()
-        return 0
+            return 0
     except Interrupted as stopped:
         code = 128 + int(stopped.args[0])
     except SystemExit as leaving:
@@ -518,10 +486,8 @@ def main(argv: list[str]) -> int:
         code = 130
     if not cli.trainer.is_global_zero:
         return 0  # with another code Lightning would kill the first rank
-    saved = ""
-    if verb == "fit":
-        last = cli.folder / "last.ckpt"
+    saved = ": nothing was saved" if verb == "fit" else ""
+    if verb == "fit" and (last := cli.folder / "last.ckpt").exists():
         saved = f": saved {last}; resume with: pflow fit --checkpoint {cli.folder}"
-        saved = saved if last.exists() else ": nothing was saved"
     print(f"pflow {verb}: {'interrupted' if code == 130 else 'terminated'}{saved}", file=sys.stderr, flush=True)
     return code

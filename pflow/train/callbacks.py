@@ -36,12 +36,9 @@ class EpochLine(pl.Callback):  # type: ignore[misc]
     def on_fit_start(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
         """Print the numbers of parameters and events, and the device."""
         size = sum(parameter.numel() for parameter in pl_module.parameters())
-        data = pl_module.data
-        pl_module.print(
-            f"{size:,} parameters, {data.n_events('train'):,} training and {data.n_events('val'):,} validation events, "
-            f"on {pl_module.device}",
-            flush=True,
-        )
+        train, val = (f"{pl_module.data.n_events(split):,}" for split in ("train", "val"))
+        text = f"{size:,} parameters, {train} training and {val} validation events, on {pl_module.device}"
+        pl_module.print(text, flush=True)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
         """Begin to count: only now are the steps of a resumed training known."""
@@ -105,8 +102,8 @@ class Freeze(pl.Callback):  # type: ignore[misc]
         assert reconstructor is not None
         if pl_module.spec.purpose == "fresh":
             raise ConfigError("Freeze: the weights are random; name a trained model with --start-from")
-        names = reconstructor.first_stage_modules
-        self._frozen = [reconstructor.get_submodule(name).requires_grad_(False) for name in names]
+        modules = map(reconstructor.get_submodule, reconstructor.first_stage_modules)
+        self._frozen = [module.requires_grad_(False) for module in modules]
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Keep frozen modules in evaluation mode, e.g. without dropout."""
@@ -123,8 +120,7 @@ class ProgressBar(RichProgressBar):  # type: ignore[misc]
 
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
         """Figures beside the bar: the loss of the step."""
-        metrics: dict[str, Any] = super().get_metrics(trainer, pl_module)
-        return {key: value for key, value in metrics.items() if key != "v_num"}
+        return {key: value for key, value in super().get_metrics(trainer, pl_module).items() if key != "v_num"}
 
 
 class Interrupted(BaseException):

@@ -17,6 +17,8 @@ from pflow.model.common.transformer import TransformerLayer
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import TokenConfig
 
+Options = Mapping[str, Any]
+
 PURPOSES = {"start": "begin with", "continue": "continue", "evaluate": "evaluate"}
 
 
@@ -26,9 +28,8 @@ class ModelSpec:
 
     The options of that model are the defaults. Options that a configuration sets take precedence, or are refused by
     name if they do not fit the weights. By `purpose`: ``fresh``: random weights, tokeniser fitted on the training
-    files. ``start``: a new training that begins with the weights of `checkpoint`; parts of the network that it does not
-    have begin at random, and further layers pass on what they get. ``continue``: the training of `checkpoint` is
-    resumed. ``evaluate``: no training.
+    files. ``start``: a new training begins with the weights of `checkpoint`; new parts of the network begin at random,
+    and further layers pass on what they get. ``continue``: its training is resumed. ``evaluate``: no training.
     """
 
     purpose: Literal["fresh", "start", "continue", "evaluate"] = "fresh"
@@ -57,14 +58,12 @@ class ModelSpec:
         check_weights(trained)  # its options are safe to be defaults: a network of their sizes is one of its weights
         if verb != "fit":
             return cls(purpose="evaluate", checkpoint=trained)
-        if checkpoint is None:
-            return cls(purpose="start", checkpoint=trained)
-        if not Path(checkpoint).is_file():
+        if checkpoint is not None and not Path(checkpoint).is_file():
             raise ConfigError(
                 f"{checkpoint} holds weights alone: to continue a training, --checkpoint takes its last.ckpt; "
                 "--start-from begins a new one with them"
             )
-        return cls(purpose="continue", checkpoint=trained)
+        return cls(purpose="start" if checkpoint is None else "continue", checkpoint=trained)
 
     @property
     def tokeniser(self) -> Tokeniser | None:
@@ -72,14 +71,21 @@ class ModelSpec:
         return None if self.checkpoint is None else self.checkpoint.header.tokeniser
 
     @property
+    def provenance(self) -> Mapping[str, Any]:
+        """How the trained model was made; empty without one."""
+        return {} if self.checkpoint is None else self.checkpoint.header.provenance
+
+    @property
+    def resumed(self) -> str | None:
+        """The checkpoint whose training is resumed."""
+        return self.checkpoint.path if self.checkpoint and self.purpose == "continue" else None
+
+    @property
     def began_with(self) -> dict[str, Any] | None:
         """Digest and provenance of the weights that the training began with; None: random ones."""
-        if self.checkpoint is None:
-            return None
-        provenance = self.checkpoint.header.provenance
-        if self.purpose == "start":
-            return {"sha256": self.checkpoint.digest, **provenance}
-        return provenance.get("began_with")
+        if self.checkpoint is not None and self.purpose == "start":
+            return {"sha256": self.checkpoint.digest, **self.provenance}
+        return self.provenance.get("began_with")
 
     def defaults(self) -> dict[str, Any]:
         """Options of the trained model by their names on the command line."""
@@ -87,10 +93,8 @@ class ModelSpec:
             return {}
         recipe = to_plain(self.checkpoint.header.tokeniser.config)
         recipe.pop("readout")
-        return {
-            "model.reconstructor": dict(self.checkpoint.header.model),
-            **{f"data.{name}": value for name, value in recipe.items()},
-        }
+        tokens = {f"data.{name}": value for name, value in recipe.items()}
+        return {"model.reconstructor": dict(self.checkpoint.header.model), **tokens}
 
     def check_class(self, class_path: str | None) -> None:
         """Refuse a class of reconstructor that the weights are not of, with a ConfigError that names both."""
@@ -107,8 +111,8 @@ class ModelSpec:
 
     def check_network(self, reconstructor: Reconstructor) -> None:
         """Refuse a network with other options than the training to continue or the model to evaluate; names each."""
-        if self.checkpoint is not None and self.purpose != "start":
-            self._refuse(self._network_differences(reconstructor))
+        if self.purpose != "start":
+            self._refuse_network(reconstructor)
 
     def load_into(self, reconstructor: Reconstructor) -> tuple[list[str], list[str]]:
         """Load the weights, if there are any and the trainer does not load them itself (a resumed training).
@@ -119,43 +123,35 @@ class ModelSpec:
         """
         if self.checkpoint is None or self.purpose == "continue":
             return [], []
-        checkpoint, new = self.checkpoint, {}
-        if self.purpose == "start":
-            new = _new_parts(reconstructor, checkpoint.state_dict)
+        checkpoint = self.checkpoint
+        new = _new_parts(reconstructor, checkpoint.state_dict) if self.purpose == "start" else {}
         weights = {name: value for part in new.values() for name, value in part.items()} | checkpoint.state_dict
         try:
             load_weights(reconstructor, dataclasses.replace(checkpoint, state_dict=weights))
         except InputError:
-            self._refuse(self._network_differences(reconstructor))
+            self._refuse_network(reconstructor)
             raise
         layers = {part for part in new if _is_item(part)}
         for layer in layers:
             reconstructor.get_submodule(layer).begin_as_identity()  # type: ignore[operator]
         return sorted(new.keys() - layers), sorted(layers)
 
-    def _network_differences(self, reconstructor: Reconstructor) -> list[str]:
-        assert self.checkpoint is not None
-        theirs = self.checkpoint.header.model["init_args"].get("network", {})
-        return differences(
-            "model.reconstructor.network", describe(reconstructor)["init_args"].get("network", {}), theirs
-        )
+    def _refuse_network(self, reconstructor: Reconstructor) -> None:
+        if self.checkpoint is not None:
+            descriptions = (describe(reconstructor), self.checkpoint.header.model)
+            ours, theirs = (description["init_args"].get("network", {}) for description in descriptions)
+            self._refuse(differences("model.reconstructor.network", ours, theirs))
 
     def _refuse(self, differences: list[str]) -> None:
-        if differences:
-            assert self.checkpoint is not None
+        if differences and self.checkpoint is not None:
             remedy = "; leave that out, or begin a new training" if self.purpose == "continue" else ""
             raise ConfigError(f"{self.checkpoint.path}, to {PURPOSES[self.purpose]}: {'; '.join(differences)}{remedy}")
 
 
-def differences(
-    group: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], whose: str = "the weights"
-) -> list[str]:
+def differences(group: str, ours: Options, theirs: Options, whose: str = "the weights") -> list[str]:
     """Options of a group that are not the same, in words."""
-    return [
-        f"{group}.{name} is {value}, but {whose} have {theirs[name]}"
-        for name, value in ours.items()
-        if name in theirs and value != theirs[name]
-    ]
+    changed = [name for name in ours if name in theirs and ours[name] != theirs[name]]
+    return [f"{group}.{name} is {ours[name]}, but {whose} have {theirs[name]}" for name in changed]
 
 
 def _new_parts(reconstructor: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

@@ -42,7 +42,8 @@ RANK_STRIDE = 0x9E3779B97F4A7C15
 class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     """Training of a model of any architecture.
 
-    The model is built once the data module has its tokeniser, which decides sizes and scales.
+    The model is built once the data module has its tokeniser, which decides sizes and scales. ConfigError: a value out
+    of range.
 
     >>> from functools import partial
     >>> from pflow.model.pointing import PointingNetworkConfig
@@ -63,11 +64,6 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         Share of all steps in which the learning rate rises to `lr`; from there it falls as half a cosine.
     final_lr
         Learning rate at the end of the cosine, as a share of `lr`; 1: it stays at `lr`.
-
-    Raises
-    ------
-    ConfigError
-        A value out of range.
     """
 
     def __init__(
@@ -88,11 +84,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             )
         self.make_reconstructor = reconstructor
         check_choice(optimiser, ("adamw", "muon"), "optimiser")
-        self.lr = lr
-        self.optimiser = optimiser
-        self.weight_decay = weight_decay
-        self.warmup = warmup
-        self.final_lr = final_lr
+        self.lr, self.warmup, self.final_lr = lr, warmup, final_lr
+        self.optimiser, self.weight_decay = optimiser, weight_decay
         self.spec = ModelSpec()
         self.reconstructor: Reconstructor | None = None
         self._unchecked: tuple[LabelledBatch, list[str], Tensor, torch.cuda.Event | None] | None = None
@@ -109,8 +102,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     def configure_model(self) -> None:
         """Build the model, when the data module is set up.
 
-        ConfigError: options that make no model, or that do not fit the trained model that `spec` names. InputError: a
-        checkpoint whose weights do not fit its configuration.
+        ConfigError: options that make no model, or do not fit the model of `spec`. InputError: as of `load_weights`.
         """
         if self.reconstructor is not None:
             return
@@ -142,11 +134,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         ]
         # Lightning clips no gradients before an optimiser that could unscale them itself.
         fused = self.trainer.strategy.root_device.type == "cuda" and self.trainer.precision == "32-true"
-        optimiser: torch.optim.Optimizer
-        if self.optimiser == "muon":
-            optimiser = Muon(groups, lr=self.lr)
-        else:
-            optimiser = torch.optim.AdamW(groups, lr=self.lr, fused=fused or None)
+        muon = self.optimiser == "muon"
+        optimiser = Muon(groups, lr=self.lr) if muon else torch.optim.AdamW(groups, lr=self.lr, fused=fused or None)
         steps = self.trainer.estimated_stepping_batches
         if not 0 < steps < math.inf:
             raise ConfigError("the schedule needs the number of steps: set trainer.max_steps (or no data.max_tokens)")
@@ -197,20 +186,19 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     def check_losses(self) -> Tensor | None:
         """The total loss of the last batch, on the host; None if it was checked before.
 
-        Read one batch late, to avoid a GPU synchronisation, and before a checkpoint is written: no checkpoint
-        holds weights that were changed by a loss that is not finite. InputError names the losses, and the files and
-        entries.
+        Read one batch late, to avoid a GPU synchronisation, and before a checkpoint is written: none holds weights that
+        a loss that is not finite has changed. InputError names losses, files and entries.
         """
         if self._unchecked is None:
             return None
-        labelled, names, values, copied = self._unchecked
-        self._unchecked = None
+        (labelled, names, values, copied), self._unchecked = self._unchecked, None
         if copied is not None:
             copied.synchronize()
-        if not values[names.index("total")].isfinite():
-            wrong = [name for name, value in zip(names, values, strict=True) if not value.isfinite()]
-            raise _not_finite([name for name in wrong if name != "total"] or ["total"], labelled)
-        return values[names.index("total")]
+        losses = dict(zip(names, values, strict=True))
+        total: Tensor = losses.pop("total")
+        if not total.isfinite():
+            raise _not_finite([name for name, value in losses.items() if not value.isfinite()] or ["total"], labelled)
+        return total
 
     def on_train_epoch_end(self) -> None:
         """Check the last batch."""
@@ -231,21 +219,14 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.check_losses()
         assert self.data.tokeniser is not None
         assert self.reconstructor is not None
-        header = Header(
-            version=VERSION,
-            tokeniser=self.data.tokeniser,
-            model=describe(self.reconstructor),
-            provenance=self._provenance(),
-        )
+        model, made = describe(self.reconstructor), self._provenance()
+        header = Header(version=VERSION, tokeniser=self.data.tokeniser, model=model, provenance=made)
         checkpoint[KEY] = json.dumps(header.to_dict())
 
     def _provenance(self) -> dict[str, Any]:
-        data = self.data
-        given = data.paths["train"]
+        data, given = self.data, self.data.paths["train"]
         files = [given] if isinstance(given, str) else list(given or ())
-        before = (
-            self.spec.checkpoint.header.provenance if self.spec.purpose == "continue" and self.spec.checkpoint else {}
-        )
+        before = self.spec.provenance if self.spec.resumed else {}
         return {
             "train": [Path(path).name for path in files],
             "repeat": data.repeat,
@@ -258,10 +239,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             "devices": self.trainer.world_size,
             "batch_size": data.batch_size,
             "seed": data.seed,
-            "lr": self.lr,
-            "optimiser": self.optimiser,
-            "weight_decay": self.weight_decay,
-            "final_lr": self.final_lr,
+            **{name: getattr(self, name) for name in ("lr", "optimiser", "weight_decay", "final_lr")},
             "ema_decay": next((c.decay for c in self.trainer.callbacks if isinstance(c, WeightAveraging)), None),
             "precision": str(self.trainer.precision),
             "torch": torch.__version__,
@@ -298,10 +276,9 @@ def _not_finite(names: list[str], labelled: LabelledBatch) -> InputError:
     for path, entry in zip(labelled.path, labelled.entry.tolist(), strict=True):
         entries.setdefault(path, []).append(entry)
     where = "; ".join(f"{path}, entries {', '.join(map(str, sorted(numbers)))}" for path, numbers in entries.items())
-    return InputError(
-        f"the training met a loss that is not a finite number ({', '.join(names)}) in the batch of {where}; "
-        "a lower lr or gradient clipping (trainer.gradient_clip_val) may help if these events are right"
-    )
+    met = f"the training met a loss that is not a finite number ({', '.join(names)}) in the batch of {where}"
+    remedy = "a lower lr or gradient clipping (trainer.gradient_clip_val) may help if these events are right"
+    return InputError(f"{met}; {remedy}")
 
 
 def warmup_cosine(*, total: int, warmup: int, final: float) -> Callable[[int], float]:

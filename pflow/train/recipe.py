@@ -21,42 +21,28 @@ from pflow.errors import ConfigError, InputError, check_fields, nearest
 from pflow.io.atomic import replacing
 
 SUMMARY = "training.json"
-
 SKIPPED = 3
 """Exit code of a command that is done but skipped entries; the recipe continues."""
-
 INTERRUPTED = (130, 143)
 """Exit codes of a command that a signal stopped."""
-
 SPLITS = ("train", "val", "test")
 """Splits that `pflow fit` reads files of."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingRecipe:
-    """What a recipe's file says.
-
-    Parameters
-    ----------
-    stages
-        Configurations of `pflow fit`; each holds what it changes of those before it.
-    samples
-        Names of samples by split (``train``, ``val``), whose files are ``NAME_SPLIT.root``; none: the data are given
-        as options of `pflow fit`.
-    variants
-        Named changes of all stages; a run chooses one. One with ``stages`` is a recipe of its own, with the
-        samples of this one unless it names others; `named_variants` has its variants, by both names.
-    calibrate
-        Options of `pflow calibrate` for the last stage's model: values, lists of values, or true for an option that
-        takes none. Its files are the samples of ``val``. None: it is not calibrated.
-
-    ConfigError names the missing or wrong field.
-    """
+    """What a recipe's file says; ConfigError names the missing or wrong field."""
 
     stages: tuple[Mapping[str, Any], ...]
+    """Configurations of `pflow fit`; each holds what it changes of those before it."""
     samples: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """Names of samples by split, whose files are ``NAME_SPLIT.root``; none: the data are options of `pflow fit`."""
     variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """Named changes of all stages; a run chooses one. One with ``stages`` is a recipe of its own, with the samples of
+    this one unless it names others; `named_variants` has its variants, by both names."""
     calibrate: Mapping[str, Any] | None = None
+    """Options of `pflow calibrate` for the last stage's model: values, lists of values, or true for an option that
+    takes none. Its files are the samples of ``val``. None: it is not calibrated."""
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -92,10 +78,10 @@ class TrainingRecipe:
         named = self.named_variants
         if name is None and not named:
             return self
-        if name is None or name not in named:
-            message = f"no variant '{name}': expected one of {', '.join(named) or 'none'}"
-            raise ConfigError(message, suggestions=nearest(name or "", named))
-        return named[name]
+        if name is not None and name in named:
+            return named[name]
+        message = f"no variant '{name}': expected one of {', '.join(named) or 'none'}"
+        raise ConfigError(message, suggestions=nearest(name or "", named))
 
     def first(self, stages: int) -> TrainingRecipe:
         """The recipe of the first stages alone, calibrated only if these are all; ConfigError if there are fewer."""
@@ -125,13 +111,12 @@ class TrainingRecipe:
 
     def files(self, data_dir: str | Path) -> dict[str, list[str]]:
         """Files of each split; InputError names one that is missing."""
-        files = {
-            split: [str(Path(data_dir) / f"{name}_{split}.root") for name in names]
-            for split, names in self.samples.items()
-        }
-        for path in (path for paths in files.values() for path in paths):
-            if not Path(path).is_file():
-                raise InputError("no such file: --data-dir takes the folder of the samples", file=path)
+        files: dict[str, list[str]] = {split: [] for split in self.samples}
+        for split, names in self.samples.items():
+            for path in (Path(data_dir) / f"{name}_{split}.root" for name in names):
+                if not path.is_file():
+                    raise InputError("no such file: --data-dir takes the folder of the samples", file=path)
+                files[split].append(str(path))
         return files
 
 
@@ -196,33 +181,31 @@ def run_recipe(
         commands["calibrate"] = [*words, *recipe.calibrate_words()]
     if check is not None:
         check(commands)
-    skipped = False
+    codes = [0]
     for number, folder in enumerate(folders):
         name = f"stage {number + 1}"
         if name not in commands:
             print(f"== {name}: finished, see {folder / SUMMARY}")
             continue
         print(f"== {name}: training in {folder}")
-        code = pflow(commands[name])
-        if code in INTERRUPTED:
+        codes.append(pflow(commands[name]))
+        if codes[-1] in INTERRUPTED:
             print(f"== {name}: interrupted; the same pflow recipe command resumes it", file=sys.stderr, flush=True)
-        if code not in (0, SKIPPED):
-            return code
-        skipped |= code == SKIPPED
+        if codes[-1] not in (0, SKIPPED):
+            return codes[-1]
         summary = training_summary(folder)
         if number > 0:
             summary["before"] = json.loads((folders[number - 1] / SUMMARY).read_text("utf-8"))
         with replacing(folder / SUMMARY) as partial:
             partial.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
-    if recipe.calibrate is None:
-        return SKIPPED if skipped else 0
-    print(f"== weights to {weights}")
-    shutil.rmtree(weights, ignore_errors=True)
-    code = pflow(commands["calibrate"])
-    if code not in (0, SKIPPED):
-        return code
-    shutil.copy(folders[-1] / SUMMARY, weights)
-    return SKIPPED if skipped or code else 0
+    if recipe.calibrate is not None:
+        print(f"== weights to {weights}")
+        shutil.rmtree(weights, ignore_errors=True)
+        codes.append(pflow(commands["calibrate"]))
+        if codes[-1] not in (0, SKIPPED):
+            return codes[-1]
+        shutil.copy(folders[-1] / SUMMARY, weights)
+    return max(codes)
 
 
 def training_summary(run: str | Path) -> dict[str, Any]:
