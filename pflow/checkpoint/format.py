@@ -23,39 +23,18 @@ from pflow.physics.detector import Detector
 from pflow.tokens.particles import Calibration
 from pflow.tokens.tokeniser import Tokeniser
 
-__all__ = [
-    "EXPORT_FILES",
-    "EXPORT_FORMAT",
-    "FORMAT",
-    "GRAPHS",
-    "HEADER_FILE",
-    "KEY",
-    "TOKENS",
-    "WEIGHTS_FILE",
-    "Header",
-    "fitting_models",
-    "read_checked",
-    "read_header",
-]
-
 FORMAT = 2
 """Version of the header's layout, the only one that was ever published."""
-
 KEY = "pflow"
 """Key of the header in the mapping of a checkpoint."""
-
 HEADER_FILE, WEIGHTS_FILE = "model.json", "model.safetensors"
 """Of a folder of weights: the header, with ``sha256`` of the file of the tensors, and the tensors."""
-
 GRAPHS = {name: f"{name}.onnx" for name in ("encoder", "decoder", "refinement")}
 """Files of an exported model's graphs, in the order in which they are run; not every network has a refinement."""
-
 TOKENS = "tokens.json"
 """The description beside them."""
-
 EXPORT_FILES = (*GRAPHS.values(), TOKENS)
 """What an exported folder can hold."""
-
 EXPORT_FORMAT = 4
 """Version of the description's layout."""
 
@@ -96,12 +75,9 @@ class Header:
         """
         content = content if isinstance(content, Mapping) else {}
         if content.get("format") != FORMAT:
-            raise InputError(
-                f"expected a header of format {FORMAT}, found {content.get('format', 'none')}"
-                + (f", written by pflow {content['version']}" if "version" in content else ""),
-                file=file,
-                field=f"{prefix}format",
-            )
+            writer = f", written by pflow {content['version']}" if "version" in content else ""
+            text = f"expected a header of format {FORMAT}, found {content.get('format', 'none')}{writer}"
+            raise InputError(text, file=file, field=f"{prefix}format")
 
         def part(name: str, build: Callable[[Any], Any]) -> Any:
             try:
@@ -125,6 +101,10 @@ class Header:
 def made_by(header: Mapping[str, Any]) -> str:
     """End of an error: which version of pflow made a model, and which still reads options and names that are gone."""
     return f" (made by pflow {header.get('version')}; the last version that reads models of 0.1 and 0.2 is pflow 0.3)"
+
+
+def _calibration(content: Any) -> Calibration | None:
+    return None if content is None else from_plain(Calibration, content, where="calibration")
 
 
 GONE = {
@@ -153,10 +133,6 @@ def _without_gone_options(model: Mapping[str, Any], file: str) -> dict[str, Any]
             stacklevel=2,
         )
     return kept
-
-
-def _calibration(content: Any) -> Calibration | None:
-    return None if content is None else from_plain(Calibration, content, where="calibration")
 
 
 def read_header(name: str) -> Header:

@@ -16,15 +16,7 @@ import safetensors.torch
 import torch
 
 import pflow
-from pflow.checkpoint.format import (
-    HEADER_FILE,
-    KEY,
-    TOKENS,
-    WEIGHTS_FILE,
-    Header,
-    made_by,
-    read_checked,
-)
+from pflow.checkpoint.format import HEADER_FILE, KEY, TOKENS, WEIGHTS_FILE, Header, made_by, read_checked
 from pflow.config import model_folder, shipped_models
 from pflow.errors import ConfigError, InputError, first_line, nearest, reading
 from pflow.event.events import Events
@@ -33,8 +25,6 @@ from pflow.model.api import ModelInputs, Reconstructor, build_reconstructor
 from pflow.show import html_table
 from pflow.tokens.particles import Calibration
 from pflow.tokens.tokeniser import Tokeniser
-
-NO_NETWORK = "its configuration makes no network"
 
 PREFIX = "reconstructor."
 """Beginning of the names of the model's weights in a checkpoint."""
@@ -141,19 +131,15 @@ def check_weights(checkpoint: Checkpoint) -> None:
 
 def _build(checkpoint: Checkpoint) -> Reconstructor:
     """A reconstructor of the checkpoint's configuration with random weights."""
-    header = checkpoint.header
-    where: Any = {"file": checkpoint.path, "field": "model"}
+    header, path, wrong = checkpoint.header, checkpoint.path, "its configuration makes no network"
     try:
-        with reading(NO_NETWORK, **where):
+        with reading(wrong, file=path, field="model"):
             reconstructor = build_reconstructor(header.model, ModelInputs(**header.tokeniser.model_inputs))
     except ConfigError as error:
-        raise InputError(f"{NO_NETWORK}: {error}{made_by(header.to_dict())}", **where) from error
+        raise InputError(f"{wrong}: {error}{made_by(header.to_dict())}", file=path, field="model") from error
     if reconstructor.needs_readout and not header.tokeniser.config.readout:
-        raise InputError(
-            "the network reads single hits (readout), which the configuration of its tokens leaves out",
-            file=checkpoint.path,
-            field="tokeniser.config.readout",
-        )
+        text = "the network reads single hits (readout), which the configuration of its tokens leaves out"
+        raise InputError(text, file=path, field="tokeniser.config.readout")
     return reconstructor
 
 
@@ -164,11 +150,8 @@ def load_weights(reconstructor: Reconstructor, checkpoint: Checkpoint, *, assign
         reconstructor.load_state_dict(weights, assign=assign)
     except (RuntimeError, AttributeError) as error:
         reason = "; ".join(line.strip() for line in str(error).splitlines()[1:4]) or str(error)
-        raise InputError(
-            f"its weights do not fit its configuration: {reason}{made_by(checkpoint.header.to_dict())}",
-            file=checkpoint.path,
-            field="state_dict",
-        ) from error
+        text = f"its weights do not fit its configuration: {reason}{made_by(checkpoint.header.to_dict())}"
+        raise InputError(text, file=checkpoint.path, field="state_dict") from error
 
 
 def read_checkpoint(source: str | Path) -> Checkpoint:
@@ -182,12 +165,8 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
     if Path(source).is_file():
         return _read_file(str(source))
     shipped = shipped_models()
-    known = ", ".join(shipped) or "none does"
-    raise InputError(
-        f"no such checkpoint or folder, and no model of that name comes with pflow ({known})",
-        file=source,
-        suggestions=nearest(str(source), shipped),
-    )
+    text = f"no such checkpoint or folder, and no model of that name comes with pflow ({', '.join(shipped)})"
+    raise InputError(text, file=source, suggestions=nearest(str(source), shipped))
 
 
 def _read_file(path: str) -> Checkpoint:
@@ -195,17 +174,15 @@ def _read_file(path: str) -> Checkpoint:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise InputError(
-            "not a checkpoint, or one that holds more than weights and plain data; pflow runs no code from files",
-            file=path,
-        ) from error
+        text = "not a checkpoint, or one that holds more than weights and plain data; pflow runs no code from files"
+        raise InputError(text, file=path) from error
     except Exception as error:  # the unpickler reads any bytes as instructions and fails in any way
         raise InputError(f"not a checkpoint, or a truncated one: {first_line(error)}", file=path) from error
     if not isinstance(content, dict) or not isinstance(content.get(KEY), str):
         raise InputError(f"not a checkpoint of pflow: it has no text under the key '{KEY}'", file=path, field=KEY)
     with reading("the header is not JSON", file=path, field=KEY):
-        text = json.loads(content[KEY])
-    header = Header.from_dict(text, file=path, prefix=f"{KEY}.")
+        plain = json.loads(content[KEY])
+    header = Header.from_dict(plain, file=path, prefix=f"{KEY}.")
     weights = content.get("state_dict")
     if not isinstance(weights, dict):
         raise InputError("the weights are missing", file=path, field="state_dict")
@@ -226,8 +203,7 @@ def _check_archive(path: str) -> None:
         stored = all(part.compress_type == zipfile.ZIP_STORED for part in parts)
         if not stored or sum(part.file_size for part in parts) > os.path.getsize(path):
             raise InputError("not a checkpoint of pflow: its parts are compressed", file=path)
-        damaged = archive.testzip()
-        if damaged is not None:
+        if (damaged := archive.testzip()) is not None:
             raise InputError(f"damaged: the checksum of '{damaged}' does not fit its content", file=path)
 
 
@@ -240,31 +216,23 @@ def _check_tensors(weights: Mapping[Any, Any], path: str | Path) -> None:
             raise InputError("expected a dense tensor of real numbers", file=path, field=name)
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
             raise InputError(f"a tensor of shape {list(value.shape)} has fewer numbers", file=path, field=name)
-        n_bad = int((~torch.isfinite(value)).sum())
-        if n_bad:
-            raise InputError(
-                f"{n_bad} of {value.numel()} weights are not finite numbers: the training diverged, or the file is "
-                "damaged",
-                file=path,
-                field=name,
-            )
+        if n_bad := int((~torch.isfinite(value)).sum()):
+            text = f"{n_bad} of {value.numel()} weights are not finite numbers: the training diverged, or the file is"
+            raise InputError(f"{text} damaged", file=path, field=name)
 
 
 def _read_folder(folder: Path, *, path: str) -> Checkpoint:
     if (folder / TOKENS).is_file():
         with reading("expected what `pflow export` wrote", file=folder / TOKENS):
             made_of = str(json.loads((folder / TOKENS).read_text(encoding="utf-8"))["run"]["checkpoint_sha256"])
-        raise InputError(
-            f"holds graphs for C++ and no weights: name the checkpoint that it was exported from (SHA-256 {made_of})",
-            file=folder,
+        wrong = (
+            f"holds graphs for C++ and no weights: name the checkpoint that it was exported from (SHA-256 {made_of})"
         )
+        raise InputError(wrong, file=folder)
     for name in (HEADER_FILE, WEIGHTS_FILE):
         if not (folder / name).is_file():
-            raise InputError(
-                f"not a folder of weights: it has no {name}",
-                file=folder,
-                suggestions=map(str, folder.glob("*.ckpt")),
-            )
+            others = map(str, folder.glob("*.ckpt"))
+            raise InputError(f"not a folder of weights: it has no {name}", file=folder, suggestions=others)
     text, tensors = folder / HEADER_FILE, folder / WEIGHTS_FILE
     with reading("not JSON", file=text):
         content = json.loads(text.read_text(encoding="utf-8"))

@@ -37,20 +37,14 @@ def write_weights(
     load_model(checkpoint)  # the model must be usable
     trained = read_checkpoint(checkpoint)
     # A copy of each: tensors that share memory are stored like all others.
-    tensors = {name: value.contiguous().clone() for name, value in sorted(trained.state_dict.items())}
-    content = save(tensors)
-    old = trained.header
-    init_args = dict(old.model["init_args"])
+    content = save({name: value.contiguous().clone() for name, value in sorted(trained.state_dict.items())})
+    header, made = trained.header, {"checkpoint_sha256": trained.digest, **trained.header.provenance}
     if decoding is not None:
-        init_args["decoding"] = dataclasses.asdict(decoding)
-    header = dataclasses.replace(
-        old,
-        model={**old.model, "init_args": init_args},
-        calibration=old.calibration if calibration is None else calibration,
-        provenance={"checkpoint_sha256": trained.digest, **old.provenance},
-    )
+        init_args = {**header.model["init_args"], "decoding": dataclasses.asdict(decoding)}
+        header = dataclasses.replace(header, model={**header.model, "init_args": init_args})
+    header = dataclasses.replace(header, calibration=calibration or header.calibration, provenance=made)
     text = header.to_dict() | {"sha256": hashlib.sha256(content).hexdigest()}
     with replacing_folder(folder, replace=FILES, force=force) as partial:
         (partial / WEIGHTS_FILE).write_bytes(content)
         (partial / HEADER_FILE).write_text(json.dumps(text, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    return Path(folder) / WEIGHTS_FILE, Path(folder) / HEADER_FILE
+    return tuple(Path(folder) / name for name in FILES)
