@@ -29,32 +29,27 @@ if TYPE_CHECKING:
     from pflow.physics.detector import load_detector as load_detector
     from pflow.plots.evaluation import figures as figures
 
-_EXPORTS = {
-    "Detector": "pflow.physics.detector",
-    "EvaluationSettings": "pflow.metrics.evaluation",
-    "Events": "pflow.event.events",
-    "HitMatching": "pflow.metrics.match",
-    "Matching": "pflow.metrics.match",
-    "RecoWriter": "pflow.io.particles_root",
-    "Reconstruction": "pflow.event.particles",
-    "evaluate": "pflow.metrics.evaluate",
-    "explain": "pflow.inference.explain",
-    "figures": "pflow.plots.evaluation",
-    "find_jets": "pflow.metrics.jets",
-    "iterate_events": "pflow.io.open",
-    "load_detector": "pflow.physics.detector",
-    "load_model": "pflow.checkpoint.load",
-    "make_particles": "pflow.event.schema",
-    "match": "pflow.metrics.match",
-    "open_events": "pflow.io.open",
-    "read_events": "pflow.io.open",
-    "read_reco": "pflow.io.particles_root",
-    "reconstruct": "pflow.inference.events",
-    "select_targets": "pflow.event.truth",
-    "shipped_models": "pflow.config",
+_MODULES = {
+    "checkpoint.load": ("load_model",),
+    "config": ("shipped_models",),
+    "event.events": ("Events",),
+    "event.particles": ("Reconstruction",),
+    "event.schema": ("make_particles",),
+    "event.truth": ("select_targets",),
+    "inference.events": ("reconstruct",),
+    "inference.explain": ("explain",),
+    "io.open": ("iterate_events", "open_events", "read_events"),
+    "io.particles_root": ("RecoWriter", "read_reco"),
+    "metrics.evaluate": ("evaluate",),
+    "metrics.evaluation": ("EvaluationSettings",),
+    "metrics.jets": ("find_jets",),
+    "metrics.match": ("HitMatching", "Matching", "match"),
+    "physics.detector": ("Detector", "load_detector"),
+    "plots.evaluation": ("figures",),
 }
+_EXPORTS = {name: f"pflow.{module}" for module, names in _MODULES.items() for name in names}
 
-__all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_EXPORTS)]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:

@@ -83,12 +83,9 @@ def _converted(kind: Any, value: Any, where: str, name: str) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{where}: '{name}' must be a mapping, found {value!r}")
-        return {
-            _converted(arguments[0], key, where, f"a key of {name}"): _converted(
-                arguments[1], part, where, f"{name}[{key!r}]"
-            )
-            for key, part in value.items()
-        }
+        keys = (_converted(arguments[0], key, where, f"a key of {name}") for key in value)
+        parts = (_converted(arguments[1], part, where, f"{name}[{key!r}]") for key, part in value.items())
+        return dict(zip(keys, parts, strict=True))
     if kind not in EXPECTED:
         return value
     accepted = int | float if kind is float else kind
@@ -115,9 +112,9 @@ def weights_dir() -> Path:
 class ModelNames(list[str]):
     """Names of trained models; shown as a table with their purpose."""
 
-    def rows(self) -> list[tuple[str, ...]]:
-        """Name, detector, inputs and, from its card, purpose of each model; the first row has the titles."""
-        rows: list[tuple[str, ...]] = [("name", "detector", "reads", "for")]
+    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Titles; and name, detector, inputs and, from its card, purpose of each model."""
+        rows: list[tuple[str, ...]] = []
         for name in self:
             tokens = json.loads((weights_dir() / name / "model.json").read_text("utf-8"))["tokeniser"]
             reads = "hits, tracks" if tokens["config"]["track_features"] else "hits"
@@ -125,15 +122,13 @@ class ModelNames(list[str]):
             purpose = re.split("[:;.] ", " ".join(paragraph.split()))[0]
             detector = "any" if tokens["config"].get("geometry") else tokens["detector"]["name"]
             rows.append((name, detector, reads, purpose))
-        return rows
+        return ("name", "detector", "reads", "for"), rows
 
     def __repr__(self) -> str:
-        heads, *rows = self.rows()
-        return text_table(heads, rows)
+        return text_table(*self._table())
 
     def _repr_html_(self) -> str:
-        heads, *rows = self.rows()
-        return html_table(heads, rows)
+        return html_table(*self._table())
 
 
 RENAMED = {"ild-g4-general": "general", "cld-general": "general"}

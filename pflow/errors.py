@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
+File = str | PathLike[str] | None
+
 
 def nearest(name: object, available: Iterable[str], n: int = 3) -> list[str]:
     """Up to `n` of the `available` names that look most like `name`, best first.
@@ -73,14 +75,13 @@ class InputError(PflowError, ValueError):
         self,
         message: str,
         *,
-        file: str | PathLike[str] | None = None,
+        file: File = None,
         entry: int | None = None,
         field: str | None = None,
         suggestions: Iterable[str] = (),
     ) -> None:
         self.file = None if file is None else str(file)
-        self.entry = entry
-        self.field = field
+        self.entry, self.field = entry, field
         parts = (self.file, None if entry is None else f"entry {entry}", None if field is None else f"'{field}'")
         self.where = ", ".join(part for part in parts if part is not None)
         super().__init__(f"{self.where}: {message}" if self.where else message, suggestions=suggestions)
@@ -96,13 +97,7 @@ def missing_package(package: str, what: str, *, extra: str) -> ConfigError:
 
 
 @contextmanager
-def reading(
-    message: str,
-    *,
-    file: str | PathLike[str] | None = None,
-    entry: int | None = None,
-    field: str | None = None,
-) -> Iterator[None]:
+def reading(message: str, *, file: File = None, entry: int | None = None, field: str | None = None) -> Iterator[None]:
     """Turn what another library raises on the content of a file into an `InputError` of `message` and its first line.
 
     Damaged bytes raise errors of any type, so the block holds calls of that library alone: a mistake of our own must

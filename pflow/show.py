@@ -53,20 +53,12 @@ def text_facts(facts: Iterable[tuple[str, str]]) -> str:
     """Labels and what belongs to them; in a terminal long texts are broken, between words only."""
     facts = list(facts)
     indent = max(len(label) for label, _ in facts) + 2
-    width = max(_width(), indent + 20)
+    wrapper = textwrap.TextWrapper(max(_width(), indent + 20), break_long_words=False, break_on_hyphens=False)
+    wrapper.subsequent_indent = " " * indent
     lines = []
     for label, text in facts:
-        lines.append(
-            textwrap.fill(
-                text,
-                width,
-                initial_indent=f"{label:<{indent}}",
-                subsequent_indent=" " * indent,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            or label
-        )
+        wrapper.initial_indent = f"{label:<{indent}}"
+        lines.append(wrapper.fill(text) or label)
     return "\n".join(lines)
 
 
