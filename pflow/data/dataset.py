@@ -25,7 +25,8 @@ from pflow.event.augment import Augmentation, augment
 from pflow.event.events import Events, Flag, without_refused
 from pflow.physics.arrays import Index
 from pflow.tokens.tokeniser import Tokeniser
-from pflow.tokens.tokens import Tokens, unknown_pdg_message
+from pflow.tokens.tokens import Tokens
+from pflow.tokens.vocab import unknown_pdg_message
 
 
 class LabelledBatch(NamedTuple):

@@ -9,7 +9,7 @@ import dataclasses
 import enum
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import awkward as ak
 import numpy as np
@@ -36,26 +36,16 @@ class Flag(enum.IntFlag):
     """Bits that mark an event; written to the output as ``flags``."""
 
     NONE = 0
-    BAD_INPUT = 1
-    """The entry could not be used and was emptied (``on_error="skip"``)."""
-    MAX_PARTICLES = 2
-    """Decoding stopped at `max_particles` before the model ended the output sequence."""
-    TRUTH_TRACKS = 8
-    """The tracks were made from Monte Carlo particles (`pflow.io.edm4hep.simulated`)."""
-    NOT_FINITE = 16
-    """The model gave numbers that are not finite; the event has no particles (``on_error="skip"``)."""
-    UNUSABLE_HITS = 32
-    """Hits with impossible numbers were left out; calorimeter hits keep their place with energy 0."""
-    UNUSABLE_TRACKS = 64
-    """Tracks without a finite momentum were left out."""
-    UNUSABLE_REFERENCE = 128
-    """Particles of the other algorithm with impossible numbers were left out."""
-    UNUSABLE_TRUTH = 256
-    """True particles with impossible numbers have energy 0, or links that lead nowhere were left out."""
-    LOST_TRACKS = 512
-    """More than `MOST_UNUSED` of the track momentum is in no particle."""
-    NEUTRAL_TRACKS = 1024
-    """More than `MOST_UNUSED` of the track momentum is in neutral particles: right for K0S, Lambda and conversions."""
+    BAD_INPUT = 1  # the entry could not be used and was emptied (``on_error="skip"``)
+    MAX_PARTICLES = 2  # decoding stopped at `max_particles` before the model ended the output sequence
+    TRUTH_TRACKS = 8  # the tracks were made from Monte Carlo particles (`pflow.io.edm4hep.simulated`)
+    NOT_FINITE = 16  # the model gave numbers that are not finite; the event has no particles (``on_error="skip"``)
+    UNUSABLE_HITS = 32  # hits with impossible numbers were left out; calorimeter hits keep their place with energy 0
+    UNUSABLE_TRACKS = 64  # tracks without a finite momentum were left out
+    UNUSABLE_REFERENCE = 128  # particles of the other algorithm with impossible numbers were left out
+    UNUSABLE_TRUTH = 256  # true particles with impossible numbers have energy 0; links that lead nowhere were left out
+    LOST_TRACKS = 512  # more than `MOST_UNUSED` of the track momentum is in no particle
+    NEUTRAL_TRACKS = 1024  # more than that is in neutral particles: right for K0S, Lambda and conversions
 
 
 def count_flags(flags: npt.NDArray[np.uint32]) -> dict[str, int]:
@@ -71,12 +61,13 @@ def count_flags(flags: npt.NDArray[np.uint32]) -> dict[str, int]:
 class EventLists:
     """Base of dataclasses of consecutive events: `event` and `flags` [event], and parts [event, object]."""
 
+    part_names: ClassVar[Sequence[str]]
     event: Index
     flags: npt.NDArray[np.uint32]
 
     def parts(self) -> Iterator[tuple[str, ak.Array]]:
         """Name and array of each part that is not None."""
-        raise NotImplementedError
+        return ((name, part) for name in self.part_names if (part := getattr(self, name)) is not None)
 
     def __len__(self) -> int:
         return len(self.event)
@@ -150,6 +141,8 @@ class Events(EventLists):
     <Array [...] type='3 * float32'>
     """
 
+    part_names = PARTS
+
     detector: Detector
     hits: ak.Array
     tracks: ak.Array | None = None
@@ -183,10 +176,6 @@ class Events(EventLists):
 
     def _summary(self) -> str:
         return f"{super()._summary()} of {self.detector.name}"
-
-    def parts(self) -> Iterator[tuple[str, ak.Array]]:
-        """Name and array of each part that is not None."""
-        return ((name, part) for name in PARTS if (part := getattr(self, name)) is not None)
 
     def geometries(self, part: str) -> tuple[Geometry, Index]:
         """Geometries, and the index into them of each object of a part, int64 [N].

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import awkward as ak
@@ -51,6 +51,8 @@ class Reconstruction(EventLists):
     <Array [2.35, 13.5] type='2 * float...'>
     """
 
+    part_names = ("particles", *LINKS)
+
     particles: ak.Array
     event: Index
     flags: npt.NDArray[np.uint32]
@@ -93,10 +95,6 @@ class Reconstruction(EventLists):
         """Whether all numbers of each event's particles are finite, bool [event]; a score may be unknown (NaN)."""
         columns, counts = jagged.columns(self.particles), jagged.count(self.particles)
         return jagged.finite_events([values for name, values in columns.items() if name != "score"], counts)
-
-    def parts(self) -> Iterator[tuple[str, ak.Array]]:
-        """Name and array of each part that is not None."""
-        return ((name, part) for name in ("particles", *LINKS) if (part := getattr(self, name)) is not None)
 
     def check_events(self, events: Events) -> None:
         """Raise `InputError` unless `events` have the same length and event numbers."""
@@ -154,6 +152,6 @@ def concatenate(chunks: Sequence[Reconstruction]) -> Reconstruction:
         parts = [getattr(chunk, name) if full else len(chunk) for chunk, full in zip(chunks, filled, strict=True)]
         return None if any(part is None for part in parts) else jagged.concatenate(parts)
 
-    values: dict[str, Any] = {name: joined(name) for name in ("particles", *LINKS)}
+    values: dict[str, Any] = {name: joined(name) for name in Reconstruction.part_names}
     values |= {name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("event", "flags")}
     return dataclasses.replace(chunks[0], **values)

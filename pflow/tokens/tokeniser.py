@@ -23,18 +23,8 @@ from pflow.physics.geometry import Geometry
 from pflow.physics.pdg import charges, masses
 from pflow.tokens.features import FEATURES, Moments, Normaliser, feature_columns, feature_matrix, feature_transforms
 from pflow.tokens.particles import Calibration, physical_particles
-from pflow.tokens.tokens import (
-    PARTS,
-    ParticleTokens,
-    TokenConfig,
-    Tokens,
-    directions,
-    make_readout,
-    select,
-    targets_of,
-    unknown_pdg_message,
-)
-from pflow.tokens.vocab import CHARGES, PdgVocabulary, charge_index
+from pflow.tokens.tokens import PARTS, ParticleTokens, TokenConfig, Tokens, directions, make_readout, select, targets_of
+from pflow.tokens.vocab import CHARGES, PdgVocabulary, charge_index, unknown_pdg_message
 
 
 @dataclasses.dataclass(eq=False)

@@ -229,12 +229,6 @@ def kept_hits(events: Events, config: TokenConfig) -> ak.Array:
     return jagged.unflatten(jagged.local_index(counts)[is_kept], n_kept)
 
 
-def unknown_pdg_message(unknown: Counter[int]) -> str:
-    """A warning of PDG codes that are not in the vocabulary, with their numbers."""
-    codes = ", ".join(f"{code} ({count} times)" for code, count in sorted(unknown.items()))
-    return f"{unknown.total()} particles have codes that are not in the vocabulary and get one of their class: {codes}"
-
-
 class Selection(NamedTuple):
     """Of N hits: `tokens`, events of one hit a token; is_kept bool [N]; token int64 [number kept], each kept hit's.
 

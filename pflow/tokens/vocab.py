@@ -86,3 +86,9 @@ class PdgVocabulary:
         rising = sorted(range(len(self)), key=lambda i: (self.counts[i], -self.codes[i]))
         most_frequent = {class_of(self.codes[i]): i for i in rising}
         return next(most_frequent[candidate] for candidate in (name, *NEXT_CLASS[name]) if candidate in most_frequent)
+
+
+def unknown_pdg_message(unknown: Counter[int]) -> str:
+    """A warning of PDG codes that are not in the vocabulary, with their numbers."""
+    codes = ", ".join(f"{code} ({count} times)" for code, count in sorted(unknown.items()))
+    return f"{unknown.total()} particles have codes that are not in the vocabulary and get one of their class: {codes}"
