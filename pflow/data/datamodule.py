@@ -42,7 +42,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     """Event files for training, validation and test.
 
     The tokeniser is fitted on a sample of the training files alone, unless one is set before (`tokeniser`). Files are
-    read in chunks and never held whole. Besides these parameters it has those of `TokenConfig`.
+    read in chunks and never held whole. It has the parameters of `TokenConfig`, too.
 
     Parameters
     ----------

@@ -104,7 +104,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
             raise TypeError("with max_tokens the number of batches is not known beforehand")
         counts, n_shares = np.array([len(chunk) for chunk in self.chunks]), max(self.num_workers, 1) * self.n_ranks
         shares = [counts[share::n_shares] for share in range(n_shares)]
-        n_events = [share.sum() if self.shuffle else share for share in shares]  # of what is cut into batches together
+        n_events = [share.sum() if self.shuffle else share for share in shares]  # that are cut into batches together
         n_batches = [int(np.ceil(n / self.batch_size).sum()) for n in n_events]
         return max(sum(n_batches[rank :: self.n_ranks]) for rank in range(self.n_ranks))
 

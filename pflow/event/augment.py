@@ -128,14 +128,14 @@ def _random_groups(events: Events, options: Overlay, generator: np.random.Genera
     if not len(small):
         return np.ones(n, dtype=np.int64), np.arange(n), np.zeros(n)
     frequencies = np.array(options.frequencies, dtype=np.float64)
-    wanted = 1 + generator.choice(len(frequencies), size=len(small), p=frequencies / frequencies.sum())
+    largest = 1 + generator.choice(len(frequencies), size=len(small), p=frequencies / frequencies.sum())
     if options.cone is None:
-        members, allowed = _any_members(wanted, generator)
+        members, allowed = _any_members(largest, generator)
         turns = random_phi(events.detector, members.size, generator).reshape(members.shape)
     else:
         theta, azimuth = (axis[small] for axis in _axes(events.hits))
         n_steps = events.detector.phi_symmetry
-        members, allowed, turns = _members_nearby(theta, azimuth, wanted, options.cone, generator, n_steps)
+        members, allowed, turns = _members_nearby(theta, azimuth, largest, options.cone, generator, n_steps)
     turns[:, 0] = 0.0
     is_member = np.arange(members.shape[1]) < allowed[:, np.newaxis]
     sizes = np.ones(n, dtype=np.int64)

@@ -103,8 +103,8 @@ class Variation:
             return len(numbers) > 0 and all(n == 0 or n >= 3 for n in numbers)
 
         check_options(self, "detector", "numbers of at least 3, or 0", are_sides, "sides")
-        whole = "whole factors of at least 1"
-        check_options(self, "detector", whole, lambda factors: min(factors, default=0) >= 1, "coarser")
+        expected = "whole factors of at least 1"
+        check_options(self, "detector", expected, lambda factors: min(factors, default=0) >= 1, "coarser")
 
     def widened(self, ranges: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
         """Ranges of `pflow.physics.geometry.measures` of the detectors that events may be moved into."""
@@ -304,8 +304,8 @@ def _reshaped(geometry: Geometry, drawn: Drawn, kinds: Index) -> Geometry:
     """The geometries of N events with other sides, faces and cells, at the same scale."""
 
     def shaped(faces: Faces) -> Faces:
-        others = tuple(range(1, faces.radius.ndim))
-        sides, phase, endcap = (np.expand_dims(v, others) for v in (drawn.sides, drawn.phase, drawn.endcap))
+        axes = tuple(range(1, faces.radius.ndim))
+        sides, phase, endcap = (np.expand_dims(v, axes) for v in (drawn.sides, drawn.phase, drawn.endcap))
         new = (sides >= 0) & (faces.radius < FAR)
         sides, phase = np.where(new, sides, faces.sides), np.where(new, phase, faces.phase)
         return Faces(faces.radius, faces.z * endcap, sides, phase)
