@@ -25,6 +25,13 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 """Line styles by kind; reference particles are not drawn beside reconstructed ones."""
 
+VIEWS: dict[str, Callable[[Points], Points]] = {
+    "xy": lambda points: points[..., :2],
+    "zr": lambda points: np.stack([points[..., 2], np.hypot(points[..., 0], points[..., 1])], axis=-1),
+    "zxy": lambda points: points[..., [2, 0, 1]],  # matplotlib's 3D axes then show the detector lying
+}
+"""Projections of points [..., 3] by the names of their axes."""
+
 OUTWARDS = 0.35
 """Distance, in radii of the ECAL, by which reconstructed particles are drawn further out than true ones."""
 MAX_NUMBERS = 12
@@ -33,6 +40,7 @@ WINDOW = 0.6
 """Width of the view of the main shower, in radii of the ECAL."""
 
 
+@styled()
 def plot_event(scene: EventScene) -> Figure:
     """Draw a scene of `pflow.plots.scene.make_scene`: x-y, z-r (distance from the beam), 3D and its main shower.
 
@@ -48,55 +56,46 @@ def plot_event(scene: EventScene) -> Figure:
     z = 1.15 * max(np.abs(furthest[:, 2]).max(initial=0.0), 1.3 * detector.ecal_inner_z)
     circles, bars = outline_points(detector)
     half = detector.ecal_inner_z
-    barrels = [
-        (detector.ecal_inner_radius, half),
-        (detector.ecal_outer_radius, half),
-        (detector.hcal_inner_radius, detector.hcal_inner_z or half),
-    ]
+    inner, outer, hcal = detector.ecal_inner_radius, detector.ecal_outer_radius, detector.hcal_inner_radius
+    barrels = [(inner, half), (outer, half), (hcal, detector.hcal_inner_z or half)]
     rings = [circles[2] * (r / detector.ecal_inner_radius) for r, _ in barrels if r]
     profiles = [np.array([[0, 0, -end], [r, 0, -end], [r, 0, end], [0, 0, end]]) for r, end in barrels if r]
-    norm = _energy_norm(scene)
-    with styled():
-        figure = Figure(figsize=(17.0, 8.6), layout="constrained")
-        grid = figure.add_gridspec(2, 3, width_ratios=(1.0, 0.5, 0.5))
-        across, along = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1:])
-        space: Any = figure.add_subplot(grid[1, 1], projection="3d")
-        _draw(across, scene, _xy, rings, norm, (-radius, radius, -radius, radius))
-        across.set(xlim=(-radius, radius), ylim=(-radius, radius), xlabel="x [mm]", ylabel="y [mm]")
-        _draw(along, scene, _zr, profiles, norm, (-z, z, 0, radius))
-        along.set(xlim=(-z, z), ylim=(0, radius), xlabel="z [mm]", ylabel="r [mm]")
-        _draw(space, scene, _zxy, [*circles, *bars, np.array([[0, 0, -half], [0, 0, half]])], norm)
-        space.set_axis_off()
-        space.view_init(elev=20, azim=-65)
-        space.text(1.05 * half, 0, 0, "z", fontsize=11)
-        space.set(xlim=(-z, z), ylim=(-radius, radius), zlim=(-radius, radius))
-        space.set_box_aspect((z, radius, radius), zoom=1.45)
-        flat = [across, along]
-        if len(scene.energy):
-            flat.append(figure.add_subplot(grid[1, 2]))
-            project, names, frame = (_xy, "xy", rings) if _in_barrel(scene) else (_zr, "zr", profiles)
-            (a, b), size = _main_shower(project(scene.position), scene), 0.5 * WINDOW * detector.ecal_inner_radius
-            _draw(flat[-1], scene, project, frame, norm, (a - size, a + size, b - size, b + size))
-            flat[-1].set(xlim=(a - size, a + size), ylim=(b - size, b + size), title="around the main shower")
-            flat[-1].set(xlabel=f"{names[0]} [mm]", ylabel=f"{names[1]} [mm]")
-        for axes in flat:
-            axes.set_aspect("equal")
-            axes.tick_params(labelsize=10)
-        if norm is not None:
-            figure.colorbar(
-                across.collections[-1], ax=across, location="bottom", label="Hit energy [GeV]", aspect=50, pad=0.02
-            )
-        handles = _legend_handles(scene)
-        if handles:
-            figure.legend(handles=handles, loc="outside right upper", fontsize=10, frameon=False)
-        figure.suptitle(_plain(f"{scene.title}\n{scene.note}"), fontsize=12)
-        return figure
-
-
-def _in_barrel(scene: EventScene) -> bool:
-    """Whether more energy is in the barrel than in the endcaps."""
-    inside = np.abs(scene.position[:, 2]) < scene.detector.ecal_inner_z
-    return bool(scene.energy[inside].sum() >= scene.energy[~inside].sum())
+    positive = scene.energy[scene.energy > 0]
+    norm = None
+    if scene.colour_by == "energy" and len(positive):
+        norm = LogNorm(float(positive.min()), float(positive.max()) * 1.001)
+    figure = Figure(figsize=(17.0, 8.6), layout="constrained")
+    grid = figure.add_gridspec(2, 3, width_ratios=(1.0, 0.5, 0.5))
+    across, along = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1:])
+    space: Any = figure.add_subplot(grid[1, 1], projection="3d")
+    _draw(across, scene, "xy", rings, norm, (-radius, radius, -radius, radius))
+    _draw(along, scene, "zr", profiles, norm, (-z, z, 0, radius))
+    _draw(space, scene, "zxy", [*circles, *bars, np.array([[0, 0, -half], [0, 0, half]])], norm)
+    space.set_axis_off()
+    space.view_init(elev=20, azim=-65)
+    space.text(1.05 * half, 0, 0, "z", fontsize=11)
+    space.set(xlim=(-z, z), ylim=(-radius, radius), zlim=(-radius, radius))
+    space.set_box_aspect((z, radius, radius), zoom=1.45)
+    flat = [across, along]
+    if len(scene.energy):
+        flat.append(figure.add_subplot(grid[1, 2]))
+        in_barrel = np.abs(scene.position[:, 2]) < half  # more energy than in the endcaps?
+        barrel = scene.energy[in_barrel].sum() >= scene.energy[~in_barrel].sum()
+        view, frame = ("xy", rings) if barrel else ("zr", profiles)
+        (a, b), size = _main_shower(VIEWS[view](scene.position), scene), 0.5 * WINDOW * detector.ecal_inner_radius
+        _draw(flat[-1], scene, view, frame, norm, (a - size, a + size, b - size, b + size))
+        flat[-1].set_title("around the main shower")
+    for axes in flat:
+        axes.set_aspect("equal")
+        axes.tick_params(labelsize=10)
+    if norm is not None:
+        figure.colorbar(
+            across.collections[-1], ax=across, location="bottom", label="Hit energy [GeV]", aspect=50, pad=0.02
+        )
+    if handles := _legend_handles(scene):
+        figure.legend(handles=handles, loc="outside right upper", fontsize=10, frameon=False)
+    figure.suptitle(_plain(f"{scene.title}\n{scene.note}"), fontsize=12)
+    return figure
 
 
 def _main_shower(points: Points, scene: EventScene) -> Points:
@@ -109,29 +108,16 @@ def _main_shower(points: Points, scene: EventScene) -> Points:
     return middle * (1 + 0.3 * WINDOW * scene.detector.ecal_inner_radius / max(float(np.linalg.norm(middle)), 1e-9))
 
 
-def _xy(points: Points) -> Points:
-    return points[..., :2]
-
-
-def _zr(points: Points) -> Points:
-    return np.stack([points[..., 2], np.hypot(points[..., 0], points[..., 1])], axis=-1)
-
-
-def _zxy(points: Points) -> Points:
-    """Beam along the first axis, y up: matplotlib's 3D axes then show the detector lying."""
-    return points[..., [2, 0, 1]]
-
-
 def _draw(
     axes: Any,
     scene: EventScene,
-    project: Callable[[Points], Points],
+    view: str,
     frame: Any,
     norm: LogNorm | None,
     limits: tuple[float, ...] = (),
 ) -> None:
-    """Add outline, lines and hits to axes of two or three dimensions; in two, energies within the `limits`."""
-    flat = axes.name != "3d"
+    """Add outline, lines and hits to axes of two or three dimensions; in two, with `limits`, energies within them."""
+    flat, project = axes.name != "3d", VIEWS[view]
     collection: Any
     collection, add = (LineCollection, axes.add_collection) if flat else (Line3DCollection, axes.add_collection3d)
     add(collection([project(line) for line in frame], colors="0.75", linewidths=1.0 if flat else 0.6, zorder=1))
@@ -161,6 +147,8 @@ def _draw(
             **colour,
             **({} if flat else {"depthshade": False}),
         )
+    if flat:
+        axes.set(xlim=limits[:2], ylim=limits[2:], xlabel=f"{view[0]} [mm]", ylabel=f"{view[1]} [mm]")
 
 
 def _places(starts: Points, tips: Points, limits: tuple[float, ...]) -> Iterator[tuple[int, Points]]:
@@ -188,14 +176,6 @@ def _outwards(arrows: Points, scene: EventScene) -> Points:
     length = np.maximum(np.linalg.norm(direction, axis=1, keepdims=True), 1e-9)
     moved: Points = arrows + (OUTWARDS * scene.detector.ecal_inner_radius * direction / length)[:, None]
     return moved
-
-
-def _energy_norm(scene: EventScene) -> LogNorm | None:
-    """Scale of the colours of hits; None unless they show the energy and a hit has some."""
-    positive = scene.energy[scene.energy > 0]
-    if scene.colour_by != "energy" or not len(positive):
-        return None
-    return LogNorm(float(positive.min()), float(positive.max()) * 1.001)
 
 
 def _legend_handles(scene: EventScene) -> list[Line2D]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mplhep
@@ -37,7 +37,6 @@ WORDS = {
     "response_median": "median response",
     "resolution_68": "energy resolution",
     "q68_deg": "68% quantile of the angle",
-    "fake_rate": "fake rate",
     "response": "energy response of all matched particles",
     "angle": "angle between true and reconstructed particles",
     "count_difference": "number of particles, reconstructed minus true",
@@ -46,7 +45,7 @@ WORDS = {
     "two_photons_found": "both of two photons found, against their opening angle",
     "jets": "energy response of jets",
 }
-"""Captions of figures by name, or by the part of the name before ``_vs_``."""
+"""Captions of figures by name, or by the part of the name before ``_vs_``, where they differ from it."""
 
 
 def caption(name: str) -> str:
@@ -71,10 +70,13 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
     """
     titles = {name: result.titles.get(name, name) for name in result.algorithms}
     trees = {titles[name]: tree for name, tree in result.algorithms.items()}
+    # Colours and markers go by role: further algorithms do not change them.
+    further = [name for name in titles if name not in (result.name, ORACLE, REFERENCE)]
+    roles = {name: k for k, name in enumerate((result.name, ORACLE, REFERENCE, *further))}
     text = f"{result.n_events - result.n_bad_input} events, truth rule '{result.settings.rule}'"
     if result.n_truth_tracks:
         text += ", tracks from Monte Carlo particles"
-    common: dict[str, Any] = {"text": text, "styles": {titles[name]: style for name, style in _styles(result).items()}}
+    common: dict[str, Any] = {"text": text, "styles": {titles[name]: roles[name] for name in titles}}
     drawn = _binned_figures(trees, common) | _distributions(trees, common)
     separation = {title: tree["count"]["two_photons_found"]["efficiency"] for title, tree in trees.items()}
     if _any_value(separation):
@@ -116,69 +118,42 @@ def _binned_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[s
 def _distributions(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[str, Figure]:
     """Figures of distributions; `common` options of all figures."""
 
-    def draw(
-        parts: Mapping[str, Tree], histogram: Callable[[Tree], Histogram], number: Callable[[Tree], str], **options: Any
-    ) -> Figure:
-        histograms = {title: histogram(tree) for title, tree in parts.items()}
-        return plot_distribution(
-            histograms, {title: number(tree) for title, tree in parts.items()}, **common, **options
-        )
+    def draw(name: str, shown: Mapping[str, tuple[Histogram, str]], **options: Any) -> None:
+        histograms = {title: histogram for title, (histogram, _) in shown.items()}
+        numbers = {title: number for title, (_, number) in shown.items()}
+        drawn[name] = plot_distribution(histograms, numbers, **common, **options)
 
-    differences = [int(difference) for tree in trees.values() for difference in tree["count"]["difference"]] or [0]
-    edges = np.arange(min(differences) - 1.5, max(differences) + 2.5)
-
-    def of_counts(tree: Tree) -> Histogram:
-        frequencies = tree["count"]["difference"]
-        values = [int(difference) for difference in frequencies]
-        return Histogram(edges=edges, counts=np.histogram(values, edges, weights=list(frequencies.values()))[0])
-
-    drawn = {
-        "response": draw(
-            trees,
-            lambda tree: tree["histograms"]["response"],
-            lambda tree: _response_text(tree["energy"]),
-            label="$E_{reco}/E_{true}$",
-            central=True,
-        ),
-        "angle": draw(
-            trees,
-            lambda tree: tree["histograms"]["angle_deg"],
-            lambda tree: f"median {_digits(tree['angle']['median_deg'])} deg",
-            label="Angle between true and reconstructed direction [deg]",
-            log_x=True,
-        ),
-        "count_difference": draw(
-            trees,
-            of_counts,
-            lambda tree: f"exact: {tree['count']['exact_fraction'].value:.1%}",
-            label="Reconstructed minus true number of particles",
-            fraction_of="events",
-        ),
+    drawn: dict[str, Figure] = {}
+    of_all = {title: (tree["histograms"]["response"], _response_text(tree["energy"])) for title, tree in trees.items()}
+    draw("response", of_all, label="$E_{reco}/E_{true}$", central=True)
+    angles = {
+        title: (tree["histograms"]["angle_deg"], f"median {_digits(tree['angle']['median_deg'])} deg")
+        for title, tree in trees.items()
     }
+    draw("angle", angles, label="Angle between true and reconstructed direction [deg]", log_x=True)
+    values = [int(difference) for tree in trees.values() for difference in tree["count"]["difference"]] or [0]
+    edges = np.arange(min(values) - 1.5, max(values) + 2.5)
+    counts = {}
+    for title, tree in trees.items():
+        frequencies = {int(difference): n for difference, n in tree["count"]["difference"].items()}
+        heights, _ = np.histogram(list(frequencies), edges, weights=list(frequencies.values()))
+        exact = f"exact: {tree['count']['exact_fraction'].value:.1%}"
+        counts[title] = (Histogram(edges=edges, counts=heights), exact)
+    label = "Reconstructed minus true number of particles"
+    draw("count_difference", counts, label=label, fraction_of="events")
     for quantity in ("visible_energy", "visible_mass"):
         events = {title: tree["event"][quantity] for title, tree in trees.items()}
         if any(tree["n_events"] for tree in events.values()):
             label = f"{quantity.replace('_', ' ').capitalize()}, reconstructed / true"
-            drawn[quantity] = draw(events, lambda tree: tree["histogram"], _response_text, label=label, central=True)
+            of_events = {title: (tree["histogram"], _response_text(tree)) for title, tree in events.items()}
+            draw(quantity, of_events, label=label, central=True)
     jets = {title: tree["jets"]["durham_2"] for title, tree in trees.items() if tree.get("jets")}
     if any(tree["n_true"] for tree in jets.values()):
-        drawn["jets"] = draw(
-            jets,
-            lambda tree: tree["histogram"],
-            lambda tree: f"IQR / median {_digits(tree['iqr_over_median'])}",
-            label="Energy of jets, reconstructed / true (Durham, two jets)",
-            central=True,
-            fraction_of="jets",
-        )
+        label = "Energy of jets, reconstructed / true (Durham, two jets)"
+        texts = {title: f"IQR / median {_digits(tree['iqr_over_median'])}" for title, tree in jets.items()}
+        of_jets = {title: (tree["histogram"], texts[title]) for title, tree in jets.items()}
+        draw("jets", of_jets, label=label, central=True, fraction_of="jets")
     return drawn
-
-
-def _styles(result: EvaluationResult) -> dict[str, int]:
-    """Index of each algorithm's colour and marker, by its role, so that further algorithms do not change it."""
-    roles = {result.name: 0, ORACLE: 1, REFERENCE: 2}
-    further = [name for name in result.algorithms if name not in roles]
-    roles |= {name: len(roles) + number for number, name in enumerate(further)}
-    return {name: roles[name] for name in result.algorithms}
 
 
 def _any_value(series: Mapping[str, Series]) -> bool:
@@ -187,9 +162,8 @@ def _any_value(series: Mapping[str, Series]) -> bool:
 
 def _labelled(axis: Axis, metric: str) -> Axis:
     """The axis with the label for a metric: fake rates are in bins of the reconstructed quantity."""
-    if metric != "fake_rate":
-        return axis
-    return dataclasses.replace(axis, label=axis.label.replace("True", "Reconstructed"))
+    label = axis.label.replace("True", "Reconstructed") if metric == "fake_rate" else axis.label
+    return dataclasses.replace(axis, label=label)
 
 
 def _response_text(tree: Tree) -> str:
@@ -200,6 +174,7 @@ def _digits(number: Number) -> str:
     return f"{number.value:.3g}" if np.isfinite(number.value) else "-"
 
 
+@styled()
 def plot_binned(
     axis: Axis,
     by_title: Mapping[str, Mapping[str, Series]],
@@ -207,7 +182,9 @@ def plot_binned(
     label: str,
     text: str = "",
     limits: tuple[float | None, float | None] = (None, None),
-    **options: Any,
+    reference: float | None = None,
+    log: bool = False,
+    styles: Mapping[str, int] | None = None,
 ) -> Figure:
     """Points with 68.3% intervals against a binned quantity, by algorithm, in a panel for each title.
 
@@ -215,60 +192,43 @@ def plot_binned(
     of the colour and marker of each algorithm, by default its place.
     """
     n = len(by_title)
-    with styled():
-        figure = Figure(figsize=(7.0, 5.2) if n == 1 else (4.6 * n, 4.8))
-        panels = np.atleast_1d(figure.subplots(1, n, sharex=True, sharey=True))
-        filled = np.zeros(len(axis), dtype=np.bool_)
-        for axes, (name, series) in zip(panels, by_title.items(), strict=True):
-            filled |= _fill(axes, axis, series, **options)
-            axes.set_title(name, loc="left")
-        bins = np.flatnonzero(filled) if filled.any() else np.arange(len(axis))
-        panels[0].set_xlim(axis.edges[bins[0]], axis.edges[bins[-1] + 1])
-        panels[0].set(ylabel=label, ylim=limits)
-        _legend(figure, panels[0], text)
-        return figure
-
-
-def _fill(
-    axes: Axes,
-    axis: Axis,
-    series: Mapping[str, Series],
-    *,
-    reference: float | None = None,
-    log: bool = False,
-    styles: Mapping[str, int] | None = None,
-) -> npt.NDArray[np.bool_]:
-    """Draw into a panel; return whether each bin has a value, bool [bins]."""
-    if reference is not None:
-        axes.axhline(reference, color="0.6", linewidth=1, zorder=0)
+    figure = Figure(figsize=(7.0, 5.2) if n == 1 else (4.6 * n, 4.8))
+    panels = np.atleast_1d(figure.subplots(1, n, sharex=True, sharey=True))
     filled = np.zeros(len(axis), dtype=np.bool_)
-    for k, (name, values) in enumerate(series.items()):
-        defined = np.isfinite(values.value)
-        if not defined.any():
-            continue
-        filled |= defined
-        low_edge, high_edge, value = axis.edges[:-1][defined], axis.edges[1:][defined], values.value[defined]
-        place = (k + 1) / (len(series) + 1)  # in the bin
-        x = low_edge ** (1 - place) * high_edge**place if axis.log else low_edge + place * (high_edge - low_edge)
-        axes.errorbar(
-            x,
-            value,
-            xerr=[x - low_edge, high_edge - x],
-            yerr=np.nan_to_num(np.maximum(0, [value - values.low[defined], values.high[defined] - value])),
-            linestyle="none",
-            elinewidth=1.2,
-            **_style(styles, name, k),
-            label=name,
-        )
-    if axis.log:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
-    if log and any(np.nanmax(values.value, initial=0) > 0 for values in series.values()):
-        axes.set_yscale("log", nonpositive="mask")
-    axes.set_xlabel(f"{axis.label} [{axis.unit}]" if axis.unit else axis.label)
-    return filled
+    for axes, (title, series) in zip(panels, by_title.items(), strict=True):
+        if reference is not None:
+            axes.axhline(reference, color="0.6", linewidth=1, zorder=0)
+        for k, (name, values) in enumerate(series.items()):
+            defined = np.isfinite(values.value)
+            if not defined.any():
+                continue
+            filled |= defined
+            low, high, value = axis.edges[:-1][defined], axis.edges[1:][defined], values.value[defined]
+            place = (k + 1) / (len(series) + 1)  # in the bin
+            x = low ** (1 - place) * high**place if axis.log else low + place * (high - low)
+            axes.errorbar(
+                x,
+                value,
+                xerr=[x - low, high - x],
+                yerr=np.nan_to_num(np.maximum(0, [value - values.low[defined], values.high[defined] - value])),
+                linestyle="none",
+                elinewidth=1.2,
+                **_style(styles, name, k),
+                label=name,
+            )
+        if axis.log:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        if log and any(np.nanmax(values.value, initial=0) > 0 for values in series.values()):
+            axes.set_yscale("log", nonpositive="mask")
+        axes.set_xlabel(f"{axis.label} [{axis.unit}]" if axis.unit else axis.label)
+        axes.set_title(title, loc="left")
+    bins = np.flatnonzero(filled) if filled.any() else np.arange(len(axis))
+    panels[0].set(xlim=(axis.edges[bins[0]], axis.edges[bins[-1] + 1]), ylabel=label, ylim=limits)
+    _legend(figure, panels[0], text)
+    return figure
 
 
 def _style(styles: Mapping[str, int] | None, name: str, place: int) -> dict[str, Any]:
@@ -286,6 +246,7 @@ def _legend(figure: Figure, axes: Axes, text: str = "") -> None:
         figure.legend(handles, labels, loc="outside upper center", ncols=ncols, title=text or None, **spacing)
 
 
+@styled()
 def plot_distribution(
     histograms: Mapping[str, Histogram],
     numbers: Mapping[str, str],
@@ -301,35 +262,33 @@ def plot_distribution(
 
     `styles` as for `plot_binned`; `central` restricts the axis to the middle 98% of each algorithm's entries.
     """
-    with styled():
-        figure = Figure()
-        axes = figure.add_subplot()
-        filled = [histogram for histogram in histograms.values() if _total(histogram)]
-        shown = _middle(filled) if central and filled else slice(None)
-        for k, (name, histogram) in enumerate(histograms.items()):
-            total = _total(histogram)
-            if not total:
-                continue
-            counts = histogram.counts[shown]
-            outside = 1.0 - float(counts.sum()) / total
-            parts = [name, numbers[name], f"{outside:.1%} outside" if outside >= 0.0005 else ""]
-            mplhep.histplot(
-                counts / total,
-                histogram.edges[shown.start : None if shown.stop is None else shown.stop + 1],
-                ax=axes,
-                flow="none",
-                color=_style(styles, name, k)["color"],
-                linewidth=1.5,
-                label="\n".join(filter(None, parts)),
-            )
-        if log_x:
-            axes.set_xscale("log")
-        axes.set_xlabel(label)
-        axes.set_ylabel(f"Fraction of {fraction_of}")
-        axes.set_ylim(bottom=0)
-        _legend(figure, axes)
-        axes.set_title(text, loc="left")
-        return figure
+    figure = Figure()
+    axes = figure.add_subplot()
+    filled = [histogram for histogram in histograms.values() if _total(histogram)]
+    shown = _middle(filled) if central and filled else slice(None)
+    for k, (name, histogram) in enumerate(histograms.items()):
+        total = _total(histogram)
+        if not total:
+            continue
+        counts = histogram.counts[shown]
+        outside = 1.0 - float(counts.sum()) / total
+        parts = [name, numbers[name], f"{outside:.1%} outside" if outside >= 0.0005 else ""]
+        mplhep.histplot(
+            counts / total,
+            histogram.edges[shown.start : None if shown.stop is None else shown.stop + 1],
+            ax=axes,
+            flow="none",
+            color=_style(styles, name, k)["color"],
+            linewidth=1.5,
+            label="\n".join(filter(None, parts)),
+        )
+    if log_x:
+        axes.set_xscale("log")
+    axes.set(xlabel=label, ylabel=f"Fraction of {fraction_of}")
+    axes.set_ylim(bottom=0)
+    _legend(figure, axes)
+    axes.set_title(text, loc="left")
+    return figure
 
 
 def _total(histogram: Histogram) -> float:
@@ -346,6 +305,7 @@ def _middle(histograms: Sequence[Histogram]) -> slice:
     return slice(max(min(ends) - margin, 0), min(max(ends) + margin + 1, len(histograms[0].counts)))
 
 
+@styled()
 def plot_confusion(
     counts: npt.ArrayLike, true_classes: Sequence[str], reco_classes: Sequence[str], *, text: str = ""
 ) -> Figure:
@@ -353,21 +313,19 @@ def plot_confusion(
     matrix = np.asarray(counts, dtype=np.float64)
     total = matrix.sum(axis=1, keepdims=True)
     fractions = np.divide(matrix, total, out=np.zeros_like(matrix), where=total > 0)
-    with styled():
-        figure = Figure(figsize=(8.0, 6.4))
-        axes = figure.add_subplot()
-        image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-        for (row, column), fraction in np.ndenumerate(fractions):
-            if matrix[row, column]:
-                text_colour = "white" if fraction > 0.5 else "black"
-                cell = f"{fraction:.1%}\n{int(matrix[row, column])}"
-                axes.text(column, row, cell, ha="center", va="center", fontsize=9, color=text_colour)
-        axes.set_xticks(range(len(reco_classes)), [name.replace("_", "\n") for name in reco_classes], fontsize=10)
-        axes.set_yticks(range(len(true_classes)), [name.replace("_", "\n") for name in true_classes], fontsize=10)
-        axes.tick_params(which="both", length=0)
-        axes.minorticks_off()
-        axes.set_xlabel("Reconstructed class")
-        axes.set_ylabel("True class")
-        figure.colorbar(image, ax=axes, label="Fraction of the true class")
-        axes.set_title(text, loc="left")
-        return figure
+    figure = Figure(figsize=(8.0, 6.4))
+    axes = figure.add_subplot()
+    image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    for row, column in np.argwhere(matrix).tolist():
+        fraction = fractions[row, column]
+        cell = f"{fraction:.1%}\n{int(matrix[row, column])}"
+        colour = "white" if fraction > 0.5 else "black"
+        axes.text(column, row, cell, ha="center", va="center", fontsize=9, color=colour)
+    for ticks, names in ((axes.set_xticks, reco_classes), (axes.set_yticks, true_classes)):
+        ticks(range(len(names)), [name.replace("_", "\n") for name in names], fontsize=10)
+    axes.tick_params(which="both", length=0)
+    axes.minorticks_off()
+    axes.set(xlabel="Reconstructed class", ylabel="True class")
+    figure.colorbar(image, ax=axes, label="Fraction of the true class")
+    axes.set_title(text, loc="left")
+    return figure

@@ -74,14 +74,9 @@ CONFIG = {
 
 def event_page(scene: EventScene) -> str:
     """HTML of a page (about 5 MB with the drawing library) for a scene of `pflow.plots.scene.make_scene`."""
+    size = {"default_width": "100%", "default_height": "100%"}
     figure = interactive_figure(scene).to_html(
-        full_html=False,
-        include_plotlyjs=True,
-        include_mathjax=False,
-        div_id="event",
-        default_width="100%",
-        default_height="100%",
-        config=CONFIG,
+        config=CONFIG, full_html=False, include_plotlyjs=True, include_mathjax=False, div_id="event", **size
     )
     title, note = html.escape(scene.title), html.escape(scene.note)
     return PAGE.format(title=title, note=note, figure=figure, policy=POLICY, mark=MARK.decode())
@@ -89,9 +84,11 @@ def event_page(scene: EventScene) -> str:
 
 def interactive_figure(scene: EventScene) -> go.Figure:
     """The page's plotly figure; with more than `STRONGEST` hits it has a button that hides the weaker ones."""
-    figure = go.Figure(_outline(scene))
+    outline = _columns(_joined([line for frame in outline_points(scene.detector) for line in frame]))
+    style = {"mode": "lines", "line": {"color": "#bbbbbb", "width": 1}, "hoverinfo": "skip"}
+    figure = go.Figure(go.Scatter3d(**outline, **style, name="ECAL inner surface", legendgroup="outline"))
     for lines in scene.lines:
-        figure.add_traces([_lines(lines), _legend_entry(lines)])
+        figure.add_traces(_lines(lines))
     weak = np.ones(len(scene.energy), dtype=np.bool_)
     weak[np.argsort(-scene.energy, kind="stable")[:STRONGEST]] = False
     weak_traces = []
@@ -131,25 +128,14 @@ def interactive_figure(scene: EventScene) -> go.Figure:
     return figure
 
 
-def _outline(scene: EventScene) -> go.Scatter3d:
-    points = _joined([line for frame in outline_points(scene.detector) for line in frame])
-    return go.Scatter3d(
-        **_columns(points),
-        mode="lines",
-        line={"color": "#bbbbbb", "width": 1},
-        hoverinfo="skip",
-        name="ECAL inner surface",
-        legendgroup="outline",
-    )
-
-
 def _hits(scene: EventScene, k: int, index: npt.NDArray[np.int64], *, in_legend: bool) -> go.Scatter3d:
     """The hits `index` of group `k`."""
     group = scene.groups[k]
     energy, time = scene.energy[index], scene.time[index]
     names = np.array([html.escape(calorimeter.name) for calorimeter in scene.detector.calorimeters])
-    by_energy = scene.colour_by == "energy"
-    colour = {"color": np.log10(np.maximum(energy, 1e-6)), "coloraxis": "coloraxis"}
+    colour: dict[str, Any] = {"color": group.colour}
+    if scene.colour_by == "energy":
+        colour = {"color": np.log10(np.maximum(energy, 1e-6)), "coloraxis": "coloraxis"}
     when = "time %{customdata[2]:.2f} ns<br>" if np.isfinite(time).all() else ""
     columns = [energy, scene.layer[index].astype(np.float32), *([time] if when else [])]
     return go.Scatter3d(
@@ -160,7 +146,7 @@ def _hits(scene: EventScene, k: int, index: npt.NDArray[np.int64], *, in_legend:
             "size": np.round(2.0 + 4.0 * hit_size(energy), 1).astype(np.float32),
             "line": {"width": 0},
             "opacity": 1.0,
-            **(colour if by_energy else {"color": group.colour}),
+            **colour,
         },
         customdata=np.stack(columns, axis=-1),
         text=names[scene.subdetector[index]].tolist(),
@@ -174,33 +160,31 @@ def _hits(scene: EventScene, k: int, index: npt.NDArray[np.int64], *, in_legend:
     )
 
 
-def _lines(lines: Lines) -> go.Scatter3d:
+def _lines(lines: Lines) -> list[go.Scatter3d]:
+    """The lines, and an empty trace of one colour for the legend, which cannot show several colours in a line."""
     n_points = lines.points.shape[1] + 1
     texts = [html.escape(text).replace("\n", "<br>") for text in lines.texts]
-    return go.Scatter3d(
-        **_columns(_joined(lines.points)),
-        mode="lines",
-        line={"color": np.repeat(lines.colours, n_points).tolist(), **LINE_STYLES[lines.kind]},
-        text=np.repeat(texts, n_points).tolist(),
-        hovertemplate="%{text}<extra></extra>",
-        showlegend=False,
-        **_grouped(lines),
-    )
-
-
-def _legend_entry(lines: Lines) -> go.Scatter3d:
-    """An empty trace of one colour for the legend, which cannot show several colours in a line."""
-    return go.Scatter3d(
-        **_columns(np.full((1, 3), np.nan)),
-        mode="lines",
-        line={"color": DARK, **LINE_STYLES[lines.kind]},
-        name=f"{html.escape(lines.name)} ({len(lines)})",
-        **_grouped(lines),
-    )
-
-
-def _grouped(lines: Lines) -> dict[str, Any]:
-    return {"visible": "legendonly" if lines.kind == "reference" else True, "legendgroup": lines.kind}
+    common = {
+        "mode": "lines",
+        "visible": "legendonly" if lines.kind == "reference" else True,
+        "legendgroup": lines.kind,
+    }
+    return [
+        go.Scatter3d(
+            **_columns(_joined(lines.points)),
+            line={"color": np.repeat(lines.colours, n_points).tolist(), **LINE_STYLES[lines.kind]},
+            text=np.repeat(texts, n_points).tolist(),
+            hovertemplate="%{text}<extra></extra>",
+            showlegend=False,
+            **common,
+        ),
+        go.Scatter3d(
+            **_columns(np.full((1, 3), np.nan)),
+            line={"color": DARK, **LINE_STYLES[lines.kind]},
+            name=f"{html.escape(lines.name)} ({len(lines)})",
+            **common,
+        ),
+    ]
 
 
 def _joined(lines: Iterable[npt.NDArray[np.floating[Any]]]) -> npt.NDArray[np.float32]:

@@ -16,9 +16,10 @@ from pflow.errors import ConfigError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.jagged import assigned_particle
-from pflow.event.particles import Reconstruction
+from pflow.event.particles import LINKS, Reconstruction
 from pflow.event.schema import LINKED
 from pflow.event.truth import STABLE_STATUS, Targets, select_targets
+from pflow.physics.arrays import Index
 from pflow.physics.detector import Detector
 from pflow.physics.kinematics import length_to_cylinder, propagate, tangent_basis, unit_vector
 from pflow.physics.pdg import is_invisible, name_of
@@ -44,7 +45,6 @@ ENTRY_TURNS = 100.0
 """Largest number of turns of a particle before it enters the calorimeter."""
 
 Float = npt.NDArray[np.floating[Any]]
-Index = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -118,11 +118,20 @@ def make_scene(
     """
     if len(event) != 1 or (reconstruction is not None and len(reconstruction) != 1):
         raise ConfigError(f"expected one event and its reconstruction, e.g. events[3], found {len(event)} events")
-    targets = None
+    targets, true = None, []
     if event.has_truth:
         targets = select_targets(event, rule=rule, stable_status=stable_status, invisible=invisible)
-    true = _true_particles(event, targets, stable_status, invisible)
-    reconstructed = _reconstructed_particles(event, reconstruction)
+        true = [_Particles("true", "truth", targets.particles[0])]
+    elif event.truth is not None:  # without links
+        truth = event.truth[0]
+        stable = np.isin(ak.to_numpy(truth.status), stable_status) & ~is_invisible(truth.pdg, invisible)
+        true = [_Particles("true", "truth", truth[stable & (ak.to_numpy(truth.energy) > 0.1)])]
+    reconstructed = []  # the first ones colour the hits
+    if reconstruction is not None:
+        reconstructed.append(_Particles(reconstruction.name, "reco", reconstruction.particles[0]))
+    if event.reference is not None:
+        kind = "reference" if reconstructed else "reco"
+        reconstructed.append(_Particles(event.reference_name or "reference", kind, event.reference[0]))
     if colour_by is None:
         colour_by = "truth" if targets else "reco" if reconstructed else "energy"
     check_choice(colour_by, COLOUR_BY, "colour of hits")
@@ -136,7 +145,9 @@ def make_scene(
         shades = _colours_by_energy(coloured.energy, max_colours)
         groups = _particle_groups(coloured, of_hits, shades)
     elif colour_by == "subdetector":
-        groups = _subdetector_groups(event.detector, subdetector)
+        names = [calorimeter.name for calorimeter in event.detector.calorimeters]
+        shaded = enumerate(zip(names, colours(len(names)), strict=True))
+        groups = [Group(name=name, colour=c, index=np.flatnonzero(subdetector == k)) for k, (name, c) in shaded]
     else:
         groups = [Group(name="hits", colour=GREY, index=np.arange(len(hits)))]
 
@@ -146,8 +157,11 @@ def make_scene(
     for particles in (*true, *reconstructed):
         arrow_shades = shades if particles is coloured else (DARK,) * len(particles.pdg)
         lines.append(_arrows(particles, arrow_shades, event.detector))
+    n_tracks = "" if event.tracks is None else f", {len(event.tracks[0])} tracks"
+    file = f"{Path(event.path).name}, " if event.path else ""
+    n_hits = f"{len(energy)} hits, {energy.sum(dtype=np.float64):.1f} GeV"
     return EventScene(
-        title=_title(event, energy),
+        title=f"{file}entry {event.entry[0]}, event {event.event[0]}: {n_hits}{n_tracks}",
         note=f"hits coloured by {note}",
         colour_by=colour_by,
         position=jagged.vectors(hits.position, np.float32),
@@ -171,41 +185,23 @@ def colours(n: int) -> tuple[str, ...]:
     return (*PALETTE[:n], *more)
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class _Particles:
     """Particles of one event in flat columns; `start` in mm, `kind` as in `Lines`."""
 
-    name: str
-    kind: str
-    pdg: Index
-    charge: Float
-    energy: Float
-    momentum: Float
-    start: Float
-
-    @classmethod
-    def of(cls, name: str, kind: str, records: ak.Array) -> _Particles:
-        momentum = jagged.vectors(records.momentum)
+    def __init__(self, name: str, kind: str, records: ak.Array) -> None:
+        self.name, self.kind = name, kind
+        self.pdg: Index = ak.to_numpy(records.pdg).astype(np.int64)
+        self.charge, self.energy = (ak.to_numpy(records[field]).astype(np.float64) for field in ("charge", "energy"))
+        self.momentum = jagged.vectors(records.momentum)
         vertex = "vertex" in ak.fields(records)
-        return cls(
-            name=name,
-            kind=kind,
-            pdg=ak.to_numpy(records.pdg).astype(np.int64),
-            charge=ak.to_numpy(records.charge).astype(np.float64),
-            energy=ak.to_numpy(records.energy).astype(np.float64),
-            momentum=momentum,
-            start=np.nan_to_num(jagged.vectors(records.vertex)) if vertex else np.zeros_like(momentum),
-        )
+        self.start = np.nan_to_num(jagged.vectors(records.vertex)) if vertex else np.zeros_like(self.momentum)
 
     def labels(self) -> list[str]:
         return [f"{name_of(int(pdg))} {energy:.3g} GeV" for pdg, energy in zip(self.pdg, self.energy, strict=True)]
 
     def entry(self, detector: Detector) -> tuple[Float, Float]:
         """Positions, mm, and directions of the particles at the calorimeter's inner surface; both [n, 3]."""
-        length = _length(self.start, self.momentum, self.charge, detector, ENTRY_TURNS)
-        position, direction = propagate(
-            self.start, self.momentum, self.charge, length[:, None], b_field=detector.b_field
-        )
+        position, direction = _path(self.start, self.momentum, self.charge, detector, ENTRY_TURNS, np.ones(1))
         return position[:, 0], direction[:, 0]
 
 
@@ -218,52 +214,27 @@ def _colouring(
     reconstruction: Reconstruction | None,
 ) -> tuple[_Particles | None, Index, Index, str]:
     """Particles that colour the hits; the index of each hit's and each track's particle, -1 for none; a note."""
-    names = ("hit_links", "track_links")
-    links: dict[str, ak.Array | None] = {}
+    links: dict[str, ak.Array | None] = dict.fromkeys(LINKS)
     particles, note = None, colour_by
     if colour_by == "truth":
         if targets is None:
             raise event.error("holds no truth particles with links from hits; colour by reco, energy or subdetector")
         particles, note = true[0], f"the true particle with the largest weight (rule '{targets.rule}')"
-        links = {name: getattr(targets, name) for name in names}
+        links = {name: getattr(targets, name) for name in LINKS}
     elif colour_by == "reco":
         if not reconstructed:
             raise ConfigError("no reconstructed particles to colour hits by: the file holds none and none were given")
         particles, note = reconstructed[0], f"the {reconstructed[0].name} particle with the largest weight"
-        for name in names:
-            reco_links = getattr(reconstruction, name, None)
-            if reconstruction is not None and reco_links is not None and getattr(event, LINKED[name]) is not None:
+        for name in LINKS:
+            part = getattr(reconstruction, name, None)
+            if reconstruction is not None and part is not None and getattr(event, LINKED[name]) is not None:
                 reconstruction.check_links(name, event)
-                links[name] = reco_links
-    of_hits, of_tracks = (_assigned(links.get(name), getattr(event, LINKED[name])) for name in names)
-    if particles is not None and links.get("hit_links") is None:
+                links[name] = part
+    of_hits, of_tracks = (_assigned(links[name], getattr(event, LINKED[name])) for name in LINKS)
+    if particles is not None and links["hit_links"] is None:
         of_hits = _nearest_in_angle(event, particles)
         note = f"the nearest {particles.name} particle in angle (it assigns no hits)"
     return particles, of_hits, of_tracks, note
-
-
-def _true_particles(
-    event: Events, targets: Targets | None, stable_status: Sequence[int], invisible: Sequence[int]
-) -> list[_Particles]:
-    """The targets of the truth rule or, without links, the visible stable particles; empty without truth."""
-    if targets is not None:
-        return [_Particles.of("true", "truth", targets.particles[0])]
-    if event.truth is None:
-        return []
-    records = event.truth[0]
-    stable = np.isin(ak.to_numpy(records.status), stable_status) & ~is_invisible(records.pdg, invisible)
-    return [_Particles.of("true", "truth", records[stable & (ak.to_numpy(records.energy) > 0.1)])]
-
-
-def _reconstructed_particles(event: Events, reconstruction: Reconstruction | None) -> list[_Particles]:
-    """Particles of the reconstruction, then of the file's reference; the first colour the hits."""
-    particles = []
-    if reconstruction is not None:
-        particles.append(_Particles.of(reconstruction.name, "reco", reconstruction.particles[0]))
-    if event.reference is not None:
-        kind = "reference" if particles else "reco"
-        particles.append(_Particles.of(event.reference_name or "reference", kind, event.reference[0]))
-    return particles
 
 
 def _colours_by_energy(energy: Float, max_colours: int) -> tuple[str, ...]:
@@ -277,25 +248,12 @@ def _particle_groups(particles: _Particles, assigned: Index, shades: tuple[str, 
     """Groups of hits by assigned particle: by falling energy, then the grey particles, then no particle (-1)."""
     labels = particles.labels()
     rank = np.argsort(-particles.energy, kind="stable").tolist()
-    groups = [
-        Group(name=labels[k], colour=shades[k], index=np.flatnonzero(assigned == k)) for k in rank if shades[k] != GREY
-    ]
-    others = np.isin(assigned, [k for k in rank if shades[k] == GREY])
-    n_others = len(np.unique(assigned[others]))
+    masks = [(labels[k], shades[k], assigned == k) for k in rank if shades[k] != GREY]
+    grey = np.isin(assigned, [k for k in rank if shades[k] == GREY])
+    masks.append((f"{len(np.unique(assigned[grey]))} other particles", GREY, grey))
     kind = "true" if particles.kind == "truth" else "reconstructed"
-    return [
-        *groups,
-        Group(name=f"{n_others} other particles", colour=GREY, index=np.flatnonzero(others)),
-        Group(name=f"no {kind} particle", colour=LIGHT_GREY, index=np.flatnonzero(assigned < 0)),
-    ]
-
-
-def _subdetector_groups(detector: Detector, subdetector: Index) -> list[Group]:
-    names = [calorimeter.name for calorimeter in detector.calorimeters]
-    return [
-        Group(name=name, colour=shade, index=np.flatnonzero(subdetector == k))
-        for k, (name, shade) in enumerate(zip(names, colours(len(names)), strict=True))
-    ]
+    masks.append((f"no {kind} particle", LIGHT_GREY, assigned < 0))
+    return [Group(name=name, colour=colour, index=np.flatnonzero(mask)) for name, colour, mask in masks]
 
 
 def _assigned(links: ak.Array | None, sources: ak.Array | None) -> Index:
@@ -314,29 +272,24 @@ def _nearest_in_angle(event: Events, particles: _Particles) -> Index:
     return np.asarray(np.argmax(unit_vector(position) @ unit_vector(entry).T, axis=1))
 
 
-def _length(start: Float, momentum: Float, charge: Float, detector: Detector, max_turns: float) -> Float:
-    """Path length to the calorimeter's inner surface [n], mm."""
-    return length_to_cylinder(
-        start,
-        momentum,
-        charge,
-        b_field=detector.b_field,
-        radius=detector.ecal_inner_radius,
-        half_length=detector.ecal_inner_z,
-        max_turns=max_turns,
-    )
+def _path(
+    start: Float, momentum: Float, charge: Float, detector: Detector, max_turns: float, parts: Float
+) -> tuple[Float, Float]:
+    """Positions, mm, and directions after `parts` of the path to the calorimeter's inner surface; both [n, part, 3]."""
+    helix, b_field = (start, momentum, charge), detector.b_field
+    surface = {"radius": detector.ecal_inner_radius, "half_length": detector.ecal_inner_z}
+    length = length_to_cylinder(*helix, b_field=b_field, max_turns=max_turns, **surface)
+    return propagate(*helix, length[:, None] * parts, b_field=b_field)
 
 
 def _tracks(event: Events, shades: tuple[str, ...]) -> Lines:
     """Tracks as helices from the perigee to the calorimeter."""
     assert event.tracks is not None
-    tracks, detector = event.tracks[0], event.detector
+    tracks = event.tracks[0]
     momentum, charge = jagged.vectors(tracks.momentum), ak.to_numpy(tracks.charge).astype(np.float64)
     d0, phi, z0 = (np.nan_to_num(ak.to_numpy(tracks[field]).astype(np.float64)) for field in ("d0", "phi", "z0"))
     perigee = np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=-1)
-    length = _length(perigee, momentum, charge, detector, TRACK_TURNS)
-    along = length[:, None] * np.linspace(0.0, 1.0, TRACK_POINTS)
-    points, _ = propagate(perigee, momentum, charge, along, b_field=detector.b_field)
+    points, _ = _path(perigee, momentum, charge, event.detector, TRACK_TURNS, np.linspace(0.0, 1.0, TRACK_POINTS))
     pairs = enumerate(zip(charge, momentum, strict=True))
     texts = tuple(f"track {k}, charge {q:+.0f}\n{_momentum_text(p)}" for k, (q, p) in pairs)
     return Lines(name="tracks", kind="tracks", points=points.astype(np.float32), colours=shades, texts=texts)
@@ -364,15 +317,6 @@ def _arrows(particles: _Particles, shades: tuple[str, ...], detector: Detector) 
 def _momentum_text(p: Float) -> str:
     theta, phi = np.arctan2(np.hypot(p[0], p[1]), p[2]), np.arctan2(p[1], p[0])
     return f"p = {np.linalg.norm(p):.3g} GeV, theta = {theta:.3f}, phi = {phi:.3f} rad"
-
-
-def _title(event: Events, energy: npt.NDArray[Any]) -> str:
-    n_tracks = "" if event.tracks is None else f", {len(event.tracks[0])} tracks"
-    file = f"{Path(event.path).name}, " if event.path else ""
-    return (
-        f"{file}entry {event.entry[0]}, event {event.event[0]}: "
-        f"{len(energy)} hits, {energy.sum(dtype=np.float64):.1f} GeV{n_tracks}"
-    )
 
 
 def arrow_points(start: npt.ArrayLike, direction: npt.ArrayLike, energy: npt.ArrayLike, unit: float) -> Float:

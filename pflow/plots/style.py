@@ -46,11 +46,11 @@ MARK = b"made by pflow"
 """Marks every picture and page of pflow, which a new one may then replace."""
 
 
+@styled()
 def rendered(figure: Figure, format: str) -> bytes:
     """A figure as ``png`` or ``pdf``; the same content gives the same bytes."""
     buffer = io.BytesIO()
     name = MARK.decode()
     metadata = {"Software": name} if format == "png" else {"CreationDate": None, "Creator": name}
-    with styled():
-        figure.savefig(buffer, format=format, metadata=metadata)
+    figure.savefig(buffer, format=format, metadata=metadata)
     return buffer.getvalue()

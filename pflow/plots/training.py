@@ -19,6 +19,7 @@ ERRORS = {
 """Metrics with a separate panel: the factor to the unit of the axis, and its label."""
 
 
+@styled()
 def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "") -> Figure:
     """Training (dashed) and validation (solid) loss, parts and errors, from `history` [name][epoch].
 
@@ -30,30 +31,28 @@ def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "")
     parts = sorted(names - {"loss"})
     errors = [name for name in ERRORS if name in history]
     n_panels = 1 + bool(parts) + len(errors)
-    with styled():
-        figure = Figure(figsize=(4.6 * n_panels + 1.5 * bool(parts), 4.2), layout="constrained")
-        panels = list(np.atleast_1d(figure.subplots(1, n_panels)))
-        for split, style, label in (("val", "-", "validation"), ("train", "--", "training")):
-            _curve(panels[0], history.get(f"{split}/loss", {}), COLORS[0], style, label)
-            for k, part in enumerate(parts):
-                named = part.replace("_", " ") if split == "val" else None
-                _curve(panels[1], history.get(f"{split}/{part}", {}), COLORS[k % len(COLORS)], style, named)
-        panels[0].set_ylabel("Loss")
-        panels[0].legend()
-        if parts:
-            panels[1].set_ylabel("Parts of the loss")
-            panels[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
-        for panel, name in zip(panels[n_panels - len(errors) :], errors, strict=True):
-            factor, label = ERRORS[name]
-            _curve(panel, {epoch: factor * value for epoch, value in history[name].items()}, COLORS[0], "-", None)
-            panel.set_ylabel(label)
-            panel.set_ylim(0, 1.15 * panel.get_ylim()[1])
-        for panel in panels:
-            panel.set_xlabel("Epoch")
-            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-            panel.tick_params(labelsize=11)
-        panels[0].set_title(text, loc="left")
-        return figure
+    figure = Figure(figsize=(4.6 * n_panels + 1.5 * bool(parts), 4.2), layout="constrained")
+    panels = list(np.atleast_1d(figure.subplots(1, n_panels)))
+    for split, style, label in (("val", "-", "validation"), ("train", "--", "training")):
+        _curve(panels[0], history.get(f"{split}/loss", {}), COLORS[0], style, label)
+        for k, part in enumerate(parts):
+            named = part.replace("_", " ") if split == "val" else None
+            _curve(panels[1], history.get(f"{split}/{part}", {}), COLORS[k % len(COLORS)], style, named)
+    panels[0].set_ylabel("Loss")
+    panels[0].legend()
+    if parts:
+        panels[1].set_ylabel("Parts of the loss")
+        panels[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
+    for panel, name in zip(panels[n_panels - len(errors) :], errors, strict=True):
+        factor, label = ERRORS[name]
+        _curve(panel, {epoch: factor * value for epoch, value in history[name].items()}, COLORS[0], "-", None)
+        panel.set(ylabel=label, ylim=(0, 1.15 * panel.get_ylim()[1]))
+    for panel in panels:
+        panel.set_xlabel("Epoch")
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panel.tick_params(labelsize=11)
+    panels[0].set_title(text, loc="left")
+    return figure
 
 
 def _curve(axes: Axes, values: Mapping[int, float], color: str, style: str, label: str | None) -> None:
