@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pflow.io.open import read_events as read_events
     from pflow.io.particles_root import RecoWriter as RecoWriter
     from pflow.io.particles_root import read_reco as read_reco
-    from pflow.metrics.evaluate import evaluate as evaluate
     from pflow.metrics.evaluation import EvaluationSettings as EvaluationSettings
+    from pflow.metrics.evaluation import evaluate as evaluate
     from pflow.metrics.jets import find_jets as find_jets
     from pflow.metrics.match import HitMatching as HitMatching
     from pflow.metrics.match import Matching as Matching
@@ -40,8 +40,7 @@ _MODULES = {
     "inference.explain": ("explain",),
     "io.open": ("iterate_events", "open_events", "read_events"),
     "io.particles_root": ("RecoWriter", "read_reco"),
-    "metrics.evaluate": ("evaluate",),
-    "metrics.evaluation": ("EvaluationSettings",),
+    "metrics.evaluation": ("EvaluationSettings", "evaluate"),
     "metrics.jets": ("find_jets",),
     "metrics.match": ("HitMatching", "Matching", "match"),
     "physics.detector": ("Detector", "load_detector"),

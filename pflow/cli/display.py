@@ -115,7 +115,7 @@ def _read_reco(args: argparse.Namespace, event: Events) -> Reconstruction:
     """Particles of one entry, checked to be the event's."""
     from pflow.event.particles import LINKS
     from pflow.io.particles_root import read_reco
-    from pflow.metrics.evaluate import check_input
+    from pflow.metrics.evaluation import check_input
 
     entry = args.entry if args.reco_entry is None else args.reco_entry
     reconstruction = read_reco(args.reco, name=args.collection, entry_start=entry, entry_stop=entry + 1)

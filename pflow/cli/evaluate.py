@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
     from pflow.io.atomic import check_output, make_folder
     from pflow.io.open import matching
-    from pflow.metrics.evaluate import evaluate, provenance_of, truth_settings
+    from pflow.metrics.evaluation import evaluate, provenance_of, truth_settings
     from pflow.metrics.report import table
     from pflow.plots.style import MARK
 

@@ -214,7 +214,7 @@ def _provenance(file: str) -> dict[str, Any] | None:
             "pflow_version": model.header.version,
             "training": dict(model.header.provenance),
         }
-    from pflow.metrics.evaluate import provenance_of
+    from pflow.metrics.evaluation import provenance_of
 
     made = provenance_of(file)  # a faulty file is reported when it is read
     return None if made is None else {"kind": "reconstruction", **made}
@@ -222,7 +222,7 @@ def _provenance(file: str) -> dict[str, Any] | None:
 
 def _shown(made: Mapping[str, Any]) -> dict[str, Any]:
     """A provenance without the configuration, which --json has, and with the command that makes the output again."""
-    from pflow.inference.worker import command
+    from pflow.inference.files import command
 
     hidden = ("kind", "configuration", "decoding", "provenance")
     shown = {name: value for name, value in made.items() if name not in hidden}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,6 @@ import torch
 from torch import Tensor
 
 from pflow.checkpoint.load import TrainedModel, load_model
-from pflow.data.batch import Batch
 from pflow.data.collate import Padder, cut
 from pflow.errors import ConfigError, InputError, first_line
 from pflow.event import jagged
@@ -50,16 +50,17 @@ MAX_BATCH_TOKENS = 65536
 BYTES_PER_TOKEN = 32 << 10
 """Memory for a source token of a batch: four times what hadronic Z decays of 43 particles take."""
 
+FRACTIONS = ("hit_fraction", "track_fraction")
+"""Parts of generated particles that become links."""
+
 COLUMNS = tuple(field.name for field in dataclasses.fields(ParticleTokens) if field.name != "counts")
 """Columns of generated particles that are kept."""
 
 
 class Engine:
-    """The network of a model, ready to run in torch, `batch_size` events in one pass; parameters as of `reconstruct`.
+    """The network of a model on its device; parameters and errors as of `reconstruct`.
 
-    Batches of an `Engine` hold at most `max_tokens` source tokens, or one event.
-
-    ConfigError: no such device, or a number of particles or events below 1.
+    Batches hold at most `batch_size` events, and at most `max_tokens` source tokens or one event.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Engine:
         batch_size: int | None = None,
     ) -> None:
         self.model, self.device = model, pick_device(device)
+        model.reconstructor.eval().to(self.device)
         default, self.max_tokens = batch_limits(self.device)
         self.batch_size = default if batch_size is None else batch_size
         if self.batch_size < 1:
@@ -83,21 +85,7 @@ class Engine:
             except ValueError as error:
                 raise ConfigError(str(error)) from error
 
-    def encode(self, events: Events) -> Tokens:
-        """The source tokens of events; InputError: events of another detector, or a missing value."""
-        return self.model.tokeniser.encode(events, truth=False)
-
     @torch.inference_mode()
-    def generate(self, batch: Batch) -> GeneratedParticles:
-        """Decode the particles of a batch on the device."""
-        reconstructor = self.model.reconstructor
-        if reconstructor.training:
-            reconstructor.eval()
-        first = next(reconstructor.parameters(), None)
-        if first is not None and first.device != self.device:
-            reconstructor.to(self.device)
-        return reconstructor.generate(batch.to(self.device), decoding=self._decoding)
-
     def collect(self, encoded: Tokens) -> ParticleCollector:
         """The generated particles of all events, in batches of events of similar length."""
         collector = ParticleCollector(len(encoded), linked=self.model.reconstructor.gives_links)
@@ -105,29 +93,9 @@ class Engine:
         longest_first = np.argsort(-encoded.n_source, kind="stable")
         order = longest_first[encoded.n_source[longest_first] > 0]
         for part in cut(encoded.n_source[order], self.batch_size, self.max_tokens):
-            collector.add(order[part], self.generate(padder.batch(order[part])))
+            batch = padder.batch(order[part]).to(self.device)
+            collector.add(order[part], self.model.reconstructor.generate(batch, decoding=self._decoding))
         return collector
-
-    def run(self, encoded: Tokens, events: Events) -> tuple[Reconstruction, Mask]:
-        """The particles of the events that were encoded, and bool [event], whether their numbers are not finite."""
-        collector, model = self.collect(encoded), self.model
-        particles = collector.tokens()
-        links: dict[str, Any] = {
-            "hit_links": collector.links("hit_fraction", kept_hits(events, model.tokeniser.config))
-        }
-        if events.tracks is not None:
-            n_tracks = jagged.count(events.tracks)
-            index = jagged.unflatten(jagged.local_index(n_tracks), n_tracks)
-            links["track_links"] = collector.links("track_fraction", index)
-        with np.errstate(over="ignore", invalid="ignore"):  # numbers that overflow are reported below
-            reconstruction = model.tokeniser.decode(
-                particles,
-                calibration=model.calibration,
-                event=events.event,
-                flags=events.flags | np.where(collector.truncated, np.uint32(Flag.MAX_PARTICLES), np.uint32(0)),
-            )
-        reconstruction = dataclasses.replace(reconstruction, **links)
-        return reconstruction, ~particles.finite() | ~reconstruction.finite()
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -151,24 +119,28 @@ def batch_limits(device: torch.device) -> tuple[int, int]:
 
 
 class ParticleCollector:
-    """Joins the generated particles of batches of `n_events` events; if `linked`, there are links even of no batch."""
+    """Joins the generated particles of batches of `n_events` events; if `linked`, there are links even of no batch.
 
-    def __init__(self, n_events: int, *, linked: bool = False) -> None:
-        self._n_events, self._linked = n_events, linked
+    `truncated`, bool [event]: True = stopped at the maximum number of particles.
+    """
+
+    def __init__(self, n_events: int, *, linked: bool) -> None:
+        none = np.zeros(0, dtype=np.int64)
+        self._n_events = n_events
         self._parts: list[tuple[Index, dict[str, npt.NDArray[Any]]]] = []
-        self._links: dict[str, list[tuple[npt.NDArray[Any], ...]]] = {}
+        self._links: dict[str, list[tuple[npt.NDArray[Any], ...]]] = {
+            name: [(none,) * 4] if linked else [] for name in FRACTIONS
+        }
         self.truncated = np.zeros(n_events, dtype=np.bool_)
-        """bool [event], True = stopped at the maximum number of particles."""
 
     def add(self, rows: Index, generated: GeneratedParticles) -> None:
         """Add the particles of events `rows`, int64 [B]; dense fractions are too large to keep and become links."""
         self.truncated[rows] = generated.truncated.cpu().numpy()
-        for name in ("hit_fraction", "track_fraction"):
-            fraction = getattr(generated, name)
-            if fraction is not None:
+        for name, links in self._links.items():
+            if (fraction := getattr(generated, name)) is not None:
                 values = _numpy(fraction)  # [B, T, N]
                 row, particle, source = np.nonzero(values >= MIN_HIT_FRACTION)
-                self._links.setdefault(name, []).append((rows[row], particle, source, values[row, particle, source]))
+                links.append((rows[row], particle, source, values[row, particle, source]))
         event = np.repeat(rows, _numpy(generated.mask.sum(1)))
         columns = {name: getattr(generated, name) for name in COLUMNS}
         real = {name: _numpy(value[generated.mask]) for name, value in columns.items() if value is not None}
@@ -177,9 +149,9 @@ class ParticleCollector:
     def tokens(self) -> ParticleTokens:
         """The particles of all events, one event after the other."""
         if not self._parts:
-            none, index = np.zeros(0), np.zeros(0, dtype=np.int64)
-            counts = np.zeros(self._n_events, dtype=np.int64)
-            return ParticleTokens(counts=counts, charge=index, pdg=index, energy=none, direction=np.zeros((0, 3)))
+            counts, index = np.zeros(self._n_events, dtype=np.int64), np.zeros(0, dtype=np.int64)
+            numbers: dict[str, Any] = {"energy": np.zeros(0), "direction": np.zeros((0, 3))}
+            return ParticleTokens(counts=counts, charge=index, pdg=index, **numbers)
         event = np.concatenate([event for event, _ in self._parts])
         order = np.argsort(event, kind="stable")
         columns = {name: np.concatenate([part[name] for _, part in self._parts])[order] for name in self._parts[0][1]}
@@ -188,14 +160,11 @@ class ParticleCollector:
     def links(self, name: str, index: ak.Array) -> ak.Array | None:
         """Links [event, link] by source and then particle; None if the network gives no fractions of this name.
 
-        `name` is ``hit_fraction`` or ``track_fraction``; `index`, int64 [event, source], says which hit or track of
-        the input's entry each one of the readout is.
+        `index`, int64 [event, source], says which hit or track of the input's entry each one of the readout is.
         """
-        none = [(np.zeros(0, dtype=np.int64),) * 4] if self._linked else []
-        parts = self._links.get(name, none)
-        if not parts:
+        if not self._links[name]:
             return None
-        event, particle, source, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
+        event, particle, source, weight = (np.concatenate(part) for part in zip(*self._links[name], strict=True))
         order = np.lexsort((particle, source, event))
         event, particle, weight = event[order], particle[order], weight[order]
         source = jagged.flat(index)[source[order] + jagged.offsets(jagged.count(index))[event]]
@@ -244,7 +213,6 @@ def reconstruct(
         ``raise``, or ``skip``: warn, and leave an empty entry. It is flagged ``BAD_INPUT`` where most hits are
         impossible, a value that the model reads is missing or there are more than `max_hits` hits, ``NOT_FINITE`` for
         numbers that are not finite. Single impossible hits and tracks are left out in either case, with a warning.
-
     engine
         Deprecated: torch runs all models.
 
@@ -268,8 +236,7 @@ def reconstruct(
     """
     if isinstance(events, TrainedModel | Reconstruction):
         raise TypeError(f"expected events or files of events first and then a model, found a {type(events).__name__}")
-    if not isinstance(model, TrainedModel):
-        model = load_model(model)
+    model = model if isinstance(model, TrainedModel) else load_model(model)
     if not isinstance(events, Events):
         trained_on = None if model.tokeniser.config.geometry else model.tokeniser.detector
         events = read_events(events, detector=trained_on, truth=False, on_error=on_error)
@@ -317,9 +284,21 @@ def check_geometry(events: Events, trained_on: Detector) -> None:
 
 def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> Reconstruction:
     """Reconstruct events that are known to be usable."""
-    encoded, events = without_refused(events, engine.encode, on_error)
-    reconstruction, not_finite = engine.run(encoded, events)
-    reconstruction = finite_events(reconstruction, not_finite, events, engine.model.path, on_error)
+    model, tokeniser = engine.model, engine.model.tokeniser
+    encoded, events = without_refused(events, functools.partial(tokeniser.encode, truth=False), on_error)
+    collector = engine.collect(encoded)
+    particles = collector.tokens()
+    flags = events.flags | np.where(collector.truncated, np.uint32(Flag.MAX_PARTICLES), np.uint32(0))
+    with np.errstate(over="ignore", invalid="ignore"):  # numbers that overflow are reported below
+        decoded = tokeniser.decode(particles, calibration=model.calibration, event=events.event, flags=flags)
+    links: dict[str, Any] = {"hit_links": collector.links("hit_fraction", kept_hits(events, tokeniser.config))}
+    if events.tracks is not None:
+        n_tracks = jagged.count(events.tracks)
+        index = jagged.unflatten(jagged.local_index(n_tracks), n_tracks)
+        links["track_links"] = collector.links("track_fraction", index)
+    reconstruction = dataclasses.replace(decoded, **links)
+    not_finite = ~particles.finite() | ~decoded.finite()
+    reconstruction = finite_events(reconstruction, not_finite, events, model.path, on_error)
     flags = reconstruction.flags.copy()
     complete = (flags & (Flag.BAD_INPUT | Flag.MAX_PARTICLES | Flag.NOT_FINITE)) == 0
     total, neutral, lost = reconstruction.track_momentum(events).T
@@ -349,18 +328,12 @@ def warn_of_tracks(momentum: Floats, flagged: Mapping[str, int], n_events: int, 
 
 def usable_events(events: Events, max_hits: int, on_error: str, *, valid: bool = False) -> Events:
     """The events whose hits and tracks are possible (known to be, if `valid`) and not too many; others are empty."""
-    errors = {
-        violation.index: events.error_of(violation)
-        for violation in ([] if valid else reversed(events.without_truth().violations()))
-    }
+    violations = [] if valid else reversed(events.without_truth().violations())
+    errors = {violation.index: events.error_of(violation) for violation in violations}
     n_hits = jagged.count(events.hits)
     for index in np.flatnonzero(n_hits > max_hits).tolist():
-        errors[index] = events.error(
-            f"{n_hits[index]} hits, expected at most {max_hits}; a larger limit (max_hits) costs time and memory with "
-            "the square of the number of hits",
-            index=index,
-            field="hits",
-        )
+        text = f"{n_hits[index]} hits, expected at most {max_hits}; time and memory grow with its square (max_hits)"
+        errors[index] = events.error(text, index=index, field="hits")
     _give_up([errors[index] for index in sorted(errors)], len(events), on_error)
     return events.emptied(np.isin(np.arange(len(events)), list(errors))) if errors else events
 
@@ -383,24 +356,21 @@ def finite_events(
     reconstruction: Reconstruction, not_finite: Mask, events: Events, model: str, on_error: str
 ) -> Reconstruction:
     """Remove the particles of the events `not_finite`, bool [event], for which the model gave NaN or infinity."""
-    errors = [
-        events.error(f"the model '{model}' gives numbers that are not finite for this event", index=index)
-        for index in np.flatnonzero(not_finite)
-    ]
+    text = f"the model '{model}' gives numbers that are not finite for this event"
+    errors = [events.error(text, index=index) for index in np.flatnonzero(not_finite)]
     _give_up(errors, len(events), on_error)
     return reconstruction.emptied(not_finite, Flag.NOT_FINITE)
 
 
 def _give_up(errors: list[InputError], n_events: int, on_error: str) -> None:
     """Raise the first error, or warn of all."""
-    if not errors:
-        return
-    if on_error == "raise":
+    if errors and on_error == "raise":
         raise errors[0]
-    warnings.warn(refused_message(errors, n_events), BadEntriesWarning, stacklevel=4)
+    if errors:
+        warnings.warn(refused_message(errors, n_events), BadEntriesWarning, stacklevel=4)
 
 
-def _counterpart(one: Calorimeter, others: Sequence[Calorimeter]) -> int:
+def _counterpart(part: Calorimeter, parts: Sequence[Calorimeter]) -> int:
     return max(
-        range(len(others)), key=lambda i: (2 * (others[i].kind == one.kind) + (others[i].region == one.region), i)
+        range(len(parts)), key=lambda i: (2 * (parts[i].kind == part.kind) + (parts[i].region == part.region), i)
     )

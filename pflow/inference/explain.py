@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import awkward as ak
@@ -72,39 +72,22 @@ class Explanation:
         layer, averaged over the heads.
         """
         steps = []
-        for number, (pdg, energy) in enumerate(zip(self["probability.pdg"], self["energy"][:most], strict=False)):
+        if "assignment" in self.arrays:
+            records, weights = self.hits, self["assignment"][:, : len(self.hits)]
+        else:
+            last = [name for name in self.arrays if "memory_attention" in name][-1]
+            records, weights = self.cells, self.on_cells(last).mean(axis=0)
+        for pdg, energy, weight in zip(self["probability.pdg"], self["energy"][:most], weights, strict=False):
             name = self.classes["probability.pdg"][int(pdg.argmax())]
             text = f"{name} ({pdg.max():.2f})" + (f", {energy:.3g} GeV" if name != "eos" else "")
-            if "assignment" in self.arrays:
-                steps.append((text, self.hits, self["assignment"][number, : len(self.hits)]))
-            else:
-                last = [name for name in self.arrays if "memory_attention" in name][-1]
-                steps.append((text, self.cells, self.on_cells(last)[:, number].mean(axis=0)))
+            steps.append((text, records, weight))
         return steps
 
 
-def _class_names(codes: Sequence[int]) -> list[str]:
-    """Names of the classes where each PDG code stands for all particles of its class, else of the codes."""
-    classes = class_index(codes)
-    if len(set(classes.tolist())) < len(codes):
-        return [name_of(code) for code in codes]
-    return [CLASSES[index].replace("_", " ") for index in classes]
-
-
 def explain(model: TrainedModel, event: Events) -> Explanation:
-    """Probabilities, attention and assignment in each step of the decoding of an event.
+    """Probabilities, attention and assignment in each step of the decoding of one event, e.g. ``events[3:4]``.
 
-    Parameters
-    ----------
-    model
-        From `pflow.load_model`.
-    event
-        One event, e.g. ``events[3:4]``.
-
-    Returns
-    -------
-    Explanation
-        For the particles of ``pflow.reconstruct(event, model)``, on the CPU.
+    The steps lead to the particles of ``pflow.reconstruct(event, model)``, on the CPU.
 
     Raises
     ------
@@ -128,7 +111,14 @@ def explain(model: TrainedModel, event: Events) -> Explanation:
     reconstructor, tokeniser = model.reconstructor.cpu().eval(), model.tokeniser
     arrays = {name: value.numpy() for name, value in reconstructor.explain(collate(tokens)).items()}
     arrays["energy"] = tokeniser.energy.invert(arrays["energy"][:, None])[:, 0]
-    names = {"charge": [f"{charge:+d}" for charge in CHARGES], "pdg": _class_names(tokeniser.pdg.codes)}
+    codes = tokeniser.pdg.codes
+    kinds = class_index(codes)
+    names = {
+        "charge": [f"{charge:+d}" for charge in CHARGES],
+        "pdg": [CLASSES[kind].replace("_", " ") for kind in kinds],
+    }
+    if len(set(kinds.tolist())) < len(codes):  # a code does not stand for all particles of its class
+        names["pdg"] = [name_of(code) for code in codes]
     classes: dict[str, tuple[str, ...]] = {}
     for name, value in arrays.items():
         head = name.removeprefix("probability.")

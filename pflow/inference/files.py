@@ -1,4 +1,4 @@
-"""Reconstruction of event files, in bounded memory: one output entry for each input entry."""
+"""Reconstruction of event files, in bounded memory: one output entry for each input entry; provenance of outputs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import platform
 import time
 import warnings
 from collections import Counter
@@ -15,40 +16,22 @@ from typing import Any, Literal
 
 import awkward as ak
 import numpy as np
+import torch
 
 from pflow.checkpoint.format import fitting_models, read_header
 from pflow.checkpoint.load import TrainedModel, load_model
-from pflow.config import shipped_models
+from pflow.config import VERSION, shipped_models, to_plain, versions
 from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError, PflowError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Flag, count_flags, leave_out_files
-from pflow.inference.events import (
-    MAX_HITS,
-    batch_limits,
-    check_geometry,
-    pick_device,
-    warn_of_engine,
-    warn_of_tracks,
-)
-from pflow.inference.worker import (
-    ChunkResult,
-    Job,
-    Outcome,
-    Settings,
-    Task,
-    Worker,
-    describe_input,
-    entries_of_a_chunk,
-    is_finished,
-    provenance,
-    run_on_cluster,
-)
+from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, warn_of_engine, warn_of_tracks
+from pflow.inference.worker import ChunkResult, Job, Outcome, Settings, Task, Worker, entries_of_a_chunk, run_on_cluster
 from pflow.io.atomic import check_output, make_folder
 from pflow.io.checks import Expected
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import EventFile, matching
-from pflow.io.particles_root import FORMATS, NOTE, RecoWriter
+from pflow.io.particles_root import FORMATS, NOTE, RecoWriter, count_entries, read_provenance
 from pflow.physics.arrays import Floats
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import Geometry
@@ -126,9 +109,8 @@ def reconstruct_files(
     """Reconstruct files into one ROOT file, or into one each.
 
     Outputs appear only when they are complete. `pflow reconstruct --help` explains the options; `detector` to
-    `truth_tracks` are as in `pflow.open_events`, `cluster` as in `pflow reconstruct --help`. `on_progress` is called
-    with the number of entries done and of all, an estimate until all inputs are opened; `engine` is deprecated: torch
-    runs all models.
+    `truth_tracks` are as in `pflow.open_events`. `on_progress` is called with the number of entries done and of all, an
+    estimate until all inputs are opened; `engine` is deprecated: torch runs all models.
 
     Raises
     ------
@@ -156,23 +138,23 @@ def reconstruct_files(
     if checkpoint is None:
         checkpoint, first = _model_for(jobs, reading, skip=skip_files)
     model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint)
-    trained_on, place = model.tokeniser.detector, pick_device(device)
-    reading = dataclasses.replace(reading, expected=Expected(sample=model.tokeniser.sample))
+    tokeniser, place = model.tokeniser, pick_device(device)
+    of_model = detector is None and not tokeniser.config.geometry  # files of the model's detector
+    read_as, expected = tokeniser.detector if of_model else detector, Expected(sample=tokeniser.sample)
     settings = Settings(
-        reading=reading
-        if model.tokeniser.config.geometry
-        else dataclasses.replace(reading, detector=trained_on if detector is None else detector),
+        reading=dataclasses.replace(reading, detector=read_as, expected=expected),
         max_particles=max_particles,
         max_hits=max_hits,
         batch_size=batch_limits(place)[0] if batch_size is None else batch_size,
         device=str(place),
     )
-    summary = Summary(model=model.path, detector=model.tokeniser.reads_detector, device=settings.device)
+    summary = Summary(model=model.path, detector=tokeniser.reads_detector, device=settings.device)
     begin = time.perf_counter()
     # The writer of EDM4hep copies the collections of a file that must stay open; `_Plan` closes it after its output.
-    with contextlib.closing(Worker(model, settings, max_open=None if format == "edm4hep" else 2)) as worker:
-        if first is not None and (detector is not None or not model.tokeniser.other_geometry(first.detector)):
-            first.expected = reading.expected
+    worker = Worker(model, settings, max_open=None if format == "edm4hep" else 2)
+    with contextlib.closing(worker.files):
+        if first is not None and (detector is not None or not tokeniser.other_geometry(first.detector)):
+            first.expected = expected
             worker.files.keep(first.path, first)  # opening it again takes a second
         elif first is not None:
             first.close()
@@ -180,7 +162,7 @@ def reconstruct_files(
             jobs=jobs,
             worker=worker,
             options={"format": format, "mc_links": mc_links, "chunk_size": chunk_size, "cluster": cluster},
-            check_geometry=detector is None and not model.tokeniser.config.geometry,
+            check_geometry=of_model,
             skip_finished=output_dir is not None and not force,
             force=force,
         )
@@ -194,7 +176,7 @@ def reconstruct_files(
                     if job.was_finished:
                         summary.finished_before.append(job.output)
                     else:
-                        summary.add(plan.write(job, of_job, on_progress))
+                        summary.add(plan.write(job, of_job, summary.n_events, on_progress))
                         summary.written.append(job.output)
                 except (InputError, ConfigError) as error:
                     job.error = error
@@ -202,7 +184,8 @@ def reconstruct_files(
                     if not skip_files:
                         raise
                 finally:
-                    plan.close(job)
+                    for path in job.inputs:
+                        worker.files.release(path)
     leave_out_files(summary.failed, len(jobs))
     summary.seconds = time.perf_counter() - begin
     return summary
@@ -227,155 +210,116 @@ class _Plan:
     check_geometry: bool
     skip_finished: bool
     force: bool
-    n_done: int = 0
-    entries: dict[Job, int] = dataclasses.field(default_factory=dict)
-    """Entries of the jobs that are planned and have not failed."""
     n_planned: int = 0
 
     def tasks(self) -> Iterator[Task]:
         """The chunks of all jobs, in order; a job that fails on the way has no further ones."""
         for job in self.jobs:
-            chunks: list[Chunk] = []
+            chunks: Sequence[Chunk | None] = []
             try:
                 chunks = self._chunks(job)
             except (InputError, ConfigError) as error:
                 job.error = error  # said in its turn
             self.n_planned += 1
-            if not chunks:
-                yield job, None
-            for chunk in chunks:
-                if job.error is not None:
-                    break
-                yield job, chunk
+            for chunk in chunks or [None]:
+                if chunk is None or job.error is None:
+                    yield job, chunk
 
     def _chunks(self, job: Job) -> list[Chunk]:
         """Open a job's inputs and check its output."""
-        model = self.worker.model
+        model, options = self.worker.model, self.options
         chunks, inputs = [], []
         for path in job.inputs:
             file = self._open(path)
             inputs.append(describe_input(file))
             read_as = file.detector.name
-            options = self.options
             chunks += Chunk.of(file, entries_of_a_chunk(options["cluster"], file.num_entries, options["chunk_size"]))
         job.n_entries = sum(entry["entries"] for entry in inputs)
-        job.provenance = provenance(inputs, model, self.worker.settings, detector=read_as, **self.options)
+        job.provenance = provenance(inputs, model, self.worker.settings, detector=read_as, **options)
         if self.skip_finished and is_finished(job.output, job.provenance, job.n_entries):
             job.was_finished = True
             return []
         check_output(job.output, inputs=[*job.inputs, model.path], replace=NOTE.encode(), force=self.force)
-        self.entries[job] = job.n_entries
         return chunks
 
     def _open(self, path: str) -> EventFile:
         """Open an input; a file of another detector than the model's is refused unless the user named it."""
+        model, differing = self.worker.model, []
         try:
             file = self.worker.files.open(path)
             if self.check_geometry:
-                check_geometry(file.read_all(0, 20, truth=False)[0], self.worker.model.tokeniser.detector)
-        except (ConfigError, InputError) as error:
+                check_geometry(file.read_all(0, 20, truth=False)[0], model.tokeniser.detector)
+            return file
+        except (ConfigError, InputError):
             if self.check_geometry:
-                self._refuse_other_detector(path, error)
-            raise
-        return file
+                with contextlib.suppress(PflowError):
+                    with dataclasses.replace(self.worker.settings.reading, detector=None).open(path) as file:
+                        detector = file.detector
+                    models = ", ".join(fitting_models(detector)) or "none comes with pflow"
+                    differing = model.tokeniser.other_geometry(detector)
+            if not differing:
+                raise
+        message = (
+            f"is of detector '{detector.name}', and the model '{model.path}' was trained on "
+            f"'{model.tokeniser.detector.name}', which differs in {', '.join(differing)}: reconstruct files of "
+            f"different detectors apart, with a model of each (of '{detector.name}': {models}), or name the "
+            f"detector (--detector {detector.name}) to use this model anyway"
+        )
+        raise InputError(message, file=path, field="detector")
 
-    def _refuse_other_detector(self, path: str, error: PflowError) -> None:
-        """Raise what names the file's detector, the model's and the way out, if the file is of another detector."""
-        model = self.worker.model
-        with contextlib.suppress(PflowError):
-            with dataclasses.replace(self.worker.settings.reading, detector=None).open(path) as file:
-                detector = file.detector
-            if not (differing := model.tokeniser.other_geometry(detector)):
-                return
-            models = ", ".join(fitting_models(detector)) or "none comes with pflow"
-            message = (
-                f"is of detector '{detector.name}', and the model '{model.path}' was trained on "
-                f"'{model.tokeniser.detector.name}', which differs in {', '.join(differing)}: reconstruct files of "
-                f"different detectors apart, with a model of each (of '{detector.name}': {models}), or name the "
-                f"detector (--detector {detector.name}) to use this model anyway"
-            )
-            error = InputError(message, file=path, field="detector")
-        raise error
-
-    def write(self, job: Job, outcomes: Iterable[Outcome], on_progress: Callable[[int, int], None] | None) -> Summary:
-        """Write the output of a job chunk by chunk; its numbers."""
-        part, before = Summary(), self.n_done
-        try:
-            with self._writer(job) as writer:
-                for _, chunk, result in outcomes:
-                    if isinstance(result, InputError):
-                        raise result
-                    if chunk is None or result is None:
-                        continue
-                    for warning in result.warnings:
-                        warnings.warn(warning, stacklevel=3)
-                    writer.extend(result.reconstruction)
-                    part.count(result, chunk)
-                    self.n_done += len(chunk)
-                    if on_progress is not None:
-                        known = sum(self.entries.values())
-                        waiting = len(self.jobs) - self.n_planned
-                        on_progress(self.n_done, known + round(known * waiting / len(self.entries)))
-        except BaseException:
-            self.n_done = before
-            del self.entries[job]
-            raise
+    def write(
+        self, job: Job, outcomes: Iterable[Outcome], n_done: int, on_progress: Callable[[int, int], None] | None
+    ) -> Summary:
+        """Write the output of a job chunk by chunk, after `n_done` entries of earlier ones; its numbers."""
+        part = Summary()
+        with self._writer(job) as writer:
+            for _, chunk, result in outcomes:
+                if isinstance(result, InputError):
+                    raise result
+                if chunk is None or result is None:
+                    continue
+                for warning in result.warnings:
+                    warnings.warn(warning, stacklevel=3)
+                writer.extend(result.reconstruction)
+                part.count(result, chunk)
+                if on_progress is not None:
+                    planned = self.jobs[: self.n_planned]
+                    known = [job.n_entries for job in planned if job.error is None and not job.was_finished]
+                    waiting = len(self.jobs) - self.n_planned
+                    on_progress(n_done + part.n_events, sum(known) + round(sum(known) * waiting / len(known)))
         warn_of_tracks(part.track_momentum, part.flagged, part.n_events, str(job.output))
         return part
 
     def _writer(self, job: Job) -> RecoWriter | Edm4hepRecoWriter:
-        more: dict[str, Any] = {
-            "provenance": job.provenance,
-            "inputs": [*job.inputs, self.worker.model.path],
-            "force": self.force,
-        }
+        inputs = [*job.inputs, self.worker.model.path]
+        more: dict[str, Any] = {"provenance": job.provenance, "inputs": inputs, "force": self.force}
         if self.options["format"] != "edm4hep":
             return RecoWriter(job.output, format=self.options["format"], **more)
         file = self.worker.files.open(job.inputs[0])
         return Edm4hepRecoWriter(job.output, file, mc_links=self.options["mc_links"], **more)
 
-    def close(self, job: Job) -> None:
-        """Close a job's inputs."""
-        for path in job.inputs:
-            self.worker.files.release(path)
-
 
 def _jobs(inputs: list[str], output: str | Path | None, output_dir: str | Path | None, format: str) -> list[Job]:
-    if (output is None) == (output_dir is None):
-        raise ConfigError("name one place for the output: a file (output), or a folder (output_dir)")
-    if output is not None:
+    """One job for the output, or one for each input with an output of its name in the folder."""
+    if output_dir is None and output is not None:
         if format == "edm4hep" and len(inputs) > 1:
-            raise ConfigError(
-                f"an EDM4hep output has the collections of one input, found {len(inputs)} inputs: name a folder for "
-                "one output each (--output-dir)"
-            )
+            text = f"an EDM4hep output has the collections of one input, found {len(inputs)} inputs: name a folder for"
+            raise ConfigError(f"{text} one output each (--output-dir)")
         return [Job(Path(output), inputs)]
-    assert output_dir is not None
-    paths = output_paths(inputs, Path(output_dir), format)
-    make_folder(output_dir)
-    return [Job(path, [name]) for path, name in zip(paths, inputs, strict=True)]
-
-
-def output_paths(inputs: Sequence[str], folder: Path, format: str) -> list[Path]:
-    """Name of the output of each input; a ConfigError where two would have the same.
-
-    >>> [path.name for path in output_paths(["a/run7.edm4hep.root", "b/run8.root"], Path("reco"), "ttree")]
-    ['run7.reco.root', 'run8.reco.root']
-    """
-    ending = ".reco.edm4hep.root" if format == "edm4hep" else ".reco.root"
-    taken: dict[Path, str] = {}
+    if output_dir is None or output is not None:
+        raise ConfigError("name one place for the output: a file (output), or a folder (output_dir)")
+    jobs: dict[Path, Job] = {}
     for path in inputs:
         name = os.path.basename(path.partition("?")[0])
         while name.endswith(SUFFIXES):
             name = name.rpartition(".")[0]
-        output = folder / f"{name}{ending}"
-        if output in taken:
-            raise ConfigError(
-                f"the outputs of {taken[output]} and {path} would both be {output}: give inputs of different names, "
-                "or reconstruct them into different folders"
-            )
-        taken[output] = path
-    return list(taken)
+        place = Path(output_dir, f"{name}.reco.edm4hep.root" if format == "edm4hep" else f"{name}.reco.root")
+        if place in jobs:
+            text = f"the outputs of {jobs[place].inputs[0]} and {path} would both be {place}: give inputs of different"
+            raise ConfigError(f"{text} names, or reconstruct them into different folders")
+        jobs[place] = Job(place, [path])
+    make_folder(output_dir)
+    return list(jobs.values())
 
 
 def _model_for(jobs: Sequence[Job], reading: FileOptions, *, skip: bool) -> tuple[str, EventFile]:
@@ -407,16 +351,14 @@ def readable_models(file: EventFile) -> dict[str, str]:
         try:
             if tokeniser.other_geometry(file.detector):
                 continue
-        except ConfigError as error:
-            reasons[name] = str(error)
-            continue
-        reasons[name] = ""
-        if 2 * n_with_tracks > len(events) and not any(tokeniser.model_inputs["charged"]):
-            codes = ", ".join(map(str, tokeniser.pdg.codes))
-            reasons[name] = f"trained on |PDG| {codes} alone, and {n_with_tracks} of {len(events)} events have tracks"
-        try:
+            reasons[name] = ""
+            if 2 * n_with_tracks > len(events) and not any(tokeniser.model_inputs["charged"]):
+                codes = ", ".join(map(str, tokeniser.pdg.codes))
+                reasons[name] = (
+                    f"trained on |PDG| {codes} alone, and {n_with_tracks} of {len(events)} events have tracks"
+                )
             tokeniser.encode(events, truth=False)
-        except InputError as error:
+        except (ConfigError, InputError) as error:
             reasons[name] = str(error)
     return reasons
 
@@ -429,3 +371,118 @@ def shipped_model(file: EventFile) -> str:
         message = f"{error}, or name a model with --checkpoint"
         raise InputError(message, file=file.path, field="detector") from error
     return fitting_models(file.detector)[0]
+
+
+PACKAGES = ("torch", "numpy", "awkward", "uproot")
+"""Packages whose version can change a number of the output."""
+
+NO_OPTIONS = ("detector", "engine", "keep_input")
+"""Entries under ``options`` of today's or earlier provenances that are no options of `pflow reconstruct`."""
+
+INPUT_KEYS = ("uuid", "entries", "schema", "truth_tracks")
+"""Fields of an input that must agree in the provenance of two outputs for them to be the same; its path may differ."""
+
+WAYS = ("on_error", "batch_size", "chunk_size", "device", "engine", "cluster", "keep_input")
+"""Options that the particles of an event do not depend on."""
+
+
+def describe_input(file: EventFile) -> dict[str, Any]:
+    """Path, size, UUID and schema of an input file, as plain data."""
+    return {
+        "path": file.path,
+        "bytes": os.path.getsize(file.path) if os.path.isfile(file.path) else None,
+        "uuid": file.uuid,
+        "schema": file.schema,
+        "entries": file.num_entries,
+        "truth_tracks": file.truth_tracks,
+    }
+
+
+def provenance(
+    inputs: Sequence[Mapping[str, Any]],
+    model: TrainedModel,
+    settings: Settings,
+    *,
+    detector: str,
+    **options: str | int | bool | None,
+) -> dict[str, Any]:
+    """All that repeats a reconstruction, as plain data.
+
+    The same inputs, model, options, versions, number of threads and kind of processor give the same numbers, bit for
+    bit. `inputs` come from `describe_input`, `detector` says what they were read as, and `options` are the options of
+    `reconstruct_files` that `settings` does not hold.
+    """
+    reading = settings.reading
+    return {
+        "pflow_version": VERSION,
+        "versions": versions(*PACKAGES),
+        "machine": {
+            "processor": platform.machine(),
+            "instructions": torch.backends.cpu.get_cpu_capability(),
+            "threads": torch.get_num_threads(),
+            "gpu": torch.cuda.get_device_name(settings.device) if settings.device.startswith("cuda") else None,
+        },
+        "inputs": list(inputs),
+        "checkpoint": {"path": model.path, "sha256": model.digest},
+        "options": {
+            "detector": detector,
+            "read_as": None if reading.detector is model.tokeniser.detector else _named(reading.detector),
+            "layout": None if reading.layout is None else str(reading.layout),
+            **{name: getattr(reading, name) for name in ("schema", "truth_tracks", "on_error")},
+            **{name: getattr(settings, name) for name in ("max_particles", "max_hits", "batch_size", "device")},
+            **options,
+        },
+        "decoding": dataclasses.asdict(model.reconstructor.decoding),
+        "configuration": model.config,
+    }
+
+
+def command(made: Mapping[str, Any], output: str) -> list[str]:
+    """The command line that makes a reconstruction again and writes `output`, as far as its options are stored."""
+    options = made.get("options", {})
+    words = ["pflow", "reconstruct", *(str(file["path"]) for file in made.get("inputs", ()))]
+    words += ["--checkpoint", str(made.get("checkpoint", {}).get("path")), "--output", output]
+    for name, value in options.items():
+        if name not in NO_OPTIONS and value is not None and value is not False:
+            option = f"--{'detector' if name == 'read_as' else name.replace('_', '-')}"
+            words += [option] if value is True else [option, str(value)]
+    return words
+
+
+def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> bool:
+    """Whether an output of `n_entries` is there and whole; a ConfigError names what differs in its provenance."""
+    try:
+        if not output.is_file() or count_entries(output) != n_entries:
+            return False
+        earlier = read_provenance(output)
+    except InputError:
+        return False
+    ours, theirs = _essence(provenance), _essence(earlier)
+    differing = [name for name in ours if ours[name] != theirs.get(name)]
+    if provenance["options"]["on_error"] == "raise" and {"BAD_INPUT", "NOT_FINITE"} & set(earlier.get("flagged", ())):
+        differing.append("on_error (entries were skipped)")
+    if differing:
+        texts = (
+            f"{name} {theirs.get(name)} there and {ours[name]} here" if name in ours else name for name in differing
+        )
+        text = f"{', '.join(texts)}; choose another folder, or replace the file with --force"
+        raise ConfigError(f"{output} was made otherwise: {text}")
+    return True
+
+
+def _essence(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """All that the particles of an output depend on, by name."""
+    options = {name: value for name, value in provenance.get("options", {}).items() if name not in WAYS}
+    inputs = provenance.get("inputs", ())
+    return {
+        "pflow": provenance.get("pflow_version"),
+        "checkpoint": str(provenance.get("checkpoint", {}).get("sha256"))[:12],
+        **{f"input's {key}": [entry.get(key) for entry in inputs] for key in INPUT_KEYS},
+        **options,
+        **{f"decoding's {name}": value for name, value in provenance.get("decoding", {}).items()},
+    }
+
+
+def _named(detector: str | Path | Detector | None) -> Any:
+    """A detector as the option names it; one that was made in Python as plain data."""
+    return to_plain(detector) if isinstance(detector, Detector) else None if detector is None else str(detector)

@@ -1,4 +1,4 @@
-"""The work on files: settings, jobs, chunks that a process or a dask cluster reconstructs, the provenance of outputs.
+"""The work on files: settings, jobs, and chunks that a process or a dask cluster reconstructs.
 
 A cluster's processes are on this machine, or of a scheduler that runs already, such as one of dask-jobqueue in a batch
 system. This process collects their results in order.
@@ -8,31 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
-import platform
 import time
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pflow.checkpoint.load import TrainedModel, load_model
-from pflow.config import VERSION, to_plain, versions
 from pflow.data.files import Chunk, FileOptions, OpenFiles
 from pflow.errors import ConfigError, InputError, first_line, missing_package
 from pflow.event.particles import Reconstruction
 from pflow.inference.events import BATCH_SIZE, Engine, reconstruct_valid, usable_events, with_detector
-from pflow.io.open import EventFile
-from pflow.io.particles_root import count_entries, read_provenance
 from pflow.physics.arrays import Floats
-from pflow.physics.detector import Detector
-
-MAX_OPEN = 2
-"""Input files that a worker keeps open."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,20 +68,11 @@ Outcome = tuple[Job, Chunk | None, ChunkResult | InputError | None]
 class Worker:
     """A model that is ready to run, and its open input files: at most `max_open`, None: all until they are released."""
 
-    def __init__(self, model: TrainedModel | str, settings: Settings, *, max_open: int | None = MAX_OPEN) -> None:
-        self.model = model if isinstance(model, TrainedModel) else load_model(model)
-        self.settings = settings
-        self._engine = Engine(
-            self.model,
-            device=settings.device,
-            max_particles=settings.max_particles,
-            batch_size=settings.batch_size,
-        )
+    def __init__(self, model: TrainedModel, settings: Settings, *, max_open: int | None = 2) -> None:
+        self.model, self.settings = model, settings
+        limits: dict[str, Any] = {"max_particles": settings.max_particles, "batch_size": settings.batch_size}
+        self._engine = Engine(model, device=settings.device, **limits)
         self.files = OpenFiles(settings.reading.open, most=max_open)
-
-    def close(self) -> None:
-        """Close the inputs."""
-        self.files.close()
 
     def run(self, chunk: Chunk) -> ChunkResult:
         """Read and reconstruct a chunk."""
@@ -104,7 +84,7 @@ class Worker:
             as_trained = events if tokeniser.config.geometry else with_detector(events, tokeniser.detector)
             usable = usable_events(as_trained, settings.max_hits, on_error, valid=True)
             reconstruction = reconstruct_valid(usable, self._engine, on_error)
-        messages = tuple(one for warning in caught if isinstance(one := warning.message, Warning))
+        messages = tuple(message for warning in caught if isinstance(message := warning.message, Warning))
         return ChunkResult(reconstruction, reconstruction.track_momentum(usable).sum(axis=0), messages)
 
 
@@ -131,16 +111,18 @@ LOCAL = {
 }
 """Settings of dask for processes on this machine."""
 
+SCHEDULER = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+"""Options of the scheduler: no dashboard. dask answers a few HTTP requests anyway, by default to all at port 8787."""
+
 
 def run_on_cluster(
     cluster: str, checkpoint: str, settings: Settings, tasks: Iterable[Task]
 ) -> Generator[Outcome, None, None]:
     """Outcomes of the tasks, in their order; tasks are consumed some ahead of them, to keep all processes busy.
 
-    `cluster` is as for `pflow.inference.files.reconstruct_files`; its processes need pflow, and checkpoint and inputs
-    under the same paths. If a process dies, another repeats its chunks; a chunk that kills several processes has an
-    error as its outcome. Without processes the chunks wait, with a warning. ConfigError: the cluster does not answer,
-    or is lost.
+    Its processes need pflow, and checkpoint and inputs under the same paths. If a process dies, another repeats its
+    chunks; a chunk that kills several processes has an error as its outcome. Without processes the chunks wait, with a
+    warning. ConfigError: the cluster does not answer, or is lost.
     """
     try:
         from dask.distributed import Client
@@ -188,19 +170,14 @@ def _started(cluster: str, stack: ExitStack) -> Any:
     from dask.distributed import LocalCluster
 
     if cluster.endswith((".yaml", ".yml")):
-        raise ConfigError(
-            f"cluster '{cluster}': pflow submits no jobs; start a dask cluster, e.g. with dask-jobqueue, and name the "
-            "address of its scheduler"
-        )
+        text = "pflow submits no jobs; start dask, e.g. with dask-jobqueue, and name the address of its scheduler"
+        raise ConfigError(f"cluster '{cluster}': {text}")
     n_processes = _local_processes(cluster)
     if not n_processes:
         return cluster
+    options = {"threads_per_worker": 1, "dashboard_address": None, "scheduler_kwargs": SCHEDULER}
     with dask.config.set(LOCAL):
-        return stack.enter_context(
-            LocalCluster(
-                n_workers=n_processes, threads_per_worker=1, dashboard_address=None, scheduler_kwargs=SCHEDULER
-            )
-        )
+        return stack.enter_context(LocalCluster(n_workers=n_processes, **options))
 
 
 class _Watch:
@@ -208,11 +185,10 @@ class _Watch:
 
     def __init__(self, client: Any, cluster: str) -> None:
         self._client, self._cluster = client, cluster
-        self._next = time.monotonic() + LOOK_EVERY
-        self._empty = 0
+        self._next, self._empty = time.monotonic() + LOOK_EVERY, 0
 
     def result(self, future: Any) -> Any:
-        """Wait for a future and return its result."""
+        """The result of a future, when it is there."""
         from distributed import CancelledError, TimeoutError, wait
 
         while not future.done():
@@ -245,11 +221,9 @@ def _outcome(job: Job, chunk: Chunk | None, future: Any, watch: _Watch) -> Outco
     except InputError as error:
         return job, chunk, error
     except KilledWorker:
-        text = (
-            f"entries {chunk.start} to {chunk.stop - 1} ended several processes of the cluster, perhaps for want of "
-            "memory; a smaller chunk_size or batch_size needs less"
-        )
-        return job, chunk, InputError(text, file=chunk.path, entry=chunk.start)
+        entries = f"entries {chunk.start} to {chunk.stop - 1}"
+        text = "ended several processes of the cluster, perhaps out of memory: reduce chunk_size or batch_size"
+        return job, chunk, InputError(f"{entries} {text}", file=chunk.path, entry=chunk.start)
     except (CancelledError, CommClosedError) as error:
         raise ConfigError(f"the cluster was lost: {first_line(error)}") from error
 
@@ -260,130 +234,7 @@ _workers: list[tuple[str, Settings, Worker]] = []
 def _run(checkpoint: str, settings: Settings, chunk: Chunk) -> ChunkResult:
     """Run a chunk; the worker of this process is kept from one to the next. Settings need not be hashable."""
     if not _workers or _workers[0][:2] != (checkpoint, settings):
-        for *_, other in _workers:
-            other.close()
-        _workers[:] = [(checkpoint, settings, Worker(checkpoint, settings))]
+        for *_, worker in _workers:
+            worker.files.close()
+        _workers[:] = [(checkpoint, settings, Worker(load_model(checkpoint), settings))]
     return _workers[0][2].run(chunk)
-
-
-SCHEDULER = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-"""Options of the scheduler: no dashboard. dask answers a few HTTP requests anyway, by default to all at port 8787."""
-
-
-PACKAGES = ("torch", "numpy", "awkward", "uproot")
-"""Packages whose version can change a number of the output."""
-
-NO_OPTIONS = ("detector", "engine", "keep_input")
-"""Entries under ``options`` of today's or earlier provenances that are no options of `pflow reconstruct`."""
-
-INPUT_KEYS = ("uuid", "entries", "schema", "truth_tracks")
-"""Fields of an input that must agree in the provenance of two outputs for them to be the same; its path may differ."""
-
-WAYS = ("on_error", "batch_size", "chunk_size", "device", "engine", "cluster", "keep_input")
-"""Options that the particles of an event do not depend on."""
-
-
-def describe_input(file: EventFile) -> dict[str, Any]:
-    """Path, size, UUID and schema of an input file, as plain data."""
-    return {
-        "path": file.path,
-        "bytes": os.path.getsize(file.path) if os.path.isfile(file.path) else None,
-        "uuid": file.uuid,
-        "schema": file.schema,
-        "entries": file.num_entries,
-        "truth_tracks": file.truth_tracks,
-    }
-
-
-def provenance(
-    inputs: Sequence[Mapping[str, Any]],
-    model: TrainedModel,
-    settings: Settings,
-    *,
-    detector: str,
-    **options: str | int | bool | None,
-) -> dict[str, Any]:
-    """All that repeats a reconstruction, as plain data.
-
-    The same inputs, model, options, versions, number of threads and kind of processor give the same numbers, bit for
-    bit. `inputs` come from `describe_input`, `detector` is what they were read as, and `options` are the options of
-    `pflow.inference.files.reconstruct_files` that `settings` does not hold.
-    """
-    reading = settings.reading
-    trained_on = model.tokeniser.detector
-    return {
-        "pflow_version": VERSION,
-        "versions": versions(*PACKAGES),
-        "machine": {
-            "processor": platform.machine(),
-            "instructions": torch.backends.cpu.get_cpu_capability(),
-            "threads": torch.get_num_threads(),
-            "gpu": torch.cuda.get_device_name(settings.device) if settings.device.startswith("cuda") else None,
-        },
-        "inputs": list(inputs),
-        "checkpoint": {"path": model.path, "sha256": model.digest},
-        "options": {
-            "detector": detector,
-            "read_as": None if reading.detector is trained_on else _named(reading.detector),
-            "layout": None if reading.layout is None else str(reading.layout),
-            **{name: getattr(reading, name) for name in ("schema", "truth_tracks", "on_error")},
-            **{name: getattr(settings, name) for name in ("max_particles", "max_hits", "batch_size", "device")},
-            **options,
-        },
-        "decoding": dataclasses.asdict(model.reconstructor.decoding),
-        "configuration": model.config,
-    }
-
-
-def command(made: Mapping[str, Any], output: str) -> list[str]:
-    """The command line that makes a reconstruction again and writes `output`, as far as its options are stored."""
-    options = made.get("options", {})
-    words = ["pflow", "reconstruct", *(str(file["path"]) for file in made.get("inputs", ()))]
-    words += ["--checkpoint", str(made.get("checkpoint", {}).get("path")), "--output", output]
-    for name, value in options.items():
-        if name not in NO_OPTIONS and value is not None and value is not False:
-            option = f"--{'detector' if name == 'read_as' else name.replace('_', '-')}"
-            words += [option] if value is True else [option, str(value)]
-    return words
-
-
-def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> bool:
-    """Whether an output of `n_entries` is there and whole; a ConfigError names what differs in its provenance."""
-    if not output.is_file():
-        return False
-    try:
-        earlier, n_earlier = read_provenance(output), count_entries(output)
-    except InputError:
-        return False
-    if n_earlier != n_entries:
-        return False
-    ours, theirs = _essence(provenance), _essence(earlier)
-    differing = [name for name in ours if ours[name] != theirs.get(name)]
-    if provenance["options"]["on_error"] == "raise" and {"BAD_INPUT", "NOT_FINITE"} & set(earlier.get("flagged", ())):
-        differing.append("on_error (entries were skipped)")
-    if differing:
-        what = ", ".join(
-            f"{name} {theirs.get(name)} there and {ours[name]} here" if name in ours else name for name in differing
-        )
-        raise ConfigError(
-            f"{output} was made otherwise: {what}; choose another folder, or replace the file with --force"
-        )
-    return True
-
-
-def _essence(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """All that the particles of an output depend on, by name."""
-    options = {name: value for name, value in provenance.get("options", {}).items() if name not in WAYS}
-    inputs = provenance.get("inputs", ())
-    return {
-        "pflow": provenance.get("pflow_version"),
-        "checkpoint": str(provenance.get("checkpoint", {}).get("sha256"))[:12],
-        **{f"input's {key}": [entry.get(key) for entry in inputs] for key in INPUT_KEYS},
-        **options,
-        **{f"decoding's {name}": value for name, value in provenance.get("decoding", {}).items()},
-    }
-
-
-def _named(detector: str | Path | Detector | None) -> Any:
-    """A detector as the option names it; one that was made in Python as plain data."""
-    return to_plain(detector) if isinstance(detector, Detector) else None if detector is None else str(detector)

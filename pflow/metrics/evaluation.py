@@ -1,27 +1,36 @@
-"""Evaluation of reconstructions against the truth: chunks of events in, a tree of results for each algorithm out."""
+"""Evaluation of reconstructions, in memory or in files, against the truth: a tree of results for each algorithm."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
+import itertools
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
+from pflow.config import from_plain
 from pflow.errors import ConfigError, InputError, check_choice
-from pflow.event.events import Events, Flag, ImplausibleWarning, without_refused
+from pflow.event.events import Events, Flag, ImplausibleWarning, leave_out_files, without_refused
 from pflow.event.jagged import Links
-from pflow.event.particles import Reconstruction
+from pflow.event.particles import Reconstruction, concatenate
+from pflow.event.scales import SampleScales
 from pflow.event.truth import RULES, STABLE_STATUS, Targets, select_targets
+from pflow.io.checks import Expected
+from pflow.io.open import FilePath, Files, ReadOptions, matching
+from pflow.io.particles_root import count_entries, iterate_reco, read_provenance, truth_options
+from pflow.io.root import file_uuid
 from pflow.metrics import jets
 from pflow.metrics.event import CountMetrics, EventMetrics, IndexedMetrics, TrackMetrics
 from pflow.metrics.match import HitMatching, Matches, Matching, match, match_by_hits
 from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstruction
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.stats import Floats, Tree
-from pflow.metrics.table import ParticleTable
+from pflow.metrics.table import COLUMNS, ParticleTable
 
 REFERENCE = "reference"
 """Name in the results of the algorithm whose particles are in the truth file (`Events.reference`)."""
@@ -85,10 +94,7 @@ class AlgorithmMetrics:
         matches: Matches,
         expected: ParticleTable | None = None,
     ) -> None:
-        """Count events by their targets, visible truth, reconstructed particles and matched pairs.
-
-        `expected` are the reconstructed particles for sums (`Reconstruction.expected`), by default the same.
-        """
+        """Count events by their targets, visible truth, reconstructed particles (`expected`: for sums), and matches."""
         expected = reco if expected is None else expected
         self.n_events += len(truth.counts)
         self.particles.update(truth, reco, matches, expected)
@@ -99,7 +105,7 @@ class AlgorithmMetrics:
             self.jets.update(visible, expected)
 
     def result(self) -> Tree:
-        """Results by name; with the keys of ``metrics.json``."""
+        """Results with the keys of ``metrics.json``."""
         return {
             "n_events": self.n_events,
             "count": self.counts.result(),
@@ -152,17 +158,15 @@ class EvaluationResult:
 
 
 class Evaluation:
-    """Accumulates chunks of events.
+    """Accumulates chunks of events, 40 bytes for each matched particle and algorithm.
 
     `oracle` adds the algorithm ``oracle``, perfect pattern recognition; as `name` it is the one under evaluation.
-    Exact quantiles need about 40 bytes of memory for each matched particle and algorithm.
     """
 
     def __init__(
         self, *, name: str = "PFlow", settings: EvaluationSettings | None = None, oracle: bool = False
     ) -> None:
-        self.name = name
-        self.oracle = oracle
+        self.name, self.oracle = name, oracle
         self.settings = settings or EvaluationSettings()
         check_choice(self.settings.rule, RULES, "truth rule")
         if not self.settings.e_min >= 0:
@@ -189,20 +193,19 @@ class Evaluation:
         """
         if self.name not in reconstructions and not (self.oracle and self.name == ORACLE):
             raise ValueError(f"expected the reconstruction '{self.name}', found {', '.join(reconstructions) or 'none'}")
-        good = (events.flags & Flag.BAD_INPUT) == 0
-        for reconstruction in reconstructions.values():
-            reconstruction.check_events(events)
-            good &= (reconstruction.flags & Flag.BAD_INPUT) == 0
+        recos = {algorithm: dataclasses.replace(reco, name=algorithm) for algorithm, reco in reconstructions.items()}
+        for reco in recos.values():
+            reco.check_events(events)
+        flags = np.bitwise_or.reduce([events.flags, *(reco.flags for reco in recos.values())])
+        good = (flags & Flag.BAD_INPUT) == 0
         self.counts["n_events"] += len(events)
         self.counts["n_bad_input"] += int(np.sum(~good))
-        flags = np.bitwise_or.reduce([events.flags, *(reco.flags for reco in reconstructions.values())])
-        self.counts["n_truth_tracks"] += int(np.sum((flags & Flag.TRUTH_TRACKS) != 0))
-        if self.name in reconstructions:
-            stopped = (reconstructions[self.name].flags & Flag.MAX_PARTICLES) != 0
-            self.counts["n_max_particles"] += int(np.sum(stopped))
+        self.counts["n_truth_tracks"] += int(np.count_nonzero(flags & Flag.TRUTH_TRACKS))
+        if self.name in recos:
+            self.counts["n_max_particles"] += int(np.count_nonzero(recos[self.name].flags & Flag.MAX_PARTICLES))
 
         events, settings = events[good], self.settings
-        recos = {algorithm: reconstruction[good] for algorithm, reconstruction in reconstructions.items()}
+        recos = {algorithm: reco[good] for algorithm, reco in recos.items()}
         targets, events = without_refused(events, settings.targets, on_error)
         good = (events.flags & Flag.BAD_INPUT) == 0
         if not good.all():
@@ -214,54 +217,41 @@ class Evaluation:
             recos[ORACLE] = perfect_reconstruction(events, targets, calibration, use_tracks=settings.use_tracks)
             self.calibrations[events.detector.name] = calibration.origin
         if events.reference is not None:
-            recos[REFERENCE] = Reconstruction(
-                particles=events.reference,
-                event=events.event,
-                flags=events.flags,
-                name=events.reference_name or REFERENCE,
-            )
+            particles, title = events.reference, events.reference_name or REFERENCE
+            recos[REFERENCE] = Reconstruction(particles=particles, event=events.event, flags=events.flags, name=title)
         self.n_targets += int(targets.counts.sum())
         truth, visible = ParticleTable.from_records(targets.particles), visible_truth(events, targets)
         for algorithm, reconstruction in recos.items():
             if reconstruction.track_links is not None:
                 reconstruction.check_links("track_links", events)
             where: dict[str, Any] = {"name": reconstruction.name, "file": events.path or None, "entries": events.entry}
-            reco = expected = ParticleTable.from_records(reconstruction.particles, **where)
+            particles = expected = ParticleTable.from_records(reconstruction.particles, **where)
             if "existence" in reconstruction.optional_parts:
                 expected = ParticleTable.from_records(reconstruction.expected, **where)
-            matches = self._match(algorithm, events, targets, reconstruction, truth, reco)
+            rule = self._rule(algorithm, reconstruction)
+            if isinstance(rule, Matching):
+                matches = match(truth, particles, rule)
+            else:
+                reconstruction.check_links("hit_links", events)
+                links = Links.of(targets.hit_links), Links.of(reconstruction.hit_links)
+                matches = match_by_hits(*links, events.hits, truth.counts, particles.counts, rule)
             metrics = self.algorithms.setdefault(algorithm, AlgorithmMetrics())
-            metrics.update(truth=truth, visible=visible, reco=reco, expected=expected, matches=matches)
+            metrics.update(truth=truth, visible=visible, reco=particles, expected=expected, matches=matches)
             metrics.tracks.update(reconstruction.track_momentum(events))
-            self.unlike[algorithm] += self._count_unlike(truth, reco, matches)
+            self.unlike[algorithm] += self._count_unlike(truth, particles, matches)
             self.titles[algorithm] = reconstruction.name
 
-    def _match(
-        self,
-        algorithm: str,
-        events: Events,
-        targets: Targets,
-        reconstruction: Reconstruction,
-        truth: ParticleTable,
-        reco: ParticleTable,
-    ) -> Matches:
-        """Matches by the rule of the settings, or by `WITHOUT_HITS` for a further algorithm without links."""
-        rule, links = self.settings.matching, reconstruction.hit_links
-        if isinstance(rule, HitMatching) and links is None:
+    def _rule(self, algorithm: str, reconstruction: Reconstruction) -> Matching | HitMatching:
+        """The rule of the settings, or `WITHOUT_HITS` for a further algorithm without links from hits."""
+        rule = self.settings.matching
+        if isinstance(rule, HitMatching) and reconstruction.hit_links is None:
             if algorithm == self.name:
-                raise InputError(
-                    f"reconstruction '{algorithm}' has no links from hits to its particles: match it by energy and "
-                    "angle",
-                    field="hit_links",
-                )
+                text = f"reconstruction '{algorithm}' has no links from hits to its particles: match it by energy and"
+                raise InputError(f"{text} angle", field="hit_links")
             rule = WITHOUT_HITS
         if self.matched_by.setdefault(algorithm, rule.definition) != rule.definition:
             raise ValueError(f"some chunks of reconstruction '{algorithm}' have links from hits and others have none")
-        if isinstance(rule, Matching):
-            return match(truth, reco, rule)
-        reconstruction.check_links("hit_links", events)
-        true_links = Links.of(targets.hit_links)
-        return match_by_hits(true_links, Links.of(links), events.hits, truth.counts, reco.counts, rule)
+        return rule
 
     def _count_unlike(self, truth: ParticleTable, reco: ParticleTable, matches: Matches) -> int:
         """Number of events whose particles fit the next event's truth as well, if there are many."""
@@ -273,7 +263,8 @@ class Evaluation:
         unlike = matched < MIN_MATCHED * truth.sum_by_event(truth.energy)
         if unlike.sum() < max(MIN_UNLIKE, UNLIKE * len(unlike)):
             return 0
-        next_truth = truth.next_event()
+        columns = {name: np.roll(getattr(truth, name), -int(truth.counts[0]), axis=0) for name in COLUMNS}
+        next_truth = ParticleTable(counts=np.roll(truth.counts, -1), **columns)  # the last event has the first's
         matched_next = _matched_energy(next_truth, match(next_truth, reco, WITHOUT_HITS))
         return int(unlike.sum()) if matched[unlike].sum() <= 2 * matched_next[unlike].sum() else 0
 
@@ -282,18 +273,17 @@ class Evaluation:
         for algorithm, n_events in self.unlike.items():
             if n_events:
                 text = (
-                    f"in {n_events} of {self.counts['n_events']} events less than {MIN_MATCHED:.0%} of the true "
-                    f"energy is matched by '{algorithm}', no more than in the next event: are these its events, in "
-                    "their order?"
+                    f"in {n_events} of {self.counts['n_events']} events less than {MIN_MATCHED:.0%} of the true energy "
+                    f"is matched by '{algorithm}', no more than in the next: are these its events, in their order?"
                 )
                 warnings.warn(text, ImplausibleWarning, stacklevel=3)
-        default = self.settings.matching.definition
+        default, n_titles = self.settings.matching.definition, Counter(self.titles.values())
         return EvaluationResult(
             settings=self.settings,
             **self.counts,
             name=self.name,
             algorithms={algorithm: metrics.result() for algorithm, metrics in self.algorithms.items()},
-            titles=_distinct(self.titles),
+            titles={name: f"{title} ({name})" if n_titles[title] > 1 else title for name, title in self.titles.items()},
             calibrations=dict(self.calibrations),
             matched_otherwise={name: rule for name, rule in self.matched_by.items() if rule != default},
         )
@@ -314,7 +304,259 @@ def visible_truth(events: Events, targets: Targets) -> ParticleTable:
     return ParticleTable.from_records(events.truth).take(targets.final)
 
 
-def _distinct(titles: Mapping[str, str]) -> dict[str, str]:
-    """Titles by algorithm; a title of several algorithms gets their names added."""
-    counts = Counter(titles.values())
-    return {name: title if counts[title] == 1 else f"{title} ({name})" for name, title in titles.items()}
+def evaluate(
+    reco: Reconstruction | Files,
+    truth: Events | Files,
+    *,
+    compare: Mapping[str, Reconstruction | Files] | None = None,
+    name: str | None = None,
+    collection: str = "PFlow",
+    settings: EvaluationSettings | None = None,
+    oracle: bool = True,
+    on_error: Literal["raise", "skip"] = "raise",
+    chunk_size: int = 500,
+    progress: Callable[[int, int, int], object] = lambda n_events, done, n_parts: None,
+    **options: Any,
+) -> EvaluationResult:
+    """Compare reconstructed with true particles, event by event.
+
+    Parameters
+    ----------
+    reco
+        A reconstruction, or its files: one file for all truth files, or one for each.
+    truth
+        The events with truth, or their files, in the order of the reconstruction.
+    compare
+        Further reconstructions of the same events, by name.
+    name
+        Name of `reco` in the result (default: the reconstruction's name, or the collection's).
+    collection
+        Collection of particles in the files.
+    settings
+        Truth rule, smallest energy and matching. None: from `truth_settings`.
+    oracle
+        Whether to add the oracle (perfect pattern recognition).
+    on_error
+        With ``skip``, entries that cannot be used are left out with a warning, and so are files if each truth file has
+        its reconstruction files.
+    chunk_size
+        Events of files in memory at once.
+    progress
+        Called after each chunk and file with the number of events, of finished files, and of all files.
+    options
+        How the truth files are read (``detector``, ``schema``, ``layout``, ``truth_tracks``): see `pflow.open_events`.
+        A `reco` made with tracks from Monte Carlo particles sets ``truth_tracks``.
+
+    Raises
+    ------
+    InputError
+        No events; a reconstruction of other events or of files in another order; no truth, or no target in it.
+    ConfigError
+        An unknown truth rule, or a name in use.
+
+    Examples
+    --------
+    >>> events = pflow.read_events("multi_test_small.root", entry_stop=2)
+    >>> result = evaluate(pflow.reconstruct(events, "general"), events)  # or the names of their files
+    >>> result.algorithms["PFlow"]["energy_weighted_efficiency"]
+    Number(value=1.0, low=0.609..., high=1.0)
+    """
+    given: tuple[object, object] = (reco, truth)
+    if isinstance(given[0], Events) or isinstance(given[1], Reconstruction):
+        raise TypeError("the reconstruction comes first and its events second: evaluate(reco, events)")
+    name = name or (reco.name if isinstance(reco, Reconstruction) else collection)
+    for further in compare or {}:
+        if further in (name, ORACLE, REFERENCE):
+            raise ConfigError(f"compare: the name '{further}' is taken")
+    sources = {name: reco, **(compare or {})}
+    recos = {key: source for key, source in sources.items() if isinstance(source, Reconstruction)}
+    if isinstance(truth, Events):
+        if len(recos) < len(sources):
+            raise TypeError("events in memory need reconstructions in memory; pflow.read_reco reads them")
+        total = Evaluation(name=name, settings=settings or truth_settings(recos), oracle=oracle)
+        total.update(truth, recos, on_error=on_error)
+        return _with_targets(total, truth.path)
+    if recos:
+        raise TypeError("files of events need files of reconstructions; pflow.read_events reads events")
+    files = {key: matching(source) for key, source in sources.items() if not isinstance(source, Reconstruction)}
+    total = Evaluation(name=name, settings=settings or truth_settings(files), oracle=oracle)
+    reading = ReadOptions(**options, on_error=on_error)
+    return _evaluate_files(total, files, matching(truth), collection, progress, reading, chunk_size)
+
+
+def _evaluate_files(
+    total: Evaluation,
+    files: Mapping[str, Sequence[str]],
+    truth: Sequence[str],
+    collection: str,
+    progress: Callable[[int, int, int], object],
+    reading: ReadOptions,
+    chunk_size: int,
+) -> EvaluationResult:
+    """Evaluate the reconstructions in `files` by algorithm."""
+    for paths in files.values():
+        check_order(paths, truth)
+    inputs = [entry for paths in files.values() for path in paths for entry in _inputs(path) or ()]
+    reading = dataclasses.replace(
+        reading,
+        truth_tracks=reading.truth_tracks or any(entry.get("truth_tracks") for entry in inputs),
+        expected=Expected(targets=total.settings.chosen_by, sample=_sample(files[total.name][0])),
+    )
+    one_each = all(len(paths) == len(truth) for paths in files.values())
+    parts = [slice(i, i + 1) for i in range(len(truth))] if one_each else [slice(None)]
+    skip = reading.on_error == "skip"
+    failed: list[InputError] = []
+    for done, part in enumerate(parts):
+        before = copy.deepcopy(total) if skip else total
+        part_files = {name: paths[part] for name, paths in files.items()}
+        try:
+            truth_chunks = reading.iterate(truth[part], chunk_size)
+            for events, recos in _chunks(total, part_files, truth_chunks, collection, chunk_size):
+                total.update(events, recos, on_error=reading.on_error)
+                progress(total.counts["n_events"], done, len(parts))
+        except InputError as error:
+            if not skip:
+                raise
+            failed.append(error)
+            total = before  # no event of a failed file counts
+        progress(total.counts["n_events"], done + 1, len(parts))
+    leave_out_files(failed, len(parts))
+    if not total.counts["n_events"]:
+        raise InputError("no events to evaluate", file=files[total.name][0])
+    return _with_targets(total, truth[0])
+
+
+def _chunks(
+    total: Evaluation, files: Mapping[str, Sequence[str]], events: Iterable[Events], collection: str, chunk_size: int
+) -> Iterator[tuple[Events, dict[str, Reconstruction]]]:
+    """Each chunk of events with its reconstructions from files, which are read in chunks of any length.
+
+    InputError names the first entry that only the truth or only a reconstruction has.
+    """
+    chunks, entry = {}, 0
+    rest: dict[str, Reconstruction] = {}  # read and not yet taken
+    for name, paths in files.items():
+        links: Any = "left out"
+        if isinstance(total.settings.matching, HitMatching):
+            links = "required" if name == total.name else "if there"
+        read = functools.partial(iterate_reco, name=collection, chunk_size=chunk_size, links=links)
+        chunks[name] = itertools.chain.from_iterable(map(read, paths))
+
+    def take(name: str, n: int) -> int:
+        """Read until `n` entries are there, if there are so many; their number."""
+        while len(rest.get(name, ())) < n and (chunk := next(chunks[name], None)) is not None:
+            rest[name] = concatenate([rest[name], chunk]) if name in rest else chunk
+        return len(rest.get(name, ()))
+
+    for chunk in filter(len, events):
+        n = len(chunk)
+        for name, paths in files.items():
+            if (there := take(name, n)) < n:
+                text = "ends here, but the truth has more events"
+                raise InputError(text, file=", ".join(paths), entry=entry + there)
+        yield chunk, {name: rest[name][:n] for name in files}
+        rest, entry = {name: reco[n:] for name, reco in rest.items()}, entry + n
+    for name, paths in files.items():
+        if take(name, 1):
+            raise InputError("has more events, but the truth ends here", file=", ".join(paths), entry=entry)
+
+
+def _with_targets(total: Evaluation, file: str) -> EvaluationResult:
+    """The result; InputError if no event has a target, because all particles would be fakes."""
+    if not total.n_targets:
+        rule, e_min = total.settings.rule, total.settings.e_min
+        raise InputError(
+            f"no true particle is a target under truth rule '{rule}' above {e_min:g} GeV: choose another with --rule "
+            f"({', '.join(RULES)}); `pflow inspect FILE --targets --rule RULE` lists the reasons",
+            file=file or None,
+        )
+    return total.result()
+
+
+def truth_settings(
+    recos: Mapping[str, Reconstruction] | Mapping[str, Sequence[FilePath]], **given: Any
+) -> EvaluationSettings:
+    """Settings with the truth rule, `e_min` and further options of the model that made the first of `recos`.
+
+    `recos`: reconstructions or their files, by algorithm. Without the model's training options: the defaults. Options
+    `given` and not None take precedence. An `ImplausibleWarning` names a model that was trained with another rule.
+    """
+    trained = {name: _trained_with(reco) for name, reco in recos.items()}
+    model = next(iter(trained.values())) or EvaluationSettings()
+    settings = dataclasses.replace(model, **{name: value for name, value in given.items() if value is not None})
+    for name, training in trained.items():
+        if training is not None and training.rule != settings.rule:
+            warnings.warn(
+                f"{name} is evaluated under rule '{settings.rule}', its model was trained with '{training.rule}', "
+                "which counts other particles",
+                ImplausibleWarning,
+                stacklevel=2,
+            )
+    return settings
+
+
+def _trained_with(reco: Reconstruction | Sequence[FilePath]) -> EvaluationSettings | None:
+    """Truth rule and its options of the model that made a reconstruction; None if it does not have them."""
+    if isinstance(reco, Reconstruction):
+        options, origin = reco.trained_with, f"trained_with of {reco.name}"
+    else:
+        options, origin = truth_options(provenance_of(reco[0])), str(reco[0])
+    return None if options is None else from_plain(EvaluationSettings, options, origin)
+
+
+def provenance_of(path: FilePath) -> dict[str, Any] | None:
+    """Provenance of a file of pflow; None for another program's file."""
+    try:
+        return read_provenance(str(path))
+    except InputError:
+        return None
+
+
+def _inputs(path: FilePath) -> list[dict[str, Any]] | None:
+    """Provenance of the input files of an output; None if it does not cover all entries."""
+    inputs = (provenance_of(path) or {}).get("inputs")
+    if not isinstance(inputs, list):
+        return None
+    stated = [entry.get("entries") for entry in inputs]
+    return inputs if None in stated or sum(stated) == count_entries(str(path)) else None
+
+
+def _input_uuids(path: FilePath) -> list[Any]:
+    return [entry.get("uuid") for entry in _inputs(path) or ()]
+
+
+def _sample(path: FilePath) -> SampleScales | None:
+    """Scales of the training sample of the model that made an output."""
+    scales = (provenance_of(path) or {}).get("configuration", {}).get("tokeniser", {}).get("sample")
+    return None if scales is None else from_plain(SampleScales, scales, "sample")
+
+
+def check_input(reco: str, events: str) -> None:
+    """Refuse a reconstruction whose provenance names other input files than the one with the events."""
+    inputs, uuid = _inputs(reco), file_uuid(events)
+    uuids = {entry.get("uuid") for entry in inputs or ()}
+    if inputs and uuid and all(uuids) and uuids.isdisjoint({uuid, *_input_uuids(events)}):
+        paths = ", ".join(str(entry.get("path")) for entry in inputs)
+        raise InputError(f"was made from {paths} and not from {events}", file=reco)
+
+
+def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
+    """Refuse reconstructions of other files than `truth`, or in another order; event numbers would not show it."""
+    made_from: list[tuple[str, Mapping[str, Any]]] = []
+    for path in reco:
+        inputs = _inputs(path)
+        if inputs is None:
+            for expected in truth:
+                if file_uuid(path) in _input_uuids(expected):
+                    text = f"{expected} was made from this file: give the reconstruction first, and this as the truth"
+                    raise InputError(text, file=path)
+            return
+        made_from += [(path, entry) for entry in inputs]
+    if len(made_from) != len(truth):  # one of them was merged
+        return
+    for (path, entry), expected in zip(made_from, truth, strict=True):
+        known, uuid = file_uuid(expected), entry.get("uuid")
+        # An output of pflow may hold the truth of its input, and so the truth of other outputs from that input.
+        if known and uuid and uuid != known and uuid not in _input_uuids(expected):
+            text = f"was made from {entry.get('path')}, and the truth has {expected} at this place: give both in the "
+            raise InputError(f"{text}same order", file=path)

@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 
+from pflow.event import jagged
 from pflow.metrics.particles import RESPONSE_EDGES
 from pflow.metrics.stats import Axis, Distribution, Floats, Tree, WeightedFraction, fraction, fractions
 from pflow.metrics.table import ParticleTable
@@ -80,8 +81,7 @@ class EventMetrics:
     """Response of the visible energy and mass: reconstructed over true, of all visible particles, target or not."""
 
     def __init__(self) -> None:
-        self.energy = Distribution()
-        self.mass = Distribution()
+        self.energy, self.mass = Distribution(), Distribution()
 
     def update(self, visible: ParticleTable, reco: ParticleTable) -> None:
         """Count events by their visible truth and reconstructed particles."""
@@ -101,8 +101,7 @@ class TrackMetrics:
     """Fractions of the track momentum in neutral particles, and in no particle."""
 
     def __init__(self) -> None:
-        self.neutral = WeightedFraction()
-        self.none = WeightedFraction()
+        self.neutral, self.none = WeightedFraction(), WeightedFraction()
 
     def update(self, momentum: Floats) -> None:
         """Count events by their `pflow.event.particles.Reconstruction.track_momentum`."""
@@ -134,24 +133,18 @@ def _energy_and_mass(table: ParticleTable) -> tuple[Floats, Floats]:
 
 
 class IndexedMetrics:
-    """Metrics of the first paper: the particles of each event are paired by rank in energy.
-
-    Particles without a partner enter the count difference alone.
-    """
+    """Metrics of the first paper: pairs by rank in energy. Particles without a partner are in the count difference."""
 
     def __init__(self) -> None:
-        self.count_difference = Distribution()
-        self.rel_error = Distribution()
-        self.angle = Distribution()
-        self.n_charge = 0
-        self.n_pdg = 0
+        self.count_difference, self.rel_error, self.angle = Distribution(), Distribution(), Distribution()
+        self.n_charge = self.n_pdg = 0
 
     def update(self, truth: ParticleTable, reco: ParticleTable) -> None:
         """Count events; true energies must be above 0."""
         self.count_difference.add(reco.counts - truth.counts)
         overlap = np.minimum(truth.counts, reco.counts)
         i, j = (
-            np.lexsort((-table.energy, table.event))[table.local_index < overlap[table.event]]
+            np.lexsort((-table.energy, table.event))[jagged.local_index(table.counts) < overlap[table.event]]
             for table in (truth, reco)
         )
         self.rel_error.add((reco.energy[j] - truth.energy[i]) / truth.energy[i])

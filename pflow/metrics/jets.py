@@ -28,8 +28,8 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """By their names in the results: the definition, and options of `find_jets`."""
 
-PXYZE = ("px", "py", "pz", "E")
-"""Components of a four-momentum, as FastJet calls them."""
+COMPONENTS = {"px": "px", "py": "py", "pz": "pz", "energy": "E"}
+"""Components of a four-momentum, and FastJet's names."""
 
 MIN_ENERGY = 10.0
 """Smallest energy of a true jet, GeV; reconstructed jets have no minimum."""
@@ -64,24 +64,19 @@ def find_jets(particles: Any, *, n_jets: int | None = None, radius: float | None
     if not available():
         raise missing_package("fastjet", "jets", extra="jets")
     if isinstance(particles, ParticleTable):
-        counts, columns = particles.counts, (*particles.momentum.T, particles.energy)
-        inputs = ak.unflatten(ak.zip(dict(zip(PXYZE, columns, strict=True))), counts)
-    else:
-        counts, columns = jagged.count(particles), (particles.px, particles.py, particles.pz, particles.energy)
-        inputs = ak.zip(dict(zip(PXYZE, columns, strict=True)))
-    enough = counts >= (n_jets or 1)
-    n_clustered, four_momenta = np.zeros_like(counts), np.zeros((0, 4))
+        momenta = dict(zip(COMPONENTS, (*particles.momentum.T, particles.energy), strict=True))
+        jets = find_jets(jagged.records(momenta, particles.counts), n_jets=n_jets, radius=radius)
+        zeros = np.zeros(int(jagged.count(jets).sum()))
+        return ParticleTable.from_records(jagged.replaced(jets, {"pdg": zeros, "charge": zeros}))
+    inputs = ak.zip({name: getattr(particles, component) for component, name in COMPONENTS.items()})
+    counts = jagged.count(particles)
+    enough, n_clustered = counts >= (n_jets or 1), np.zeros_like(counts)
+    columns = dict.fromkeys(COMPONENTS, np.zeros(0))
     if enough.any():
         jets = _cluster(inputs[enough], n_jets, radius)
         n_clustered[enough] = ak.to_numpy(ak.num(jets, axis=1))
-        flat = ak.flatten(jets, axis=1)
-        four_momenta = np.stack([ak.to_numpy(flat[name]) for name in PXYZE], axis=1)
-    momentum, energy = four_momenta[:, :3], four_momenta[:, 3]
-    if not isinstance(particles, ParticleTable):
-        names = ("px", "py", "pz", "energy")
-        return jagged.records(dict(zip(names, map(np.ascontiguousarray, four_momenta.T), strict=True)), n_clustered)
-    zeros = np.zeros(len(energy))
-    return ParticleTable(counts=n_clustered, pdg=zeros.astype(np.int64), charge=zeros, energy=energy, momentum=momentum)
+        columns = {component: jagged.flat(jets[name]) for component, name in COMPONENTS.items()}
+    return jagged.records(columns, n_clustered)
 
 
 def _cluster(inputs: ak.Array, n_jets: int | None, radius: float | None) -> ak.Array:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any, overload
+from collections.abc import Callable
+from typing import Any, ClassVar, overload
 
 import awkward as ak
 import numpy as np
@@ -108,32 +108,25 @@ def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
             raise ValueError(f"{len(truth)} events of true particles and {len(reco)} of reconstructed ones")
         tables = ParticleTable.from_records(truth), ParticleTable.from_records(reco)
         matches = match(*tables, matching)
-        rows = {"truth": matches.truth, "reco": matches.reco}
-        index = {name: table.local_index[rows[name]] for name, table in zip(rows, tables, strict=True)}
-        n_matches = np.bincount(tables[0].event[matches.truth], minlength=len(truth))
-        return jagged.records({**index, "cost": matches.cost}, n_matches)
+        event = tables[0].event[matches.truth]
+        index = {"truth": matches.truth - tables[0].offsets[event], "reco": matches.reco - tables[1].offsets[event]}
+        return jagged.records({**index, "cost": matches.cost}, np.bincount(event, minlength=len(truth)))
     matching = matching or Matching()
     pairs: list[Ints] = [np.empty((2, 0), dtype=np.int64)]
     costs: list[Floats] = [np.empty(0)]
-    for i, j in _pairs(truth, reco):
+    for first, last in _runs(np.cumsum(truth.counts * reco.counts) // PAIRS_AT_ONCE):  # whole events
+        true = np.arange(truth.offsets[first], truth.offsets[last])
+        partners = reco.counts[truth.event[true]]
+        i = np.repeat(true, partners)
+        j = reco.offsets[truth.event[i]] + jagged.local_index(partners)
         with np.errstate(divide="ignore", invalid="ignore"):
             cost = COSTS[matching.cost][0](truth, reco, i, j)
-        cost[np.isnan(cost)] = np.inf  # the true energy or transverse momentum is 0
+        # NaN: the true energy or transverse momentum is 0.
         possible = np.isfinite(cost) if matching.cut is None else cost <= matching.cut
         pairs.append(np.stack([i, j])[:, possible])
         costs.append(cost[possible])
     i, j = np.concatenate(pairs, axis=1)
-    return best_pairs(truth.event, i, j, np.concatenate(costs), matching.cut)
-
-
-def _pairs(truth: ParticleTable, reco: ParticleTable) -> Iterator[tuple[Ints, Ints]]:
-    """All pairs (i, j) of particles of the same event, i slowest, in blocks of whole events."""
-    n_pairs = truth.counts * reco.counts
-    for first, last in _runs(np.cumsum(n_pairs) // PAIRS_AT_ONCE):
-        true = np.arange(truth.offsets[first], truth.offsets[last])
-        partners = reco.counts[truth.event[true]]
-        i = np.repeat(true, partners)
-        yield i, reco.offsets[truth.event[i]] + jagged.local_index(partners)
+    return _best_pairs(truth.event, i, j, np.concatenate(costs), matching.cut)
 
 
 def _runs(keys: Ints) -> list[tuple[int, int]]:
@@ -142,10 +135,8 @@ def _runs(keys: Ints) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], len(keys)], strict=True)) if starts else []
 
 
-def best_pairs(event: Ints, i: Ints, j: Ints, cost: Floats, cut: float | None) -> Matches:
-    """Choose among pairs (i, j), int64 [P], of finite `cost` by the rule of `match`; `event` int64 [N], sorted."""
-    possible = np.isfinite(cost) if cut is None else cost <= cut
-    i, j, cost = i[possible], j[possible], cost[possible]
+def _best_pairs(event: Ints, i: Ints, j: Ints, cost: Floats, cut: float | None) -> Matches:
+    """Choose among possible pairs (i, j), int64 [P], by the rule of `match`; `event` int64 [N], sorted."""
     # Pairs whose particles have no further possible partner need no solver.
     chosen = (np.bincount(i, minlength=1)[i] == 1) & (np.bincount(j, minlength=1)[j] == 1)
     rest = np.flatnonzero(~chosen)
@@ -160,13 +151,12 @@ def _assign(i: Ints, j: Ints, cost: Floats, cut: float | None) -> Ints:
     """Indices of the best pairs of one event among its possible pairs."""
     rows, row_of = np.unique(i, return_inverse=True)
     columns, column_of = np.unique(j, return_inverse=True)
-    shape = (len(rows), len(columns))
     # Cost of an impossible pair: with a cut, one rounding step above it, so that a pair at the cut is a match; without,
     # more than the sum of all costs, so that the solver chooses as few as possible.
     impossible = float(cost.sum()) + 1.0 if cut is None else float(np.nextafter(cut, np.inf))
-    matrix = np.full(shape, impossible)
+    matrix = np.full((len(rows), len(columns)), impossible)
     matrix[row_of, column_of] = cost
-    position = np.full(shape, -1, dtype=np.int64)
+    position = np.full(matrix.shape, -1)
     position[row_of, column_of] = np.arange(len(cost))
     chosen: Ints = position[linear_sum_assignment(matrix)]
     return chosen[chosen >= 0]
@@ -181,19 +171,15 @@ class HitMatching:
     """
 
     min_overlap: float = 0.25
+    cost: ClassVar[str] = "hits"
 
     def __post_init__(self) -> None:
         if not 0 < self.min_overlap <= 1:
             raise ConfigError(f"the overlap of a match must be above 0 and at most 1, found {self.min_overlap}")
 
     @property
-    def cost(self) -> str:
-        """Name of the cost."""
-        return "hits"
-
-    @property
     def cut(self) -> float:
-        """Largest cost of a match; the cost is 1 - overlap."""
+        """Largest cost of a match, 1 - overlap."""
         return 1.0 - self.min_overlap
 
     @property
@@ -231,7 +217,8 @@ def overlaps(
 
 
 def match_by_hits(truth: Links, reco: Links, hits: ak.Array, n_true: Ints, n_reco: Ints, rule: HitMatching) -> Matches:
-    """One-to-one assignment of the largest total overlap, by `best_pairs` with the cost 1 - overlap."""
+    """One-to-one assignment of the largest total overlap, or least total 1 - overlap."""
     energy = jagged.flat(hits["energy"], np.float64)
     i, j, overlap = overlaps(truth, reco, energy, jagged.count(hits), n_true, n_reco)
-    return best_pairs(jagged.event_index(n_true), i, j, 1.0 - overlap, rule.cut)
+    possible = 1.0 - overlap <= rule.cut
+    return _best_pairs(jagged.event_index(n_true), i[possible], j[possible], 1.0 - overlap[possible], rule.cut)

@@ -34,18 +34,12 @@ KINDS = ("electromagnetic", "hadronic")
 """Kinds of showers, in the order of their index."""
 
 
-def shower_kind(pdg: npt.ArrayLike) -> Ints:
-    """Index into `KINDS` of the shower of each PDG code, int64, same shape."""
-    return np.where(np.isin(np.abs(np.asarray(pdg)), (11, 22)), 0, 1)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShowerCalibration:
     """Energy of a shower from the energies in the calorimeters: sum of factor x energy, times an angular correction.
 
     For each of `KINDS`, `factors` has the factor of each calorimeter by name, in the detector's order, and `angular`
-    the correction in each bin of |cos theta| (`cos_edges`), linear between the bins' middles. `origin` names the sample
-    of the fit.
+    the correction in each bin of |cos theta| (`cos_edges`), linear between the bins' middles. `origin`: the sample.
     """
 
     origin: str
@@ -61,12 +55,9 @@ class ShowerCalibration:
     @classmethod
     def unit(cls, detector: Detector) -> ShowerCalibration:
         """No correction, for detectors without a fit."""
-        return cls(
-            origin="none: energies as in the file",
-            factors={kind: {calorimeter.name: 1.0 for calorimeter in detector.calorimeters} for kind in KINDS},
-            cos_edges=(0.0, 1.0),
-            angular=dict.fromkeys(KINDS, (1.0,)),
-        )
+        factors = {kind: {calorimeter.name: 1.0 for calorimeter in detector.calorimeters} for kind in KINDS}
+        angular = dict.fromkeys(KINDS, (1.0,))
+        return cls(origin="none: energies as in the file", factors=factors, cos_edges=(0.0, 1.0), angular=angular)
 
     def energy(self, *, kind: Ints, energy: Floats, abs_cos_theta: Floats) -> Floats:
         """Calibrated energies in GeV, float64 [N], of showers with `energy` float64 [N, calorimeters] in GeV."""
@@ -109,12 +100,11 @@ class Showers:
 
 def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
     """Showers of the particles that entered the calorimeter; `rule` assigns hits to them: ``entering`` or ``calo``."""
-    truth, links = _truth(events), events.hit_links
-    if links is None:
-        raise events.error("the oracle needs links from hits to particles; the file holds none")
-    columns, flat = jagged.columns(events.hits), Links.of(links)
+    if events.truth is None or events.hit_links is None:
+        raise events.error("the oracle needs truth particles and links from hits to them; the file holds none")
+    columns, flat = jagged.columns(events.hits), Links.of(events.hit_links)
     hit = flat.flat_source(jagged.count(events.hits))
-    linked = assigned_ancestors(events, rule=rule)[flat.flat_particle(jagged.count(truth))]
+    linked = assigned_ancestors(events, rule=rule)[flat.flat_particle(jagged.count(events.truth))]
     energy = flat.weight.astype(np.float64) * columns["energy"][hit]
     used = (linked >= 0) & (energy > 0)
     hit, energy = hit[used], energy[used]
@@ -125,7 +115,7 @@ def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
     cell = shower * n_calorimeters + columns["subdetector"][hit]
     return Showers(
         particle=particle,
-        kind=shower_kind(jagged.flat(truth["pdg"])[particle]),
+        kind=np.where(np.isin(np.abs(jagged.flat(events.truth["pdg"])[particle]), (11, 22)), 0, 1),
         energy=np.bincount(cell, energy, n * n_calorimeters).astype(np.float64).reshape(n, n_calorimeters),
         position=log_weighted_barycentre(shower, energy, position, n),
     )
@@ -138,7 +128,8 @@ def perfect_reconstruction(
 
     A particle measured by its track has E^2 = p^2 + m^2; a shower is massless. The links are the targets' true links.
     """
-    truth = _truth(events)
+    truth = events.truth
+    assert truth is not None  # it has the targets
     if not use_tracks:
         events = dataclasses.replace(events, tracks=None, track_links=None)
     track, particle = tracks_of_particles(events)
@@ -147,9 +138,7 @@ def perfect_reconstruction(
     # A track of a particle whose ancestor, up to the target, has a track is dropped.
     used = (first_tracked[particle] == particle) & (target[particle] >= 0)
     track, particle = track[used], particle[used]
-    track_momentum = np.zeros((0, 3))
-    if events.tracks is not None:
-        track_momentum = jagged.vectors(events.tracks["momentum"])[track]
+    track_momentum = np.zeros((0, 3)) if events.tracks is None else jagged.vectors(events.tracks["momentum"])[track]
     track_energy = np.sqrt(np.sum(track_momentum**2, axis=1) + jagged.flat(truth["rest_mass"])[particle] ** 2)
 
     showers = measure_showers(events, rule="calo" if targets.rule == "calo" else "entering")
@@ -164,14 +153,13 @@ def perfect_reconstruction(
     is_measured = np.bincount(measured_target, minlength=n) > 0
     counts = np.bincount(jagged.event_index(targets.counts)[is_measured], minlength=len(targets))
     columns_by_name = {"pdg": "pdg", "charge": "charge", "mass": "rest_mass"}
-    identity = {name: jagged.flat(targets.particles[column]) for name, column in columns_by_name.items()}
-    quantities = identity | {"energy": energy, "px": px, "py": py, "pz": pz}
+    quantities = {name: jagged.flat(targets.particles[column]) for name, column in columns_by_name.items()}
+    quantities |= {"energy": energy, "px": px, "py": py, "pz": pz}
+    particles = {name: jagged.unflatten(values[is_measured], counts) for name, values in quantities.items()}
     index = np.full(n, -1, dtype=np.int64)  # of the target among the event's particles
     index[is_measured] = jagged.local_index(counts)
     return Reconstruction(
-        particles=make_particles(
-            **{name: jagged.unflatten(values[is_measured], counts) for name, values in quantities.items()}
-        ),
+        particles=make_particles(**particles),
         event=events.event,
         flags=events.flags,
         name=ORACLE,
@@ -212,9 +200,3 @@ def tracks_of_particles(events: Events) -> tuple[Ints, Ints]:
     best = largest_weight(track, particle, links.weight)
     _, first = np.unique(particle[best], return_index=True)
     return track[best][first], particle[best][first]
-
-
-def _truth(events: Events) -> ak.Array:
-    if events.truth is None:
-        raise events.error("the oracle needs truth particles; the file holds none")
-    return events.truth

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pflow.metrics.match import Matches
-from pflow.metrics.stats import (
-    Axis,
-    Chunks,
-    Distribution,
-    Floats,
-    Ints,
-    Number,
-    Series,
-    Tree,
-    WeightedFraction,
-    fraction,
-    fractions,
-)
+from pflow.metrics.stats import Axis, Chunks, Distribution, Number, Series, Tree, WeightedFraction, fraction, fractions
 from pflow.metrics.table import ParticleTable
+from pflow.physics.arrays import Index
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import CLASSES
 
@@ -47,38 +37,25 @@ class ParticleMetrics:
     def __init__(self, *, axes: tuple[Axis, Axis] = (ENERGY, THETA)) -> None:
         n = len(CLASSES)
         self.axes = axes
-        self.n_truth = np.zeros(n, dtype=np.int64)
-        self.n_reco = np.zeros(n, dtype=np.int64)
+        self.n_truth, self.n_reco = np.zeros((2, n), dtype=np.int64)
         self.confusion = np.zeros((n, n), dtype=np.int64)  # [true class, reconstructed class] of matched pairs
-        kinds = ("truth", "matched", "reco", "fake")
-        self.binned = {
-            axis.name: {kind: np.zeros((n, len(axis) + 1), dtype=np.int64) for kind in kinds} for axis in axes
-        }
+        # Numbers of true, matched, reconstructed and fake particles by class and bin.
+        self.binned = {axis.name: np.zeros((4, n, len(axis) + 1), dtype=np.int64) for axis in axes}
         self.pairs = {name: Chunks() for name in ("class", "response", "angle", *self.binned)}
-        self.fake_energy = WeightedFraction()
-        self.matched_energy = WeightedFraction()
-        self.n_charge = 0
-        self.n_pdg = 0
+        self.fake_energy, self.matched_energy = WeightedFraction(), WeightedFraction()
+        self.n_charge = self.n_pdg = 0
 
     def update(
         self, truth: ParticleTable, reco: ParticleTable, matches: Matches, expected: ParticleTable | None = None
     ) -> None:
-        """Count events; true energies must be above 0.
-
-        `expected` are the same reconstructed particles with energies for sums (`Reconstruction.expected`).
-        """
-        n = len(CLASSES)
-        i, j = matches.truth, matches.reco
-        is_matched = np.zeros(len(truth), dtype=np.bool_)
-        is_matched[i] = True
-        is_fake = np.ones(len(reco), dtype=np.bool_)
-        is_fake[j] = False
-
+        """Count events; true energies must be above 0. `expected`: particles of `reco` with energies for sums."""
+        n, i, j = len(CLASSES), matches.truth, matches.reco
+        is_fake = ~np.isin(np.arange(len(reco)), j)
         self.n_truth += np.bincount(truth.classes, minlength=n)
         self.n_reco += np.bincount(reco.classes, minlength=n)
         self.confusion += _count(truth.classes[i], reco.classes[j], (n, n))
         self.fake_energy.add((reco if expected is None else expected).energy, is_fake)
-        self.matched_energy.add(truth.energy, is_matched)
+        self.matched_energy.add(truth.energy, np.isin(np.arange(len(truth)), i))
         self.n_charge += int(np.sum(np.rint(truth.charge[i]) == np.rint(reco.charge[j])))
         self.n_pdg += int(np.sum(np.abs(truth.pdg[i]) == np.abs(reco.pdg[j])))
 
@@ -90,12 +67,10 @@ class ParticleMetrics:
                 axis.index(table.energy if axis.name == "energy" else np.degrees(table.theta))
                 for table in (truth, reco)
             )
-            shape = (n, len(axis) + 1)
-            counts = self.binned[axis.name]
-            counts["truth"] += _count(truth.classes, true_bin, shape)
-            counts["matched"] += _count(truth.classes[i], true_bin[i], shape)
-            counts["reco"] += _count(reco.classes, reco_bin, shape)
-            counts["fake"] += _count(reco.classes[is_fake], reco_bin[is_fake], shape)
+            true, measured = (truth.classes, true_bin), (reco.classes, reco_bin)
+            rows = ((*true, slice(None)), (*true, i), (*measured, slice(None)), (*measured, is_fake))
+            counts = [_count(classes[row], bins[row], (n, len(axis) + 1)) for classes, bins, row in rows]
+            self.binned[axis.name] += counts
             self.pairs[axis.name].append(true_bin[i].astype(np.int8))
 
     def result(self) -> Tree:
@@ -104,13 +79,11 @@ class ParticleMetrics:
         response, angle = Distribution(pairs["response"]), Distribution(pairs["angle"])
         error = Distribution(response.values - 1)
         n_matched, same_class = int(self.confusion.sum()), int(np.trace(self.confusion))
-        rows = {"all": slice(None), **{name: slice(c, c + 1) for c, name in enumerate(CLASSES)}}
-        of_class = {name: pairs["class"] == c for c, name in enumerate(CLASSES)}
-        of_class["all"] = np.ones(len(pairs["class"]), dtype=np.bool_)
         binned: dict[str, Tree] = {axis.name: {"edges": axis.edges.tolist(), "unit": axis.unit} for axis in self.axes}
         classes: Tree = {}
-        for name, row in rows.items():
-            columns = {key: values[of_class[name]] for key, values in pairs.items()}
+        for name, row in {"all": slice(None), **{name: slice(c, c + 1) for c, name in enumerate(CLASSES)}}.items():
+            of_class = np.isin(pairs["class"], np.arange(len(CLASSES))[row])
+            columns = {key: values[of_class] for key, values in pairs.items()}
             classes[name] = self._class_result(row, Distribution(columns["response"]), Distribution(columns["angle"]))
             for axis in self.axes:
                 binned[axis.name][name] = self._binned_result(axis, row, columns)
@@ -158,15 +131,15 @@ class ParticleMetrics:
             **_angle_numbers(angle),
         }
 
-    def _binned_result(self, axis: Axis, row: slice, pairs: dict[str, Floats]) -> Tree:
-        n_bins = len(axis)
-        n = {kind: counts[row].sum(axis=0)[:n_bins] for kind, counts in self.binned[axis.name].items()}
-        response, angle = (_by_bin(pairs[name], pairs[axis.name], n_bins) for name in ("response", "angle"))
+    def _binned_result(self, axis: Axis, row: slice, pairs: dict[str, npt.NDArray[Any]]) -> Tree:
+        n_truth, n_matched, n_reco, n_fake = self.binned[axis.name][:, row, :-1].sum(axis=1)
+        bins = [pairs[axis.name] == i for i in range(len(axis))]
+        response, angle = ([Distribution(pairs[name][of_bin]) for of_bin in bins] for name in ("response", "angle"))
         return {
-            "n_truth": n["truth"].tolist(),
-            "n_reco": n["reco"].tolist(),
-            "efficiency": fractions(n["matched"], n["truth"]),
-            "fake_rate": fractions(n["fake"], n["reco"]),
+            "n_truth": n_truth.tolist(),
+            "n_reco": n_reco.tolist(),
+            "efficiency": fractions(n_matched, n_truth),
+            "fake_rate": fractions(n_fake, n_reco),
             "response_median": Series.of(d.median() for d in response),
             "resolution_68": Series.of(d.resolution_68() for d in response),
             "median_deg": Series.of(d.median() for d in angle),
@@ -174,13 +147,7 @@ class ParticleMetrics:
         }
 
 
-def _by_bin(values: Floats, bins: Floats, n_bins: int) -> list[Distribution]:
-    order = np.argsort(bins, kind="stable")
-    ends = np.searchsorted(bins[order], np.arange(n_bins + 1))
-    return [Distribution(values[order[first:last]]) for first, last in pairwise(ends)]
-
-
-def _count(row: Ints, column: Ints, shape: tuple[int, int]) -> Ints:
+def _count(row: Index, column: Index, shape: tuple[int, int]) -> Index:
     """Frequency of each pair (row, column), int64 of the given shape."""
     return np.bincount(row * shape[1] + column, minlength=shape[0] * shape[1]).reshape(shape)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -20,8 +20,7 @@ from pflow.physics.pdg import CLASSES
 from pflow.show import html_table
 
 SCHEMA = "pflow-metrics-3"
-"""Changes when a key is renamed, removed or redefined, not when one is added. Version 3 renamed ``classical`` to
-``reference`` and ``legacy`` (the first paper's metrics) to ``energy_rank``."""
+"""Changes when a key is renamed, removed or redefined, not when one is added."""
 
 VERSIONS = ("pflow", "numpy", "scipy", "awkward", "uproot", "fastjet")
 
@@ -168,54 +167,41 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A row of the table: class of particles ("" for all), key, label with unit, number for each algorithm."""
-
-    section: str
-    key: str
-    label: str
-    numbers: tuple[Number, ...]
-
-
-def rows(result: EvaluationResult, *, paper: bool = False) -> list[Row]:
-    """Rows with a number for any algorithm, for all particles, then by class; `paper` adds pairs by rank in energy."""
+def _sections(result: EvaluationResult, paper: bool) -> list[list[tuple[str, ...]]]:
+    """Label and texts of each row with a number for any algorithm, for all particles, then by class."""
     flat = [dict(leaves(tree)) for tree in result.algorithms.values()]
-    labels = [("", key, label) for key, label in TABLE_ROWS.items() if paper or not key.startswith("energy_rank.")]
+    labels = [{key: label for key, label in TABLE_ROWS.items() if paper or not key.startswith("energy_rank.")}]
     for name in CLASSES:
         if any(tree[f"class.{name}.{n}"] for tree in flat for n in ("n_truth", "n_reco")):
             title = name.replace("_", " ")
-            labels += [(name, f"class.{name}.{key}", f"{title}: {label}") for key, label in CLASS_ROWS.items()]
-    rows = []
-    for section, key, label in labels:
-        numbers = tuple(tree.get(key, Number.undefined()) for tree in flat)
-        if any(not math.isnan(number.value) for number in numbers):
-            unit = unit_of(key)
-            rows.append(Row(section, key, label if unit == "1" else f"{label} [{unit}]", numbers))
-    return rows
+            labels.append({f"class.{name}.{key}": f"{title}: {label}" for key, label in CLASS_ROWS.items()})
+
+    def row(key: str, label: str) -> tuple[str, ...]:
+        unit = "" if unit_of(key) == "1" else f" [{unit_of(key)}]"
+        return (label + unit, *(number_text(tree.get(key, Number.undefined())) for tree in flat))
+
+    sections = [[row(key, label) for key, label in part.items()] for part in labels]
+    return [[cells for cells in section if any(text != "-" for text in cells[1:])] for section in sections]
 
 
 def table(result: EvaluationResult, *, paper: bool = False) -> Table:
-    """The table for a terminal: a row for each metric, a column for each algorithm."""
+    """The table for a terminal: a row for each metric, a column for each algorithm; `paper` adds pairs by rank."""
     title, caption = Text(summary(result), "table.title"), Text(method(result), "table.caption")
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     table.add_column("metric", no_wrap=True)
     for name in result.algorithms:
         table.add_column(Text(result.titles.get(name, name)), justify="right")
-    section = ""
-    for row in rows(result, paper=paper):
-        if row.section != section:
-            section = row.section
-            table.add_section()
-        table.add_row(Text(row.label), *(number_text(number) for number in row.numbers))
+    for section in _sections(result, paper):
+        table.add_section()
+        for label, *numbers in section:
+            table.add_row(Text(label), *numbers)
     return table
 
 
 def html(result: EvaluationResult, *, paper: bool = False, caption: str = "") -> str:
     """The same as an HTML table."""
     heads = ("metric", *(result.titles.get(name, name) for name in result.algorithms))
-    cells = ((row.label, *map(number_text, row.numbers)) for row in rows(result, paper=paper))
-    return html_table(heads, cells, caption=caption)
+    return html_table(heads, itertools.chain.from_iterable(_sections(result, paper)), caption=caption)
 
 
 def number_text(number: Number) -> str:

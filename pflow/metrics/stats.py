@@ -1,7 +1,7 @@
 """Numbers with their 68.3% intervals: fractions, means, quantiles and resolutions, alone or in bins.
 
-A `Distribution` keeps every value, 8 bytes each, so quantiles and resolutions are exact and do not depend on the order
-of the values or on chunks. A `WeightedFraction` depends on the order of chunks by rounding only (1e-15 relative).
+A `Distribution` keeps every value, so quantiles and resolutions are exact and do not depend on the order of the values
+or on chunks. A `WeightedFraction` depends on the order of chunks by rounding only (1e-15 relative).
 
 Intervals of quantiles assume no shape: a quantile q of n values lies between the quantiles q -+ sqrt(q (1 - q) / n),
 and the narrowest interval of content c between contents c -+ sqrt(c (1 - c) / n). To first order this is the standard
@@ -131,9 +131,7 @@ class WeightedFraction:
     """Fraction of a total weight that passes; Clopper-Pearson interval for n = (sum of w)^2 / (sum of w^2) entries."""
 
     def __init__(self) -> None:
-        self.passed = 0.0
-        self.total = 0.0
-        self.squares = 0.0
+        self.passed = self.total = self.squares = 0.0
 
     def add(self, weights: Floats, passed: npt.NDArray[Any]) -> None:
         """Count entries with weights of at least 0; `passed`: whether (bool), or what fraction of, each passes."""
@@ -143,10 +141,8 @@ class WeightedFraction:
 
     def result(self) -> Number:
         """Fraction and interval; NaN in (0, 1) if the total is 0."""
-        if not self.total:
-            return fraction(0, 0)
-        effective = self.total**2 / self.squares
-        return fraction(min(self.passed / self.total, 1.0) * effective, effective)
+        effective = self.total**2 / self.squares if self.total else 0.0
+        return fraction(min(self.passed / (self.total or 1.0), 1.0) * effective, effective)
 
 
 class Chunks(list[npt.NDArray[Any]]):

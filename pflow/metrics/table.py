@@ -16,6 +16,8 @@ from pflow.event import jagged
 from pflow.metrics.stats import Floats, Ints
 from pflow.physics.pdg import class_index
 
+COLUMNS = ("pdg", "charge", "energy", "momentum")
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ParticleTable:
@@ -33,26 +35,16 @@ class ParticleTable:
     ) -> ParticleTable:
         """From records [event, particle]; `InputError` names the file and entry of a number that is not finite."""
         counts = jagged.count(particles)
-        momentum = {axis: particles[axis] for axis in ("px", "py", "pz")}
-        columns = {"charge": particles["charge"], "energy": particles["energy"], **momentum}
-        arrays = {field: jagged.flat(column, np.float64) for field, column in columns.items()}
-        for field, values in arrays.items():
-            invalid = np.flatnonzero(~np.isfinite(values))
-            if len(invalid):
-                event = int(jagged.event_index(counts)[invalid[0]])
-                raise InputError(
-                    f"{name}: expected finite numbers, found {values[invalid[0]]}",
-                    file=file,
-                    entry=event if entries is None else int(entries[event]),
-                    field=field,
-                )
-        return cls(
-            counts=counts,
-            pdg=jagged.flat(particles["pdg"], np.int64),
-            charge=arrays["charge"],
-            energy=arrays["energy"],
-            momentum=np.stack([arrays[field] for field in momentum], axis=1),
-        )
+        columns = {field: jagged.flat(particles[field], np.float64) for field in ("charge", "energy", "px", "py", "pz")}
+        for field, values in columns.items():
+            for row in np.flatnonzero(~np.isfinite(values))[:1].tolist():
+                event = int(jagged.event_index(counts)[row])
+                entry = event if entries is None else int(entries[event])
+                text = f"{name}: expected finite numbers, found {values[row]}"
+                raise InputError(text, file=file, entry=entry, field=field)
+        charge, energy, *momentum = columns.values()
+        pdg = jagged.flat(particles["pdg"], np.int64)
+        return cls(counts=counts, pdg=pdg, charge=charge, energy=energy, momentum=np.stack(momentum, axis=1))
 
     def __len__(self) -> int:
         """Number of particles."""
@@ -60,24 +52,13 @@ class ParticleTable:
 
     def take(self, rows: npt.NDArray[Any]) -> ParticleTable:
         """The particles chosen by a mask, or by indices in the order of the events."""
-        columns = {name: getattr(self, name)[rows] for name in ("pdg", "charge", "energy", "momentum")}
+        columns = {name: getattr(self, name)[rows] for name in COLUMNS}
         return ParticleTable(counts=np.bincount(self.event[rows], minlength=len(self.counts)), **columns)
-
-    def next_event(self) -> ParticleTable:
-        """A table that gives each event the particles of the next event, and the last event the first's."""
-        n = int(self.counts[0])
-        columns = {name: np.roll(getattr(self, name), -n, axis=0) for name in ("pdg", "charge", "energy", "momentum")}
-        return ParticleTable(counts=np.roll(self.counts, -1), **columns)
 
     @cached_property
     def event(self) -> Ints:
         """int64 [N]: index of each particle's event."""
         return jagged.event_index(self.counts)
-
-    @cached_property
-    def local_index(self) -> Ints:
-        """int64 [N]: index of each particle within its event."""
-        return jagged.local_index(self.counts)
 
     @cached_property
     def offsets(self) -> Ints:

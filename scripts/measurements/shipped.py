@@ -17,8 +17,7 @@ from measurements.rows import CSV, DATA, Row, write_rows
 from pflow.checkpoint.load import load_model
 from pflow.inference.files import reconstruct_files
 from pflow.io.atomic import replacing
-from pflow.metrics.evaluate import evaluate
-from pflow.metrics.evaluation import REFERENCE, EvaluationResult, EvaluationSettings
+from pflow.metrics.evaluation import REFERENCE, EvaluationResult, EvaluationSettings, evaluate
 from pflow.metrics.oracle import ORACLE
 from pflow.metrics.stats import Number, leaves
 from pflow.plots.evaluation import figures

@@ -20,7 +20,7 @@ from pflow.event.disturb import Disturbance
 from pflow.event.move import Variation
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
-from pflow.metrics.evaluate import evaluate
+from pflow.metrics.evaluation import evaluate
 
 SAME = Variation(probability=1.0, scale=(1.0, 1.0), endcap=(1.0, 1.0))
 SIDES = {"g4": 0, "cld_g4": 12}

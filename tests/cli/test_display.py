@@ -2,7 +2,7 @@ import pytest
 
 from pflow.errors import ConfigError, InputError
 from pflow.event.schema import make_links
-from pflow.inference.worker import describe_input
+from pflow.inference.files import describe_input
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events
 from pflow.io.particles_root import RecoWriter

@@ -13,11 +13,12 @@ import uproot
 import pflow
 from pflow.cli.main import main
 from pflow.cli.reconstruct import _report, add_arguments
+from pflow.config import config_dir
 from pflow.data.files import FileOptions
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning
 from pflow.inference.events import _counterpart
-from pflow.inference.files import readable_models, reconstruct_files, shipped_model
+from pflow.inference.files import command, readable_models, reconstruct_files, shipped_model
 from pflow.inference.worker import Worker
 from pflow.io.flat import write_events
 from pflow.io.particles_root import read_provenance, read_reco
@@ -401,3 +402,50 @@ def test_the_command_lists_what_was_left_out_and_exits_with_3(with_a_bad_one, ra
     out, err = capsys.readouterr()
     assert re.search(r"9 events, \d+ particles, 3 files written, 1 left out", out)
     assert re.search(r"warning: 1 of 4 files were left out:\n  .*bad\.root", err)
+
+
+def contents(path) -> dict[str, list]:
+    """All that a file's events hold, as bytes: unlike numbers, NaN equals itself and -0.0 is not 0.0."""
+    with uproot.open(path) as file:
+        arrays = file["events"].arrays(library="np")
+    return {name: [np.asarray(entry).tobytes() for entry in arrays[name]] for name in arrays}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--max-particles=3", "--batch-size=2", "--chunk-size=5", "--format=rntuple", "--detector={detector}"]],
+    ids=["defaults", "options"],
+)
+def test_an_output_is_repeated_from_its_provenance_bit_for_bit(options, sample_dir, tmp_path, monkeypatch):
+    source = str(sample_dir / "gammasep_test_small.root")
+    words = [option.format(detector=config_dir() / "detector" / "ild_g4.yaml") for option in options]
+    first, again = str(tmp_path / "first file.root"), str(tmp_path / "again.root")
+    assert (
+        main(["reconstruct", source, "--checkpoint", "ild-g4-photon", "-o", first, "-q", "--device=cpu", *words]) == 0
+    )
+    made = read_provenance(first)
+    monkeypatch.chdir(tmp_path)
+    assert main([*command(made, again)[1:], "-q"]) == 0
+    assert contents(first) == contents(again)
+    assert read_provenance(again) == made
+    assert len(made["checkpoint"]["sha256"]) == 64
+    assert made["versions"].keys() == {"python", "torch", "numpy", "awkward", "uproot"}
+    assert made["machine"].keys() == {"processor", "instructions", "threads", "gpu"}
+    assert made["inputs"][0]["bytes"] == os.path.getsize(source)
+    assert made["inputs"][0]["uuid"]
+    chosen = {name: made["options"][name] for name in ("max_particles", "batch_size", "chunk_size", "format")}
+    if options:
+        assert chosen == {"max_particles": 3, "batch_size": 2, "chunk_size": 5, "format": "rntuple"}
+        assert made["options"]["read_as"].endswith("ild_g4.yaml")
+    else:
+        assert made["options"]["read_as"] is None
+
+
+def test_the_command_of_an_earlier_versions_file_holds_what_that_kept():
+    made = {
+        "inputs": [{"path": "a b.root"}],
+        "checkpoint": {"path": "m.ckpt", "sha256": "0"},
+        "options": {"format": "ttree", "detector": "ild_g4", "max_hits": 7},
+    }
+    expected = ["pflow", "reconstruct", "a b.root", "--checkpoint", "m.ckpt", "--output", "o", "--format", "ttree"]
+    assert command(made, "o") == [*expected, "--max-hits", "7"]
