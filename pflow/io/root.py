@@ -27,6 +27,7 @@ from uproot.source.file import MultithreadedFileSource
 
 from pflow.errors import InputError, first_line, nearest, reading
 from pflow.event import jagged
+from pflow.physics.arrays import Index
 
 ROOT_SIGNATURE = b"root"
 
@@ -34,6 +35,14 @@ EVENT_WEIGHT = re.compile(r"_?((mc|gen|lhe|event|evt|header)[._]?)*(weight|wgt)s
 """Usual names of branches with weights of events: ``weight``, ``mcEventWeight``, ``_EventHeader_weights``."""
 
 MAX_READ = 2**28  # uncompressed bytes that are read at once so that baskets stay whole
+
+ATTEMPTS = 4  # most attempts to open or read a file
+FIRST_WAIT = 1.0  # time before the second attempt, s; doubled before each further one
+
+RETURNED_ERROR = re.compile(r"'\w+Error' object is not subscriptable")
+"""Message of the error that uproot raises where fsspec returned an exception instead of the bytes of a range."""
+
+T = TypeVar("T")
 
 
 def split_tree(path: str | PathLike[str]) -> tuple[str, str | None]:
@@ -52,7 +61,7 @@ def split_tree(path: str | PathLike[str]) -> tuple[str, str | None]:
 def open_root(path: str | PathLike[str]) -> Any:
     """Open a ROOT file for reading (`uproot.ReadOnlyDirectory`); an `InputError` if it is another file or truncated."""
     text, _ = split_tree(path)
-    local = "://" not in text
+    local = not is_remote(text)
     if local:
         _check_local(Path(text))
     # Without a thread that reads: handing it each basket costs more than reading does.
@@ -62,26 +71,28 @@ def open_root(path: str | PathLike[str]) -> Any:
         # In a mapping, no colon is taken for the beginning of a tree's name.
         directory = uproot.open({text: None}, array_cache=None, object_cache=None, **direct)
     except Exception as error:  # whatever broken bytes make a decompressor or parser raise
-        if local:
-            reason = "cannot be opened as a ROOT file, truncated or damaged"
-        elif isinstance(error, ImportError):
+        reason = f"cannot be opened as a {'ROOT file, truncated or damaged' if local else 'remote file'}"
+        if isinstance(error, ImportError) and not local:
             reason = "needs a package that is not installed (for root://: pip install 'pflow[xrootd]')"
-        else:
-            reason = "cannot be opened as a remote file"
         raise InputError(f"{reason}: {first_line(error)}", file=text) from error
-    end, size = int(directory.file.fEND), Path(text).stat().st_size if local else None
-    if size is not None and size < end:
+    end = int(directory.file.fEND)
+    if local and (size := Path(text).stat().st_size) < end:
         directory.close()
         raise InputError(f"truncated: the header says {end} bytes, the file has {size}", file=text)
     return directory
 
 
+def first_bytes(path: str | PathLike[str]) -> bytes:
+    """The first bytes of a local file; none of one that cannot be opened."""
+    with suppress(OSError), open(path, "rb") as stream:
+        return stream.read(8)
+    return b""
+
+
 def file_uuid(path: str | PathLike[str]) -> str:
     """UUID of a ROOT file; "" for a file of another kind."""
-    if "://" not in str(path):
-        with suppress(OSError), Path(path).open("rb") as stream:
-            if stream.read(len(ROOT_SIGNATURE)) != ROOT_SIGNATURE:
-                return ""
+    if (head := first_bytes(path)) and not head.startswith(ROOT_SIGNATURE):
+        return ""
     with open_root(path) as directory:
         return str(directory.file.uuid)
 
@@ -104,12 +115,8 @@ def open_tree(directory: Any, name: str, path: str) -> Any:
         content = f"it holds {', '.join(trees)}" if trees else "it holds no trees at all"
         raise InputError(f"no tree '{name}'; {content}", file=path, suggestions=nearest(name, trees))
     if "Experimental" in str(directory.classname_of(name)):
-        raise InputError(
-            f"'{name}' is an RNTuple from before version 1.0 of the format, which is not read; expected one that ROOT "
-            "6.34 or newer wrote",
-            file=path,
-            field=name,
-        )
+        text = f"'{name}' is an RNTuple from before version 1.0 of the format, which is not read"
+        raise InputError(f"{text}; expected one that ROOT 6.34 or newer wrote", file=path, field=name)
     with reading(f"tree '{name}' cannot be read", file=path):
         tree = directory[name]
         _keys(tree)  # an RNTuple reads its header when it is asked for it
@@ -159,6 +166,18 @@ def _interpretation(branch: Any) -> Any:
     title = leaf.member("fTitle").replace(f"[{leaf.member('fLeafCount').member('fName')}]", "", 1)
     alone = SimpleNamespace(classname=leaf.classname, member=lambda _: title)
     return uproot.AsJagged(identify._float16_or_double32(branch, {}, alone, leaf.classname == "TLeafF16", ()))
+
+
+def check_counts(
+    found: Index, expected: Index, text: str, *names: str, file: str | PathLike[str], start: int, field: str
+) -> None:
+    """Raise an `InputError` for the first entry, counted from `start`, in which two int64 [event] differ.
+
+    `text` has places for the two numbers and `names`.
+    """
+    for event in np.flatnonzero(found != expected)[:1]:
+        message = text.format(found[event], expected[event], *names)
+        raise InputError(message, file=file, entry=start + int(event), field=field)
 
 
 def entries_at_once(tree: Any) -> int:
@@ -262,7 +281,7 @@ class Columns:
         for key in _keys(tree):
             collection, member = _split(key)
             self._keys.setdefault(collection, {}).setdefault(member, key)
-        self._lengths: dict[str, tuple[str, int, int, Any]] = {}
+        self._lengths: dict[str, tuple[tuple[int, int], str, Index]] = {}  # range, column and lengths read last
 
     @property
     def collections(self) -> list[str]:
@@ -293,15 +312,11 @@ class Columns:
             if member in known:
                 return known[member]
         if not known:
-            raise InputError(
-                "no such collection", file=self.path, field=collection, suggestions=nearest(collection, self._keys)
-            )
-        raise InputError(
-            f"collection '{collection}' has no member '{' or '.join(members)}'",
-            file=self.path,
-            field=f"{collection}.{members[0]}",
-            suggestions=nearest(members[0], known),
-        )
+            suggestions = nearest(collection, self._keys)
+            raise InputError("no such collection", file=self.path, field=collection, suggestions=suggestions)
+        message, suggestions = f"collection '{collection}' has no member", nearest(members[0], known)
+        field = f"{collection}.{members[0]}"
+        raise InputError(f"{message} '{' or '.join(members)}'", file=self.path, field=field, suggestions=suggestions)
 
     def n_values(self, collection: str, member: str) -> int:
         """Entries that a column has: fewer than the tree where uproot cannot read its type (metadata of old files)."""
@@ -315,18 +330,13 @@ class Columns:
         key = self.key(collection, *members)
         values = read_branch(self.tree, key, start, stop, self.path)
         if values.ndim > 1:
-            self._check_length(collection, key, start, stop, jagged.count(values))
+            counts = jagged.count(values)
+            if (before := self._lengths.get(collection)) and before[0] == (start, stop):
+                text = "{0} values, and '{2}' has {1}"
+                check_counts(counts, before[2], text, before[1], file=self.path, start=start, field=key)
+            else:
+                self._lengths[collection] = (start, stop), key, counts
         return values
-
-    def _check_length(self, collection: str, key: str, start: int, stop: int, counts: Any) -> None:
-        """Refuse columns of one collection that differ in length: objects with a member missing."""
-        before, *of, expected = self._lengths.get(collection, ("", -1, -1, None))
-        if of != [start, stop]:
-            self._lengths[collection] = (key, start, stop, counts)
-        elif not np.array_equal(counts, expected):
-            event = int(np.flatnonzero(counts != expected)[0])
-            message = f"{counts[event]} values, and '{before}' has {expected[event]}"
-            raise InputError(message, file=self.path, entry=start + event, field=key)
 
 
 def _keys(tree: Any) -> list[str]:
@@ -362,15 +372,6 @@ def _check_local(path: Path) -> None:
         raise InputError(f"not a ROOT file: it {beginning}, a ROOT file with {ROOT_SIGNATURE!r}", file=path)
 
 
-ATTEMPTS = 4  # most attempts to open or read a file
-FIRST_WAIT = 1.0  # time before the second attempt, s; doubled before each further one
-
-RETURNED_ERROR = re.compile(r"'\w+Error' object is not subscriptable")
-"""Message of the error that uproot raises where fsspec returned an exception instead of the bytes of a range."""
-
-T = TypeVar("T")
-
-
 def is_remote(path: str | PathLike[str]) -> bool:
     """Whether a path is a URL."""
     return "://" in str(path)
@@ -383,26 +384,24 @@ def with_retries(path: str | PathLike[str], work: Callable[[], T], *, again: Cal
     """
     if not is_remote(path):
         return work()
-    begin, wait = time.monotonic(), FIRST_WAIT
-    for attempt in range(1, ATTEMPTS + 1):
+    begin, failed = time.monotonic(), 0
+    while True:
         try:
-            if attempt > 1 and again is not None:
+            if failed and again is not None:
                 again()
             return work()
         except Exception as error:
-            failure = _connection_failure(error)
-            if failure is None:
+            failed += 1
+            if (failure := _connection_failure(error)) is None:
                 raise
-            if attempt == ATTEMPTS:
+            if failed == ATTEMPTS:
                 text = f"no connection, tried {ATTEMPTS} times in {time.monotonic() - begin:.0f} s"
                 raise InputError(f"{text}: {first_line(failure)}", file=path) from error
-        time.sleep(wait)
-        wait *= 2
+        time.sleep(FIRST_WAIT * 2 ** (failed - 1))
         with suppress(Exception):  # fsspec keeps connections that broke; whatever else is wrong, opening says it
             import fsspec
 
             fsspec.get_filesystem_class(str(path).partition("://")[0]).clear_instance_cache()
-    raise AssertionError("unreachable")
 
 
 def _connection_failure(error: BaseException | None) -> BaseException | None:
@@ -411,9 +410,8 @@ def _connection_failure(error: BaseException | None) -> BaseException | None:
         text = str(error)
         if isinstance(error, FileNotFoundError | PermissionError) or "No such file" in text:
             return None
-        if isinstance(error, OSError) or type(error).__module__.startswith("aiohttp"):
-            return error
-        if "closed file" in text or RETURNED_ERROR.search(text):
+        of_network = isinstance(error, OSError) or type(error).__module__.startswith("aiohttp")
+        if of_network or "closed file" in text or RETURNED_ERROR.search(text):
             return error
         error = error.__cause__ or error.__context__
     return None
