@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,19 +21,9 @@ from pflow.errors import ConfigError, InputError, check_fields, nearest
 from pflow.event import jagged
 from pflow.event.events import TRUTH_PARTS, Events, Flag
 from pflow.event.jagged import Links, assigned_particle
-from pflow.event.schema import (
-    LINKED,
-    PARTS,
-    make_hits,
-    make_links,
-    make_particles,
-    make_tracker_hits,
-    make_tracks,
-    make_truth,
-    quantities_of,
-)
+from pflow.event.schema import LINKED, PARTS, build, make_links, make_particles, make_tracks, make_truth, quantities_of
 from pflow.io.atomic import replacing
-from pflow.io.root import EventWeights, make_ttree, open_tree, read_branch, read_note, write_note
+from pflow.io.root import EventWeights, check_counts, make_ttree, open_tree, read_branch, read_note, write_note
 from pflow.physics import pdg
 from pflow.physics.detector import Detector, load_detector
 
@@ -61,8 +52,7 @@ class Branch:
     branch: str
     scale: float = 1.0  # factor from the file's unit to pflow's
     optional: bool = False  # whether a file without it is not reported
-    names: Mapping[int, str] | None = None
-    """For the subdetector: name of the calorimeter that each code of the file stands for."""
+    names: Mapping[int, str] | None = None  # of the subdetector: the calorimeter that each code of the file stands for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,8 +63,7 @@ class Layout:
     tree: str = "events"
     detector: str | None = None  # detector that its files belong to by default; None if the user must name it
     event: str | None = None  # branch of the event number; None to number the entries
-    parts: Mapping[str, Mapping[str, Branch]] = dataclasses.field(default_factory=dict)
-    """For each part of `Events` (keys of `FIELDS`), where its quantities are."""
+    parts: Mapping[str, Mapping[str, Branch]] = dataclasses.field(default_factory=dict)  # by part and quantity
     reference_name: str = ""  # name of the algorithm behind ``reference``
 
     def with_all(self) -> Layout:
@@ -82,8 +71,8 @@ class Layout:
         parts = {}
         for part, fields in self.parts.items():
             group = next(iter(fields.values())).branch.partition(".")[0]
-            unmapped = {name: Branch(branch=f"{group}.{name}", optional=True) for name in quantities_of(part)}
-            parts[part] = {**fields, **{name: branch for name, branch in unmapped.items() if name not in fields}}
+            unmapped = (name for name in quantities_of(part) if name not in fields)
+            parts[part] = {**fields, **{name: Branch(branch=f"{group}.{name}", optional=True) for name in unmapped}}
         return dataclasses.replace(self, parts=parts)
 
     def available(self, part: str, keys: Iterable[str], *, file: str | Path | None = None) -> dict[str, Branch]:
@@ -100,30 +89,21 @@ class Layout:
         if part != "hits" and not any(name in present for name in needed):
             return {}
         missing = next(fields[name].branch for name in needed if name not in present)
-        raise InputError(
-            f"branch is missing; layout '{self.name}' needs it for the {part.replace('_', ' ')}",
-            file=file,
-            field=missing,
-            suggestions=nearest(missing, known),
-        )
+        message = f"branch is missing; layout '{self.name}' needs it for the {part.replace('_', ' ')}"
+        raise InputError(message, file=file, field=missing, suggestions=nearest(missing, known))
 
 
 def load_layout(name: str | Path | Layout) -> Layout:
     """A layout by built-in name (``g4``), from a YAML file, or as it is; a `ConfigError` if it is not valid."""
     if isinstance(name, Layout):
         return name
-    path = resolve("layout", name)
-    return _layout(load_yaml(path), origin=str(path))
-
-
-def _layout(content: Mapping[str, Any], *, origin: str) -> Layout:
-    top = ("name", "tree", "detector", "event")
+    origin = str(resolve("layout", name))
+    content, top = load_yaml(origin), ("name", "tree", "detector", "event")
     check_fields(content, (*top, *FIELDS), origin)
     parts: dict[str, dict[str, Branch]] = {}
     header = {key: content[key] for key in top if key in content}
     for part in FIELDS:
-        fields = content.get(part)
-        if fields is None:
+        if (fields := content.get(part)) is None:
             continue
         if not isinstance(fields, Mapping):
             raise ConfigError(f"{origin}: '{part}' must map quantities to branches, found {fields!r}")
@@ -144,16 +124,15 @@ def _part(part: str, fields: Mapping[str, Any], origin: str) -> dict[str, Branch
         raise ConfigError(f"{origin}: needs at least {needed}; found {', '.join(fields) or 'nothing'}")
     branches = {}
     for name, value in fields.items():
-        content = {"branch": value} if isinstance(value, str) else value
-        branches[name] = from_plain(Branch, content, f"{origin}.{name}")
+        branch = {"branch": value} if isinstance(value, str) else value
+        branches[name] = from_plain(Branch, branch, f"{origin}.{name}")
         if branches[name].names is not None and name != "subdetector":
             raise ConfigError(f"{origin}.{name}: 'names' belongs to hits.subdetector only")
     return branches
 
 
 NOTE = "pflow_flat"
-"""Key of the note in pflow's own flat files: detector, codes of the calorimeters, name of the reference,
-whether its tracks were made from Monte Carlo particles."""
+"""Key of the note in pflow's own flat files: what `write_events` says of its detector, reference and tracks."""
 
 
 class FlatReader:
@@ -166,20 +145,13 @@ class FlatReader:
     sources: Mapping[str, tuple[str, ...]] = {}
 
     def __init__(
-        self,
-        directory: Any,
-        path: str | Path,
-        *,
-        layout: str | Path | Layout = "g4",
-        detector: Detector | str | Path | None = None,
+        self, directory: Any, path: str | Path, *, layout: str | Layout = "g4", detector: Detector | str | None = None
     ) -> None:
-        self.path = str(path)
-        self.layout = load_layout(layout)
-        self._directory = directory
-        self.tree = open_tree(directory, self.layout.tree, self.path)
+        self.path, self._directory, layout = str(path), directory, load_layout(layout)
+        self.tree = open_tree(directory, layout.tree, self.path)
         note = read_note(directory, NOTE, self.path) or {}
         self.has_note = bool(note)
-        self.layout = self.layout.with_all() if note else self.layout
+        self.layout = layout.with_all() if note else layout
         self.uuid = str(directory.file.uuid)
         self.num_entries = int(self.tree.num_entries)
         self.detector = self._detector(detector, note)
@@ -198,38 +170,32 @@ class FlatReader:
         self._directory.close()
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
-        """Read entries without validating them; see `pflow.io.open.Reader.read`."""
-        stop = min(stop, self.num_entries)
-        start = min(start, stop)
+        """Read entries without validating them; see `pflow.io.open.Reader`."""
         columns = {
             part: self._columns(part, fields, start, stop, truth)
             for part, fields in self._parts.items()
             if fields and (truth or part not in TRUTH_PARTS)
         }
-        particle = {
-            part: arrays.pop("particle")
-            for part, arrays in columns.items()
-            if part in LINKED.values() and "particle" in arrays
-        }
+        particle = {part: columns[part].pop("particle", None) for part in LINKED.values() if part in columns}
         if said := self._weights.read(start, stop):
             self.notes["weights"] = f"{said}, and no output keeps them"
         hits = columns["hits"]
         if self._calorimeter_of_code and "subdetector" in hits:
             hits["subdetector"] = self._calorimeters(hits["subdetector"])
-        parts: dict[str, Any] = {"hits": make_hits(**hits)}
-        if "tracks" in columns:
-            parts["tracks"] = make_tracks(b_field=self.detector.b_field, **columns["tracks"])
-        if "tracker_hits" in columns:
-            parts["tracker_hits"] = make_tracker_hits(**columns["tracker_hits"])
-        if "truth" in columns:
-            parts["truth"] = make_truth(**_with_pdg_defaults(columns["truth"], ("charge", "mass")))
-            for name, source in LINKED.items():
-                if name in columns:
-                    parts[name] = make_links(**columns[name])
-                elif source in particle:
-                    parts[name] = _links_of(particle[source])
-        if "reference" in columns:
-            parts["reference"] = make_particles(**_with_pdg_defaults(columns["reference"], ("charge",)))
+        lookups = {"charge": pdg.charges, "mass": pdg.masses}
+        for part, name in (("truth", "charge"), ("truth", "mass"), ("reference", "charge")):
+            if part in columns and name not in columns[part]:
+                codes = columns[part]["pdg"]
+                columns[part][name] = jagged.unflatten(lookups[name](jagged.flat(codes)), jagged.count(codes))
+        makers: dict[str, Any] = {part: functools.partial(build, part) for part in ("hits", "tracker_hits")}
+        makers["tracks"] = functools.partial(make_tracks, b_field=self.detector.b_field)
+        makers |= {"truth": make_truth, "reference": make_particles}
+        parts: dict[str, Any] = {part: make(**columns[part]) for part, make in makers.items() if part in columns}
+        for link, source in LINKED.items() if "truth" in parts else ():
+            if link in columns:
+                parts[link] = make_links(**columns[link])
+            elif particle.get(source) is not None:
+                parts[link] = links_of(particle[source])
         if self.truth_tracks:
             parts["flags"] = np.full(stop - start, Flag.TRUTH_TRACKS, dtype=np.uint32)
         entry = np.arange(start, stop, dtype=np.int64)
@@ -243,13 +209,14 @@ class FlatReader:
             **parts,
         )
 
-    def _detector(self, requested: Detector | str | Path | None, note: Mapping[str, Any]) -> Detector:
+    def _detector(self, requested: Detector | str | None, note: Mapping[str, Any]) -> Detector:
         if requested is not None:
             return load_detector(requested)
         if "detector" in note:
             written = note["detector"]
-            origin = f"{self.path}: note '{NOTE}'"
-            return load_detector(written) if isinstance(written, str) else from_plain(Detector, written, origin)
+            if isinstance(written, str):
+                return load_detector(written)
+            return from_plain(Detector, written, f"{self.path}: note '{NOTE}'")
         if self.layout.detector is None:
             raise ConfigError(f"{self.path}: layout '{self.layout.name}' names no detector, so one must be given")
         return load_detector(self.layout.detector)
@@ -257,32 +224,28 @@ class FlatReader:
     def _codes(self, note: Mapping[str, Any]) -> dict[int, int] | None:
         """Index of the calorimeter for each code of the file; None where codes are indices."""
         branch = self._parts["hits"].get("subdetector")
-        if branch is None:
-            return None
-        written = note.get("calorimeters")
-        names = branch.names if written is None else dict(enumerate(written))
-        if names is None:
+        names = None if branch is None else branch.names
+        if "calorimeters" in note:
+            names = dict(enumerate(note["calorimeters"]))
+        if branch is None or names is None:
             return None
         known = [calorimeter.name for calorimeter in self.detector.calorimeters]
         for code, name in names.items():
             if name not in known:
-                raise ConfigError(
-                    f"{self.path}: the layout's calorimeter '{name}' (code {code}) is not one of detector"
-                    f" '{self.detector.name}': {', '.join(known)}",
-                    suggestions=nearest(name, known),
-                )
-        return {code: known.index(names[code]) for code in sorted(names)}
+                expected = f"is not one of detector '{self.detector.name}': {', '.join(known)}"
+                message = f"{self.path}: the layout's calorimeter '{name}' (code {code}) {expected}"
+                raise ConfigError(message, suggestions=nearest(name, known))
+        return {code: known.index(name) for code, name in names.items()}
 
-    def _absent(self, keys: Iterable[str]) -> tuple[str, ...]:
+    def _absent(self, keys: set[str]) -> tuple[str, ...]:
         """Parts and branches of the layout that the file does not hold."""
-        known = set(keys)
         absent = []
         for part, fields in self.layout.parts.items():
             expected = {branch.branch for branch in fields.values() if not branch.optional}
-            if not self._parts[part] and expected:
+            if self._parts[part]:
+                absent += sorted(expected - keys)
+            elif expected:
                 absent.append(part)
-            elif self._parts[part]:
-                absent += sorted(expected - known)
         if self.layout.event is not None and self._event is None:
             absent.append(self.layout.event)
         return tuple(absent)
@@ -304,21 +267,18 @@ class FlatReader:
             lengths = jagged.count(values)
             if counts is None:
                 counts, first = lengths, branch.branch
-            elif (different := np.flatnonzero(lengths != counts)).size:
-                event = int(different[0])
-                message = f"expected {counts[event]} values, as many as '{first}' has, found {lengths[event]}"
-                raise InputError(message, file=self.path, entry=start + event, field=branch.branch)
+            text = "expected {1} values, as many as '{2}' has, found {0}"
+            check_counts(lengths, counts, text, first, file=self.path, start=start, field=branch.branch)
             columns[name] = values if branch.scale == 1.0 else values * branch.scale
         return columns
 
     def _calorimeters(self, codes: ak.Array) -> ak.Array:
         """Calorimeter of each code; an unknown code becomes an index of none, for `Events.validate` to name."""
         assert self._calorimeter_of_code is not None
-        known, index = (np.array(list(column)) for column in zip(*self._calorimeter_of_code.items(), strict=True))
-        flat = jagged.flat(codes)
-        slot = np.minimum(np.searchsorted(known, flat), len(known) - 1)
+        flat, known = jagged.flat(codes), self._calorimeter_of_code
         unknown = np.where((flat < 0) | (flat >= len(self.detector.calorimeters)), flat, -1)
-        return jagged.unflatten(np.where(known[slot] == flat, index[slot], unknown), jagged.count(codes))
+        index = np.select([flat == code for code in known], list(known.values()), unknown)
+        return jagged.unflatten(index, jagged.count(codes))
 
     def _event_numbers(self, start: int, stop: int) -> Any:
         assert self._event is not None
@@ -329,25 +289,11 @@ class FlatReader:
         return np.asarray(ak.to_numpy(numbers), dtype=np.int64)
 
 
-def _with_pdg_defaults(columns: Mapping[str, ak.Array], names: Iterable[str]) -> dict[str, ak.Array]:
-    """The columns, with missing ones of `names` looked up by PDG code."""
-    lookup = {"charge": pdg.charges, "mass": pdg.masses}
-    codes = columns["pdg"]
-    missing = [name for name in names if name not in columns]
-    return {
-        **columns,
-        **{name: jagged.unflatten(lookup[name](jagged.flat(codes)), jagged.count(codes)) for name in missing},
-    }
-
-
-def _links_of(particle: ak.Array) -> ak.Array:
+def links_of(particle: ak.Array) -> ak.Array:
     """One link of weight 1 for each object that names its particle (-1: none)."""
-    counts = jagged.count(particle)
-    values = jagged.flat(particle, np.int64)
-    linked = values != -1
-    n_links = np.bincount(jagged.event_index(counts)[linked], minlength=len(counts))
-    source = jagged.local_index(counts)[linked]
-    return Links(counts=n_links, source=source, particle=values[linked], weight=np.ones(len(source))).records()
+    counts, values = jagged.count(particle), jagged.flat(particle, np.int64)
+    links = Links(counts=counts, source=jagged.local_index(counts), particle=values, weight=np.ones(len(values)))
+    return links.take(values != -1).records()
 
 
 def write_events(
@@ -374,9 +320,11 @@ def write_events(
         parts = [name for name, _ in first.parts()]
         written = 0
         with uproot.recreate(partial, compression=compression or uproot.ZSTD(9)) as file:
+            detector = first.detector  # a built-in one by its name: later versions may know it better
+            built_in = detector.name in builtin_names("detector") and load_detector(detector.name) == detector
             note = {
-                "detector": _by_name(first.detector),
-                "calorimeters": [calorimeter.name for calorimeter in first.detector.calorimeters],
+                "detector": detector.name if built_in else to_plain(detector),
+                "calorimeters": [calorimeter.name for calorimeter in detector.calorimeters],
                 "reference_name": first.reference_name,
                 "truth_tracks": bool(np.any(first.flags & Flag.TRUTH_TRACKS)),
             }
@@ -386,23 +334,14 @@ def write_events(
             tree = make_ttree(file, layout.tree, types, "events")
             for chunk in itertools.chain([first], chunks):
                 chunk_parts = [name for name, _ in chunk.parts()]
-                if (chunk.detector, chunk_parts) != (first.detector, parts):
-                    raise ConfigError(
-                        f"cannot write {path}: chunks with {', '.join(parts)} of detector '{first.detector.name}', and "
-                        f"with {', '.join(chunk_parts)} of '{chunk.detector.name}'"
-                    )
+                if (chunk.detector, chunk_parts) != (detector, parts):
+                    chunks_of = f"chunks with {', '.join(parts)} of detector '{detector.name}'"
+                    another = f"with {', '.join(chunk_parts)} of '{chunk.detector.name}'"
+                    raise ConfigError(f"cannot write {path}: {chunks_of}, and {another}")
                 if len(chunk):
                     tree.extend({str(layout.event): chunk.event} | _groups(chunk, layout, parts))
                 written += len(chunk)
         return written
-
-
-def _by_name(detector: Detector) -> str | dict[str, Any]:
-    """The name of a built-in detector, which later versions may know better; the content of any other."""
-    if detector.name in builtin_names("detector") and load_detector(detector.name) == detector:
-        return detector.name
-    plain: dict[str, Any] = to_plain(detector)
-    return plain
 
 
 def _groups(events: Events, layout: Layout, parts: Iterable[str]) -> dict[str, ak.Array]:

@@ -29,7 +29,9 @@ import numpy.typing as npt
 from pflow.errors import ConfigError, InputError, reading
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.schema import make_hits, make_links, make_tracks, make_truth
+from pflow.event.schema import make_hits, make_tracks, make_truth
+from pflow.io.flat import links_of
+from pflow.io.root import check_counts
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Detector, load_detector
 from pflow.physics.kinematics import momentum_at_perigee
@@ -64,8 +66,13 @@ class LegacyReader:
         try:
             self._features = _Table(self._file, "feature", FEATURES, self.path)
             self._labels = _Table(self._file, "label", LABELS, self.path)
-            self.num_entries = len(self._features.offsets) - 1
-            self._compare_lengths()
+            n_rows, n_labels = np.diff(self._features.offsets), np.diff(self._labels.offsets)
+            if len(n_rows) != len(n_labels):
+                message = f"expected as many events as in 'feature', {len(n_rows)}, found {len(n_labels)}"
+                raise InputError(message, file=self.path, field="label")
+            text = "expected as many rows as in 'feature', {1}, found {0}"
+            check_counts(n_labels, n_rows, text, file=self.path, start=0, field="label")
+            self.num_entries = len(n_rows)
         except BaseException:
             self._file.close()
             raise
@@ -75,9 +82,7 @@ class LegacyReader:
         self._file.close()
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
-        """Read entries without validating them; see `pflow.io.open.Reader.read`."""
-        stop = min(stop, self.num_entries)
-        start = min(start, stop)
+        """Read entries without validating them; see `pflow.io.open.Reader`."""
         counts = np.diff(self._features.offsets[start : stop + 1])
         column = dict(zip(FEATURES, self._features.rows(start, stop).T, strict=True))
         event = jagged.event_index(counts)
@@ -86,34 +91,19 @@ class LegacyReader:
         def by_event(values: npt.NDArray[Any], mask: Mask) -> ak.Array:
             return ak.unflatten(values[mask], np.bincount(event[mask], minlength=len(counts)))
 
-        subdetector = subdetectors(column["x"], column["y"], column["z"], self.detector)
+        hits = {name: column[name] for name in ("x", "y", "z", "time")} | {"energy": column["edep"]}
+        hits["subdetector"] = subdetectors(column["x"], column["y"], column["z"], self.detector)
         parts: dict[str, Any] = {
-            "hits": make_hits(
-                energy=by_event(column["edep"], ~track),
-                subdetector=by_event(subdetector, ~track),
-                **{name: by_event(column[name], ~track) for name in ("x", "y", "z", "time")},
-            ),
+            "hits": make_hits(**{name: by_event(values, ~track) for name, values in hits.items()}),
             "tracks": self._tracks({name: by_event(values, track) for name, values in column.items()}),
         }
         if truth:
             labels = dict(zip(LABELS, self._labels.rows(start, stop).T, strict=True))
             parts["truth"], particle = self._truth(labels, event, counts, start)
-            named = particle >= 0
-            for name, kind in (("hit_links", ~track), ("track_links", track)):
-                source = ak.local_index(by_event(event, kind), axis=1)
-                linked = by_event(named, kind)
-                parts[name] = make_links(source=source[linked], particle=by_event(particle, kind)[linked])
+            parts["hit_links"] = links_of(by_event(particle, ~track))
+            parts["track_links"] = links_of(by_event(particle, track))
         entry = np.arange(start, stop, dtype=np.int64)
         return Events(detector=self.detector, path=self.path, entry=entry, event=entry, **parts)
-
-    def _compare_lengths(self) -> None:
-        features, labels = np.diff(self._features.offsets), np.diff(self._labels.offsets)
-        if len(features) != len(labels):
-            message = f"expected as many events as in 'feature', {len(features)}, found {len(labels)}"
-            raise InputError(message, file=self.path, field="label")
-        for entry in np.flatnonzero(features != labels)[:1]:
-            message = f"expected as many rows as in 'feature', {features[entry]}, found {labels[entry]}"
-            raise InputError(message, file=self.path, entry=int(entry), field="label")
 
     def _tracks(self, at_calo: Mapping[str, ak.Array]) -> ak.Array:
         x, y, px, py, charge = (jagged.flat(at_calo[name], np.float64) for name in ("x", "y", "px", "py", "charge"))
@@ -131,26 +121,18 @@ class LegacyReader:
     def _truth(self, label: Mapping[str, Floats], event: Index, counts: Index, start: int) -> tuple[ak.Array, Index]:
         """Truth particles [event, particle], and the particle of each row (index in its event, -1 none)."""
         for name in ("mcid", "pdg"):
-            wrong = np.flatnonzero(label[name] != np.rint(label[name]))  # NaN too
-            if wrong.size:
-                raise InputError(
-                    f"expected a whole number for {name}, found {label[name][wrong[0]]}",
-                    file=self.path,
-                    entry=start + int(event[wrong[0]]),
-                    field="label",
-                )
+            for wrong in np.flatnonzero(label[name] != np.rint(label[name]))[:1]:  # NaN too
+                message = f"expected a whole number for {name}, found {label[name][wrong]}"
+                raise InputError(message, file=self.path, entry=start + int(event[wrong]), field="label")
         mcid = label["mcid"].astype(np.int64)
         named = np.flatnonzero(mcid >= 0)
         pairs = np.stack([event[named], mcid[named]], axis=1)
         distinct, first, inverse = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
         n_particles = np.bincount(distinct[:, 0], minlength=len(counts))
-        row = named[first]
-        particle = np.full(len(mcid), -1)
+        row, particle = named[first], np.full(len(mcid), -1)
         particle[named] = inverse.reshape(-1) - jagged.offsets(n_particles)[event[named]]
-        columns: dict[str, npt.NDArray[Any]] = {
-            name: label[name][row] for name in ("pdg", "charge", "mass", "px", "py", "pz")
-        }
-        columns["pdg"] = columns["pdg"].astype(np.int64)
+        columns: dict[str, Any] = {name: label[name][row] for name in ("charge", "mass", "px", "py", "pz")}
+        columns["pdg"] = label["pdg"][row].astype(np.int64)
         columns["status"] = np.nan_to_num(label["status"][row]).astype(np.int64).astype(np.uint32).view(np.int32)
         return make_truth(**{name: ak.unflatten(values, n_particles) for name, values in columns.items()}), particle
 
@@ -188,7 +170,7 @@ def _calorimeter_indices(detector: Detector) -> npt.NDArray[np.int32]:
 
 
 class _Table:
-    """Rows of columns of one group, read a range of events at a time; `offsets` of the events, int64 [event + 1]."""
+    """Rows of one group, read a range of events at a time; `offsets` of the events, int64 [event + 1]."""
 
     def __init__(self, file: h5py.File, name: str, columns: tuple[str, ...], path: str) -> None:
         self._where: dict[str, Any] = {"file": path, "field": name}

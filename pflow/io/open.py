@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import glob
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -33,50 +33,28 @@ from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.flat import REQUIRED, FlatReader, Layout, load_layout
 from pflow.io.particles_root import NOTE
-from pflow.io.root import Columns, is_rntuple, open_root, open_tree, read_ranges, split_tree, with_retries
+from pflow.io.root import Columns, first_bytes, is_rntuple, open_root, open_tree, read_ranges, split_tree, with_retries
 from pflow.physics.detector import Detector, load_detector
 
 OnError = Literal["raise", "skip"]
+FilePath = str | PathLike[str]
+Files = FilePath | Iterable[FilePath]
+"""A file, a glob pattern or several of them; a tree may follow after a colon, ``file.root:tree``."""
 
 SCHEMAS = ("edm4hep", "edm4hep-rntuple", "edm4hep-sim", "flat", "legacy-hdf5")
-"""Names of the schemas that can be asked for."""
-
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 HIT_MEMBERS = READ["CalorimeterHit"]  # members by which EDM4hep calorimeter hits are known
 PARTICLE_MEMBERS = ("PDG", "generatorStatus", "momentum.x")  # members by which EDM4hep Monte Carlo particles are known
 DEFAULT_LAYOUT = "g4"  # the layout of a flat file that no layout fits; reading then names the missing branch
 
+if TYPE_CHECKING:
+    from pflow.io.legacy_hdf5 import LegacyReader
 
-@runtime_checkable
-class Reader(Protocol):
-    """One open file of one schema, as `EventFile` uses it."""
+    Reader = Edm4hepReader | FlatReader | LegacyReader
+    """One open file of one schema. `read` does not validate; a range without entries has the same parts as any other.
 
-    schema: str
-    path: str
-    uuid: str
-    num_entries: int
-    tree: Any
-    detector: Detector
-    absent: tuple[str, ...]
-    sources: Mapping[str, tuple[str, ...]]
-    truth_tracks: bool
-
-    @property
-    def notes(self) -> Mapping[str, str]:
-        """Problems noticed while reading, by topic."""
-        ...
-
-    def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
-        """Read the entries `start` to `stop` (exclusive) without validating them; `truth` with links and reference.
-
-        A range without entries has the same parts as any other. Where bytes cannot be decoded, the ``entry`` of the
-        `InputError` is the first of the range, never None.
-        """
-        ...
-
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        ...
+    Where bytes cannot be decoded, the ``entry`` of its `InputError` is the first of the range, never None.
+    """
 
 
 class EventFile:
@@ -143,7 +121,7 @@ class EventFile:
     def ranges(self, size: int, most: int | None = None) -> list[tuple[int, int]]:
         """Ranges of all entries, in order, in which the file is best read, as of `pflow.io.root.read_ranges`."""
         if size < 1:
-            raise ConfigError(f"a chunk has at least 1 entry, found a chunk size of {size}")
+            raise ConfigError(f"chunk_size is {size}, expected at least 1")
         if self.reader.tree is not None:
             return read_ranges(self.reader.tree, size, most)
         return [(start, min(start + size, self.num_entries)) for start in range(0, self.num_entries, size)]
@@ -178,20 +156,18 @@ class EventFile:
             raise ConfigError(f"on_error is '{on_error}', expected 'raise' or 'skip'")
         events, refused, left_out = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
         if refused:
-            message = refused_message(refused, len(events))
-            warnings.warn(message, BadEntriesWarning, stacklevel=3)
+            warnings.warn(refused_message(refused, len(events)), BadEntriesWarning, stacklevel=3)
         if left_out:
-            n_entries = len({error.entry for error in left_out})
-            message = f"{n_entries} of {len(events)} entries have objects that cannot be used; these are left out"
-            warnings.warn(f"{message}; the first: {left_out[0]}", LeftOutWarning, stacklevel=3)
+            entries = f"{len({error.entry for error in left_out})} of {len(events)} entries"
+            message = f"{entries} have objects that cannot be used; these are left out; the first: {left_out[0]}"
+            warnings.warn(message, LeftOutWarning, stacklevel=3)
         checks = self.notes()
         if truth not in self._checked and len(jagged.flat_records(events.hits)):
             self._checked.add(truth)
             with suppress(InputError):  # unusable truth: raised where it is used
                 checks += check_events(first_events(events), self.expected)
-        new = [check for check in checks if not check.good and check.name not in self.said]
-        self.said |= {check.name for check in new}
-        if new:
+        if new := [check for check in checks if not check.good and check.name not in self.said]:
+            self.said |= {check.name for check in new}
             warnings.warn(f"{self.path}: {problems(new)}", ImplausibleWarning, stacklevel=3)
         return events
 
@@ -218,8 +194,8 @@ class EventFile:
             if strict or error.entry is None or start == stop:  # no entry is to blame
                 raise
             events = concatenate([self._decode_one(entry, truth, refused) for entry in range(start, stop)])
-        violations, left_out = events.violations(), []
-        if violations:
+        left_out = []
+        if violations := events.violations():
             events, _ = leave_out(events)
             remaining = events.violations()
             left_out = [events.error_of(violation) for violation in violations if violation not in remaining]
@@ -258,15 +234,6 @@ class EventFile:
         self.reader = reader
 
 
-__all__ = ["BadEntriesWarning", "EventFile", "iterate_events", "matching", "open_events", "read_events"]
-
-FilePath = str | PathLike[str]
-Files = FilePath | Iterable[FilePath]
-"""A file, a glob pattern or several of them; a tree may follow after a colon, ``file.root:tree``."""
-
-NO_TRUTH_TRACKS = "{}: tracks are made from Monte Carlo particles of EDM4hep files, not of schema '{}'"
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadOptions:
     """How files of events are read: the options of `open_events`, and what the caller knows of the events."""
@@ -290,8 +257,6 @@ class ReadOptions:
 
     def iterate(self, paths: Files, chunk_size: int, *, truth: bool = True) -> Iterator[Events]:
         """Read files in chunks, as `iterate_events` does."""
-        if chunk_size < 1:
-            raise ConfigError(f"chunk_size is {chunk_size}, expected at least 1")
         for path in matching(paths):
             with self.open(path) as file:
                 for start, stop in file.ranges(chunk_size):
@@ -340,17 +305,6 @@ def open_events(
     (<EventFile: multi_test_small.root, flat, 25 entries, detector ild_g4>, 10)
     """
     return ReadOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks).open(path)
-
-
-def is_hdf5(path: str | PathLike[str]) -> bool:
-    """Whether a local file is HDF5."""
-    if "://" in str(path):
-        return False
-    try:
-        with Path(path).open("rb") as stream:
-            return stream.read(len(HDF5_SIGNATURE)) == HDF5_SIGNATURE
-    except OSError:
-        return False  # open_root raises the error
 
 
 def sniff(directory: Any, path: str) -> str:
@@ -402,42 +356,41 @@ def best_layout(directory: Any, path: str, detector: Detector | None = None) -> 
 
 
 def _open(path: str, options: ReadOptions, detector: Detector | None) -> Reader:
-    schema, layout, truth_tracks = options.schema, options.layout, options.truth_tracks
+    schema, layout = options.schema, options.layout
     file, tree = split_tree(path)
-    if schema is None and is_hdf5(file):
-        schema = "legacy-hdf5"
-    if truth_tracks and (schema in ("flat", "legacy-hdf5") or layout is not None):
-        raise ConfigError(NO_TRUTH_TRACKS.format(file, schema or "flat"))
-    if schema == "legacy-hdf5":
-        try:
-            from pflow.io.legacy_hdf5 import LegacyReader
-        except ModuleNotFoundError as error:
-            raise missing_package("h5py", "the files of the first paper", extra="paper") from error
+    if schema is None:
+        hdf5 = first_bytes(file) == HDF5_SIGNATURE
+        schema = "legacy-hdf5" if hdf5 else "flat" if layout is not None else None
+    with ExitStack() as stack:
+        if schema != "legacy-hdf5":
+            if tree not in (None, "events") and schema != "flat":
+                message = "EDM4hep's events are in the tree 'events'; a flat ntuple of another name needs a layout"
+                raise InputError(f"{message} of its branches", file=file, field=tree)
+            directory = stack.enter_context(open_root(file))
+        schema = schema or sniff(directory, file)
+        if options.truth_tracks and schema in ("flat", "legacy-hdf5"):
+            message = "tracks are made from Monte Carlo particles of EDM4hep files, not of schema"
+            raise ConfigError(f"{file}: {message} '{schema}'")
+        reader: Reader
+        if schema == "legacy-hdf5":
+            try:
+                from pflow.io.legacy_hdf5 import LegacyReader
+            except ModuleNotFoundError as error:
+                raise missing_package("h5py", "the files of the first paper", extra="paper") from error
 
-        return LegacyReader(file, detector=detector)
-    if tree not in (None, "events") and layout is None and schema != "flat":
-        message = (
-            "EDM4hep's events are in the tree 'events'; a flat ntuple of another name needs a layout of its branches"
-        )
-        raise InputError(message, file=file, field=tree)
-    directory = open_root(file)
-    try:
-        if schema is None:
-            schema = "flat" if layout is not None else sniff(directory, file)
-            if truth_tracks and schema == "flat":
-                raise ConfigError(NO_TRUTH_TRACKS.format(file, schema))
-        if schema == "flat":
+            reader = LegacyReader(file, detector=detector)
+        elif schema == "flat":
             layout = load_layout(layout or best_layout(directory, file, detector))
-            if tree in (None, layout.tree):
-                return FlatReader(directory, file, layout=layout, detector=detector)
-            return FlatReader(directory, path, layout=dataclasses.replace(layout, tree=tree), detector=detector)
-        podio = PodioFile(directory, file)
-        sim = True if schema == "edm4hep-sim" else None
-        detector = detector or best_detector(podio, sim=sim)
-        return Edm4hepReader(podio, detector=detector, sim=sim, truth_tracks=truth_tracks)
-    except BaseException:
-        directory.close()
-        raise
+            path = file if tree in (None, layout.tree) else path
+            layout = dataclasses.replace(layout, tree=tree or layout.tree)
+            reader = FlatReader(directory, path, layout=layout, detector=detector)
+        else:
+            podio = PodioFile(directory, file)
+            sim = True if schema == "edm4hep-sim" else None
+            detector = detector or best_detector(podio, sim=sim)
+            reader = Edm4hepReader(podio, detector=detector, sim=sim, truth_tracks=options.truth_tracks)
+        stack.pop_all()
+        return reader
 
 
 def matching(paths: Files) -> list[str]:

@@ -6,9 +6,9 @@ import pytest
 import uproot
 
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import Flag
+from pflow.event.events import BadEntriesWarning, Flag
 from pflow.io.flat import FlatReader, write_events
-from pflow.io.open import BadEntriesWarning, iterate_events, matching, open_events, read_events
+from pflow.io.open import iterate_events, matching, open_events, read_events
 
 
 @pytest.fixture
