@@ -25,8 +25,7 @@ def check_output(
     """
     path = Path(path)
     target = _target(path)
-    folder = target.parent
-    wrong = ""
+    folder, wrong = target.parent, ""
     if not folder.is_dir():
         wrong = f"{folder} {'is not a folder' if folder.exists() else 'does not exist'}"
     elif target.is_dir():
@@ -37,10 +36,8 @@ def check_output(
         wrong = f"no permission to write in {folder}"
     elif target.exists():
         for source in (Path(source) for source in inputs if Path(source).exists()):
-            if target.samefile(source):
-                wrong = f"it is the input {source}"
-            elif source.is_dir() and folder.samefile(source):
-                wrong = f"it is part of the input {source}"
+            if target.samefile(source) or (source.is_dir() and folder.samefile(source)):
+                wrong = f"it is {'part of ' if source.is_dir() else ''}the input {source}"
         if not (wrong or force or replace is True or (replace and _holds(target, replace))):
             kind = "" if replace is False else " that is not an earlier output of this kind"
             wrong = f"a file is there{kind}; choose another name, or replace it with --force"
@@ -97,11 +94,9 @@ def check_folder(
         if Path(source).exists() and folder.samefile(source):
             raise ConfigError(f"cannot write {folder}: it is the input {source}")
     held = set(os.listdir(folder))
-    if held and (held - set(replace) or not force):
-        if held - set(replace):
-            remedy = f"it holds {', '.join(sorted(held - set(replace)))}"
-        else:
-            remedy = "choose another name, or replace the earlier output with --force"
+    others = ", ".join(sorted(held - set(replace)))
+    if others or (held and not force):
+        remedy = f"it holds {others}" if others else "choose another name, or replace the earlier output with --force"
         raise ConfigError(f"cannot write {folder}: the folder exists and is not empty; {remedy}")
     return folder
 
@@ -167,12 +162,11 @@ def _clean(target: Path) -> None:
 
 
 def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # another user's
-        return True
+    with suppress(PermissionError):  # another user's
+        try:
+            os.kill(process, 0)
+        except (ProcessLookupError, OverflowError):
+            return False
     return True
 
 

@@ -54,10 +54,9 @@ class CachedFile:
         else:
             status = os.stat(split_tree(path)[0])
             source = (os.path.abspath(path), status.st_size, status.st_mtime_ns)
-        key = repr(
-            (FORMAT, VERSION, SCHEMA, source, self._detector, options.schema, options.layout, options.truth_tracks)
-        )
-        self._folder = self._cache / hashlib.sha256(key.encode()).hexdigest()[:32]
+        chosen = (self._detector, options.schema, options.layout, options.truth_tracks)
+        key = repr((FORMAT, VERSION, SCHEMA, source, *chosen)).encode()
+        self._folder = self._cache / hashlib.sha256(key).hexdigest()[:32]
 
     def read(
         self, start: int, stop: int, *, truth: bool = True, on_error: Literal["raise", "skip"] = "raise"
@@ -67,9 +66,8 @@ class CachedFile:
         events = _load(path, self._detector) if truth else None
         if events is None:
             events = self._opened.read(start, stop, truth=truth, on_error=on_error)
-            if truth and not np.any(
-                events.flags & (Flag.BAD_INPUT | Flag.UNUSABLE_HITS | Flag.UNUSABLE_TRACKS | Flag.UNUSABLE_TRUTH)
-            ):
+            bad = Flag.BAD_INPUT | Flag.UNUSABLE_HITS | Flag.UNUSABLE_TRACKS | Flag.UNUSABLE_TRUTH
+            if truth and not np.any(events.flags & bad):
                 _store(path, events, self._cache)
         return events
 

@@ -94,10 +94,10 @@ class Subject:
         return SampleScales.of(self.events, self.entries)
 
     @functools.cached_property
-    def has_stable(self) -> bool:
-        """Whether the events have truth: some stable particles, or no particles at all."""
+    def status_problem(self) -> str:
+        """What is wrong with particles none of which is stable; "" for others, and without truth."""
         truth = self.events.truth
-        return truth is not None and not unknown_status(jagged.columns(truth)["status"], self.stable_status)
+        return "" if truth is None else unknown_status(jagged.columns(truth)["status"], self.stable_status)
 
     @functools.cached_property
     def showering_energy(self) -> float:
@@ -112,7 +112,7 @@ class Subject:
     @functools.cached_property
     def targets(self) -> Targets | None:
         """All targets of the rule; None if the verb needs no targets or the events have no truth."""
-        if self.expected.targets is None or not self.events.has_truth or not self.has_stable:
+        if self.expected.targets is None or not self.events.has_truth or self.status_problem:
             return None
         by_choice = ("e_min", "invisible")  # the user knows that hits of these belong to no target
         options = {name: value for name, value in self.expected.targets.items() if name not in by_choice}
@@ -149,9 +149,9 @@ def check_hits(subject: Subject) -> Iterator[Check]:
     """Energies of single hits and masses of true particles, which hardly differ between files."""
     for name, median in (("ECAL", subject.scales.ecal_hit), ("HCAL", subject.scales.hcal_hit)):
         if median is not None:
-            low, high = HIT_ENERGY
+            good = HIT_ENERGY[0] < median < HIT_ENERGY[1]
             text = f"a typical hit of the {name} has {median:.3g} GeV"
-            yield Check("hits", low < median < high, text if low < median < high else f"{text}: is its unit GeV?")
+            yield Check("hits", good, text if good else f"{text}: is its unit GeV?")
     truth = subject.events.truth
     if truth is not None:
         columns = jagged.columns(truth)
@@ -217,9 +217,8 @@ def check_sample(subject: Subject) -> Iterator[Check]:
 
 def check_status(subject: Subject) -> Iterator[Check]:
     """Whether there are stable particles."""
-    if subject.expected.targets is not None and subject.events.truth is not None and not subject.has_stable:
-        codes = jagged.columns(subject.events.truth)["status"]
-        yield Check("status", False, unknown_status(codes, subject.stable_status))
+    if subject.expected.targets is not None and subject.status_problem:
+        yield Check("status", False, subject.status_problem)
 
 
 def check_response(subject: Subject) -> Iterator[Check]:
@@ -313,7 +312,7 @@ def check_links(subject: Subject) -> Iterator[Check]:
         return
     lost = []
     if events.hit_links is not None:
-        linked = _linked(events, "hits")
+        linked = _linked(events.hits, events.hit_links)
         subdetector = jagged.columns(events.hits)["subdetector"]
         for number, calorimeter in enumerate(events.detector.calorimeters):
             energy = subject.hit_energy * (subdetector == number)
@@ -321,19 +320,18 @@ def check_links(subject: Subject) -> Iterator[Check]:
             if share < 1 - UNOWNED:
                 lost.append(f"{share:.0%} of the energy of {calorimeter.name} is linked to particles")
     if events.tracks is not None and jagged.count(events.tracks).sum() >= MIN_LINKED_TRACKS:
-        share = float(_linked(events, "tracks").mean())
+        share = float(_linked(events.tracks, events.track_links).mean())
         if share < 1 - UNOWNED:
             names = "" if events.track_links is not None else f" (no {' or '.join(events.detector.track_links)})"
             lost.append(f"{share:.0%} of the tracks are linked to particles{names}")
     yield Check("links", not lost, "; ".join(lost) or "hits and tracks are linked to particles")
 
 
-def _linked(events: Events, part: str) -> Mask:
+def _linked(sources: Any, links: Any) -> Mask:
     """Which hits or tracks have a link to a particle."""
-    counts = jagged.count(getattr(events, part))
-    links = Links.of(getattr(events, {"hits": "hit_links", "tracks": "track_links"}[part]), len(counts))
+    counts = jagged.count(sources)
     linked = np.zeros(int(counts.sum()), dtype=np.bool_)
-    linked[links.flat_source(counts)] = True
+    linked[Links.of(links, len(counts)).flat_source(counts)] = True
     return linked
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-import awkward as ak
 import numpy as np
 
 from pflow.config import builtin_names
@@ -21,16 +20,11 @@ if TYPE_CHECKING:
     from pflow.io.open import Reader
 
 MAX_ENTRIES = 10  # entries that are read
-
-MIN_EVENTS = 5
-"""With at least so many events the innermost hit must lie near the front face: one neutral hadron may shower late."""
-
+MIN_EVENTS = 5  # in which the innermost hit must lie near the front face: one neutral hadron may shower late
 OUTLIERS = 0.01  # fraction of hits that may lie elsewhere (displaced, or of a wrongly named subdetector)
 MARGIN = 10.0  # how far inside the nominal surface a hit may lie, mm
 SLACK = 50.0  # how far outside, mm: support structure between the nominal surface and the first cell
-
-CORNER = 1 / math.cos(math.pi / 8)
-"""Ratio of the outer to the inner radius of a regular octagon; barrels with more sides have a smaller one."""
+CORNER = 1 / math.cos(math.pi / 8)  # outer to inner radius of an octagon; smaller for barrels with more sides
 
 
 class NoDetectorError(InputError):
@@ -62,10 +56,9 @@ class DetectorMatch:
         if self.missing:
             return f"no collection {', no '.join(' or '.join(names) for names in self.missing)}"
         if self.geometry is False:
-            return (
-                f"the ECAL hits do not lie where its ECAL is (barrel from r = {self.detector.ecal_inner_radius:g} mm,"
-                f" endcap from |z| = {self.detector.ecal_inner_z:g} mm)"
-            )
+            radius, z = self.detector.ecal_inner_radius, self.detector.ecal_inner_z
+            place = f"barrel from r = {radius:g} mm, endcap from |z| = {z:g} mm"
+            return f"the ECAL hits do not lie where its ECAL is ({place})"
         return ""
 
 
@@ -76,19 +69,9 @@ def geometry_fits(events: Events, detector: Detector) -> bool | None:
     that have hits, a late shower decides nothing). A barrel is a polygon of at least eight sides, so its front lies
     between the inscribed radius and 1.08 times that; an endcap is flat.
     """
-    thickness = detector.ecal_outer_radius - detector.ecal_inner_radius
-    barrel = _inside(
-        _distances(events, "barrel"),
-        detector.ecal_inner_radius - MARGIN,
-        detector.ecal_inner_radius * CORNER + SLACK,
-        detector.ecal_outer_radius * CORNER + SLACK,
-    )
-    endcap = _inside(
-        _distances(events, "endcap"),
-        detector.ecal_inner_z - MARGIN,
-        detector.ecal_inner_z + SLACK,
-        detector.ecal_inner_z + thickness + 2 * SLACK,
-    )
+    radius, outer, z = detector.ecal_inner_radius, detector.ecal_outer_radius, detector.ecal_inner_z
+    barrel = _inside(events, "barrel", radius - MARGIN, radius * CORNER + SLACK, outer * CORNER + SLACK)
+    endcap = _inside(events, "endcap", z - MARGIN, z + SLACK, z + outer - radius + 2 * SLACK)
     if barrel is False or endcap is False:
         return False
     return True if barrel or endcap else None
@@ -126,18 +109,13 @@ def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
     fitting = [match for match in matches if match.fits]
     if not fitting:
         reasons = "; ".join(f"{match.detector.name}: {match.reason}" for match in matches)
-        raise NoDetectorError(
-            "none of the built-in detectors fits",
-            f"name a detector file of your own (pflow detector drafts one). {reasons}",
-            file=file.path,
-        )
-    best = fitting[0]
-    equal = [match.detector.name for match in fitting if _rank(match) == _rank(best)]
+        advice = f"name a detector file of your own (pflow detector drafts one). {reasons}"
+        raise NoDetectorError("none of the built-in detectors fits", advice, file=file.path)
+    equal = [match.detector.name for match in fitting if _rank(match) == _rank(fitting[0])]
     if len(equal) > 1 and file.columns.num_entries:
-        raise NoDetectorError(
-            f"fits the detectors {' and '.join(equal)} equally well", "say which one it is from", file=file.path
-        )
-    return best.detector
+        summary = f"fits the detectors {' and '.join(equal)} equally well"
+        raise NoDetectorError(summary, "say which one it is from", file=file.path)
+    return fitting[0].detector
 
 
 def _rank(match: DetectorMatch) -> tuple[bool, bool, int, int, int]:
@@ -169,24 +147,23 @@ def first_entries(reader: Reader) -> Events | None:
         return None
 
 
-def _distances(events: Events, region: str) -> ak.Array:
-    """[event, hit] radius of the usable ECAL hits of the barrel, or |z| in the endcaps, mm."""
+def _inside(events: Events, region: str, lowest: float, front: float, highest: float) -> bool | None:
+    """Whether usable ECAL hits lie between `lowest` and `highest`, the innermost before `front`; None: cannot tell.
+
+    These are radii in the ``barrel`` and |z| in the ``endcap``, mm.
+    """
     calorimeters = events.detector.calorimeters
     ecal = [i for i, part in enumerate(calorimeters) if (part.kind, part.region) == ("ecal", region)]
-    subdetector = events.hits.subdetector
-    chosen = ak.unflatten(np.isin(jagged.flat(subdetector), ecal), jagged.count(subdetector))
-    hits = events.hits[chosen]
-    values = hits.position.rho if region == "barrel" else abs(hits.position.z)
-    return values[np.isfinite(values) & (hits.energy > 0)]  # hits that were left out are at the origin
-
-
-def _inside(distances: ak.Array, lowest: float, front: float, highest: float) -> bool | None:
-    """Whether hits lie between `lowest` and `highest`, the innermost before `front`; None if they cannot tell."""
-    values = jagged.flat(distances)
+    hits = jagged.columns(events.hits)
+    x, y, z = (hits[f"position.{axis}"] for axis in "xyz")
+    values = np.hypot(x, y) if region == "barrel" else np.abs(z)
+    usable = np.isin(hits["subdetector"], ecal) & np.isfinite(values) & (hits["energy"] > 0)  # or at the origin
+    values = values[usable]
     if not len(values):
         return None
     if np.mean((values < lowest) | (values > highest)) > OUTLIERS:
         return False
     if np.quantile(values, OUTLIERS) <= front:
         return True
-    return False if ak.sum(ak.num(distances) > 0) >= MIN_EVENTS else None
+    n_events = len(np.unique(jagged.event_index(jagged.count(events.hits))[usable]))
+    return False if n_events >= MIN_EVENTS else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -33,7 +33,7 @@ HITS = ("CalorimeterHit", "SimCalorimeterHit")
 LEARNING = "training and evaluation"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class DetectorFit:
     """Whether a built-in detector fits the file, and why not."""
 
@@ -54,7 +54,7 @@ class Part:
     mean_energy: float | None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class MissingPart:
     """A missing part, what needs it, and why it is missing."""
 
@@ -63,7 +63,7 @@ class MissingPart:
     reason: str
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Table:
     """A TTree or RNTuple, and the types of its branches or fields."""
 
@@ -122,7 +122,7 @@ def inspect_file(
         if options != ReadOptions(expected=options.expected) or not (tables := _tables(path)):
             raise
         reason = str(error) if isinstance(error, InputError) else first_line(error)
-        missing = MissingPart(name="events", needed_for="everything", reason=reason)
+        missing = MissingPart("events", "everything", reason)
         return FileContent(path=str(path), schema="", uuid="", num_entries=0, missing=(missing,), tables=tables)
 
 
@@ -140,20 +140,18 @@ def inspect_truth(
     with options.open(path) as file:
         events, *_ = file.read_all(0, entries)
     selected = select_targets(events, **(options.expected.targets or {}))
-    fields = ["index", "pdg", "energy"]
-    summaries = []
-    for number, (chosen, dropped) in enumerate(zip(selected.particles, selected.dropped, strict=True)):
-        summaries.append(
-            {
-                "entry": int(events.entry[number]),
-                "event": int(events.event[number]),
-                "targets": [{**target, "reason": ""} for target in chosen[fields].to_list()],
-                "dropped": dropped[[*fields, "reason"]].to_list(),
-                "target_energy": float(ak.sum(chosen.energy)),
-                "dropped_energy": float(ak.sum(dropped.energy)),
-            }
-        )
-    return summaries
+    fields, columns = ["index", "pdg", "energy"], (events.entry, events.event, selected.particles, selected.dropped)
+    return [
+        {
+            "entry": int(entry),
+            "event": int(event),
+            "targets": [{**target, "reason": ""} for target in chosen[fields].to_list()],
+            "dropped": dropped[[*fields, "reason"]].to_list(),
+            "target_energy": float(ak.sum(chosen.energy)),
+            "dropped_energy": float(ak.sum(dropped.energy)),
+        }
+        for entry, event, chosen, dropped in zip(*columns, strict=True)
+    ]
 
 
 def _by_events(file: EventFile, stop: int) -> FileContent:
@@ -164,7 +162,10 @@ def _by_events(file: EventFile, stop: int) -> FileContent:
         sums = _sum_up(file, stop)
     except InputError as error:  # raised again if it is not the truth that cannot be read
         sums = _sum_up(file, stop, truth=False)
-        missing.append(MissingPart(name="truth", needed_for=LEARNING, reason=str(error)))
+        missing.append(MissingPart("truth", LEARNING, str(error)))
+    checks = file.notes()
+    if sums.left_out:
+        checks += [Check("objects", False, f"left out in {len(sums.left_out)} entries; the first: {sums.left_out[0]}")]
     kinds = {calorimeter.name: calorimeter.kind for calorimeter in file.detector.calorimeters}
     parts = tuple(
         Part(
@@ -181,7 +182,7 @@ def _by_events(file: EventFile, stop: int) -> FileContent:
     missing += _missing(collections, tracks="tracks" in present, truth="truth" in present, links="hit_links" in present)
     if without_layers := [name for name in kinds if sums.counts[name] and not sums.layered[name]]:
         reason = f"no cell encoding for {', '.join(without_layers)}"
-        missing.append(MissingPart(name="layers", needed_for="models that use the layers of hits", reason=reason))
+        missing.append(MissingPart("layers", "models that use the layers of hits", reason))
     return FileContent(
         path=file.path,
         schema=file.schema,
@@ -196,18 +197,10 @@ def _by_events(file: EventFile, stop: int) -> FileContent:
         has_truth=sums.template.has_truth,
         truth_tracks=file.truth_tracks,
         bad_entries=sums.bad,
-        checks=tuple(_checks(file, sums)),
+        checks=(*checks, *sums.checks),
         collections=collections,
         missing=tuple(missing),
     )
-
-
-def _checks(file: EventFile, sums: _Sums) -> Iterator[Check]:
-    """Notes of the reader, objects that were left out, the plausibility of the first events."""
-    yield from file.notes()
-    if sums.left_out:
-        yield Check("objects", False, f"left out in {len(sums.left_out)} entries; the first: {sums.left_out[0]}")
-    yield from sums.checks
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -217,7 +210,7 @@ class _Sums:
     template: Events
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     layered: Counter[str] = dataclasses.field(default_factory=Counter)
-    energies: dict[str, float] = dataclasses.field(default_factory=dict)
+    energies: defaultdict[str, float] = dataclasses.field(default_factory=lambda: defaultdict(float))
     bad: dict[int, str] = dataclasses.field(default_factory=dict)
     left_out: list[str] = dataclasses.field(default_factory=list)
     checks: list[Check] = dataclasses.field(default_factory=list)
@@ -234,7 +227,8 @@ def _sum_up(file: EventFile, stop: int, *, truth: bool = True) -> _Sums:
         if start == 0:
             with suppress(InputError):  # unusable truth is listed as missing
                 sums.checks = check_events(events[:CHECKED], file.expected)
-        energies = {} if events.reference is None else {"reference": float(ak.sum(events.reference.energy))}
+        if events.reference is not None:
+            sums.energies["reference"] += float(ak.sum(events.reference.energy))
         sums.counts.update({name: int(jagged.count(part).sum()) for name, part in events.parts() if name != "hits"})
         subdetector, layer = jagged.flat(events.hits.subdetector), jagged.flat(events.hits.layer)
         energy = jagged.flat(events.hits.energy, np.float64)
@@ -242,8 +236,7 @@ def _sum_up(file: EventFile, stop: int, *, truth: bool = True) -> _Sums:
             mine = subdetector == index
             sums.counts[calorimeter.name] += int(mine.sum())
             sums.layered[calorimeter.name] += int((layer[mine] >= 0).sum())
-            energies[calorimeter.name] = float(energy[mine].sum())
-        sums.energies = {name: sums.energies.get(name, 0.0) + energy for name, energy in energies.items()}
+            sums.energies[calorimeter.name] += float(energy[mine].sum())
     return sums
 
 
@@ -253,10 +246,9 @@ def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: in
         stop = min(file.columns.num_entries, max_entries)
         collections = collection_contents(file, stop)
         draft = "`pflow detector FILE -o mine.yaml` drafts a description"
-        missing = [MissingPart(name="detector", needed_for="everything", reason=f"{reason}; {draft}")]
+        missing = [MissingPart("detector", "everything", f"{reason}; {draft}")]
         if not _readable(collections, *HITS):
-            why = _why_none(collections, *HITS)
-            missing.append(MissingPart(name="calorimeter hits", needed_for="reconstruction", reason=why))
+            missing.append(MissingPart("calorimeter hits", "reconstruction", _why_none(collections, *HITS)))
         kinds = {info.name: info.kind for info in collections}
         ends = [[kinds.get(name) for name in link.split(" -> ")] for info in collections for link in info.links]
         missing += _missing(
@@ -292,12 +284,12 @@ def _tables(path: str | Path) -> tuple[Table, ...]:
                     with suppress(Exception):  # nor another branch
                         columns[str(key)] = str(table[key].typename)
             kind = str(directory.classname_of(name))
-            tables.append(Table(name=name, type=kind, num_entries=n_entries, columns=columns))
+            tables.append(Table(name, kind, n_entries, columns))
     return tuple(tables)
 
 
 def _fits(matches: Iterable[DetectorMatch]) -> tuple[DetectorFit, ...]:
-    return tuple(DetectorFit(name=match.detector.name, fits=match.fits, reason=match.reason) for match in matches)
+    return tuple(DetectorFit(match.detector.name, match.fits, match.reason) for match in matches)
 
 
 def _missing(collections: Sequence[Collection], *, tracks: bool, truth: bool, links: bool) -> Iterator[MissingPart]:
@@ -306,11 +298,11 @@ def _missing(collections: Sequence[Collection], *, tracks: bool, truth: bool, li
         reason = "none that the detector names" if _readable(collections, "Track") else _why_none(collections, "Track")
         if _readable(collections, "SimTrackerHit") and _readable(collections, "MCParticle"):
             reason += "; --truth-tracks makes them from Monte Carlo particles"
-        yield MissingPart(name="tracks", needed_for="charged particles", reason=reason)
+        yield MissingPart("tracks", "charged particles", reason)
     if not truth:
-        yield MissingPart(name="truth", needed_for=LEARNING, reason=_why_none(collections, "MCParticle"))
+        yield MissingPart("truth", LEARNING, _why_none(collections, "MCParticle"))
     elif not links:
-        yield MissingPart(name="links from hits to particles", needed_for=LEARNING, reason="none in the file")
+        yield MissingPart("links from hits to particles", LEARNING, "none in the file")
 
 
 def _readable(collections: Sequence[Collection], *kinds: str) -> bool:

@@ -22,19 +22,14 @@ branch                        type    meaning
 ``PFlowTrackLink.track``      int32   [link] track of the input's entry, from 0; with ``particle`` and
                                       ``weight`` as above (optional)
 ``event``                     int64   event number of the input
-``flags``                     uint32  bits of `pflow.event.events.Flag`: 1 input unusable, 2 stopped at the
-                                      maximum of particles, 8 tracks from Monte Carlo particles, 16 the model's
-                                      numbers were not finite, 32, 64 and 128 some hits, tracks or reference
-                                      particles were left out (256: truth), 512 and 1024 more than a tenth of
-                                      the momentum of tracks is in no particle, or in neutral ones
+``flags``                     uint32  bits of `pflow.event.events.Flag`
 ============================= ======= ==================================================================
 
 An optional part has all of its branches or none. Hits are counted as `pflow.read_events` returns them: through the
 calorimeter collections of the input in the order of its detector.
 
-``covMatrix`` holds the ten elements of `pflow.physics.kinematics.COVARIANCE` (xx, xy, yy, xz, yz, zz, xt, yt, zt, tt;
-t is E), in EDM4hep's order, each as a branch of its own, like the components of the momentum: EDM4hep's
-``covMatrix.values[10]`` is an array in a list, which uproot cannot write to a TTree.
+``covMatrix`` has a branch for each of `pflow.physics.kinematics.COVARIANCE` (xx, xy, yy, xz, yz, zz, xt, yt, zt, tt; t
+is E; EDM4hep's order): EDM4hep's ``covMatrix.values[10]`` is an array in a list, which uproot cannot write to a TTree.
 
 The key ``pflow_provenance`` holds a JSON text (TObjString): where the events come from and what made the particles.
 """
@@ -70,12 +65,9 @@ from pflow.physics.pdg import CLASSES
 
 NOTE = "pflow_provenance"
 """Key of the provenance; every output of a reconstruction holds it."""
-
 TREE = "events"
 FORMATS = ("ttree", "rntuple")  # what `RecoWriter` can write
-
 Links = Literal["if there", "required", "left out"]
-
 BASKET = 1000  # events in a basket: smaller baskets make a larger file that is slower to write and to read
 
 MEMBERS = {
@@ -218,11 +210,10 @@ class RecoWriter(OutputWriter):
 
     def _flush(self, optional: frozenset[str]) -> None:
         empty = _without_particles(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint32), optional)
-        chunks = [
-            chunk if optional <= chunk.optional_parts else _without_particles(chunk.event, chunk.flags, optional)
-            for chunk in self._pending
-        ]
-        columns = self._columns(concatenate([empty, *chunks]), optional)
+        chunk = concatenate(self._pending or [empty])
+        if not optional <= chunk.optional_parts:  # it has no particles
+            chunk = _without_particles(chunk.event, chunk.flags, optional)
+        columns = self._columns(chunk, optional)
         if self._table is None:
             records = ak.Array(columns)
             if self._format == "rntuple":
@@ -247,10 +238,8 @@ class RecoWriter(OutputWriter):
         }
         for field, (suffix, link_members) in LINK_MEMBERS.items():
             if field in optional:
-                links = getattr(reconstruction, field)
-                columns[self._name + suffix] = self._records(
-                    {member: links[inner] for member, inner in link_members.items()}
-                )
+                links = {member: getattr(reconstruction, field)[inner] for member, inner in link_members.items()}
+                columns[self._name + suffix] = self._records(links)
         return columns
 
     def _records(self, columns: Mapping[str, ak.Array]) -> ak.Array:
@@ -262,7 +251,7 @@ class RecoWriter(OutputWriter):
                 records.setdefault(outer, {})[inner] = column
             else:
                 records[member] = column
-        nested = {key: ak.zip(part, depth_limit=2) if isinstance(part, dict) else part for key, part in records.items()}
+        nested = {key: self._records(part) if isinstance(part, dict) else part for key, part in records.items()}
         return ak.zip(nested, depth_limit=2)
 
 
@@ -327,10 +316,9 @@ def _opened(path: str | Path, name: str, links: Links) -> Iterator[tuple[Any, Ca
             decode = functools.partial(_decode, tree, parts, name, path)
         if links == "required" and "hit_links" not in parts:
             raise InputError("holds no links that say which hits the particles are made of", file=path, field=name)
-        notes: list[dict[str, Any]] = []
+        made_with = None
         with suppress(InputError):  # the particles need no provenance
-            notes = read_notes(file, NOTE, path)
-        made_with = truth_options(*notes[:1])
+            made_with = truth_options(*read_notes(file, NOTE, path)[:1])
 
         def read(start: int, stop: int) -> Reconstruction:
             reconstruction = decode(start, stop)
@@ -356,17 +344,16 @@ def read_provenance(path: str | Path) -> dict[str, Any]:
         notes = read_notes(file, NOTE, path)
     if not notes:
         raise InputError("holds no provenance: not written by pflow", file=path, field=NOTE)
-    if len(notes) == 1:
-        return notes[0]
-    differing = [
-        name for name in ("checkpoint", "options") if any(note.get(name) != notes[0].get(name) for note in notes)
-    ]
-    if differing:
+    first, *others = notes
+    if not others:
+        return first
+    names = ("checkpoint", "options")
+    if differing := [name for name in names if any(note.get(name) != first.get(name) for note in others)]:
         text = f"{path}: joins outputs that were made with different {' and '.join(differing)}"
         warnings.warn(text, ImplausibleWarning, stacklevel=2)
     inputs = [entry for note in notes for entry in note.get("inputs", ())]
     flagged = sum((Counter(note.get("flagged", {})) for note in notes), Counter())
-    return {**notes[0], "inputs": inputs, "flagged": flagged}
+    return {**first, "inputs": inputs, "flagged": flagged}
 
 
 def truth_options(provenance: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
@@ -413,22 +400,21 @@ def _optional(keys: set[str], name: str, path: str | Path, links: Links) -> froz
 
 
 def _decode(tree: Any, optional: frozenset[str], name: str, path: str | Path, start: int, stop: int) -> Reconstruction:
-    branches = _branches(name)
-
     def read(branch: str) -> ak.Array:
         return read_branch(tree, branch, start, stop, path)
 
-    columns = {quantity: read(f"{name}.{member}") for member, quantity in MEMBERS.items()}
-    for field in (field for field in OPTIONAL if field in optional):
-        columns[field], *rest = members = [read(branch) for branch in branches[field].values()]
-        if rest:
+    branches = {field: members for field, members in _branches(name).items() if field in optional}
+    columns, links = {quantity: read(f"{name}.{member}") for member, quantity in MEMBERS.items()}, {}
+    for field, of_members in branches.items():
+        members = [read(branch) for branch in of_members.values()]
+        if field in LINK_MEMBERS:
+            fields = LINK_MEMBERS[field][1].values()
+            links[field] = make_links(**dict(zip(fields, members, strict=True)), normalise=False)
+        elif len(members) == 1:
+            (columns[field],) = members
+        else:
             flat = np.stack([jagged.flat(member) for member in members], axis=-1)  # [particle, member]
             columns[field] = ak.unflatten(flat, jagged.count(members[0]))
-    links = {}
-    for field in (field for field in LINK_MEMBERS if field in optional):
-        _, fields = LINK_MEMBERS[field]
-        columns_of_links = {fields[member]: read(branch) for member, branch in branches[field].items()}
-        links[field] = make_links(**columns_of_links, normalise=False)
     return Reconstruction(
         particles=make_particles(**columns),
         event=np.asarray(ak.to_numpy(read("event")), dtype=np.int64),
