@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
@@ -47,10 +48,8 @@ class Collection:
     """One collection of a podio file, and its content in the entries that were read."""
 
     name: str
-    type: str
-    """C++ type of its objects, e.g. ``edm4hep::CalorimeterHit``; ``Link`` for links between objects; "" if unknown."""
-    kind: str = ""
-    """The type without namespace; ``TrackerHit`` for all kinds of reconstructed tracker hits. Follows from the type."""
+    type: str  # C++ type of its objects, e.g. ``edm4hep::CalorimeterHit``; ``Link``; "" if unknown
+    kind: str = ""  # by the type: without namespace; ``TrackerHit`` for all kinds of reconstructed tracker hits
     subset: bool = False  # whether it only refers to objects of other collections
     unreadable: str = ""  # why pflow cannot read it although it reads objects of this kind; "" if it can
     count: int = 0
@@ -97,14 +96,9 @@ def _content(file: PodioFile, collection: Collection, stop: int) -> Collection:
             pairs = link_pairs(file, collection.name, stop) if collection.kind == "Link" else {}
     except InputError as error:
         return dataclasses.replace(collection, unreadable=str(error))
-    return dataclasses.replace(
-        collection,
-        count=count,
-        mean=count / max(stop, 1),
-        mean_energy=energy,
-        cell_encoding=file.encodings.get(collection.name, ""),
-        links=tuple(f"{start or '?'} -> {end or '?'}" for start, end in pairs),
-    )
+    links = tuple(f"{start or '?'} -> {end or '?'}" for start, end in pairs)
+    content: Any = {"count": count, "mean": count / max(stop, 1), "mean_energy": energy, "links": links}
+    return dataclasses.replace(collection, cell_encoding=file.encodings.get(collection.name, ""), **content)
 
 
 def count_objects(file: PodioFile, collection: Collection, stop: int) -> int:
@@ -153,9 +147,7 @@ def _declared(file: PodioFile, name: str) -> str:
 
     Links are ``podio::LinkCollection<...>``, in older files ``edm4hep::MCRecoTrackParticleAssociationCollection``.
     """
-    declared = file.types.get(name) or file.columns.typename(name)
-    vector = re.fullmatch(r"(?:std::)?vector<(.*)>", declared)
-    kind = vector.group(1) if vector else declared
+    kind = re.sub(r"^(?:std::)?vector<(.*)>$", r"\1", file.types.get(name) or file.columns.typename(name))
     if kind.startswith(("podio::LinkCollection", "podio::LinkData")):
         return "Link"
     kind = kind.removesuffix("Collection") if name in file.types else kind.removesuffix("Data")
@@ -165,18 +157,17 @@ def _declared(file: PodioFile, name: str) -> str:
 
 
 def _by_members(file: PodioFile, name: str) -> str:
-    columns = file.columns
-    if columns.has(name, "weight") and relation(columns, name, 1, "to", "sim") is not None:
+    has = file.columns.has
+    if has(name, "weight") and relation(file.columns, name, 1, "to", "sim") is not None:
         return "Link"
     for kind, present, not_there in SIGNATURES:
-        if columns.has(name, *present) and not any(columns.has(name, member) for member in not_there):
+        if has(name, *present) and not any(has(name, member) for member in not_there):
             return f"edm4hep::{kind}"
     return ""
 
 
 def _unreadable(file: PodioFile, collection: Collection) -> str:
-    missing = [member for member in READ.get(collection.kind, ()) if not file.columns.has(collection.name, member)]
-    if missing:
+    if missing := [key for key in READ.get(collection.kind, ()) if not file.columns.has(collection.name, key)]:
         return f"no {', no '.join(missing)}"
     if collection.kind == "Track" and track_states(file.columns, collection.name) is None:
         return "no track states"

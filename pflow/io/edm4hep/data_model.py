@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -48,13 +49,10 @@ LINK = re.compile(r"podio::LinkCollection<(.+), *(.+)>")
 USER_DATA = re.compile(r"podio::UserDataCollection<(.+)>")
 COLLECTION = re.compile(r"(.+)Collection")
 
-ENDS = ("begin", "end")
-
-OF_PODIO: dict[str, Members] = {
+OF_PODIO: dict[str, Members] = {  # its own structs
     "podio::ObjectID": (("index", "std::int32_t"), ("collectionID", "std::uint32_t")),
     "podio::LinkData": (("weight", "float"),),
 }
-"""Structs of podio's own."""
 
 
 def edm4hep_types() -> dict[str, Any]:
@@ -104,7 +102,8 @@ class DataModel:
                     _members(datatype.get(part, ()))
                     for part in ("VectorMembers", "OneToManyRelations", "OneToOneRelations")
                 )
-                ranges = [(f"{member}_{side}", "std::uint32_t") for member, _ in vectors + to_many for side in ENDS]
+                sides = itertools.product((member for member, _ in vectors + to_many), ("begin", "end"))
+                ranges = [(f"{member}_{side}", "std::uint32_t") for member, side in sides]
                 self.structs.setdefault(f"{name}Data", (*_members(datatype.get("Members", ())), *ranges))
                 references = ((member, "podio::ObjectID") for member, _ in to_many + to_one)
                 self._fields.setdefault(name, (*references, *vectors))
@@ -121,7 +120,7 @@ class DataModel:
             return {name: user_data[1]}
         if not match or match[1] not in self._fields:
             close = " or ".join(f"{known}Collection" for known in nearest(data_type, self._fields))
-            raise KeyError(f"unknown collection type '{data_type}'" + (f"; did you mean {close}?" if close else ""))
+            raise KeyError(f"unknown collection type '{data_type}'{f'; did you mean {close}?' if close else ''}")
         return {name: f"{match[1]}Data", **{f"_{name}_{member}": kind for member, kind in self._fields[match[1]]}}
 
     def leaves(self, cpp_type: str, path: str = "") -> list[tuple[str, int | None]]:
@@ -140,16 +139,15 @@ class DataModel:
         """
         values = columns.get(path)
         if cpp_type in PRIMITIVES:
-            dtype = PRIMITIVES[cpp_type]
-            return content(np.zeros(n) if values is None else values, dtype)
+            return content(np.zeros(n) if values is None else values, PRIMITIVES[cpp_type])
         if array := ARRAY.fullmatch(cpp_type):
             length = int(array[2])
             flat = {} if values is None else {"": np.ascontiguousarray(values).reshape(n * length)}
             return ak.contents.RegularArray(self.objects(array[1], flat, n * length), length, zeros_length=n)
+        prefix = f"{path}." if path else ""
         members = self.structs[cpp_type]
-        contents = [self.objects(inner, columns, n, path=f"{path}.{name}" if path else name) for name, inner in members]
-        names = [name for name, _ in members]
-        return ak.contents.RecordArray(contents, names, length=n, parameters={"__record__": cpp_type})
+        contents = {name: self.objects(inner, columns, n, path=f"{prefix}{name}") for name, inner in members}
+        return struct(contents, n, cpp_type)
 
 
 def content(values: Any, dtype: Any) -> Any:
@@ -157,11 +155,16 @@ def content(values: Any, dtype: Any) -> Any:
     return ak.contents.NumpyArray(np.ascontiguousarray(values, dtype))
 
 
+def struct(members: Mapping[str, Any], n: int, cpp_type: str | None = None) -> Any:
+    """Awkward contents by name as content of `n` records, of a C++ type or of none."""
+    parameters = None if cpp_type is None else {"__record__": cpp_type}
+    return ak.contents.RecordArray(list(members.values()), list(members), length=n, parameters=parameters)
+
+
 def lists(inner: Any, counts: npt.ArrayLike, **parameters: Any) -> Any:
     """An Awkward content cut into lists, int [list] long each."""
-    return ak.contents.ListOffsetArray(
-        ak.index.Index64(jagged.offsets(np.asarray(counts, np.int64))), inner, parameters=parameters
-    )
+    bounds = ak.index.Index64(jagged.offsets(np.asarray(counts, np.int64)))
+    return ak.contents.ListOffsetArray(bounds, inner, parameters=parameters)
 
 
 def strings(texts: Sequence[str]) -> Any:
@@ -197,9 +200,6 @@ def collection_id(name: str) -> int:
 
 def _members(lines: Sequence[str]) -> Members:
     """Members from lines as ``float energy[GeV] // of the hit`` or ``std::int32_t helicity{9}``."""
-    members = []
-    for line in lines:
-        declaration = re.sub(r"[\[{].*?[\]}]", "", line.split("//")[0]).strip()
-        cpp_type, _, name = declaration.rpartition(" ")
-        members.append((name, cpp_type.strip()))
-    return tuple(members)
+    declarations = (re.sub(r"[\[{].*?[\]}]", "", line.split("//")[0]).strip() for line in lines)
+    parts = (declaration.rpartition(" ") for declaration in declarations)
+    return tuple((name, cpp_type.strip()) for cpp_type, _, name in parts)

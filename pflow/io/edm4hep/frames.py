@@ -27,6 +27,7 @@ from pflow.io.edm4hep.data_model import (
     evolved,
     lists,
     strings,
+    struct,
 )
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.rntuple import make_rntuple
@@ -96,15 +97,11 @@ class FrameWriter:
         """Write the other categories, the parameters of whose frames are given, and podio's metadata, as RNTuples."""
         for name, frames in categories.items():
             _write(self._file, name, _parameters(frames), len(frames))
-        definitions = self._definitions
-        models = [strings(list(definitions)), strings([text for text, _ in definitions.values()])]
+        models = [strings(list(self._definitions)), strings([text for text, _ in self._definitions.values()])]
+        versions = {f"{name}___Version": version for name, (_, version) in self._definitions.items() if version}
         metadata = {
             "PodioBuildVersion": content(PODIO_VERSION, np.uint16),
-            **{
-                f"{name}___Version": content(version, np.uint16)
-                for name, (_, version) in definitions.items()
-                if version
-            },
+            **{name: content(version, np.uint16) for name, version in versions.items()},
             "EDMDefinitions": ak.contents.RecordArray(models, None),
             "availableCategories": strings(["events", *categories]),
             "events___CollectionTypeInfo": _info(self._collections),
@@ -119,8 +116,7 @@ class FrameWriter:
         for name, (model, cpp_type) in self._fields.items():
             filled = frames.get(name, none)
             fields[name] = lists(model.objects(cpp_type, filled.columns, int(filled.counts.sum())), filled.counts)
-        fields |= _parameters(frame_parameters)
-        return ak.contents.RecordArray(list(fields.values()), list(fields), length=n)
+        return struct(fields | _parameters(frame_parameters), n)
 
 
 class InputCopy:
@@ -136,37 +132,29 @@ class InputCopy:
         self._file = file
         self.definitions = {name: (text, file.version(name)) for name, text in file.definitions().items()}
         infos = file.infos()
+        problem = ""
         if not infos or not self.definitions or not all(info.data_type for info in infos):
-            raise InputError(
+            problem = (
                 "the file does not say the types of its collections in a form that can be copied; expected a file of "
-                "podio 1.3 or later, with names in events___CollectionTypeInfo, and EDMDefinitions",
-                file=file.path,
-                field="podio_metadata",
+                "podio 1.3 or later, with names in events___CollectionTypeInfo, and EDMDefinitions"
             )
-        several = sorted(name for name, n_ids in Counter(file.ids.values()).items() if n_ids > 1)
-        if several:
-            raise InputError(
-                f"files were merged in which {', '.join(several)} had other ids, so the collections cannot be copied",
-                file=file.path,
-                field="podio_metadata",
-            )
+        elif several := sorted(name for name, n_ids in Counter(file.ids.values()).items() if n_ids > 1):
+            names = ", ".join(several)
+            problem = f"files were merged in which {names} had other ids, so the collections cannot be copied"
+        if problem:
+            raise InputError(problem, file=file.path, field="podio_metadata")
         models = {name: json.loads(text) for name, (text, _) in self.definitions.items()}
         schema = models.get("edm4hep", {}).get("schema_version", SCHEMA_VERSION)
         if OLDEST_SCHEMA <= schema < SCHEMA_VERSION:
             models["edm4hep"] = evolved(models["edm4hep"])
             self.definitions["edm4hep"] = json.dumps(models["edm4hep"]), EDM4HEP_VERSION
-            infos = [
-                dataclasses.replace(info, schema_version=SCHEMA_VERSION)
-                if info.data_type.replace("Collection", "Data") in CHANGED
-                else info
-                for info in infos
-            ]
+            for row, info in enumerate(infos):
+                if info.data_type.replace("Collection", "Data") in CHANGED:
+                    infos[row] = dataclasses.replace(info, schema_version=SCHEMA_VERSION)
         elif schema != SCHEMA_VERSION:
-            warnings.warn(
-                f"{file.path}: schema {schema} of EDM4hep is not known ({OLDEST_SCHEMA} to {SCHEMA_VERSION} are), its "
-                "collections are copied as they are",
-                stacklevel=4,
-            )
+            known = f"{OLDEST_SCHEMA} to {SCHEMA_VERSION} are"
+            text = f"schema {schema} of EDM4hep is not known ({known}), its collections are copied as they are"
+            warnings.warn(f"{file.path}: {text}", stacklevel=4)
         self.model = DataModel(*models.values())
         self.collections: dict[str, CollectionInfo] = {}
         self._fields: dict[str, str] = {}
@@ -215,11 +203,8 @@ class InputCopy:
 
     def categories(self) -> dict[str, list[Parameters]]:
         """Parameters of the other categories of frames; those that hold collections are left out."""
-        return {
-            name: list(self._file.frame_parameters(name))
-            for name in self._file.categories()
-            if not self._file.infos(name)
-        }
+        names = (name for name in self._file.categories() if not self._file.infos(name))
+        return {name: list(self._file.frame_parameters(name)) for name in names}
 
 
 def _info(collections: Sequence[tuple[DataModel, CollectionInfo]]) -> Any:
@@ -235,13 +220,12 @@ def _info(collections: Sequence[tuple[DataModel, CollectionInfo]]) -> Any:
         "name": strings([row.name for row in rows]),
         "storageType": strings(storages),
     }
-    struct = {"__record__": "podio::root_utils::CollectionWriteInfo"}
-    return ak.contents.RecordArray(list(contents.values()), list(contents), length=len(rows), parameters=struct)
+    return struct(contents, len(rows), "podio::root_utils::CollectionWriteInfo")
 
 
 def _write(file: Any, name: str, fields: Mapping[str, Any], n: int) -> None:
     """Write a whole RNTuple of `n` entries."""
-    layout = ak.contents.RecordArray(list(fields.values()), list(fields), length=n)
+    layout = struct(fields, n)
     ntuple = make_rntuple(file, name, layout.form)
     if n:
         ntuple.extend(ak.Array(layout))

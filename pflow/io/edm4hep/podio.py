@@ -29,7 +29,7 @@ import numpy.typing as npt
 from pflow.errors import InputError, nearest, reading
 from pflow.event import jagged
 from pflow.io.edm4hep.data_model import CollectionInfo, collection_id
-from pflow.io.root import Columns, EventWeights, is_rntuple, open_root, open_tree, tree_names
+from pflow.io.root import Columns, EventWeights, check_counts, is_rntuple, open_root, open_tree, tree_names
 from pflow.physics.arrays import Index
 
 LAYER_NAMES = ("layer", "K-1")  # names of the layer's field in DD4hep and in older ILD encodings
@@ -105,11 +105,8 @@ class PodioFile:
         self.types = {name: str(kind) for name, kind, _ in reversed(types) if kind}
         self.parameters = self._parameters()
         suffix = "__CellIDEncoding"
-        self.encodings = {
-            key.removesuffix(suffix): values[0]
-            for key, values in self.parameters.items()
-            if key.endswith(suffix) and len(values)
-        }
+        encodings = {key: values[0] for key, values in self.parameters.items() if key.endswith(suffix) and values}
+        self.encodings = {key.removesuffix(suffix): encoding for key, encoding in encodings.items()}
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -127,12 +124,11 @@ class PodioFile:
         ids = np.unique(_unsigned(collection_ids))
         known = sorted(self.ids[int(number)] for number in ids if int(number) in self.ids)
         if len(ids) and not known and not self.ids_stored:
-            raise InputError(
+            message = (
                 "the file has no table of collection ids, and they are not the hashes of its collections' names, so its"
-                " links cannot be followed; expected events___CollectionTypeInfo or events___idTable",
-                file=self.path,
-                field="podio_metadata",
+                " links cannot be followed; expected events___CollectionTypeInfo or events___idTable"
             )
+            raise InputError(message, file=self.path, field="podio_metadata")
         return known
 
     def references(self, branch: str, start: int, stop: int, *, of: Index | None = None) -> tuple[Index, Index, Index]:
@@ -143,10 +139,8 @@ class PodioFile:
         ids = self.columns.get(branch, "collectionID", start=start, stop=stop)
         index = self.columns.get(branch, "index", start=start, stop=stop)
         counts = jagged.count(ids)
-        if of is not None and not np.array_equal(counts, of):
-            event = int(np.flatnonzero(counts != of)[0])
-            message = f"{counts[event]} references for {of[event]} objects"
-            raise InputError(message, file=self.path, entry=start + event, field=branch)
+        if of is not None:
+            check_counts(counts, of, "{} references for {} objects", file=self.path, start=start, field=branch)
         return counts, jagged.flat(ids, np.int64), jagged.flat(index, np.int64)
 
     def event_numbers(self, start: int, stop: int) -> Index:
@@ -157,9 +151,8 @@ class PodioFile:
         if not self.columns.has("EventHeader", "eventNumber"):
             return entries
         headers = self.columns.get("EventHeader", "eventNumber", start=start, stop=stop)
-        counts = jagged.count(headers)
-        first = jagged.offsets(counts)[:-1][counts > 0]
-        entries[counts > 0] = jagged.flat(headers, np.int64)[first]
+        there = jagged.count(headers) > 0
+        entries[there] = ak.to_numpy(headers[there, 0])
         return entries
 
     def ids_of(self, collection: str) -> list[int]:
@@ -170,12 +163,8 @@ class PodioFile:
         """Id of a collection; an `InputError` if the file does not say it."""
         if ids := self.ids_of(collection):
             return ids[0]
-        raise InputError(
-            "the file has no id for this collection, so nothing can refer to it",
-            file=self.path,
-            field=collection,
-            suggestions=nearest(collection, self.ids.values()),
-        )
+        message, close = "the file has no id for this collection, so nothing can refer to it", self.ids.values()
+        raise InputError(message, file=self.path, field=collection, suggestions=nearest(collection, close))
 
     def infos(self, category: str = "events") -> list[CollectionInfo]:
         """Collections of a category of frames; none if the metadata do not say their types."""
@@ -211,20 +200,17 @@ class PodioFile:
         """Other categories of frames than ``events``, sorted."""
         return sorted(set(tree_names(self.directory)) - {"events", "podio_metadata"})
 
-    def frame_parameters(
-        self, category: str, start: int = 0, stop: int | None = None
-    ) -> list[dict[str, dict[str, Any]]]:
+    def frame_parameters(self, category: str, start: int = 0, stop: int | None = None) -> list[dict[str, Any]]:
         """Parameters of the frames `start` to `stop` (exclusive) of a category, by kind (``Int`` etc.) and key."""
         columns = self.columns if category == "events" else self._columns(category)
         stop = columns.num_entries if stop is None else min(stop, columns.num_entries)
-        frames: list[dict[str, dict[str, Any]]] = [{} for _ in range(start, stop)]
+        frames: list[dict[str, Any]] = [{} for _ in range(start, stop)]
         for kind in ("Int", "Float", "Double", "String"):
             names = (f"GP{kind}Keys", f"GP{kind}Values")
-            if not all(columns.has(name, "") for name in names):
-                continue
-            keys, values = (ak.to_list(columns.get(name, "", start=start, stop=stop)) for name in names)
-            for frame, frame_keys, frame_values in zip(frames, keys, values, strict=True):
-                frame[kind] = dict(zip(frame_keys, frame_values, strict=True))
+            if all(columns.has(name, "") for name in names):
+                keys, values = (ak.to_list(columns.get(name, "", start=start, stop=stop)) for name in names)
+                for frame, *of_frame in zip(frames, keys, values, strict=True):
+                    frame[kind] = dict(zip(*of_frame, strict=True))
         return frames
 
     def _columns(self, tree: str) -> Columns:
@@ -268,12 +254,10 @@ class PodioFile:
         first: dict[int, tuple[str, int]] = {}
         for number, name, entry in rows:
             known, before = first.setdefault(number, (name, entry))
-            if known != name and "ids" not in self.notes:
-                self.notes["ids"] = (
-                    f"entries {before} and {entry} of the metadata name the collection with id {number} {known} and "
-                    f"{name}: files were merged whose ids differ, and references are followed by the first's; read "
-                    "the files before they were merged"
-                )
+            if known != name:
+                text = f"entries {before} and {entry} of the metadata name the collection with id {number} {known} and"
+                remedy = "references are followed by the first's; read the files before they were merged"
+                self.notes.setdefault("ids", f"{text} {name}: files were merged whose ids differ, and {remedy}")
         return {number: name for number, (name, _) in first.items()}
 
     def _parameters(self) -> dict[str, tuple[str, ...]]:

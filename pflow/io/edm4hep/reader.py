@@ -37,13 +37,8 @@ from pflow.physics.detector import Calorimeter, Detector, TruthTracking
 from pflow.physics.kinematics import follow_to_calorimeter
 from pflow.physics.pdg import known_charges
 
-__all__ = ["AT_CALORIMETER", "AT_IP", "Edm4hepReader", "HitOrigins", "missing_collections"]
-
 AT_IP, AT_FIRST_HIT, AT_LAST_HIT, AT_CALORIMETER = 1, 2, 3, 4
-"""Values of ``location`` in edm4hep::TrackState."""
-
-VERTEX_PREFERENCE = (AT_IP, AT_FIRST_HIT, AT_LAST_HIT, AT_CALORIMETER)
-"""States that stand for the track at its vertex, best first; after them any other state that it has."""
+"""Values of ``location`` in edm4hep::TrackState. A track's vertex is its first state in this order, else any other."""
 
 FIRST_ONLY = ("tracks", "truth", "reference")
 """Only the first available collection of these parts is read; all collections of another part are joined."""
@@ -60,22 +55,15 @@ TRUTH_MEMBERS = {
 STATE = ("D0", "Z0", "phi", "omega", "tanLambda", "referencePoint.x", "referencePoint.y", "referencePoint.z")
 """Members of edm4hep::TrackState that are read."""
 
-
 MAX_LINKED = 10  # entries that are read to find the targets of links
-
-MOSTLY = 0.8
-"""Fraction of links that must lead into the collections read; the rest lead to detectors that are not described."""
-
+MOSTLY = 0.8  # fraction of links that must lead into the collections read; others: to detectors that are not described
 MOST_CUT = 0.4  # largest plausible fraction of the energy of simulated hits that a time window cuts
 EARLY = 0.01  # largest plausible fraction of the energy of all hits that comes before light from the origin
 LEAST_ENERGY = 5.0  # GeV, needed to check the times
-
 CROSSING_PT, CROSSING_TAN_LAMBDA = 1.0, 3.0  # GeV, particles above and below which should cross the tracker
 MIN_CROSSING = 5  # particles needed to check that they get tracks
-
 AT_AXIS = 10.0  # mm from the z axis, within which a reference point is at the IP
 FRONT = 0.9  # share of the distance to the calorimeter's front face from which on a point is near it
-
 CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that counts as none
 
 
@@ -83,8 +71,7 @@ CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that
 class HitOrigins:
     """Which objects of a file the hits of consecutive entries are, in the order of ``Events.hits``."""
 
-    ids: npt.NDArray[np.uint32]
-    """[collection]: ids of the collections that the hits of every event come from, in this order."""
+    ids: npt.NDArray[np.uint32]  # [collection]: of the collections that the hits of every event are from, in order
     counts: Index  # [collection, event]: hits from each
     index: npt.NDArray[np.int32]  # [hit]: index in its collection
     cell_id: npt.NDArray[np.uint64]  # [hit]: cell id, 0 unknown
@@ -108,28 +95,20 @@ class Edm4hepReader:
     def __init__(
         self, file: PodioFile, *, detector: Detector, sim: bool | None = None, truth_tracks: bool = False
     ) -> None:
-        columns = file.columns
-        self.file = file
+        self.file, columns = file, file.columns
         self.schema, self.path, self.uuid, self.tree = file.schema, file.path, file.uuid, columns.tree
         self.num_entries = columns.num_entries
-        self.notes: MutableMapping[str, str] = ChainMap(
-            {}, file.notes
-        )  # another detector may be tried on the same file
+        # Notes of its own: another detector may be tried on the same file.
+        self.notes: MutableMapping[str, str] = ChainMap({}, file.notes)
         self.detector = detector
         self.sim = _only_simulated(file, detector) if sim is None else sim
         if not any(_names(calorimeter, self.sim) for calorimeter in detector.calorimeters):
-            raise ConfigError(
-                f"detector '{detector.name}' names no {'simulated' if self.sim else 'digitised'} collections"
-            )
-        missing = missing_collections(file, detector, sim=self.sim)
-        if missing:
-            names = " or ".join(f"'{name}'" for name in missing[0])
-            raise InputError(
-                f"required collection {names} of detector '{detector.name}' is not in the file",
-                file=self.path,
-                field=missing[0][0],
-                suggestions=nearest(missing[0][0], columns.collections),
-            )
+            kind = "simulated" if self.sim else "digitised"
+            raise ConfigError(f"detector '{detector.name}' names no {kind} collections")
+        for first, *others in missing_collections(file, detector, sim=self.sim):
+            names = " or ".join(f"'{name}'" for name in (first, *others))
+            message = f"required collection {names} of detector '{detector.name}' is not in the file"
+            raise InputError(message, file=self.path, field=first, suggestions=nearest(first, columns.collections))
         candidates = {calorimeter.name: _names(calorimeter, self.sim) for calorimeter in detector.calorimeters} | {
             "tracks": detector.tracks,
             "tracker_hits": detector.tracker_hits,
@@ -141,20 +120,16 @@ class Edm4hepReader:
         there = {part: tuple(name for name in names if columns.has(name)) for part, names in candidates.items()}
         for calorimeter in detector.calorimeters:
             there[calorimeter.name] = tuple(n for n in _names(calorimeter, self.sim) if _holds(file, n, self.sim))
-        hits = {name for calorimeter in detector.calorimeters for name in there[calorimeter.name]}
-        self.subsets = frozenset(name for name in hits if not columns.has(name))
+        self.hit_collections = [name for calorimeter in detector.calorimeters for name in there[calorimeter.name]]
+        self.subsets = frozenset(name for name in self.hit_collections if not columns.has(name))
         self.sources: Mapping[str, tuple[str, ...]] = {
             part: names[:1] if part in FIRST_ONLY else names for part, names in there.items()
         }
         self.chain = {} if self.sim or self.sources["hit_links"] else self._chain()
-        self.absent = tuple(
-            name
-            for part, names in candidates.items()
-            for name in names
-            if name not in {source for sources in self.sources.values() for source in sources}
-            and not (part in FIRST_ONLY and self.sources[part])
-        )
-        for name in (name for part, names in candidates.items() if not there[part] for name in names):
+        read = set(itertools.chain.from_iterable(self.sources.values()))
+        unread = {part: names for part, names in candidates.items() if part not in FIRST_ONLY or not there[part]}
+        self.absent = tuple(name for names in unread.values() for name in names if name not in read)
+        for name in (name for part, names in unread.items() if not there[part] for name in names):
             if columns.has(f"{name}{SUBSET}"):
                 self.notes[name] = f"{name} only refers to objects of other collections (a subset) and is not read"
         self.truth_tracks = truth_tracks and not self.sources["tracks"]
@@ -166,7 +141,7 @@ class Edm4hepReader:
         self.file.close()
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
-        """Entries `start` to `stop`; see `pflow.io.open.Reader.read`."""
+        """Entries `start` to `stop`; see `pflow.io.open.Reader`."""
         return _Range(self, start, stop).events(truth)
 
     def read_with_origins(self, start: int, stop: int, *, truth: bool = True) -> tuple[Events, HitOrigins]:
@@ -186,7 +161,7 @@ class Edm4hepReader:
 
     def _chain(self) -> dict[str, tuple[str, ...]]:
         """Links from the digitised hits to simulated ones, through which particles follow from contributions."""
-        digitised = {name for calorimeter in self.detector.calorimeters for name in self.sources[calorimeter.name]}
+        digitised = set(self.hit_collections)
         for name in self.subsets:
             _, ids, _ = self.file.references(f"{name}{SUBSET}", 0, min(self.num_entries, MAX_LINKED))
             digitised |= set(self.file.names(ids))
@@ -201,17 +176,14 @@ class Edm4hepReader:
 
     def _check_truth_tracks(self) -> None:
         """Refuse files and detectors without the parts that tracks are made from."""
-        settings = self.detector.truth_tracks
+        settings, columns = self.detector.truth_tracks, self.file.columns
         if settings is None:
             raise ConfigError(f"detector '{self.detector.name}' does not describe truth_tracks, how they are made")
         for names in (settings.sim_tracker_hits, self.detector.truth_particles):
-            if self.file.columns.first(*names) is None:
-                raise InputError(
-                    f"tracks from Monte Carlo particles need one of {', '.join(names)}, and the file holds none",
-                    file=self.path,
-                    field=names[0] if names else None,
-                    suggestions=nearest(names[0], self.file.columns.collections) if names else (),
-                )
+            if columns.first(*names) is None:
+                message = f"tracks from Monte Carlo particles need one of {', '.join(names)}, and the file holds none"
+                close = nearest(names[0], columns.collections) if names else ()
+                raise InputError(message, file=self.path, field=next(iter(names), None), suggestions=close)
 
 
 class _Range:
@@ -232,9 +204,9 @@ class _Range:
         return self.file.references(branch, self.start, self.stop, of=of)
 
     def events(self, truth: bool) -> Events:
-        detector, sources, n = self.reader.detector, self.sources, self.stop - self.start
+        detector, sources = self.reader.detector, self.sources
         parts: dict[str, Any] = {"hits": self.hits()}
-        event = self.file.event_numbers(self.start, self.stop)
+        event, entry = self.file.event_numbers(self.start, self.stop), np.arange(self.start, self.stop)
         if sources["tracks"]:
             parts["tracks"] = self.tracks(sources["tracks"][0])
         if sources["tracker_hits"]:
@@ -251,28 +223,22 @@ class _Range:
                 names = [name for name in settings.sim_tracker_hits if self.file.columns.has(name)]
                 n_layers = count_layers(self.file, names, joined, self.start, self.stop)
                 self.note_untracked(particles, n_layers, settings)
-                entry = np.arange(self.start, self.stop)
                 parts["tracks"], track_links = make_truth_tracks(particles, n_layers, detector, event, entry)
-                parts["flags"] = np.full(n, Flag.TRUTH_TRACKS, dtype=np.uint32)
+                parts["flags"] = np.full(len(entry), Flag.TRUTH_TRACKS, dtype=np.uint32)
                 if truth:
                     parts["track_links"] = track_links
         if truth and sources["reference"]:
             (parts["reference_name"],) = sources["reference"]
             columns = particle_columns(self.file.columns, parts["reference_name"], self.start, self.stop)
             parts["reference"] = make_particles(**columns)
-        return Events(
-            detector=detector,
-            path=self.reader.path,
-            entry=np.arange(self.start, self.stop),
-            event=event,
-            absent=self.reader.absent,
-            **parts,
-        )
+        about: Any = {"path": self.reader.path, "absent": self.reader.absent}
+        return Events(detector=detector, entry=entry, event=event, **about, **parts)
 
     def hits(self) -> ak.Array:
         """Hits of all calorimeters; notes where each collection went, and the contributions to each simulated one."""
         pieces: defaultdict[str, list[ak.Array]] = defaultdict(list)
         digitised: dict[str, Digitised] = {}
+        has = self.file.columns.has
         for subdetector, calorimeter in enumerate(self.reader.detector.calorimeters):
             for name, index in itertools.chain.from_iterable(map(self.members, self.sources[calorimeter.name])):
                 energy = self.get(name, "energy")
@@ -285,8 +251,8 @@ class _Range:
                     digitised[name] = digitise(calorimeter, columns, contributions)
                     columns = digitised[name].columns
                 else:
-                    known = self.file.columns.has(name, "time")
-                    columns["time"] = self.get(name, "time") if known else _filled(energy, np.float32(np.nan))
+                    unknown = np.float32(np.nan)
+                    columns["time"] = self.get(name, "time") if has(name, "time") else _filled(energy, unknown)
                 if index is not None:
                     columns = {key: values[index] for key, values in columns.items()}
                 self.chosen.append(index is not None)
@@ -295,9 +261,7 @@ class _Range:
                 self.index.append(columns.pop("index"))
                 for key, values in columns.items():
                     pieces[key].append(values)
-        self.contributions = {
-            name: made.contributions for name, made in digitised.items() if made.contributions is not None
-        }
+        self.contributions = {name: made.contributions for name, made in digitised.items() if made.contributions}
         self.note_lost(digitised)
         if not self.names:
             none = jagged.unflatten(np.zeros(0, np.float32), np.zeros(self.stop - self.start, np.int64))
@@ -325,19 +289,16 @@ class _Range:
         everything = sum(made.total for made in digitised.values())
         lost, cut = [], []
         for name, made in digitised.items():
-            absent = () if made.contributions is None else made.contributions.absent
             if made.lost > ROUNDING * made.total:
+                absent = made.contributions and made.contributions.absent
                 gone = f" ({', '.join(absent)} is not in the file)" if absent else ""
                 lost.append(f"{made.lost / made.total:.0%} of {name}{gone}")
             early, outside = made.early, made.early + made.late
             if early > EARLY * everything or outside > MOST_CUT * max(made.total, everything / 4):
-                early_share = early / made.total
-                cut.append(f"{outside / made.total:.0%} of {name} ({early_share:.0%} comes earlier than light)")
+                cut.append(f"{outside / made.total:.0%} of {name} ({early / made.total:.0%} comes earlier than light)")
         if lost:
-            self.reader.notes["contributions"] = (
-                "contributions do not sum to the energy of their hits, which is used: "
-                f"without contributions are {', '.join(lost)}"
-            )
+            text = "contributions do not sum to the energy of their hits, which is used: without contributions are"
+            self.reader.notes["contributions"] = f"{text} {', '.join(lost)}"
         if cut and everything > LEAST_ENERGY:
             self.reader.notes["times"] = f"time windows cut energy, as if times were not in ns: {', '.join(cut)}"
 
@@ -352,10 +313,9 @@ class _Range:
         if n >= MIN_CROSSING and n_tracks < MOSTLY * n:
             absent = [name for name in settings.sim_tracker_hits if not self.file.columns.has(name)]
             gone = f" ({', '.join(absent)}: not in the file)" if absent else ""
-            self.reader.notes["truth tracks"] = (
-                f"only {n_tracks} of {n} charged particles that cross the tracker have hits in {settings.min_layers} "
-                f"layers and so a track{gone}"
-            )
+            layers = f"have hits in {settings.min_layers} layers and so a track{gone}"
+            text = f"only {n_tracks} of {n} charged particles that cross the tracker {layers}"
+            self.reader.notes["truth tracks"] = text
 
     def hit_origins(self) -> HitOrigins:
         """The file's object behind each hit; call after `hits`."""
@@ -412,12 +372,10 @@ class _Range:
         detector, charge = self.reader.detector, np.sign(omega)
         b_field = detector.b_field
         position = _position(parameters)
-        momentum = np.stack(kinematics.momentum_from_track(omega, phi, tan_lambda, b_field))
+        momentum: Floats = np.stack(kinematics.momentum_from_track(omega, phi, tan_lambda, b_field))
         away = (location != AT_IP) | (np.hypot(x, y) > AT_AXIS)
         self.note_states(collection, "IP", away[location == AT_IP])
-        rank = np.full(len(location), len(VERTEX_PREFERENCE))
-        for preference, place in enumerate(VERTEX_PREFERENCE):
-            rank[location == place] = preference
+        rank = np.where((location >= AT_IP) & (location <= AT_CALORIMETER), location, AT_CALORIMETER + 1)
         vertex = _first_state(track, member, rank[member], int(counts.sum()))
         there = location[member] == AT_CALORIMETER
         elsewhere = ~_at_front(position, detector)
@@ -434,45 +392,34 @@ class _Range:
             phi = np.where(away, np.arctan2(perigee[1], perigee[0]), phi)
             momentum[:2] = np.where(away, perigee, momentum[:2])
             position = np.where(away, [-d0 * np.sin(phi), d0 * np.cos(phi), z0], position)
-        at_vertex = {"omega": omega, "phi": phi, "tan_lambda": tan_lambda, "d0": d0, "z0": z0}
         follow = np.flatnonzero((face < 0) & (vertex >= 0))
         if len(follow):
             start = vertex[follow]
-            origin: Any = position[:, start].T
-            motion: Any = momentum[:, start].T
-            reached = follow_to_calorimeter(origin, motion, charge[start], detector)
+            reached = follow_to_calorimeter(position[:, start].T, momentum[:, start].T, charge[start], detector)
             at_face[:, follow] = np.concatenate(reached, axis=1).T
+        columns = {"omega": omega, "phi": phi, "tan_lambda": tan_lambda, "d0": d0, "z0": z0}
+        columns = {name: np.append(values, np.nan)[vertex] for name, values in columns.items()}
+        columns |= {f"calo_{name}": at_face[row] for row, name in enumerate(("x", "y", "z", "px", "py", "pz"))}
         return make_tracks(
-            b_field=b_field,
-            **{name: jagged.unflatten(np.append(column, np.nan)[vertex], counts) for name, column in at_vertex.items()},
-            **{
-                f"calo_{name}": jagged.unflatten(values, counts)
-                for name, values in zip(("x", "y", "z", "px", "py", "pz"), at_face, strict=True)
-            },
+            b_field=b_field, **{name: jagged.unflatten(values, counts) for name, values in columns.items()}
         )
 
     def note_states(self, collection: str, place: str, elsewhere: Mask) -> bool:
         """Whether many states of a place lie elsewhere, [state], which then is noted."""
-        many = bool(elsewhere.sum() > (1 - MOSTLY) * len(elsewhere))
-        if many:
-            self.reader.notes[f"{collection} at the {place}"] = (
-                f"{elsewhere.sum()} of {len(elsewhere)} states of {collection} at the {place} have a reference point "
-                "elsewhere (expected mm); their tracks are followed along the helix"
-            )
+        if many := bool(elsewhere.sum() > (1 - MOSTLY) * len(elsewhere)):
+            where = f"{collection} at the {place}"
+            states = f"{elsewhere.sum()} of {len(elsewhere)} states of {where} have a reference point elsewhere"
+            self.reader.notes[where] = f"{states} (expected mm); their tracks are followed along the helix"
         return many
 
     def states(self, collection: str) -> tuple[ak.Array, Floats]:
         """Locations [event, state] and parameters of all states of tracks: `STATE`, float64 [8, state]."""
         states = track_states(self.file.columns, collection)
         if states is None:
-            raise InputError(
-                f"the tracks have no states; expected _{collection}_trackStates or {collection}_1",
-                file=self.file.path,
-                field=collection,
-            )
-        return self.get(states, "location"), np.stack(
-            [jagged.flat(self.get(states, name), np.float64) for name in STATE]
-        )
+            message = f"the tracks have no states; expected _{collection}_trackStates or {collection}_1"
+            raise InputError(message, file=self.file.path, field=collection)
+        parameters = [jagged.flat(self.get(states, name), np.float64) for name in STATE]
+        return self.get(states, "location"), np.stack(parameters)
 
     def particles(self) -> ak.Array:
         """Monte Carlo particles. Parent: the first one, -1 for none; an index outside the list stays as it is."""
@@ -495,10 +442,9 @@ class _Range:
         wrong = np.flatnonzero(np.abs(known - charge) > CHARGE_ROUNDING)
         if len(wrong):
             first = wrong[0]
-            self.reader.notes[f"{name}.charge"] = (
-                f"{name}.charge is not the PDG's for {len(wrong)} of {len(charge)} particles (PDG code {codes[first]}: "
-                f"{charge[first]:g} e, expected {known[first]:g} e); the PDG's is used"
-            )
+            expected = f"PDG code {codes[first]}: {charge[first]:g} e, expected {known[first]:g} e"
+            text = f"{name}.charge is not the PDG's for {len(wrong)} of {len(charge)} particles ({expected})"
+            self.reader.notes[f"{name}.charge"] = f"{text}; the PDG's is used"
             columns["charge"] = jagged.unflatten(np.where(np.isnan(known), charge, known), counts)
         return make_truth(**columns, parent=jagged.unflatten(parent, counts))
 
@@ -527,11 +473,8 @@ class _Range:
         for end, (names, joined) in enumerate(((("from", "rec"), sources), (("to", "sim"), truth))):
             branch = relation(self.file.columns, link, end, *names)
             if branch is None:
-                raise InputError(
-                    f"the links have no references; expected _{link}_{names[0]} or {link}#{end}",
-                    file=self.file.path,
-                    field=link,
-                )
+                message = f"the links have no references; expected _{link}_{names[0]} or {link}#{end}"
+                raise InputError(message, file=self.file.path, field=link)
             _, ids, index = self.references(branch, of=jagged.count(weights))
             both_ids.append(ids)
             resolved.append(joined.resolve(self.file, ids, index, event))

@@ -55,6 +55,7 @@ from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, collecti
 from pflow.io.edm4hep.frames import Filled
 from pflow.io.edm4hep.podio import PodioFile, expand, particle_columns
 from pflow.io.edm4hep.reader import AT_CALORIMETER, AT_IP, HitOrigins
+from pflow.io.root import check_counts
 from pflow.physics.arrays import Index
 from pflow.physics.kinematics import track_from_momentum
 from pflow.physics.pdg import CLASSES, class_index
@@ -82,26 +83,25 @@ class RecoNames:
         """Number (int32) by which ``ParticleID`` names this algorithm: EDM4hep's hash of its name (ParticleIDMeta)."""
         return int(np.array(collection_id(self.particles), np.uint32).astype(np.int32))
 
-    def collections(
-        self, *, mc_links: bool, own_hits: bool, sim_links: bool, own_tracks: bool
-    ) -> tuple[CollectionInfo, ...]:
-        """The collections of a file, with or without the optional ones."""
+    def collections(self, **wanted: bool) -> tuple[CollectionInfo, ...]:
+        """The collections of a file, of the optional ones those that are `wanted`: ``hits``, ``tracks`` and links."""
         floats, link = "podio::UserDataCollection<float>", "podio::LinkCollection<edm4hep::{},edm4hep::{}>"
         rows = (
-            (True, self.particles, "edm4hep::ReconstructedParticleCollection"),
-            (True, self.clusters, "edm4hep::ClusterCollection"),
-            (True, self.particle_id, "edm4hep::ParticleIDCollection"),
-            (True, self.hit_weights, floats),
-            (True, self.track_weights, floats),
-            (mc_links, self.mc_links, link.format("ReconstructedParticle", "MCParticle")),
-            (own_hits, self.hits, "edm4hep::CalorimeterHitCollection"),
-            (sim_links, self.sim_links, link.format("CalorimeterHit", "SimCalorimeterHit")),
-            (own_tracks, self.tracks, "edm4hep::TrackCollection"),
+            ("particles", "edm4hep::ReconstructedParticleCollection"),
+            ("clusters", "edm4hep::ClusterCollection"),
+            ("particle_id", "edm4hep::ParticleIDCollection"),
+            ("hit_weights", floats),
+            ("track_weights", floats),
+            ("mc_links", link.format("ReconstructedParticle", "MCParticle")),
+            ("hits", "edm4hep::CalorimeterHitCollection"),
+            ("sim_links", link.format("CalorimeterHit", "SimCalorimeterHit")),
+            ("tracks", "edm4hep::TrackCollection"),
         )
+        versions = {kind: 1 if kind.startswith("podio") else SCHEMA_VERSION for _, kind in rows}
         return tuple(
-            CollectionInfo(name=name, data_type=kind, schema_version=1 if kind.startswith("podio") else SCHEMA_VERSION)
-            for wanted, name, kind in rows
-            if wanted
+            CollectionInfo(name=getattr(self, field), data_type=kind, schema_version=versions[kind])
+            for field, kind in rows
+            if wanted.get(field, True)
         )
 
 
@@ -296,15 +296,15 @@ def _mc_links(
     n_true = np.zeros(len(events), np.int64) if events.truth is None else jagged.count(events.truth)
     energy = jagged.flat(events.hits.energy, np.float64)
     tracks = tracks.take(~np.isin(tracks.flat_particle(n_particles), hits.flat_particle(n_particles)))
-    pieces = []
-    for links, true_links, sources, size in (
-        (hits, events.hit_links, events.hits, energy),
-        (tracks, events.track_links, events.tracks, None),
+    pieces = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))]
+    for links, true_links, sources in (
+        (hits, events.hit_links, events.hits),
+        (tracks, events.track_links, events.tracks),
     ):
         if sources is None or true_links is None:
             continue
         counts = jagged.count(sources)
-        size = np.ones(int(counts.sum())) if size is None else size
+        size = energy if links is hits else np.ones(int(counts.sum()))
         true, source, of_link = Links.of(true_links), links.flat_source(counts), links.flat_particle(n_particles)
         particle, true_particle, shared = shared_sources(
             (source, of_link, links.weight), (true.flat_source(counts), true.flat_particle(n_true), true.weight), size
@@ -312,21 +312,15 @@ def _mc_links(
         total = np.bincount(of_link, size[source] * links.weight, int(n_particles.sum()))[particle]
         fraction = np.divide(shared, total, out=np.zeros(len(shared)), where=total > 0)
         pieces.append((particle, true_particle, fraction))
-    particle, true_particle, weight = (
-        (np.concatenate(columns) for columns in zip(*pieces, strict=True))
-        if pieces
-        else (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
-    )
-    order = np.argsort(particle, kind="stable")
-    particle, true_particle, weight = particle[order], true_particle[order], weight[order]
-    event = jagged.event_index(n_particles)[particle]
-    counts = np.bincount(event, minlength=len(events))
+    columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    particle, true_particle, weight = (column[order] for column in columns)
+    counts = np.bincount(jagged.event_index(n_particles)[particle], minlength=len(events))
+    name, particle = names.mc_links, jagged.local_index(n_particles)[particle]
     return {
-        names.mc_links: Filled(counts=counts, columns={"weight": weight}),
-        f"_{names.mc_links}_from": references(
-            collection_id(names.particles), jagged.local_index(n_particles)[particle], counts
-        ),
-        f"_{names.mc_links}_to": references(mc_id, jagged.local_index(n_true)[true_particle], counts),
+        name: Filled(counts=counts, columns={"weight": weight}),
+        f"_{name}_from": references(collection_id(names.particles), particle, counts),
+        f"_{name}_to": references(mc_id, jagged.local_index(n_true)[true_particle], counts),
     }
 
 
@@ -358,13 +352,9 @@ class Edm4hepRecoReader:
         columns = file.columns
         if not columns.has(name, "energy", "momentum.x", "charge"):
             known = [collection for collection in columns.collections if columns.has(collection, "goodnessOfPID")]
-            raise InputError(
-                "no such collection of reconstructed particles"
-                + (f"; the file holds {', '.join(known)}" if known else ""),
-                file=file.path,
-                field=name,
-                suggestions=nearest(name, known),
-            )
+            held = f"; the file holds {', '.join(known)}" if known else ""
+            message = f"no such collection of reconstructed particles{held}"
+            raise InputError(message, file=file.path, field=name, suggestions=nearest(name, known))
         self.tree = columns.tree
         self._file = file
         self._names = RecoNames(name)
@@ -376,21 +366,18 @@ class Edm4hepRecoReader:
 
     def read(self, start: int, stop: int) -> Reconstruction:
         """Entries `start` to `stop` (exclusive)."""
+        frames = self._file.frame_parameters("events", start, stop)
 
         def get(collection: str, *members: str) -> ak.Array:
             return self._file.columns.get(collection, *members, start=start, stop=stop)
 
         def parameter(name: str) -> list[list[int]]:
             """A whole-number parameter of each frame, empty where it has none."""
-            key = f"{self._names.particles}_{name}"
-            return [frame.get("Int", {}).get(key, []) for frame in self._file.frame_parameters("events", start, stop)]
+            return [frame.get("Int", {}).get(f"{self._names.particles}_{name}", []) for frame in frames]
 
-        def check(field: str, lengths: Index, expected: Index, what: str) -> None:
-            wrong = np.flatnonzero(lengths != expected)
-            if len(wrong):
-                number = int(wrong[0])
-                message = f"{lengths[number]} numbers, expected {expected[number]}: the {what}"
-                raise InputError(message, file=self._file.path, entry=start + number, field=field)
+        def check(field: str, lengths: Index, expected: Any, what: str) -> None:
+            text = f"{{}} numbers, expected {{}}: the {what}"
+            check_counts(lengths, expected, text, file=self._file.path, start=start, field=field)
 
         def links(source: Any, particle: Index, weight: Any, event: Index) -> ak.Array:
             local = particle - jagged.offsets(counts)[event]
@@ -423,8 +410,8 @@ class Edm4hepRecoReader:
             event, source = jagged.event_index(n_links)[link], index[link]
             if len(self._hit_ids) and len(link):
                 rows = parameter("hitOffsets")
-                lengths = np.array([len(row) for row in rows])
-                check("hitOffsets", lengths, np.full(len(rows), len(self._hit_ids)), "offsets of the hits")
+                expected = np.full(len(rows), len(self._hit_ids))
+                check("hitOffsets", np.array([len(row) for row in rows]), expected, "offsets of the hits")
                 from_it = ids[link, None] == self._hit_ids  # [link, collection]
                 source = source + (np.array(rows, dtype=np.int64)[event] * from_it).sum(axis=1)
             links_read["hit_links"] = links(source, particle_of[cluster], jagged.flat(weight)[link], event)
@@ -433,8 +420,7 @@ class Edm4hepRecoReader:
             weight = get(names.track_weights, "")
             check(names.track_weights, jagged.count(weight), n_links, "weights of the tracks")
             particle, link = expand(get(name, "tracks_begin"), get(name, "tracks_end"), n_links)
-            event = jagged.event_index(n_links)[link]
-            source = index[link]
+            event, source = jagged.event_index(n_links)[link], index[link]
             for number, unused in enumerate(parameter("unusedTracks")):  # events count the tracks without them
                 source[event == number] -= np.searchsorted(unused, source[event == number])
             links_read["track_links"] = links(source, particle, jagged.flat(weight)[link], event)

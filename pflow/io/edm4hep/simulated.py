@@ -167,16 +167,10 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
     values |= {"energy": energy * scale, "time": time}
     event = jagged.event_index(jagged.count(columns["energy"]))
     counts = np.bincount(event[above], minlength=len(columns["energy"]))
+    columns = {key: jagged.unflatten(array[above], counts) for key, array in values.items()}
     if contributions is not None and counted is not None:
         contributions = contributions.of_kept(above, counted)
-    return Digitised(
-        columns={key: jagged.unflatten(array[above], counts) for key, array in values.items()},
-        contributions=contributions,
-        total=total,
-        lost=lost,
-        early=early,
-        late=late,
-    )
+    return Digitised(columns=columns, contributions=contributions, total=total, lost=lost, early=early, late=late)
 
 
 def time_after_flight(time: Floats, position: Floats) -> Floats:
@@ -277,13 +271,9 @@ def _smeared(
         new_charge,
         detector,
     )
-    columns = {
-        "omega": new_charge * np.abs(inverse_pt) * kinematics.GEV_PER_TESLA_MM * abs(b_field),
-        "phi": np.mod(phi + np.pi, 2 * np.pi) - np.pi,
-        "tan_lambda": tan_lambda,
-        "d0": d0,
-        "z0": z0,
-    }
+    omega = new_charge * np.abs(inverse_pt) * kinematics.GEV_PER_TESLA_MM * abs(b_field)
+    phi = np.mod(phi + np.pi, 2 * np.pi) - np.pi
+    columns = {"omega": omega, "phi": phi, "tan_lambda": tan_lambda, "d0": d0, "z0": z0}
     columns |= {f"calo_{axis}": position[:, i] for i, axis in enumerate("xyz")}
     return columns | {f"calo_p{axis}": at_face[:, i] for i, axis in enumerate("xyz")}
 

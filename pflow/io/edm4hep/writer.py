@@ -55,42 +55,29 @@ class Edm4hepRecoWriter(OutputWriter):
         self._reader = reader = file.reader if isinstance(file.reader, Edm4hepReader) else None
         self._copy = _copy_of(reader)
         copied = {} if self._copy is None else self._copy.collections
-        self._hit_collections: tuple[str, ...] = ()  # of the input; empty: the output has its own hits
+        self._hit_collections: list[str] = []  # of the input, unless the output has its own hits
         self._track_id = self._mc_id = None
-        if reader is not None and self._copy is not None:
-            sources = reader.sources
-            if not (reader.sim or reader.subsets):
-                self._hit_collections = tuple(
-                    name for part in file.detector.calorimeters for name in sources[part.name]
-                )
-            self._track_id = next((reader.file.id_of(name) for name in sources["tracks"]), None)
-            self._mc_id = next((reader.file.id_of(name) for name in sources["truth"] if name in copied), None)
-        if mc_links and self._mc_id is None:
-            raise InputError(
-                "links to Monte Carlo particles need an EDM4hep file that holds them, of podio 1.3 or later",
-                file=file.path,
-                field=file.detector.truth_particles[0],
-            )
-        self._mc_links = mc_links
         # The output holds its own tracks or hits where it cannot refer to the input's.
+        self._own_hits, self._sim_links = True, False
+        if reader is not None and self._copy is not None:
+            self._own_hits, self._sim_links = reader.sim or bool(reader.subsets), reader.sim
+            self._hit_collections = [] if self._own_hits else reader.hit_collections
+            self._track_id = next((reader.file.id_of(name) for name in reader.sources["tracks"]), None)
+            self._mc_id = next((reader.file.id_of(name) for name in reader.sources["truth"] if name in copied), None)
+        if mc_links and self._mc_id is None:
+            message = "links to Monte Carlo particles need an EDM4hep file that holds them, of podio 1.3 or later"
+            raise InputError(message, file=file.path, field=file.detector.truth_particles[0])
+        self._mc_links = mc_links
         self._own_tracks = self._track_id is None and (self._copy is None or file.truth_tracks)
-        self._sim = reader is not None and reader.sim
-        self._own_hits = self._copy is None or self._sim or (reader is not None and bool(reader.subsets))
         added = names.collections(
-            mc_links=mc_links,
-            own_hits=self._own_hits,
-            sim_links=self._sim and self._copy is not None,
-            own_tracks=self._own_tracks,
+            mc_links=mc_links, hits=self._own_hits, sim_links=self._sim_links, tracks=self._own_tracks
         )
         self._write_header = HEADER not in copied
         if self._write_header:
             added += (CollectionInfo(name=HEADER, data_type="edm4hep::EventHeaderCollection"),)
-        for collection in added:
-            if collection.name in copied:
-                raise ConfigError(
-                    f"cannot write {self._path}: the input holds a collection '{collection.name}' already; "
-                    "reconstruct the file that it was made from"
-                )
+        for name in (collection.name for collection in added if collection.name in copied):
+            problem = f"the input holds a collection '{name}' already; reconstruct the file that it was made from"
+            raise ConfigError(f"cannot write {self._path}: {problem}")
         model = DataModel(edm4hep_types())
         self._collections = [(model, collection) for collection in added]
         self._definitions: Definitions = {}  # ours lacks types that its types refer to
@@ -116,8 +103,6 @@ class Edm4hepRecoWriter(OutputWriter):
 
     def _extend(self, reconstruction: Reconstruction, *, skip: bool = False) -> None:
         start, stop = self._entry, self._entry + len(reconstruction)
-        offsets = np.zeros((len(reconstruction), len(self._hit_collections)), np.int64)
-        unused: list[list[int]] = [[] for _ in range(len(reconstruction))]
         parameters: list[Parameters] = [{} for _ in range(len(reconstruction))]
         try:
             frames, offsets, unused = self._content(reconstruction, start, stop)
@@ -127,7 +112,7 @@ class Edm4hepRecoWriter(OutputWriter):
         except InputError:
             if not skip or not reconstruction.flags[0] & Flag.BAD_INPUT:
                 raise
-            frames = {}
+            frames, offsets, unused = {}, np.zeros((1, len(self._hit_collections)), np.int64), [[]]
         if self._write_header:
             ones = np.ones(len(reconstruction))
             columns = {"eventNumber": reconstruction.event.astype(np.uint64), "weight": ones}
@@ -140,9 +125,7 @@ class Edm4hepRecoWriter(OutputWriter):
         self._frames.extend(frames, [_merged(*pair) for pair in zip(parameters, added, strict=True)])
         self._entry = stop
 
-    def _content(
-        self, reconstruction: Reconstruction, start: int, stop: int
-    ) -> tuple[dict[str, Filled], Any, list[list[int]]]:
+    def _content(self, reconstruction: Reconstruction, start: int, stop: int) -> tuple[dict[str, Filled], Any, Any]:
         """Our collections; offsets [event, collection] of hits in the input's collections; its unused tracks."""
         names = self._names
         if self._reader is None:
@@ -170,7 +153,7 @@ class Edm4hepRecoWriter(OutputWriter):
             track_index=track_index,
         )
         if self._own_hits:
-            frames |= hit_frames(events, origins if self._sim and self._copy is not None else None, names)
+            frames |= hit_frames(events, origins if self._sim_links else None, names)
         if self._own_tracks:
             frames |= track_frames(events, names.tracks)
         offsets = np.zeros((len(events), 0), np.int64)
@@ -194,7 +177,7 @@ class Edm4hepRecoWriter(OutputWriter):
                 f"{names.particle_id}__AlgoName": [names.particles],
                 f"{names.particle_id}__ParameterNames": [*CLASSES, *({"existence"} & (self._optional or frozenset()))],
                 f"{names.clusters}__SubdetectorNames": [part.name for part in self._input.detector.calorimeters],
-                f"{names.particles}__HitCollections": list(self._hit_collections),
+                f"{names.particles}__HitCollections": self._hit_collections,
                 f"{names.particles}__Parts": sorted(self._optional or ()),
             },
         }
@@ -207,8 +190,7 @@ def _copy_of(reader: Edm4hepReader | None) -> InputCopy | None:
     if reader is None:
         return None
     try:
-        parts = ("tracks", *(calorimeter.name for calorimeter in reader.detector.calorimeters))
-        return InputCopy(reader.file, [name for part in parts for name in reader.sources[part]])
+        return InputCopy(reader.file, (*reader.sources["tracks"], *reader.hit_collections))
     except InputError as error:
         warnings.warn(f"{error}; the output holds the hits and tracks that were used instead", stacklevel=3)
         return None
