@@ -56,7 +56,7 @@ from pflow.event.events import ImplausibleWarning, count_flags
 from pflow.event.particles import TRUTH_OPTIONS, Reconstruction, concatenate
 from pflow.event.schema import make_links, make_particles, quantities_of, validate_part
 from pflow.io.atomic import check_output, replacing
-from pflow.io.edm4hep.podio import PodioFile
+from pflow.io.edm4hep.podio import PARTICLE_MEMBERS, PodioFile
 from pflow.io.edm4hep.reco import Edm4hepRecoReader
 from pflow.io.rntuple import make_rntuple
 from pflow.io.root import make_ttree, open_root, open_tree, read_branch, read_notes, read_ranges, write_note
@@ -69,16 +69,6 @@ TREE = "events"
 FORMATS = ("ttree", "rntuple")  # what `RecoWriter` can write
 Links = Literal["if there", "required", "left out"]
 BASKET = 1000  # events in a basket: smaller baskets make a larger file that is slower to write and to read
-
-MEMBERS = {
-    "PDG": "pdg",
-    "energy": "energy",
-    **{f"momentum.{axis}": f"p{axis}" for axis in "xyz"},
-    "charge": "charge",
-    "mass": "mass",
-    "goodnessOfPID": "score",
-}
-"""Member of edm4hep::ReconstructedParticle: quantity of our particles."""
 
 OPTIONAL = {
     "existence": ("existence",),
@@ -227,7 +217,7 @@ class RecoWriter(OutputWriter):
 
     def _columns(self, reconstruction: Reconstruction, optional: frozenset[str]) -> dict[str, Any]:
         particles, fields = reconstruction.particles, quantities_of("particles")
-        members = {member: particles[fields[quantity]] for member, quantity in MEMBERS.items()}
+        members = {member: particles[fields[quantity]] for member, quantity in PARTICLE_MEMBERS.items()}
         for name in (name for name in OPTIONAL if name in optional):
             values = particles[name][:, :, np.newaxis] if len(OPTIONAL[name]) == 1 else particles[name]
             members |= {member: values[:, :, index] for index, member in enumerate(OPTIONAL[name])}
@@ -312,8 +302,8 @@ def _opened(path: str | Path, name: str, links: Links) -> Iterator[tuple[Any, Ca
             tree, parts, decode = reader.tree, reader.parts, reader.read
         else:
             tree = open_tree(file, TREE, str(path))
-            parts = _optional(set(tree.keys()), name, path, links)
-            decode = functools.partial(_decode, tree, parts, name, path)
+            branches = _branches(set(tree.keys()), name, path, links)
+            parts, decode = frozenset(branches), functools.partial(_decode, tree, branches, name, path)
         if links == "required" and "hit_links" not in parts:
             raise InputError("holds no links that say which hits the particles are made of", file=path, field=name)
         made_with = None
@@ -367,46 +357,34 @@ def truth_options(provenance: Mapping[str, Any] | None = None) -> dict[str, Any]
 
 def _without_particles(event: Any, flags: Any, optional: frozenset[str]) -> Reconstruction:
     """Events without particles, with these optional parts and fields."""
-    counts = np.zeros(len(event), dtype=np.int64)
-    none = ak.unflatten(np.zeros(0, dtype=np.float32), counts)
-    arrays = {
-        field: none if len(members) == 1 else ak.unflatten(np.zeros((0, len(members)), dtype=np.float32), counts)
-        for field, members in OPTIONAL.items()
-        if field in optional
-    }
-    return Reconstruction(
-        particles=make_particles(**dict.fromkeys(("pdg", "charge", "energy", "px", "py", "pz"), none), **arrays),
-        event=event,
-        flags=flags,
-        **{field: make_links(source=none, particle=none) for field in LINK_MEMBERS if field in optional},
-    )
+    none = ak.unflatten(np.zeros(0, dtype=np.float32), np.zeros(len(event), dtype=np.int64))
+    fields = ("pdg", "charge", "energy", "px", "py", "pz", *optional.intersection(OPTIONAL))
+    links = {field: make_links(source=none, particle=none) for field in optional.intersection(LINK_MEMBERS)}
+    particles = make_particles(**dict.fromkeys(fields, none))
+    return Reconstruction(particles=particles, event=event, flags=flags, **links)
 
 
-def _branches(name: str) -> dict[str, dict[str, str]]:
-    """Branch of each member of each optional part or field."""
-    branches = {field: {member: f"{name}.{member}" for member in members} for field, members in OPTIONAL.items()}
-    for field, (suffix, members) in LINK_MEMBERS.items():
-        branches[field] = {member: f"{name}{suffix}.{member}" for member in members}
-    return branches
-
-
-def _optional(keys: set[str], name: str, path: str | Path, links: Links) -> frozenset[str]:
-    """Which optional parts and fields are there and wanted; the others of the output must be there."""
-    present = {field for field, members in _branches(name).items() if not keys.isdisjoint(members.values())}
+def _branches(keys: set[str], name: str, path: str | Path, links: Links) -> dict[str, list[str]]:
+    """Branches of each optional part or field that is there and wanted; the others of the output must be there."""
     if f"{name}.PDG" not in keys:
         suggestions = nearest(f"{name}.PDG", keys)
         raise InputError("no such branch; expected particles", file=path, field=f"{name}.PDG", suggestions=suggestions)
-    return frozenset(present if links != "left out" else present - {"hit_links"})
+    branches = {field: [f"{name}.{member}" for member in members] for field, members in OPTIONAL.items()}
+    for field, (suffix, fields) in LINK_MEMBERS.items():
+        if (field, links) != ("hit_links", "left out"):
+            branches[field] = [f"{name}{suffix}.{member}" for member in fields]
+    return {field: names for field, names in branches.items() if not keys.isdisjoint(names)}
 
 
-def _decode(tree: Any, optional: frozenset[str], name: str, path: str | Path, start: int, stop: int) -> Reconstruction:
+def _decode(
+    tree: Any, branches: Mapping[str, list[str]], name: str, path: str | Path, start: int, stop: int
+) -> Reconstruction:
     def read(branch: str) -> ak.Array:
         return read_branch(tree, branch, start, stop, path)
 
-    branches = {field: members for field, members in _branches(name).items() if field in optional}
-    columns, links = {quantity: read(f"{name}.{member}") for member, quantity in MEMBERS.items()}, {}
-    for field, of_members in branches.items():
-        members = [read(branch) for branch in of_members.values()]
+    columns, links = {quantity: read(f"{name}.{member}") for member, quantity in PARTICLE_MEMBERS.items()}, {}
+    for field, names in branches.items():
+        members = [read(branch) for branch in names]
         if field in LINK_MEMBERS:
             fields = LINK_MEMBERS[field][1].values()
             links[field] = make_links(**dict(zip(fields, members, strict=True)), normalise=False)

@@ -14,7 +14,8 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_links, make_particles
-from pflow.io.particles_root import BASKET, FORMATS, MEMBERS, RecoWriter, iterate_reco, read_provenance, read_reco
+from pflow.io.edm4hep.podio import PARTICLE_MEMBERS as MEMBERS
+from pflow.io.particles_root import BASKET, FORMATS, RecoWriter, iterate_reco, read_provenance, read_reco
 
 PROVENANCE = {"inputs": [{"path": "in.root", "uuid": "ab-12"}], "version": "0.1.0", "note": "überall"}
 

@@ -18,7 +18,8 @@ A file without a table of ids, as other tools write them, is read with the ids t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from os import PathLike
 from typing import Any
 
@@ -31,6 +32,16 @@ from pflow.event import jagged
 from pflow.io.edm4hep.data_model import CollectionInfo, collection_id
 from pflow.io.root import Columns, EventWeights, check_counts, is_rntuple, open_root, open_tree, tree_names
 from pflow.physics.arrays import Index
+
+PARTICLE_MEMBERS = {
+    "PDG": "pdg",
+    "energy": "energy",
+    **{f"momentum.{axis}": f"p{axis}" for axis in "xyz"},
+    "charge": "charge",
+    "mass": "mass",
+    "goodnessOfPID": "score",
+}
+"""Member of edm4hep::ReconstructedParticle: quantity of our particles."""
 
 LAYER_NAMES = ("layer", "K-1")  # names of the layer's field in DD4hep and in older ILD encodings
 MAX_METADATA = 10  # entries of a tree of metadata that are compared: merged files have one of each file
@@ -95,8 +106,16 @@ class PodioFile:
             ("podio_metadata", ("events___idTable", "m_names"), ("events___idTable", "m_collectionIDs")),
             ("metadata", ("CollectionIDs", "m_names"), ("CollectionIDs", "m_collectionIDs")),
         )
-        self.ids = self._one_name_each((int(number) & 0xFFFFFFFF, name, entry) for name, number, entry in ids)
-        self.ids_stored = bool(self.ids)
+        first: dict[int, tuple[str, int]] = {}  # name and entry by id
+        for name, value, entry in ids:
+            number = int(value) & 0xFFFFFFFF
+            known, before = first.setdefault(number, (name, entry))
+            if known != name:
+                text = f"entries {before} and {entry} of the metadata name the collection with id {number} {known} and"
+                remedy = "references are followed by the first's; read the files before they were merged"
+                self.notes.setdefault("ids", f"{text} {name}: files were merged whose ids differ, and {remedy}")
+        self.ids_stored = bool(first)
+        self.ids = {number: name for number, (name, _) in first.items()}
         self.ids = self.ids or {collection_id(name): name for name in self.columns.collections}
         types = self._table(
             ("podio_metadata", (info, "name"), (info, "dataType")),
@@ -249,17 +268,6 @@ class PodioFile:
             for name, value in zip(names, values, strict=True)
         ]
 
-    def _one_name_each(self, rows: Iterable[tuple[int, str, int]]) -> dict[int, str]:
-        """Names by id; the first where entries of the metadata, the last of a row, give one id different names."""
-        first: dict[int, tuple[str, int]] = {}
-        for number, name, entry in rows:
-            known, before = first.setdefault(number, (name, entry))
-            if known != name:
-                text = f"entries {before} and {entry} of the metadata name the collection with id {number} {known} and"
-                remedy = "references are followed by the first's; read the files before they were merged"
-                self.notes.setdefault("ids", f"{text} {name}: files were merged whose ids differ, and {remedy}")
-        return {number: name for number, (name, _) in first.items()}
-
     def _parameters(self) -> dict[str, tuple[str, ...]]:
         """Parameters in the trees of metadata; the file's win over its first run's."""
         parameters: dict[str, tuple[str, ...]] = {}
@@ -273,12 +281,10 @@ class PodioFile:
 
 def open_podio(path: str | PathLike[str]) -> PodioFile:
     """Open a file of podio's, as of `open_root`, with a tree ``events``."""
-    directory = open_root(path)
-    try:
-        return PodioFile(directory, path)
-    except BaseException:
-        directory.close()
-        raise
+    with ExitStack() as stack:
+        file = PodioFile(stack.enter_context(open_root(path)), path)
+        stack.pop_all()
+    return file
 
 
 def relation(columns: Columns, collection: str, index: int, *names: str) -> str | None:
@@ -293,11 +299,12 @@ def track_states(columns: Columns, collection: str) -> str | None:
 
 def particle_columns(columns: Columns, name: str, start: int, stop: int) -> dict[str, Any]:
     """Quantities of a collection of reconstructed particles, as of `pflow.event.schema.make_particles`."""
-    members = {"energy": "energy", "charge": "charge", **{f"p{axis}": f"momentum.{axis}" for axis in "xyz"}}
-    optional = {"mass": "mass", "score": "goodnessOfPID"}
-    members |= {quantity: member for quantity, member in optional.items() if columns.has(name, member)}
-    code = columns.get(name, "PDG", "type", start=start, stop=stop)  # it was called type before EDM4hep 0.99
-    return {"pdg": code} | {key: columns.get(name, member, start=start, stop=stop) for key, member in members.items()}
+    older = {"PDG": ("type",)}  # before EDM4hep 0.99
+    return {
+        quantity: columns.get(name, member, *older.get(member, ()), start=start, stop=stop)
+        for member, quantity in PARTICLE_MEMBERS.items()
+        if member not in ("mass", "goodnessOfPID") or columns.has(name, member)
+    }
 
 
 class Joined:

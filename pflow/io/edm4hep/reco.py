@@ -50,10 +50,10 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.jagged import Links, shared_sources
 from pflow.event.particles import Reconstruction
-from pflow.event.schema import make_particles
+from pflow.event.schema import make_particles, quantities_of
 from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, collection_id
 from pflow.io.edm4hep.frames import Filled
-from pflow.io.edm4hep.podio import PodioFile, expand, particle_columns
+from pflow.io.edm4hep.podio import PARTICLE_MEMBERS, PodioFile, expand, particle_columns
 from pflow.io.edm4hep.reader import AT_CALORIMETER, AT_IP, HitOrigins
 from pflow.io.root import check_counts
 from pflow.physics.arrays import Index
@@ -140,14 +140,9 @@ def reco_frames(
 
 def hit_frames(events: Events, origins: HitOrigins | None, names: RecoNames) -> dict[str, Filled]:
     """The hits of events as calorimeter hits, and links to the simulated `origins` that they were made from, if any."""
-    hits = events.hits
-    counts = jagged.count(hits)
-    columns = {
-        "energy": jagged.flat(hits.energy),
-        "time": jagged.flat(hits.time),
-        **_flat_members("position", hits.position),
-        "type": jagged.flat(hits.subdetector),
-    }
+    counts, flat = jagged.count(events.hits), jagged.columns(events.hits)
+    members = ("energy", "time", "position.x", "position.y", "position.z")
+    columns: dict[str, Any] = {"type": flat["subdetector"], **{name: flat[name] for name in members}}
     frames = {names.hits: Filled(counts=counts, columns=columns)}
     if origins is not None:
         totals = origins.counts.sum(axis=0)
@@ -167,31 +162,21 @@ def track_frames(events: Events, name: str) -> dict[str, Filled]:
     tracks = events.tracks
     if tracks is None:
         return {}
-    counts = jagged.count(tracks)
-    total = int(counts.sum())
-    px, py, pz = (jagged.flat(tracks.calo_momentum[axis], np.float64) for axis in ("px", "py", "pz"))
+    counts, flat = jagged.count(tracks), jagged.columns(tracks)
+    px, py, pz = (flat[f"calo_momentum.{axis}"].astype(np.float64) for axis in ("px", "py", "pz"))
     # Not finite where the track was not followed that far.
-    omega, phi, tan_lambda = track_from_momentum(px, py, pz, jagged.flat(tracks.omega), events.detector.b_field)
-    zero = np.zeros(total)
-    calorimeter = {
-        "location": np.full(total, AT_CALORIMETER),
-        "D0": zero,
-        "phi": phi,
-        "omega": omega,
-        "Z0": zero,
-        "tanLambda": tan_lambda,
-        **_flat_members("referencePoint", tracks.calo_position),
+    omega, phi, tan_lambda = track_from_momentum(px, py, pz, flat["omega"], events.detector.b_field)
+    zero, location = np.zeros(len(omega)), np.ones(len(omega), dtype=np.int64)
+    pairs: dict[str, Any] = {
+        "location": (AT_IP * location, AT_CALORIMETER * location),
+        "D0": (np.nan_to_num(flat["d0"]), zero),  # a state that is not finite could not be read back
+        "phi": (flat["phi"], phi),
+        "omega": (flat["omega"], omega),
+        "Z0": (np.nan_to_num(flat["z0"]), zero),
+        "tanLambda": (flat["tan_lambda"], tan_lambda),
+        **{f"referencePoint.{axis}": (zero, flat[f"calo_position.{axis}"]) for axis in "xyz"},
     }
-    vertex = {
-        "location": np.full(total, AT_IP),
-        "D0": np.nan_to_num(jagged.flat(tracks.d0)),  # a state that is not finite could not be read back
-        "phi": jagged.flat(tracks.phi),
-        "omega": jagged.flat(tracks.omega),
-        "Z0": np.nan_to_num(jagged.flat(tracks.z0)),
-        "tanLambda": jagged.flat(tracks.tan_lambda),
-        **{f"referencePoint.{axis}": zero for axis in "xyz"},
-    }
-    states = {key: np.stack([vertex[key], calorimeter[key]], axis=1).ravel() for key in vertex}
+    states = {name: np.stack(pair, axis=1).ravel() for name, pair in pairs.items()}
     end = 2 * jagged.local_index(counts) + 2
     return {
         name: Filled(counts=counts, columns={"trackStates_begin": end - 2, "trackStates_end": end}),
@@ -208,15 +193,10 @@ def _particles(
     event = jagged.event_index(counts)
     has_hits = np.zeros(total, dtype=np.int64)
     has_hits[hits.flat_particle(counts)] = 1
-    columns = {
-        "PDG": flat["pdg"],
-        **{f"momentum.{axis}": flat[f"p{axis}"] for axis in "xyz"},
-        **{name: flat[name] for name in ("energy", "charge")},
-        "mass": flat["rest_mass"],
-        "goodnessOfPID": flat["score"],
-        **ranges("clusters", has_hits, event, n_events),
-        **ranges("tracks", np.bincount(tracks.flat_particle(counts), minlength=total), event, n_events),
-    }
+    fields = quantities_of("particles")
+    columns = {member: flat[fields[quantity]] for member, quantity in PARTICLE_MEMBERS.items()}
+    columns |= ranges("clusters", has_hits, event, n_events)
+    columns |= ranges("tracks", np.bincount(tracks.flat_particle(counts), minlength=total), event, n_events)
     if "covariance" in flat:
         columns["covMatrix.values"] = flat["covariance"]
     n_clusters = np.bincount(event, has_hits, n_events).astype(np.int64)
@@ -335,11 +315,6 @@ def references(ids: Any, index: npt.NDArray[Any], counts: Index) -> Filled:
     """References to objects, `counts` in each event; `ids` of their collections, one or int [reference]."""
     numbers = np.broadcast_to(np.asarray(ids, dtype=np.uint32), index.shape)
     return Filled(counts=counts, columns={"index": index, "collectionID": numbers})
-
-
-def _flat_members(prefix: str, vectors: ak.Array) -> dict[str, Any]:
-    """Columns ``prefix.x`` and so on of vectors [event, object]."""
-    return {f"{prefix}.{axis}": jagged.flat(vectors[axis]) for axis in "xyz"}
 
 
 class Edm4hepRecoReader:
