@@ -14,7 +14,6 @@ import numpy as np
 
 from pflow.errors import InputError, first_line
 from pflow.event import jagged
-from pflow.event.events import Events
 from pflow.event.scales import Check, SampleScales
 from pflow.event.truth import select_targets
 from pflow.io.checks import Expected, check_events
@@ -154,35 +153,58 @@ def inspect_truth(
     ]
 
 
-def _by_events(file: EventFile, stop: int) -> FileContent:
-    """A file that is read as a detector; counts are over the first `stop` entries."""
-    collections = collection_contents(file.reader.file, stop) if isinstance(file.reader, Edm4hepReader) else ()
-    missing = []
+def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
+    """A file that is read as a detector; counts are over the first `stop` entries. `refused`: why truth is not read."""
+    counts, layered, energies = Counter[str](), Counter[str](), defaultdict[str, float](float)
+    bad_entries: dict[int, str] = {}
+    left_out: list[InputError] = []
+    plausible: list[Check] = []
     try:
-        sums = _sum_up(file, stop)
-    except InputError as error:  # raised again if it is not the truth that cannot be read
-        sums = _sum_up(file, stop, truth=False)
-        missing.append(MissingPart("truth", LEARNING, str(error)))
-    checks = file.notes()
-    if sums.left_out:
-        checks += [Check("objects", False, f"left out in {len(sums.left_out)} entries; the first: {sums.left_out[0]}")]
+        template = file.read_all(file.num_entries, truth=not refused)[0]  # no event, but all parts
+        for start, end in file.ranges(CHUNK_SIZE):
+            if start >= stop:
+                break
+            events, errors, of_objects = file.read_all(start, min(end, stop), truth=not refused)
+            bad_entries |= {error.entry: str(error) for error in errors if error.entry is not None}
+            left_out += of_objects
+            if start == 0:
+                with suppress(InputError):  # unusable truth is listed as missing
+                    plausible = check_events(events[:CHECKED], file.expected)
+            if events.reference is not None:
+                energies["reference"] += float(ak.sum(events.reference.energy))
+            counts.update({name: int(jagged.count(part).sum()) for name, part in events.parts() if name != "hits"})
+            hits = jagged.columns(events.hits)
+            for index, calorimeter in enumerate(events.detector.calorimeters):
+                mine = hits["subdetector"] == index
+                counts[calorimeter.name] += int(mine.sum())
+                layered[calorimeter.name] += int((hits["layer"][mine] >= 0).sum())
+                energies[calorimeter.name] += float(hits["energy"][mine].astype(np.float64).sum())
+    except InputError as error:
+        if refused:  # it is not the truth that cannot be read
+            raise
+        return _by_events(file, stop, refused=str(error))
     kinds = {calorimeter.name: calorimeter.kind for calorimeter in file.detector.calorimeters}
     parts = tuple(
         Part(
             name=name,
             kind=kinds.get(name, ""),
             collections=tuple(file.sources.get(name, ())),
-            count=sums.counts[name],
-            mean=sums.counts[name] / max(stop, 1),
-            mean_energy=sums.energies[name] / max(stop, 1) if name in sums.energies else None,
+            count=counts[name],
+            mean=counts[name] / max(stop, 1),
+            mean_energy=energies[name] / max(stop, 1) if name in energies else None,
         )
-        for name in (*kinds, *(name for name, _ in sums.template.parts() if name != "hits"))
+        for name in (*kinds, *(name for name, _ in template.parts() if name != "hits"))
     )
-    present = dict(sums.template.parts())
-    missing += _missing(collections, tracks="tracks" in present, truth="truth" in present, links="hit_links" in present)
-    if without_layers := [name for name in kinds if sums.counts[name] and not sums.layered[name]]:
+    collections = collection_contents(file.reader.file, stop) if isinstance(file.reader, Edm4hepReader) else ()
+    there = dict(template.parts())
+    missing = [MissingPart("truth", LEARNING, refused)] if refused else []
+    missing += _missing(collections, tracks="tracks" in there, truth="truth" in there, links="hit_links" in there)
+    if without_layers := [name for name in kinds if counts[name] and not layered[name]]:
         reason = f"no cell encoding for {', '.join(without_layers)}"
         missing.append(MissingPart("layers", "models that use the layers of hits", reason))
+    checks = file.notes()
+    if left_out:
+        checks.append(Check("objects", False, f"left out in {len(left_out)} entries; the first: {left_out[0]}"))
     return FileContent(
         path=file.path,
         schema=file.schema,
@@ -192,52 +214,15 @@ def _by_events(file: EventFile, stop: int) -> FileContent:
         detectors=_fits(detector_matches(file.reader)),
         entries_read=stop,
         parts=parts,
-        calorimeter_hits=sum(sums.counts[name] for name in kinds),
+        calorimeter_hits=sum(counts[name] for name in kinds),
         absent=file.absent,
-        has_truth=sums.template.has_truth,
+        has_truth=template.has_truth,
         truth_tracks=file.truth_tracks,
-        bad_entries=sums.bad,
-        checks=(*checks, *sums.checks),
+        bad_entries=bad_entries,
+        checks=(*checks, *plausible),
         collections=collections,
         missing=tuple(missing),
     )
-
-
-@dataclasses.dataclass(kw_only=True)
-class _Sums:
-    """Objects, hits with a layer and energies by part; and an event-less `Events` with all parts that there are."""
-
-    template: Events
-    counts: Counter[str] = dataclasses.field(default_factory=Counter)
-    layered: Counter[str] = dataclasses.field(default_factory=Counter)
-    energies: defaultdict[str, float] = dataclasses.field(default_factory=lambda: defaultdict(float))
-    bad: dict[int, str] = dataclasses.field(default_factory=dict)
-    left_out: list[str] = dataclasses.field(default_factory=list)
-    checks: list[Check] = dataclasses.field(default_factory=list)
-
-
-def _sum_up(file: EventFile, stop: int, *, truth: bool = True) -> _Sums:
-    sums = _Sums(template=file.read_all(file.num_entries, truth=truth)[0])
-    for start, end in file.ranges(CHUNK_SIZE):
-        if start >= stop:
-            break
-        events, refused, left_out = file.read_all(start, min(end, stop), truth=truth)
-        sums.bad |= {error.entry: str(error) for error in refused if error.entry is not None}
-        sums.left_out += map(str, left_out)
-        if start == 0:
-            with suppress(InputError):  # unusable truth is listed as missing
-                sums.checks = check_events(events[:CHECKED], file.expected)
-        if events.reference is not None:
-            sums.energies["reference"] += float(ak.sum(events.reference.energy))
-        sums.counts.update({name: int(jagged.count(part).sum()) for name, part in events.parts() if name != "hits"})
-        subdetector, layer = jagged.flat(events.hits.subdetector), jagged.flat(events.hits.layer)
-        energy = jagged.flat(events.hits.energy, np.float64)
-        for index, calorimeter in enumerate(events.detector.calorimeters):
-            mine = subdetector == index
-            sums.counts[calorimeter.name] += int(mine.sum())
-            sums.layered[calorimeter.name] += int((layer[mine] >= 0).sum())
-            sums.energies[calorimeter.name] += float(energy[mine].sum())
-    return sums
 
 
 def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: int) -> FileContent:
