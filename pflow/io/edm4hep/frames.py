@@ -173,8 +173,8 @@ class InputCopy:
             else:
                 dropped.append(info.name)
         if dropped:
-            text = f"{file.path}: {', '.join(dropped)} of its metadata is not or not whole in the file, and not copied"
-            warnings.warn(text, stacklevel=4)
+            text = f"{', '.join(dropped)} of its metadata is not or not whole in the file, and not copied"
+            warnings.warn(f"{file.path}: {text}", stacklevel=4)
 
     def _members(self, cpp_type: str) -> list[tuple[str, tuple[str, ...]]]:
         """Path of each leaf of a type, and its possible names in the file."""
@@ -188,23 +188,17 @@ class InputCopy:
         """Content of all collections, with their references, in entries `start` to `stop` (exclusive)."""
         frames = {}
         for field, cpp_type in self._fields.items():
-            columns: dict[str, npt.NDArray[Any]] = {}
-            counts = np.zeros(stop - start, dtype=np.int64)
+            columns, counts = {}, np.zeros(stop - start, dtype=np.int64)
             for path, names in self._members(cpp_type):
                 values = self._file.columns.get(field, *names, start=start, stop=stop)
-                counts = jagged.count(values)
-                columns[path] = np.asarray(ak.to_numpy(ak.flatten(values, axis=1)))
+                counts, columns[path] = jagged.count(values), jagged.flat(values)
             frames[field] = Filled(counts=counts, columns=columns)
         return frames
 
-    def parameters(self, start: int, stop: int) -> list[Parameters]:
-        """Parameters of the entries `start` to `stop` (exclusive)."""
-        return list(self._file.frame_parameters("events", start, stop))
-
-    def categories(self) -> dict[str, list[Parameters]]:
+    def categories(self) -> dict[str, Sequence[Parameters]]:
         """Parameters of the other categories of frames; those that hold collections are left out."""
         names = (name for name in self._file.categories() if not self._file.infos(name))
-        return {name: list(self._file.frame_parameters(name)) for name in names}
+        return {name: self._file.frame_parameters(name) for name in names}
 
 
 def _info(collections: Sequence[tuple[DataModel, CollectionInfo]]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,12 +103,12 @@ class Edm4hepRecoWriter(OutputWriter):
 
     def _extend(self, reconstruction: Reconstruction, *, skip: bool = False) -> None:
         start, stop = self._entry, self._entry + len(reconstruction)
-        parameters: list[Parameters] = [{} for _ in range(len(reconstruction))]
+        parameters: Sequence[Parameters] = [{} for _ in range(len(reconstruction))]
         try:
             frames, offsets, unused = self._content(reconstruction, start, stop)
-            if self._copy is not None:
+            if self._reader is not None and self._copy is not None:
                 frames |= self._copy.read(start, stop)
-                parameters = self._copy.parameters(start, stop)
+                parameters = self._reader.file.frame_parameters("events", start, stop)
         except InputError:
             if not skip or not reconstruction.flags[0] & Flag.BAD_INPUT:
                 raise

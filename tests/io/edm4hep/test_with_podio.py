@@ -86,7 +86,7 @@ def test_clusters_of_an_older_edm4hep_keep_their_angle(cld_podio, program, perfe
             for name, old in source.read(0, 1).items()
         }
         writer = FrameWriter(to, collections=collections, definitions={"edm4hep": (text, (0, 99, 4))})
-        writer.extend(frames, source.parameters(0, 1))
+        writer.extend(frames, cld_podio.frame_parameters("events", 0, 1))
         writer.finish(source.categories())
     check(program, reconstructed(tmp_path / "older.root", tmp_path / "out.root", perfect))
     with uproot.open(tmp_path / "again.root") as file:
