@@ -66,8 +66,8 @@ class CachedFile:
         events = _load(path, self._detector) if truth else None
         if events is None:
             events = self._opened.read(start, stop, truth=truth, on_error=on_error)
-            bad = Flag.BAD_INPUT | Flag.UNUSABLE_HITS | Flag.UNUSABLE_TRACKS | Flag.UNUSABLE_TRUTH
-            if truth and not np.any(events.flags & bad):
+            unusable = Flag.BAD_INPUT | Flag.UNUSABLE_HITS | Flag.UNUSABLE_TRACKS | Flag.UNUSABLE_TRUTH
+            if truth and not np.any(events.flags & unusable):
                 _store(path, events, self._cache)
         return events
 

@@ -95,7 +95,7 @@ class Subject:
 
     @functools.cached_property
     def status_problem(self) -> str:
-        """What is wrong with particles none of which is stable; "" for others, and without truth."""
+        """Message if no particle is stable; "" if some are, and without truth."""
         truth = self.events.truth
         return "" if truth is None else unknown_status(jagged.columns(truth)["status"], self.stable_status)
 

@@ -148,10 +148,7 @@ def first_entries(reader: Reader) -> Events | None:
 
 
 def _inside(events: Events, region: str, lowest: float, front: float, highest: float) -> bool | None:
-    """Whether usable ECAL hits lie between `lowest` and `highest`, the innermost before `front`; None: cannot tell.
-
-    These are radii in the ``barrel`` and |z| in the ``endcap``, mm.
-    """
+    """Whether ECAL hits lie at r or |z|, mm, from `lowest` to `highest`, the first before `front`; None: unknown."""
     calorimeters = events.detector.calorimeters
     ecal = [i for i, part in enumerate(calorimeters) if (part.kind, part.region) == ("ecal", region)]
     hits = jagged.columns(events.hits)

@@ -107,28 +107,24 @@ def load_layout(name: str | Path | Layout) -> Layout:
             continue
         if not isinstance(fields, Mapping):
             raise ConfigError(f"{origin}: '{part}' must map quantities to branches, found {fields!r}")
-        fields = dict(fields)
+        fields, where = dict(fields), f"{origin}: {part}"
         if part == "reference":
             header["reference_name"] = fields.pop("name", "reference")
-        parts[part] = _part(part, fields, f"{origin}: {part}")
+        check_fields(fields, FIELDS[part], where)
+        if not any(set(complete) <= fields.keys() for complete in REQUIRED[part]):
+            needed = ", or ".join(", ".join(complete) for complete in REQUIRED[part])
+            raise ConfigError(f"{where}: needs at least {needed}; found {', '.join(fields) or 'nothing'}")
+        parts[part] = {
+            name: from_plain(Branch, {"branch": value} if isinstance(value, str) else value, f"{where}.{name}")
+            for name, value in fields.items()
+        }
+        for name, branch in parts[part].items():
+            if branch.names is not None and name != "subdetector":
+                raise ConfigError(f"{where}.{name}: 'names' belongs to hits.subdetector only")
     if "hits" not in parts:
         raise ConfigError(f"{origin}: 'hits' is missing: energy, x, y and z of the calorimeter hits are required")
     layout = from_plain(Layout, header, origin)
     return dataclasses.replace(layout, name=layout.name or Path(origin).stem, parts=parts)
-
-
-def _part(part: str, fields: Mapping[str, Any], origin: str) -> dict[str, Branch]:
-    check_fields(fields, FIELDS[part], origin)
-    if not any(set(complete) <= fields.keys() for complete in REQUIRED[part]):
-        needed = ", or ".join(", ".join(complete) for complete in REQUIRED[part])
-        raise ConfigError(f"{origin}: needs at least {needed}; found {', '.join(fields) or 'nothing'}")
-    branches = {}
-    for name, value in fields.items():
-        branch = {"branch": value} if isinstance(value, str) else value
-        branches[name] = from_plain(Branch, branch, f"{origin}.{name}")
-        if branches[name].names is not None and name != "subdetector":
-            raise ConfigError(f"{origin}.{name}: 'names' belongs to hits.subdetector only")
-    return branches
 
 
 NOTE = "pflow_flat"
@@ -179,9 +175,13 @@ class FlatReader:
         particle = {part: columns[part].pop("particle", None) for part in LINKED.values() if part in columns}
         if said := self._weights.read(start, stop):
             self.notes["weights"] = f"{said}, and no output keeps them"
-        hits = columns["hits"]
-        if self._calorimeter_of_code and "subdetector" in hits:
-            hits["subdetector"] = self._calorimeters(hits["subdetector"])
+        if known := self._calorimeter_of_code:
+            in_file = columns["hits"]["subdetector"]
+            codes = jagged.flat(in_file)
+            # An unknown code becomes an index of none, for `Events.validate` to name.
+            unknown = np.where((codes < 0) | (codes >= len(self.detector.calorimeters)), codes, -1)
+            index = np.select([codes == code for code in known], list(known.values()), unknown)
+            columns["hits"]["subdetector"] = jagged.unflatten(index, jagged.count(in_file))
         lookups = {"charge": pdg.charges, "mass": pdg.masses}
         for part, name in (("truth", "charge"), ("truth", "mass"), ("reference", "charge")):
             if part in columns and name not in columns[part]:
@@ -198,28 +198,30 @@ class FlatReader:
                 parts[link] = links_of(particle[source])
         if self.truth_tracks:
             parts["flags"] = np.full(stop - start, Flag.TRUTH_TRACKS, dtype=np.uint32)
-        entry = np.arange(start, stop, dtype=np.int64)
+        event = entry = np.arange(start, stop, dtype=np.int64)
+        if self._event is not None:
+            numbers = read_branch(self.tree, self._event, start, stop, self.path)
+            if numbers.ndim != 1:
+                message = f"expected one number an entry, found {numbers.type.content}"
+                raise InputError(message, file=self.path, field=self._event)
+            event = np.asarray(ak.to_numpy(numbers), dtype=np.int64)
         return Events(
             detector=self.detector,
             path=self.path,
             entry=entry,
-            event=entry if self._event is None else self._event_numbers(start, stop),
+            event=event,
             absent=self.absent,
             reference_name=self._reference_name if "reference" in parts else "",
             **parts,
         )
 
     def _detector(self, requested: Detector | str | None, note: Mapping[str, Any]) -> Detector:
-        if requested is not None:
-            return load_detector(requested)
-        if "detector" in note:
-            written = note["detector"]
-            if isinstance(written, str):
-                return load_detector(written)
-            return from_plain(Detector, written, f"{self.path}: note '{NOTE}'")
-        if self.layout.detector is None:
+        chosen = note.get("detector", self.layout.detector) if requested is None else requested
+        if chosen is None:
             raise ConfigError(f"{self.path}: layout '{self.layout.name}' names no detector, so one must be given")
-        return load_detector(self.layout.detector)
+        if isinstance(chosen, str | Detector):
+            return load_detector(chosen)
+        return from_plain(Detector, chosen, f"{self.path}: note '{NOTE}'")
 
     def _codes(self, note: Mapping[str, Any]) -> dict[int, int] | None:
         """Index of the calorimeter for each code of the file; None where codes are indices."""
@@ -271,22 +273,6 @@ class FlatReader:
             check_counts(lengths, counts, text, first, file=self.path, start=start, field=branch.branch)
             columns[name] = values if branch.scale == 1.0 else values * branch.scale
         return columns
-
-    def _calorimeters(self, codes: ak.Array) -> ak.Array:
-        """Calorimeter of each code; an unknown code becomes an index of none, for `Events.validate` to name."""
-        assert self._calorimeter_of_code is not None
-        flat, known = jagged.flat(codes), self._calorimeter_of_code
-        unknown = np.where((flat < 0) | (flat >= len(self.detector.calorimeters)), flat, -1)
-        index = np.select([flat == code for code in known], list(known.values()), unknown)
-        return jagged.unflatten(index, jagged.count(codes))
-
-    def _event_numbers(self, start: int, stop: int) -> Any:
-        assert self._event is not None
-        numbers = read_branch(self.tree, self._event, start, stop, self.path)
-        if numbers.ndim != 1:
-            message = f"expected one number an entry, found {numbers.type.content}"
-            raise InputError(message, file=self.path, field=self._event)
-        return np.asarray(ak.to_numpy(numbers), dtype=np.int64)
 
 
 def links_of(particle: ak.Array) -> ak.Array:

@@ -58,7 +58,7 @@ class LegacyReader:
     def __init__(self, path: str | Path, *, detector: Detector | str | Path | None = None) -> None:
         self.path = str(path)
         self.detector = load_detector("ild_g4" if detector is None else detector)
-        _calorimeter_indices(self.detector)
+        subdetectors(none := np.zeros(0), none, none, self.detector)  # refuses a detector that cannot tell them
         if not Path(path).exists():
             raise InputError("no such file", file=path)
         with reading("expected an HDF5 file of the first paper, cannot open it", file=path):
@@ -146,27 +146,18 @@ def subdetectors(
     ``hcal_inner_z``; else in the barrel, in the HCAL's from ``hcal_inner_radius``. Right for cylindrical barrels.
     A `ConfigError` if the detector does not say where its HCAL begins, or lacks one of the four calorimeters.
     """
-    index = _calorimeter_indices(detector)
-    endcap = np.abs(z) >= detector.ecal_inner_z
-    hcal = np.where(endcap, np.abs(z) >= detector.hcal_inner_z, np.hypot(x, y) >= detector.hcal_inner_radius)
-    return np.asarray(index[hcal.astype(int), endcap.astype(int)])
-
-
-def _calorimeter_indices(detector: Detector) -> npt.NDArray[np.int32]:
-    """Index of the calorimeters, int32 [ecal or hcal, barrel or endcap]."""
     if detector.hcal_inner_radius is None or detector.hcal_inner_z is None:
-        raise ConfigError(
-            f"detector '{detector.name}' does not say where its HCAL begins (hcal_inner_radius, hcal_inner_z in mm);"
-            " the first paper's files hold no subdetector, so it is needed"
-        )
-    first: dict[tuple[str, str], int] = {}
-    for index, calorimeter in enumerate(detector.calorimeters):
-        first.setdefault((calorimeter.kind, calorimeter.region), index)
+        needed = "hcal_inner_radius, hcal_inner_z in mm: the first paper's files hold no subdetector"
+        raise ConfigError(f"detector '{detector.name}' does not say where its HCAL begins ({needed})")
+    last_first = reversed(list(enumerate(detector.calorimeters)))
+    first = {(calorimeter.kind, calorimeter.region): index for index, calorimeter in last_first}
     try:
         table = [[first[kind, region] for region in ("barrel", "endcap")] for kind in ("ecal", "hcal")]
     except KeyError as error:
         raise ConfigError(f"detector '{detector.name}' has no {' '.join(error.args[0])}") from error
-    return np.array(table, dtype=np.int32)
+    endcap = np.abs(z) >= detector.ecal_inner_z
+    hcal = np.where(endcap, np.abs(z) >= detector.hcal_inner_z, np.hypot(x, y) >= detector.hcal_inner_radius)
+    return np.asarray(np.array(table, dtype=np.int32)[hcal.astype(int), endcap.astype(int)])
 
 
 class _Table:

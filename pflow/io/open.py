@@ -84,14 +84,9 @@ class EventFile:
         self._reopen = reopen
         self.expected = expected
         self.reader = reader = with_retries(path, reopen)
-        self.schema = reader.schema
-        self.path = reader.path
-        self.uuid = reader.uuid
-        self.num_entries = reader.num_entries
-        self.detector = reader.detector
-        self.absent = reader.absent
-        self.sources = reader.sources
-        self.truth_tracks = reader.truth_tracks
+        self.schema, self.path, self.uuid = reader.schema, reader.path, reader.uuid
+        self.detector, self.absent, self.sources = reader.detector, reader.absent, reader.sources
+        self.num_entries, self.truth_tracks = reader.num_entries, reader.truth_tracks
         self.layout = getattr(reader, "layout", None)
         self._checked: set[bool] = set()  # with truth, without
         self.said: set[str] = set()
@@ -358,15 +353,15 @@ def best_layout(directory: Any, path: str, detector: Detector | None = None) -> 
 def _open(path: str, options: ReadOptions, detector: Detector | None) -> Reader:
     schema, layout = options.schema, options.layout
     file, tree = split_tree(path)
-    if schema is None:
-        hdf5 = first_bytes(file) == HDF5_SIGNATURE
-        schema = "legacy-hdf5" if hdf5 else "flat" if layout is not None else None
+    if schema is None and first_bytes(file) == HDF5_SIGNATURE:
+        schema = "legacy-hdf5"
+    elif schema is None and layout is not None:
+        schema = "flat"
+    if schema not in ("flat", "legacy-hdf5") and tree not in (None, "events"):
+        message = "EDM4hep's events are in tree 'events'; a flat ntuple of another name needs a layout of its branches"
+        raise InputError(message, file=file, field=tree)
     with ExitStack() as stack:
-        if schema != "legacy-hdf5":
-            if tree not in (None, "events") and schema != "flat":
-                message = "EDM4hep's events are in the tree 'events'; a flat ntuple of another name needs a layout"
-                raise InputError(f"{message} of its branches", file=file, field=tree)
-            directory = stack.enter_context(open_root(file))
+        directory = None if schema == "legacy-hdf5" else stack.enter_context(open_root(file))
         schema = schema or sniff(directory, file)
         if options.truth_tracks and schema in ("flat", "legacy-hdf5"):
             message = "tracks are made from Monte Carlo particles of EDM4hep files, not of schema"
@@ -400,10 +395,9 @@ def matching(paths: Files) -> list[str]:
         if "://" in path or not glob.has_magic(path) or Path(split_tree(path)[0]).exists():
             files.append(path)
             continue
+        pattern, colon, tree = path.rpartition(":")
         matches = sorted(glob.glob(path, recursive=True))
-        if not matches:
-            pattern, colon, tree = path.rpartition(":")
-            matches = [f"{name}{colon}{tree}" for name in sorted(glob.glob(pattern, recursive=True))]
+        matches = matches or [f"{name}{colon}{tree}" for name in sorted(glob.glob(pattern, recursive=True))]
         if not matches:
             raise InputError("no file matches this pattern", file=path)
         files += matches

@@ -61,9 +61,19 @@ def split_tree(path: str | PathLike[str]) -> tuple[str, str | None]:
 def open_root(path: str | PathLike[str]) -> Any:
     """Open a ROOT file for reading (`uproot.ReadOnlyDirectory`); an `InputError` if it is another file or truncated."""
     text, _ = split_tree(path)
-    local = not is_remote(text)
+    local, there = not is_remote(text), Path(text)
     if local:
-        _check_local(Path(text))
+        if there.is_dir():
+            raise InputError("is a folder, expected a ROOT file", file=text)
+        try:
+            with there.open("rb") as stream:
+                head = stream.read(len(ROOT_SIGNATURE))
+        except OSError as error:
+            near = nearest(there.name, os.listdir(there.parent)) if there.parent.is_dir() else []
+            raise InputError(f"cannot be opened: {error.strerror}", file=text, suggestions=near) from error
+        if head != ROOT_SIGNATURE:
+            beginning = f"begins with {head!r}" if head else "is empty"
+            raise InputError(f"not a ROOT file: it {beginning}, a ROOT file with {ROOT_SIGNATURE!r}", file=text)
     # Without a thread that reads: handing it each basket costs more than reading does.
     direct = {"handler": MultithreadedFileSource, "use_threads": False, "num_workers": 1} if local else {}
     try:
@@ -76,7 +86,7 @@ def open_root(path: str | PathLike[str]) -> Any:
             reason = "needs a package that is not installed (for root://: pip install 'pflow[xrootd]')"
         raise InputError(f"{reason}: {first_line(error)}", file=text) from error
     end = int(directory.file.fEND)
-    if local and (size := Path(text).stat().st_size) < end:
+    if local and (size := there.stat().st_size) < end:
         directory.close()
         raise InputError(f"truncated: the header says {end} bytes, the file has {size}", file=text)
     return directory
@@ -171,10 +181,7 @@ def _interpretation(branch: Any) -> Any:
 def check_counts(
     found: Index, expected: Index, text: str, *names: str, file: str | PathLike[str], start: int, field: str
 ) -> None:
-    """Raise an `InputError` for the first entry, counted from `start`, in which two int64 [event] differ.
-
-    `text` has places for the two numbers and `names`.
-    """
+    """Refuse the first entry, from `start`, whose int64 [event] differ; `text` has places for both and `names`."""
     for event in np.flatnonzero(found != expected)[:1]:
         message = text.format(found[event], expected[event], *names)
         raise InputError(message, file=file, entry=start + int(event), field=field)
@@ -356,20 +363,6 @@ def _split(key: str) -> tuple[str, str]:
         return top.rstrip("."), inner[-1]
     collection, _, member = (inner[-1] if inner else top).partition(".")
     return collection, member
-
-
-def _check_local(path: Path) -> None:
-    if path.is_dir():
-        raise InputError("is a folder, expected a ROOT file", file=path)
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(len(ROOT_SIGNATURE))
-    except OSError as error:
-        near = nearest(path.name, os.listdir(path.parent)) if path.parent.is_dir() else []
-        raise InputError(f"cannot be opened: {error.strerror}", file=path, suggestions=near) from error
-    if head != ROOT_SIGNATURE:
-        beginning = f"begins with {head!r}" if head else "is empty"
-        raise InputError(f"not a ROOT file: it {beginning}, a ROOT file with {ROOT_SIGNATURE!r}", file=path)
 
 
 def is_remote(path: str | PathLike[str]) -> bool:

@@ -74,7 +74,10 @@ def list_collections(file: PodioFile) -> list[Collection]:
             collections.append(Collection(name=subset, type=_declared(file, subset), subset=True))
         elif columns.members(name) and not _is_auxiliary(name, file):
             collection = Collection(name=name, type=_declared(file, name) or _by_members(file, name))
-            collections.append(dataclasses.replace(collection, unreadable=_unreadable(file, collection)))
+            why = ", ".join(f"no {key}" for key in READ.get(collection.kind, ()) if not columns.has(name, key))
+            if not why and collection.kind == "Track" and track_states(columns, name) is None:
+                why = "no track states"
+            collections.append(dataclasses.replace(collection, unreadable=why))
         elif file.ids_stored and name in named:  # plain numbers, podio::UserDataCollection
             collections.append(Collection(name=name, type=file.types.get(name) or columns.typename(name)))
     return sorted(collections, key=lambda collection: collection.name)
@@ -143,10 +146,7 @@ def _is_auxiliary(name: str, file: PodioFile) -> bool:
 
 
 def _declared(file: PodioFile, name: str) -> str:
-    """The type that the file declares ("" if none), in its metadata or as ``vector<edm4hep::TrackData>`` of a branch.
-
-    Links are ``podio::LinkCollection<...>``, in older files ``edm4hep::MCRecoTrackParticleAssociationCollection``.
-    """
+    """The type in the metadata, or of a branch ``vector<edm4hep::TrackData>``; "" if the file declares none."""
     kind = re.sub(r"^(?:std::)?vector<(.*)>$", r"\1", file.types.get(name) or file.columns.typename(name))
     if kind.startswith(("podio::LinkCollection", "podio::LinkData")):
         return "Link"
@@ -163,12 +163,4 @@ def _by_members(file: PodioFile, name: str) -> str:
     for kind, present, not_there in SIGNATURES:
         if has(name, *present) and not any(has(name, member) for member in not_there):
             return f"edm4hep::{kind}"
-    return ""
-
-
-def _unreadable(file: PodioFile, collection: Collection) -> str:
-    if missing := [key for key in READ.get(collection.kind, ()) if not file.columns.has(collection.name, key)]:
-        return f"no {', no '.join(missing)}"
-    if collection.kind == "Track" and track_states(file.columns, collection.name) is None:
-        return "no track states"
     return ""

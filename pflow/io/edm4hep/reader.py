@@ -20,17 +20,9 @@ from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.jagged import Links, sum_by_pair
 from pflow.event.schema import make_hits, make_particles, make_tracker_hits, make_tracks, make_truth
+from pflow.io.edm4hep import simulated
 from pflow.io.edm4hep.collections import SUBSET, link_pairs, list_collections
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, particle_columns, relation, track_states
-from pflow.io.edm4hep.simulated import (
-    ROUNDING,
-    Contributions,
-    Digitised,
-    count_layers,
-    digitise,
-    make_truth_tracks,
-    read_contributions,
-)
 from pflow.physics import kinematics
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Calorimeter, Detector, TruthTracking
@@ -133,8 +125,15 @@ class Edm4hepReader:
             if columns.has(f"{name}{SUBSET}"):
                 self.notes[name] = f"{name} only refers to objects of other collections (a subset) and is not read"
         self.truth_tracks = truth_tracks and not self.sources["tracks"]
-        if self.truth_tracks:
-            self._check_truth_tracks()
+        if not self.truth_tracks:
+            return
+        if (settings := detector.truth_tracks) is None:
+            raise ConfigError(f"detector '{detector.name}' does not describe truth_tracks, how they are made")
+        for needed in (settings.sim_tracker_hits, detector.truth_particles):
+            if columns.first(*needed) is None:
+                message = f"tracks from Monte Carlo particles need one of {', '.join(needed)}, and the file holds none"
+                close = nearest(needed[0], columns.collections) if needed else ()
+                raise InputError(message, file=self.path, field=next(iter(needed), None), suggestions=close)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -174,17 +173,6 @@ class Edm4hepReader:
                 chain[link] = tuple(sorted(ends))
         return chain
 
-    def _check_truth_tracks(self) -> None:
-        """Refuse files and detectors without the parts that tracks are made from."""
-        settings, columns = self.detector.truth_tracks, self.file.columns
-        if settings is None:
-            raise ConfigError(f"detector '{self.detector.name}' does not describe truth_tracks, how they are made")
-        for names in (settings.sim_tracker_hits, self.detector.truth_particles):
-            if columns.first(*names) is None:
-                message = f"tracks from Monte Carlo particles need one of {', '.join(names)}, and the file holds none"
-                close = nearest(names[0], columns.collections) if names else ()
-                raise InputError(message, file=self.path, field=next(iter(names), None), suggestions=close)
-
 
 class _Range:
     """Consecutive entries of a reader's file."""
@@ -195,7 +183,7 @@ class _Range:
         self.names: list[str] = []
         self.index: list[ak.Array] = []
         self.chosen: list[bool] = []  # whether a subset selects some hits of the collection
-        self.contributions: dict[str, Contributions] = {}
+        self.contributions: dict[str, simulated.Contributions] = {}
 
     def get(self, collection: str, *members: str) -> ak.Array:
         return self.file.columns.get(collection, *members, start=self.start, stop=self.stop)
@@ -221,9 +209,9 @@ class _Range:
                 settings = detector.truth_tracks
                 assert settings is not None  # checked when the file was opened
                 names = [name for name in settings.sim_tracker_hits if self.file.columns.has(name)]
-                n_layers = count_layers(self.file, names, joined, self.start, self.stop)
+                n_layers = simulated.count_layers(self.file, names, joined, self.start, self.stop)
                 self.note_untracked(particles, n_layers, settings)
-                parts["tracks"], track_links = make_truth_tracks(particles, n_layers, detector, event, entry)
+                parts["tracks"], track_links = simulated.make_truth_tracks(particles, n_layers, detector, event, entry)
                 parts["flags"] = np.full(len(entry), Flag.TRUTH_TRACKS, dtype=np.uint32)
                 if truth:
                     parts["track_links"] = track_links
@@ -237,7 +225,7 @@ class _Range:
     def hits(self) -> ak.Array:
         """Hits of all calorimeters; notes where each collection went, and the contributions to each simulated one."""
         pieces: defaultdict[str, list[ak.Array]] = defaultdict(list)
-        digitised: dict[str, Digitised] = {}
+        digitised: dict[str, simulated.Digitised] = {}
         has = self.file.columns.has
         for subdetector, calorimeter in enumerate(self.reader.detector.calorimeters):
             for name, index in itertools.chain.from_iterable(map(self.members, self.sources[calorimeter.name])):
@@ -247,8 +235,8 @@ class _Range:
                 columns |= {axis: self.get(name, f"position.{axis}") for axis in "xyz"}
                 columns["layer"] = self.layers(name, energy, calorimeter.cell_encoding)
                 if self.reader.sim:
-                    contributions = read_contributions(self.file, name, self.start, self.stop)
-                    digitised[name] = digitise(calorimeter, columns, contributions)
+                    contributions = simulated.read_contributions(self.file, name, self.start, self.stop)
+                    digitised[name] = simulated.digitise(calorimeter, columns, contributions)
                     columns = digitised[name].columns
                 else:
                     unknown = np.float32(np.nan)
@@ -284,12 +272,12 @@ class _Range:
         if lost.any():
             self.reader.notes[name] = f"{lost.sum()} of {len(lost)} references of {name} lead to no hit of the file"
 
-    def note_lost(self, digitised: Mapping[str, Digitised]) -> None:
+    def note_lost(self, digitised: Mapping[str, simulated.Digitised]) -> None:
         """Note simulated hits without all of their contributions, and energy that a time window cuts."""
         everything = sum(made.total for made in digitised.values())
         lost, cut = [], []
         for name, made in digitised.items():
-            if made.lost > ROUNDING * made.total:
+            if made.lost > simulated.ROUNDING * made.total:
                 absent = made.contributions and made.contributions.absent
                 gone = f" ({', '.join(absent)} is not in the file)" if absent else ""
                 lost.append(f"{made.lost / made.total:.0%} of {name}{gone}")
@@ -450,20 +438,17 @@ class _Range:
 
     def links(self, truth: Joined, tracks: ak.Array | None) -> dict[str, ak.Array]:
         """Links of hits and tracks; those to or from collections that are not read are left out."""
-        n, links = self.stop - self.start, {}
         counts = [jagged.count(array) for array in self.index]
         chosen = [index if some else None for index, some in zip(self.index, self.chosen, strict=True)]
-        hits = Joined(self.names, counts or np.zeros((1, n)), chosen)
-        pieces = [self.links_of(name, hits, truth) for name in self.sources["hit_links"]]
-        pieces += [self.sim_links(name, steps, hits, truth) for name, steps in self.contributions.items()]
-        pieces += [self.chained_links(link, names, hits, truth) for link, names in self.reader.chain.items()]
-        if pieces:
-            links["hit_links"] = Links.join(pieces).normalised().records()
-        if tracks is not None and self.sources["track_links"]:
+        hits = Joined(self.names, counts or np.zeros((1, self.stop - self.start)), chosen)
+        of_hits = [self.links_of(name, hits, truth) for name in self.sources["hit_links"]]
+        of_hits += [self.sim_links(name, steps, hits, truth) for name, steps in self.contributions.items()]
+        of_hits += [self.chained_links(link, names, hits, truth) for link, names in self.reader.chain.items()]
+        pieces = {"hit_links": of_hits}
+        if tracks is not None:
             joined_tracks = Joined(self.sources["tracks"], [jagged.count(tracks)])
-            pieces = [self.links_of(name, joined_tracks, truth) for name in self.sources["track_links"]]
-            links["track_links"] = Links.join(pieces).normalised().records()
-        return links
+            pieces["track_links"] = [self.links_of(name, joined_tracks, truth) for name in self.sources["track_links"]]
+        return {name: Links.join(sets).normalised().records() for name, sets in pieces.items() if sets}
 
     def links_of(self, link: str, sources: Joined, truth: Joined) -> Links:
         """Links of one collection."""
@@ -498,26 +483,24 @@ class _Range:
             gone = f": {', '.join(sorted(names))} is not in the file" if names else ""
             self.reader.notes[link] = f"{known.sum()} of {len(known)} references of {link} lead from {ends}{gone}"
 
-    def sim_links(self, name: str, steps: Contributions, hits: Joined, truth: Joined) -> Links:
+    def sim_links(self, name: str, steps: simulated.Contributions, hits: Joined, truth: Joined) -> Links:
         """Links of one simulated collection: the energy that each particle left in each of its hits."""
         slot = hits.names.index(name)
         particle, known = truth.resolve(self.file, steps.particle_id, steps.particle, steps.event)
         hit = steps.hit - jagged.offsets(steps.counts)[steps.event] + hits.offsets[slot, steps.event]
         self.note_unresolved(name, known | (steps.particle_id < 0), [steps.particle_id], f"{name} to {truth.names[0]}")
         stride = int(hit[known].max(initial=0)) + 1
-        event_hit, particle, energy = sum_by_pair(
-            (steps.event * stride + hit)[known], particle[known], steps.energy[known]
-        )
+        event_hit = (steps.event * stride + hit)[known]
+        event_hit, particle, energy = sum_by_pair(event_hit, particle[known], steps.energy[known])
         return Links.by_event(event_hit // stride, event_hit % stride, particle, energy, self.stop - self.start)
 
     def chained_links(self, link: str, names: Sequence[str], hits: Joined, truth: Joined) -> Links:
         """Links of digitised hits by the contributions to the simulated hits that they are linked to."""
-        made = {name: read_contributions(self.file, name, self.start, self.stop) for name in names}
+        made = {name: simulated.read_contributions(self.file, name, self.start, self.stop) for name in names}
         there = {name: steps for name, steps in made.items() if steps is not None}
-        simulated = Joined(
-            list(there), [steps.counts for steps in there.values()] or np.zeros((1, self.stop - self.start))
-        )
-        n_hits, n_sim, n_true = (jagged.offsets(joined.totals) for joined in (hits, simulated, truth))
+        counts = [steps.counts for steps in there.values()]
+        sim_hits = Joined(list(there), counts or np.zeros((1, self.stop - self.start)))
+        n_hits, n_sim, n_true = (jagged.offsets(joined.totals) for joined in (hits, sim_hits, truth))
 
         def matrix(links: Links, sources: Joined, ends: Joined) -> Any:
             """Weights [source, end] over all events."""
@@ -526,9 +509,9 @@ class _Range:
             where = links.flat_source(sources.totals), links.flat_particle(ends.totals)
             return coo_array((links.weight, where), shape=(sources.totals.sum(), ends.totals.sum())).tocsr()
 
-        weights = matrix(self.links_of(link, hits, simulated), hits, simulated)
-        deposits = [self.sim_links(name, steps, simulated, truth) for name, steps in there.items()]
-        energy = sum((matrix(links, simulated, truth) for links in deposits), csr_array((n_sim[-1], n_true[-1])))
+        weights = matrix(self.links_of(link, hits, sim_hits), hits, sim_hits)
+        deposits = [self.sim_links(name, steps, sim_hits, truth) for name, steps in there.items()]
+        energy = sum((matrix(links, sim_hits, truth) for links in deposits), csr_array((n_sim[-1], n_true[-1])))
         shares = (weights @ energy).sorted_indices().tocoo()
         event = jagged.event_index(hits.totals)[shares.row]
         source, particle = shares.row - n_hits[event], shares.col - n_true[event]
@@ -537,9 +520,9 @@ class _Range:
 
 def missing_collections(file: PodioFile, detector: Detector, *, sim: bool | None = None) -> list[tuple[str, ...]]:
     """Alternatives of each required part of the detector that the file lacks; `sim` as in `Edm4hepReader`."""
-    simulated = _only_simulated(file, detector) if sim is None else sim
-    groups = [_names(calorimeter, simulated) for calorimeter in detector.calorimeters if calorimeter.required]
-    missing = [names for names in groups if names and not any(_holds(file, name, simulated) for name in names)]
+    sim = _only_simulated(file, detector) if sim is None else sim
+    groups = [_names(calorimeter, sim) for calorimeter in detector.calorimeters if calorimeter.required]
+    missing = [names for names in groups if names and not any(_holds(file, name, sim) for name in names)]
     if detector.tracks_required and detector.tracks and file.columns.first(*detector.tracks) is None:
         missing.append(detector.tracks)
     return missing
@@ -555,11 +538,11 @@ def _names(calorimeter: Calorimeter, sim: bool) -> tuple[str, ...]:
 
 
 def _only_simulated(file: PodioFile, detector: Detector) -> bool:
-    simulated, digitised = (
+    has_simulated, has_digitised = (
         any(_holds(file, name, sim) for calorimeter in detector.calorimeters for name in _names(calorimeter, sim))
         for sim in (True, False)
     )
-    return simulated and not digitised
+    return has_simulated and not has_digitised
 
 
 def _position(parameters: Floats) -> Floats:

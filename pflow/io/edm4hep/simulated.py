@@ -27,7 +27,7 @@ from pflow.event.jagged import Links
 from pflow.event.schema import make_tracks
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation
 from pflow.physics import kinematics
-from pflow.physics.arrays import Floats, Index, Mask
+from pflow.physics.arrays import Floats, Index
 from pflow.physics.detector import Calorimeter, Detector, TruthTracking
 from pflow.physics.kinematics import follow_to_calorimeter
 
@@ -53,16 +53,6 @@ class Contributions:
     particle_id: Index
     particle: Index  # collection id and index of the Monte Carlo particle, both -1 where the file has none
     absent: tuple[str, ...] = ()  # collections of contributions that the file does not hold
-
-    def of_kept(self, kept: Mask, counted: Mask) -> Contributions:
-        """The contributions `counted`, bool [contribution], to the hits `kept`, bool [hit]; renumbers these hits."""
-        use = counted & kept[self.hit]
-        return Contributions(
-            counts=np.diff(jagged.offsets(kept)[jagged.offsets(self.counts)]),
-            hit=(np.cumsum(kept) - 1)[self.hit[use]],
-            absent=self.absent,
-            **{name: getattr(self, name)[use] for name in ("energy", "time", "event", "particle_id", "particle")},
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -169,7 +159,11 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
     counts = np.bincount(event[above], minlength=len(columns["energy"]))
     columns = {key: jagged.unflatten(array[above], counts) for key, array in values.items()}
     if contributions is not None and counted is not None:
-        contributions = contributions.of_kept(above, counted)
+        use = counted & above[contributions.hit]
+        names = ("energy", "time", "event", "particle_id", "particle")
+        used: Any = {name: getattr(contributions, name)[use] for name in names}
+        used |= {"counts": counts, "hit": (np.cumsum(above) - 1)[contributions.hit[use]]}
+        contributions = dataclasses.replace(contributions, **used)
     return Digitised(columns=columns, contributions=contributions, total=total, lost=lost, early=early, late=late)
 
 
@@ -245,10 +239,7 @@ def make_truth_tracks(
 def _smeared(
     vertex: Floats, momentum: Floats, charge: Floats, detector: Detector, settings: TruthTracking, noise: Floats
 ) -> dict[str, Floats]:
-    """Columns [track] for `make_tracks`: EDM4hep's track parameters with respect to the origin.
-
-    `vertex`, mm, and `momentum`, GeV, [track, 3]; `noise`, standard normal, [track, 5].
-    """
+    """Columns [track] for `make_tracks`, of a vertex, mm, a momentum, GeV, and 5 standard normal numbers of each."""
     b_field = detector.b_field
     (x, y, z), (px, py, pz) = vertex.T, momentum.T
     px_perigee, py_perigee = kinematics.momentum_at_perigee(x, y, px, py, charge, b_field)
