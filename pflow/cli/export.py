@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pflow.cli.options import add_option
+from pflow.errors import missing_package
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,21 +31,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Export the model; the folder appears only when whole."""
-    if args.format == "weights":
-        from pflow.checkpoint.save import write_weights
+    from pflow.checkpoint.format import EXPORT_FILES
+    from pflow.checkpoint.load import load_model
+    from pflow.checkpoint.save import write_weights
+    from pflow.io.atomic import check_folder
 
+    if args.format == "weights":
         written = write_weights(args.checkpoint, args.output, force=args.force)
     else:
-        from pflow.checkpoint.format import EXPORT_FILES
-        from pflow.checkpoint.load import load_model
-        from pflow.errors import missing_package
-        from pflow.io.atomic import check_folder
-
         try:
             from pflow.export.folder import export_model
         except ImportError as error:
             raise missing_package(str(error.name), "graphs for C++", extra="export") from error
-
         check_folder(args.output, replace=EXPORT_FILES, force=args.force)  # before the model is loaded
         written = export_model(load_model(args.checkpoint), args.output, detector=args.detector, force=args.force)
     for path in written:

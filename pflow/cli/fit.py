@@ -152,7 +152,7 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
         raise WrongUsageError(" ".join(message.split()), suggestions=suggestions) from ex
 
     def format_help(self, *args: Any) -> str:
-        """The help text with this verb's options only, in the spelling that `_with_underscores` accepts."""
+        """The help text with this verb's options only, in the spelling that `_with_full_names` accepts."""
         # argparse lists the options and groups of a parser in private attributes only.
         verb = self.prog.rpartition(" ")[2]
         if verb in SPLITS:
@@ -434,19 +434,14 @@ def _several_devices(trainer: Any) -> bool:
 
 
 def _with_full_names(options: Sequence[str]) -> list[str]:
-    """Options with underscores, and architectures by their class."""
-    words = [_with_underscores(word) for word in options]
+    """Options with underscores for dashes in their names, and architectures by their class."""
+    words = [re.sub(r"^--[^=]+", lambda name: "--" + name[0][2:].replace("-", "_"), word) for word in options]
     name = "--model.reconstructor"
     for i, word in enumerate(words):
         option, equals, value = word.rpartition("=")
         if value in ARCHITECTURES and name in (option, words[i - 1]):
             words[i] = f"{option}{equals}{ARCHITECTURES[value]}"
     return words
-
-
-def _with_underscores(word: str) -> str:
-    """An option with underscores for dashes in its name; ``--data.chunk-size`` is ``--data.chunk_size``."""
-    return re.sub(r"^--[^=]+", lambda name: "--" + name[0][2:].replace("-", "_"), word)
 
 
 @contextmanager
@@ -458,8 +453,7 @@ def _without_chatter() -> Iterator[None]:
         for category in (DeprecationWarning, FutureWarning):
             warnings.filterwarnings("ignore", category=category, module=AUTHORS)
         warnings.filterwarnings("ignore", category=PossibleUserWarning)
-        for message in CHATTER:
-            warnings.filterwarnings("ignore", message=message)
+        warnings.filterwarnings("ignore", message="|".join(CHATTER))
         yield
 
 

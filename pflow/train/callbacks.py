@@ -13,7 +13,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import RichProgressBar, WeightAveraging
-from torch import Tensor, nn
+from torch import Tensor
 
 from pflow.errors import ConfigError
 from pflow.train.module import MONITOR, ParticleFlow
@@ -30,9 +30,6 @@ COLUMNS = {
 class EpochLine(pl.Callback):  # type: ignore[misc]
     """Prints the size of the model, then a line after each epoch, which stays when the progress bar moves on."""
 
-    def __init__(self) -> None:
-        self._begin = 0.0, 0  # seconds, and steps that were done before
-
     def on_fit_start(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
         """Print the numbers of parameters and events, and the device."""
         size = sum(parameter.numel() for parameter in pl_module.parameters())
@@ -42,7 +39,7 @@ class EpochLine(pl.Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
         """Begin to count: only now are the steps of a resumed training known."""
-        self._begin = time.monotonic(), trainer.global_step
+        self._begin = time.monotonic(), trainer.global_step  # seconds, and steps that were done before
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
         """Print losses, mean relative energy error and mean angle of the epoch, and the time to the end of the fit."""
@@ -90,9 +87,6 @@ class AveragedWeights(WeightAveraging):  # type: ignore[misc]
 class Freeze(pl.Callback):  # type: ignore[misc]
     """Trains the second stage of a trained model: its ``first_stage_modules`` get no gradients and are evaluated."""
 
-    def __init__(self) -> None:
-        self._frozen: list[nn.Module] = []
-
     def setup(self, trainer: pl.Trainer, pl_module: ParticleFlow, stage: str) -> None:
         """Freeze, before there is an optimiser; ConfigError: random weights."""
         if stage != "fit":
@@ -102,8 +96,8 @@ class Freeze(pl.Callback):  # type: ignore[misc]
         assert reconstructor is not None
         if pl_module.spec.purpose == "fresh":
             raise ConfigError("Freeze: the weights are random; name a trained model with --start-from")
-        modules = map(reconstructor.get_submodule, reconstructor.first_stage_modules)
-        self._frozen = [module.requires_grad_(False) for module in modules]
+        names = reconstructor.first_stage_modules
+        self._frozen = [reconstructor.get_submodule(name).requires_grad_(False) for name in names]
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Keep frozen modules in evaluation mode, e.g. without dropout."""
