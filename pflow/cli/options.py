@@ -58,17 +58,17 @@ def nearest_options(wrong: str, options: Iterable[str]) -> list[str]:
 
     def parts(option: str) -> tuple[str, str, str]:
         """The whole name, its last part, and the initials of this."""
-        whole = option.lstrip("-").replace("-", "_").casefold()
-        last = whole.rpartition(".")[2]
-        return whole, last, "".join(word[:1] for word in last.split("_"))
+        name = option.lstrip("-").replace("-", "_").casefold()
+        last = name.rpartition(".")[2]
+        return name, last, "".join(word[:1] for word in last.split("_"))
 
     def likeness(option: str) -> tuple[float, float]:
         known, known_last, known_initials = parts(option)
-        by_whole, by_last = SequenceMatcher(None, whole, known).ratio(), SequenceMatcher(None, last, known_last).ratio()
+        by_whole, by_last = SequenceMatcher(None, name, known).ratio(), SequenceMatcher(None, last, known_last).ratio()
         shortened = min(len(last), len(known_last)) > 1 and (last == known_initials or known_last == initials)
         return max(by_whole, by_last, shortened), by_whole
 
-    whole, last, initials = parts(wrong)
+    name, last, initials = parts(wrong)
     ranked = sorted(((likeness(option), option) for option in options if option[-1] != "+"), reverse=True)
     return [option for (best, _), option in ranked if best >= 0.6][:3]
 

@@ -109,8 +109,7 @@ def summary(measured: dict[str, dict[str, Any]], args: argparse.Namespace) -> It
         for quantity, value in values.items():
             yield Row(args.checkpoint, sample, f"{engine}, {quantity}", float(value))
     if len(measured) > 1:
-        expected, found = (result["particles"] for result in measured.values())
-        print(f"C++ beside torch: {compare(found, expected)}")
+        print(f"C++ beside torch: {compare(measured['C++']['particles'], measured['torch']['particles'])}")
 
 
 def particles_of(reconstruction: Reconstruction) -> Particles:

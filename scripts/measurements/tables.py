@@ -88,8 +88,8 @@ def write_tables() -> None:
     fill(REPORT, report_tables(rows))
     fill(ROOT / "README.md", {"results": short_table(rows)})
     photons = [f"g4/{name}" for name in PHOTON_SAMPLES]
-    other = [*(f"g4/{name}" for name in ILD_SAMPLES), *(f"cld_g4/{name}" for name in CLD_SAMPLES)]
-    for model, samples in {PHOTON: photons, TRANSLATION: photons, GENERAL: photons + other}.items():
+    rest = [*(f"g4/{name}" for name in ILD_SAMPLES), *(f"cld_g4/{name}" for name in CLD_SAMPLES)]
+    for model, samples in {PHOTON: photons, TRANSLATION: photons, GENERAL: photons + rest}.items():
         folder = weights_dir() / model
         training = training_table(read_header(model), folder / "training.json")
         fill(folder / "README.md", {"training": training, "results": card_table(rows, model, samples)})
