@@ -84,9 +84,10 @@ def calibrate(
     finite has no particles. An earlier calibration of the model is not used. InputError: a file or entry that cannot be
     used.
     """
-    fits = [CalibrationFit() for _ in decodings]
-    metrics = [[ParticleMetrics() for _ in inputs] for _ in decodings]
-    numbers = [[CountMetrics() for _ in inputs] for _ in decodings]
+    trials = [
+        (decoding, CalibrationFit(), [ParticleMetrics() for _ in inputs], [CountMetrics() for _ in inputs])
+        for decoding in decodings
+    ]
     references = [ParticleMetrics() for _ in inputs]
     encode = functools.partial(model.tokeniser.encode, truth=False)
     expected = Expected(targets=model.tokeniser.config.chosen_by, sample=model.tokeniser.sample)
@@ -102,7 +103,7 @@ def calibrate(
             if usable.reference is not None:
                 others = ParticleTable.from_records(usable.reference)
                 references[number].update(truth, others, match(truth, others, Matching()))
-            for decoding, fit, file_metrics, counts in zip(decodings, fits, metrics, numbers, strict=True):
+            for decoding, fit, particles, counts in trials:
                 engine = Engine(model, decoding=decoding, batch_size=batch_size, device=device)
                 generated = engine.collect(tokens).tokens()
                 finite = finite_events(
@@ -110,14 +111,14 @@ def calibrate(
                 )
                 reco, for_sums = (ParticleTable.from_records(part) for part in (finite.particles, finite.expected))
                 matches = match(truth, reco, Matching())
-                file_metrics[number].update(truth, reco, matches, for_sums)
+                particles[number].update(truth, reco, matches, for_sums)
                 fit.update(truth, reco, finite.particles, matches, generated.by_track)
                 counts[number].update(truth, reco)
     reference = _scores(references)["efficiency"]
     calibrated = []
-    for decoding, file_metrics, counts, fit in zip(decodings, metrics, numbers, fits, strict=True):
+    for decoding, fit, particles, counts in trials:
         right = float(np.mean([of_file.result()["exact_fraction"].value for of_file in counts]))
-        scores = {**_scores(file_metrics), "number_right": right, "reference": reference}
+        scores = {**_scores(particles), "number_right": right, "reference": reference}
         calibrated.append(Calibrated(decoding=decoding, calibration=fit.result(), **scores))
     return calibrated
 

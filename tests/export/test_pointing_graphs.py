@@ -10,7 +10,7 @@ from pflow.checkpoint.load import TrainedModel
 from pflow.event import jagged
 from pflow.event.merge_hits import Merge
 from pflow.export.graphs import Loop
-from pflow.export.pointing.graphs import pointing_graphs
+from pflow.export.pointing import pointing_graphs
 from pflow.inference.events import Engine, reconstruct_valid
 from pflow.io.open import read_events
 from pflow.model.api import ModelInputs

@@ -28,16 +28,14 @@ from pflow.physics.detector import Calorimeter, Detector, Layers, TruthTracking,
 
 TRUTH_TRACKS_OF = "cld"  # built-in detector whose truth tracks stand in for the unknown ones
 
-COLLECTIONS = {
-    "tracks": "tracks; the first that a file holds is read",
-    "truth_particles": "Monte Carlo particles",
-    "hit_links": "links from hits to Monte Carlo particles",
-    "track_links": "links from tracks to Monte Carlo particles",
-    "references": "particles of another algorithm",
+COLLECTIONS = {  # fields of a detector that name collections, and what these hold; "guessed": of several, one is read
+    "tracks": ("guessed", "tracks; the first that a file holds is read"),
+    "truth_particles": ("found", "Monte Carlo particles"),
+    "hit_links": ("found", "links from hits to Monte Carlo particles"),
+    "track_links": ("found", "links from tracks to Monte Carlo particles"),
+    "references": ("guessed", "particles of another algorithm"),
 }
-"""Fields of a detector that name collections, and what these hold."""
 
-CHOSEN = ("tracks", "references")  # fields for which a file may hold several collections; one is read
 FOUND_BY = {"type": "type of hits", "link": "links", "name": "name", "geometry": "geometry"}
 """Sources of a calorimeter's place, in words; the first two are in the file."""
 
@@ -122,12 +120,10 @@ def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: in
 
 def _lengths(file: PodioFile, sources: Sources, entries: int, notes: Notes) -> tuple[dict[str, Any], int | None]:
     """Lengths and symmetry of a `Detector`; and sides of the ECAL barrel, if certain and one faces x."""
-    extents = {
-        place: measure.measure_extent(
-            [group for group in sources.groups if (group.kind, group.region) == place], place[1]
-        )
-        for place in itertools.product(("ecal", "hcal"), ("barrel", "endcap"))
-    }
+    extents = {}
+    for kind, region in itertools.product(("ecal", "hcal"), ("barrel", "endcap")):
+        groups = [group for group in sources.groups if (group.kind, group.region) == (kind, region)]
+        extents[kind, region] = measure.measure_extent(groups, region)
     barrel, endcap = extents["ecal", "barrel"], extents["ecal", "endcap"]
     lengths: dict[str, Any] = {}
     if barrel is not None:
@@ -155,8 +151,8 @@ def _lengths(file: PodioFile, sources: Sources, entries: int, notes: Notes) -> t
             notes["ecal_inner_z"] = Note("guessed", f"{fronts}; this is the nearer one")
     elif barrel is not None:
         lengths["ecal_inner_z"] = round(max(float(abs(barrel.sample.position[:, 2]).max()), 1.0), 1)
-        text = "no hits in the endcaps; this is how far along z the barrel has hits"
-        notes["ecal_inner_z"] = Note("fill in", text)
+        seen = "no hits in the endcaps; this is how far along z the barrel has hits"
+        notes["ecal_inner_z"] = Note("fill in", seen)
     for field, region in (("inner_radius", "barrel"), ("inner_z", "endcap")):
         hcal = extents["hcal", region]
         behind = hcal is not None and hcal.range.front > lengths[f"ecal_{field}"]
@@ -304,9 +300,9 @@ def _note_collections(sources: Sources, notes: Notes) -> None:
     digitised = any(group.of(simulated=False) for group in sources.groups)
     # Contributions link simulated hits to particles; the reference is optional.
     optional = {"references": True, "hit_links": not digitised, "track_links": not sources.named["tracks"]}
-    for field, what in COLLECTIONS.items():
+    for field, (how, what) in COLLECTIONS.items():
         if sources.named[field]:
-            notes[field] = Note("guessed" if field in CHOSEN else "found", what)
+            notes[field] = Note(how, what)
         elif not optional.get(field):
             notes[field] = Note("fill in", f"the file has no {what.split(';')[0]}")
 

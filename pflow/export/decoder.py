@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pflow.checkpoint.load import TrainedModel
 from pflow.event.jagged import MIN_HIT_FRACTION
-from pflow.export.pointing.encoder import EVENT, ROWS, SOURCE, UNREFINED, rows_of, tables_of
+from pflow.export.encoder import EVENT, ROWS, SOURCE, UNREFINED, rows_of, tables_of
 from pflow.model.common.transformer import KeyValue, Past
 from pflow.model.pointing.assignment import PairList
 from pflow.model.pointing.config import PointingDecodingConfig

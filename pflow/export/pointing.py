@@ -1,4 +1,7 @@
-"""The three graphs of a pointing network, with examples to trace them, and how to run them."""
+"""The three graphs of a pointing network, with examples to trace them, and how to run them.
+
+All arithmetic is in the graphs; who runs them moves tensors by name, for one event at a time (`HOW_TO`).
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from torch import Tensor
 
 from pflow.checkpoint.format import EXPORT_FORMAT
 from pflow.checkpoint.load import TrainedModel
+from pflow.export.decoder import PARTICLES, DecoderStepGraph, RefinementGraph
+from pflow.export.encoder import ROWS, UNREFINED, EncoderGraph, rows_of
 from pflow.export.graphs import Graph, Loop, TensorSpec
-from pflow.export.pointing.decoder import PARTICLES, DecoderStepGraph, RefinementGraph
-from pflow.export.pointing.encoder import ROWS, UNREFINED, EncoderGraph, rows_of
 from pflow.model.pointing import PointingReconstructor
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.physics.pdg import CLASSES
@@ -93,10 +96,7 @@ def constants(model: TrainedModel, encoder: Graph | Loop) -> dict[str, str]:
 
 @torch.no_grad()
 def pointing_graphs(model: TrainedModel, reconstructor: PointingReconstructor) -> dict[str, Graph | Loop]:
-    """``encoder``, ``decoder`` and ``refinement`` of a model, which is not changed.
-
-    They are run in this order, for one event at a time, and each reads outputs of those before it.
-    """
+    """``encoder``, ``decoder`` and ``refinement`` of a model, which is not changed."""
     decoding = cast(PointingDecodingConfig, reconstructor.decoding)
     network = copy.deepcopy(reconstructor.network).cpu().eval().requires_grad_(False)
     encoder, step = EncoderGraph(model, network, decoding), DecoderStepGraph(network, decoding)
