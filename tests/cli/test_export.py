@@ -34,7 +34,7 @@ def test_a_folder_of_weights_becomes_onnx(checkpoint, tmp_path, call):
 def test_a_bad_folder_another_detector_and_a_missing_extra_are_errors(checkpoint, tmp_path, monkeypatch, call):
     with pytest.raises(ConfigError, match="nowhere does not exist"):
         call("--checkpoint", tmp_path / "missing.ckpt", "-o", tmp_path / "nowhere" / "model")
-    with pytest.raises(ConfigError, match=r"trained on detector 'ild_g4', from which 'cld' differs in b_field, .*calor"):
+    with pytest.raises(ConfigError, match=r"trained on detector 'ild_g4', from which 'cld' differs in b_field, .*calo"):
         call("--checkpoint", checkpoint, "-o", tmp_path / "model", "--detector", "cld")
     monkeypatch.setitem(sys.modules, "pflow.export.folder", None)  # its import fails
     with pytest.raises(ConfigError, match=r"for graphs for C\+\+, is not installed: pip install 'pflow\[export\]'"):
