@@ -11,7 +11,6 @@ import dataclasses
 import importlib
 import importlib.metadata
 import inspect
-import math
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -36,7 +35,7 @@ def check_positive(config: Any, *names: str, largest: int = MAX_SIZE) -> None:
         value = getattr(config, name)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int):
+        if type(value) is not int:  # a bool is none
             raise ValueError(f"{name}: {value!r} is not a whole number")
         if value < 1:
             raise ValueError(f"{name}: {value} is not positive")
@@ -45,8 +44,8 @@ def check_positive(config: Any, *names: str, largest: int = MAX_SIZE) -> None:
 
 
 def check_range(config: Any, interval: str, *names: str) -> None:
-    """Raise ValueError, naming the field, unless they are in an interval, e.g. ``[0, 1)``; an end may be inf or pi."""
-    low, high = (float({"pi": math.pi}.get(end, end)) for end in interval[1:-1].split(", "))
+    """Raise ValueError, naming the field, unless they are in an interval, e.g. ``[0, 1)`` or ``(0, inf)``."""
+    low, high = map(float, interval[1:-1].split(", "))
     for name in names:
         value = getattr(config, name)
         above = value >= low if interval[0] == "[" else value > low
@@ -163,9 +162,7 @@ class Reconstructor(nn.Module, ABC):
 
     def __init__(self, inputs: ModelInputs, *, decoding: DecodingConfig, **options: Any) -> None:
         super().__init__()
-        self.inputs = inputs
-        self.decoding = decoding
-        self.options = options
+        self.inputs, self.decoding, self.options = inputs, decoding, options
 
     @property
     def first_stage_modules(self) -> tuple[str, ...]:
@@ -189,10 +186,7 @@ class Reconstructor(nn.Module, ABC):
         raise ConfigError(f"{type(self).__name__} does not explain its steps")
 
     def draw_shared(self, random: Random) -> None:
-        """Draw what all ranks of a training must decide alike in the next step, to keep their work equal.
-
-        `random` gives the same numbers on each rank. Without this call each rank draws for itself.
-        """
+        """Draw what all ranks of a training decide alike in the next step, from the same numbers, for equal work."""
 
 
 def describe(reconstructor: Reconstructor) -> dict[str, Any]:

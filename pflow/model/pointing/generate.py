@@ -10,6 +10,7 @@ pairs of a particle and an item, W width, V PDG codes.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from operator import itemgetter
@@ -71,23 +72,17 @@ class Pointed(NamedTuple):
     stop: Tensor  # bool [B], True = there is no particle
 
 
+@dataclasses.dataclass(eq=False)
 class Steps:
     """Decoder steps of the events of some tables: where the next particle starts, its possible items, what it is."""
 
+    network: PointingNetwork
+    tables: Tables
+    state: State
     caches: Sequence[Cache]
-    pointed: Pointed
-
-    def __init__(
-        self,
-        network: PointingNetwork,
-        tables: Tables,
-        state: State,
-        caches: Sequence[Cache],
-        memory: Memory,
-        decoding: PointingDecodingConfig,
-    ) -> None:
-        self.network, self.tables, self.state, self.decoding = network, tables, state, decoding
-        self.caches, self.memory = caches, memory
+    memory: Memory
+    decoding: PointingDecodingConfig
+    pointed: Pointed = dataclasses.field(init=False)
 
     def point(self) -> None:
         """Decode the next state of each event, and choose the most probable seed of its particle.
@@ -225,7 +220,7 @@ def generate(network: PointingNetwork, batch: Batch, decoding: PointingDecodingC
     source = network.encode(batch)
     # Decoding changes its source in place, and the refinement reads it again.
     decoded = decode_first_stage(network, source if network.refiner is None else source.change(torch.clone), decoding)
-    return finish(network, batch, source, decoded, decoding)
+    return finish(network, source, decoded, decoding)
 
 
 def decode_first_stage(
@@ -244,11 +239,7 @@ def decode_first_stage(
 
 
 def finish(
-    network: PointingNetwork,
-    batch: Batch,
-    source: EncodedSource,
-    decoded: DecodedSequence,
-    decoding: PointingDecodingConfig,
+    network: PointingNetwork, source: EncodedSource, decoded: DecodedSequence, decoding: PointingDecodingConfig
 ) -> GeneratedParticles:
     """Particles of what was decoded, without gaps between them; refined where there is a refiner, by the source."""
     columns, mask, truncated = decoded
@@ -256,8 +247,7 @@ def finish(
         columns = _refined_in_parts(network, source, DecodedParticles.of(columns, mask), decoding)
     elif network.refiner is not None:
         columns = {**columns, "existence": torch.ones_like(columns["log_energy"], dtype=torch.float32)}
-    assert batch.readout is not None
-    n_hits, is_particle = batch.readout.mask.shape[1], columns["is_particle"]
+    n_hits, is_particle = source.items.mask.shape[1] - source.tokens.track.shape[1], columns["is_particle"]
     probability = columns["pdg_logits"].softmax(-1)
     same = ("charge", "pdg", "energy_sigma", "direction_sigma", "by_track", "existence")
     values = {
@@ -413,7 +403,7 @@ def explain(network: PointingNetwork, batch: Batch, decoding: PointingDecodingCo
         "direction": columns["direction"][0],
     }
     if network.refiner is not None:
-        refined = finish(network, batch, source, decoded, decoding)
+        refined = finish(network, source, decoded, decoding)
         parts = [part[0] for part in (refined.hit_fraction, refined.track_fraction) if part is not None]
         explanation["refined_assignment"] = torch.cat(parts, dim=-1)
     return explanation

@@ -243,7 +243,7 @@ class ParticleHead(nn.Module):
 
 
 def _corrected_direction(directions: Sequence[Tensor], trust: Tensor, angles: Tensor, log_sigma: Tensor) -> Tensor:
-    """A mean of K unit vectors [N, 3] by the logits `trust` [N, K - 1] of all but the first, turned by small angles.
+    """A mean of K unit vectors [N, 3], turned by small angles; `trust` [N, K - 1] are the logits after the first, 0.
 
     The `angles` [N, 2], in polar angle and azimuth, are in units of sigma: the gradient of a likelihood with a small
     sigma would be as large as the sigma is small.
