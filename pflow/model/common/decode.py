@@ -38,10 +38,6 @@ class Compaction(NamedTuple):
             rows[self.gaps] = rows[self.movers]
         return rows[: self.size]
 
-    def apply_to_all(self, record: Any) -> Any:
-        """The record, tuple, list or dictionary with `apply` of each tensor [B, ...] in it."""
-        return change_tensors(self.apply, record)
-
 
 def change_tensors(change: Callable[[Tensor], Tensor], record: Any) -> Any:
     """A record, tuple, list or dictionary, to whatever depth, with a change of each tensor in it; None stays."""

@@ -192,7 +192,6 @@ class Assignment(NamedTuple):
     """Hits and tracks of particles."""
 
     query: Tensor  # float [N, W], what describes the particle to the assignment and to its head
-    pairs: Pairs
     logits: Tensor  # float [P], of the particle's fraction of the item's unassigned part
     hit_fraction: Tensor  # float [P], fraction of the item that is the particle's
 
@@ -217,7 +216,7 @@ class ParticleAssignment(nn.Module):
         logits = self.pair_logits(query, seed, tables, tables.hidden, (1.0 - unassigned)[None], pairs)
         width = MIN_UNASSIGNED_WIDTH
         available = unassigned * ramp_up(unassigned, MIN_UNASSIGNED + width, width=width)
-        return Assignment(query, pairs, logits, logits.sigmoid() * available)
+        return Assignment(query, logits, logits.sigmoid() * available)
 
 
 def selected(seed_unit: Tensor, tables: Tables, unassigned: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from pflow.data.batch import Batch
 from pflow.model.api import GeneratedParticles
-from pflow.model.common.decode import Compaction, DecodedSequence, decode
+from pflow.model.common.decode import Compaction, DecodedSequence, change_tensors, decode
 from pflow.model.common.transformer import Cache, KVCache
 from pflow.model.pointing.assignment import Assignment, PairList, Pairs, PairsOfOne, selected
 from pflow.model.pointing.config import PointingDecodingConfig
@@ -314,7 +314,7 @@ class BatchDecoder(Steps):
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended."""
         parts = self.pointed, self.selected, self.source, self.memory
-        self.pointed, self.selected, self.source, self.memory = compaction.apply_to_all(parts)
+        self.pointed, self.selected, self.source, self.memory = change_tensors(compaction.apply, parts)
         self.state, self.tables = self.state.compact(compaction), self._make_tables()
         for cache in self.caches:
             cache.compact(compaction)

@@ -75,7 +75,6 @@ class Showers(NamedTuple):
     position: Tensor  # float [3, P], of the pair's item, mm
     fraction: Tensor  # float [1, P], of the shower's energy, times its presence
     weight: Tensor  # float [1, P], `log_weights` of it
-    energy: Tensor  # float [N, 1], of the hits, GeV
     sums: FractionSums  # float [N, ...]
     presence: Tensor  # float [N, 1], 0 without hits, 1 where their energy suffices for a shower
     centre: Tensor  # float [N, 3], sum of positions by weight, mm
@@ -98,7 +97,7 @@ class Showers(NamedTuple):
             pairs, weight * position, weight, fraction * position, fraction * items.by_subdetector
         )
         linear = linear / presence.clamp(min=1e-9)
-        return cls(position, fraction, weight, energy, sums, presence, centre, norm, linear, by_subdetector)
+        return cls(position, fraction, weight, sums, presence, centre, norm, linear, by_subdetector)
 
 
 def n_proxy_features(n_subdetectors: int) -> int:
@@ -182,7 +181,7 @@ def front_direction(showers: Showers, pairs: Pairs, *, depth: float) -> Tensor:
     position = showers.position
     axis = normalise(showers.centre)
     mean = (showers.linear_centre * axis).sum(1, keepdim=True)  # along the axis, mm
-    falls_over = (depth * showers.energy.sqrt()).clamp(min=MIN_DEPTH)
+    falls_over = (depth * showers.sums.energy.sqrt()).clamp(min=MIN_DEPTH)
     axis_of, mean_of, falls_over_of = rows_of_each(pairs, axis, mean, falls_over)
     ahead = mean_of - (position * axis_of).sum(0, keepdim=True)
     weight = showers.weight * (ahead / falls_over_of).clamp(max=MAX_EXPONENT).exp()

@@ -104,15 +104,6 @@ class CoveredMemory(NamedTuple):
     mask: Mask
 
 
-class Decoded(NamedTuple):
-    """Result of `CoveredDecoder.forward`."""
-
-    states: Tensor  # float [B, T, W]
-    last: Tensor  # float [B, T, S], logarithm of the weights of the particle that is the input token
-    next: Tensor  # float [B, T, S], of the particle to be decoded
-    account: Account  # after the last token
-
-
 class CoveredDecoder(nn.Module):
     """Decoder layers whose attention to the source knows what is taken."""
 
@@ -133,8 +124,12 @@ class CoveredDecoder(nn.Module):
 
     def forward(
         self, x: Tensor, tokens: TargetTokens, memory: CoveredMemory, account: Account, caches: Caches = None
-    ) -> Decoded:
-        """Decode x, float [B, T, W], the embedded `tokens`; each takes its energy from the `account`, charged twice."""
+    ) -> tuple[Tensor, Tensor, Tensor, Account]:
+        """Decode x, float [B, T, W], the embedded `tokens`; each takes its energy from the `account`, charged twice.
+
+        States like x, logarithms of the weights of the particle that is the input token and of the next one, float [B,
+        T, S], and the account after the last token.
+        """
         energy = self.energy_scale.log_energy(tokens.energy).clamp(-MAX_LOG_ENERGY, MAX_LOG_ENERGY).exp()
         energy = torch.where(tokens.kind == SAMPLE, energy * (1.0 + (tokens.charge != NEUTRAL)), 0.0)  # [B, T], GeV
         last = self.last(x, memory.last, memory.mask)
@@ -149,7 +144,7 @@ class CoveredDecoder(nn.Module):
         x = decoded.view_as(x)
         following = self.next(x, memory.next, memory.mask)
         x = x + self.pooled(following.exp() @ memory.states)
-        return Decoded(x, last, following, account._replace(taken=taken[:, -1]))
+        return x, last, following, account._replace(taken=taken[:, -1])
 
 
 def alignment_loss(log_weight: Tensor, share: Tensor) -> Tensor:

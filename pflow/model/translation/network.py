@@ -8,7 +8,7 @@ projections.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,13 +35,6 @@ from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.coverage import Account, CoveredDecoder
 from pflow.model.translation.embed import SourceEmbedder, TargetEmbedder, TargetTokens
 from pflow.model.translation.special import SPECIAL
-
-
-class Memory(NamedTuple):
-    """The encoded source of a batch."""
-
-    states: Tensor  # float [B, S, W]
-    mask: Mask
 
 
 def make_encoder(config: TranslationNetworkConfig) -> Encoder:
@@ -76,8 +69,8 @@ class Source(nn.Module):
         self.others = nn.ModuleDict({name: embed(n, framed=False) for name, n in others.items() if n})
         self.encoder = make_encoder(config)
 
-    def forward(self, batch: Batch) -> Memory:
-        """Encode the tokens of `batch`; ValueError if it lacks a type that is read."""
+    def forward(self, batch: Batch) -> tuple[Tensor, Mask]:
+        """Encoded tokens of `batch`, float [B, S, W], and their mask; ValueError if it lacks a type that is read."""
         tracks = {} if self.tracks is None else {"tracks": self.tracks}
         parts: dict[str, tuple[Tensor, Tensor | None]] = {}
         for name, embed in {"hits": self.hits, **tracks, **dict(self.others.items())}.items():
@@ -91,7 +84,7 @@ class Source(nn.Module):
         if any(mask is not None for _, mask in parts.values()):
             masks = [torch.ones_like(x[..., 0], dtype=torch.bool) if m is None else m for x, m in parts.values()]
             mask = torch.cat(masks, dim=1)
-        return Memory(self.encoder(x, mask=mask, memory=memory, memory_mask=memory_mask), mask)
+        return self.encoder(x, mask=mask, memory=memory, memory_mask=memory_mask), mask
 
 
 class MultiProjectionLayer(nn.Module):
@@ -215,14 +208,13 @@ class TranslationNetwork(nn.Module):
         """
         if batch.target is None:
             raise ValueError("target: the batch has none, and training needs one")
-        memory: Memory = self.source(batch)
+        memory, mask = self.source(batch)
         tokens = TargetTokens.teacher(batch.target)
         x = self.target(tokens)
         if isinstance(self.decoder, CoveredDecoder):
-            known = self.decoder.project(memory.states, memory.mask)
-            decoded = self.decoder(x, tokens, known, Account.of(batch))
+            x, last, following, _ = self.decoder(x, tokens, self.decoder.project(memory, mask), Account.of(batch))
             assert self.left is not None
-            left = self.left(decoded.states).squeeze(-1)
-            return {**self.heads(decoded.states), "left": left, "last": decoded.last, "next": decoded.next}
-        x = self.decoder(x, self.decoder.project(memory.states), memory_mask=memory.mask)
+            left = self.left(x).squeeze(-1)
+            return {**self.heads(x), "left": left, "last": last, "next": following}
+        x = self.decoder(x, self.decoder.project(memory), memory_mask=mask)
         return self.heads(x)  # type: ignore[no-any-return]

@@ -25,7 +25,7 @@ from pflow.model.api import (
     masked_mean,
     with_total,
 )
-from pflow.model.common.decode import Compaction, decode
+from pflow.model.common.decode import Compaction, change_tensors, decode
 from pflow.model.common.transformer import CrossAttention, KVCache, SelfAttention
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.coverage import Account, CoveredDecoder, alignment_loss, number_left, true_alignment
@@ -119,7 +119,7 @@ class TranslationDecoder:
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended."""
         parts = self.memory, self.account, self.next
-        self.memory, self.account, self.next = compaction.apply_to_all(parts)
+        self.memory, self.account, self.next = change_tensors(compaction.apply, parts)
         for cache in self.caches:
             cache.compact(compaction)
 
