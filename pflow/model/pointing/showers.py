@@ -37,8 +37,7 @@ LOG_WEIGHT = 4.0  # offset w0 of the weights max(0, w0 + ln(E_hit / E_sum)) (Awe
 # direction rises from 0. Less is a small rest of hits that are assigned to others, whose shape has no meaning.
 DEPOSIT, DEPOSIT_WIDTH = 3e-5, 2.5e-5
 EPS_ENERGY = 1e-3  # added to energies before a logarithm, GeV
-# Momentum of tracks, GeV, from which `Proxies.track_direction` is theirs. Over the width below it, it turns there from
-# `Proxies.direction`.
+# Momentum of tracks, GeV, from which `Proxies.track_direction` is theirs; over the width below it, it turns there.
 TRACK_MOMENTUM, TRACK_MOMENTUM_WIDTH = 0.075, 0.05
 ANGLE_UNIT = 0.03  # of the angles between the directions, rad
 CORE_RADIUS, CORE_RADIUS_WIDTH = 16.5, 3.0  # mm from the axis; weights fall from 1 to 0 over the width before it
@@ -64,17 +63,12 @@ fractions. z is the cosine of the axis' polar angle. The last three are angles f
 the linear barycentre, and that to the tracks' direction."""
 
 
-def log_weights(fraction: Tensor) -> Tensor:
-    """Weights of hits in the log-weighted barycentre, from their fractions of the shower's energy."""
-    return (LOG_WEIGHT + (fraction + 1e-12).log()).clamp(min=0.0)
-
-
 class Showers(NamedTuple):
     """Hits of the showers of particles, by the fraction that is a particle's."""
 
     position: Tensor  # float [3, P], of the pair's item, mm
     fraction: Tensor  # float [1, P], of the shower's energy, times its presence
-    weight: Tensor  # float [1, P], `log_weights` of it
+    weight: Tensor  # float [1, P], of the item in the log-weighted barycentre
     sums: FractionSums  # float [N, ...]
     presence: Tensor  # float [N, 1], 0 without hits, 1 where their energy suffices for a shower
     centre: Tensor  # float [N, 3], sum of positions by weight, mm
@@ -91,7 +85,7 @@ class Showers(NamedTuple):
         energy, deposit = sums.energy, FractionSums.of(of_items, dim=0).energy
         presence = ramp_up(energy, DEPOSIT, width=DEPOSIT_WIDTH)
         fraction = deposit * pairs.particle_rows(presence / energy.clamp(min=1e-9))
-        weight = log_weights(fraction)
+        weight = (LOG_WEIGHT + (fraction + 1e-12).log()).clamp(min=0.0)
         position = items.position
         centre, norm, linear, by_subdetector = sums_of_each(
             pairs, weight * position, weight, fraction * position, fraction * items.by_subdetector
@@ -135,9 +129,9 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
 
     towards = normalise(torch.stack([sums.momentum + 1e-6 * seed_unit, showers.centre, showers.linear_centre]))
     along_tracks, centre, _ = towards.unbind()
-    direction = _between(along_tracks, centre, presence)
+    direction = normalise(along_tracks.lerp(centre, presence))
     of_tracks_alone = ramp_up(track_energy, TRACK_MOMENTUM, width=TRACK_MOMENTUM_WIDTH)
-    by_tracks, linear = _between(direction, towards[::2], torch.stack([of_tracks_alone, presence])).unbind()
+    by_tracks, linear = normalise(direction.lerp(towards[::2], torch.stack([of_tracks_alone, presence]))).unbind()
     theta, phi = tangent_basis(direction)
 
     mean_along = (showers.linear_centre * direction).sum(1, keepdim=True)
@@ -165,11 +159,6 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
         showers.by_subdetector,
     ]
     return Proxies(energy, sums.momentum, direction, linear, by_tracks, torch.cat(features, dim=1), showers)
-
-
-def _between(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
-    """Unit vectors [..., 3]: `a` where the weight float [..., 1] of `b` is 0, `b` where it is 1."""
-    return normalise(a.lerp(b, weight))
 
 
 def front_direction(showers: Showers, pairs: Pairs, *, depth: float) -> Tensor:

@@ -51,7 +51,11 @@ class TranslationLoss(nn.Module):
         """Each loss by name, unweighted, and ``total``, scalars, of the prediction of `TranslationNetwork.forward`."""
         target = batch.target
         assert target is not None  # checked by the network
-        losses = {name: _cross_entropy(prediction[name], label) for name, label in self.special.labels(target).items()}
+        losses = {}
+        for name, label in self.special.labels(target).items():
+            logits = prediction[name].float().flatten(0, 1)
+            total = functional.cross_entropy(logits, label.flatten(), ignore_index=IGNORE, reduction="sum")
+            losses[name] = total / (label != IGNORE).sum().clamp(min=1)
         energy, direction = (prediction[name][:, :-1].float() for name in ("energy", "direction"))  # without eos
         losses["energy"] = _mean_square_error(energy[..., None], target.energy[..., None], target.mask)
         losses["direction"] = _mean_square_error(direction, target.direction, target.mask)
@@ -62,14 +66,6 @@ class TranslationLoss(nn.Module):
             losses["last"] = alignment_loss(prediction["last"][:, 1:], share)
             losses["next"] = alignment_loss(prediction["next"][:, :-1], share)
         return with_total(losses, self.weights)
-
-
-def _cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
-    """Mean over the labels int64 [B, T + 1] that are not ignored, of logits float [B, T + 1, V]."""
-    total = functional.cross_entropy(
-        logits.float().flatten(0, 1), label.flatten(), ignore_index=IGNORE, reduction="sum"
-    )
-    return total / (label != IGNORE).sum().clamp(min=1)
 
 
 def _mean_square_error(prediction: Tensor, truth: Tensor, mask: Tensor) -> Tensor:
