@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Self
+from typing import Self
 
 from pflow.model.api import MAX_LAYERS, DecodingConfig, check_positive, check_range
 
@@ -44,11 +44,6 @@ class PointingNetworkConfig:
     track_prior: bool = False
     parallel_tracks: bool = False
     front: bool = False
-
-    @property
-    def layer_sizes(self) -> dict[str, Any]:
-        """Options that all decoder layers have in common."""
-        return {name: getattr(self, name) for name in ("width", "heads", "feedforward", "dropout")}
 
     def __post_init__(self) -> None:
         check_positive(self, "width", "heads", "feedforward", "hidden_width")

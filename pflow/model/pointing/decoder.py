@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -53,12 +53,13 @@ class Memory(NamedTuple):
 
 
 class CoverageDecoder(nn.Module):
-    """Pre-norm decoder layers with `CoverageAttention` to the source."""
+    """Pre-norm decoder layers with `CoverageAttention` to the source, of the sizes and the dropout of a `config`."""
 
-    def __init__(self, *, width: int, heads: int, feedforward: int, layers: int, dropout: float) -> None:
+    def __init__(self, config: Any, *, layers: int) -> None:
         super().__init__()
-        style = LayerStyle(hidden_dropout=dropout, norm="pre", activation="gelu")
-        sizes = {"width": width, "heads": heads}
+        width, feedforward = config.width, config.feedforward
+        style = LayerStyle(hidden_dropout=config.dropout, norm="pre", activation="gelu")
+        sizes = {"width": width, "heads": config.heads}
         self.layers = stack(
             TransformerLayer(
                 SelfAttention(**sizes), CoverageAttention(**sizes), width=width, feedforward=feedforward, style=style
@@ -144,7 +145,7 @@ class ParticleDecoder(nn.Module):
         self.embed_particle = FullyConnected((inputs.n_pdg + N_CHARGE + 7, width, width))
         self.embed_seed = nn.Linear(width, width, bias=False)
         self.embed_pooled = nn.Linear(width, width, bias=False)
-        self.stack = CoverageDecoder(layers=config.decoder_layers, **config.layer_sizes)
+        self.stack = CoverageDecoder(config, layers=config.decoder_layers)
         self.pointer = SeedPointer(width=width, hidden_width=config.hidden_width)
         self.embed_track = self.starts = None
         if config.parallel_tracks:  # initially the state of each track is the state at the beginning

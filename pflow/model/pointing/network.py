@@ -88,7 +88,7 @@ class Refiner(nn.Module):
         features = 2 * width + n_proxy_features(n_subdetectors)
         self.messages = PairwiseMessages(width=width)
         self.embed_query = nn.Linear(width, width)
-        self.stack = CoverageDecoder(layers=config.refine_layers, **config.layer_sizes)
+        self.stack = CoverageDecoder(config, layers=config.refine_layers)
         self.query_update = FullyConnected((2 * width, width, width), initial=0.0)
         self.pair_logits = AssignmentLogits(
             width=width, hidden_width=hidden_width, n_subdetectors=n_subdetectors, n_known=2, initial=0.0

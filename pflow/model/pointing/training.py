@@ -8,8 +8,6 @@ T = K + R or decoded particles, P pairs, W width.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -243,25 +241,19 @@ def decode_and_match(
     """
     fraction = target_fractions(target)
     decoding = decoding.limited(target.mask.shape[1] + EXTRA_PARTICLES)
-    with _evaluating(network), torch.autocast(source.states.device.type, enabled=False):
-        precise = source.change(lambda part: (part.float() if part.is_floating_point() else part).clone())
-        columns, mask, _ = decode_first_stage(network, precise, decoding)
+    precise = source.change(lambda part: (part.float() if part.is_floating_point() else part).clone())
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        with torch.autocast(source.states.device.type, enabled=False):
+            columns, mask, _ = decode_first_stage(network, precise, decoding)
+    finally:
+        for module, training in modes:
+            module.training = training
     if mask.shape[1] == 0:  # one row of padding
         columns = {name: values.new_zeros(len(mask), 1, *values.shape[2:]) for name, values in columns.items()}
         mask = functional.pad(mask, (0, 1))
     return match(DecodedParticles.of(columns, mask), fraction, target, source)
-
-
-@contextlib.contextmanager
-def _evaluating(network: PointingNetwork) -> Iterator[None]:
-    """Evaluation mode; each module then has its former mode again."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def refine_matched(

@@ -113,8 +113,7 @@ class CoveredDecoder(nn.Module):
         self.energy_scale = EnergyScale(inputs.energy_mean, inputs.energy_std)
         self.last, self.next = Alignment(width), Alignment(width)
         self.left = nn.Linear(2, width)
-        sizes = {"width": width, "heads": config.heads, "feedforward": config.feedforward}
-        self.stack = CoverageDecoder(layers=config.decoder_layers, dropout=config.dropout, **sizes)
+        self.stack = CoverageDecoder(config, layers=config.decoder_layers)
         self.pooled = nn.Linear(width, width)
 
     def project(self, states: Tensor, mask: Mask) -> CoveredMemory:

@@ -83,15 +83,10 @@ class TargetTokens(NamedTuple):
 
     @classmethod
     def bos(cls, batch: int, device: torch.device) -> TargetTokens:
-        """One bos for each of `batch` events, [B, 1]."""
-        none = torch.zeros(batch, 1, dtype=torch.int64, device=device)
-        return cls(
-            charge=none,
-            pdg=none,
-            energy=torch.zeros(batch, 1, device=device),
-            direction=torch.zeros(batch, 1, 3, device=device),
-            kind=torch.full_like(none, BOS),
-        )
+        """One bos for each of `batch` events, [B, 1]: there are no particles."""
+        nothing = torch.zeros(batch, 0, device=device)
+        classes, directions = nothing.long(), nothing[..., None].expand(-1, -1, 3)
+        return cls.teacher(Target(classes, classes, nothing, directions, nothing.bool()))
 
 
 class TargetEmbedder(nn.Module):
