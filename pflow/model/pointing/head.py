@@ -144,7 +144,6 @@ class ParticleHead(nn.Module):
         super().__init__()
         width = config.width
         self.n_pdg = inputs.n_pdg
-        self.energy_scale = EnergyScale(inputs.energy_mean, inputs.energy_std)
         self.register_buffer("masses", torch.tensor(inputs.masses, dtype=torch.float32), persistent=False)
         self.register_buffer("charged", torch.tensor(inputs.charged, dtype=torch.bool), persistent=False)
         self.describe = FullyConnected((2 * width + n_proxy_features(inputs.n_subdetectors), width, width))

@@ -151,7 +151,6 @@ class PointingReconstructor(Reconstructor):
         loss: LossConfig = LossConfig(),
     ) -> None:
         super().__init__(inputs, decoding=decoding, network=network, training=training, loss=loss)
-        self.network_config = network
         self.training_config = training
         self.network = PointingNetwork(inputs, network)
         self.loss = PointingLoss(loss, self.network.energy_scale)

@@ -7,7 +7,8 @@ special ones included.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -143,14 +144,11 @@ def explain(network: TranslationNetwork, batch: Batch, particles: GeneratedParti
     target = Target(**{name: getattr(particles, name) for name in names})
     attention: dict[str, Tensor] = {}
 
-    def record(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-            attention[name] = module.weights(*args, **options)[0]  # type: ignore[operator]
-
-        return hook
+    def record(name: str, module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        attention[name] = module.weights(*args, **options)[0]
 
     handles = [
-        module.register_forward_pre_hook(record(name), with_kwargs=True)
+        module.register_forward_pre_hook(functools.partial(record, name), with_kwargs=True)
         for name, module in network.named_modules()
         if isinstance(module, SelfAttention | CrossAttention)
     ]
@@ -189,9 +187,8 @@ class TranslationReconstructor(Reconstructor):
         prediction = self.network(batch)
         losses = self.loss(prediction, batch)
         assert batch.target is not None  # checked by the network
-        return TrainingOutput(
-            losses, {name: prediction[name][:, :-1] for name in ("energy", "direction")}, batch.target
-        )
+        numbers = {name: prediction[name][:, :-1] for name in ("energy", "direction")}
+        return TrainingOutput(losses, numbers, batch.target)
 
     @torch.inference_mode()
     def generate(self, batch: Batch, *, decoding: DecodingConfig | None = None) -> GeneratedParticles:
