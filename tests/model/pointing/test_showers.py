@@ -45,7 +45,7 @@ def test_energies_weights_and_barycentres_by_hand(showers_of):
     fraction = torch.tensor([[[1.0, 0.5, 0.0], [0.0, 0.5, 1.0]]], dtype=torch.float64)
     showers, *_ = showers_of(hits, fraction=fraction)
     assert showers.position.dtype == torch.float64
-    assert showers.energy.tolist() == [[4.0], [2.0]]
+    assert showers.sums.energy.tolist() == [[4.0], [2.0]]
     assert showers.fraction.tolist() == [[0.75, 0.25, 0.0, 0.0, 0.5, 0.5]]
     weight = [LOG_WEIGHT + math.log(value) for value in (0.75, 0.25, 0.5)]
     assert showers.weight[0].tolist() == pytest.approx([*weight[:2], 0.0, 0.0, weight[2], weight[2]])
