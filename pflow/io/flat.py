@@ -306,15 +306,7 @@ def write_events(
         parts = [name for name, _ in first.parts()]
         written = 0
         with uproot.recreate(partial, compression=compression or uproot.ZSTD(9)) as file:
-            detector = first.detector  # a built-in one by its name: later versions may know it better
-            built_in = detector.name in builtin_names("detector") and load_detector(detector.name) == detector
-            note = {
-                "detector": detector.name if built_in else to_plain(detector),
-                "calorimeters": [calorimeter.name for calorimeter in detector.calorimeters],
-                "reference_name": first.reference_name,
-                "truth_tracks": bool(np.any(first.flags & Flag.TRUTH_TRACKS)),
-            }
-            write_note(file, NOTE, note)
+            detector, truth_tracks = first.detector, False
             groups = _groups(first[:0], layout, parts)
             types = {str(layout.event): np.dtype(np.int64)} | {key: group.type.content for key, group in groups.items()}
             tree = make_ttree(file, layout.tree, types, "events")
@@ -327,6 +319,16 @@ def write_events(
                 if len(chunk):
                     tree.extend({str(layout.event): chunk.event} | _groups(chunk, layout, parts))
                 written += len(chunk)
+                truth_tracks |= bool(np.any(chunk.flags & Flag.TRUTH_TRACKS))
+            # A built-in detector by its name: later versions may know it better.
+            built_in = detector.name in builtin_names("detector") and load_detector(detector.name) == detector
+            note = {
+                "detector": detector.name if built_in else to_plain(detector),
+                "calorimeters": [calorimeter.name for calorimeter in detector.calorimeters],
+                "reference_name": first.reference_name,
+                "truth_tracks": truth_tracks,
+            }
+            write_note(file, NOTE, note)
         return written
 
 

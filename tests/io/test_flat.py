@@ -338,5 +338,6 @@ def test_chunks_that_make_no_file(tmp_path):
 
 def test_a_file_remembers_that_its_tracks_were_made_from_monte_carlo_particles(tmp_path):
     flags = np.full(3, Flag.TRUTH_TRACKS, dtype=np.uint32)
-    write_events(tmp_path / "marked.root", dataclasses.replace(by_hand(), flags=flags))
+    events = dataclasses.replace(by_hand(), flags=flags)
+    write_events(tmp_path / "marked.root", iter([events[:0], events]))
     assert read_all(tmp_path / "marked.root").flags.tolist() == flags.tolist()
