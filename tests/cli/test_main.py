@@ -1,12 +1,14 @@
 import io
+import signal
 import subprocess
 import sys
+import time
 from importlib.metadata import version
 from unittest.mock import Mock
 
 import pytest
 
-from pflow.cli.main import EXIT_CODES, LIGHTNING, main
+from pflow.cli.main import EXIT_CODES, LIGHTNING, SIGNALS, main, raised_signals
 from pflow.cli.options import VERBS
 from pflow.errors import InputError
 
@@ -103,3 +105,52 @@ def test_a_deprecated_option_is_a_line_on_stderr(sample_dir, tmp_path, capsys):
     words = [str(sample_dir / "gammasep_test_small.root"), "--checkpoint", "ild-g4-photon", "--engine", "torch", "-q"]
     assert main(["reconstruct", *words, "-o", str(tmp_path / "reco.root")]) == 0
     assert "warning: engine 'torch' is not used: torch runs all models" in capsys.readouterr().err
+
+
+pytestmark = pytest.mark.usefixtures("as_in_the_foreground")
+
+
+class Signalled:
+    def __init__(self, number):
+        self.number = number
+
+    def __del__(self):
+        signal.raise_signal(self.number)
+
+
+def delete_and_wait(number):
+    thing = Signalled(number)
+    del thing
+    time.sleep(10)
+
+
+@pytest.mark.parametrize(("kind", "number"), SIGNALS.items())
+def test_raised_at_once_also_while_an_object_is_deleted(kind, number, capfd):
+    begin = time.monotonic()
+    for work in (signal.raise_signal, delete_and_wait):
+        with pytest.raises(kind), raised_signals():
+            work(number)
+    assert time.monotonic() - begin < 5
+    assert not capfd.readouterr().err
+
+
+def test_nothing_comes_after_the_work(capfd):
+    with raised_signals():
+        thing = Signalled(signal.SIGINT)
+        del thing
+    time.sleep(0.2)
+    assert not capfd.readouterr().err
+
+
+def test_other_exceptions_of_deleted_objects_are_shown_as_before(monkeypatch):
+    shown = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: shown.append(found.exc_type))
+
+    class Failing:
+        def __del__(self):
+            raise RuntimeError
+
+    with raised_signals():
+        thing = Failing()
+        del thing
+    assert shown == [RuntimeError]
