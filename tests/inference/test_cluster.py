@@ -71,7 +71,7 @@ def test_a_cluster_that_cannot_be(random_checkpoint, sample_dir, tmp_path, monke
 
 @pytest.mark.parametrize(
     ("cluster", "n_entries", "expected"),
-    [(None, 367, 256), ("local:1", 367, 256), ("local:2", 2000, 125), ("local:2", 20, 32), ("local:4", 10**5, 256)],
+    [(None, 367, 256), ("local:1", 367, 256), ("local:2", 2000, 250), ("local:2", 20, 32), ("local:4", 10**5, 256)],
 )
 def test_small_files_are_divided_among_processes(cluster, n_entries, expected):
     assert entries_of_a_chunk(cluster, n_entries, 256) == expected
