@@ -186,8 +186,11 @@ def reordered(target: Target, deferred_prob: float, *, energy_std: float) -> Tar
 
 def select(target: Target, index: Tensor) -> Target:
     """The targets with fractions of index int64 [B, T']; padding where the index is the number of targets."""
-    padded = {name: functional.pad(part, (0, 0) * (part.ndim - 2) + (0, 1)) for name, part in vars(target).items()}
-    return Target(**{name: gather(part, index) for name, part in padded.items()})
+
+    def selected(part: Tensor) -> Tensor:  # torch 2.5 pads nothing without targets or items
+        return gather(torch.cat([part, part.new_zeros(len(part), 1, *part.shape[2:])], dim=1), index)
+
+    return Target(**{name: selected(part) for name, part in vars(target).items()})
 
 
 def behind_tracks(target: Target, source: EncodedSource) -> Target:
@@ -213,7 +216,8 @@ def behind_tracks(target: Target, source: EncodedSource) -> Target:
 
 def _before(fraction: Tensor, k: int) -> Tensor:
     """Assigned fraction of each item before each position, 0 before the first k; [B, T, M] to [B, T + 1, M]."""
-    before = functional.pad(fraction.cumsum(1).clamp(max=1.0), (0, 0, 1, 0))
+    nothing = fraction.new_zeros(len(fraction), 1, fraction.shape[2])
+    before = torch.cat([nothing, fraction.cumsum(1).clamp(max=1.0)], dim=1)
     before[:, :k] = 0.0
     return before
 
