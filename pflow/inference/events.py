@@ -155,9 +155,9 @@ class ParticleCollector:
     def tokens(self) -> ParticleTokens:
         """The particles of all events, one event after the other."""
         if not self._parts:
-            counts, index = np.zeros(self._n_events, dtype=np.int64), np.zeros(0, dtype=np.int64)
-            numbers: dict[str, Any] = {"energy": np.zeros(0), "direction": np.zeros((0, 3))}
-            return ParticleTokens(counts=counts, charge=index, pdg=index, **numbers)
+            none, index = np.zeros(0), np.zeros(0, dtype=np.int64)
+            counts = np.zeros(self._n_events, dtype=np.int64)
+            return ParticleTokens(counts=counts, charge=index, pdg=index, energy=none, direction=np.zeros((0, 3)))
         event = np.concatenate([event for event, _ in self._parts])
         order = np.argsort(event, kind="stable")
         columns = {name: np.concatenate([part[name] for _, part in self._parts])[order] for name in self._parts[0][1]}
@@ -338,7 +338,7 @@ def usable_events(events: Events, max_hits: int, on_error: str, *, valid: bool =
     errors = {violation.index: events.error_of(violation) for violation in violations}
     n_hits = jagged.count(events.hits)
     for index in np.flatnonzero(n_hits > max_hits).tolist():
-        text = f"{n_hits[index]} hits, expected at most {max_hits}; time and memory grow with its square (max_hits)"
+        text = f"{n_hits[index]} hits, expected at most {max_hits} (max_hits); time and memory grow with their square"
         errors[index] = events.error(text, index=index, field="hits")
     _give_up([errors[index] for index in sorted(errors)], len(events), on_error)
     return events.emptied(np.isin(np.arange(len(events)), list(errors))) if errors else events

@@ -303,8 +303,10 @@ def _jobs(inputs: list[str], output: str | Path | None, output_dir: str | Path |
     """One job for the output, or one for each input with an output of its name in the folder."""
     if output_dir is None and output is not None:
         if format == "edm4hep" and len(inputs) > 1:
-            text = f"an EDM4hep output has the collections of one input, found {len(inputs)} inputs: name a folder for"
-            raise ConfigError(f"{text} one output each (--output-dir)")
+            raise ConfigError(
+                f"an EDM4hep output has the collections of one input, found {len(inputs)} inputs: name a folder for "
+                "one output each (--output-dir)"
+            )
         return [Job(Path(output), inputs)]
     if output_dir is None or output is not None:
         raise ConfigError("name one place for the output: a file (output), or a folder (output_dir)")
@@ -315,8 +317,10 @@ def _jobs(inputs: list[str], output: str | Path | None, output_dir: str | Path |
             name = name.rpartition(".")[0]
         place = Path(output_dir, f"{name}.reco.edm4hep.root" if format == "edm4hep" else f"{name}.reco.root")
         if place in jobs:
-            text = f"the outputs of {jobs[place].inputs[0]} and {path} would both be {place}: give inputs of different"
-            raise ConfigError(f"{text} names, or reconstruct them into different folders")
+            raise ConfigError(
+                f"the outputs of {jobs[place].inputs[0]} and {path} would both be {place}: give inputs of different "
+                "names, or reconstruct them into different folders"
+            )
         jobs[place] = Job(place, [path])
     make_folder(output_dir)
     return list(jobs.values())

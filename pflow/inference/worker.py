@@ -70,8 +70,9 @@ class Worker:
 
     def __init__(self, model: TrainedModel, settings: Settings, *, max_open: int | None = 2) -> None:
         self.model, self.settings = model, settings
-        limits: dict[str, Any] = {"max_particles": settings.max_particles, "batch_size": settings.batch_size}
-        self._engine = Engine(model, device=settings.device, **limits)
+        self._engine = Engine(
+            model, device=settings.device, max_particles=settings.max_particles, batch_size=settings.batch_size
+        )
         self.files = OpenFiles(settings.reading.open, most=max_open)
 
     def run(self, chunk: Chunk) -> ChunkResult:
@@ -176,9 +177,12 @@ def _started(cluster: str, stack: ExitStack) -> Any:
     n_processes = _local_processes(cluster)
     if not n_processes:
         return cluster
-    options = {"threads_per_worker": 1, "dashboard_address": None, "scheduler_kwargs": SCHEDULER}
     with dask.config.set(LOCAL):
-        return stack.enter_context(LocalCluster(n_workers=n_processes, **options))
+        return stack.enter_context(
+            LocalCluster(
+                n_workers=n_processes, threads_per_worker=1, dashboard_address=None, scheduler_kwargs=SCHEDULER
+            )
+        )
 
 
 class _Watch:
@@ -222,9 +226,11 @@ def _outcome(job: Job, chunk: Chunk | None, future: Any, watch: _Watch) -> Outco
     except InputError as error:
         return job, chunk, error
     except KilledWorker:
-        entries = f"entries {chunk.start} to {chunk.stop - 1}"
-        text = "ended several processes of the cluster, perhaps out of memory: reduce chunk_size or batch_size"
-        return job, chunk, InputError(f"{entries} {text}", file=chunk.path, entry=chunk.start)
+        text = (
+            f"entries {chunk.start} to {chunk.stop - 1} ended several processes of the cluster, perhaps out of memory: "
+            "reduce chunk_size or batch_size"
+        )
+        return job, chunk, InputError(text, file=chunk.path, entry=chunk.start)
     except (CancelledError, CommClosedError) as error:
         raise ConfigError(f"the cluster was lost: {first_line(error)}") from error
 
