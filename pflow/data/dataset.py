@@ -86,6 +86,8 @@ class EventDataset(IterableDataset[LabelledBatch]):
     augmentation: Augmentation | None = None
 
     def __post_init__(self) -> None:
+        if not self.chunks:
+            raise ConfigError("a dataset needs at least one chunk of a file")
         limits = "batch_size", "max_tokens"
         check_options(self, "data", "at least 1", lambda limit: limit is None or limit >= 1, *limits)
         if self.shuffle and self.buffer < self.batch_size:
@@ -227,7 +229,7 @@ class StepLoader:
         while True:
             batch = next(batches, None)
             n_events, n_target = (0, 0) if batch is None else (len(batch.batch), batch.n_target)
-            status = torch.tensor([self.stop.signal, n_events, n_target])
+            status = torch.tensor([self.stop.signal, n_events, n_target])  # n_target: particles and ends
             ranks = [torch.empty_like(status) for _ in range(n_ranks)]
             distributed.all_gather(ranks, status, group=self.group)
             signals, all_events, all_targets = torch.stack(ranks, dim=1).tolist()

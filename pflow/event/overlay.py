@@ -47,8 +47,11 @@ def overlay(
     particles are proportional to their energies and sum to 1. Hits of the same event are never summed. Entry and event
     number are the first event's. The tolerances are the largest distance, mm, of two hits in the same cell, in
     electromagnetic and in other calorimeters; above half the distance of neighbouring cells, a hit between two cells
-    joins them. ConfigError: an empty group; IndexError: no such event.
+    joins them. ConfigError: an empty group, or a tolerance that is not above 0; IndexError: no such event.
     """
+    for tolerance in (ecal_tolerance, hcal_tolerance):
+        if not 0 < tolerance < np.inf:
+            raise ConfigError(f"overlay: a tolerance must be a length in mm above 0, found {tolerance}")
     events = dataclasses.replace(events, reference=None, reference_name="")
     if len(groups) == 0:
         return events[:0]
@@ -57,6 +60,8 @@ def overlay(
     if not sizes.all():
         raise ConfigError("overlay: a group needs at least one event")
     order = jagged.flat(groups)
+    if order.min() < -len(events) or order.max() >= len(events):
+        raise IndexError(f"event {order.min() if order.min() < 0 else order.max()} of {len(events)}")
     members = events if np.array_equal(order, np.arange(len(events))) else events[order]
     group, first = jagged.event_index(sizes), jagged.offsets(sizes)[:-1]
     # Number of objects in the earlier events of the group, [member].

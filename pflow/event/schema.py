@@ -1,5 +1,7 @@
 """The schema of events: one row for each field of each part; records built by it, and checks of their content.
 
+Builders take the dtype and default from it, validation the bounds, merging and overlay the rule that sums the hits of a
+cell, augmentation the fields that turn with the event, flat files the names of the quantities.
 A new field needs one row here, and a reader that fills it. A number that a file lacks has the field's default: NaN for
 an unknown time, -1 for an unknown layer.
 """
@@ -180,7 +182,7 @@ def build(part: str, /, **quantities: Any) -> ak.Array:
         shape = (n, field.width) if field.width else (n,)
         if name in given:
             values = jagged.flat(given[name], field.dtype)
-            values = values if n else values.reshape(shape)
+            values = values.reshape(0, field.width) if field.width and not len(values) else values
         elif not field.width and not field.optional:
             values = np.full(n, field.default, dtype=field.dtype)
         else:

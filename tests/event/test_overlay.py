@@ -136,9 +136,13 @@ def test_joined_events_have_the_same_targets(real, rule):
 
 
 @pytest.mark.parametrize(
-    ("groups", "error", "message"),
-    [([[0], []], ConfigError, "a group needs at least one event"), ([[0, 2]], IndexError, "index 2 is out of bounds")],
+    ("groups", "more", "error", "message"),
+    [
+        ([[0], []], {}, ConfigError, "a group needs at least one event"),
+        ([[0, 2]], {}, IndexError, "event 2 of 2"),
+        ([[0]], {"ecal_tolerance": 0.0}, ConfigError, "a tolerance must be a length"),
+    ],
 )
-def test_invalid_groups_are_refused(two, groups, error, message):
+def test_invalid_groups_and_tolerances_are_refused(two, groups, more, error, message):
     with pytest.raises(error, match=message):
-        overlay(two, groups)
+        overlay(two, groups, **more)
