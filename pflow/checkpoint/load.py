@@ -217,8 +217,9 @@ def _check_tensors(weights: Mapping[Any, Any], path: str | Path) -> None:
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
             raise InputError(f"a tensor of shape {list(value.shape)} has fewer numbers", file=path, field=name)
         if n_bad := int((~torch.isfinite(value)).sum()):
-            text = f"{n_bad} of {value.numel()} weights are not finite numbers: the training diverged, or the file is"
-            raise InputError(f"{text} damaged", file=path, field=name)
+            cause = "the training diverged, or the file is damaged"
+            text = f"{n_bad} of {value.numel()} weights are not finite numbers: {cause}"
+            raise InputError(text, file=path, field=name)
 
 
 def _read_folder(folder: Path, *, path: str) -> Checkpoint:

@@ -203,9 +203,11 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
                 why = "what was learnt by heart looks good there"
                 warnings.warn(f"data.val: {', '.join(common)} is also in data.train: {why}", stacklevel=2)
             if trained is None or self.begins_with_model:
-                of_file = [[chunk for chunk in chunks["train"] if chunk.path == path] for path in train]
+                of_file: dict[str, list[Chunk]] = {}
+                for chunk in chunks["train"]:
+                    of_file.setdefault(chunk.path, []).append(chunk)
                 most = max(1, SAMPLE_EVENTS // len(of_file))
-                sample = [run for listed in of_file for run in spread_sample(listed, most)]
+                sample = [run for listed in of_file.values() for run in spread_sample(listed, most)]
                 scales = joined(list(self._measured(sample, SampleScales.of)))
                 if self.tokeniser.config.geometry:
                     scales = self._of_any_detector(scales, train, None if trained is None else trained.sample)

@@ -56,7 +56,8 @@ class Targets:
     `counts` int64 [event]: number of targets; `chosen` int64 [target]: indices into the flat list of `truth`; `final`
     bool [particle]: whether a truth particle is in the generator's final state and not invisible; `added`: further
     fields of `particles`, [target] each. `hits` and `tracks` link to each particle's assigned ancestor; `tracks` is
-    None if the events have no links from tracks. Records are made when they are first used.
+    None if the events have no links from tracks. Records are made when they are first used; `list_dropped` makes
+    `dropped`.
     """
 
     rule: str

@@ -34,7 +34,7 @@ from pflow.io.open import EventFile, matching
 from pflow.io.particles_root import FORMATS, NOTE, RecoWriter, count_entries, read_provenance
 from pflow.physics.arrays import Floats
 from pflow.physics.detector import Detector
-from pflow.physics.geometry import Geometry
+from pflow.physics.geometry import check_described
 
 SUFFIXES = (".root", ".h5", ".hdf5", ".edm4hep")
 """Endings of event files that the name of an output does not repeat."""
@@ -370,7 +370,7 @@ def readable_models(file: EventFile) -> dict[str, str]:
 def shipped_model(file: EventFile) -> str:
     """The model that comes with pflow for an open file's detector; InputError if the detector is not described."""
     try:
-        Geometry.of(file.detector)  # one of the models reads every detector that is described
+        check_described(file.detector)  # one of the models reads every detector that is described
     except ConfigError as error:
         message = f"{error}, or name a model with --checkpoint"
         raise InputError(message, file=file.path, field="detector") from error

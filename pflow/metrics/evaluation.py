@@ -246,8 +246,8 @@ class Evaluation:
         rule = self.settings.matching
         if isinstance(rule, HitMatching) and reconstruction.hit_links is None:
             if algorithm == self.name:
-                text = f"reconstruction '{algorithm}' has no links from hits to its particles: match it by energy and"
-                raise InputError(f"{text} angle", field="hit_links")
+                text = f"reconstruction '{algorithm}' has no links from hits to its particles"
+                raise InputError(f"{text}: match it by energy and angle", field="hit_links")
             rule = WITHOUT_HITS
         if self.matched_by.setdefault(algorithm, rule.definition) != rule.definition:
             raise ValueError(f"some chunks of reconstruction '{algorithm}' have links from hits and others have none")
@@ -558,5 +558,5 @@ def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
         known, uuid = file_uuid(expected), entry.get("uuid")
         # An output of pflow may hold the truth of its input, and so the truth of other outputs from that input.
         if known and uuid and uuid != known and uuid not in _input_uuids(expected):
-            text = f"was made from {entry.get('path')}, and the truth has {expected} at this place: give both in the "
-            raise InputError(f"{text}same order", file=path)
+            text = f"was made from {entry.get('path')}, and the truth has {expected} at this place"
+            raise InputError(f"{text}: give both in the same order", file=path)

@@ -131,7 +131,7 @@ class Detector:
     truth_particles: tuple[str, ...] = ("MCParticles", "MCParticle")
     hit_links: tuple[str, ...] = ()
     track_links: tuple[str, ...] = ()
-    """Collections of the links from tracks to Monte Carlo particles; `hit_links`: from hits."""
+    """Collections of Monte Carlo particles, and of the links to them from hits and from tracks."""
     references: tuple[str, ...] = ()
     """Collections of another algorithm's particles, e.g. PandoraPFOs; the first in the file is read."""
 

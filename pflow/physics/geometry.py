@@ -209,13 +209,15 @@ class Geometry:
     @classmethod
     def of(cls, detector: Detector) -> Self:
         """The geometry of a detector, G = 1; ConfigError names a calorimeter with an incomplete description."""
-        _check_described(detector)
+        check_described(detector)
         calorimeters = detector.calorimeters
         shape = (1, len(calorimeters), max(len(calorimeter.layers) for calorimeter in calorimeters))
         edge, density = np.full(shape, FAR), np.zeros((*shape, 3))
         for i, calorimeter in enumerate(calorimeters):
-            table = np.array([dataclasses.astuple(layers) for layers in calorimeter.layers])
-            count, pitch, radiation, interaction = table.T
+            names = ("count", "pitch", "radiation_lengths", "interaction_lengths")
+            count, pitch, radiation, interaction = (
+                np.array([getattr(layers, name) for layers in calorimeter.layers], dtype=np.float64) for name in names
+            )
             edge[0, i, : len(pitch)] = np.cumsum(pitch * count) - pitch * count
             density[0, i, : len(pitch)] = (np.stack([np.ones_like(pitch), radiation, interaction]) / pitch).T
 
@@ -329,7 +331,7 @@ def measures(*detectors: Detector) -> dict[str, tuple[float, float]]:
     """
     values: dict[str, list[float]] = {}
     for detector in detectors:
-        _check_described(detector)
+        check_described(detector)
         numbers = {FIELD: [detector.b_field], RADIUS: [detector.ecal_inner_radius], FACE: [detector.ecal_inner_z]}
         for kind, length in LENGTH.items():
             those = [c for c in detector.calorimeters if c.kind == kind and c.region != "other"]
@@ -351,7 +353,8 @@ def kind_index(detector: Detector) -> Index:
     return np.array([KINDS.index(calorimeter.kind) for calorimeter in detector.calorimeters])
 
 
-def _check_described(detector: Detector) -> None:
+def check_described(detector: Detector) -> None:
+    """Refuse a detector for `Geometry`; the ConfigError names a calorimeter with an incomplete description."""
     for calorimeter in detector.calorimeters:
         lacking = {
             "cell_size": calorimeter.cell_size is None,

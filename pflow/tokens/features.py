@@ -336,8 +336,9 @@ class Normaliser:
     def invert(self, normalised: npt.ArrayLike) -> Floats:
         """Physical values, float64 [N, F], from normalised ones: the inverse of `apply` above the floor of log10."""
         columns = _columns(normalised, len(self.names)) * self.std + self.mean
-        for i in np.flatnonzero(np.equal(self.transforms, "log10")):
-            columns[:, i] = 10.0 ** columns[:, i]
+        for i, transform in enumerate(self.transforms):
+            if transform == "log10":
+                columns[:, i] = 10.0 ** columns[:, i]
         return columns
 
 
@@ -359,8 +360,9 @@ class Moments:
     def update(self, values: npt.ArrayLike) -> Moments:
         """Add physical values [N, F]; return self. A value that is not finite is a `ConfigError`."""
         columns = _columns(values, len(self.names))
-        for i in np.flatnonzero(np.equal(self.transforms, "log10")):
-            columns[:, i] = _log10(columns[:, i])
+        for i, transform in enumerate(self.transforms):
+            if transform == "log10":
+                columns[:, i] = _log10(columns[:, i])
         not_finite = np.flatnonzero(~np.isfinite(columns).all(axis=0))
         if len(not_finite):
             names = ", ".join(self.names[i] for i in not_finite)

@@ -19,7 +19,7 @@ from pflow.event.scales import SampleScales
 from pflow.event.schema import PXYZ, make_particles
 from pflow.physics.arrays import Index
 from pflow.physics.detector import KINDS, Detector
-from pflow.physics.geometry import Geometry
+from pflow.physics.geometry import check_described
 from pflow.physics.pdg import charges, masses
 from pflow.tokens.features import FEATURES, Moments, Normaliser, feature_columns, feature_matrix, feature_transforms
 from pflow.tokens.particles import Calibration, physical_particles
@@ -202,7 +202,7 @@ class Tokeniser:
     def other_geometry(self, detector: Detector) -> list[str]:
         """What of a detector differs from the one of the training, among all that a trained model depends on."""
         if self.config.geometry:
-            Geometry.of(detector)  # refuses one that is not described
+            check_described(detector)
             return []
         names = ("b_field", "ecal_inner_radius", "ecal_inner_z")
         differing = [name for name in names if getattr(self.detector, name) != getattr(detector, name)]

@@ -62,7 +62,10 @@ def read_history(folder: str | Path) -> Mapping[str, dict[int, float]]:
         lines = log.read_text("utf-8").splitlines(keepends=True)
         # A process that was killed may leave half a line at the end.
         for row in csv.DictReader(line for line in lines if line.endswith("\n")):
-            for name, value in row.items() if row.get("epoch") else ():
+            if not row.get("epoch"):
+                continue
+            epoch = int(row["epoch"]) + 1
+            for name, value in row.items():
                 if "/" in name and not name.startswith("lr") and value:
-                    history.setdefault(name, {})[int(row["epoch"]) + 1] = float(value)
+                    history.setdefault(name, {})[epoch] = float(value)
     return history
