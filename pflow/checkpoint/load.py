@@ -165,7 +165,8 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
     if Path(source).is_file():
         return _read_file(str(source))
     shipped = shipped_models()
-    text = f"no such checkpoint or folder, and no model of that name comes with pflow ({', '.join(shipped)})"
+    known = ", ".join(shipped) or "none does"
+    text = f"no such checkpoint or folder, and no model of that name comes with pflow ({known})"
     raise InputError(text, file=source, suggestions=nearest(str(source), shipped))
 
 

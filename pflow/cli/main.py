@@ -1,4 +1,4 @@
-"""`pflow VERB ...`: the table of verbs, exit codes, errors and warnings as the command line shows them.
+"""`pflow VERB ...`: the table of verbs, exit codes, signals, and errors and warnings as the command line shows them.
 
 `fit`, `validate` and `test` are Lightning's command line, which uses jsonargparse. The other verbs use argparse:
 messages are shorter, the help has no ``type: int, default: null``, and only the verb that runs is imported.

@@ -36,7 +36,7 @@ def _constant(value: float, like: Any) -> Any:
 
 
 def _scalar_tensor(value: Any, dtype: int = ir.DataType.FLOAT, **_: Any) -> Any:
-    """Numbers in their own precision: torch's exporter rounds all to single precision, here and of logarithms."""
+    """Numbers in their own precision: torch's exporter rounds all to single precision."""
     if isinstance(value, ir.Value):
         return op.Cast(value, to=dtype)
     return op.Constant(value=ir.tensor(np.array(value, dtype=ir.DataType(dtype).numpy())))

@@ -158,7 +158,7 @@ class EvaluationResult:
 
 
 class Evaluation:
-    """Accumulates chunks of events, 40 bytes for each matched particle and algorithm.
+    """Accumulates chunks of events: exact quantiles need about 40 bytes for each matched particle and algorithm.
 
     `oracle` adds the algorithm ``oracle``, perfect pattern recognition; as `name` it is the one under evaluation.
     """

@@ -100,8 +100,10 @@ class Showers:
 
 def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
     """Showers of the particles that entered the calorimeter; `rule` assigns hits to them: ``entering`` or ``calo``."""
-    if events.truth is None or events.hit_links is None:
-        raise events.error("the oracle needs truth particles and links from hits to them; the file holds none")
+    if events.truth is None:
+        raise events.error("the oracle needs truth particles; the file holds none")
+    if events.hit_links is None:
+        raise events.error("the oracle needs links from hits to particles; the file holds none")
     columns, flat = jagged.columns(events.hits), Links.of(events.hit_links)
     hit = flat.flat_source(jagged.count(events.hits))
     linked = assigned_ancestors(events, rule=rule)[flat.flat_particle(jagged.count(events.truth))]

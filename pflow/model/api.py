@@ -26,7 +26,7 @@ from pflow.errors import ConfigError, check_fields
 
 MAX_PARTICLES = 2**14  # largest `DecodingConfig.max_particles`: far above any event of an e+e- collider
 MAX_SIZE = 2**16  # largest width, and the like, of a network: far above any in use, and small enough to compute with
-MAX_LAYERS = 512
+MAX_LAYERS = 512  # largest number of layers of a stack
 
 
 def check_positive(config: Any, *names: str, largest: int = MAX_SIZE) -> None:
@@ -186,7 +186,10 @@ class Reconstructor(nn.Module, ABC):
         raise ConfigError(f"{type(self).__name__} does not explain its steps")
 
     def draw_shared(self, random: Random) -> None:
-        """Draw what all ranks of a training decide alike in the next step, from the same numbers, for equal work."""
+        """Draw what all ranks of a training decide alike in the next step, to keep their work equal.
+
+        `random` gives the same numbers on each rank. Without this call each rank draws for itself.
+        """
 
 
 def describe(reconstructor: Reconstructor) -> dict[str, Any]:

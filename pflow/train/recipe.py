@@ -36,7 +36,8 @@ class TrainingRecipe:
     stages: tuple[Mapping[str, Any], ...]
     """Configurations of `pflow fit`; each holds what it changes of those before it."""
     samples: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    """Names of samples by split, whose files are ``NAME_SPLIT.root``; none: the data are options of `pflow fit`."""
+    """Names of samples by split (``train``, ``val``), whose files are ``NAME_SPLIT.root``; none: the data are
+    options of `pflow fit`."""
     variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     """Named changes of all stages; a run chooses one. One with ``stages`` is a recipe of its own, with the samples of
     this one unless it names others; `named_variants` has its variants, by both names."""

@@ -12,8 +12,7 @@ def traces(figure, **fields):
     return [trace for trace in figure.data if all(getattr(trace, key) == value for key, value in fields.items())]
 
 
-def test_each_group_has_a_trace_with_positions_and_values(event, empty_event):
-    assert len(interactive_figure(make_scene(empty_event)).data) == 1
+def test_each_group_has_a_trace_with_positions_and_values(event):
     figure = interactive_figure(make_scene(event))
     photon, *rest = traces(figure, mode="markers")
     names = [trace.name for trace in (photon, *rest)]
@@ -99,3 +98,9 @@ def test_a_browser_shows_the_page_without_errors(sample_dir, open_in_browser):
     assert expected <= set(report["legend"])
     assert len(report["legend"]) < LISTED + 10
     assert not [button for button in report["buttons"] if button and "hare" in button]
+
+
+def test_a_browser_shows_an_empty_event(empty_event, open_in_browser):
+    report = open_in_browser(event_page(make_scene(empty_event)))
+    assert report["seen"] == []
+    assert report["traces"] == 1

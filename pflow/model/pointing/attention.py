@@ -112,7 +112,10 @@ class DirectionalSelfAttention(nn.Module):
 
 
 def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, unit: Tensor, *, strength: Tensor, mask: Mask) -> Tensor:
-    """Precise attention of queries and keys [B, H, S, D - 3] and values [B, H, S, D]; float [B, H, S, D]."""
+    """Precise attention of queries and keys [B, H, S, D - 3] and values [B, H, S, D]; float [B, H, S, D].
+
+    `unit`, double [B, S, 3], are the tokens' directions.
+    """
     batch, heads, length, _ = query.shape
     query, key = functional.pad(query, (0, 3)), functional.pad(key, (0, 3))  # the fused kernels want equal widths
     n_rows = max(1, MAX_PAIRS // max(1, batch * heads * length))
@@ -226,7 +229,7 @@ def slices_nearby(query: Tensor, key: Tensor, directions: Directions, strength: 
 
 
 def attend_nearby(query: Tensor, key: Tensor, value: Tensor, directions: Directions, strength: Tensor) -> Tensor:
-    """Precise attention of one event, float [S, H D], with the same inputs and values [S, H, D]."""
+    """Precise attention of one event, float [S, H D]: inputs as of `slices_nearby`, and values [S, H, D]."""
     slices, depth = slices_nearby(query, key, directions, strength)
     (starts, stops), near = slices.tolist(), directions.near
     factors, lowest = strength.tolist(), (depth.clamp(min=MIN_DEPTH) / -strength).tolist()

@@ -37,14 +37,16 @@ LOG_WEIGHT = 4.0  # offset w0 of the weights max(0, w0 + ln(E_hit / E_sum)) (Awe
 # direction rises from 0. Less is a small rest of hits that are assigned to others, whose shape has no meaning.
 DEPOSIT, DEPOSIT_WIDTH = 3e-5, 2.5e-5
 EPS_ENERGY = 1e-3  # added to energies before a logarithm, GeV
-# Momentum of tracks, GeV, from which `Proxies.track_direction` is theirs; over the width below it, it turns there.
+# Momentum of tracks, GeV, from which `Proxies.track_direction` is theirs; over the width below it, it turns
+# there from `Proxies.direction`.
 TRACK_MOMENTUM, TRACK_MOMENTUM_WIDTH = 0.075, 0.05
 ANGLE_UNIT = 0.03  # of the angles between the directions, rad
 CORE_RADIUS, CORE_RADIUS_WIDTH = 16.5, 3.0  # mm from the axis; weights fall from 1 to 0 over the width before it
 MIN_DEPTH = 2.0  # smallest depth over which the weights of a shower's front fall by e, mm
 MAX_EXPONENT = 50.0  # largest exponent of a weight: a stray hit far ahead of a shower must not overflow
-FRONT_RADIUS, FRONT_RADIUS_WIDTH = 20.0, 10.0  # the same for the direction to the front
-# Angle to the barycentre, rad, from which hits are not in the fit of slopes, where the few far ones would dominate it.
+FRONT_RADIUS, FRONT_RADIUS_WIDTH = 20.0, 10.0  # mm, as `CORE_RADIUS`, for the direction to the front
+# Angle to the barycentre, rad, from which hits are not in the fit of slopes, where the few far ones would dominate it,
+# and over which their weight falls.
 CORE_ANGLE, CORE_ANGLE_WIDTH = 0.016, 2e-3
 SLOPE_UNIT = 0.02  # the resolution of slopes for showers of about 15 GeV, rad
 EPS_DEPTH = 10.0  # added in quadrature to the spread in depth, mm: a shower in one layer has no slope
@@ -121,7 +123,8 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
     """Compute the proxies in the precision of `hit_fraction`, [P], the particle's fraction of the pair's item.
 
     In single precision distances from the axis and angles between directions, small differences of large numbers, have
-    errors of 10^-3. `item_sums` [B * M, F] are columns of `ItemSums`, `seed_unit` [N, 3] unit vectors of the seeds.
+    errors of 10^-3: reconstruction computes them in double precision. `item_sums` [B * M, F] are columns of `ItemSums`,
+    `seed_unit` [N, 3] unit vectors of the seeds.
     """
     showers = Showers.of(hit_fraction, pairs, item_sums)
     position, fraction, presence, sums = showers.position, showers.fraction, showers.presence, showers.sums

@@ -174,7 +174,10 @@ def seed_weights(fraction: Tensor, target: Target, source: EncodedSource) -> Ten
 
 
 def reordered(target: Target, deferred_prob: float, *, energy_std: float) -> Target:
-    """Targets with a track first, each group by falling ln E with noise; deferred targets behind all others."""
+    """Targets with a track first, each group by falling ln E with noise; deferred targets behind all others.
+
+    `energy_std` is the standard deviation of log10(E / GeV), by which energies are normalised.
+    """
     assert target.track_fraction is not None
     log_energy = LN10 * energy_std * target.energy
     noise = ORDER_NOISE_STD * torch.randn_like(log_energy)

@@ -145,6 +145,11 @@ def test_it_is_torchs_gelu_and_so_is_its_gradient(shape):
     torch.testing.assert_close(*gradients)
 
 
+def test_gelu_of_one_row_is_as_of_many():
+    x = randn(7, 96)
+    assert torch.equal(gelu(x[3:4]), gelu(x)[3:4])
+
+
 CONFIG = TranslationNetworkConfig(width=W, heads=H, feedforward=16, encoder_layers=2)
 MASK = torch.tensor([[True, False, True, True], [True, False, False, False], [False, True, True, False]])
 
