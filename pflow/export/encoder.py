@@ -22,7 +22,7 @@ from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.generate import State, emit_tracks, particle_limits
 from pflow.model.pointing.geometry import EncodedSource, Items, Tables, Tokens, make_tokens_and_items
 from pflow.model.pointing.network import PointingNetwork
-from pflow.tokens.features import FEATURES, kind_and_depth
+from pflow.tokens.features import FEATURES, at_hadron_scale, kind_and_depth
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import readout_columns
 
@@ -75,7 +75,10 @@ class EncoderGraph(nn.Module):
         config, detector = tokeniser.config, tokeniser.detector
         hit_index = (arrays["hit_energy"] > config.hit_energy_min).nonzero().squeeze(1)  # [N]
         hits = _columns({name: arrays[f"hit_{name}"].index_select(0, hit_index) for name in self.hit_fields})
-        subdetector, layer = kind_and_depth(hits, detector) if config.geometry else (hits["subdetector"], hits["layer"])
+        subdetector, layer = hits["subdetector"], hits["layer"]
+        if config.geometry:
+            hits["energy"] = at_hadron_scale(hits, detector)
+            subdetector, layer = kind_and_depth(hits, detector)
         cells, token = hits, torch.cumsum(torch.ones_like(hit_index), 0) - 1
         if config.merge is not None:
             depth = layer if config.geometry else None

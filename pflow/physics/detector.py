@@ -10,6 +10,7 @@ from pflow.errors import ConfigError
 
 KINDS = ("ecal", "hcal", "muon", "lumi")
 REGIONS = ("barrel", "endcap", "other")
+RESPONSE = 0.73  # energy in hits near isolated charged hadrons of 3 to 50 GeV over their momentum, of ild_g4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,11 +57,16 @@ class Calorimeter:
     phase: float = 0.0  # azimuth of the normal of a side, rad
     cell_size: float | None = None  # in the surface, mm
     layers: tuple[Layers, ...] = ()  # from the inside
+    hadron_scale: float = 1.0
+    """Factor on the energies of an HCAL, with which isolated charged hadrons have `RESPONSE` of their momentum in
+    hits. Detectors calibrate their HCALs differently; a model that reads the geometry reads one scale."""
 
     def __post_init__(self) -> None:
         for field, value, choices in (("kind", self.kind, KINDS), ("region", self.region, REGIONS)):
             if value not in choices:
                 raise ConfigError(f"calorimeter '{self.name}': {field} '{value}' is not one of {', '.join(choices)}")
+        if not self.hadron_scale > 0:
+            raise ConfigError(f"calorimeter '{self.name}': hadron_scale must be above 0, found {self.hadron_scale}")
         window = self.sim_time_window
         if window is not None and not (len(window) == 2 and window[0] < window[1]):
             raise ConfigError(f"calorimeter '{self.name}': sim_time_window must be two times in ns, the earlier first")

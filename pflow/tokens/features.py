@@ -17,7 +17,7 @@ from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.schema import PXYZ, XYZ
-from pflow.physics.arrays import Floats, Mask, constant, double, namespace
+from pflow.physics.arrays import Floats, Mask, constant, double, namespace, single
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import Geometry, kind_index
 from pflow.physics.kinematics import impact_parameters
@@ -81,6 +81,12 @@ def kind_and_depth(columns: Columns, detector: Detector) -> tuple[Any, Any]:
     """
     kind = constant(kind_index(detector), like=columns["subdetector"])[columns["subdetector"]]
     return kind, double(_depths(columns, detector).of_kinds(kind))
+
+
+def at_hadron_scale(columns: Mapping[str, Any], detector: Detector) -> Values:
+    """Energies of hits, float32 [N], times `pflow.physics.detector.Calorimeter.hadron_scale`."""
+    scale = np.array([calorimeter.hadron_scale for calorimeter in detector.calorimeters], dtype=np.float32)
+    return single(columns["energy"]) * constant(scale, like=columns["subdetector"])[columns["subdetector"]]
 
 
 def _layer(columns: Columns, _: Detector) -> Values:

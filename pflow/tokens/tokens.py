@@ -21,7 +21,7 @@ from pflow.event.schema import PXYZ, XYZ
 from pflow.event.truth import RULES, STABLE_STATUS, Targets, select_targets
 from pflow.physics.arrays import Floats, Index, Mask, double, namespace, single
 from pflow.physics.kinematics import unit_vector
-from pflow.tokens.features import columns_of, feature_transforms, kind_and_depth
+from pflow.tokens.features import at_hadron_scale, columns_of, feature_transforms, kind_and_depth
 
 HIT_FEATURES = ("log_energy", "x", "y", "z")  # the first paper's features of a hit, with the energy as a logarithm
 
@@ -232,10 +232,12 @@ def kept_hits(events: Events, config: TokenConfig) -> ak.Array:
 class Selection(NamedTuple):
     """Of N hits: `tokens`, events of one hit a token; is_kept bool [N]; token int64 [number kept], each kept hit's.
 
-    `measured` is `kind_and_depth` of the hits kept, None where the configuration does not ask for it.
+    `kept` has the hits kept, unmerged, [event, hit], with the energies that the model reads. `measured` is
+    `kind_and_depth` of the hits kept, None where the configuration does not ask for it.
     """
 
     tokens: Events
+    kept: ak.Array
     is_kept: Mask
     token: Index
     measured: tuple[Index, Floats] | None
@@ -249,13 +251,18 @@ def select(events: Events, config: TokenConfig, *, with_time: bool = True) -> Se
     flat = jagged.columns(events.hits)["energy"] > config.hit_energy_min
     # Most often every hit is above the threshold; then nothing is copied.
     hits = events.hits if flat.all() else events.hits[jagged.unflatten(flat, jagged.count(events.hits))]
+    measured = None
+    if config.geometry:
+        hits = jagged.replaced(hits, {"energy": at_hadron_scale(jagged.columns(hits), events.detector)})
+        columns = columns_of(dataclasses.replace(events, hits=hits), "hits")
+        measured = kind_and_depth(columns, events.detector)
     selected = dataclasses.replace(events, hits=hits, hit_links=None)
-    measured = kind_and_depth(columns_of(selected, "hits"), events.detector) if config.geometry else None
     if config.merge is None:
-        return Selection(selected, flat, jagged.local_index(jagged.count(selected.hits)), measured)
+        return Selection(selected, hits, flat, jagged.local_index(jagged.count(hits)), measured)
     depth = None if measured is None else measured[1]
     merged = merge_hits(selected, config.merge, with_time=with_time, depth=depth)
-    return Selection(dataclasses.replace(selected, hits=merged.hits), flat, jagged.flat(merged.cell_of), measured)
+    tokens = dataclasses.replace(selected, hits=merged.hits)
+    return Selection(tokens, hits, flat, jagged.flat(merged.cell_of), measured)
 
 
 def targets_of(events: Events, config: TokenConfig) -> Targets:
@@ -301,11 +308,11 @@ def make_readout(
     n_hits, is_kept = jagged.count(events.hits), selection.is_kept
     tracks = events.tracks if use_tracks else None
     n_tracks = np.zeros_like(n_hits) if tracks is None else jagged.count(tracks)
-    hits, n_kept, all_kept = jagged.columns(events.hits), n_hits, is_kept.all()
-    if not all_kept:  # most often all are
-        hits = {name: values[is_kept] for name, values in hits.items()}
-        n_kept = np.bincount(jagged.event_index(n_hits)[is_kept], minlength=len(n_hits))
-    offsets = {"readout_hits": jagged.offsets(n_kept), "readout_tracks": jagged.offsets(n_tracks)}
+    hits, all_kept = jagged.columns(selection.kept), is_kept.all()  # most often all are
+    offsets = {
+        "readout_hits": jagged.offsets(jagged.count(selection.kept)),
+        "readout_tracks": jagged.offsets(n_tracks),
+    }
     arrays = readout_columns(hits, None if tracks is None else jagged.columns(tracks))
     if selection.measured is None:
         subdetector, layer = hits["subdetector"], hits["layer"].astype(np.int32)

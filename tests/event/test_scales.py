@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from pflow.event.events import Events
-from pflow.event.scales import SampleScales, joined
-from pflow.event.schema import make_hits
+from pflow.event.scales import CONE, Entries, SampleScales, joined
+from pflow.event.schema import make_hits, make_tracks
+from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 
 
@@ -35,3 +36,35 @@ def test_samples_are_joined_by_medians_and_largest_values():
     rest = {"hcal_hit": None, "near_tracks": 1.0, "b_field": 2.0}
     pair = [SampleScales(ecal_hit=e, max_energy=10 * e, max_hits=e, opening=0.1 * e, **rest) for e in (1, 3)]
     assert joined(pair) == SampleScales(ecal_hit=2.0, max_energy=30, max_hits=3, opening=3 * 0.1, **rest)
+
+
+def hadrons(energy, angle, subdetector, p=(10.0,), entry=(0.0,)):
+    """Scale that each isolated track along x gives, with hits and entries at `angle` and `entry` in azimuth, rad."""
+    detector, angle, entry, p = load_detector("ild_g4"), np.array(angle), np.array(entry), np.array(p)
+    x, y = 2000.0 * np.cos(angle), 2000.0 * np.sin(angle)
+    place = {"calo_x": [1805.0 * np.cos(entry)], "calo_y": [1805.0 * np.sin(entry)], "calo_z": [0.0 * entry]}
+    tracks = make_tracks(b_field=3.5, px=[p], py=[0.0 * p], pz=[0.0 * p], charge=[np.ones(len(p))], **place)
+    hits = make_hits(energy=[energy], x=[x], y=[y], z=[0.0 * x], subdetector=[subdetector])
+    return Entries.of(Events(detector=detector, hits=hits, tracks=tracks), most=10).hadron_scales().tolist()
+
+
+def test_isolated_hadrons_give_the_scale_of_the_hcal():
+    """With 2 GeV in the ECAL a hadron of 10 GeV lacks 5.3 of its 7.3 GeV."""
+    ecal, hcal = 0, 2
+    assert hadrons([2.0, 3.0, 2.0], [0.0, 0.05, -0.05], [ecal, hcal, hcal]) == [pytest.approx(5.3 / 5.0)]
+    assert hadrons([2.0, 5.0, 0.9], [0.0, 0.0, 1.5 * CONE], [ecal, hcal, ecal]) == [pytest.approx(5.3 / 5.0)]
+    assert hadrons([2.0, 5.0, 1.1], [0.0, 0.0, 1.5 * CONE], [ecal, hcal, ecal]) == [], "a neighbour"
+    assert hadrons([2.0, 5.0, 9.9], [0.0, 0.0, 2.5 * CONE], [ecal, hcal, ecal]) == [pytest.approx(5.3 / 5.0)]
+    assert hadrons([10.0, 1.9], [0.0, 0.0], [ecal, hcal]) == [], "an electron, or a muon"
+    for p in (2.9, 51.0):
+        assert hadrons([1.0, 0.5 * p], [0.0, 0.0], [ecal, hcal], p=(p,)) == []
+    assert hadrons([2.0, 5.0], [0.0, 0.0], [ecal, hcal], p=(10.0, 10.0), entry=(0.0, 1.5 * CONE)) == []
+
+
+def test_the_built_in_detectors_have_the_scale_of_their_hcal(data_dir):
+    for folder, name in (("g4", "ild_g4"), ("cld_g4", "cld")):
+        events = read_events(data_dir / folder / "multi_train.root", entry_stop=1000)
+        scales = Entries.of(events, most=10**5).hadron_scales()
+        (described,) = {part.hadron_scale for part in load_detector(name).calorimeters if part.kind == "hcal"}
+        assert len(scales) > 200
+        assert np.median(scales) == pytest.approx(described, abs=0.06)

@@ -1,6 +1,7 @@
 """The graphs of a network compute what a reconstruction does: here in torch, of small networks of any kind."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -53,7 +54,12 @@ CALIBRATION = Calibration(
 
 @pytest.fixture(scope="module")
 def events(sample_dir):
-    return read_events(sample_dir / "multi_test_small.root", entry_stop=3)
+    """Of a detector whose HCAL has another scale than ild_g4's."""
+    events = read_events(sample_dir / "multi_test_small.root", entry_stop=3)
+    scales = [0.7 if part.kind == "hcal" else 1.0 for part in events.detector.calorimeters]
+    parts = zip(events.detector.calorimeters, scales, strict=True)
+    calorimeters = tuple(dataclasses.replace(part, hadron_scale=scale) for part, scale in parts)
+    return dataclasses.replace(events, detector=dataclasses.replace(events.detector, calorimeters=calorimeters))
 
 
 def inputs_of(events):

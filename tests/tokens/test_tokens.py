@@ -14,6 +14,7 @@ from pflow.event.merge_hits import Merge
 from pflow.event.schema import make_truth
 from pflow.event.truth import Targets
 from pflow.io.open import read_events
+from pflow.physics.detector import KINDS
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import OFFSETS, ORDERS, TokenConfig, Tokens, kept_hits, sort_targets, targets_of
 
@@ -202,6 +203,28 @@ def test_without_track_features_there_are_no_tracks_and_without_truth_no_assignm
     arrays = tokeniser.encode(events, truth=False)[0].arrays
     assert len(arrays["readout.energy"]) == 3
     assert not any("assignment" in name for name in arrays)
+
+
+def test_a_model_that_reads_the_geometry_reads_hcals_at_one_scale(events, readout_config):
+    config = dataclasses.replace(readout_config, geometry=True, merge=None, hit_energy_min=1.5)
+    doubled = tuple(
+        dataclasses.replace(part, hadron_scale=2.0) if part.kind == "hcal" else part
+        for part in events.detector.calorimeters
+    )
+    scaled = dataclasses.replace(events, detector=dataclasses.replace(events.detector, calorimeters=doubled))
+    tokeniser = Tokeniser.fit([events], config)
+    for name, factor in (("hcal", 2.0), ("ecal", 1.0)):
+        energies = []
+        for some in (events, scaled):
+            arrays = tokeniser.encode(some)[1].arrays
+            is_kind = arrays["readout.subdetector"] == KINDS.index(name)
+            feature = tokeniser.scales["hits"].invert(arrays["hits"])[is_kind, 0]
+            np.testing.assert_allclose(feature, arrays["readout.energy"][is_kind], rtol=1e-5)
+            energies.append(arrays["readout.energy"][is_kind])
+        np.testing.assert_allclose(energies[1], factor * energies[0])
+    one = Tokeniser.fit([events], readout_config)
+    for name, values in one.encode(events).arrays.items():
+        np.testing.assert_array_equal(one.encode(scaled).arrays[name], values)
 
 
 @pytest.mark.parametrize("merge", [None, MERGE])

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pflow.errors import InputError
 from pflow.event import jagged
+from pflow.event.scales import Entries
 from pflow.io.draft.collect import Group, HitSample, join_samples
 from pflow.io.edm4hep.podio import PodioFile, relation
 from pflow.io.edm4hep.reader import Edm4hepReader
@@ -43,6 +44,9 @@ MIN_PT = 0.1  # slower particles lose too much energy on the way from one tracke
 MIN_STEPS = 3  # values for an estimate; the spread of fewer is unreliable
 MIN_CHORD = 5.0  # shorter steps turn particles by less than what scattering does, mm
 ELECTRON = 11
+
+MIN_HADRONS = 20  # isolated tracks that a scale of hadrons needs at least
+MAX_HADRONS = 200  # tracks of an event that are looked at, on average
 
 PARAMETER = r"(?i)(b_?field|magnetic_?field|solenoid_?field)(_?z)?$"
 """Parameters of a file's metadata that give the field, T."""
@@ -258,10 +262,7 @@ class FieldEstimate(NamedTuple):
         values = values[np.isfinite(values)]
         if len(values) < MIN_STEPS:
             return None
-        median = float(np.median(values))
-        # Of a Gaussian: 1.4826 standard deviation over median deviation; 1.2533 error of the median over the mean's.
-        spread = 1.4826 * float(np.median(np.abs(values - median)))
-        return cls(median, 1.2533 * spread / len(values) ** 0.5, len(values))
+        return cls(*_median(values), len(values))
 
 
 def measure_field(
@@ -303,6 +304,28 @@ def _from_tracks(file: PodioFile, detector: Detector, stop: int) -> FieldEstimat
     use = (jagged.flat(particles.charge) != 0) & (np.abs(jagged.flat(particles.pdg)) != ELECTRON)
     with np.errstate(divide="ignore", invalid="ignore"):
         return FieldEstimate.of((jagged.flat(particles.momentum.pt, np.float64) / pt_per_tesla)[use])
+
+
+def measure_hadron_scale(file: PodioFile, detector: Detector, stop: int) -> tuple[float, float, int]:
+    """`hadron_scale` of the HCAL by isolated tracks of the first `stop` entries, its uncertainty, and their number.
+
+    NaN of fewer than `MIN_HADRONS` tracks.
+    """
+    try:
+        events = Edm4hepReader(file, detector=detector).read(0, stop)
+    except InputError:
+        return np.nan, np.nan, 0
+    scales = Entries.of(events, most=len(events) * MAX_HADRONS).hadron_scales()
+    if len(scales) < MIN_HADRONS:
+        return np.nan, np.nan, len(scales)
+    return *_median(scales), len(scales)
+
+
+def _median(values: Floats) -> tuple[float, float]:
+    """Median, and its uncertainty from the median deviation."""
+    median = float(np.median(values))
+    # Of a Gaussian: 1.4826 standard deviation over median deviation; 1.2533 error of the median over the mean's.
+    return median, 1.2533 * 1.4826 * float(np.median(np.abs(values - median))) / len(values) ** 0.5
 
 
 def _from_steps(file: PodioFile, collections: Sequence[str], stop: int) -> FieldEstimate | None:

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from pflow.errors import InputError
-from pflow.io.draft.draft import draft_detector, draft_to_yaml, write_draft
+from pflow.io.draft import measure
+from pflow.io.draft.draft import Note, draft_detector, draft_to_yaml, write_draft
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 from pflow.physics.geometry import Geometry
@@ -232,6 +233,27 @@ def test_cells_and_layers_are_measured(real, name, detector):
             assert layers.pitch == pytest.approx(like.pitch, abs=0.15)
             assert layers.count == pytest.approx(like.count, abs=5)
     Geometry.of(real[name].detector)  # of the muon system, too
+
+
+def test_isolated_tracks_give_the_scale_of_hadrons_if_there_are_enough(real, data_dir, monkeypatch):
+    def noted(draft):
+        return {
+            (part.hadron_scale, draft.notes[f"calorimeters.{part.name}.hadron_scale"])
+            for part in draft.detector.calorimeters
+            if part.kind == "hcal"
+        }
+
+    few = Note("guessed", "ild_g4's; 9 isolated tracks, 20 are needed (--entries)")
+    assert noted(real["ild_g4_zqq_rntuple"]) == {(1.0, few)}
+    monkeypatch.setattr(measure, "MIN_HADRONS", 9)
+    draft = draft_detector(data_dir / "edm4hep" / "ild_g4_zqq_rntuple.root")
+    ((scale, note),) = noted(draft)
+    assert note.how == "measured"
+    assert note.text.endswith("by 9 isolated tracks; in jets too low by some 6%")
+    value, uncertainty = map(float, note.text.split(" by ")[0].split(" +- "))
+    assert value == pytest.approx(scale, abs=0.01)
+    assert 0 < uncertainty < 0.5
+    assert abs(value - 0.94) < 3 * uncertainty
 
 
 def test_a_draft_loads_with_its_notes(drafts, tmp_path):
