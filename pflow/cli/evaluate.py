@@ -101,9 +101,9 @@ def run(args: argparse.Namespace) -> int:
     check_output(folder / "report.html", replace=MARK, force=args.force)
     compare = _compared(args.compare)
     files = {args.collection: reco, **compare}
-    chosen: dict[str, Any] = {"e_min": args.min_energy, "use_tracks": not args.ignore_tracks, "matching": matches}
-    options: dict[str, Any] = {"collection": args.collection, "chunk_size": args.chunk_size, **vars(read_options(args))}
-    options["settings"] = truth_settings(files, **truth_options(args), **chosen)
+    settings = truth_settings(
+        files, **truth_options(args), e_min=args.min_energy, use_tracks=not args.ignore_tracks, matching=matches
+    )
     with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
         task = progress.add_task("evaluating", total=None)
 
@@ -111,7 +111,17 @@ def run(args: argparse.Namespace) -> int:
             total = n_files if n_files > 1 else None
             progress.update(task, description=f"evaluating: {n_events} events", completed=done, total=total)
 
-        result = evaluate(reco, truth, compare=compare, oracle=not args.no_oracle, progress=show, **options)
+        result = evaluate(
+            reco,
+            truth,
+            compare=compare,
+            collection=args.collection,
+            settings=settings,
+            oracle=not args.no_oracle,
+            chunk_size=args.chunk_size,
+            progress=show,
+            **vars(read_options(args)),
+        )
     inputs = {
         "reco": {name: paths[0] if len(paths) == 1 else paths for name, paths in files.items()},
         "truth": truth,

@@ -176,12 +176,15 @@ def _sections(result: EvaluationResult, paper: bool) -> list[list[tuple[str, ...
             title = name.replace("_", " ")
             labels.append({f"class.{name}.{key}": f"{title}: {label}" for key, label in CLASS_ROWS.items()})
 
-    def row(key: str, label: str) -> tuple[str, ...]:
-        unit = "" if unit_of(key) == "1" else f" [{unit_of(key)}]"
-        return (label + unit, *(number_text(tree.get(key, Number.undefined())) for tree in flat))
-
-    sections = [[row(key, label) for key, label in part.items()] for part in labels]
-    return [[cells for cells in section if any(text != "-" for text in cells[1:])] for section in sections]
+    sections: list[list[tuple[str, ...]]] = []
+    for part in labels:
+        sections.append([])
+        for key, label in part.items():
+            numbers = [tree.get(key, Number.undefined()) for tree in flat]
+            if not all(math.isnan(number.value) for number in numbers):
+                unit = "" if unit_of(key) == "1" else f" [{unit_of(key)}]"
+                sections[-1].append((label + unit, *map(number_text, numbers)))
+    return sections
 
 
 def table(result: EvaluationResult, *, paper: bool = False) -> Table:
