@@ -35,7 +35,7 @@ class Entries:
     IP, `by_state` takes ``calo_position``. `turned`: angle, rad, at the entry between the helix' momentum and
     ``calo_momentum``. `by_state` and `turned` are NaN without a state at the calorimeter. `momentum`, GeV; `energy`,
     `hadronic`, `around`: sums of the hits in the `CONE`, of those in an HCAL, and of the hits around it up to `ALONE`,
-    GeV; `other`: angle to the entry of the nearest other track that is measured, rad, inf without one.
+    GeV; `separation`: angle to the nearest entry of another track, rad, inf without one.
     """
 
     momentum: Floats
@@ -45,7 +45,7 @@ class Entries:
     energy: Floats
     hadronic: Floats
     around: Floats
-    other: Floats
+    separation: Floats
 
     @classmethod
     def of(cls, events: Events, *, most: int) -> Entries:
@@ -76,7 +76,7 @@ class Entries:
         entries = np.stack([entry, state])  # [2, track, 3]
         has_state = ~np.isnan(state).any(axis=1)
         nearest, energy = np.zeros((2, len(chosen)), dtype=np.int64), np.zeros((len(chosen), 2))
-        wide, other = np.zeros(len(chosen)), np.full(len(chosen), np.inf)
+        wide, separation = np.zeros(len(chosen)), np.full(len(chosen), np.inf)
         place = entries[has_state.astype(np.int64), np.arange(len(chosen))]
         length, unit = np.linalg.norm(place, axis=1), unit_vector(place)
         for number in np.unique(event):
@@ -90,7 +90,7 @@ class Entries:
             if len(track) > 1:
                 cosine = unit[track] @ unit[track].T
                 np.fill_diagonal(cosine, -1.0)
-                other[track] = np.arccos(np.clip(cosine.max(axis=1), -1.0, 1.0))
+                separation[track] = np.arccos(np.clip(cosine.max(axis=1), -1.0, 1.0))
         step = points[nearest] - entries
         along, squared_distance = (step * unit_vector(entries)).sum(axis=2), (step**2).sum(axis=2)
         across = np.where(squared_distance < FAR**2, np.sqrt(np.maximum(squared_distance - along**2, 0.0)), np.inf)
@@ -102,7 +102,7 @@ class Entries:
             energy=energy[:, 0],
             hadronic=energy[:, 1],
             around=wide - energy[:, 0],
-            other=other,
+            separation=separation,
         )
 
     def hadron_scales(self) -> Floats:
@@ -111,7 +111,7 @@ class Entries:
         The median counts. Neutral particles near tracks in jets lower it: by 6% in the Z -> qq events of ild_g4.
         """
         p = self.momentum
-        isolated = (self.other > ALONE) & (self.around < MAX_AROUND * p)
+        isolated = (self.separation > ALONE) & (self.around < MAX_AROUND * p)
         use = isolated & (p > HADRONS[0]) & (p < HADRONS[1]) & (self.hadronic > MIN_HADRONIC * p)
         electromagnetic = self.energy - self.hadronic
         return np.asarray((RESPONSE * p - electromagnetic)[use] / self.hadronic[use])

@@ -58,8 +58,8 @@ class Calorimeter:
     cell_size: float | None = None  # in the surface, mm
     layers: tuple[Layers, ...] = ()  # from the inside
     hadron_scale: float = 1.0
-    """Factor on the energies of an HCAL, with which isolated charged hadrons have `RESPONSE` of their momentum in
-    hits. Detectors calibrate their HCALs differently; a model that reads the geometry reads one scale."""
+    """Factor on the energies of an HCAL that gives isolated charged hadrons `RESPONSE` of their momentum in hits.
+    Detectors calibrate their HCALs differently; a model that reads the geometry reads one scale."""
 
     def __post_init__(self) -> None:
         for field, value, choices in (("kind", self.kind, KINDS), ("region", self.region, REGIONS)):

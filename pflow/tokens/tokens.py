@@ -232,12 +232,12 @@ def kept_hits(events: Events, config: TokenConfig) -> ak.Array:
 class Selection(NamedTuple):
     """Of N hits: `tokens`, events of one hit a token; is_kept bool [N]; token int64 [number kept], each kept hit's.
 
-    `kept` has the hits kept, unmerged, [event, hit], with the energies that the model reads. `measured` is
-    `kind_and_depth` of the hits kept, None where the configuration does not ask for it.
+    `hits` has those kept, unmerged, [event, hit], with the energies that the model reads. `measured` is their
+    `kind_and_depth`, None where the configuration does not ask for it.
     """
 
     tokens: Events
-    kept: ak.Array
+    hits: ak.Array
     is_kept: Mask
     token: Index
     measured: tuple[Index, Floats] | None
@@ -308,9 +308,9 @@ def make_readout(
     n_hits, is_kept = jagged.count(events.hits), selection.is_kept
     tracks = events.tracks if use_tracks else None
     n_tracks = np.zeros_like(n_hits) if tracks is None else jagged.count(tracks)
-    hits, all_kept = jagged.columns(selection.kept), is_kept.all()  # most often all are
+    hits, all_kept = jagged.columns(selection.hits), is_kept.all()  # most often all are
     offsets = {
-        "readout_hits": jagged.offsets(jagged.count(selection.kept)),
+        "readout_hits": jagged.offsets(jagged.count(selection.hits)),
         "readout_tracks": jagged.offsets(n_tracks),
     }
     arrays = readout_columns(hits, None if tracks is None else jagged.columns(tracks))
