@@ -55,7 +55,7 @@ class TokenSet(_Tensors):
 class Readout(_Tensors):
     """Hits and tracks in physical units, which particles can be assigned.
 
-    energy : float32 [B, N], energy of a hit, GeV
+    energy : float32 [B, N], energy of a hit, GeV; in an HCAL, of models that read the geometry, at the scale of hadrons
     position : float32 [B, N, 3], mm
     subdetector : int64 [B, N], index into the detector's calorimeters
     layer : int64 [B, N], -1 unknown

@@ -12,18 +12,20 @@ import numpy.typing as npt
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.physics.arrays import Floats
-from pflow.physics.detector import RESPONSE, Detector
+from pflow.physics.detector import Detector
 from pflow.physics.geometry import measures
 from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between, follow_to_calorimeter, unit_vector
 
 MIN_MOMENTUM = 1.0  # GeV. Softer tracks curl, and scatter in the tracker
-CONE = 0.08  # half opening angle, rad, of the cone from the origin around a track's entry, in which hits are near it
+CONE = 0.1  # half opening angle, rad, of the cone from the origin around a track's entry, in which hits are near it
 FAR = 500.0  # mm. A nearest hit farther than this does not belong to the entry, which is wrong, e.g. at the origin
 
-HADRONS = (3.0, 50.0)  # momenta of tracks, GeV, that show the response to hadrons: all are absorbed, few are electrons
-ALONE = 2 * CONE  # no other track enters closer to an isolated one, rad
-MAX_AROUND = 0.1  # largest energy of hits between `CONE` and `ALONE` of an isolated track, over its momentum
+HADRON_RESPONSE = 0.73  # median energy in `NARROW` around isolated hadrons over their momentum, of ild_g4
+HADRONS = (3.0, 50.0)  # their momenta, GeV
+NARROW, ALONE = 0.08, 0.16  # cones, rad: in the first are a hadron's hits, in the second enters no other track
+MAX_AROUND = 0.1  # largest energy of hits between the two cones of an isolated track, over its momentum
 MIN_HADRONIC = 0.2  # smallest energy in the HCAL of a hadron over its momentum: electrons and muons have less
+ROUNDS = 5  # of the selection of hadrons, which depends on the scale
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,9 +35,10 @@ class Entries:
     `by_helix` and `by_state`: distance, mm, from the track's entry into the calorimeter to the nearest hit, across the
     direction from the origin; inf without a hit closer than `FAR`. `by_helix` takes the entry of the helix from the
     IP, `by_state` takes ``calo_position``. `turned`: angle, rad, at the entry between the helix' momentum and
-    ``calo_momentum``. `by_state` and `turned` are NaN without a state at the calorimeter. `momentum`, GeV; `energy`,
-    `hadronic`, `around`: sums of the hits in the `CONE`, of those in an HCAL, and of the hits around it up to `ALONE`,
-    GeV; `separation`: angle to the nearest entry of another track, rad, inf without one.
+    ``calo_momentum``. `by_state` and `turned` are NaN without a state at the calorimeter. `momentum`, GeV; `energy`:
+    sum of the hits in the `CONE`, GeV; `narrow` and `around`, [track, 2]: sums of the hits in `NARROW` and between it
+    and `ALONE`, in an HCAL and elsewhere, GeV; `separation`: angle to the nearest entry of these tracks, rad, inf
+    without one.
     """
 
     momentum: Floats
@@ -43,7 +46,7 @@ class Entries:
     by_state: Floats
     turned: Floats
     energy: Floats
-    hadronic: Floats
+    narrow: Floats
     around: Floats
     separation: Floats
 
@@ -51,7 +54,8 @@ class Entries:
     def of(cls, events: Events, *, most: int) -> Entries:
         """Measure the first `most` tracks of the events."""
         if events.tracks is None or not jagged.count(events.tracks).any():
-            return cls(**dict.fromkeys((field.name for field in dataclasses.fields(cls)), np.zeros(0)))
+            empty = dict.fromkeys((field.name for field in dataclasses.fields(cls)), np.zeros(0))
+            return cls(**empty | dict.fromkeys(("narrow", "around"), np.zeros((0, 2))))
         columns = jagged.columns(events.tracks)
         momentum, state, at_state = (
             jagged.vectors(events.tracks, field=name) for name in ("momentum", "calo_position", "calo_momentum")
@@ -70,13 +74,14 @@ class Entries:
         entry, at_entry = follow_to_calorimeter(start, momentum, charge, events.detector)
 
         points, hit_energy = jagged.vectors(events.hits, np.float32, field="position")[used], hits["energy"][used]
-        is_hcal = np.array([calorimeter.kind == "hcal" for calorimeter in events.detector.calorimeters])
-        energies = np.stack([hit_energy, hit_energy * is_hcal.take(hits["subdetector"][used], mode="clip")], 1)
+        kinds = np.array([calorimeter.kind == "hcal" for calorimeter in events.detector.calorimeters])
+        in_hcal = kinds.take(hits["subdetector"][used], mode="clip")
+        parts = np.stack([hit_energy * in_hcal, hit_energy * ~in_hcal], axis=1)
         squared = (points**2).sum(axis=1)
         entries = np.stack([entry, state])  # [2, track, 3]
         has_state = ~np.isnan(state).any(axis=1)
-        nearest, energy = np.zeros((2, len(chosen)), dtype=np.int64), np.zeros((len(chosen), 2))
-        wide, separation = np.zeros(len(chosen)), np.full(len(chosen), np.inf)
+        nearest, energy = np.zeros((2, len(chosen)), dtype=np.int64), np.zeros(len(chosen))
+        (narrow, wide), separation = np.zeros((2, len(chosen), 2)), np.full(len(chosen), np.inf)
         place = entries[has_state.astype(np.int64), np.arange(len(chosen))]
         length, unit = np.linalg.norm(place, axis=1), unit_vector(place)
         for number in np.unique(event):
@@ -85,8 +90,9 @@ class Entries:
             nearest[:, track] = bounds[number] + np.argmax(product - 0.5 * squared[hit], axis=2)
             projection = np.where(has_state[track, None], product[1], product[0])
             lengths = length[track, None] * np.sqrt(squared[hit])
-            energy[track] = (projection > np.cos(CONE) * lengths) @ energies[hit]
-            wide[track] = (projection > np.cos(ALONE) * lengths) @ hit_energy[hit]
+            energy[track] = (projection > np.cos(CONE) * lengths) @ hit_energy[hit]
+            for sums, cone in ((narrow, NARROW), (wide, ALONE)):
+                sums[track] = (projection > np.cos(cone) * lengths) @ parts[hit]
             if len(track) > 1:
                 cosine = unit[track] @ unit[track].T
                 np.fill_diagonal(cosine, -1.0)
@@ -99,22 +105,29 @@ class Entries:
             by_helix=across[0],
             by_state=np.where(has_state, across[1], np.nan),
             turned=angle_between(at_entry, at_state).astype(np.float64),
-            energy=energy[:, 0],
-            hadronic=energy[:, 1],
-            around=wide - energy[:, 0],
+            energy=energy,
+            narrow=narrow,
+            around=wide - narrow,
             separation=separation,
         )
 
     def hadron_scales(self) -> Floats:
-        """What each isolated charged hadron gives for `pflow.physics.detector.Calorimeter.hadron_scale`, [hadron].
+        """`pflow.physics.detector.Calorimeter.hadron_scale` by each isolated charged hadron, [hadron]; use the median.
 
-        The median counts. Neutral particles near tracks in jets lower it: by 6% in the Z -> qq events of ild_g4.
+        Tails are wide, single values may be negative. Neutral particles near tracks lower it, by 6% in Z -> qq of
+        ild_g4. Of tracks below `MIN_MOMENTUM` it is not known whether they enter near.
         """
-        p = self.momentum
-        isolated = (self.separation > ALONE) & (self.around < MAX_AROUND * p)
-        use = isolated & (p > HADRONS[0]) & (p < HADRONS[1]) & (self.hadronic > MIN_HADRONIC * p)
-        electromagnetic = self.energy - self.hadronic
-        return np.asarray((RESPONSE * p - electromagnetic)[use] / self.hadronic[use])
+        p, scale, scales = self.momentum, 1.0, np.zeros(0)
+        for _ in range(ROUNDS):
+            factors = np.array([scale, 1.0])
+            isolated = (self.separation > ALONE) & (self.around @ factors < MAX_AROUND * p)
+            hadron = isolated & (p > HADRONS[0]) & (p < HADRONS[1]) & (scale * self.narrow[:, 0] > MIN_HADRONIC * p)
+            in_hcal, elsewhere = self.narrow[hadron].T
+            scales = (HADRON_RESPONSE * p[hadron] - elsewhere) / in_hcal
+            if not len(scales) or not np.median(scales) > 0:
+                break
+            scale = float(np.median(scales))
+        return scales
 
 
 MIN_HITS, MIN_TRACKS = 100, 10  # fewest hits of a kind of calorimeter, and fewest tracks, for a median

@@ -52,11 +52,11 @@ HOW_TO = (
     "names to tensors.",
     "1. An event in which no hit has an energy above 'energy_above' (GeV), and that has no tracks or whose tracks the "
     "model does not read ('tracks'), has no particles: do not run the graphs.",
-    "2. Inputs of 'encoder': hit_energy (GeV), hit_position (mm), hit_subdetector (index into 'subdetectors'), "
-    "hit_layer (from 0, -1 unknown), track_momentum (GeV, at the vertex), track_charge (e), track_calo_position (mm) "
-    "and track_calo_momentum (GeV), both where the track enters the calorimeter; hit_time (ns), track_d0, track_z0 "
-    "(mm) and track_omega (1/mm) only for models that have these inputs. Inputs in 'known' must be known: "
-    "finite, a layer not negative. Others may be NaN.",
+    "2. Inputs of 'encoder': hit_energy (GeV, as in files of the detector; the graph scales HCAL energies), "
+    "hit_position (mm), hit_subdetector (index into 'subdetectors'), hit_layer (from 0, -1 unknown), track_momentum "
+    "(GeV, at the vertex), track_charge (e), track_calo_position (mm) and track_calo_momentum (GeV), both where the "
+    "track enters the calorimeter; hit_time (ns), track_d0, track_z0 (mm) and track_omega (1/mm) only for models that "
+    "have these inputs. Inputs in 'known' must be known: finite, a layer not negative. Others may be NaN.",
     "3. Run 'encoder'; values = its outputs.",
     "4. Run 'decoder' with its inputs from values, and add its outputs to values. If truncated[0], limit[0] particles "
     "were decoded before the sequence ended; another number may be given as limit.",
@@ -135,8 +135,9 @@ def _graph(module: Any, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tens
 
 
 def _example_source(model: TrainedModel, encoder: EncoderGraph) -> dict[str, Tensor]:
-    """A synthetic event: two groups of hits where the calorimeter begins, and tracks into one of them."""
+    """A synthetic event: two groups of hits where the calorimeter begins, some in the HCAL, and tracks into one."""
     detector = model.tokeniser.detector
+    hcal = next((i for i, part in enumerate(detector.calorimeters) if part.kind == "hcal"), 0)
     generator = torch.Generator().manual_seed(0)
     hit = torch.arange(EXAMPLE_HITS)
     radius = detector.ecal_inner_radius + 10.0 * (hit // 2 % 6)  # mm
@@ -148,7 +149,7 @@ def _example_source(model: TrainedModel, encoder: EncoderGraph) -> dict[str, Ten
     fields = {
         "hit_energy": energy,
         "hit_position": position,
-        "hit_subdetector": torch.zeros(EXAMPLE_HITS, dtype=torch.int32),
+        "hit_subdetector": torch.where(hit % 3 == 0, hcal, 0).int(),
         "hit_layer": (hit // 2 % 6).int(),
         "hit_time": torch.ones(EXAMPLE_HITS),
         "track_momentum": p,

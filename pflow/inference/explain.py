@@ -14,7 +14,7 @@ from pflow.data.collate import collate
 from pflow.errors import InputError, nearest
 from pflow.event.events import Events
 from pflow.physics.pdg import CLASSES, class_index, name_of
-from pflow.tokens.tokens import kept_hits, select
+from pflow.tokens.tokens import select
 from pflow.tokens.vocab import CHARGES
 
 SPECIAL = ("pad", "bos", "eos", "particle")
@@ -39,8 +39,8 @@ class Explanation:
     Parameters
     ----------
     cells, hits
-        Records with ``energy`` (GeV) and ``position`` (mm) of the hits, or sums of hits, that are source tokens, and of
-        the hits that are kept, which a pointing network assigns.
+        Records with ``energy`` (GeV, as the model reads it) and ``position`` (mm) of the hits, or sums of hits, that
+        are source tokens, and of the hits that are kept, which a pointing network assigns.
     classes
         Names of the classes of each ``probability``.
     first_cell
@@ -127,9 +127,10 @@ def explain(model: TrainedModel, event: Events) -> Explanation:
             classes[name] = (*(special if len(special) != 1 else ("special",)), *names[head])
         elif head == "kind":
             classes[name] = SPECIAL
+    selection = select(event, tokeniser.config)
     return Explanation(
-        cells=select(event, tokeniser.config).tokens.hits[0],
-        hits=event.hits[0][kept_hits(event, tokeniser.config)[0]],
+        cells=selection.tokens.hits[0],
+        hits=selection.hits[0],
         classes=classes,
         first_cell=0 if reconstructor.gives_links else 2,
         arrays=arrays,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
+import json
 import os
 import platform
 import time
@@ -383,7 +385,7 @@ PACKAGES = ("torch", "numpy", "awkward", "uproot")
 NO_OPTIONS = ("detector", "engine", "keep_input")
 """Entries under ``options`` of today's or earlier provenances that are no options of `pflow reconstruct`."""
 
-INPUT_KEYS = ("uuid", "entries", "schema", "truth_tracks")
+INPUT_KEYS = ("uuid", "entries", "schema", "truth_tracks", "description")
 """Fields of an input that must agree in the provenance of two outputs for them to be the same; its path may differ."""
 
 WAYS = ("on_error", "batch_size", "chunk_size", "device", "engine", "cluster", "keep_input")
@@ -391,7 +393,8 @@ WAYS = ("on_error", "batch_size", "chunk_size", "device", "engine", "cluster", "
 
 
 def describe_input(file: EventFile) -> dict[str, Any]:
-    """Path, size, UUID and schema of an input file, as plain data."""
+    """Path, size, UUID and schema of an input file, and a digest of its detector's description, as plain data."""
+    description = json.dumps(to_plain(file.detector), sort_keys=True)
     return {
         "path": file.path,
         "bytes": os.path.getsize(file.path) if os.path.isfile(file.path) else None,
@@ -399,6 +402,7 @@ def describe_input(file: EventFile) -> dict[str, Any]:
         "schema": file.schema,
         "entries": file.num_entries,
         "truth_tracks": file.truth_tracks,
+        "description": hashlib.sha256(description.encode()).hexdigest()[:12],
     }
 
 

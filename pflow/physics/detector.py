@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 from pflow.config import from_plain, load_yaml, resolve
@@ -10,7 +11,6 @@ from pflow.errors import ConfigError
 
 KINDS = ("ecal", "hcal", "muon", "lumi")
 REGIONS = ("barrel", "endcap", "other")
-RESPONSE = 0.73  # energy in hits near isolated charged hadrons of 3 to 50 GeV over their momentum, of ild_g4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,9 @@ class Layers:
 class Calorimeter:
     """A calorimeter, whose hits may be in several collections of a file.
 
-    A model that reads the geometry (`pflow.physics.geometry`) needs layers, cell size and faces; a calorimeter may have
-    both faces. Times are relative to a straight flight at c (`pflow.io.edm4hep.simulated`).
+    A model that reads the geometry (`pflow.physics.geometry`) needs layers, cell size and faces, and reads the scale of
+    hadrons; a calorimeter may have both faces. Times are relative to a straight flight at c
+    (`pflow.io.edm4hep.simulated`).
     """
 
     name: str
@@ -58,15 +59,18 @@ class Calorimeter:
     cell_size: float | None = None  # in the surface, mm
     layers: tuple[Layers, ...] = ()  # from the inside
     hadron_scale: float = 1.0
-    """Factor on the energies of an HCAL that gives isolated charged hadrons `RESPONSE` of their momentum in hits.
-    Detectors calibrate their HCALs differently; a model that reads the geometry reads one scale."""
+    """Factor on the energies of an HCAL that gives isolated charged hadrons the response of ild_g4
+    (`pflow.event.scales.HADRON_RESPONSE`). Detectors calibrate their HCALs differently; a model that reads the geometry
+    reads one scale."""
 
     def __post_init__(self) -> None:
         for field, value, choices in (("kind", self.kind, KINDS), ("region", self.region, REGIONS)):
             if value not in choices:
                 raise ConfigError(f"calorimeter '{self.name}': {field} '{value}' is not one of {', '.join(choices)}")
-        if not self.hadron_scale > 0:
+        if not 0 < self.hadron_scale < math.inf:
             raise ConfigError(f"calorimeter '{self.name}': hadron_scale must be above 0, found {self.hadron_scale}")
+        if self.hadron_scale != 1 and self.kind != "hcal":
+            raise ConfigError(f"calorimeter '{self.name}': hadron_scale is for an HCAL, not for kind '{self.kind}'")
         window = self.sim_time_window
         if window is not None and not (len(window) == 2 and window[0] < window[1]):
             raise ConfigError(f"calorimeter '{self.name}': sim_time_window must be two times in ns, the earlier first")

@@ -55,7 +55,7 @@ class TokenConfig:
     tracker_hit_features
         Features of the tokens of tracker hits; none: no such tokens.
     hit_energy_min
-        Hits with at most this energy, GeV, are left out.
+        Hits with at most this energy, GeV, as the file has it, are left out.
     coarse
         Whether to distinguish five particle classes only, instead of every PDG code in training.
     merge
@@ -63,7 +63,8 @@ class TokenConfig:
         the number of ``layers`` summed together; none: a token for each hit.
     geometry
         Whether the model is for any detector that is described: it knows the kind of a hit's calorimeter and the hit's
-        depth there (`pflow.physics.geometry`), and neither the calorimeter nor the layer.
+        depth there (`pflow.physics.geometry`), and neither the calorimeter nor the layer; and it reads HCAL energies
+        times the detector's ``hadron_scale``.
     readout
         Whether the model also gets hits and tracks in physical units, and in training the targets' fractions of them.
     """

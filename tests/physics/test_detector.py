@@ -1,7 +1,8 @@
 import pytest
 
 from pflow.config import builtin_names, from_plain, to_plain
-from pflow.physics.detector import Detector, load_detector
+from pflow.errors import ConfigError
+from pflow.physics.detector import Calorimeter, Detector, load_detector
 from pflow.physics.geometry import Geometry
 
 BUILTIN = builtin_names("detector")
@@ -24,3 +25,16 @@ def test_built_in_detectors_are_complete(name):
     for kind in ("collections", "sim_collections"):
         names = [collection for calorimeter in detector.calorimeters for collection in getattr(calorimeter, kind)]
         assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kind": "hcal", "hadron_scale": 0.0}, "hadron_scale must be above 0, found 0.0"),
+        ({"kind": "hcal", "hadron_scale": float("inf")}, "hadron_scale must be above 0, found inf"),
+        ({"kind": "ecal", "hadron_scale": 0.8}, "hadron_scale is for an HCAL, not for kind 'ecal'"),
+    ],
+)
+def test_an_impossible_scale_of_hadrons_is_refused(options, said):
+    with pytest.raises(ConfigError, match=f"calorimeter 'some': {said}"):
+        Calorimeter(name="some", region="barrel", **options)

@@ -1,6 +1,6 @@
 """Draft the description of a podio file's detector, with a note on how each value was found.
 
-`collect` chooses the collections, `measure` finds lengths, sides, layer bits, digitisation and the field.
+`collect` chooses the collections, `measure` finds lengths, sides, layer bits, digitisation, scale of hadrons, field.
 """
 
 from __future__ import annotations
@@ -329,19 +329,14 @@ def _field(file: PodioFile, detector: Detector, sources: Sources, entries: int, 
 
 def _with_hadron_scale(file: PodioFile, detector: Detector, entries: int, notes: Notes) -> Detector:
     """The detector with the scale of hadrons in its HCALs, by isolated tracks."""
-    scale, uncertainty, n_tracks = measure.measure_hadron_scale(file, detector, entries)
-    if math.isnan(scale):
-        lacking = f"{_counted(n_tracks, 'isolated track')}, {measure.MIN_HADRONS} are needed (--entries)"
-        note = Note("guessed", f"ild_g4's; {lacking}")
-    else:
-        seen = f"{scale:.2f} +- {uncertainty:.2f} by {_counted(n_tracks, 'isolated track')}"
-        note = Note("measured", f"{seen}; in jets too low by some 6%")
+    scale, how = measure.measure_hadron_scale(file, detector, entries)
+    known = not math.isnan(scale)
+    note = Note("measured", how) if known else Note("fill in", f"{how}; 1 is ild_g4's, CLD's is 0.79")
     calorimeters = []
     for calorimeter in detector.calorimeters:
         if calorimeter.kind == "hcal":
             notes[f"calorimeters.{calorimeter.name}.hadron_scale"] = note
-            scaled = calorimeter.hadron_scale if math.isnan(scale) else float(f"{scale:.2g}")
-            calorimeter = dataclasses.replace(calorimeter, hadron_scale=scaled)
+            calorimeter = dataclasses.replace(calorimeter, hadron_scale=round(scale, 2) if known else 1.0)
         calorimeters.append(calorimeter)
     return dataclasses.replace(detector, calorimeters=tuple(calorimeters))
 

@@ -1,4 +1,4 @@
-"""Measure extent and layers of calorimeters, the bits of cell ids that count layers, digitisation, and the field."""
+"""Measure calorimeters: extent, layers, bits of cell ids that count them, digitisation, scale of hadrons; the field."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ MIN_CHORD = 5.0  # shorter steps turn particles by less than what scattering doe
 ELECTRON = 11
 
 MIN_HADRONS = 20  # isolated tracks that a scale of hadrons needs at least
-MAX_HADRONS = 200  # tracks of an event that are looked at, on average
+SURE = 0.1  # largest relative uncertainty of it
+MAX_TRACKS = 200  # tracks of an event that are looked at, on average
 
 PARAMETER = r"(?i)(b_?field|magnetic_?field|solenoid_?field)(_?z)?$"
 """Parameters of a file's metadata that give the field, T."""
@@ -306,19 +307,25 @@ def _from_tracks(file: PodioFile, detector: Detector, stop: int) -> FieldEstimat
         return FieldEstimate.of((jagged.flat(particles.momentum.pt, np.float64) / pt_per_tesla)[use])
 
 
-def measure_hadron_scale(file: PodioFile, detector: Detector, stop: int) -> tuple[float, float, int]:
-    """`hadron_scale` of the HCAL by isolated tracks of the first `stop` entries, its uncertainty, and their number.
-
-    NaN of fewer than `MIN_HADRONS` tracks.
-    """
+def measure_hadron_scale(file: PodioFile, detector: Detector, stop: int) -> tuple[float, str]:
+    """`hadron_scale` of the HCAL by isolated tracks of the first `stop` entries, and how sure it is; NaN: why not."""
+    if not any(calorimeter.kind == "hcal" for calorimeter in detector.calorimeters):
+        return np.nan, "no HCAL"
     try:
-        events = Edm4hepReader(file, detector=detector).read(0, stop)
-    except InputError:
-        return np.nan, np.nan, 0
-    scales = Entries.of(events, most=len(events) * MAX_HADRONS).hadron_scales()
+        events = Edm4hepReader(file, detector=detector).read(0, stop, truth=False)
+    except InputError as error:
+        return np.nan, str(error)
+    if events.tracks is None:
+        return np.nan, "no tracks"
+    scales = Entries.of(events, most=len(events) * MAX_TRACKS).hadron_scales()
+    n_tracks = f"{len(scales)} isolated track{'' if len(scales) == 1 else 's'}"
     if len(scales) < MIN_HADRONS:
-        return np.nan, np.nan, len(scales)
-    return *_median(scales), len(scales)
+        return np.nan, f"{n_tracks}, {MIN_HADRONS} are needed (--entries)"
+    scale, uncertainty = _median(scales)
+    measured = f"{scale:.2f} +- {uncertainty:.2f} by {n_tracks}"
+    if not uncertainty < SURE * scale:
+        return np.nan, f"{measured}, {SURE:.0%} is needed (--entries)"
+    return scale, f"{measured}; if they are of jets, the scale is some 6% larger"
 
 
 def _median(values: Floats) -> tuple[float, float]:
