@@ -6,6 +6,7 @@ from pflow.checkpoint.load import load_model
 from pflow.errors import InputError
 from pflow.inference.events import reconstruct
 from pflow.inference.explain import explain
+from pflow.io.open import read_events
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.physics.pdg import CLASSES
 from pflow.plots.explain import plot_steps
@@ -36,6 +37,16 @@ def test_the_steps_of_the_shipped_model_are_its_particles(event):
     assert len(hits) == len(weight) == len(explanation.hits)
     assert text.endswith("GeV")
     assert sorted(explanation.classes["probability.pdg"]) == sorted(name.replace("_", " ") for name in CLASSES)
+
+
+def test_cells_and_hits_have_the_energies_that_the_model_reads(sample_dir):
+    event = read_events(sample_dir / "cld_multi_test_small.root", entry_stop=1)
+    explanation = explain(load_model("general"), event)
+    scale = np.array([calorimeter.hadron_scale for calorimeter in event.detector.calorimeters])
+    read = np.asarray(event.hits.energy[0]) * scale[np.asarray(event.hits.subdetector[0])]
+    assert read.sum() < 0.999 * np.sum(event.hits.energy[0])
+    np.testing.assert_allclose(explanation.hits.energy, read, rtol=1e-6)
+    assert np.sum(explanation.cells.energy) == pytest.approx(read.sum(), rel=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:.*of tracks are in no particle")  # of random weights
