@@ -100,8 +100,8 @@ def explain(model: TrainedModel, event: Events) -> Explanation:
     --------
     >>> events = pflow.read_events("multi_test_small.root", entry_stop=1)
     >>> explained = pflow.explain(pflow.load_model("general"), events[0])
-    >>> len(explained["probability.seed"])  # three particles of the first stage, and the end
-    4
+    >>> len(explained["probability.seed"])  # two particles of the first stage, and the end
+    3
     """
     if len(event) != 1:
         raise InputError(f"expected one event, e.g. events[3:4], found {len(event)}")

@@ -198,7 +198,7 @@ def test_batches_of_a_gpu_grow_with_its_memory(monkeypatch, free, n_tokens):
 
 def test_a_large_event_is_not_cut_at_the_number_that_small_ones_have(data_dir):
     event = read_events(data_dir / "g4" / "zh_test.root", entry_start=58, entry_stop=59, truth=False)
-    cut, complete = (reconstruct(event, "general", max_particles=n, device="cpu") for n in (150, None))
+    cut, complete = (reconstruct(event, "general", max_particles=n, device="cpu") for n in (140, None))
     assert cut.flags.tolist() == [Flag.MAX_PARTICLES]
     assert complete.flags.tolist() == [0]
 
