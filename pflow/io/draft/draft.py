@@ -169,9 +169,9 @@ def _edge(field: str, extent: measure.Extent, notes: Notes, *, back: bool = Fals
     """Where a calorimeter begins, or ends, mm."""
     edge, where = (extent.range.back, "behind the last") if back else (extent.range.front, "before the first")
     n_events = len(np.unique(extent.sample.cell["event"]))
-    seen = f"{_counted(len(extent.sample), 'hit')} in {_counted(n_events, 'event')}"
+    seen = f"{measure.counted(len(extent.sample), 'hit')} in {measure.counted(n_events, 'event')}"
     if extent.on_layers:
-        layers = f"{_counted(extent.range.count, 'layer')} every {extent.range.spacing:.2f} mm"
+        layers = f"{measure.counted(extent.range.count, 'layer')} every {extent.range.spacing:.2f} mm"
         notes[field] = Note("measured", f"half a layer {where} of {layers}, {seen}")
     else:
         notes[field] = Note("guessed", f"the hits lie on no layers; all but half a percent of {seen} are behind it")
@@ -218,7 +218,7 @@ def _calorimeter(
         note("collections", "fill in", "digitised hits, for files that have them")
     digitisation = measure.measure_digitisation(file, group, entries)
     if digitisation is not None:
-        seen = f"{_counted(digitisation.n_cells, 'cell')} with digitised and simulated energy"
+        seen = f"{measure.counted(digitisation.n_cells, 'cell')} with digitised and simulated energy"
         note("sim_scale", "measured", seen, float(f"{digitisation.scale:.6g}"))
         unit = 10.0 ** (math.floor(math.log10(digitisation.threshold)) - 1)
         threshold = float(f"{math.floor(digitisation.threshold / unit) * unit:.2g}")
@@ -227,7 +227,7 @@ def _calorimeter(
         note("sim_scale", "fill in", "factor from visible to calibrated energy of simulated hits")
         note("sim_threshold", "fill in", "GeV, visible energy from which on a cell is read out")
     if digitisation is not None and (window := digitisation.window) is not None:
-        explained = f"{window.explained:,} of {_counted(window.n_cells, 'simulated cell')}"
+        explained = f"{window.explained:,} of {measure.counted(window.n_cells, 'simulated cell')}"
         text = f"ns, explains {explained} (no window {window.explained_without:,})"
         note("sim_time_window", "measured", text, (measure.EARLIEST, window.latest))
     elif simulated and (digitisation is None or digitisation.measures_time):
@@ -350,7 +350,7 @@ def write_draft(draft: DetectorDraft, path: str | Path, *, force: bool = False) 
 def draft_to_yaml(draft: DetectorDraft) -> str:
     """The text of the file, from which `pflow.physics.detector.load_detector` gives the drafted detector."""
     lines = [
-        f"# Drafted by pflow detector from {Path(draft.path).name}, {_counted(draft.entries, 'event')}.",
+        f"# Drafted by pflow detector from {Path(draft.path).name}, {measure.counted(draft.entries, 'event')}.",
         "# Fields, meaning and units (mm, T, GeV): pflow/physics/detector.py. How a value was found stands behind it:",
         "# found (in the file), measured (with hits and tracks), guessed (check it), FILL IN (the file cannot tell).",
         *_lines(draft.detector, "", draft.notes),
@@ -377,8 +377,3 @@ def _lines(described: Detector | Calorimeter | TruthTracking, prefix: str, notes
             text = yaml.safe_dump(plain, default_flow_style=True, width=math.inf).removesuffix("...\n").strip()
             mark = "" if note is None else f"  # {note.how.upper() if note.how == 'fill in' else note.how}: {note.text}"
             yield f"{field.name}: {text}{mark}"
-
-
-def _counted(number: int, what: str) -> str:
-    """A number with its noun, e.g. ``1 event`` and ``3 events``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -318,7 +318,7 @@ def measure_hadron_scale(file: PodioFile, detector: Detector, stop: int) -> tupl
     if events.tracks is None:
         return np.nan, "no tracks"
     scales = Entries.of(events, most=len(events) * MAX_TRACKS).hadron_scales()
-    n_tracks = f"{len(scales)} isolated track{'' if len(scales) == 1 else 's'}"
+    n_tracks = counted(len(scales), "isolated track")
     if len(scales) < MIN_HADRONS:
         return np.nan, f"{n_tracks}, {MIN_HADRONS} are needed (--entries)"
     scale, uncertainty = _median(scales)
@@ -379,3 +379,8 @@ def _tracker_hits(file: PodioFile, name: str, stop: int) -> tuple[Floats, ...] |
     if file.columns.has(name, "quality"):
         primary = (get("quality").astype(np.int64) & BY_SECONDARY) == 0
     return particle[primary], get("time")[primary], position[primary], momentum[primary]
+
+
+def counted(number: int, what: str) -> str:
+    """A number with its noun, e.g. ``1 event`` and ``3 events``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
