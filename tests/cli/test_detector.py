@@ -9,7 +9,7 @@ from pflow.physics.detector import load_detector
 
 def test_the_drafted_file_is_taken_by_inspect(cld_sim_path, tmp_path, capsys):
     path, mine = str(cld_sim_path), str(tmp_path / "mine.yaml")
-    assert main(["detector", path, "-o", mine]) == 0
+    assert main(["detector", path, "-o", mine, "--b-field", "2"]) == 0
     text = capsys.readouterr().out
     for expected in ("ecal_barrel", "built-in cld, with nominal values", "to fill in", f"--detector {mine}"):
         assert expected in text

@@ -157,15 +157,6 @@ def _read_sample(file: PodioFile, collection: Collection, stop: int) -> HitSampl
     )
 
 
-def join_samples(samples: Sequence[HitSample]) -> HitSample:
-    """The hits of one or more collections in one sample, called as the first; layers only if all have them."""
-    joined: dict[str, Any] = {}
-    for field in ("cell", "position", "energy", "time", "layer"):
-        parts = [getattr(sample, field) for sample in samples]
-        joined[field] = None if any(part is None for part in parts) else np.concatenate(parts)
-    return dataclasses.replace(samples[0], **joined)
-
-
 Pairs = Mapping[str, Mapping[tuple[str, str], int]]
 """How many links of each collection lead from one collection to another."""
 

@@ -1,6 +1,6 @@
 """Draft the description of a podio file's detector, with a note on how each value was found.
 
-`collect` chooses the collections, `measure` finds lengths, sides, layer bits, digitisation, scale of hadrons, field.
+`collect` chooses the collections, `measure` finds lengths, sides, layers, digitisation, scale of hadrons, field.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: in
         notes["name"] = Note("found", "detectorName of the simulation")
     layer_members = all(file.columns.has(sample.name, "layer") for group in sources.groups for sample in group.samples)
     slope = lengths["ecal_inner_radius"] / lengths["ecal_inner_z"]
-    calorimeters = [_calorimeter(group, file, entries, notes, layer_members, slope) for group in sources.groups]
+    calorimeters = [_calorimeter(group, file, notes, layer_members, slope) for group in sources.groups]
     detector = Detector(
         name=name or (stated[0] if stated else Path(file.path).name.split(".")[0]),
         description=f"drafted from {Path(file.path).name}",
@@ -112,7 +112,7 @@ def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: in
     )
     _note_collections(sources, notes)
     if b_field is None:
-        detector = dataclasses.replace(detector, b_field=_field(file, detector, sources, entries, notes))
+        detector = dataclasses.replace(detector, b_field=_field(file, detector, entries, notes))
     else:
         notes["b_field"] = Note("found", "as given")
     detector = _with_hadron_scale(file, detector, entries, notes)
@@ -195,9 +195,7 @@ def _symmetry(barrels: dict[str, measure.Extent | None], notes: Notes) -> int | 
     return math.gcd(*(shape.symmetry for shape in shapes.values())) or None
 
 
-def _calorimeter(
-    group: Group, file: PodioFile, entries: int, notes: Notes, layer_members: bool, slope: float
-) -> Calorimeter:
+def _calorimeter(group: Group, file: PodioFile, notes: Notes, layer_members: bool, slope: float) -> Calorimeter:
     """The calorimeter of a group; `layer_members`: whether hits name their layer; `slope` as of `measure_cells`."""
     digitised, simulated = (tuple(sample.name for sample in group.of(simulated=flag)) for flag in (False, True))
     values: dict[str, Any] = {"collections": digitised, "sim_collections": simulated}
@@ -216,7 +214,7 @@ def _calorimeter(
         note(what, how, f"{FOUND_BY[source]} ({', '.join(by[source])})")
     if not digitised:
         note("collections", "fill in", "digitised hits, for files that have them")
-    digitisation = measure.measure_digitisation(file, group, entries)
+    digitisation = measure.measure_digitisation(group)
     if digitisation is not None:
         seen = f"{measure.counted(digitisation.n_cells, 'cell')} with digitised and simulated energy"
         note("sim_scale", "measured", seen, float(f"{digitisation.scale:.6g}"))
@@ -226,11 +224,7 @@ def _calorimeter(
     elif simulated:
         note("sim_scale", "fill in", "factor from visible to calibrated energy of simulated hits")
         note("sim_threshold", "fill in", "GeV, visible energy from which on a cell is read out")
-    if digitisation is not None and (window := digitisation.window) is not None:
-        explained = f"{window.explained:,} of {measure.counted(window.n_cells, 'simulated cell')}"
-        text = f"ns, explains {explained} (no window {window.explained_without:,})"
-        note("sim_time_window", "measured", text, (measure.EARLIEST, window.latest))
-    elif simulated and (digitisation is None or digitisation.measures_time):
+    if simulated:
         text = "ns after a straight flight at c, energy before and after which does not count"
         note("sim_time_window", "fill in", text)
     if digitisation is not None and not digitisation.measures_time:
@@ -240,8 +234,6 @@ def _calorimeter(
         first, encoding = next(iter(encodings.items()))
         others = ", ".join(name for name, text in encodings.items() if text != encoding)
         note("cell_encoding", "found", f"{first}; others in {others}" if others else first, encoding)
-    elif not layer_members and (measured := measure.measure_encoding(group)) is not None:
-        note("cell_encoding", "measured", "bits of the cell ids that follow the layers", measured)
     elif not layer_members:
         note("cell_encoding", "fill in", "bit field of the cell ids; without it layers are not known")
     cells = measure.measure_cells(group, slope)
@@ -308,23 +300,23 @@ def _note_collections(sources: Sources, notes: Notes) -> None:
             notes[field] = Note("fill in", f"the file has no {what.split(';')[0]}")
 
 
-def _field(file: PodioFile, detector: Detector, sources: Sources, entries: int, notes: Notes) -> float:
+def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes) -> float:
     """The most certain value of the field, T."""
-    estimates = measure.measure_field(file, detector, sources.sim_tracker_hits, entries)
+    estimates = measure.measure_field(file, detector, entries)
     if not estimates:
         raise InputError(
-            "nothing in the file tells the field: no tracks with links to Monte Carlo particles, no simulated tracker"
-            " hits with their momentum, and no parameter of that name; give it (--b-field)",
+            "nothing in the file tells the field: no tracks with links to Monte Carlo particles, and no parameter of"
+            " that name; give the field in T with --b-field",
             file=file.path,
         )
     text = "; ".join(
-        f"{estimate.b_field:.4g} +- {estimate.uncertainty:.1g} from {source}" if estimate.uncertainty else source
-        for estimate, source in estimates
+        f"{value:.4g} +- {uncertainty:.1g} from {source}" if uncertainty else source
+        for value, uncertainty, source in estimates
     )
-    best, _ = estimates[0]
+    best, uncertainty, _ = estimates[0]
     nominal = "; better: the nominal value"
-    notes["b_field"] = Note("measured", text + nominal) if best.uncertainty else Note("found", text)
-    return float(f"{best.b_field:.4g}")
+    notes["b_field"] = Note("measured", text + nominal) if uncertainty else Note("found", text)
+    return float(f"{best:.4g}")
 
 
 def _with_hadron_scale(file: PodioFile, detector: Detector, entries: int, notes: Notes) -> Detector:
