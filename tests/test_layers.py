@@ -32,7 +32,7 @@ ONLY_IN = {
     "plotly": {"plots"},
     "fastjet": {"metrics"},
     "onnx": {"export"},
-    "safetensors": {"checkpoint", "io"},
+    "safetensors": {"checkpoint"},
     "pytorch_lightning": {"data", "train", "cli"},
     "jsonargparse": {"train", "cli"},
 }

@@ -24,7 +24,6 @@ from pflow.errors import ConfigError, InputError, PflowError, nearest
 from pflow.event.augment import Augmentation
 from pflow.event.events import BadEntriesWarning, Events
 from pflow.event.scales import SampleScales, joined
-from pflow.io.cache import check_cache
 from pflow.io.checks import Expected
 from pflow.io.open import matching
 from pflow.physics.detector import Detector
@@ -62,9 +61,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         Make the tracks of EDM4hep files that have none from their Monte Carlo particles.
     on_error
         What to do with an entry or file that cannot be used: ``raise``, or ``skip``: leave it out and warn.
-    cache
-        Folder in which chunks are stored once they are read, for later epochs and trainings: they load faster than
-        from the files, and take some five times their space. Chunks of other files or options are ignored.
     batch_size
         Most events in a batch, on every device.
     max_tokens
@@ -100,7 +96,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         layout: str | None = None,
         truth_tracks: bool = False,
         on_error: Literal["raise", "skip"] = "raise",
-        cache: str | None = None,
         batch_size: int = 32,
         max_tokens: int | None = None,
         chunk_size: int = 256,
@@ -121,7 +116,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             layout=layout,
             truth_tracks=truth_tracks,
             on_error=on_error,
-            cache=cache,
             expected=Expected(targets=self.token_config.chosen_by),
         )
         self.batch_size = batch_size
@@ -169,8 +163,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """The chunks of each split of a stage; makes the tokeniser."""
         splits = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}[stage]
         chunks: dict[str, list[Chunk]] = {}
-        if self.options.cache is not None and not check_cache(self.options.cache):
-            self.options = dataclasses.replace(self.options, cache=None)
         for name in splits:
             given = self.paths[name]
             if not given:
@@ -356,7 +348,7 @@ def _check_targets(name: str, chunks: Sequence[Chunk], options: FileOptions, con
     """An InputError for a file without truth, or files without any target: before the training, not after an epoch."""
 
     def n_targets(some: Sequence[Chunk]) -> Iterator[int]:
-        for events in read_chunks(some, dataclasses.replace(options, cache=None)):
+        for events in read_chunks(some, options):
             yield int(targets_of(events, config).counts.sum())
 
     first = [dataclasses.replace(chunk, stop=min(chunk.stop, FEW)) for chunk in chunks if chunk.start == 0]

@@ -9,15 +9,13 @@ import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning, Events, leave_out_files
-from pflow.io.cache import CachedFile
 from pflow.io.open import EventFile, FilePath, ReadOptions
-from pflow.physics.detector import Detector
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -57,9 +55,8 @@ RUN = 64
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileOptions(ReadOptions):
-    """How many files are read. `cache`: folder for `pflow.io.cache`."""
+    """How many files are read."""
 
-    cache: str | None = None
     known: Mapping[str, ReadOptions] = dataclasses.field(default_factory=dict)
     """Options detected when a file was opened first, by path; later openings skip the detection."""
     said: dict[str, set[str]] = dataclasses.field(default_factory=dict, compare=False, repr=False)
@@ -70,13 +67,6 @@ class FileOptions(ReadOptions):
         file = ReadOptions.open(self.known.get(str(path), self), path)
         file.expected, file.said = self.expected, self.said.setdefault(str(path), file.said)
         return file
-
-    def open_cached(self, path: str) -> EventFile | CachedFile:
-        """The file with its cache, if there is one and the file was opened before."""
-        known = self.known.get(path)
-        if self.cache is None or known is None or not isinstance(known.detector, Detector):
-            return self.open(path)
-        return CachedFile(path, self.cache, open_file=functools.partial(self.open, path), options=known)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,18 +86,15 @@ class Chunk:
         return self.stop - self.start
 
 
-File = TypeVar("File", bound=EventFile | CachedFile)
-
-
-class OpenFiles(Generic[File]):
+class OpenFiles:
     """Files that are kept open for the next reading: the `most` that were used last (None: all)."""
 
-    def __init__(self, open_file: Callable[[str], File], *, most: int | None = OPEN_FILES) -> None:
+    def __init__(self, open_file: Callable[[str], EventFile], *, most: int | None = OPEN_FILES) -> None:
         self._open_file = open_file
         self._most = most
-        self._files: dict[str, File] = {}  # the one used last is the last
+        self._files: dict[str, EventFile] = {}  # the one used last is the last
 
-    def open(self, path: str) -> File:
+    def open(self, path: str) -> EventFile:
         """The file, which stays open."""
         file = self._files.pop(path, None)
         if file is None:
@@ -117,7 +104,7 @@ class OpenFiles(Generic[File]):
             self.release(next(iter(self._files)))
         return file
 
-    def keep(self, path: str, file: File) -> None:
+    def keep(self, path: str, file: EventFile) -> None:
         """Keep a file that was opened in the same way."""
         self._files[path] = file
 
@@ -173,7 +160,7 @@ def spread_sample(chunks: Sequence[Chunk], n: int) -> list[Chunk]:
 
 def read_chunks(chunks: Iterable[Chunk], options: FileOptions) -> Iterator[Events]:
     """Read chunks, the files used last kept open; where errors are skipped, a bad one gives no events and a warning."""
-    with contextlib.closing(OpenFiles(options.open_cached)) as files:
+    with contextlib.closing(OpenFiles(options.open)) as files:
         for chunk in chunks:
             file = files.open(chunk.path)
             try:

@@ -1,19 +1,17 @@
 """Loading for training, stage by stage: CPU time of an event on one core.
 
-Stages: reading (file to events, validated, with truth), cached (the same with --data.cache), tokens (truth rules,
-merging, features, targets), padding, augmentation, and tokens and padding of augmented events, which are larger where
-events are joined. Batches are filled to a budget of tokens.
+Stages: reading (file to events, validated, with truth), tokens (truth rules, merging, features, targets), padding,
+augmentation, and tokens and padding of augmented events, which are larger where events are joined. Batches are filled
+to a budget of tokens.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import awkward as ak
 import numpy as np
 import torch
 
@@ -21,7 +19,6 @@ from benchmarks.timing import add_common_options, timed
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.data.batch import Batch
 from pflow.data.collate import Padder, bucket
-from pflow.data.files import FileOptions, survey
 from pflow.event.augment import Augmentation, Overlay, augment
 from pflow.io.open import open_events
 from pflow.tokens.tokens import Tokens
@@ -61,9 +58,6 @@ def measure(model: TrainedModel, path: Path, args: argparse.Namespace) -> tuple[
         chunks = [(start, min(start + step, n)) for start in range(0, n, step)]
         times = {"reading": cpu_ms(lambda: [file.read(*chunk) for chunk in chunks])}
         events = file.read(0, n)
-    with tempfile.TemporaryDirectory() as folder:
-        file = survey([str(path)], FileOptions(cache=folder), n)[1].open_cached(str(path))
-        times["cached"] = cpu_ms(lambda: [ak.to_packed(part) for _, part in file.read(0, n).parts()])
     if model.tokeniser.other_geometry(events.detector):
         raise SystemExit(f"{path}: of another detector than {args.checkpoint}, choose one with --checkpoint")
     times["augmentation"] = cpu_ms(lambda: augment(events, AUGMENTATION, np.random.default_rng(1)))
