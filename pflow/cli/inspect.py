@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from pflow.cli.options import add_file_options, add_options, number, read_options, truth_options
+from pflow.cli.options import add_file_options, add_options, read_options, truth_options
 from pflow.show import text_facts, text_table
 
 if TYPE_CHECKING:
@@ -43,57 +43,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_file_options(parser, detector="built-in name or YAML file (default: the one that fits)")
     parser.add_argument("--json", action="store_true", help="print JSON only")
-    parser.add_argument(
-        "--targets",
-        action="store_true",
-        help="list the targets and the dropped particles of each event, as `pflow evaluate` chooses them",
-    )
-    add_options(parser, "rule", "min-energy", "ignore-tracks", "stable-status", "invisible")
-    parser.add_argument("--entries", **number(0, 10, "N", "events that --targets lists (default: 10)"))
+    add_options(parser, "rule", "stable-status", "invisible")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print what the file holds."""
     from pflow.checkpoint.format import fitting_models, read_header
     from pflow.inference.files import readable_models
-    from pflow.io.inspect import inspect_file, inspect_truth
+    from pflow.io.inspect import inspect_file
 
     made = _provenance(args.file)
     if made is not None and made["kind"] != "reconstruction":
         _print_json(made) if args.json else _print_provenance(made)
         return 0
-    chosen = truth_options(args)
 
     def sample_of(detector: Detector) -> SampleScales | None:
         """Scales of the training sample of the model that fits best."""
         fitting = fitting_models(detector)
         return read_header(fitting[0]).tokeniser.sample if fitting else None
 
-    options = read_options(args, targets=chosen)
+    options = read_options(args, targets=truth_options(args))
     content = inspect_file(args.file, options, sample_of=sample_of)
     models: dict[str, str] = {}
     if content.detector:
         with options.open(args.file) as file:
             models = readable_models(file)
-    events: list[dict[str, Any]] = []
-    settings = {**chosen, "use_tracks": not args.ignore_tracks}
-    if args.targets:
-        targets = settings | {"e_min": args.min_energy}
-        events = inspect_truth(args.file, read_options(args, targets=targets), entries=args.entries)
     if args.json:
         report = dataclasses.asdict(content)
         report["models"] = [name for name, reason in models.items() if not reason]
         report["unsuited_models"] = {name: reason for name, reason in models.items() if reason}
         report |= {"provenance": made} if made else {}
-        report |= {"truth": {**settings, "e_min_gev": args.min_energy, "events": events}} if args.targets else {}
         _print_json(report)
         return 0
     _print_content(content, models)
     if made is not None:
         print()
         _print_provenance(made)
-    for event in events:
-        _print_targets(event, args.rule)
     return 0
 
 
@@ -117,8 +102,8 @@ def _facts(content: FileContent, models: Mapping[str, str]) -> Iterator[tuple[st
         yield "entries", f"{content.num_entries:,}"
         yield "UUID", content.uuid or "none"
         yield "read as", content.detector or "nothing: no detector fits"
-    for i, fit in enumerate(content.detectors):
-        yield "" if i else "detectors", f"{fit.name}: {'fits' if fit.fits else f'no: {fit.reason}'}"
+    for i, (name, reason) in enumerate(content.detectors.items()):
+        yield "" if i else "detectors", f"{name}: {f'no: {reason}' if reason else 'fits'}"
     if content.detector:
         suited = ", ".join(name for name, reason in models.items() if not reason)
         none = "none comes with pflow for this detector and content; pflow fit --start-from makes one"
@@ -180,19 +165,6 @@ def _remarks(collection: Collection) -> Iterator[str]:
         yield "  refers to others"
     if collection.unreadable:
         yield f"  cannot be read: {collection.unreadable}"
-
-
-def _print_targets(event: Mapping[str, Any], rule: str) -> None:
-    rows: list[Any] = []
-    for name in ("targets", "dropped"):
-        for particle in event[name]:
-            what = f"dropped: {particle['reason']}" if particle["reason"] else "target"
-            rows.append((str(particle["index"]), str(particle["pdg"]), f"{particle['energy']:.4f}", what))
-        rows.append(None)
-    for name, energy in (("targets", "target_energy"), ("dropped", "dropped_energy")):
-        rows.append(("", "", f"{event[energy]:.4f}", f"{len(event[name])} {name}"))
-    header = ("particle", "PDG", "energy [GeV]", "")
-    print(f"\nentry {event['entry']}, event {event['event']}, rule {rule}\n{text_table(header, rows)}")
 
 
 def _provenance(file: str) -> dict[str, Any] | None:

@@ -88,21 +88,6 @@ def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[Detec
     return sorted((_match(file, detector, sim) for detector in detectors), key=_rank)
 
 
-def detector_matches(reader: Reader) -> list[DetectorMatch]:
-    """Every built-in detector for an open file of any schema, best match first.
-
-    Without named collections only the geometry of the first entries decides; among equals the file's own comes first.
-    """
-    if isinstance(reader, Edm4hepReader):
-        return fitting_detectors(reader.file, sim=reader.sim)
-    events = first_entries(reader)
-    matches = [
-        DetectorMatch(detector=detector, geometry=None if events is None else geometry_fits(events, detector))
-        for detector in map(load_detector, builtin_names("detector"))
-    ]
-    return sorted(matches, key=lambda match: (_rank(match), match.detector != reader.detector))
-
-
 def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
     """The built-in detector that fits a file best; a `NoDetectorError` if none does, or two equally well."""
     matches = fitting_detectors(file, sim=sim)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import awkward as ak
 import numpy as np
@@ -15,11 +14,10 @@ import numpy as np
 from pflow.errors import InputError, first_line
 from pflow.event import jagged
 from pflow.event.scales import Check, SampleScales
-from pflow.event.truth import select_targets
 from pflow.io.checks import Expected, check_events
-from pflow.io.detect import DetectorMatch, NoDetectorError, detector_matches, fitting_detectors
+from pflow.io.detect import NoDetectorError, fitting_detectors
 from pflow.io.edm4hep.collections import Collection, collection_contents
-from pflow.io.edm4hep.podio import open_podio
+from pflow.io.edm4hep.podio import PodioFile, open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.open import EventFile, ReadOptions
 from pflow.io.root import open_root, tree_names
@@ -30,15 +28,6 @@ CHECKED = 100  # events whose energies are checked
 
 HITS = ("CalorimeterHit", "SimCalorimeterHit")
 LEARNING = "training and evaluation"
-
-
-@dataclasses.dataclass(frozen=True)
-class DetectorFit:
-    """Whether a built-in detector fits the file, and why not."""
-
-    name: str
-    fits: bool
-    reason: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +70,8 @@ class FileContent:
     uuid: str
     num_entries: int
     detector: str = ""  # that it was read as; "" if none fits
-    detectors: tuple[DetectorFit, ...] = ()  # the built-in ones, best first
+    detectors: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Of a podio file: the built-in ones, best first, each with the reason why it does not fit, or ""."""
     entries_read: int = 0  # from the start, over which counts are taken
     parts: tuple[Part, ...] = ()
     calorimeter_hits: int = 0
@@ -123,34 +113,6 @@ def inspect_file(
         reason = str(error) if isinstance(error, InputError) else first_line(error)
         missing = MissingPart("events", "everything", reason)
         return FileContent(path=str(path), schema="", uuid="", num_entries=0, missing=(missing,), tables=tables)
-
-
-def inspect_truth(
-    path: str | Path,
-    options: ReadOptions = ReadOptions(),  # noqa: B008
-    *,
-    entries: int = 10,
-) -> list[dict[str, Any]]:
-    """Targets, by the truth rule of `options`, and dropped particles of the first `entries` events.
-
-    By event: lists ``targets`` and ``dropped`` with ``index``, ``pdg``, ``energy`` (GeV) and, if dropped, ``reason``,
-    and their summed energies; nothing of entries that cannot be used.
-    """
-    with options.open(path) as file:
-        events, *_ = file.read_all(0, entries)
-    selected = select_targets(events, **(options.expected.targets or {}))
-    fields, columns = ["index", "pdg", "energy"], (events.entry, events.event, selected.particles, selected.dropped)
-    return [
-        {
-            "entry": int(entry),
-            "event": int(event),
-            "targets": [{**target, "reason": ""} for target in chosen[fields].to_list()],
-            "dropped": dropped[[*fields, "reason"]].to_list(),
-            "target_energy": float(ak.sum(chosen.energy)),
-            "dropped_energy": float(ak.sum(dropped.energy)),
-        }
-        for entry, event, chosen, dropped in zip(*columns, strict=True)
-    ]
 
 
 def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
@@ -195,7 +157,11 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
         )
         for name in (*kinds, *(name for name, _ in template.parts() if name != "hits"))
     )
-    collections = collection_contents(file.reader.file, stop) if isinstance(file.reader, Edm4hepReader) else ()
+    collections: tuple[Collection, ...] = ()
+    detectors: dict[str, str] = {}
+    if isinstance(file.reader, Edm4hepReader):
+        collections = collection_contents(file.reader.file, stop)
+        detectors = _reasons(file.reader.file, file.reader.sim)
     there = dict(template.parts())
     missing = [MissingPart("truth", LEARNING, refused)] if refused else []
     missing += _missing(collections, tracks="tracks" in there, truth="truth" in there, links="hit_links" in there)
@@ -211,7 +177,7 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
         uuid=file.uuid,
         num_entries=file.num_entries,
         detector=file.detector.name,
-        detectors=_fits(detector_matches(file.reader)),
+        detectors=detectors,
         entries_read=stop,
         parts=parts,
         calorimeter_hits=sum(counts[name] for name in kinds),
@@ -247,7 +213,7 @@ def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: in
             schema=file.schema,
             uuid=file.uuid,
             num_entries=file.columns.num_entries,
-            detectors=_fits(fitting_detectors(file, sim=sim or None)),
+            detectors=_reasons(file, sim or None),
             entries_read=stop,
             has_truth=any(info.kind == "MCParticle" for info in collections),
             collections=collections,
@@ -273,8 +239,9 @@ def _tables(path: str | Path) -> tuple[Table, ...]:
     return tuple(tables)
 
 
-def _fits(matches: Iterable[DetectorMatch]) -> tuple[DetectorFit, ...]:
-    return tuple(DetectorFit(match.detector.name, match.fits, match.reason) for match in matches)
+def _reasons(file: PodioFile, sim: bool | None) -> dict[str, str]:
+    """Why each built-in detector does not fit a file, "" if it does; `sim` as of `fitting_detectors`."""
+    return {match.detector.name: match.reason for match in fitting_detectors(file, sim=sim)}
 
 
 def _missing(collections: Sequence[Collection], *, tracks: bool, truth: bool, links: bool) -> Iterator[MissingPart]:

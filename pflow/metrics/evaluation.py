@@ -467,7 +467,7 @@ def _with_targets(total: Evaluation, file: str) -> EvaluationResult:
         rule, e_min = total.settings.rule, total.settings.e_min
         raise InputError(
             f"no true particle is a target under truth rule '{rule}' above {e_min:g} GeV: choose another with --rule "
-            f"({', '.join(RULES)}); `pflow inspect FILE --targets --rule RULE` lists the reasons",
+            f"({', '.join(RULES)}); `pflow.select_targets(events, rule='{rule}', e_min={e_min:g}).dropped` has reasons",
             file=file or None,
         )
     return total.result()

@@ -10,11 +10,9 @@ import yaml
 from pflow.checkpoint.load import load_model
 from pflow.cli import inspect
 from pflow.cli.main import main
-from pflow.event.truth import select_targets
 from pflow.io.edm4hep.collections import Collection
 from pflow.io.flat import write_events
 from pflow.io.inspect import inspect_file
-from pflow.io.open import read_events
 
 
 @pytest.fixture(scope="module")
@@ -84,27 +82,6 @@ def test_json_is_all_there_is(sample_dir, capsys, call):
     assert call(sample_dir / "gamma1_val_small.root", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["schema"] == "flat"
-    assert "truth" not in report
-
-
-def test_targets_are_those_of_the_evaluation(sample_dir, capsys, call):
-    path = sample_dir / "multi_test_small.root"
-    options = ["--entries", 5, "--min-energy", 2, "--ignore-tracks", "--rule", "calo"]
-    assert call(path, "--json", "--targets", *options) == 0
-    truth = json.loads(capsys.readouterr().out)["truth"]
-    assert (truth["rule"], truth["e_min_gev"], truth["use_tracks"]) == ("calo", 2.0, False)
-    chosen = select_targets(read_events(path, entry_stop=5), rule="calo", e_min=2.0, use_tracks=False).particles
-    assert [event["entry"] for event in truth["events"]] == [0, 1, 2, 3, 4]
-    assert [len(event["targets"]) for event in truth["events"]] == ak.num(chosen).tolist()
-    assert min(particle["energy"] for event in truth["events"] for particle in event["targets"]) > 2.0
-
-
-def test_truth_lists_each_dropped_particle_with_its_reason(cld, capsys, call):
-    assert call(cld, "--targets") == 0
-    text = capsys.readouterr().out
-    assert "dropped: no track and 0 GeV in hits, less than 0.1 GeV" in text
-    assert "39 targets" in text
-    assert "6 dropped" in text
 
 
 def test_bad_entries_are_shown_and_numbers_that_json_does_not_know_are_null(make_photons, tmp_path, capsys, call):

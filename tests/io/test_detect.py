@@ -9,9 +9,8 @@ from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.events import Events, leave_out
 from pflow.event.schema import make_hits
-from pflow.io.detect import best_detector, detector_matches, fitting_detectors, geometry_fits
+from pflow.io.detect import best_detector, fitting_detectors, geometry_fits
 from pflow.io.edm4hep.podio import open_podio
-from pflow.io.flat import FlatReader
 from pflow.io.open import best_layout, open_events, read_events, sniff
 from pflow.io.root import open_root
 from pflow.physics.detector import load_detector
@@ -88,13 +87,6 @@ def test_only_cld_fits_the_cld_file(cld_path, cld_sim_path, sim):
     reasons = {match.detector.name: match.reason for match in matches}
     assert "do not lie where its ECAL is" in reasons["clic"]
     assert "no collection" in reasons["ild"]
-
-
-def test_a_flat_file_is_matched_by_geometry(sample_dir):
-    path = sample_dir / "zqq_test_small.root"
-    matches = detector_matches(FlatReader(open_root(path), path))
-    assert matches[0].detector.name == "ild_g4"
-    assert {match.detector.name for match in matches if match.fits} == {"ild", "ild_g4"}
 
 
 def as_cld(content: dict[str, Any], *, radius: float) -> dict[str, Any]:
