@@ -143,7 +143,7 @@ class FlatReader:
     def __init__(
         self, directory: Any, path: str | Path, *, layout: str | Layout = "g4", detector: Detector | str | None = None
     ) -> None:
-        self.path, self._directory, layout = str(path), directory, load_layout(layout)
+        self.path, self.close, layout = str(path), directory.close, load_layout(layout)
         self.tree = open_tree(directory, layout.tree, self.path)
         note = read_note(directory, NOTE, self.path) or {}
         self.has_note = bool(note)
@@ -160,10 +160,6 @@ class FlatReader:
         self._weights, self.notes = EventWeights(self.tree, self.path, used=used), dict[str, str]()
         self._calorimeter_of_code = self._codes(note)
         self.absent = self._absent(keys)
-
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        self._directory.close()
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
         """Read entries without validating them; see `pflow.io.open.Reader`."""

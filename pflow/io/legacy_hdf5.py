@@ -62,10 +62,11 @@ class LegacyReader:
         if not Path(path).exists():
             raise InputError("no such file", file=path)
         with reading("expected an HDF5 file of the first paper, cannot open it", file=path):
-            self._file = h5py.File(path, "r")
+            file = h5py.File(path, "r")
+        self.close = file.close
         try:
-            self._features = _Table(self._file, "feature", FEATURES, self.path)
-            self._labels = _Table(self._file, "label", LABELS, self.path)
+            self._features = _Table(file, "feature", FEATURES, self.path)
+            self._labels = _Table(file, "label", LABELS, self.path)
             n_rows, n_labels = np.diff(self._features.offsets), np.diff(self._labels.offsets)
             if len(n_rows) != len(n_labels):
                 message = f"expected as many events as in 'feature', {len(n_rows)}, found {len(n_labels)}"
@@ -74,12 +75,8 @@ class LegacyReader:
             check_counts(n_labels, n_rows, text, file=self.path, start=0, field="label")
             self.num_entries = len(n_rows)
         except BaseException:
-            self._file.close()
+            self.close()
             raise
-
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        self._file.close()
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
         """Read entries without validating them; see `pflow.io.open.Reader`."""

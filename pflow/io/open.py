@@ -33,7 +33,7 @@ from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.flat import REQUIRED, FlatReader, Layout, load_layout
 from pflow.io.particles_root import NOTE
-from pflow.io.root import Columns, first_bytes, is_rntuple, open_root, open_tree, read_ranges, split_tree, with_retries
+from pflow.io.root import Columns, first_bytes, open_root, open_tree, read_ranges, split_tree, with_retries
 from pflow.physics.detector import Detector, load_detector
 
 OnError = Literal["raise", "skip"]
@@ -75,9 +75,6 @@ class EventFile:
         What the caller knows of its events, for the checks of the first ones (`pflow.io.checks.Expected`).
     said
         Names of the checks that were warned of.
-
-    >>> with pflow.open_events("multi_test_small.root") as file:
-    ...     events = file.read(10, 20)
     """
 
     def __init__(self, path: str, reopen: Callable[[], Reader], *, expected: Expected) -> None:
@@ -106,12 +103,6 @@ class EventFile:
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         self.reader.close()
-
-    @property
-    def empty_calorimeters(self) -> list[str]:
-        """Calorimeters of the detector without a collection in the file."""
-        names = [calorimeter.name for calorimeter in self.detector.calorimeters]
-        return [name for name in names if self.sources and not self.sources[name]]
 
     def ranges(self, size: int, most: int | None = None) -> list[tuple[int, int]]:
         """Ranges of all entries, in order, in which the file is best read, as of `pflow.io.root.read_ranges`."""
@@ -169,7 +160,8 @@ class EventFile:
     def notes(self) -> list[Check]:
         """Problems noticed so far while the file was opened and read."""
         notes = [Check(about, False, text) for about, text in self.reader.notes.items()]
-        if absent := self.empty_calorimeters:
+        absent = [part.name for part in self.detector.calorimeters if self.sources and not self.sources[part.name]]
+        if absent:
             text = f"no collection of {', '.join(absent)}: its energy is missing from the particles"
             notes.append(Check("calorimeters", False, text))
         return notes
@@ -303,14 +295,13 @@ def open_events(
 
 
 def sniff(directory: Any, path: str) -> str:
-    """Schema of an open ROOT file: ``edm4hep``, ``edm4hep-rntuple`` or ``flat``; an `InputError` where none fits."""
-    edm4hep = "edm4hep-rntuple" if "events" in directory and is_rntuple(directory, "events") else "edm4hep"
+    """Schema of an open ROOT file, a TTree or RNTuple: ``edm4hep`` or ``flat``; an `InputError` where none fits."""
     if "podio_metadata" in directory and "events" in directory:  # saves opening a tree of a thousand branches
-        return edm4hep
+        return "edm4hep"
     tree = open_tree(directory, "events", path)
     columns = Columns(tree, path)
     if any(columns.has(name, *HIT_MEMBERS) or columns.has(name, *PARTICLE_MEMBERS) for name in columns.collections):
-        return edm4hep
+        return "edm4hep"
     keys = list(tree.keys(recursive=True))
     hits = load_layout(DEFAULT_LAYOUT).parts["hits"]
     missing = [hits[name].branch for name in REQUIRED["hits"][0] if hits[name].branch not in keys]

@@ -61,7 +61,7 @@ def split_tree(path: str | PathLike[str]) -> tuple[str, str | None]:
 def open_root(path: str | PathLike[str]) -> Any:
     """Open a ROOT file for reading (`uproot.ReadOnlyDirectory`); an `InputError` if it is another file or truncated."""
     text, _ = split_tree(path)
-    local, there = not is_remote(text), Path(text)
+    local, there = "://" not in text, Path(text)
     if local:
         if there.is_dir():
             raise InputError("is a folder, expected a ROOT file", file=text)
@@ -111,11 +111,6 @@ def tree_names(directory: Any) -> list[str]:
     """Names of the TTrees and RNTuples of an open file."""
     classes = {key.split(";")[0]: cls for key, cls in directory.classnames(recursive=True).items()}
     return [key for key, cls in classes.items() if cls in ("TTree", "TNtuple", "TNtupleD") or "RNTuple" in cls]
-
-
-def is_rntuple(directory: Any, name: str) -> bool:
-    """Whether this tree of an open file is an RNTuple."""
-    return "RNTuple" in directory.classname_of(name)
 
 
 def open_tree(directory: Any, name: str, path: str) -> Any:
@@ -365,17 +360,12 @@ def _split(key: str) -> tuple[str, str]:
     return collection, member
 
 
-def is_remote(path: str | PathLike[str]) -> bool:
-    """Whether a path is a URL."""
-    return "://" in str(path)
-
-
 def with_retries(path: str | PathLike[str], work: Callable[[], T], *, again: Callable[[], object] | None = None) -> T:
     """Return the result of `work` on a file; call `again` and retry if the connection to its server fails.
 
     An `InputError` says how often it was tried and for how long. A local file has one attempt.
     """
-    if not is_remote(path):
+    if "://" not in str(path):
         return work()
     begin, failed = time.monotonic(), 0
     while True:

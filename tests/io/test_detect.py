@@ -142,7 +142,7 @@ def test_a_known_detector_decides_the_layout_alone_and_an_empty_file_gets_the_de
     [
         ("Tracks", "new", "edm4hep", {}),
         ("Tracks", "old", "edm4hep", {}),
-        ("Tracks", "rntuple", "edm4hep-rntuple", {}),
+        ("Tracks", "rntuple", "edm4hep", {}),
         ("A1.", "new", "edm4hep", {"ids": {}}),
         ("MCParticles.", "new", "edm4hep", {"ids": {}}),
     ],

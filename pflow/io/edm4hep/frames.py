@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import warnings
 from collections import Counter
@@ -14,7 +13,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError, InputError
+from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.io.edm4hep.data_model import (
     CHANGED,
@@ -73,9 +72,6 @@ class FrameWriter:
     ) -> None:
         self._file = file
         self._collections = sorted(collections, key=lambda pair: pair[1].name)
-        for (_, first), (_, second) in itertools.combinations(self._collections, 2):
-            if first.name == second.name or first.id == second.id:
-                raise ConfigError(f"two collections of a file have the same name or id: {first.name}, {second.name}")
         self._definitions = definitions
         self._fields = {
             field: (model, cpp_type)
@@ -86,12 +82,8 @@ class FrameWriter:
 
     def extend(self, frames: Frames, frame_parameters: Sequence[Parameters]) -> None:
         """Append consecutive frames, one for each item of `frame_parameters`."""
-        n = len(frame_parameters)
-        for name, filled in frames.items():
-            if name not in self._fields or len(filled.counts) != n:
-                raise ValueError(f"field '{name}' of {len(filled.counts)} frames, expected one of a collection, {n}")
-        if n:
-            self._events.extend(ak.Array(self._layout(frames, frame_parameters, n)))
+        if frame_parameters:
+            self._events.extend(ak.Array(self._layout(frames, frame_parameters, len(frame_parameters))))
 
     def finish(self, categories: Mapping[str, Sequence[Parameters]]) -> None:
         """Write the other categories, the parameters of whose frames are given, and podio's metadata, as RNTuples."""

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from pflow.errors import InputError, nearest, reading
 from pflow.event import jagged
 from pflow.io.edm4hep.data_model import CollectionInfo, collection_id
-from pflow.io.root import Columns, EventWeights, check_counts, is_rntuple, open_root, open_tree, tree_names
+from pflow.io.root import Columns, EventWeights, check_counts, open_root, open_tree, tree_names
 from pflow.physics.arrays import Index
 
 PARTICLE_MEMBERS = {
@@ -91,14 +91,14 @@ class PodioFile:
     """
 
     def __init__(self, directory: Any, path: str | PathLike[str]) -> None:
-        self.directory = directory
+        self.directory, self.close = directory, directory.close
         self.path = str(path)
         self.uuid = str(directory.file.uuid)
         self._metadata: dict[str, Columns] = {}
         self.notes: dict[str, str] = {}
         self.columns = Columns(open_tree(directory, "events", self.path), self.path)
         self._weights = EventWeights(self.columns.tree, self.path)
-        self.schema = "edm4hep-rntuple" if is_rntuple(directory, "events") else "edm4hep"
+        self.schema = "edm4hep-rntuple" if "RNTuple" in directory.classname_of("events") else "edm4hep"
         info, names = "events___CollectionTypeInfo", ("events_collectionNames", "")
         ids = self._table(
             ("podio_metadata", (info, "name"), (info, "collectionID")),
@@ -126,10 +126,6 @@ class PodioFile:
         suffix = "__CellIDEncoding"
         encodings = {key: values[0] for key, values in self.parameters.items() if key.endswith(suffix) and values}
         self.encodings = {key.removesuffix(suffix): encoding for key, encoding in encodings.items()}
-
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        self.directory.close()
 
     def layers(self, collection: str, cell_id: npt.NDArray[Any], encoding: str) -> npt.NDArray[np.int32]:
         """Layers of cells of a collection, as of `layer_from_cell_id`."""

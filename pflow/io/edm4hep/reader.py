@@ -89,7 +89,7 @@ class Edm4hepReader:
     ) -> None:
         self.file, columns = file, file.columns
         self.schema, self.path, self.uuid, self.tree = file.schema, file.path, file.uuid, columns.tree
-        self.num_entries = columns.num_entries
+        self.num_entries, self.close = columns.num_entries, file.close
         # Notes of its own: another detector may be tried on the same file.
         self.notes: MutableMapping[str, str] = ChainMap({}, file.notes)
         self.detector = detector
@@ -134,10 +134,6 @@ class Edm4hepReader:
                 message = f"tracks from Monte Carlo particles need one of {', '.join(needed)}, and the file holds none"
                 close = nearest(needed[0], columns.collections) if needed else ()
                 raise InputError(message, file=self.path, field=next(iter(needed), None), suggestions=close)
-
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        self.file.close()
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
         """Entries `start` to `stop`; see `pflow.io.open.Reader`."""
