@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pflow.data.batch import Batch, Readout, Target, TokenSet
+from pflow.data.batch import Batch, Target, TokenSet
 from pflow.model.api import DecodingConfig, ModelInputs
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.model.translation.special import EOS
@@ -88,13 +88,7 @@ def event_of() -> Callable[[Batch, int], Batch]:
         for tokens in (batch.hits, batch.tracks, batch.tracker_hits):
             n = int(tokens.mask[i].sum())
             parts.append(TokenSet(tokens.features[i : i + 1, :n], tokens.mask[i : i + 1, :n]))
-        if batch.readout is None:
-            return Batch(*parts)
-        n_hits, n_tracks = (part.mask.shape[1] for part in parts[:2])
-        sizes = {name: n_tracks if name.startswith("track_") else n_hits for name in vars(batch.readout)}
-        return Batch(
-            *parts, readout=Readout(**{name: getattr(batch.readout, name)[i : i + 1, :n] for name, n in sizes.items()})
-        )
+        return Batch(*parts)
 
     return event
 

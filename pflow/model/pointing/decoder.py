@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,7 @@ class Memory(NamedTuple):
 class CoverageDecoder(nn.Module):
     """Pre-norm decoder layers with `CoverageAttention` to the source, of the sizes and the dropout of a `config`."""
 
-    def __init__(self, config: Any, *, layers: int) -> None:
+    def __init__(self, config: PointingNetworkConfig, *, layers: int) -> None:
         super().__init__()
         width, feedforward = config.width, config.feedforward
         style = LayerStyle(hidden_dropout=config.dropout, norm="pre", activation="gelu")

@@ -22,8 +22,7 @@ class TranslationNetworkConfig:
     special
         Treatment of special tokens: ``flags`` or, the author's later change, ``kind``; with either decoder.
     decoder
-        ``vanilla`` (paper, version 1), ``multi_projection`` (version 2), which needs `n_projections`, or, for events of
-        many particles, ``coverage`` (`pflow.model.translation.coverage`).
+        ``vanilla`` (paper, version 1) or ``multi_projection`` (version 2), which needs `n_projections`.
     source
         ``hits``; ``cross``: hits attend to tracks; ``typed``: hits, tracks and tracker hits as one sequence.
     width, heads, feedforward
@@ -63,7 +62,7 @@ class TranslationNetworkConfig:
         check_positive(self, "width", "heads", "feedforward", "n_projections")
         check_positive(self, "encoder_layers", "decoder_layers", "embedder_layers", largest=MAX_LAYERS)
         check_choice(self.special, SPECIAL, "special")
-        check_choice(self.decoder, ("vanilla", "multi_projection", "coverage"), "decoder")
+        check_choice(self.decoder, ("vanilla", "multi_projection"), "decoder")
         check_choice(self.source, SOURCES, "source")
         check_choice(self.embedder, ("v1", "v2"), "embedder")
         check_choice(self.direction, ("angles", "vector"), "direction")

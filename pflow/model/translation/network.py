@@ -32,7 +32,6 @@ from pflow.model.common.transformer import (
     stack,
 )
 from pflow.model.translation.config import TranslationNetworkConfig
-from pflow.model.translation.coverage import Account, CoveredDecoder
 from pflow.model.translation.embed import SourceEmbedder, TargetEmbedder, TargetTokens
 from pflow.model.translation.special import SPECIAL
 
@@ -191,10 +190,9 @@ class TranslationNetwork(nn.Module):
         self.special = SPECIAL[config.special]
         self.source = Source(inputs, config)
         self.target = TargetEmbedder(n_charge=inputs.n_charge, n_pdg=inputs.n_pdg, special=self.special, config=config)
-        self.decoder = CoveredDecoder(config, inputs) if config.decoder == "coverage" else Decoder(config)
+        self.decoder = Decoder(config)
         offset = self.special.offset
         classes = {"charge": inputs.n_charge + offset, "pdg": inputs.n_pdg + offset, **self.special.heads}
-        self.left = nn.Linear(config.width, 1) if config.decoder == "coverage" else None
         self.heads = Heads(classes=classes, width=config.decoder_width, direction=config.direction)
         initialise(self)
 
@@ -209,12 +207,5 @@ class TranslationNetwork(nn.Module):
         if batch.target is None:
             raise ValueError("target: the batch has none, and training needs one")
         memory, mask = self.source(batch)
-        tokens = TargetTokens.teacher(batch.target)
-        x = self.target(tokens)
-        if isinstance(self.decoder, CoveredDecoder):
-            x, last, following, _ = self.decoder(x, tokens, self.decoder.project(memory, mask), Account.of(batch))
-            assert self.left is not None
-            left = self.left(x).squeeze(-1)
-            return {**self.heads(x), "left": left, "last": last, "next": following}
-        x = self.decoder(x, self.decoder.project(memory), memory_mask=mask)
-        return self.heads(x)  # type: ignore[no-any-return]
+        x = self.target(TargetTokens.teacher(batch.target))
+        return self.heads(self.decoder(x, self.decoder.project(memory), memory_mask=mask))  # type: ignore[no-any-return]

@@ -29,7 +29,6 @@ from pflow.model.api import (
 from pflow.model.common.decode import Compaction, change_tensors, decode
 from pflow.model.common.transformer import CrossAttention, KVCache, SelfAttention
 from pflow.model.translation.config import TranslationNetworkConfig
-from pflow.model.translation.coverage import Account, CoveredDecoder, alignment_loss, number_left, true_alignment
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork
 from pflow.model.translation.special import IGNORE, SAMPLE, SpecialTokens
@@ -42,11 +41,10 @@ class TranslationLoss(nn.Module):
     vector.
     """
 
-    def __init__(self, special: SpecialTokens, config: LossConfig, *, with_coverage: bool = False) -> None:
+    def __init__(self, special: SpecialTokens, config: LossConfig) -> None:
         super().__init__()
         self.special = special
-        coverage = ("left", "last", "next") if with_coverage else ()
-        self.weights = config.complete(("charge", "pdg", *special.heads, "energy", "direction", *coverage))
+        self.weights = config.complete(("charge", "pdg", *special.heads, "energy", "direction"))
 
     def forward(self, prediction: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Each loss by name, unweighted, and ``total``, scalars, of the prediction of `TranslationNetwork.forward`."""
@@ -60,12 +58,6 @@ class TranslationLoss(nn.Module):
         energy, direction = (prediction[name][:, :-1].float() for name in ("energy", "direction"))  # without eos
         losses["energy"] = _mean_square_error(energy[..., None], target.energy[..., None], target.mask)
         losses["direction"] = _mean_square_error(direction, target.direction, target.mask)
-        if "left" in prediction:
-            share, left = true_alignment(batch), number_left(target.mask)
-            steps = functional.pad(target.mask, (1, 0), value=True)
-            losses["left"] = _mean_square_error(prediction["left"][..., None], left[..., None], steps)
-            losses["last"] = alignment_loss(prediction["last"][:, 1:], share)
-            losses["next"] = alignment_loss(prediction["next"][:, :-1], share)
         return with_total(losses, self.weights)
 
 
@@ -81,27 +73,16 @@ class TranslationDecoder:
 
     def __init__(self, network: TranslationNetwork, batch: Batch, decoding: DecodingConfig) -> None:
         self.network, self.eos_threshold = network, decoding.eos_threshold
-        states, mask = network.source(batch)
-        self.memory: Any  # of the decoder, and its mask
-        self.account: Account | None = None
-        if isinstance(network.decoder, CoveredDecoder):
-            self.account, self.memory = Account.of(batch), network.decoder.project(states, mask)
-            layers = self.memory.layers
-        else:
-            layers = [known.contiguous() for known in network.decoder.project(states)]
-            self.memory = layers, mask
-        self.caches = [KVCache() for _ in layers]
+        states, self.memory_mask = network.source(batch)
+        self.memory = [known.contiguous() for known in network.decoder.project(states)]
+        self.caches = [KVCache() for _ in self.memory]
         self.tokens = TargetTokens.bos(len(batch), batch.hits.mask.device)
         self.next: dict[str, Tensor] = {}
 
     def advance(self) -> Tensor:
         """Predict the next token of each event; bool [B'], True = it is a particle."""
         network, x = self.network, self.network.target(self.tokens, first=len(self.caches[0]))
-        if self.account is None:
-            layers, mask = self.memory
-            x = network.decoder(x, layers, memory_mask=mask, caches=self.caches)
-        else:
-            x, _, _, self.account = network.decoder(x, self.tokens, self.memory, self.account, self.caches)
+        x = network.decoder(x, self.memory, memory_mask=self.memory_mask, caches=self.caches)
         prediction = {name: value[:, 0] for name, value in network.heads(x).items()}
         token = network.special.choose(prediction, eos_threshold=self.eos_threshold)
         continuous = {name: prediction[name] for name in ("energy", "direction")}
@@ -115,8 +96,8 @@ class TranslationDecoder:
 
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended."""
-        parts = self.memory, self.account, self.next
-        self.memory, self.account, self.next = change_tensors(compaction.apply, parts)
+        parts = self.memory, self.memory_mask, self.next
+        self.memory, self.memory_mask, self.next = change_tensors(compaction.apply, parts)
         for cache in self.caches:
             cache.compact(compaction)
 
@@ -179,8 +160,7 @@ class TranslationReconstructor(Reconstructor):
     ) -> None:
         super().__init__(inputs, decoding=decoding, network=network, loss=loss)
         self.network = TranslationNetwork(inputs, network)
-        self.needs_readout = network.decoder == "coverage"
-        self.loss = TranslationLoss(self.network.special, loss, with_coverage=self.needs_readout)
+        self.loss = TranslationLoss(self.network.special, loss)
 
     def training_step(self, batch: Batch) -> TrainingOutput:
         """Losses of teacher forcing; see `Reconstructor.training_step`."""
