@@ -14,8 +14,8 @@ from pflow.model.translation.special import EOS
 N_CHARGE, N_PDG = 3, 6
 FEATURES = {"hits": 4, "tracks": 5, "tracker_hits": 3}
 VARIANTS = (  # of special tokens, decoder and source: each value of one with each of another
-    *(("flags", "vanilla", "hits"), ("flags", "multi_projection", "cross"), ("flags", "vanilla", "typed")),
-    *(("kind", "multi_projection", "hits"), ("kind", "vanilla", "cross"), ("kind", "multi_projection", "typed")),
+    *(("flags", "vanilla", "hits"), ("flags", "multi_projection", "typed")),
+    *(("kind", "multi_projection", "hits"), ("kind", "vanilla", "typed")),
 )
 
 

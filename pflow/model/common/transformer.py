@@ -1,7 +1,7 @@
 """Transformer blocks: multi-head attention, layers and stacks of them, and their initial values.
 
 Attention uses torch's fused scaled-dot-product attention unless queries are few. Letters: B batch, N query tokens, S
-key tokens, M memory tokens, W width, H heads, D = W / H. Packed events (`Packing`) stand side by side in one row, [1,
+key tokens, W width, H heads, D = W / H. Packed events (`Packing`) stand side by side in one row, [1,
 sum of lengths, W].
 """
 
@@ -104,19 +104,14 @@ def _join(x: Tensor) -> Tensor:
 def attend(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Mask = None, lengths: Lengths = None, scale: float | None = None
 ) -> Tensor:
-    """Attention of padded or packed events: [B, H, N, D] to float [B, N, H * D].
+    """Attention of padded events, with a mask, or of packed ones: [B, H, N, D] to float [B, N, H * D].
 
-    Keys and values of packed events, [B, H, S, D], are packed too, or have a row for each. The default of `scale`, the
-    factor of the logits, is D^(-1/2).
+    The default of `scale`, the factor of the logits, is D^(-1/2).
     """
-    real = None if mask is None else mask[:, None, None]
     if lengths is None:
+        real = None if mask is None else mask[:, None, None]
         return _join(scaled_dot_product_attention(query, key, value, attn_mask=real, scale=scale))
-    keys, values = (
-        part[:, None] if len(part) == len(lengths) else part.split_with_sizes(lengths, dim=2) for part in (key, value)
-    )
-    masks = [None] * len(lengths) if real is None else real[:, None]
-    events = zip(query.split_with_sizes(lengths, dim=2), keys, values, masks, strict=True)
+    events = zip(*(part.split_with_sizes(lengths, dim=2) for part in (query, key, value)), strict=True)
     return _join(torch.cat([scaled_dot_product_attention(*event, scale=scale) for event in events], dim=2))
 
 
@@ -191,16 +186,14 @@ class CrossAttention(nn.Module):
         key = (self.project(memory) if isinstance(memory, Tensor) else memory).key
         return attention_weights(split_heads(self.query(x), self.heads), key, **options)
 
-    def forward(self, x: Tensor, memory: KeyValue | Tensor, *, bias: Tensor | None = None, **masks: Any) -> Tensor:
-        """Attend from x, float [B, N, W], to a memory [B, S, W] or `project` of it, with the masks of `attend`.
+    def forward(self, x: Tensor, memory: KeyValue, *, mask: Mask = None, bias: Tensor | None = None) -> Tensor:
+        """Attend from x, float [B, N, W], to `project` of a memory.
 
         A `bias`, float [B, H, N, S], is added to the logits and replaces the mask; x may then be [B, W].
         """
-        if isinstance(memory, Tensor):
-            memory = self.project(memory)
         query = split_heads(self.query(x), self.heads)
         if bias is None:
-            return self.out(attend(query, *memory, **masks, scale=1.0))  # type: ignore[no-any-return]
+            return self.out(attend(query, *memory, mask=mask, scale=1.0))  # type: ignore[no-any-return]
         attended = (query @ memory.key.transpose(2, 3) + bias).softmax(-1) @ memory.value  # [B, H, N, D]
         return self.out(attended.view(x.shape) if x.ndim == 2 else _join(attended))  # type: ignore[no-any-return]
 
@@ -363,16 +356,14 @@ class TransformerLayer(nn.Module):
         self.memory_residual = None if memory_attention is None else Residual(width=width, style=style)
         self.feedforward_residual = Residual(width=width, style=style)
 
-    def forward(
-        self, x: Tensor, memory: Any = None, *, memory_mask: Mask = None, lengths: Lengths = None, **context: Any
-    ) -> Tensor:
+    def forward(self, x: Tensor, memory: Any = None, *, memory_mask: Mask = None, **context: Any) -> Tensor:
         """Apply to x, float [B, N, W].
 
         The `memory` is the second argument of the attention to it; `context` goes to the self-attention.
         """
-        x = self.attention_residual(x, lambda y: self.attention(y, lengths=lengths, **context))
+        x = self.attention_residual(x, lambda y: self.attention(y, **context))
         if self.memory_residual is not None:
-            x = self.memory_residual(x, lambda y: self.memory_attention(y, memory, mask=memory_mask, lengths=lengths))
+            x = self.memory_residual(x, lambda y: self.memory_attention(y, memory, mask=memory_mask))
         return self.feedforward_residual(x, self.feedforward)  # type: ignore[no-any-return]
 
     @torch.no_grad()
@@ -391,20 +382,13 @@ class Encoder(nn.Module):
         self.layers = stack(layers)
         self.norm = final_norm(width=width, style=style)
 
-    def forward(
-        self, x: Tensor, *, mask: Mask = None, memory: Tensor | None = None, memory_mask: Mask = None, **tokens: Any
-    ) -> Tensor:
-        """Encode x, float [B, S, W]; `tokens`, float [B, S, ...], go to the self-attention of each layer.
-
-        Layers with memory attend to `memory`, float [B, M, W].
-        """
+    def forward(self, x: Tensor, *, mask: Mask = None, **tokens: Any) -> Tensor:
+        """Encode x, float [B, S, W]; `tokens`, float [B, S, ...], go to the self-attention of each layer."""
         packing = Packing.of(mask)
         context: dict[str, Any] = {"mask": mask, **tokens}
         if packing is not None:
             x = packing.pack(x)
             context = {"lengths": packing.lengths, **{name: packing.pack(values) for name, values in tokens.items()}}
-        if memory is not None:
-            context |= {"memory": memory, "memory_mask": memory_mask}
         for layer in self.layers:
             x = layer(x, **context)
         x = self.norm(x)

@@ -160,7 +160,7 @@ class CoverageAttention(nn.Module):
         """Set the initial strengths."""
         self.strength.fill_(1.0)
 
-    def forward(self, x: Tensor, memory: tuple[KeyValue, Coverage], **_: None) -> Tensor:
+    def forward(self, x: Tensor, memory: tuple[KeyValue, Coverage], *, mask: None = None) -> Tensor:
         """Attend from x float [B, T, W] or [B, W] to keys and values of the source; its coverage knows the mask."""
         known, coverage = memory
         bias = self.strength[:, None, None] * coverage.log_unassigned  # [B, H, T, S]

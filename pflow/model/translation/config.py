@@ -9,7 +9,7 @@ from pflow.model.api import MAX_LAYERS, ModelInputs, check_positive
 from pflow.model.common.transformer import LayerStyle
 from pflow.model.translation.special import SPECIAL
 
-SOURCES = {"hits": (), "cross": ("track_features",), "typed": ("track_features", "tracker_hit_features")}
+SOURCES = {"hits": (), "typed": ("track_features", "tracker_hit_features")}
 """Which token types each source reads beside hits."""
 
 
@@ -24,7 +24,7 @@ class TranslationNetworkConfig:
     decoder
         ``vanilla`` (paper, version 1) or ``multi_projection`` (version 2), which needs `n_projections`.
     source
-        ``hits``; ``cross``: hits attend to tracks; ``typed``: hits, tracks and tracker hits as one sequence.
+        ``hits`` or ``typed``: hits, tracks and tracker hits as one sequence.
     width, heads, feedforward
         Token width of the encoder (`n_projections` times the decoder's), attention heads, hidden width.
     embedder, embedder_layers
@@ -34,8 +34,6 @@ class TranslationNetworkConfig:
         Dropout probability of sub-layer outputs and hidden layers.
     norm, activation
         ``post`` (paper) or ``pre``; ``relu`` (paper) or ``gelu``.
-    target_position
-        Whether the position in the output sequence is embedded; else the causal mask alone carries the order.
     direction
         What the head of the direction predicts: ``angles`` (paper), theta and phi, or ``vector``, three components. A
         network cannot follow phi around the circle without a jump somewhere, near which its directions are wrong.
@@ -55,7 +53,6 @@ class TranslationNetworkConfig:
     dropout: float = 0.0
     norm: str = "post"
     activation: str = "relu"
-    target_position: bool = False
     direction: str = "angles"
 
     def __post_init__(self) -> None:

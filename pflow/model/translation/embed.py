@@ -92,33 +92,21 @@ class TargetTokens(NamedTuple):
 class TargetEmbedder(nn.Module):
     """Embed target tokens: one-hot charge and PDG, energy, direction, and the marks of special tokens.
 
-    With ``target_position`` the sinusoidal embedding of the token's index (Vaswani et al. 2017) is added.
+    No token has a position: the causal mask alone carries the order.
     """
 
     def __init__(self, *, n_charge: int, n_pdg: int, special: SpecialTokens, config: TranslationNetworkConfig) -> None:
         super().__init__()
         self.special = special
-        self.width = width = config.decoder_width
-        self.position = config.target_position
         self.n_charge = n_charge + special.offset
         self.n_pdg = n_pdg + special.offset
-        self.embed = TokenEmbedder(features=self.n_charge + self.n_pdg + 4, width=width, special=special, config=config)
+        features, width = self.n_charge + self.n_pdg + 4, config.decoder_width
+        self.embed = TokenEmbedder(features=features, width=width, special=special, config=config)
 
-    def forward(self, tokens: TargetTokens, *, first: int = 0) -> Tensor:
-        """Embed `tokens` [B, T], which begin at index `first` of their sequence; float [B, T, W]."""
+    def forward(self, tokens: TargetTokens) -> Tensor:
+        """Embed `tokens` [B, T]; float [B, T, W]."""
         special = (tokens.kind != SAMPLE)[..., None]
         charge = functional.one_hot(self.special.index(tokens.charge, tokens.kind), self.n_charge)
         pdg = functional.one_hot(self.special.index(tokens.pdg, tokens.kind), self.n_pdg)
         continuous = torch.cat([tokens.energy[..., None], tokens.direction], dim=-1).masked_fill(special, 0.0)
-        embedded: Tensor = self.embed(torch.cat([charge, pdg, continuous], dim=-1), tokens.kind)
-        if self.position:
-            index = torch.arange(first, first + embedded.shape[1], device=embedded.device)
-            embedded = embedded + _sinusoid(index, self.width).to(embedded.dtype)
-        return embedded
-
-
-def _sinusoid(index: Tensor, width: int) -> Tensor:
-    """Sines and cosines of `index` [T] at geometric wavelengths, [T, W]."""
-    even = torch.arange(0, width, 2, device=index.device)
-    angle = index[:, None] / 10_000.0 ** (even / width)
-    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :width]
+        return self.embed(torch.cat([charge, pdg, continuous], dim=-1), tokens.kind)  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
 """The first paper's networks: a Transformer from detector hits to a sequence of particles.
 
-Its encoders read hits alone, hits with tracks, or all types as one sequence; there are two decoders. No source token
-has a position, so their order changes nothing. Letters: B batch, S source length, T target particles, W width, n
+Its encoder reads hits alone or all types as one sequence; there are two decoders. No source token has a position, so
+their order changes nothing. Letters: B batch, S source length, T target particles, W width, n
 projections.
 """
 
@@ -37,8 +37,8 @@ from pflow.model.translation.special import SPECIAL
 
 
 def make_encoder(config: TranslationNetworkConfig) -> Encoder:
-    """A stack of standard layers, which attend to the tracks, too, where the source is ``cross``."""
-    layers = (standard_layer(config, memory=config.source == "cross") for _ in range(config.encoder_layers))
+    """A stack of standard layers."""
+    layers = (standard_layer(config, memory=False) for _ in range(config.encoder_layers))
     return Encoder(layers, width=config.width, style=config.style)
 
 
@@ -54,7 +54,7 @@ def standard_layer(config: TranslationNetworkConfig, *, memory: bool = True) -> 
 
 
 class Source(nn.Module):
-    """Hits, with bos and eos, in one sequence with the other types; ``cross``: hits attend to the tracks instead."""
+    """Hits, with bos and eos, in one sequence with the other types."""
 
     def __init__(self, inputs: ModelInputs, config: TranslationNetworkConfig) -> None:
         super().__init__()
@@ -64,26 +64,23 @@ class Source(nn.Module):
 
         others = {"tracks": inputs.track_features, "tracker_hits": inputs.tracker_hit_features}
         self.hits = embed(inputs.hit_features)
-        self.tracks = embed(others.pop("tracks")) if config.source == "cross" else None
         self.others = nn.ModuleDict({name: embed(n, framed=False) for name, n in others.items() if n})
         self.encoder = make_encoder(config)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Mask]:
         """Encoded tokens of `batch`, float [B, S, W], and their mask; ValueError if it lacks a type that is read."""
-        tracks = {} if self.tracks is None else {"tracks": self.tracks}
-        parts: dict[str, tuple[Tensor, Tensor | None]] = {}
-        for name, embed in {"hits": self.hits, **tracks, **dict(self.others.items())}.items():
+        parts: list[tuple[Tensor, Mask]] = []
+        for name, embed in {"hits": self.hits, **dict(self.others.items())}.items():
             tokens = getattr(batch, name)
             if tokens is None:
                 raise ValueError(f"{name}: the network reads them and the batch has none")
-            parts[name] = embed(tokens)
-        memory, memory_mask = parts.pop("tracks") if self.tracks is not None else (None, None)
-        x = torch.cat([tokens for tokens, _ in parts.values()], dim=1)
+            parts.append(embed(tokens))
+        x = torch.cat([tokens for tokens, _ in parts], dim=1)
         mask = None
-        if any(mask is not None for _, mask in parts.values()):
-            masks = [torch.ones_like(x[..., 0], dtype=torch.bool) if m is None else m for x, m in parts.values()]
+        if any(mask is not None for _, mask in parts):
+            masks = [torch.ones_like(x[..., 0], dtype=torch.bool) if m is None else m for x, m in parts]
             mask = torch.cat(masks, dim=1)
-        return self.encoder(x, mask=mask, memory=memory, memory_mask=memory_mask), mask
+        return self.encoder(x, mask=mask), mask
 
 
 class MultiProjectionLayer(nn.Module):

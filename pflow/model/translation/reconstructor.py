@@ -81,7 +81,7 @@ class TranslationDecoder:
 
     def advance(self) -> Tensor:
         """Predict the next token of each event; bool [B'], True = it is a particle."""
-        network, x = self.network, self.network.target(self.tokens, first=len(self.caches[0]))
+        network, x = self.network, self.network.target(self.tokens)
         x = network.decoder(x, self.memory, memory_mask=self.memory_mask, caches=self.caches)
         prediction = {name: value[:, 0] for name, value in network.heads(x).items()}
         token = network.special.choose(prediction, eos_threshold=self.eos_threshold)

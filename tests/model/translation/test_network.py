@@ -109,10 +109,9 @@ def test_a_prediction_sees_the_particles_before_it_and_none_after(variant, batch
             assert not torch.allclose(first[0, position], second[0, position])
 
 
-@pytest.mark.parametrize(("source", "read"), [("cross", ["tracks"]), ("typed", ["tracks", "tracker_hits"])])
-def test_tracks_are_read(source, read, batch, make_model):
-    model = make_model(source=source)
-    for name in read:
+def test_tracks_are_read(batch, make_model):
+    model = make_model(source="typed")
+    for name in ("tracks", "tracker_hits"):
         tokens = getattr(batch, name)
         shifted = TokenSet(tokens.features + 1.0, tokens.mask)
         with torch.no_grad():
@@ -144,9 +143,7 @@ def test_autocast_trains_and_embeds_and_predicts_in_full_precision(variant, batc
     torch.testing.assert_close(direction.norm(dim=-1), torch.ones(4, 5))
 
 
-@pytest.mark.parametrize(
-    "options", [{"norm": "pre"}, {"embedder": "v2"}, {"activation": "gelu"}, {"target_position": True}], ids=str
-)
+@pytest.mark.parametrize("options", [{"norm": "pre"}, {"embedder": "v2"}, {"activation": "gelu"}], ids=str)
 def test_options_change_the_prediction_and_train(options, batch, make_model):
     model = make_model(**options)
     output = model.training_step(batch)
@@ -181,7 +178,7 @@ def test_weights_initially_keep_the_variance():
         ({"n_projections": 2}, "n_projections"),
         ({"decoder": "multi_projection", "n_projections": None}, "n_projections"),
         ({"track_features": 5}, "track_features"),
-        ({"source": "cross", "tracker_hit_features": 3}, "tracker_hit_features"),
+        ({"tracker_hit_features": 3}, "tracker_hit_features"),
         ({"source": "typed", "track_features": 0, "tracker_hit_features": 0}, "track_features"),
     ],
 )
@@ -196,10 +193,10 @@ def test_typed_reads_the_types_it_is_given(batch, make_model):
     assert torch.equal(network(without)["energy"], network(batch)["energy"])
 
 
-@pytest.mark.parametrize(("source", "name"), [("cross", "tracks"), ("typed", "tracks"), ("typed", "tracker_hits")])
-def test_a_batch_without_what_the_network_reads_is_rejected(source, name, batch, make_model):
+@pytest.mark.parametrize("name", ["tracks", "tracker_hits"])
+def test_a_batch_without_what_the_network_reads_is_rejected(name, batch, make_model):
     with pytest.raises(ValueError, match=f"{name}: .*the batch has none"):
-        make_model(source=source).training_step(dataclasses.replace(batch, **{name: None}))
+        make_model(source="typed").training_step(dataclasses.replace(batch, **{name: None}))
 
 
 @pytest.mark.parametrize(
