@@ -159,15 +159,11 @@ class Reconstructor(nn.Module, ABC):
 
     needs_readout: bool = False  # whether batches must hold physical hits and tracks (`pflow.data.batch.Readout`)
     gives_links: ClassVar[bool] = False  # whether particles have fractions of hits and tracks
+    first_stage_modules: tuple[str, ...] = ()  # frozen where only a second stage is trained; empty: there is one stage
 
     def __init__(self, inputs: ModelInputs, *, decoding: DecodingConfig, **options: Any) -> None:
         super().__init__()
         self.inputs, self.decoding, self.options = inputs, decoding, options
-
-    @property
-    def first_stage_modules(self) -> tuple[str, ...]:
-        """Names of the sub-modules that are frozen where only a second stage is trained; empty: there is one stage."""
-        return ()
 
     @abstractmethod
     def training_step(self, batch: Batch) -> TrainingOutput:
@@ -188,7 +184,7 @@ class Reconstructor(nn.Module, ABC):
     def draw_shared(self, random: Random) -> None:
         """Draw what all ranks of a training decide alike in the next step, to keep their work equal.
 
-        `random` gives the same numbers on each rank. Without this call each rank draws for itself.
+        `random` gives the same numbers on each rank. Without this call nothing is drawn.
         """
 
 

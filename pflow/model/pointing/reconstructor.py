@@ -5,11 +5,12 @@ Letters: B batch, T target particles, R those that are decoded one by one, S sou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from pflow.data.batch import Batch, Target
@@ -47,8 +48,10 @@ EPS_VISIBLE = 0.1  # added to the energies of events before the logarithm, GeV
 TAIL = 3.0
 
 
-class PointingLoss(nn.Module):
-    """Losses by name, and their weighted sum.
+def losses_of(
+    output: TeacherForcing | RefinementOutput, weights: Mapping[str, float], energy_scale: EnergyScale
+) -> dict[str, Tensor]:
+    """Each loss by name, unweighted, and ``total``, their weighted sum; scalars.
 
     First stage. ``starts``, of a network with `parallel_tracks`: binary cross-entropy of whether a track starts a
     charged particle. ``pointer``: minus the logarithm of the probability of a suitable seed, each token weighted by how
@@ -65,31 +68,24 @@ class PointingLoss(nn.Module):
     Both. ``pdg``, ``charge``: cross-entropies. ``energy``, ``direction``: negative log-likelihood of a normal
     distribution of ln E, and of the two angles in the tangent plane, with the predicted sigma and logarithmic tails.
     """
+    losses = _of_refinement(output) if isinstance(output, RefinementOutput) else _of_first_stage(output)
+    true_log_energy = energy_scale.log_energy(output.target.energy)
+    for name, cost in _of_particles(output.particles, output.target, true_log_energy).items():
+        losses[name] = masked_mean(cost, output.target.mask)
+    return with_total(losses, weights)
 
-    def __init__(self, config: LossConfig, energy_scale: EnergyScale) -> None:
-        super().__init__()
-        self.weights = config.complete(LOSSES)
-        self.energy_scale = energy_scale
 
-    def forward(self, output: TeacherForcing | RefinementOutput) -> dict[str, Tensor]:
-        """Each loss by name, unweighted, and ``total``; scalars."""
-        losses = _of_refinement(output) if isinstance(output, RefinementOutput) else _of_first_stage(output)
-        for name, cost in self._of_particles(output.particles, output.target).items():
-            losses[name] = masked_mean(cost, output.target.mask)
-        return with_total(losses, self.weights)
-
-    def _of_particles(self, particles: Particles, target: Target) -> dict[str, Tensor]:
-        """Losses float [B, T] of the predicted particles."""
-        true = self.energy_scale.log_energy(target.energy)
-        energy_pull = (particles.log_energy - true).abs() * (-particles.energy_log_sigma).exp()
-        angle = (particles.direction - target.direction).square().sum(-1).clamp(min=1e-14).sqrt()  # rad, if small
-        angle_pull = angle * (-particles.direction_log_sigma).exp()
-        return {
-            "pdg": functional.cross_entropy(particles.pdg.transpose(1, 2), target.pdg, reduction="none"),
-            "charge": functional.cross_entropy(particles.charge.transpose(1, 2), target.charge, reduction="none"),
-            "energy": _with_tails(energy_pull) + particles.energy_log_sigma,
-            "direction": _with_tails(angle_pull) + 2.0 * particles.direction_log_sigma,
-        }
+def _of_particles(particles: Particles, target: Target, true_log_energy: Tensor) -> dict[str, Tensor]:
+    """Losses float [B, T] of the predicted particles."""
+    energy_pull = (particles.log_energy - true_log_energy).abs() * (-particles.energy_log_sigma).exp()
+    angle = (particles.direction - target.direction).square().sum(-1).clamp(min=1e-14).sqrt()  # rad, if small
+    angle_pull = angle * (-particles.direction_log_sigma).exp()
+    return {
+        "pdg": functional.cross_entropy(particles.pdg.transpose(1, 2), target.pdg, reduction="none"),
+        "charge": functional.cross_entropy(particles.charge.transpose(1, 2), target.charge, reduction="none"),
+        "energy": _with_tails(energy_pull) + particles.energy_log_sigma,
+        "direction": _with_tails(angle_pull) + 2.0 * particles.direction_log_sigma,
+    }
 
 
 def _of_first_stage(output: TeacherForcing) -> dict[str, Tensor]:
@@ -153,13 +149,10 @@ class PointingReconstructor(Reconstructor):
         super().__init__(inputs, decoding=decoding, network=network, training=training, loss=loss)
         self.training_config = training
         self.network = PointingNetwork(inputs, network)
-        self.loss = PointingLoss(loss, self.network.energy_scale)
-        self.own_particles: bool | None = None
-
-    @property
-    def first_stage_modules(self) -> tuple[str, ...]:
-        """The modules of the first stage, if there is a refiner; else none."""
-        return () if self.network.refiner is None else tuple(f"network.{name}" for name in FIRST_STAGE)
+        self.loss_weights = loss.complete(LOSSES)
+        self.own_particles = False  # drawn before each step of a training
+        if self.network.refiner is not None:
+            self.first_stage_modules = tuple(f"network.{name}" for name in FIRST_STAGE)
 
     def training_step(self, batch: Batch) -> TrainingOutput:
         """Losses of the first stage with teacher forcing, of the refinement where there is one, or of both (joint)."""
@@ -167,25 +160,25 @@ class PointingReconstructor(Reconstructor):
             raise ValueError("target: the batch has none, and training needs one")
         # A first stage that is frozen computes as in a reconstruction, whose particles the refinement gets.
         frozen = not any(parameter.requires_grad for parameter in self.network.encoder.parameters())
-        source = self.network.encode(batch, precise=frozen)
+        source, scale = self.network.encode(batch, precise=frozen), self.network.energy_scale
         output: TeacherForcing | RefinementOutput
         first: dict[str, Tensor] = {}
         if self.network.refiner is None:
             output = self._teacher_forcing(source, batch.target)
         else:
             if self.training_config.joint and not frozen:  # else its losses would train nothing
-                first = self.loss(self._teacher_forcing(source, batch.target))
+                first = losses_of(self._teacher_forcing(source, batch.target), self.loss_weights, scale)
             matched = decode_and_match(self.network, source, batch.target, self._decoding(None))
             dtype = torch.float64 if frozen else torch.float32
             output = refine_matched(self.network, source, batch.target, *matched, dtype=dtype)
-        losses = self.loss(output)
+        losses = losses_of(output, self.loss_weights, scale)
         if first:
             total = losses["total"] + first["total"]
             losses = {f"first_stage_{name}" if name in losses else name: loss for name, loss in first.items()} | losses
             losses["total"] = total
         particles = output.particles
-        energy = self.network.energy_scale.normalised(particles.log_energy)
-        return TrainingOutput(losses, {"energy": energy, "direction": particles.direction}, output.target)
+        numbers = {"energy": scale.normalised(particles.log_energy), "direction": particles.direction}
+        return TrainingOutput(losses, numbers, output.target)
 
     def draw_shared(self, random: Random) -> None:
         """Draw whether the next step trains after the network's own particles, see `Reconstructor.draw_shared`."""
@@ -200,10 +193,7 @@ class PointingReconstructor(Reconstructor):
         return explain(self.network, batch, self._decoding(None))
 
     def _teacher_forcing(self, source: EncodedSource, target: Target) -> TeacherForcing:
-        sampled = self.own_particles
-        if sampled is None:
-            sampled = float(torch.rand(())) < SCHEDULED_SAMPLING_PROB
-        sampled = sampled and self.network.training
+        sampled = self.own_particles and self.network.training
         return teacher_forcing(self.network, source, target, self.training_config, own_particles=sampled)
 
     def _decoding(self, decoding: DecodingConfig | None) -> PointingDecodingConfig:

@@ -41,15 +41,12 @@ class SourceEmbedder(nn.Module):
         self, *, features: int, special: SpecialTokens, config: TranslationNetworkConfig, framed: bool = True
     ) -> None:
         super().__init__()
-        self.features = features
         self.framed = framed
         self.embed = TokenEmbedder(features=features, width=config.width, special=special, config=config)
 
     def forward(self, tokens: TokenSet) -> tuple[Tensor, Mask]:
-        """Tokens float [B, N', W], N' = N + 2 if framed, and their mask; ValueError: another number of features."""
+        """Tokens float [B, N', W], N' = N + 2 if framed, and their mask."""
         features, mask = tokens.features, tokens.mask
-        if features.shape[-1] != self.features:
-            raise ValueError(f"features: a source token has {features.shape[-1]}, the network expects {self.features}")
         if not tokens.full:
             features = features.masked_fill(~mask[..., None], 0.0)  # whatever padding holds, NaN included
         kind = torch.where(mask, SAMPLE, PAD)

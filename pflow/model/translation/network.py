@@ -167,15 +167,11 @@ class Heads(nn.Module):
             energy, *place = self.continuous(x).float().unbind(-1)
             if len(place) == 2:
                 theta, phi = place
-                direction = unit_vector(theta + torch.pi / 2, phi)
+                theta = theta + torch.pi / 2
+                direction = torch.stack([theta.sin() * phi.cos(), theta.sin() * phi.sin(), theta.cos()], dim=-1)
             else:
                 direction = functional.normalize(torch.stack(place, dim=-1), dim=-1)
         return {**prediction, "energy": energy, "direction": direction}
-
-
-def unit_vector(theta: Tensor, phi: Tensor) -> Tensor:
-    """Unit vector [..., 3] of polar angle theta and azimuth phi, both [...] in rad."""
-    return torch.stack([theta.sin() * phi.cos(), theta.sin() * phi.sin(), theta.cos()], dim=-1)
 
 
 class TranslationNetwork(nn.Module):

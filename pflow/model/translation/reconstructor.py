@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from pflow.data.batch import Batch, Target
@@ -34,31 +34,23 @@ from pflow.model.translation.network import TranslationNetwork
 from pflow.model.translation.special import IGNORE, SAMPLE, SpecialTokens
 
 
-class TranslationLoss(nn.Module):
-    """The paper's losses, and their weighted sum; means over real tokens: padding neither dilutes nor dominates them.
+def losses_of(
+    prediction: Mapping[str, Tensor], target: Target, special: SpecialTokens, weights: Mapping[str, float]
+) -> dict[str, Tensor]:
+    """The paper's losses by name, unweighted, and ``total``, scalars, of what `TranslationNetwork.forward` predicts.
 
     Cross-entropies of the classes, and mean square errors of the normalised log10 E and of the components of the unit
-    vector.
+    vector; means over real tokens: padding neither dilutes nor dominates them.
     """
-
-    def __init__(self, special: SpecialTokens, config: LossConfig) -> None:
-        super().__init__()
-        self.special = special
-        self.weights = config.complete(("charge", "pdg", *special.heads, "energy", "direction"))
-
-    def forward(self, prediction: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """Each loss by name, unweighted, and ``total``, scalars, of the prediction of `TranslationNetwork.forward`."""
-        target = batch.target
-        assert target is not None  # checked by the network
-        losses = {}
-        for name, label in self.special.labels(target).items():
-            logits = prediction[name].float().flatten(0, 1)
-            total = functional.cross_entropy(logits, label.flatten(), ignore_index=IGNORE, reduction="sum")
-            losses[name] = total / (label != IGNORE).sum().clamp(min=1)
-        energy, direction = (prediction[name][:, :-1].float() for name in ("energy", "direction"))  # without eos
-        losses["energy"] = _mean_square_error(energy[..., None], target.energy[..., None], target.mask)
-        losses["direction"] = _mean_square_error(direction, target.direction, target.mask)
-        return with_total(losses, self.weights)
+    losses = {}
+    for name, label in special.labels(target).items():
+        logits = prediction[name].float().flatten(0, 1)
+        total = functional.cross_entropy(logits, label.flatten(), ignore_index=IGNORE, reduction="sum")
+        losses[name] = total / (label != IGNORE).sum().clamp(min=1)
+    energy, direction = (prediction[name][:, :-1].float() for name in ("energy", "direction"))  # without eos
+    losses["energy"] = _mean_square_error(energy[..., None], target.energy[..., None], target.mask)
+    losses["direction"] = _mean_square_error(direction, target.direction, target.mask)
+    return with_total(losses, weights)
 
 
 def _mean_square_error(prediction: Tensor, truth: Tensor, mask: Tensor) -> Tensor:
@@ -160,13 +152,13 @@ class TranslationReconstructor(Reconstructor):
     ) -> None:
         super().__init__(inputs, decoding=decoding, network=network, loss=loss)
         self.network = TranslationNetwork(inputs, network)
-        self.loss = TranslationLoss(self.network.special, loss)
+        self.loss_weights = loss.complete(("charge", "pdg", *self.network.special.heads, "energy", "direction"))
 
     def training_step(self, batch: Batch) -> TrainingOutput:
         """Losses of teacher forcing; see `Reconstructor.training_step`."""
         prediction = self.network(batch)
-        losses = self.loss(prediction, batch)
         assert batch.target is not None  # checked by the network
+        losses = losses_of(prediction, batch.target, self.network.special, self.loss_weights)
         numbers = {name: prediction[name][:, :-1] for name in ("energy", "direction")}
         return TrainingOutput(losses, numbers, batch.target)
 

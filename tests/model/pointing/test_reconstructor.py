@@ -10,7 +10,7 @@ from pflow.data.batch import Target
 from pflow.model.api import GeneratedParticles, LossConfig
 from pflow.model.pointing.assignment import PairList, selected
 from pflow.model.pointing.head import DIRECTION_LOG_SIGMA, EnergyScale, Particles
-from pflow.model.pointing.reconstructor import PointingLoss
+from pflow.model.pointing.reconstructor import LOSSES, losses_of
 from pflow.model.pointing.showers import make_proxies
 from pflow.model.pointing.training import TeacherForcing
 
@@ -331,8 +331,9 @@ def output_of_one(
     )
 
 
-def make_loss(**weights) -> PointingLoss:
-    return PointingLoss(LossConfig(weights=weights), EnergyScale(0.8, 0.5))
+def make_loss(**weights):
+    complete = LossConfig(weights=weights).complete(LOSSES)
+    return lambda output: losses_of(output, complete, EnergyScale(0.8, 0.5))
 
 
 @pytest.fixture

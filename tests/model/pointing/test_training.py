@@ -9,6 +9,7 @@ from pflow.data.batch import Target
 from pflow.model.pointing import training as module
 from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.network import FIRST_STAGE, DecodedParticles
+from pflow.model.pointing.reconstructor import losses_of
 from pflow.model.pointing.training import (
     behind_tracks,
     decode_and_match,
@@ -186,7 +187,9 @@ def test_a_target_without_shares_is_an_error(model, batch):
 def test_eos_and_pointer_are_the_likelihood_of_the_sequence(model, events, collate):
     """The end counts as much as one seed, however long the sequence is: the event has four particles."""
     output = forced(model, collate([events[2]]))
-    torch.testing.assert_close(model.loss(output)["eos"], -output.pointer[0, 4, -1] / 4)
+    torch.testing.assert_close(
+        losses_of(output, model.loss_weights, model.network.energy_scale)["eos"], -output.pointer[0, 4, -1] / 4
+    )
 
 
 def test_training_predicts_what_is_decoded(parallel, batch, events):
@@ -324,7 +327,7 @@ def test_targets_and_losses_of_decoded_particles(model, batch):
     energy = 10 ** (model.inputs.energy_mean + model.inputs.energy_std * batch.target.energy)
     torch.testing.assert_close(output.visible_energy, (energy * batch.target.mask).sum(1))
 
-    losses = model.loss(output)
+    losses = losses_of(output, model.loss_weights, model.network.energy_scale)
     weight = output.item_weight
     expected = -(weight.flatten()[pairs.item] * output.target_fraction * output.refined.log_fraction).sum()
     expected = expected - (weight * output.target_unassigned * output.refined.log_unassigned).sum()

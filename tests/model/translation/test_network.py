@@ -7,7 +7,7 @@ from torch.nn.functional import pad
 
 from pflow.data.batch import Batch, TokenSet
 from pflow.model.common.transformer import initialise
-from pflow.model.translation.network import unit_vector
+from pflow.model.translation.network import Heads
 
 HITS, PARTICLES = [12, 0, 5, 9], [3, 0, 1, 4]
 
@@ -204,5 +204,8 @@ def test_a_batch_without_what_the_network_reads_is_rejected(name, batch, make_mo
     [(0.0, 0.7, [0, 0, 1]), (math.pi / 2, math.pi / 2, [0, 1, 0]), (math.pi / 2, 2 * math.pi, [1, 0, 0])],
 )
 def test_unit_vectors_of_angles(theta, phi, expected):
-    vector = unit_vector(torch.tensor(theta), torch.tensor(phi))
+    heads = Heads(classes={}, width=1)
+    with torch.no_grad():
+        heads.continuous[0].bias.copy_(torch.tensor([0.0, theta - math.pi / 2, phi]))
+        vector = heads(torch.zeros(1, 1, 1))["direction"][0, 0]
     torch.testing.assert_close(vector, torch.tensor(expected, dtype=torch.float32), atol=1e-6, rtol=0)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from torch.nn.functional import pad
 
 from benchmarks.naive import generate_naively
 from pflow.data.batch import Batch, Target, TokenSet
-from pflow.model.api import DecodingConfig, GeneratedParticles, LossConfig
-from pflow.model.translation.reconstructor import TranslationLoss, explain
+from pflow.model.api import DecodingConfig, GeneratedParticles, LossConfig, ModelInputs
+from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
+from pflow.model.translation.reconstructor import explain, losses_of
 from pflow.model.translation.special import EOS, SPECIAL
 
 UNEQUAL = [40, 0, 3, 17, 1, 25, 0, 9]
@@ -167,8 +169,14 @@ def batch():
     )
 
 
-def make_loss(special: str = "flags", **weights: float) -> TranslationLoss:
-    return TranslationLoss(SPECIAL[special], LossConfig(weights=weights))
+def make_loss(special: str = "flags", **weights: float) -> Callable[..., dict[str, torch.Tensor]]:
+    """Losses of a prediction and a batch."""
+    sizes = {"n_charge": 2, "n_pdg": 2, "hit_features": 1, "masses": (0.0, 0.0), "charged": (False, False)}
+    network = TranslationNetworkConfig(special=special, width=8, heads=1)
+    model = TranslationReconstructor(
+        ModelInputs(**sizes, energy_mean=0.0, energy_std=1.0), network=network, loss=LossConfig(weights=weights)
+    )
+    return lambda made, batch: losses_of(made, batch.target, SPECIAL[special], model.loss_weights)
 
 
 def prediction(special: str = "flags") -> dict[str, torch.Tensor]:
