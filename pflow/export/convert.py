@@ -146,18 +146,15 @@ def _info(specs: Iterable[TensorSpec]) -> list[Any]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the exporter's remarks, on packages that are not installed and the like, from the user's terminal."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
-    levels = [logger.level for logger in loggers]
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
             for category in (DeprecationWarning, FutureWarning):  # the exporter's own use of torch
                 warnings.simplefilter("ignore", category)
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(disabled)
 
 
 def _in_loop(model: Any, loop: Loop) -> Any:

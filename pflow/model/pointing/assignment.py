@@ -104,10 +104,6 @@ class PairList(NamedTuple):
         batch, steps, _ = self.shape
         return rows.new_zeros(batch * steps, rows.shape[0]).index_add(0, self.particle, rows.t())
 
-    def any(self, flags: Tensor) -> Tensor:
-        """Whether a flag, bool [P], of the pairs of each particle is set, bool [N]."""
-        return self.sums(flags[None].float())[:, 0] > 0
-
     def mean_state(self, weight: Tensor, token: Tensor, states: Tensor) -> Tensor:
         """Mean, weighted by float [P], of the states [B * S, W] of the tokens int64 [P] of each particle's items."""
         batch, steps, _ = self.shape
@@ -144,10 +140,6 @@ class PairsOfOne(NamedTuple):
         """As of `PairList`."""
         return rows.sum(1, keepdim=True).t()
 
-    def any(self, flags: Tensor) -> Tensor:
-        """As of `PairList`."""
-        return flags.any(0, keepdim=True)
-
     def mean_state(self, weight: Tensor, token: Tensor, states: Tensor) -> Tensor:
         """As of `PairList`."""
         total = weight[None] @ states.index_select(0, token)
@@ -157,14 +149,9 @@ class PairsOfOne(NamedTuple):
 Pairs = PairList | PairsOfOne
 
 
-def ramp_down(values: Tensor, end: float, *, width: float) -> Tensor:
-    """1 below ``end - width``, 0 from `end`, linear between: a cut at one value would turn rounding into a jump."""
-    return ((end - values) / width).clamp(0.0, 1.0)
-
-
-def ramp_up(values: Tensor, end: float, *, width: float) -> Tensor:
-    """0 below ``end - width``, 1 from `end`, linear between."""
-    return ((values - (end - width)) / width).clamp(0.0, 1.0)
+def ramp(values: Tensor, start: float, width: float) -> Tensor:
+    """From 0 at `start` to 1 at ``start + width``, which may lie below: a cut would turn rounding into a jump."""
+    return ((values - start) / width).clamp(0.0, 1.0)
 
 
 def sums_of_each(pairs: Pairs, *rows: Tensor) -> tuple[Tensor, ...]:
@@ -214,8 +201,7 @@ class ParticleAssignment(nn.Module):
         """
         query = self.query(torch.cat([states, tables.states.index_select(0, seed)], dim=1))
         logits = self.pair_logits(query, seed, tables, tables.hidden, (1.0 - unassigned)[None], pairs)
-        width = MIN_UNASSIGNED_WIDTH
-        available = unassigned * ramp_up(unassigned, MIN_UNASSIGNED + width, width=width)
+        available = unassigned * ramp(unassigned, MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH)
         return Assignment(query, logits, logits.sigmoid() * available)
 
 

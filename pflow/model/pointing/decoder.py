@@ -128,19 +128,13 @@ class SeedPointer(nn.Module):
         return logits.view(*state.shape[:-1], -1 if len(state) else assigned.shape[3]), self.eos(state)
 
 
-def _one_hot(n: int) -> Tensor:
-    """The identity matrix [n, n]; `torch.eye` of tensors without values (device ``meta``) imports torch's compiler."""
-    return torch.tensor([[float(i == j) for j in range(n)] for i in range(n)])
-
-
 class ParticleDecoder(nn.Module):
     """Embed the previous particles, decode, and point at the next seed."""
 
     def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
         super().__init__()
         width = config.width
-        self.register_buffer("codes", _one_hot(inputs.n_pdg), persistent=False)
-        self.register_buffer("charges", _one_hot(N_CHARGE), persistent=False)
+        self.n_pdg = inputs.n_pdg
         self.bos = nn.Parameter(torch.empty(width))
         self.embed_particle = FullyConnected((inputs.n_pdg + N_CHARGE + 7, width, width))
         self.embed_seed = nn.Linear(width, width, bias=False)
@@ -170,8 +164,8 @@ class ParticleDecoder(nn.Module):
         """Embedded particles float [N, W]."""
         log_energy, deposit = particles.log_energy[:, None], particles.deposit[:, None]
         features = [
-            self.get_buffer("codes").index_select(0, particles.pdg),
-            self.get_buffer("charges").index_select(0, particles.charge),
+            functional.one_hot(particles.pdg, self.n_pdg).to(log_energy.dtype),
+            functional.one_hot(particles.charge, N_CHARGE).to(log_energy.dtype),
             log_energy / 2.0,
             ((deposit + 0.05).log() - log_energy).clamp(-4.0, 4.0),
             (deposit + 1e-3).log() / 2.0,

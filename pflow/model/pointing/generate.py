@@ -117,7 +117,8 @@ class Steps:
         token = pairs.of_items(tables.items.token)
         deposit = fraction * pairs.of_items(tables.items.weight)
         is_large = particles.log_energy >= network.min_log_energy
-        has_track = pairs.any((fraction >= 0.5) & tables.tokens.is_track.index_select(0, token))
+        is_big_track = (fraction >= 0.5) & tables.tokens.is_track.index_select(0, token)
+        has_track = pairs.sums(is_big_track[None].float())[:, 0] > 0
         min_deposit = MIN_DEPOSIT_FRACTION * math.exp(network.min_log_energy)  # GeV
         counts = is_large & ((particles.deposit >= min_deposit) | has_track)
         fractions = torch.zeros_like(state.unassigned).scatter(0, pairs.item, fraction)

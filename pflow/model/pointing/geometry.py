@@ -193,10 +193,6 @@ class EncodedSource(NamedTuple):
         """Energy-weighted mean over each token's items (of tracks: the value itself), float [B, T, M] to [B, T, S]."""
         return self.on_tokens(values) / self.tokens.energy.clamp(min=1e-9)[:, None]
 
-    def cosines(self, token: Tensor) -> Tensor:
-        """Cosines of the angles between tokens int64 [B, T] and all items as seen from the vertex, double [B, T, M]."""
-        return cosines(gather(self.tokens.unit, token), self.items.direction)
-
 
 def cosines(unit: Tensor, direction: Tensor) -> Tensor:
     """Cosines double [B, T, M] between unit vectors [B, T, 3] and [B, 3, M]."""

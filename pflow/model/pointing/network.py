@@ -34,11 +34,11 @@ from pflow.model.common.transformer import (
     gelu,
     initialise,
 )
-from pflow.model.pointing.assignment import AssignmentLogits, PairList, ParticleAssignment, ramp_up
+from pflow.model.pointing.assignment import AssignmentLogits, PairList, ParticleAssignment, ramp
 from pflow.model.pointing.attention import Coverage, DirectionalSelfAttention, Directions
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import CoverageDecoder, ParticleDecoder
-from pflow.model.pointing.geometry import EncodedSource, Tokens, gather, make_tokens_and_items, normalise
+from pflow.model.pointing.geometry import EncodedSource, Tokens, cosines, gather, make_tokens_and_items, normalise
 from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles
 from pflow.model.pointing.showers import ConversionDirectionCorrection, PairwiseMessages, n_proxy_features
 
@@ -127,11 +127,11 @@ class Refiner(nn.Module):
         probability = existence_logit.sigmoid()
         exists = mask & ~(probability < _min_probability(probability, mask, existence_threshold))
 
-        near = source.cosines(seed) > MIN_COSINE
+        near = cosines(gather(source.tokens.unit, seed), source.items.direction) > MIN_COSINE
         within = near | (fraction > EPS_FRACTION)
         pairs = PairList.where(within & mask[..., None] & source.items.mask[:, None])
         first_fraction = pairs.values(fraction)
-        weight = ramp_up(first_fraction, EPS_FRACTION + FAR_WEIGHT_WIDTH, width=FAR_WEIGHT_WIDTH)
+        weight = ramp(first_fraction, EPS_FRACTION, FAR_WEIGHT_WIDTH)
         weight = torch.where(pairs.values(near), 1.0, weight.clamp(min=MIN_FAR_WEIGHT))
         others = pairs.of_items(assigned.flatten()) - first_fraction
         items, known = self.pair_logits.items(states, source.items), torch.stack([first_fraction, others])

@@ -25,8 +25,7 @@ from pflow.model.pointing.assignment import (
     Pairs,
     delta_features,
     lengths,
-    ramp_down,
-    ramp_up,
+    ramp,
     rows_of_each,
     sums_of_each,
 )
@@ -85,7 +84,7 @@ class Showers(NamedTuple):
         of_items = items.by_fraction * hit_fraction
         sums = FractionSums.of(pairs.sums(of_items))
         energy, deposit = sums.energy, FractionSums.of(of_items, dim=0).energy
-        presence = ramp_up(energy, DEPOSIT, width=DEPOSIT_WIDTH)
+        presence = ramp(energy, DEPOSIT - DEPOSIT_WIDTH, DEPOSIT_WIDTH)
         fraction = deposit * pairs.particle_rows(presence / energy.clamp(min=1e-9))
         weight = (LOG_WEIGHT + (fraction + 1e-12).log()).clamp(min=0.0)
         position = items.position
@@ -133,7 +132,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
     towards = normalise(torch.stack([sums.momentum + 1e-6 * seed_unit, showers.centre, showers.linear_centre]))
     along_tracks, centre, _ = towards.unbind()
     direction = normalise(along_tracks.lerp(centre, presence))
-    of_tracks_alone = ramp_up(track_energy, TRACK_MOMENTUM, width=TRACK_MOMENTUM_WIDTH)
+    of_tracks_alone = ramp(track_energy, TRACK_MOMENTUM - TRACK_MOMENTUM_WIDTH, TRACK_MOMENTUM_WIDTH)
     by_tracks, linear = normalise(direction.lerp(towards[::2], torch.stack([of_tracks_alone, presence]))).unbind()
     theta, phi = tangent_basis(direction)
 
@@ -141,7 +140,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
     axis, mean = rows_of_each(pairs, direction, mean_along)
     along = (position * axis).sum(0, keepdim=True)
     across = lengths(position.addcmul(along, axis, value=-1))  # mm
-    core = ramp_down(across, CORE_RADIUS, width=CORE_RADIUS_WIDTH)
+    core = ramp(across, CORE_RADIUS, -CORE_RADIUS_WIDTH)
     shape = pairs.sums(fraction * torch.cat([across, core, (along - mean).square(), fraction]))
     width, in_core, spread, concentration = shape.chunk(4, dim=1)
     z, off = direction[:, 2:], linear - direction
@@ -179,7 +178,7 @@ def front_direction(showers: Showers, pairs: Pairs, *, depth: float) -> Tensor:
     weight = showers.weight * (ahead / falls_over_of).clamp(max=MAX_EXPONENT).exp()
     axis_of = pairs.particle_rows(normalise(pairs.sums(weight * position)))
     off = lengths(position - (position * axis_of).sum(0) * axis_of)
-    return normalise(pairs.sums(weight * ramp_down(off, FRONT_RADIUS, width=FRONT_RADIUS_WIDTH) * position))
+    return normalise(pairs.sums(weight * ramp(off, FRONT_RADIUS, -FRONT_RADIUS_WIDTH) * position))
 
 
 def shower_slopes(showers: Showers, pairs: Pairs) -> Tensor:
@@ -197,7 +196,7 @@ def shower_slopes(showers: Showers, pairs: Pairs) -> Tensor:
     depth, off = along[:1], along[1:]
     ahead = depth > 1.0
     off = off * (ahead / depth.clamp(min=1.0))  # [2, P], rad
-    core = fraction * ahead * ramp_down(lengths(off), CORE_ANGLE, width=CORE_ANGLE_WIDTH)
+    core = fraction * ahead * ramp(lengths(off), CORE_ANGLE, -CORE_ANGLE_WIDTH)
     norm, depths = sums_of_each(pairs, core, core * depth)
     norm = norm.clamp(min=1e-9)
     mean = depths / norm
@@ -267,8 +266,7 @@ class PairwiseMessages(nn.Module):
         energies = (log_energy.flatten().to(angle.dtype).index_select(0, index) / 2.0 for index in (to, by))
         pairs = PairList.where(hit_fraction > MIN_SLOPE_FRACTION)
         fraction = pairs.values(hit_fraction)
-        full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
-        fraction = fraction * ramp_up(fraction, full, width=SLOPE_FRACTION_WIDTH)
+        fraction = fraction * ramp(fraction, MIN_SLOPE_FRACTION, SLOPE_FRACTION_WIDTH)
         showers = Showers.of(fraction.to(dtype), pairs, item_sums)
         slope = shower_slopes(showers, pairs)
         features = [

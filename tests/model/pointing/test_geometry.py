@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pflow.model.pointing.geometry import FAR, Columns, ItemPlaces, TokenFrames, TokenTracks, tangent_basis
+from pflow.model.pointing.geometry import FAR, Columns, ItemPlaces, TokenFrames, TokenTracks, cosines, tangent_basis
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_on_tokens_is_the_energy_weighted_mean(source):
 def test_cosines_between_a_token_and_all_items_also_under_autocast(source):
     expected = source.tokens.unit[0, 1] @ source.items.direction[0]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        towards = source.cosines(torch.tensor([[1]]))
+        towards = cosines(source.tokens.unit[:, 1:2], source.items.direction)
     assert towards.dtype == torch.float64
     torch.testing.assert_close(towards[0, 0].float(), expected)
 

@@ -6,6 +6,7 @@ import torch
 
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.generate import refine as refined_particles
+from pflow.model.pointing.geometry import cosines, gather
 from pflow.model.pointing.network import (
     EPS_FRACTION,
     FAR_WEIGHT_WIDTH,
@@ -79,7 +80,8 @@ def test_all_particles_are_refined_together_in_no_order(model, batch):
 def test_fractions_of_far_items_rise_slowly(model, batch):
     """Of the fraction from which an item is in a pair, rounding must not decide."""
     decoded, source = first_stage(model, batch)
-    far = source.items.mask[:, None] & (source.cosines(decoded.seed) < MIN_COSINE)
+    towards = cosines(gather(source.tokens.unit, decoded.seed), source.items.direction)
+    far = source.items.mask[:, None] & (towards < MIN_COSINE)
     fractions = []
     for fraction in (EPS_FRACTION - 1e-6, EPS_FRACTION + 1e-6, EPS_FRACTION + FAR_WEIGHT_WIDTH):
         decoded.hit_fraction[far] = fraction

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pflow.model.pointing.assignment import PairList, PairsOfOne, ramp_down
+from pflow.model.pointing.assignment import PairList, PairsOfOne, ramp
 from pflow.model.pointing.showers import (
     CORE_ANGLE,
     LOG_WEIGHT,
@@ -51,7 +51,7 @@ def test_energies_weights_and_barycentres_by_hand(showers_of):
     assert showers.weight[0].tolist() == pytest.approx([*weight[:2], 0.0, 0.0, weight[2], weight[2]])
     assert showers.linear_centre.tolist() == [[1900.0, 2.5, 0.0], [950.0, 955.0, 15.0]]
     assert showers.centre[0].tolist() == pytest.approx([1900 * (weight[0] + weight[1]), 10 * weight[1], 0.0])
-    assert ramp_down(torch.tensor([0.0, 1.0, 1.5, 2.0, 3.0]), 2.0, width=1.0).tolist() == [1.0, 1.0, 0.5, 0.0, 0.0]
+    assert ramp(torch.tensor([0.0, 1.0, 1.5, 2.0, 3.0]), 2.0, -1.0).tolist() == [1.0, 1.0, 0.5, 0.0, 0.0]
 
 
 def scattered(*, energy=0.4, off=6.0):

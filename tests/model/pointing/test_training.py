@@ -187,9 +187,8 @@ def test_a_target_without_shares_is_an_error(model, batch):
 def test_eos_and_pointer_are_the_likelihood_of_the_sequence(model, events, collate):
     """The end counts as much as one seed, however long the sequence is: the event has four particles."""
     output = forced(model, collate([events[2]]))
-    torch.testing.assert_close(
-        losses_of(output, model.loss_weights, model.network.energy_scale)["eos"], -output.pointer[0, 4, -1] / 4
-    )
+    losses = losses_of(output, model.loss_weights, model.network.energy_scale)
+    torch.testing.assert_close(losses["eos"], -output.pointer[0, 4, -1] / 4)
 
 
 def test_training_predicts_what_is_decoded(parallel, batch, events):
