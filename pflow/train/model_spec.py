@@ -13,7 +13,6 @@ from pflow.checkpoint.load import PREFIX, Checkpoint, check_weights, load_weight
 from pflow.config import to_plain
 from pflow.errors import ConfigError, InputError
 from pflow.model.api import Reconstructor, describe
-from pflow.model.common.transformer import TransformerLayer
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import TokenConfig
 
@@ -28,8 +27,8 @@ class ModelSpec:
 
     The options of that model are the defaults. Options that a configuration sets take precedence, or are refused by
     name if they do not fit the weights. By `purpose`: ``fresh``: random weights, tokeniser fitted on the training
-    files. ``start``: a new training begins with the weights of `checkpoint`; new parts of the network begin at random,
-    and further layers pass on what they get. ``continue``: its training is resumed. ``evaluate``: no training.
+    files. ``start``: a new training begins with the weights of `checkpoint`; new parts of the network begin at random.
+    ``continue``: its training is resumed. ``evaluate``: no training.
     """
 
     purpose: Literal["fresh", "start", "continue", "evaluate"] = "fresh"
@@ -114,15 +113,14 @@ class ModelSpec:
         if self.purpose != "start":
             self._refuse_network(reconstructor)
 
-    def load_into(self, reconstructor: Reconstructor) -> tuple[list[str], list[str]]:
+    def load_into(self, reconstructor: Reconstructor) -> list[str]:
         """Load the weights, if there are any and the trainer does not load them itself (a resumed training).
 
-        Returns the parts that the checkpoint to start with does not have: parts with random weights, and layers added
-        to a stack, which are initialised as the identity. ConfigError: the weights do not fit options that were set;
-        names them. InputError: they do not fit the checkpoint's own options.
+        Returns the parts that the checkpoint to start with does not have, which keep random weights. ConfigError: the
+        weights do not fit options that were set; names them. InputError: they do not fit the checkpoint's own options.
         """
         if self.checkpoint is None or self.purpose == "continue":
-            return [], []
+            return []
         checkpoint = self.checkpoint
         new = _new_parts(reconstructor, checkpoint.state_dict) if self.purpose == "start" else {}
         weights = {name: value for part in new.values() for name, value in part.items()} | checkpoint.state_dict
@@ -131,10 +129,7 @@ class ModelSpec:
         except InputError:
             self._refuse_network(reconstructor)
             raise
-        layers = {part for part in new if _is_item(part)}
-        for layer in layers:
-            reconstructor.get_submodule(layer).begin_as_identity()  # type: ignore[operator]
-        return sorted(new.keys() - layers), sorted(layers)
+        return sorted(new)
 
     def _refuse_network(self, reconstructor: Reconstructor) -> None:
         if self.checkpoint is not None:
@@ -157,7 +152,7 @@ def differences(group: str, ours: Options, theirs: Options, whose: str = "the we
 def _new_parts(reconstructor: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """Sub-modules without any entry in `weights`: their weights under the names of a checkpoint, by module.
 
-    A layer with norms before its sub-layers can begin as the identity. Any other item of a list is not such a part.
+    An item of a list is no such part: a stack with other numbers of layers is another network.
     """
     new: dict[str, dict[str, Tensor]] = {}
     for name, value in reconstructor.state_dict(prefix=PREFIX).items():
@@ -166,14 +161,6 @@ def _new_parts(reconstructor: nn.Module, weights: Mapping[str, Tensor]) -> dict[
         missing = next((group for group in parents if not any(key.startswith(f"{group}.") for key in weights)), None)
         if missing is None:
             continue
-        part = missing.removeprefix(PREFIX)
-        layer = reconstructor.get_submodule(part)
-        identity = isinstance(layer, TransformerLayer) and layer.attention_residual.pre
-        if identity or not _is_item(part):
-            new.setdefault(part, {})[name] = value
+        if not missing.rpartition(".")[2].isdecimal():
+            new.setdefault(missing.removeprefix(PREFIX), {})[name] = value
     return new
-
-
-def _is_item(part: str) -> bool:
-    """Whether a part is an item of a list, such as a layer of a stack."""
-    return part.rpartition(".")[2].isdecimal()

@@ -119,10 +119,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             raise ConfigError(f"model.reconstructor: {error}") from error
         self.data.use_readout(reconstructor.needs_readout)
         self.spec.check_network(reconstructor)
-        at_random, as_identity = self.spec.load_into(reconstructor)
-        for how, parts in (("as the identity", as_identity), ("at random", at_random)):
-            if parts:
-                self.print(f"begin {how}: {', '.join(parts)}")
+        if new := self.spec.load_into(reconstructor):
+            self.print(f"begin at random: {', '.join(new)}")
         self.reconstructor = reconstructor
 
     def configure_optimizers(self) -> Any:

@@ -366,13 +366,6 @@ class TransformerLayer(nn.Module):
             x = self.memory_residual(x, lambda y: self.memory_attention(y, memory, mask=memory_mask))
         return self.feedforward_residual(x, self.feedforward)  # type: ignore[no-any-return]
 
-    @torch.no_grad()
-    def begin_as_identity(self) -> None:
-        """Let the layer, with norms before its sub-layers, pass on what it gets until it is trained."""
-        attentions = [part.out for part in (self.attention, self.memory_attention) if part is not None]
-        for parameter in nn.ModuleList([*attentions, self.feedforward[-1]]).parameters():
-            parameter.zero_()
-
 
 class Encoder(nn.Module):
     """A stack of layers without causal mask, called with ``mask`` or ``lengths``; no token has a position."""

@@ -151,11 +151,6 @@ class CoverageAttention(nn.Module):
         self.attention = CrossAttention(width=width, heads=heads)
         self.strength = nn.Parameter(torch.ones(heads))
 
-    @property
-    def out(self) -> nn.Linear:
-        """The last linear map."""
-        return self.attention.out
-
     def set_initial_values(self) -> None:
         """Set the initial strengths."""
         self.strength.fill_(1.0)
