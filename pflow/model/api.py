@@ -29,25 +29,13 @@ MAX_SIZE = 2**16  # largest width, and the like, of a network: far above any in 
 MAX_LAYERS = 512  # largest number of layers of a stack
 
 
-def check_positive(config: Any, *names: str, largest: int = MAX_SIZE) -> None:
-    """Raise ValueError, naming the field, unless the fields are None or whole numbers from 1 to `largest`."""
+def check_range(config: Any, interval: str, *names: str) -> None:
+    """Raise ValueError, naming the field, unless it is None or in an interval, e.g. ``[0, 1)`` or ``(0, inf)``."""
+    low, high = map(float, interval[1:-1].split(", "))
     for name in names:
         value = getattr(config, name)
         if value is None:
             continue
-        if type(value) is not int:  # a bool is none
-            raise ValueError(f"{name}: {value!r} is not a whole number")
-        if value < 1:
-            raise ValueError(f"{name}: {value} is not positive")
-        if value > largest:
-            raise ValueError(f"{name}: {value} is more than {largest}")
-
-
-def check_range(config: Any, interval: str, *names: str) -> None:
-    """Raise ValueError, naming the field, unless they are in an interval, e.g. ``[0, 1)`` or ``(0, inf)``."""
-    low, high = map(float, interval[1:-1].split(", "))
-    for name in names:
-        value = getattr(config, name)
         above = value >= low if interval[0] == "[" else value > low
         below = value <= high if interval[-1] == "]" else value < high
         if not (above and below):
@@ -87,7 +75,7 @@ class DecodingConfig:
     eos_threshold: float = 0.5
 
     def __post_init__(self) -> None:
-        check_positive(self, "max_particles", largest=MAX_PARTICLES)
+        check_range(self, f"[1, {MAX_PARTICLES}]", "max_particles")
         check_range(self, "(0, 1]", "eos_threshold")
 
     def limited(self, max_particles: int) -> Self:

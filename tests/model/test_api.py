@@ -39,8 +39,8 @@ def test_a_reconstructor_is_built_from_its_description(path, kind):
         ({"network": {"widht": 8}}, r"network: .*'widht' \(nearest matches: width"),
         ({"netwrok": {}}, r"'netwrok' \(nearest matches: network"),
         ({"network": {"width": "8"}}, "'width' must be a whole number"),
-        ({"network": {"width": 0}}, "width: 0 is not positive"),
-        ({"decoding": {"max_particles": 0}}, "max_particles: 0 is not positive"),
+        ({"network": {"width": 0}}, r"width: 0 is not in \[1, 65536\]"),
+        ({"decoding": {"max_particles": 0}}, r"max_particles: 0 is not in \[1, 16384\]"),
     ],
 )
 def test_a_description_that_makes_no_model_is_an_error(options, message):

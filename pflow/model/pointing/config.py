@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Self
 
-from pflow.model.api import MAX_LAYERS, DecodingConfig, check_positive, check_range
+from pflow.model.api import MAX_LAYERS, MAX_SIZE, DecodingConfig, check_range
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,11 +46,10 @@ class PointingNetworkConfig:
     front: bool = False
 
     def __post_init__(self) -> None:
-        check_positive(self, "width", "heads", "feedforward", "hidden_width")
-        check_positive(self, "encoder_layers", "decoder_layers", largest=MAX_LAYERS)
+        check_range(self, f"[1, {MAX_SIZE}]", "width", "heads", "feedforward", "hidden_width")
+        check_range(self, f"[1, {MAX_LAYERS}]", "encoder_layers", "decoder_layers")
+        check_range(self, f"[0, {MAX_LAYERS}]", "refine_layers")
         check_range(self, "[0, 1]", "dropout")
-        if self.refine_layers != 0:
-            check_positive(self, "refine_layers", largest=MAX_LAYERS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,8 +64,6 @@ class PointingDecodingConfig(DecodingConfig):
         The limit of an event is its number of tracks plus its number of hits divided by this value, where that is more
         than `max_particles`. 0: it is `max_particles` for all. In events with jets, the mean number of hits of a true
         particle is at least 70.
-    eos_threshold
-        As of `DecodingConfig`.
     existence_threshold
         Smallest existence probability of a particle that the refinement keeps, see
         `pflow.model.pointing.network.Refiner`; 0: all are kept.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from pflow.errors import check_choice
-from pflow.model.api import MAX_LAYERS, ModelInputs, check_positive
+from pflow.model.api import MAX_LAYERS, MAX_SIZE, ModelInputs, check_range
 from pflow.model.common.transformer import LayerStyle
 from pflow.model.translation.special import SPECIAL
 
@@ -56,8 +56,8 @@ class TranslationNetworkConfig:
     direction: str = "angles"
 
     def __post_init__(self) -> None:
-        check_positive(self, "width", "heads", "feedforward", "n_projections")
-        check_positive(self, "encoder_layers", "decoder_layers", "embedder_layers", largest=MAX_LAYERS)
+        check_range(self, f"[1, {MAX_SIZE}]", "width", "heads", "feedforward", "n_projections")
+        check_range(self, f"[1, {MAX_LAYERS}]", "encoder_layers", "decoder_layers", "embedder_layers")
         check_choice(self.special, SPECIAL, "special")
         check_choice(self.decoder, ("vanilla", "multi_projection"), "decoder")
         check_choice(self.source, SOURCES, "source")
