@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,11 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "algorithm in IN.root (the nearest in angle if the algorithm assigns no hits); its energy; its subdetector "
         "(default: the first of these in the file)",
     )
-    parser.add_argument(
-        "--explain",
-        metavar="MODEL",
-        help="draw the steps of this model's decoder instead, in a .png or .pdf: what each takes, and which hits count",
-    )
     add_option(parser, "rule", help="truth rule: which true particles are drawn (default: stable)")
     add_options(parser, "stable-status", "invisible")
     add_file_options(parser, detector="detector of the file (built-in name or YAML file)")
@@ -54,53 +48,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw the event, or the steps of a model's decoder, and print the names of the files."""
+    """Draw the event, and print the names of the files."""
     from pflow.io.atomic import check_output, replacing
-    from pflow.plots.style import MARK
-
-    inputs = [args.input, *([args.reco] if args.reco else [])]
-    default = ("steps_{}.png",) if args.explain else ("display_{}.png", "display_{}.html")
-    outputs = [Path(name) for name in args.output or (name.format(args.entry) for name in default)]
-    formats = [name for name in MAX_COLOURS if not (args.explain and name == ".html")]
-    for path in outputs:
-        if path.suffix.lower() not in formats:
-            raise ConfigError(f"cannot write {path}: expected a name that ends in {', '.join(formats)}")
-        check_output(path, inputs=inputs, replace=MARK, force=args.force)
-    event = _read_event(args)
-    picture = _steps(args, event) if args.explain else _scenes(args, event)
-    for path in outputs:
-        with replacing(path, inputs=inputs, replace=MARK, force=args.force) as partial:
-            partial.write_bytes(picture(path.suffix.lower()))
-        print(f"wrote {path}")
-    return 0
-
-
-def _steps(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
-    """The content of a file of a format: the steps of the decoder."""
-    from pflow.checkpoint.load import load_model
-    from pflow.inference.explain import explain
-    from pflow.plots.explain import plot_steps
-    from pflow.plots.style import rendered
-
-    steps = explain(load_model(args.explain), event).steps(8)
-    return lambda suffix: rendered(plot_steps(steps), suffix[1:])
-
-
-def _scenes(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
-    """The content of a file of a format: the event."""
     from pflow.plots.display import plot_event
     from pflow.plots.event_page import event_page
     from pflow.plots.scene import make_scene
-    from pflow.plots.style import rendered
+    from pflow.plots.style import MARK, rendered
 
+    inputs = [args.input, *([args.reco] if args.reco else [])]
+    outputs = [Path(name) for name in args.output or (f"display_{args.entry}.png", f"display_{args.entry}.html")]
+    for path in outputs:
+        if path.suffix.lower() not in MAX_COLOURS:
+            raise ConfigError(f"cannot write {path}: expected a name that ends in {', '.join(MAX_COLOURS)}")
+        check_output(path, inputs=inputs, replace=MARK, force=args.force)
+    event = _read_event(args)
     reconstruction = _read_reco(args, event) if args.reco else None
-
-    def picture(suffix: str) -> bytes:
+    for path in outputs:
+        suffix = path.suffix.lower()
         options = {"colour_by": args.colour, "max_colours": MAX_COLOURS[suffix], **truth_options(args)}
         scene = make_scene(event, reconstruction=reconstruction, **options)
-        return event_page(scene).encode() if suffix == ".html" else rendered(plot_event(scene), suffix[1:])
-
-    return picture
+        drawn = event_page(scene).encode() if suffix == ".html" else rendered(plot_event(scene), suffix[1:])
+        with replacing(path, inputs=inputs, replace=MARK, force=args.force) as partial:
+            partial.write_bytes(drawn)
+        print(f"wrote {path}")
+    return 0
 
 
 def _read_event(args: argparse.Namespace) -> Events:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from pflow.config import from_plain
 from pflow.data.batch import Batch, Target
-from pflow.errors import ConfigError, check_fields
+from pflow.errors import check_fields
 
 MAX_PARTICLES = 2**14  # largest `DecodingConfig.max_particles`: far above any event of an e+e- collider
 MAX_SIZE = 2**16  # largest width, and the like, of a network: far above any in use, and small enough to compute with
@@ -164,10 +164,6 @@ class Reconstructor(nn.Module, ABC):
         By default `decoding` is ``self.decoding``; targets are not used. ValueError: the model is in training mode, or
         the batch lacks a source that it reads.
         """
-
-    def explain(self, batch: Batch) -> dict[str, Tensor]:
-        """What was computed at each step of decoding one event, by name, for `pflow.explain`; ConfigError: nothing."""
-        raise ConfigError(f"{type(self).__name__} does not explain its steps")
 
     def draw_shared(self, random: Random) -> None:
         """Draw what all ranks of a training decide alike in the next step, to keep their work equal.

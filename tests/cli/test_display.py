@@ -37,14 +37,6 @@ def test_without_a_name_a_figure_and_a_page_of_the_entry_and_no_other_file(sampl
     assert sorted(path.name for path in tmp_path.iterdir()) == ["display_2.html", "display_2.png"]
 
 
-def test_the_steps_of_a_model_are_drawn(sample, tmp_path, capsys, call):
-    path = tmp_path / "steps.png"
-    call(sample, "--explain", "general", "-o", path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ConfigError, match=r"expected a name that ends in \.png, \.pdf$"):
-        call(sample, "--explain", "general", "-o", tmp_path / "steps.html")
-
-
 @pytest.mark.parametrize(
     ("options", "shown"),
     [

@@ -115,23 +115,6 @@ def attend(
     return _join(torch.cat([scaled_dot_product_attention(*event, scale=scale) for event in events], dim=2))
 
 
-def attention_weights(
-    query: Tensor, key: Tensor, *, mask: Mask = None, causal: bool = False, bias: Tensor | None = None, **_: object
-) -> Tensor:
-    """The weights of the values, float [B, H, N, S], of scaled queries [B, H, N, D] and keys [B, H, S, D].
-
-    `causal`: a query sees the keys up to its place; a `bias` [B, H, N, S] is added to the logits. Each row sums to 1.
-    """
-    logits = query @ key.transpose(-1, -2)
-    if bias is not None:
-        logits = logits + bias
-    if causal:
-        logits = logits.masked_fill(logits.new_ones(logits.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
-    if mask is not None:
-        logits = logits.masked_fill(~mask[:, None, None, :], -torch.inf)
-    return logits.softmax(-1)
-
-
 class SelfAttention(nn.Module):
     """Tokens of one sequence attend to each other; ValueError if `heads` does not divide `width`."""
 
@@ -141,11 +124,6 @@ class SelfAttention(nn.Module):
         self.heads, self.scale = heads, (width // heads) ** -0.5
         self.query_key_value = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
-
-    def weights(self, x: Tensor, **options: Any) -> Tensor:
-        """Attention weights float [B, H, N, N] of a call of `forward` with the same arguments, without cache."""
-        query, key, _ = split_heads(self.query_key_value(x), 3 * self.heads).chunk(3, dim=1)
-        return attention_weights(query * self.scale, key, **options)
 
     def forward(
         self, x: Tensor, *, mask: Mask = None, lengths: Lengths = None, causal: bool = False, cache: Cache | None = None
@@ -180,11 +158,6 @@ class CrossAttention(nn.Module):
         """Keys, scaled for the logits, and values [B, H, S, D] of the memory, float [B, S, W]."""
         key, value = (split_heads(part, self.heads) for part in self.key_value(memory).chunk(2, dim=-1))
         return KeyValue(key * self.scale, value)
-
-    def weights(self, x: Tensor, memory: KeyValue | Tensor, **options: Any) -> Tensor:
-        """Attention weights float [B, H, N, S] of a call of `forward` with the same arguments."""
-        key = (self.project(memory) if isinstance(memory, Tensor) else memory).key
-        return attention_weights(split_heads(self.query(x), self.heads), key, **options)
 
     def forward(self, x: Tensor, memory: KeyValue, *, mask: Mask = None, bias: Tensor | None = None) -> Tensor:
         """Attend from x, float [B, N, W], to `project` of a memory.

@@ -5,7 +5,7 @@ that the same lines decode batches and are traced for the export (`pflow.export.
 steps at once, also trains (`pflow.model.pointing.training`).
 
 Letters: B batch, T particles, N = B * T, S source tokens (hits or cells, then tracks), M items (hits, then tracks), P
-pairs of a particle and an item, W width, V PDG codes.
+pairs of a particle and an item, W width.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 from pflow.data.batch import Batch
 from pflow.model.api import GeneratedParticles
@@ -370,41 +369,3 @@ def _refined_in_parts(
         columns, assignment = refine(network, first_stage, source.change(of_events), decoding)
         parts.append({**columns, "hit_fraction": assignment.pairs.dense(assignment.log_fraction.exp())})
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-
-
-@torch.inference_mode()
-def explain(network: PointingNetwork, batch: Batch, decoding: PointingDecodingConfig) -> dict[str, Tensor]:
-    """Seeds, probabilities and assignment of each particle of a batch of one event without padding.
-
-    ``probability.seed`` [T + 1, S + 1]: that the next particle starts at a token, and in the last column that there is
-    none; ``seed`` int64 [T]; ``probability.pdg`` [T, V]; ``assignment`` [T, M], the fraction of each hit and track, and
-    with a refiner ``refined_assignment`` [T', M] of the particles that it keeps; ``energy`` [T], log10(E / GeV)
-    normalised; ``direction`` [T, 3].
-    """
-    logits: list[Tensor] = []
-
-    def record(module: nn.Module, args: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        logits.append(torch.cat(output[1:], dim=1))
-
-    source = network.encode(batch)
-    handle = network.decoder.register_forward_hook(record)
-    try:
-        decoded = decode_first_stage(network, source.change(torch.clone), decoding)
-    finally:
-        handle.remove()
-    n_particles, probability = int(decoded.mask.sum()), torch.cat(logits).softmax(-1)
-    columns = {name: values[:, :n_particles] for name, values in decoded.columns.items()}
-    known = columns["seed"][0, : n_particles + 1 - len(probability)]  # the tracks that start one
-    explanation = {
-        "probability.seed": torch.cat([functional.one_hot(known, probability.shape[1]).float(), probability]),
-        "seed": columns["seed"][0],
-        "probability.pdg": columns["pdg_logits"][0].softmax(-1),
-        "assignment": columns["hit_fraction"][0],
-        "energy": network.energy_scale.normalised(columns["log_energy"][0]).float(),
-        "direction": columns["direction"][0],
-    }
-    if network.refiner is not None:
-        refined = finish(network, source, decoded, decoding)
-        parts = [part[0] for part in (refined.hit_fraction, refined.track_fraction) if part is not None]
-        explanation["refined_assignment"] = torch.cat(parts, dim=-1)
-    return explanation

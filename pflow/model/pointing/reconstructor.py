@@ -25,7 +25,7 @@ from pflow.model.api import (
     with_total,
 )
 from pflow.model.pointing.config import PointingDecodingConfig, PointingNetworkConfig, PointingTrainingConfig
-from pflow.model.pointing.generate import explain, generate
+from pflow.model.pointing.generate import generate
 from pflow.model.pointing.geometry import EncodedSource
 from pflow.model.pointing.head import EnergyScale, Particles
 from pflow.model.pointing.network import FIRST_STAGE, PointingNetwork
@@ -187,10 +187,6 @@ class PointingReconstructor(Reconstructor):
     def generate(self, batch: Batch, *, decoding: DecodingConfig | None = None) -> GeneratedParticles:
         """Decode the particles of each event, and refine them; see `Reconstructor.generate`."""
         return generate(self.network, batch, self._decoding(decoding))
-
-    def explain(self, batch: Batch) -> dict[str, Tensor]:
-        """Seeds, probabilities and assignment of each step; see `pflow.model.pointing.generate`."""
-        return explain(self.network, batch, self._decoding(None))
 
     def _teacher_forcing(self, source: EncodedSource, target: Target) -> TeacherForcing:
         sampled = self.own_particles and self.network.training

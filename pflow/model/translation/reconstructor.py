@@ -1,15 +1,11 @@
-"""The translation models as a `Reconstructor`: losses, decoder steps, and what was seen and weighed in each of them.
+"""The translation models as a `Reconstructor`: losses and decoder steps.
 
-Letters: B batch, B' events still decoding, S source tokens with bos and eos, T particles, H heads, V classes of a head,
-special ones included.
+Letters: B batch, B' events still decoding, S source tokens with bos and eos, T particles.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +23,7 @@ from pflow.model.api import (
     with_total,
 )
 from pflow.model.common.decode import Compaction, change_tensors, decode
-from pflow.model.common.transformer import CrossAttention, KVCache, SelfAttention
+from pflow.model.common.transformer import KVCache
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork
@@ -100,41 +96,6 @@ class TranslationDecoder:
         return self.next
 
 
-@torch.inference_mode()
-def explain(network: TranslationNetwork, batch: Batch, particles: GeneratedParticles) -> dict[str, Tensor]:
-    """Probabilities and attention of each decoder step, by decoding the particles once more with teacher forcing.
-
-    The causal mask makes this the same computation as decoding one by one with a cache. The `particles` are what the
-    network decoded from the `batch`, one event without padding.
-
-    ``probability.charge``, ``probability.pdg`` and, with special tokens by kind, ``probability.kind``: float [T + 1,
-    V], for the step that predicts the first particle to the one that predicts eos; ``energy`` [T + 1], log10(E /
-    GeV) normalised, and ``direction`` [T + 1, 3]; and by the names of the modules, after ``attention.``, each layer's
-    weights, [H, S, S] of the encoder, [H, T + 1, T + 1] of the decoder and [H, T + 1, S] of ``memory_attention``; a row
-    sums to 1.
-    """
-    names = ("charge", "pdg", "energy", "direction", "mask")
-    target = Target(**{name: getattr(particles, name) for name in names})
-    attention: dict[str, Tensor] = {}
-
-    def record(name: str, module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        attention[name] = module.weights(*args, **options)[0]
-
-    handles = [
-        module.register_forward_pre_hook(functools.partial(record, name), with_kwargs=True)
-        for name, module in network.named_modules()
-        if isinstance(module, SelfAttention | CrossAttention)
-    ]
-    try:
-        prediction = network(dataclasses.replace(batch, target=target))
-    finally:
-        for handle in handles:
-            handle.remove()
-    probability = {f"probability.{name}": prediction[name][0].softmax(-1) for name in network.heads.classifiers}
-    continuous = {name: prediction[name][0] for name in ("energy", "direction")}
-    return {**probability, **continuous, **{f"attention.{name}": value for name, value in attention.items()}}
-
-
 class TranslationReconstructor(Reconstructor):
     """Network, decoding and losses of the first paper's models.
 
@@ -171,7 +132,3 @@ class TranslationReconstructor(Reconstructor):
         decoder = TranslationDecoder(self.network, batch, decoding)
         decoded = decode(decoder, batch=len(batch), max_particles=decoding.max_particles, device=batch.hits.mask.device)
         return GeneratedParticles(**decoded.columns, mask=decoded.mask, truncated=decoded.truncated)
-
-    def explain(self, batch: Batch) -> dict[str, Tensor]:
-        """Probabilities and attention of each step; see `explain` of this module."""
-        return explain(self.network, batch, self.generate(batch))

@@ -195,17 +195,3 @@ def test_there_are_no_gaps_between_particles(parallel, batch):
     n = decoded.mask.sum(1)
     assert torch.equal(decoded.mask, torch.arange(decoded.mask.shape[1]) < n[:, None])
     assert decoded.columns["seed"][2, 0] == source.tokens.track[2, 1]
-
-
-def test_explained_seeds_are_of_the_particles(parallel, make_event, collate):
-    """Of two tracks the first starts none: its row is not among the particles' rows."""
-    batch = collate([make_event((1, 1, 0), seed=2)])
-    of_tracks = parallel.network.decoder.of_tracks
-    parallel.network.decoder.of_tracks = lambda *inputs: (of_tracks(*inputs)[0], torch.tensor([[-5.0, 5.0]]))
-    parallel.set_decoding(max_particles=6, hits_per_particle=0)
-    explained, decoded = parallel.explain(batch), parallel.decode(batch, max_particles=6)
-    n = int(decoded.mask.sum())
-    assert len(explained["seed"]) == len(explained["probability.pdg"]) == len(explained["assignment"]) == n > 1
-    assert len(explained["probability.seed"]) == n + 1
-    assert explained["probability.seed"][:-1].argmax(1).tolist() == explained["seed"].tolist()
-    assert explained["probability.seed"][0].max() == 1.0

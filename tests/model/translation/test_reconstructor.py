@@ -12,7 +12,7 @@ from benchmarks.naive import generate_naively
 from pflow.data.batch import Batch, Target, TokenSet
 from pflow.model.api import DecodingConfig, GeneratedParticles, LossConfig, ModelInputs
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
-from pflow.model.translation.reconstructor import explain, losses_of
+from pflow.model.translation.reconstructor import losses_of
 from pflow.model.translation.special import EOS, SPECIAL
 
 UNEQUAL = [40, 0, 3, 17, 1, 25, 0, 9]
@@ -117,38 +117,6 @@ def test_finished_events_leave_the_batch_and_the_source_is_encoded_once(make_bat
         part.register_forward_pre_hook(lambda _, arguments, sizes=sizes: sizes.append(len(arguments[0])))
     decoded = generate(model, batch, max_particles=10)
     assert calls == {"source": [len(batch)], "heads": [len(batch), *decoded.mask.sum(0).tolist()]}
-
-
-@pytest.fixture(params=SPECIAL)
-def explained(request, make_model, make_batch):
-    model, batch = make_model(special=request.param), make_batch([7])
-    particles = generate(model, batch, max_particles=3)
-    return model, particles, explain(model.network, batch, particles)
-
-
-def test_probabilities_sum_to_one_in_each_step(explained):
-    model, particles, explanation = explained
-    for name in model.network.heads.classifiers:
-        total = explanation[f"probability.{name}"].sum(-1)
-        assert total.shape == (particles.mask.shape[1] + 1,)
-        torch.testing.assert_close(total, torch.ones_like(total))
-
-
-def test_attention_is_of_every_layer_and_looks_back_only_and_nothing_is_recorded_afterwards(explained):
-    model, particles, explanation = explained
-    assert not any(module._forward_pre_hooks for module in model.modules())
-    steps, source = particles.mask.shape[1] + 1, 7 + 2  # bos and eos stand among the hits
-    attention = {name: weights for name, weights in explanation.items() if name.startswith("attention.")}
-    assert len(attention) >= 3
-    for name, weights in attention.items():
-        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-        if ".source." in name:
-            assert weights.shape[1:] == (source, source)
-        elif name.endswith("memory_attention"):
-            assert weights.shape[1:] == (steps, source)
-        else:
-            assert weights.shape[1:] == (steps, steps)
-            assert not weights.triu(1).any()
 
 
 ANGLE = 0.3
