@@ -47,22 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "ignore-tracks")
     parser.add_argument(
         "--match",
-        choices=("angle_energy", "hits", "pt_delta_r"),
+        choices=("angle_energy", "hits", "rank"),
         default="angle_energy",
         help="cost of a match: energy and angle with a cut; shared hits, if RECO.root has links from hits (HitPF's "
-        "rule); or transverse momentum and Delta R without a cut (Glow's rule)",
+        "rule); or equal rank in energy in the event (the first paper's rule)",
     )
     parser.add_argument(
         "--cut",
         default="3",
         metavar="COST",
-        help="largest cost of a match by energy and angle, or 'none' (default: %(default)s)",
+        help="largest cost of a match by energy and angle (default: %(default)s)",
     )
     parser.add_argument(
         "--no-oracle", action="store_true", help="leave out the oracle (perfect pattern recognition), which takes time"
-    )
-    parser.add_argument(
-        "--paper", action="store_true", help="add the first paper's numbers, of pairs by rank in energy, to the tables"
     )
     add_file_options(parser, detector="detector of the truth files (built-in name or YAML file)")
     add_option(
@@ -128,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
         "provenance": {name: provenance_of(paths[0]) for name, paths in files.items()},
     }
     console = Console(quiet=args.quiet)
-    console.print(table(result, paper=args.paper))
+    console.print(table(result))
     n_plots = _write(result, inputs, folder, args)
     plots = f", report.html and {n_plots} plots" if n_plots else ""
     console.print(f"wrote metrics.json{plots} to {folder}", soft_wrap=True)
@@ -140,12 +137,12 @@ def _matching(match: str, cut: str) -> Matching | HitMatching:
 
     if match == "hits":
         return HitMatching()
-    if match == "pt_delta_r" or cut.lower() == "none":
-        return Matching(cost=match, cut=None)
+    if match == "rank":
+        return Matching(cost=match, cut=0.5)  # of equal ranks alone
     try:
-        return Matching(cost=match, cut=float(cut))
+        return Matching(cut=float(cut))
     except ValueError as error:
-        raise ConfigError(f"--cut: expected a number above 0 or 'none', found '{cut}'") from error
+        raise ConfigError(f"--cut: expected a number above 0, found '{cut}'") from error
 
 
 def _compared(options: Sequence[str]) -> dict[str, list[str]]:
@@ -176,7 +173,7 @@ def _write(result: EvaluationResult, inputs: dict[str, Any], folder: Path, args:
         drawn = figures(result)
         files = {f"{name}.{kind}": rendered(drawn[name], kind) for name in drawn for kind in ("png", "pdf")}
         images = {name: files[f"{name}.png"] for name in drawn}
-        files["report.html"] = report_page(result, content, images, paper=args.paper).encode()
+        files["report.html"] = report_page(result, content, images).encode()
     # Last: metrics.json is there only if all the rest is.
     files["metrics.json"] = f"{json.dumps(content, indent=1, allow_nan=False)}\n".encode()
     for name, data in files.items():

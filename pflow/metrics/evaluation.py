@@ -25,7 +25,7 @@ from pflow.io.open import FilePath, Files, ReadOptions, matching
 from pflow.io.particles_root import count_entries, iterate_reco, read_provenance, truth_options
 from pflow.io.root import file_uuid
 from pflow.metrics import jets
-from pflow.metrics.event import CountMetrics, EventMetrics, IndexedMetrics, TrackMetrics
+from pflow.metrics.event import CountMetrics, EventMetrics, TrackMetrics
 from pflow.metrics.match import HitMatching, Matches, Matching, match, match_by_hits
 from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstruction
 from pflow.metrics.particles import ParticleMetrics
@@ -82,7 +82,6 @@ class AlgorithmMetrics:
         self.counts = CountMetrics()
         self.events = EventMetrics()
         self.tracks = TrackMetrics()
-        self.indexed = IndexedMetrics()
         self.jets = jets.JetMetrics() if jets.available() else None
 
     def update(
@@ -100,7 +99,6 @@ class AlgorithmMetrics:
         self.particles.update(truth, reco, matches, expected)
         self.counts.update(truth, reco)
         self.events.update(visible, expected)
-        self.indexed.update(truth, reco)
         if self.jets is not None:
             self.jets.update(visible, expected)
 
@@ -113,7 +111,6 @@ class AlgorithmMetrics:
             "event": self.events.result(),
             "track_momentum": self.tracks.result(),
             **({} if self.jets is None else {"jets": self.jets.result()}),
-            "energy_rank": self.indexed.result(),
         }
 
 

@@ -1,4 +1,4 @@
-"""Metrics of whole events: numbers of particles, visible energy and mass, and pairs by rank in energy."""
+"""Metrics of whole events: numbers of particles, visible energy and mass, and momentum of tracks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import Counter
 
 import numpy as np
 
-from pflow.event import jagged
 from pflow.metrics.particles import RESPONSE_EDGES
 from pflow.metrics.stats import Axis, Distribution, Floats, Tree, WeightedFraction, fraction, fractions
 from pflow.metrics.table import ParticleTable
@@ -130,38 +129,3 @@ def _energy_and_mass(table: ParticleTable) -> tuple[Floats, Floats]:
     """Sum of energies and invariant mass of each event, GeV; 0 for a negative squared mass."""
     energy, px, py, pz = map(table.sum_by_event, (table.energy, *table.momentum.T))
     return energy, np.sqrt(np.maximum(0.0, energy**2 - (px**2 + py**2 + pz**2)))
-
-
-class IndexedMetrics:
-    """Metrics of the first paper: pairs by rank in energy. Particles without a partner are in the count difference."""
-
-    def __init__(self) -> None:
-        self.count_difference, self.rel_error, self.angle = Distribution(), Distribution(), Distribution()
-        self.n_charge = self.n_pdg = 0
-
-    def update(self, truth: ParticleTable, reco: ParticleTable) -> None:
-        """Count events; true energies must be above 0."""
-        self.count_difference.add(reco.counts - truth.counts)
-        overlap = np.minimum(truth.counts, reco.counts)
-        i, j = (
-            np.lexsort((-table.energy, table.event))[jagged.local_index(table.counts) < overlap[table.event]]
-            for table in (truth, reco)
-        )
-        self.rel_error.add((reco.energy[j] - truth.energy[i]) / truth.energy[i])
-        self.angle.add(np.degrees(angle_between(truth.momentum[i], reco.momentum[j])))
-        self.n_charge += int(np.sum(np.rint(truth.charge[i]) == np.rint(reco.charge[j])))
-        self.n_pdg += int(np.sum(np.abs(truth.pdg[i]) == np.abs(reco.pdg[j])))
-
-    def result(self) -> Tree:
-        """Keys under ``energy_rank``."""
-        n_pairs = self.rel_error.count
-        return {
-            "n_pairs": n_pairs,
-            "count_difference": self.count_difference.mean(),
-            "mean_abs_rel_error": Distribution(np.abs(self.rel_error.values)).mean(),
-            "mean_rel_error": self.rel_error.mean(),
-            "charge_accuracy": fraction(self.n_charge, n_pairs),
-            "pdg_accuracy": fraction(self.n_pdg, n_pairs),
-            "angle_mean_deg": self.angle.mean(),
-            "angle_median_deg": self.angle.median(),
-        }

@@ -34,11 +34,9 @@ def angle(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats
     return np.asarray(angle_between(truth.momentum[i], reco.momentum[j]))
 
 
-def pt_delta_r(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
-    """Cost sqrt((dpt / pt_true)^2 + dR^2), infinite for charged with neutral; Glow (arXiv:2508.20092), HGPflow."""
-    true, measured = truth.vectors[i], reco.vectors[j]
-    cost = np.hypot((measured.pt - true.pt) / true.pt, true.deltaR(measured))
-    return np.where((truth.charge[i] != 0) == (reco.charge[j] != 0), cost, np.inf)
+def rank(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
+    """Cost for the first paper's pairs: difference of the places of i and j in their events, by falling energy."""
+    return np.abs(truth.rank[i] - reco.rank[j]).astype(np.float64)
 
 
 Cost = Callable[[ParticleTable, ParticleTable, Ints, Ints], Floats]
@@ -46,32 +44,32 @@ Cost = Callable[[ParticleTable, ParticleTable, Ints, Ints], Floats]
 COSTS: dict[str, tuple[Cost, str]] = {
     "angle_energy": (angle_energy, "sqrt((dE/E_true)^2 + (angle/0.1 rad)^2)"),
     "angle": (angle, "angle in rad"),
-    "pt_delta_r": (pt_delta_r, "sqrt((dpt/pt_true)^2 + (Delta R)^2), charged and neutral particles apart"),
+    "rank": (rank, "difference of the ranks in energy"),
 }
 """Costs by name, with the formula for reports."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Matching:
-    """A rule of assignment: a cost in `COSTS`, and the largest cost of a match; None: as many pairs as possible.
+    """A rule of assignment: a cost in `COSTS`, and the largest cost of a match.
 
     >>> print(Matching(cost="angle", cut=0.1).definition)
     one-to-one assignment of least total cost, angle in rad; pairs above cost 0.1 are not matches
     """
 
     cost: str = "angle_energy"
-    cut: float | None = 3.0
+    cut: float = 3.0
 
     def __post_init__(self) -> None:
         check_choice(self.cost, COSTS, "matching cost")
-        if self.cut is not None and not 0 < self.cut < float("inf"):
-            raise ConfigError(f"the cut on the matching cost must be a number above 0 or none, found {self.cut}")
+        if not 0 < self.cut < float("inf"):
+            raise ConfigError(f"the cut on the matching cost must be a number above 0, found {self.cut}")
 
     @property
     def definition(self) -> str:
         """The rule in a sentence."""
-        cut = "no cut" if self.cut is None else f"pairs above cost {self.cut:g} are not matches"
-        return f"one-to-one assignment of least total cost, {COSTS[self.cost][1]}; {cut}"
+        formula = COSTS[self.cost][1]
+        return f"one-to-one assignment of least total cost, {formula}; pairs above cost {self.cut:g} are not matches"
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -93,9 +91,9 @@ def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
     Particles [event, particle], such as ``Targets.particles`` and ``Reconstruction.particles``, give [event, match]
     records with the indices ``truth`` and ``reco`` in the event's lists, and the ``cost``; tables give `Matches`.
 
-    With a cut, the assignment maximises the sum of (cut - cost) over the matches, so that a pair above the cut never
-    takes a partner away from a pair below it. Without a cut, it matches as many particles as possible at the least
-    total cost. Of equally good assignments the solver takes its first, which depends only on the particles' order.
+    The assignment maximises the sum of (cut - cost) over the matches, so that a pair above the cut never takes a
+    partner away from a pair below it. Of equally good assignments the solver takes its first, which depends only on the
+    particles' order.
 
     >>> events = pflow.read_events("multi_test_small.root", entry_stop=2)
     >>> true, reco = pflow.select_targets(events).particles, events.reference
@@ -121,8 +119,7 @@ def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
         j = reco.offsets[truth.event[i]] + jagged.local_index(partners)
         with np.errstate(divide="ignore", invalid="ignore"):
             cost = COSTS[matching.cost][0](truth, reco, i, j)
-        # NaN: the true energy or transverse momentum is 0.
-        possible = np.isfinite(cost) if matching.cut is None else cost <= matching.cut
+        possible = cost <= matching.cut  # not where it is NaN: the true energy is 0
         pairs.append(np.stack([i, j])[:, possible])
         costs.append(cost[possible])
     i, j = np.concatenate(pairs, axis=1)
@@ -135,7 +132,7 @@ def _runs(keys: Ints) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], len(keys)], strict=True)) if starts else []
 
 
-def _best_pairs(event: Ints, i: Ints, j: Ints, cost: Floats, cut: float | None) -> Matches:
+def _best_pairs(event: Ints, i: Ints, j: Ints, cost: Floats, cut: float) -> Matches:
     """Choose among possible pairs (i, j), int64 [P], by the rule of `match`; `event` int64 [N], sorted."""
     # Pairs whose particles have no further possible partner need no solver.
     chosen = (np.bincount(i, minlength=1)[i] == 1) & (np.bincount(j, minlength=1)[j] == 1)
@@ -147,14 +144,12 @@ def _best_pairs(event: Ints, i: Ints, j: Ints, cost: Floats, cut: float | None) 
     return Matches(truth=i[order], reco=j[order], cost=cost[order])
 
 
-def _assign(i: Ints, j: Ints, cost: Floats, cut: float | None) -> Ints:
+def _assign(i: Ints, j: Ints, cost: Floats, cut: float) -> Ints:
     """Indices of the best pairs of one event among its possible pairs."""
     rows, row_of = np.unique(i, return_inverse=True)
     columns, column_of = np.unique(j, return_inverse=True)
-    # Cost of an impossible pair: with a cut, one rounding step above it, so that a pair at the cut is a match; without,
-    # more than the sum of all costs, so that the solver chooses as few as possible.
-    impossible = float(cost.sum()) + 1.0 if cut is None else float(np.nextafter(cut, np.inf))
-    matrix = np.full((len(rows), len(columns)), impossible)
+    # An impossible pair costs one rounding step more than the cut, so that a pair at the cut is a match.
+    matrix = np.full((len(rows), len(columns)), np.nextafter(cut, np.inf))
     matrix[row_of, column_of] = cost
     position = np.full(matrix.shape, -1)
     position[row_of, column_of] = np.arange(len(cost))

@@ -19,7 +19,7 @@ from pflow.metrics.stats import Histogram, Number, Series, leaves
 from pflow.physics.pdg import CLASSES
 from pflow.show import html_table
 
-SCHEMA = "pflow-metrics-3"
+SCHEMA = "pflow-metrics-4"
 """Changes when a key is renamed, removed or redefined, not when one is added."""
 
 VERSIONS = ("pflow", "numpy", "scipy", "awkward", "uproot", "fastjet")
@@ -62,13 +62,6 @@ DEFINITIONS = {
     "jets.*.efficiency": "true jets with a reconstructed jet within 0.1 rad / all true jets of at least 10 GeV",
     "jets.*.response_median": "median of E_reco / E_true of matched jets",
     "jets.*.iqr_over_median": "interquartile range / median of E_reco / E_true of matched jets",
-    "energy_rank.count_difference": "mean of reconstructed minus true number of particles",
-    "energy_rank.mean_abs_rel_error": "mean of |E_reco - E_true| / E_true of pairs by rank in energy",
-    "energy_rank.mean_rel_error": "mean of (E_reco - E_true) / E_true of pairs by rank in energy",
-    "energy_rank.charge_accuracy": "equal charge / pairs by rank in energy",
-    "energy_rank.pdg_accuracy": "equal |PDG| / pairs by rank in energy",
-    "energy_rank.angle_mean_deg": "mean angle between the directions of pairs by rank in energy",
-    "energy_rank.angle_median_deg": "median angle between the directions of pairs by rank in energy",
     "binned.*.*.efficiency": "as class.*.efficiency, in bins of the true quantity",
     "binned.*.*.fake_rate": "as class.*.fake_rate, in bins of the reconstructed quantity",
     "binned.*.*.response_median": "as class.*.response_median, in bins of the true quantity",
@@ -109,11 +102,6 @@ TABLE_ROWS = {
     "jets.durham_2.response_median": "Durham jets, response",
     "jets.durham_2.iqr_over_median": "Durham jets, IQR/response",
     "jets.genkt_r04.iqr_over_median": "R=0.4 jets, IQR/response",
-    "energy_rank.count_difference": "paper: count off by",
-    "energy_rank.mean_abs_rel_error": "paper: mean |dE|/E",
-    "energy_rank.charge_accuracy": "paper: charge right",
-    "energy_rank.pdg_accuracy": "paper: |PDG| right",
-    "energy_rank.angle_mean_deg": "paper: angle, mean",
 }
 """Keys in the table on screen and their labels; the classes follow."""
 CLASS_ROWS = {
@@ -167,10 +155,10 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
     }
 
 
-def _sections(result: EvaluationResult, paper: bool) -> list[list[tuple[str, ...]]]:
+def _sections(result: EvaluationResult) -> list[list[tuple[str, ...]]]:
     """Label and texts of each row with a number for any algorithm, for all particles, then by class."""
     flat = [dict(leaves(tree)) for tree in result.algorithms.values()]
-    labels = [{key: label for key, label in TABLE_ROWS.items() if paper or not key.startswith("energy_rank.")}]
+    labels = [TABLE_ROWS]
     for name in CLASSES:
         if any(tree[f"class.{name}.{n}"] for tree in flat for n in ("n_truth", "n_reco")):
             title = name.replace("_", " ")
@@ -187,24 +175,24 @@ def _sections(result: EvaluationResult, paper: bool) -> list[list[tuple[str, ...
     return sections
 
 
-def table(result: EvaluationResult, *, paper: bool = False) -> Table:
-    """The table for a terminal: a row for each metric, a column for each algorithm; `paper` adds pairs by rank."""
+def table(result: EvaluationResult) -> Table:
+    """The table for a terminal: a row for each metric, a column for each algorithm."""
     title, caption = Text(summary(result), "table.title"), Text(method(result), "table.caption")
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     table.add_column("metric", no_wrap=True)
     for name in result.algorithms:
         table.add_column(Text(result.titles.get(name, name)), justify="right")
-    for section in _sections(result, paper):
+    for section in _sections(result):
         table.add_section()
         for label, *numbers in section:
             table.add_row(Text(label), *numbers)
     return table
 
 
-def html(result: EvaluationResult, *, paper: bool = False, caption: str = "") -> str:
+def html(result: EvaluationResult, *, caption: str = "") -> str:
     """The same as an HTML table."""
     heads = ("metric", *(result.titles.get(name, name) for name in result.algorithms))
-    return html_table(heads, itertools.chain.from_iterable(_sections(result, paper)), caption=caption)
+    return html_table(heads, itertools.chain.from_iterable(_sections(result)), caption=caption)
 
 
 def number_text(number: Number) -> str:

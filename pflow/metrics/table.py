@@ -9,7 +9,6 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
-import vector
 
 from pflow.errors import InputError
 from pflow.event import jagged
@@ -76,10 +75,11 @@ class ParticleTable:
         return np.arctan2(np.hypot(self.momentum[:, 0], self.momentum[:, 1]), self.momentum[:, 2])
 
     @cached_property
-    def vectors(self) -> vector.MomentumNumpy4D:
-        """Four-momenta [N], GeV."""
-        px, py, pz = self.momentum.T
-        return vector.array({"px": px, "py": py, "pz": pz, "E": self.energy})
+    def rank(self) -> Ints:
+        """int64 [N]: place of each particle in its event by falling energy, from 0."""
+        ranks = np.empty(len(self), dtype=np.int64)
+        ranks[np.lexsort((-self.energy, self.event))] = jagged.local_index(self.counts)
+        return ranks
 
     def sum_by_event(self, values: Floats) -> Floats:
         """float64 [event]: sum over each event's particles, in their order."""

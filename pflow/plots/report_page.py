@@ -32,10 +32,8 @@ pre { background: #f6f6f6; padding: 1em; overflow-x: auto; font-size: .85em; }
 """.strip()
 
 
-def report_page(
-    result: EvaluationResult, content: Mapping[str, Any], images: Mapping[str, bytes], *, paper: bool = False
-) -> str:
-    """HTML of a result with its `content` of ``metrics.json`` and PNG `images` by name; `paper` as for the table."""
+def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Mapping[str, bytes]) -> str:
+    """HTML of a result with its `content` of ``metrics.json`` and PNG `images` by name."""
     origin = {key: content[key] for key in ("inputs", "settings", "oracle_calibration", "versions") if key in content}
     inputs = content.get("inputs", {})
     truth = [Path(path).name for path in inputs.get("truth", [])]
@@ -50,7 +48,7 @@ def report_page(
         html_table(("", ""), _origin(result, inputs)),
         f'<p>{escape(summary(result))}.</p><p class="note">{escape(method(result))}</p>',
         "<h2>Results</h2>",
-        f'<div class="numbers">{html(result, paper=paper)}</div>',
+        f'<div class="numbers">{html(result)}</div>',
         "<h2>Figures</h2>",
         '<div class="figures">',
         *(_figure(name, png) for name, png in images.items()),

@@ -18,6 +18,7 @@ from pflow.checkpoint.load import load_model
 from pflow.inference.files import reconstruct_files
 from pflow.io.atomic import replacing
 from pflow.metrics.evaluation import REFERENCE, EvaluationResult, EvaluationSettings, evaluate
+from pflow.metrics.match import Matching
 from pflow.metrics.oracle import ORACLE
 from pflow.metrics.stats import Number, leaves
 from pflow.plots.evaluation import figures
@@ -34,6 +35,7 @@ class Sample:
     models: tuple[str, ...]
     rule: str = "stable"
     truth_tracks: bool = False
+    matching: Matching = dataclasses.field(default_factory=Matching)
 
     def path(self, data: Path, split: str) -> Path:
         return data / f"{self.name}{'.edm4hep' if self.name.startswith('edm4hep/') else f'_{split}'}.root"
@@ -167,7 +169,7 @@ def measure(
         for name, reco in recos.items():
             # Without tracks the oracle of the calorimeter alone is the limit.
             uses_tracks = bool(loaded[name].tokeniser.config.track_features)
-            options["settings"] = EvaluationSettings(rule=sample.rule, use_tracks=uses_tracks)
+            options["settings"] = EvaluationSettings(rule=sample.rule, use_tracks=uses_tracks, matching=sample.matching)
             others = {other: path for other, path in recos.items() if other != name}
             results[name] = evaluate(reco, path, name=name, compare=others, oracle=oracle, **options)
         return results

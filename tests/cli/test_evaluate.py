@@ -101,11 +101,11 @@ def metrics(folder):
 
 
 def test_options_reach_the_results(evaluated, tmp_path):
-    options = ["--rule", "calo", "--min-energy", "0.5", "--match", "angle_energy", "--cut", "none", "--ignore-tracks"]
+    options = ["--rule", "calo", "--min-energy", "0.5", "--match", "angle_energy", "--cut", "2.5", "--ignore-tracks"]
     assert evaluated("--no-plots", "-q", *options) == 0
     settings = metrics(tmp_path / "out")["settings"]
     assert (settings["truth_rule"], settings["e_min_gev"], settings["use_tracks"]) == ("calo", 0.5, False)
-    assert settings["matching"]["cut"] is None
+    assert settings["matching"]["cut"] == 2.5
 
 
 @pytest.fixture(scope="module")
@@ -171,8 +171,8 @@ def test_files_that_do_not_belong_together(evaluated, make_photons, tmp_path, ca
     ("options", "message"),
     [
         (["--collection", "PFlo"], "PFlow"),
-        (["--cut", "three"], "--cut: expected a number above 0 or 'none', found 'three'"),
-        (["--cut", "0"], "--cut: expected a number above 0 or 'none', found '0'"),
+        (["--cut", "three"], "--cut: expected a number above 0, found 'three'"),
+        (["--cut", "0"], "--cut: expected a number above 0, found '0'"),
         (["--compare", "Twice"], "--compare: expected NAME=FILE"),
         (["--compare", "PFlow=x.root"], "compare: the name 'PFlow' is taken"),
         (["--compare", "oracle=x.root"], "compare: the name 'oracle' is taken"),

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from pflow.metrics.event import CountMetrics, EventMetrics, IndexedMetrics, TrackMetrics
+from pflow.metrics.event import CountMetrics, EventMetrics, TrackMetrics
 from pflow.metrics.stats import Axis
 
 AXIS = Axis(name="opening_angle", label="Opening angle", unit="mrad", edges=np.array([10.0, 50.0, 100.0]))
@@ -59,31 +59,6 @@ def test_response_of_energy_and_mass(make_table, visible, reco, n_events, respon
     results = [metrics.result()[key] for key in ("visible_energy", "visible_mass")]
     assert [result["n_events"] for result in results] == n_events
     assert [result["response_median"].value for result in results] == pytest.approx(responses, nan_ok=True)
-
-
-# Event 0: truth 10 (photon) and 4 (pi+), answer 12 (photon) and 5 (pi-, 90 degrees off) and 1, in another order.
-# Event 1: truth 3, no answer. Event 2: no truth, an answer.
-
-TRUTH = [[(211, 4.0, 90, 0), (22, 10.0, 90, 0)], [(22, 3.0, 90, 0)], []]
-RECO = [[(22, 1.0, 90, 0), (22, 12.0, 90, 0), (-211, 5.0, 90, 90)], [], [(22, 7.0, 90, 0)]]
-
-
-def test_pairs_by_rank_in_energy(make_table):
-    metrics = IndexedMetrics()
-    metrics.update(make_table(TRUTH), make_table(RECO))
-    result = metrics.result()
-    assert result.pop("n_pairs") == 2
-    assert {key: number.value for key, number in result.items()} == pytest.approx(
-        {
-            "count_difference": 1 / 3,  # 3 - 2, 0 - 1, 1 - 0
-            "mean_abs_rel_error": 0.225,  # (12 - 10) / 10 and (5 - 4) / 4
-            "mean_rel_error": 0.225,
-            "charge_accuracy": 0.5,
-            "pdg_accuracy": 1.0,
-            "angle_mean_deg": 45,
-            "angle_median_deg": 45,
-        }
-    )
 
 
 def test_fractions_of_the_track_momentum():

@@ -8,10 +8,10 @@ from pflow.event import jagged
 from pflow.event.jagged import Links
 from pflow.event.schema import make_hits
 from pflow.metrics import match as module
-from pflow.metrics.match import HitMatching, Matching, angle_energy, match, match_by_hits, overlaps, pt_delta_r
+from pflow.metrics.match import HitMatching, Matching, angle_energy, match, match_by_hits, overlaps
 
 RULE = Matching()
-GLOW = Matching(cost="pt_delta_r", cut=None)
+BY_RANK = Matching(cost="rank", cut=0.5)
 
 
 def pairs(truth, reco, rule=RULE):
@@ -32,7 +32,6 @@ def photons_at_one_place(*energies):
         pytest.param((1.0,), (4.001,), 3.0, [], id="above the cut"),
         # Costs (0,0) 1, (0,1) 2, (1,0) 0.5, (1,1) 0: the first pair is at the cut, and the second is the best for both.
         pytest.param((1.0, 4.0), (2.0, 4.0), 1.0, [(0, 0), (1, 1)], id="at the cut, solver"),
-        pytest.param((10.0, 10.0), (11.0, 5000.0), None, [(0, 0), (1, 1)], id="no cut"),
         # Costs (0,0) 0.1, (0,1) 4, (1,0) 0.1, (1,1) 4: only one match is within the cut.
         pytest.param((10.0, 10.0), (11.0, 50.0), 3.0, [(0, 0)], id="pair above the cut"),
         pytest.param((10.0,), (10.5, 10.5), 3.0, [(0, 0)], id="duplicate"),
@@ -91,31 +90,24 @@ def test_blocks_of_events_do_not_change_the_result(make_table, monkeypatch):
     assert pairs(truth, reco) == in_one_block
 
 
-ETA_1 = 2 * math.atan(math.exp(-1))
-"""Polar angle of pseudorapidity 1, rad."""
+def test_cost(make_table):
+    """20% in energy and 0.03 rad."""
+    true, reco = make_table([[(22, 10.0, 90, 0)]]), make_table([[(22, 12.0, 90, math.degrees(0.03))]])
+    assert angle_energy(true, reco, np.array([0]), np.array([0]))[0] == pytest.approx(math.hypot(0.2, 0.3), rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("cost", "true", "reco", "expected"),
-    [
-        # 20% in energy and 0.03 rad, or 0.3 rad in azimuth, across 180 degrees
-        (angle_energy, (10.0, 90, 0), (12.0, 90, math.degrees(0.03)), math.hypot(0.2, 0.3)),
-        (pt_delta_r, (10.0, 90, 180 - math.degrees(0.15)), (12.0, 90, -180 + math.degrees(0.15)), math.hypot(0.2, 0.3)),
-        (pt_delta_r, (10.0, 90, 0), (10.0 / math.sin(ETA_1), math.degrees(ETA_1), 0), 1.0),  # pseudorapidity
-    ],
-)
-def test_cost(make_table, cost, true, reco, expected):
-    pair = make_table([[(22, *true)]]), make_table([[(22, *reco)]])
-    assert cost(*pair, np.array([0]), np.array([0]))[0] == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("reco", "expected"),
-    [([(11, 10.0, 90, 0), (130, 50.0, 40, 90)], [(0, 1), (1, 0)]), ([(211, 5.0, 90, 0)], [(1, 0)])],
-)
-def test_glows_rule_never_matches_charged_with_neutral(make_table, reco, expected):
-    truth = make_table([[(22, 10.0, 90, 0), (211, 5.0, 90, 0)]])
-    assert pairs(truth, make_table([reco]), GLOW) == expected
+def test_pairs_by_rank_in_energy(make_table):
+    """Of events with more reconstructed particles, with fewer, and with particles of one energy."""
+    truth = make_table([[(211, 4.0, 90, 0), (22, 10.0, 90, 0)], photons_at_one_place(3.0, 2.0), [], [(22, 5.0, 90, 0)]])
+    reco = make_table(
+        [
+            [(22, 1.0, 90, 0), (22, 12.0, 90, 0), (-211, 5.0, 90, 90)],
+            [(22, 9.0, 0, 0)],
+            [(22, 7.0, 90, 0)],
+            photons_at_one_place(5.0, 5.0),
+        ]
+    )
+    assert pairs(truth, reco, BY_RANK) == pairs(truth, reco, Matching(cost="rank")) == [(0, 2), (1, 1), (2, 3), (4, 5)]
 
 
 def test_matches_of_particles_are_indices_in_their_events(make_records):
