@@ -338,9 +338,13 @@ def leave_out_files(errors: Sequence[PflowError], n_files: int) -> None:
     warnings.warn(f"{len(errors)} of {n_files} files were left out:{texts}", BadEntriesWarning, stacklevel=3)
 
 
-def refused_message(errors: Sequence[InputError], n_events: int) -> str:
-    """Message of a `BadEntriesWarning`: how many of `n_events` entries were refused, and the first error."""
-    return f"{len(errors)} of {n_events} entries cannot be used and were left empty; the first: {errors[0]}"
+def give_up(errors: Sequence[InputError], n_events: int, on_error: str = "skip") -> None:
+    """Raise the first error, or warn how many of `n_events` entries have one, in the name of the caller's caller."""
+    if errors and on_error == "raise":
+        raise errors[0]
+    if errors:
+        text = f"{len(errors)} of {n_events} entries cannot be used and were left empty; the first: {errors[0]}"
+        warnings.warn(text, BadEntriesWarning, stacklevel=4)
 
 
 def without_refused(events: Events, attempt: Callable[[Events], T], on_error: str = "skip") -> tuple[T, Events]:
@@ -362,6 +366,6 @@ def without_refused(events: Events, attempt: Callable[[Events], T], on_error: st
             if error.entry is None:
                 raise
             errors[index] = error
-    warnings.warn(refused_message([*errors.values()], len(events)), BadEntriesWarning, stacklevel=3)
+    give_up([*errors.values()], len(events))
     rest = events.emptied(np.isin(np.arange(len(events)), [*errors]))
     return attempt(rest), rest

@@ -17,18 +17,17 @@ from torch import Tensor
 
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.data.collate import Padder, cut
-from pflow.errors import ConfigError, InputError, first_line
+from pflow.errors import ConfigError, first_line
 from pflow.event import jagged
 from pflow.event.events import (
     MOST_UNUSED,
-    BadEntriesWarning,
     Events,
     Flag,
     ImplausibleWarning,
     LeftOutWarning,
     count_flags,
+    give_up,
     leave_out,
-    refused_message,
     without_refused,
 )
 from pflow.event.jagged import MIN_HIT_FRACTION, Links
@@ -340,7 +339,7 @@ def usable_events(events: Events, max_hits: int, on_error: str, *, valid: bool =
     for index in np.flatnonzero(n_hits > max_hits).tolist():
         text = f"{n_hits[index]} hits, expected at most {max_hits} (max_hits); time and memory grow with their square"
         errors[index] = events.error(text, index=index, field="hits")
-    _give_up([errors[index] for index in sorted(errors)], len(events), on_error)
+    give_up([errors[index] for index in sorted(errors)], len(events), on_error)
     return events.emptied(np.isin(np.arange(len(events)), list(errors))) if errors else events
 
 
@@ -364,16 +363,8 @@ def finite_events(
     """Remove the particles of the events `not_finite`, bool [event], for which the model gave NaN or infinity."""
     text = f"the model '{model}' gives numbers that are not finite for this event"
     errors = [events.error(text, index=index) for index in np.flatnonzero(not_finite)]
-    _give_up(errors, len(events), on_error)
+    give_up(errors, len(events), on_error)
     return reconstruction.emptied(not_finite, Flag.NOT_FINITE)
-
-
-def _give_up(errors: list[InputError], n_events: int, on_error: str) -> None:
-    """Raise the first error, or warn of all."""
-    if errors and on_error == "raise":
-        raise errors[0]
-    if errors:
-        warnings.warn(refused_message(errors, n_events), BadEntriesWarning, stacklevel=4)
 
 
 def _counterpart(part: Calorimeter, parts: Sequence[Calorimeter]) -> int:

@@ -194,7 +194,6 @@ def reconstruct_files(
 
 
 def _run_here(worker: Worker, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
-    """Run the tasks in this process, in order."""
     for job, chunk in tasks:
         try:
             yield job, chunk, None if chunk is None else worker.run(chunk)

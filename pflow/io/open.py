@@ -17,13 +17,12 @@ from pflow.config import builtin_names
 from pflow.errors import ConfigError, InputError, PflowError, check_choice, missing_package, nearest
 from pflow.event import jagged
 from pflow.event.events import (
-    BadEntriesWarning,
     Events,
     ImplausibleWarning,
     LeftOutWarning,
     concatenate,
+    give_up,
     leave_out,
-    refused_message,
 )
 from pflow.event.scales import Check, first_events, problems
 from pflow.io.checks import Expected, check_events
@@ -141,8 +140,7 @@ class EventFile:
         if on_error not in ("raise", "skip"):
             raise ConfigError(f"on_error is '{on_error}', expected 'raise' or 'skip'")
         events, refused, left_out = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
-        if refused:
-            warnings.warn(refused_message(refused, len(events)), BadEntriesWarning, stacklevel=3)
+        give_up(refused, len(events))
         if left_out:
             entries = f"{len({error.entry for error in left_out})} of {len(events)} entries"
             message = f"{entries} have objects that cannot be used; these are left out; the first: {left_out[0]}"

@@ -91,10 +91,9 @@ class AlgorithmMetrics:
         visible: ParticleTable,
         reco: ParticleTable,
         matches: Matches,
-        expected: ParticleTable | None = None,
+        expected: ParticleTable,
     ) -> None:
         """Count events by their targets, visible truth, reconstructed particles (`expected`: for sums), and matches."""
-        expected = reco if expected is None else expected
         self.n_events += len(truth.counts)
         self.particles.update(truth, reco, matches, expected)
         self.counts.update(truth, reco)
@@ -125,8 +124,8 @@ class EvaluationResult:
         of events whose tracks were made from Monte Carlo particles, in the truth file or for a reconstruction.
     algorithms
         Results by algorithm: `name` first; ``oracle`` on request; ``reference`` if the truth file has a reference.
-    titles, calibrations
-        Name of each algorithm for tables and plots; origin of the oracle's calibration by detector.
+    titles
+        Name of each algorithm for tables and plots.
     matched_otherwise
         Definition of the matching of each algorithm that cannot be matched by the rule of `settings`.
     """
@@ -139,7 +138,6 @@ class EvaluationResult:
     name: str
     algorithms: dict[str, Tree]
     titles: dict[str, str]
-    calibrations: dict[str, str] = dataclasses.field(default_factory=dict)
     matched_otherwise: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -172,7 +170,6 @@ class Evaluation:
         self.n_targets = 0
         self.algorithms: dict[str, AlgorithmMetrics] = {}
         self.titles: dict[str, str] = {}
-        self.calibrations: dict[str, str] = {}
         self.matched_by: dict[str, str] = {}
         self.unlike: Counter[str] = Counter()  # events whose particles do not fit the truth, by algorithm
 
@@ -212,7 +209,6 @@ class Evaluation:
         if self.oracle:
             calibration = load_calibration(events.detector)
             recos[ORACLE] = perfect_reconstruction(events, targets, calibration, use_tracks=settings.use_tracks)
-            self.calibrations[events.detector.name] = calibration.origin
         if events.reference is not None:
             particles, title = events.reference, events.reference_name or REFERENCE
             recos[REFERENCE] = Reconstruction(particles=particles, event=events.event, flags=events.flags, name=title)
@@ -281,7 +277,6 @@ class Evaluation:
             name=self.name,
             algorithms={algorithm: metrics.result() for algorithm, metrics in self.algorithms.items()},
             titles={name: f"{title} ({name})" if n_titles[title] > 1 else title for name, title in self.titles.items()},
-            calibrations=dict(self.calibrations),
             matched_otherwise={name: rule for name, rule in self.matched_by.items() if rule != default},
         )
 
@@ -390,7 +385,6 @@ def _evaluate_files(
     reading: ReadOptions,
     chunk_size: int,
 ) -> EvaluationResult:
-    """Evaluate the reconstructions in `files` by algorithm."""
     for paths in files.values():
         check_order(paths, truth)
     inputs = [entry for paths in files.values() for path in paths for entry in _inputs(path) or ()]

@@ -100,10 +100,8 @@ class Showers:
 
 def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
     """Showers of the particles that entered the calorimeter; `rule` assigns hits to them: ``entering`` or ``calo``."""
-    if events.truth is None:
-        raise events.error("the oracle needs truth particles; the file holds none")
-    if events.hit_links is None:
-        raise events.error("the oracle needs links from hits to particles; the file holds none")
+    assert events.truth is not None  # checked by `select_targets`
+    assert events.hit_links is not None
     columns, flat = jagged.columns(events.hits), Links.of(events.hit_links)
     hit = flat.flat_source(jagged.count(events.hits))
     linked = assigned_ancestors(events, rule=rule)[flat.flat_particle(jagged.count(events.truth))]

@@ -22,8 +22,6 @@ from scipy.special import betaincinv
 
 LEVEL = 0.683
 """Content of every interval: one standard deviation of a normal distribution."""
-IQR_TO_SIGMA = 1.349
-"""Interquartile range of a normal distribution in units of its standard deviation."""
 
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -95,14 +93,14 @@ class Axis:
         return np.where((bins < 0) | (bins >= len(self)), len(self), bins)
 
 
-def clopper_pearson(passed: npt.ArrayLike, total: npt.ArrayLike) -> tuple[Floats, Floats]:
-    """Central intervals of fractions that cover at least `LEVEL`; shapes broadcast.
+def fractions(passed: npt.ArrayLike, total: npt.ArrayLike) -> Series:
+    """passed / total in bins; their central intervals cover at least `LEVEL`.
 
     C. J. Clopper, E. S. Pearson, Biometrika 26 (1934) 404, by quantiles of the beta distribution. Effective counts of
-    weighted entries may be fractional. A total of 0 gives (0, 1); ValueError unless 0 <= passed <= total.
+    weighted entries may be fractional. A total of 0 gives NaN in (0, 1); ValueError unless 0 <= passed <= total.
 
-    >>> low, high = clopper_pearson(5, 10)
-    >>> round(float(low), 3), round(float(high), 3)
+    >>> half = fractions(5, 10)
+    >>> round(float(half.low), 3), round(float(half.high), 3)
     (0.305, 0.695)
     """
     k, n = np.asarray(passed, dtype=np.float64), np.asarray(total, dtype=np.float64)
@@ -111,13 +109,6 @@ def clopper_pearson(passed: npt.ArrayLike, total: npt.ArrayLike) -> tuple[Floats
     tail = (1 - LEVEL) / 2
     low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1e-300), n - k + 1, tail))
     high = np.where(k == n, 1.0, betaincinv(k + 1, np.maximum(n - k, 1e-300), 1 - tail))
-    return low, high
-
-
-def fractions(passed: npt.ArrayLike, total: npt.ArrayLike) -> Series:
-    """passed / total in bins, with Clopper-Pearson intervals; NaN in (0, 1) where total is 0."""
-    k, n = np.asarray(passed, dtype=np.float64), np.asarray(total, dtype=np.float64)
-    low, high = clopper_pearson(k, n)
     return Series(value=np.divide(k, n, out=np.full(n.shape, np.nan), where=n > 0), low=low, high=high)
 
 
@@ -145,18 +136,11 @@ class WeightedFraction:
         return fraction(min(self.passed / (self.total or 1.0), 1.0) * effective, effective)
 
 
-class Chunks(list[npt.NDArray[Any]]):
-    """Arrays that never change, so that copies of the list share them."""
-
-    def __deepcopy__(self, _: object) -> Chunks:
-        return Chunks(self)
-
-
 class Distribution:
     """All values of one quantity."""
 
     def __init__(self, values: npt.ArrayLike = ()) -> None:
-        self._chunks = Chunks([np.empty(0)])  # the first one is sorted
+        self._chunks: list[Floats] = [np.empty(0)]  # the first one is sorted
         self.add(values)
 
     def add(self, values: npt.ArrayLike) -> None:
@@ -176,7 +160,7 @@ class Distribution:
     def values(self) -> Floats:
         """float64 [count], rising."""
         if len(self._chunks) > 1:
-            self._chunks = Chunks([np.sort(np.concatenate(self._chunks))])
+            self._chunks = [np.sort(np.concatenate(self._chunks))]
         return self._chunks[0]
 
     def mean(self) -> Number:
@@ -210,19 +194,15 @@ class Distribution:
         median = self.median().value
         return self.resolution_68() * (1 / median) if median > 0 else Number.undefined()
 
-    def resolution_iqr(self) -> Number:
-        """Interquartile range / 1.349, the standard deviation of a normal distribution, of at least two values."""
-        if self.count < 2:
+    def iqr_over_median(self) -> Number:
+        """Interquartile range / median, without the median's error; undefined unless the median is above 0."""
+        median = self.median().value
+        if self.count < 2 or not median > 0:
             return Number.undefined()
         spread = 0.5 / math.sqrt(self.count)
         contents: list[float] = [0.5, max(0.0, 0.5 - spread), min(1.0, 0.5 + spread)]
         ends = [self._quantiles((1 - c) / 2, (1 + c) / 2) for c in contents]
-        return self._number(*[(high - low) / IQR_TO_SIGMA for low, high in ends])
-
-    def iqr_over_median(self) -> Number:
-        """Interquartile range / median, without the median's error; undefined unless the median is above 0."""
-        median = self.median().value
-        return self.resolution_iqr() * (IQR_TO_SIGMA / median) if median > 0 else Number.undefined()
+        return self._number(*[(high - low) / median for low, high in ends])
 
     def rms90(self) -> Number:
         """Standard deviation in the narrowest interval with 90% of at least two values; Thomson, NIM A 611 (2009) 25.

@@ -92,8 +92,6 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
 
 
 def _binned_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[str, Figure]:
-    """Figures of metrics in bins, of all particles and by class; `common` options of all figures."""
-
     def series(axis: Axis, group: str, metric: str) -> dict[str, Series]:
         return {title: tree["binned"][axis.name][group][metric] for title, tree in trees.items()}
 
@@ -116,21 +114,15 @@ def _binned_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[s
 
 
 def _distributions(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[str, Figure]:
-    """Figures of distributions; `common` options of all figures."""
-
-    def draw(name: str, shown: Mapping[str, tuple[Histogram, str]], **options: Any) -> None:
-        histograms = {title: histogram for title, (histogram, _) in shown.items()}
-        numbers = {title: number for title, (_, number) in shown.items()}
-        drawn[name] = plot_distribution(histograms, numbers, **common, **options)
-
     drawn: dict[str, Figure] = {}
     of_all = {title: (tree["histograms"]["response"], _response_text(tree["energy"])) for title, tree in trees.items()}
-    draw("response", of_all, label="$E_{reco}/E_{true}$", central=True)
+    drawn["response"] = plot_distribution(of_all, **common, label="$E_{reco}/E_{true}$", central=True)
     angles = {
         title: (tree["histograms"]["angle_deg"], f"median {_digits(tree['angle']['median_deg'])} deg")
         for title, tree in trees.items()
     }
-    draw("angle", angles, label="Angle between true and reconstructed direction [deg]", log_x=True)
+    label = "Angle between true and reconstructed direction [deg]"
+    drawn["angle"] = plot_distribution(angles, **common, label=label, log_x=True)
     values = [int(difference) for tree in trees.values() for difference in tree["count"]["difference"]] or [0]
     edges = np.arange(min(values) - 1.5, max(values) + 2.5)
     counts = {}
@@ -140,19 +132,19 @@ def _distributions(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[st
         exact = f"exact: {tree['count']['exact_fraction'].value:.1%}"
         counts[title] = (Histogram(edges=edges, counts=heights), exact)
     label = "Reconstructed minus true number of particles"
-    draw("count_difference", counts, label=label, fraction_of="events")
+    drawn["count_difference"] = plot_distribution(counts, **common, label=label, fraction_of="events")
     for quantity in ("visible_energy", "visible_mass"):
         events = {title: tree["event"][quantity] for title, tree in trees.items()}
         if any(tree["n_events"] for tree in events.values()):
             label = f"{quantity.replace('_', ' ').capitalize()}, reconstructed / true"
             of_events = {title: (tree["histogram"], _response_text(tree)) for title, tree in events.items()}
-            draw(quantity, of_events, label=label, central=True)
+            drawn[quantity] = plot_distribution(of_events, **common, label=label, central=True)
     jets = {title: tree["jets"]["durham_2"] for title, tree in trees.items() if tree.get("jets")}
     if any(tree["n_true"] for tree in jets.values()):
         label = "Energy of jets, reconstructed / true (Durham, two jets)"
         texts = {title: f"IQR / median {_digits(tree['iqr_over_median'])}" for title, tree in jets.items()}
         of_jets = {title: (tree["histogram"], texts[title]) for title, tree in jets.items()}
-        draw("jets", of_jets, label=label, central=True, fraction_of="jets")
+        drawn["jets"] = plot_distribution(of_jets, **common, label=label, central=True, fraction_of="jets")
     return drawn
 
 
@@ -232,7 +224,6 @@ def plot_binned(
 
 
 def _style(styles: Mapping[str, int] | None, name: str, place: int) -> dict[str, Any]:
-    """Colour and marker of an algorithm."""
     index = place if styles is None else styles[name]
     return {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)]}
 
@@ -248,8 +239,7 @@ def _legend(figure: Figure, axes: Axes, text: str = "") -> None:
 
 @styled()
 def plot_distribution(
-    histograms: Mapping[str, Histogram],
-    numbers: Mapping[str, str],
+    histograms: Mapping[str, tuple[Histogram, str]],
     *,
     label: str,
     text: str = "",
@@ -258,21 +248,21 @@ def plot_distribution(
     central: bool = False,
     fraction_of: str = "entries per bin",
 ) -> Figure:
-    """Fraction of all entries in each bin, by algorithm; entries outside the axis count. `numbers`: legend texts.
+    """Fraction of all entries in each bin, by algorithm with a text for the legend; entries outside the axis count.
 
     `styles` as for `plot_binned`; `central` restricts the axis to the middle 98% of each algorithm's entries.
     """
     figure = Figure()
     axes = figure.add_subplot()
-    filled = [histogram for histogram in histograms.values() if _total(histogram)]
+    filled = [histogram for histogram, _ in histograms.values() if _total(histogram)]
     shown = _middle(filled) if central and filled else slice(None)
-    for k, (name, histogram) in enumerate(histograms.items()):
+    for k, (name, (histogram, number)) in enumerate(histograms.items()):
         total = _total(histogram)
         if not total:
             continue
         counts = histogram.counts[shown]
         outside = 1.0 - float(counts.sum()) / total
-        parts = [name, numbers[name], f"{outside:.1%} outside" if outside >= 0.0005 else ""]
+        parts = [name, number, f"{outside:.1%} outside" if outside >= 0.0005 else ""]
         mplhep.histplot(
             counts / total,
             histogram.edges[shown.start : None if shown.stop is None else shown.stop + 1],

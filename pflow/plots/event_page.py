@@ -129,7 +129,6 @@ def interactive_figure(scene: EventScene) -> go.Figure:
 
 
 def _hits(scene: EventScene, k: int, index: npt.NDArray[np.int64], *, in_legend: bool) -> go.Scatter3d:
-    """The hits `index` of group `k`."""
     group = scene.groups[k]
     energy, time = scene.energy[index], scene.time[index]
     names = np.array([html.escape(calorimeter.name) for calorimeter in scene.detector.calorimeters])

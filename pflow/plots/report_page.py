@@ -34,7 +34,7 @@ pre { background: #f6f6f6; padding: 1em; overflow-x: auto; font-size: .85em; }
 
 def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Mapping[str, bytes]) -> str:
     """HTML of a result with its `content` of ``metrics.json`` and PNG `images` by name."""
-    origin = {key: content[key] for key in ("inputs", "settings", "oracle_calibration", "versions") if key in content}
+    origin = {key: content[key] for key in ("inputs", "settings", "versions") if key in content}
     inputs = content.get("inputs", {})
     truth = [Path(path).name for path in inputs.get("truth", [])]
     samples = ", ".join(truth[:3]) + (f" and {len(truth) - 3} more" if len(truth) > 3 else "")

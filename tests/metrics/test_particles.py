@@ -15,7 +15,7 @@ import pytest
 
 from pflow.metrics.match import Matching, match
 from pflow.metrics.particles import ParticleMetrics
-from pflow.metrics.stats import Axis, clopper_pearson, leaves
+from pflow.metrics.stats import Axis, fractions, leaves
 
 TRUTH = [[(22, 10.0, 90, 0), (211, 20.0, 45, 90), (130, 5.0, 135, 180)], [(11, 8.0, 90, 0)], [(22, 40.0, 30, 0)], []]
 RECO = [
@@ -93,7 +93,8 @@ def test_numbers(result, key, value):
 
 def test_fractions_have_clopper_pearson_intervals(result):
     number = result["class"]["photon"]["fake_rate"]
-    assert (number.low, number.high) == clopper_pearson(1, 4)
+    expected = fractions(1, 4)
+    assert (number.low, number.high) == (expected.low, expected.high)
 
 
 @pytest.mark.parametrize(

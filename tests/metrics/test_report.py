@@ -46,8 +46,8 @@ def result(make_table):
     truth = make_table([[(22, 10.0, 90, 0), (211, 5.0, 40, 50)], [(22, 20.0, 90, 0)], []])
     reco = make_table([[(22, 10.5, 90, 0)], [(22, 20.0, 90, 0), (130, 1.0, 20, 30)], []])
     algorithm, reference = AlgorithmMetrics(), AlgorithmMetrics()
-    algorithm.update(truth=truth, visible=truth, reco=reco, matches=match(truth, reco, Matching()))
-    reference.update(truth=truth, visible=truth, reco=truth, matches=match(truth, truth, Matching()))
+    algorithm.update(truth=truth, visible=truth, reco=reco, expected=reco, matches=match(truth, reco, Matching()))
+    reference.update(truth=truth, visible=truth, reco=truth, expected=truth, matches=match(truth, truth, Matching()))
     return EvaluationResult(
         settings=EvaluationSettings(),
         n_events=3,

@@ -104,14 +104,14 @@ def test_algorithms_have_different_places_in_a_bin():
 
 def test_a_distribution_shows_fractions_of_all_entries_and_the_axis_its_middle():
     histogram = Histogram(edges=np.array([0.0, 1.0, 2.0]), counts=np.array([3.0, 5.0]), below=1, above=1)
-    figure = plot_distribution({"PFlow": histogram}, {"PFlow": "median 1.02"}, label="Response")
+    figure = plot_distribution({"PFlow": (histogram, "median 1.02")}, label="Response")
     axes = figure.axes[0]
     assert axes.patches[0].get_data().values.tolist() == [0.3, 0.5]
     assert figure.legends[0].get_texts()[0].get_text() == "PFlow\nmedian 1.02\n20.0% outside"
     counts = np.zeros(100)
     counts[49:51], counts[2] = 999.0, 2.0
     histogram = Histogram(edges=np.linspace(0.0, 2.0, 101), counts=counts)
-    axes = plot_distribution({"PFlow": histogram}, {"PFlow": ""}, label="Response", central=True).axes[0]
+    axes = plot_distribution({"PFlow": (histogram, "")}, label="Response", central=True).axes[0]
     shown = axes.patches[0].get_data()
     assert (shown.edges[0], shown.edges[-1]) == pytest.approx((0.92, 1.08))
     assert shown.values.max() == 999 / 2000
