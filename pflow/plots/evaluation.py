@@ -33,32 +33,18 @@ BINNED: tuple[tuple[str, str, dict[str, Any]], ...] = (
 CLASSES = ("charged_hadron", "photon", "neutral_hadron")
 """Classes with a panel each."""
 
-WORDS = {
-    "response_median": "median response",
-    "resolution_68": "energy resolution",
-    "q68_deg": "68% quantile of the angle",
-    "response": "energy response of all matched particles",
-    "angle": "angle between true and reconstructed particles",
-    "count_difference": "number of particles, reconstructed minus true",
-    "visible_energy": "visible energy of the events",
-    "visible_mass": "visible mass of the events",
-    "two_photons_found": "both of two photons found, against their opening angle",
-    "jets": "energy response of jets",
-}
-"""Captions of figures by name, or by the part of the name before ``_vs_``, where they differ from it."""
+WORDS = {"resolution_68": "energy resolution", "q68_deg": "68% quantile of the angle"}
+"""Captions of figures by the part of the name before ``_vs_``, where it would be unreadable."""
 
 
 def caption(name: str) -> str:
     """The caption of a figure by its name.
 
     >>> caption("q68_deg_vs_energy_by_class")
-    '68% quantile of the angle against energy, by class'
+    '68% quantile of the angle vs energy by class'
     """
-    metric, _, axis = name.partition("_vs_")
-    quantity, _, group = axis.partition("_")
-    words = WORDS.get(metric, metric.replace("_", " "))
-    words += f" against {'polar angle' if quantity == 'theta' else quantity}" if axis else ""
-    return words + (f", {group.replace('_', ' ')}" if group else "")
+    metric, versus, axis = name.partition("_vs_")
+    return (WORDS.get(metric, metric) + versus + axis).replace("_", " ")
 
 
 def figures(result: EvaluationResult) -> dict[str, Figure]:
