@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +98,6 @@ of them are smaller, so that batches hold events of less similar lengths: eight 
 TIMEOUT = "10s"
 """Longest time until a scheduler answers."""
 
-LOOK_EVERY = 30.0
-"""Seconds between two checks that the cluster has processes; the second check without any warns."""
-
 LOCAL = {
     # By default dask's processes return freed memory at once, and spent half of their time on getting it again.
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
@@ -123,8 +119,8 @@ def run_on_cluster(
     """Outcomes of the tasks, in their order; tasks are consumed some ahead of them, to keep all processes busy.
 
     Its processes need pflow, and checkpoint and inputs under the same paths. If a process dies, another repeats its
-    chunks; a chunk that kills several processes has an error as its outcome. Without processes the chunks wait, with a
-    warning. ConfigError: the cluster does not answer, or is lost.
+    chunks; a chunk that kills several processes has an error as its outcome. Without processes the chunks wait.
+    ConfigError: the cluster does not answer, or is lost.
     """
     try:
         from dask.distributed import Client
@@ -136,16 +132,15 @@ def run_on_cluster(
             client = stack.enter_context(Client(target, timeout=TIMEOUT))
         except (OSError, ValueError) as error:
             raise ConfigError(f"cluster '{cluster}' does not answer: {error}") from error
-        watch = _Watch(client, cluster)
         in_flight: deque[tuple[Job, Chunk | None, Any]] = deque()
         for job, chunk in tasks:
             future = None if chunk is None else client.submit(_run, checkpoint, settings, chunk, pure=False)
             in_flight.append((job, chunk, future))
             # Counted each time: processes may join later.
             if len(in_flight) >= CHUNKS_PER_THREAD * max(1, sum(client.nthreads().values())):
-                yield _outcome(*in_flight.popleft(), watch)
+                yield _outcome(*in_flight.popleft())
         while in_flight:
-            yield _outcome(*in_flight.popleft(), watch)
+            yield _outcome(*in_flight.popleft())
 
 
 def entries_of_a_chunk(cluster: str | None, n_entries: int, chunk_size: int) -> int:
@@ -185,44 +180,14 @@ def _started(cluster: str, stack: ExitStack) -> Any:
         )
 
 
-class _Watch:
-    """Waits for results, and meanwhile looks whether the cluster has processes."""
-
-    def __init__(self, client: Any, cluster: str) -> None:
-        self._client, self._cluster = client, cluster
-        self._next, self._empty = time.monotonic() + LOOK_EVERY, 0
-
-    def result(self, future: Any) -> Any:
-        """The result of a future, when it is there."""
-        from distributed import CancelledError, TimeoutError, wait
-
-        while not future.done():
-            with suppress(TimeoutError, CancelledError):
-                wait([future], timeout=LOOK_EVERY)  # type: ignore[no-untyped-call]
-            self._look()
-        self._look()
-        return future.result()
-
-    def _look(self) -> None:
-        """Warn if the cluster has no processes, once for each time that it loses them."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + LOOK_EVERY
-        self._empty = 0 if self._client.nthreads() else self._empty + 1
-        if self._empty == 2:
-            message = f"cluster '{self._cluster}' has had no process for {LOOK_EVERY:.0f} s: waiting for processes"
-            warnings.warn(message, stacklevel=2)
-
-
-def _outcome(job: Job, chunk: Chunk | None, future: Any, watch: _Watch) -> Outcome:
-    """The outcome of a task, as soon as it has one."""
+def _outcome(job: Job, chunk: Chunk | None, future: Any) -> Outcome:
     from dask.distributed import CancelledError, KilledWorker
     from distributed.comm.core import CommClosedError
 
     if chunk is None or job.error is not None:
         return job, None, None
     try:
-        return job, chunk, watch.result(future)
+        return job, chunk, future.result()
     except InputError as error:
         return job, chunk, error
     except KilledWorker:

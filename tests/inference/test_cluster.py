@@ -10,7 +10,7 @@ import pytest
 from pflow.data.files import Chunk
 from pflow.errors import ConfigError, InputError
 from pflow.inference.files import reconstruct_files
-from pflow.inference.worker import Job, _outcome, _Watch, entries_of_a_chunk
+from pflow.inference.worker import Job, _outcome, entries_of_a_chunk
 from pflow.io.particles_root import read_reco
 
 distributed = pytest.importorskip("distributed", reason="dask is not installed (pflow[cluster])")
@@ -77,26 +77,11 @@ def test_small_files_are_divided_among_processes(cluster, n_entries, expected):
     assert entries_of_a_chunk(cluster, n_entries, 256) == expected
 
 
-@pytest.fixture
-def watch():
-    return _Watch(SimpleNamespace(nthreads=dict), "mine")
-
-
-def test_a_cluster_that_loses_its_processes_is_said_once(watch, monkeypatch):
-    monkeypatch.setattr("pflow.inference.worker.LOOK_EVERY", 0.0)
-    done = SimpleNamespace(done=lambda: True, result=lambda: "particles")
-    watch._next = 0.0
-    assert watch.result(done) == "particles"  # perhaps they join in a moment
-    with pytest.warns(UserWarning, match="cluster 'mine' has had no process for 0 s: waiting for processes"):
-        watch.result(done)
-    assert watch.result(done) == "particles"
-
-
-def test_a_chunk_that_ends_every_process_is_the_error_of_its_file_and_a_lost_scheduler_is_said(watch):
+def test_a_chunk_that_ends_every_process_is_the_error_of_its_file_and_a_lost_scheduler_is_said():
     errors = distributed.KilledWorker("task", None, 3), distributed.CancelledError("gone")
-    killed, lost = (SimpleNamespace(done=lambda: True, result=Mock(side_effect=error)) for error in errors)
+    killed, lost = (SimpleNamespace(result=Mock(side_effect=error)) for error in errors)
     job, chunk = Job(Path("out.root"), ["in.root"]), Chunk("in.root", 8, 12)
-    *_, error = _outcome(job, chunk, killed, watch)
+    *_, error = _outcome(job, chunk, killed)
     assert re.search(r"in\.root, entry 8: entries 8 to 11 ended several processes", str(error))
     with pytest.raises(ConfigError, match="the cluster was lost: CancelledError"):
-        _outcome(job, chunk, lost, watch)
+        _outcome(job, chunk, lost)
