@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,19 +34,15 @@ VIEWS: dict[str, Callable[[Points], Points]] = {
 
 OUTWARDS = 0.35
 """Distance, in radii of the ECAL, by which reconstructed particles are drawn further out than true ones."""
-MAX_NUMBERS = 12
-"""Largest number of reconstructed particles, by energy, whose energy is written beside them."""
-WINDOW = 0.6
-"""Width of the view of the main shower, in radii of the ECAL."""
 
 
 @styled()
 def plot_event(scene: EventScene) -> Figure:
-    """Draw a scene of `pflow.plots.scene.make_scene`: x-y, z-r (distance from the beam), 3D and its main shower.
+    """Draw a scene of `pflow.plots.scene.make_scene`: x-y, z-r (distance from the beam) and 3D.
 
     Lengths are in mm. True particles are arrows from their entry into the calorimeter; reconstructed ones are dashed
-    and further out, with the energy in GeV beside the largest. The size of a hit grows with its energy. With
-    ``max_colours`` up to about 12 the legend stays readable.
+    and further out. The size of a hit grows with its energy. With ``max_colours`` up to about 12 the legend stays
+    readable.
     """
     detector = scene.detector
     reach = detector.ecal_inner_radius * (1 + OUTWARDS)
@@ -65,8 +61,8 @@ def plot_event(scene: EventScene) -> Figure:
     if scene.colour_by == "energy" and len(positive):
         norm = LogNorm(float(positive.min()), float(positive.max()) * 1.001)
     figure = Figure(figsize=(17.0, 8.6), layout="constrained")
-    grid = figure.add_gridspec(2, 3, width_ratios=(1.0, 0.5, 0.5))
-    across, along = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1:])
+    grid = figure.add_gridspec(2, 2)
+    across, along = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1])
     space: Any = figure.add_subplot(grid[1, 1], projection="3d")
     _draw(across, scene, "xy", rings, norm, (-radius, radius, -radius, radius))
     _draw(along, scene, "zr", profiles, norm, (-z, z, 0, radius))
@@ -75,17 +71,8 @@ def plot_event(scene: EventScene) -> Figure:
     space.view_init(elev=20, azim=-65)
     space.text(1.05 * half, 0, 0, "z", fontsize=11)
     space.set(xlim=(-z, z), ylim=(-radius, radius), zlim=(-radius, radius))
-    space.set_box_aspect((z, radius, radius), zoom=1.45)
-    flat = [across, along]
-    if len(scene.energy):
-        flat.append(figure.add_subplot(grid[1, 2]))
-        in_barrel = np.abs(scene.position[:, 2]) < half  # more energy than in the endcaps?
-        barrel = scene.energy[in_barrel].sum() >= scene.energy[~in_barrel].sum()
-        view, frame = ("xy", rings) if barrel else ("zr", profiles)
-        (a, b), size = _main_shower(VIEWS[view](scene.position), scene), 0.5 * WINDOW * detector.ecal_inner_radius
-        _draw(flat[-1], scene, view, frame, norm, (a - size, a + size, b - size, b + size))
-        flat[-1].set_title("around the main shower")
-    for axes in flat:
+    space.set_box_aspect((z, radius, radius), zoom=2.0)
+    for axes in (across, along):
         axes.set_aspect("equal")
         axes.tick_params(labelsize=10)
     if norm is not None:
@@ -98,25 +85,10 @@ def plot_event(scene: EventScene) -> Figure:
     return figure
 
 
-def _main_shower(points: Points, scene: EventScene) -> Points:
-    """Centre of the view of the main shower: the mean position in the square with most energy, moved outwards."""
-    size = 0.1 * scene.detector.ecal_inner_radius
-    _, square = np.unique(np.floor(points / size), axis=0, return_inverse=True)
-    energy = np.bincount(square.ravel(), weights=scene.energy)
-    inside = square.ravel() == energy.argmax()
-    middle: Points = np.average(points[inside], axis=0, weights=scene.energy[inside] + 1e-9)
-    return middle * (1 + 0.3 * WINDOW * scene.detector.ecal_inner_radius / max(float(np.linalg.norm(middle)), 1e-9))
-
-
 def _draw(
-    axes: Any,
-    scene: EventScene,
-    view: str,
-    frame: Any,
-    norm: LogNorm | None,
-    limits: tuple[float, ...] = (),
+    axes: Any, scene: EventScene, view: str, frame: Any, norm: LogNorm | None, limits: tuple[float, ...] = ()
 ) -> None:
-    """Add outline, lines and hits to axes of two or three dimensions; in two, with `limits`, energies within them."""
+    """Add outline, lines and hits to axes of two dimensions, with `limits`, or of three."""
     flat, project = axes.name != "3d", VIEWS[view]
     collection: Any
     collection, add = (LineCollection, axes.add_collection) if flat else (Line3DCollection, axes.add_collection3d)
@@ -127,14 +99,6 @@ def _draw(
             shades = [to_rgb(colour) for colour in lines.colours]
             points = _outwards(lines.points, scene) if lines.kind == "reco" else lines.points
             add(collection(project(points), colors=shades, zorder=3, **STYLES[lines.kind]))
-            if flat and lines.kind == "reco":
-                largest = np.argsort(lines.energy)[::-1][:MAX_NUMBERS]
-                ends = project(points[largest][:, :2])
-                for k, place in _places(ends[:, 0], ends[:, 1], limits):
-                    text = f"{lines.energy[largest[k]]:.1f} GeV"
-                    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
-                    style = {"color": shades[largest[k]], "fontsize": 10, "bbox": box, "zorder": 4}
-                    axes.text(*place, text, ha="center", va="center", **style)
     for group in scene.groups:
         energy = scene.energy[group.index]
         colour = {"color": group.colour} if norm is None else {"c": np.maximum(energy, norm.vmin or 0.0), "norm": norm}
@@ -149,25 +113,6 @@ def _draw(
         )
     if flat:
         axes.set(xlim=limits[:2], ylim=limits[2:], xlabel=f"{view[0]} [mm]", ylabel=f"{view[1]} [mm]")
-
-
-def _places(starts: Points, tips: Points, limits: tuple[float, ...]) -> Iterator[tuple[int, Points]]:
-    """Index of an arrow and centre [2] of its label beyond its tip, for labels that neither overlap nor leave the axes.
-
-    Arrows have `starts` and `tips` [n, 2].
-    """
-    low, high = np.array(limits[::2]), np.array(limits[1::2])
-    size = np.array([0.09, 0.028]) * (high - low).max()  # of a label
-    placed = np.zeros((0, 2))
-    for k, (start, tip) in enumerate(zip(starts, tips, strict=True)):
-        direction = (tip - start) / max(float(np.linalg.norm(tip - start)), 1e-9)
-        for distance in (1.2, 1.8, 2.4):
-            place = tip + distance * (np.abs(direction) @ size / 2) * direction
-            inside = (place - size / 2 >= low).all() and (place + size / 2 <= high).all()
-            if inside and (np.abs(placed - place) >= size).any(axis=1).all():
-                placed = np.vstack([placed, place])
-                yield k, place
-                break
 
 
 def _outwards(arrows: Points, scene: EventScene) -> Points:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from pflow.plots.scene import DARK, GREY, LIGHT_GREY, EventScene, Lines, hit_size, outline_points
+from pflow.plots.scene import DARK, EventScene, Group, Lines, hit_size, outline_points
 from pflow.plots.style import MARK
 
 LINE_STYLES: dict[str, dict[str, Any]] = {
@@ -20,12 +20,6 @@ LINE_STYLES: dict[str, dict[str, Any]] = {
     "reference": {"width": 3, "dash": "dot"},
 }
 """Line styles by kind; reference particles are initially hidden beside reconstructed ones."""
-
-LISTED = 12
-"""Particles of the highest energies that the legend lists; the rest shares an entry."""
-
-STRONGEST = 2000
-"""Hits that stay when a button hides the weakest, which makes rotation faster without a graphics card."""
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -83,25 +77,13 @@ def event_page(scene: EventScene) -> str:
 
 
 def interactive_figure(scene: EventScene) -> go.Figure:
-    """The page's plotly figure; with more than `STRONGEST` hits it has a button that hides the weaker ones."""
+    """The page's plotly figure."""
     outline = _columns(_joined([line for frame in outline_points(scene.detector) for line in frame]))
     style = {"mode": "lines", "line": {"color": "#bbbbbb", "width": 1}, "hoverinfo": "skip"}
     figure = go.Figure(go.Scatter3d(**outline, **style, name="ECAL inner surface", legendgroup="outline"))
     for lines in scene.lines:
         figure.add_traces(_lines(lines))
-    weak = np.ones(len(scene.energy), dtype=np.bool_)
-    weak[np.argsort(-scene.energy, kind="stable")[:STRONGEST]] = False
-    weak_traces = []
-    unlisted = [k for k, group in enumerate(scene.groups) if group.colour not in (GREY, LIGHT_GREY)][LISTED:]
-    for k, group in enumerate(scene.groups):
-        parts = [part for part in (group.index[~weak[group.index]], group.index[weak[group.index]]) if len(part)]
-        for part in parts:
-            trace = _hits(scene, k, part, in_legend=part is parts[0])
-            if k in unlisted:
-                more = f"{len(unlisted)} more particles, each of its own colour"
-                trace.update(legendgroup="more", name=more, showlegend=trace.showlegend and k == unlisted[0])
-            figure.add_trace(trace)
-            weak_traces += [len(figure.data) - 1] if weak[part[0]] else []
+    figure.add_traces([_hits(scene, group) for group in scene.groups])
     axis = {"showbackground": False, "gridcolor": "#eeeeee", "zeroline": False, "showspikes": False}
     figure.update_layout(
         scene={
@@ -118,19 +100,11 @@ def interactive_figure(scene: EventScene) -> go.Figure:
         hoverlabel={"align": "left"},
         uirevision="event",
     )
-    if weak_traces:
-        buttons = [
-            {"label": label, "method": "restyle", "args": [{"visible": visible}, weak_traces]}
-            for label, visible in (("all hits", True), (f"strongest {STRONGEST} hits", "legendonly"))
-        ]
-        place = {"x": 0.0, "xanchor": "left", "y": 1.0, "yanchor": "bottom", "pad": {"l": 8}}
-        figure.update_layout(updatemenus=[{"type": "buttons", "direction": "right", "buttons": buttons, **place}])
     return figure
 
 
-def _hits(scene: EventScene, k: int, index: npt.NDArray[np.int64], *, in_legend: bool) -> go.Scatter3d:
-    group = scene.groups[k]
-    energy, time = scene.energy[index], scene.time[index]
+def _hits(scene: EventScene, group: Group) -> go.Scatter3d:
+    index, energy, time = group.index, scene.energy[group.index], scene.time[group.index]
     names = np.array([html.escape(calorimeter.name) for calorimeter in scene.detector.calorimeters])
     colour: dict[str, Any] = {"color": group.colour}
     if scene.colour_by == "energy":
@@ -154,8 +128,6 @@ def _hits(scene: EventScene, k: int, index: npt.NDArray[np.int64], *, in_legend:
             f"{when}%{{text}}, layer %{{customdata[1]}}<extra>{html.escape(group.name)}</extra>"
         ),
         name=f"{html.escape(group.name)} ({len(group.index)} hits)",
-        showlegend=in_legend,
-        legendgroup=f"hits {k}",
     )
 
 

@@ -22,7 +22,7 @@ from pflow.event.truth import STABLE_STATUS, Targets, select_targets
 from pflow.physics.arrays import Index
 from pflow.physics.detector import Detector
 from pflow.physics.kinematics import length_to_cylinder, propagate, tangent_basis, unit_vector
-from pflow.physics.pdg import is_invisible, name_of
+from pflow.physics.pdg import name_of
 
 COLOUR_BY = ("truth", "reco", "energy", "subdetector")
 """Meanings of the colour of a hit."""
@@ -58,7 +58,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Lines:
-    """Polylines `points` [line, point, 3], mm, that share a legend entry; `energy` [line], GeV, of particles.
+    """Polylines `points` [line, point, 3], mm, that share a legend entry.
 
     `kind`: ``tracks``, ``truth``, ``reco`` or ``reference``.
     """
@@ -68,7 +68,6 @@ class Lines:
     points: npt.NDArray[np.float32]
     colours: tuple[str, ...]
     texts: tuple[str, ...]
-    energy: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.points)
@@ -122,10 +121,6 @@ def make_scene(
     if event.has_truth:
         targets = select_targets(event, rule=rule, stable_status=stable_status, invisible=invisible)
         true = [_Particles("true", "truth", targets.particles[0])]
-    elif event.truth is not None:  # without links
-        truth = event.truth[0]
-        stable = np.isin(ak.to_numpy(truth.status), stable_status) & ~is_invisible(truth.pdg, invisible)
-        true = [_Particles("true", "truth", truth[stable & (ak.to_numpy(truth.energy) > 0.1)])]
     reconstructed = []  # the first ones colour the hits
     if reconstruction is not None:
         reconstructed.append(_Particles(reconstruction.name, "reco", reconstruction.particles[0]))
@@ -310,7 +305,6 @@ def _arrows(particles: _Particles, shades: tuple[str, ...], detector: Detector) 
         points=points[drawn].astype(np.float32),
         colours=tuple(shades[k] for k in drawn),
         texts=tuple(texts[k] for k in drawn),
-        energy=tuple(particles.energy[drawn].tolist()),
     )
 
 

@@ -1,12 +1,10 @@
 import dataclasses
-import itertools
 
 import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 
-from pflow.io.open import read_events
 from pflow.plots.display import plot_event
 from pflow.plots.scene import COLOUR_BY, make_scene
 from pflow.plots.style import rendered
@@ -16,7 +14,7 @@ from pflow.plots.style import rendered
 def test_views_and_units_for_every_kind_of_colour(event, reconstruction, colour_by):
     figure = plot_event(make_scene(event, reconstruction=reconstruction, colour_by=colour_by))
     views = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
-    assert [axes.name for axes in views] == ["rectilinear", "rectilinear", "3d", "rectilinear"]
+    assert [axes.name for axes in views] == ["rectilinear", "rectilinear", "3d"]
     labels = [(axes.get_xlabel(), axes.get_ylabel()) for axes in views[:2]]
     assert labels == [("x [mm]", "y [mm]"), ("z [mm]", "r [mm]")]
     assert ("Hit energy [GeV]" in [axes.get_xlabel() for axes in figure.axes]) == (colour_by == "energy")
@@ -43,18 +41,6 @@ def test_the_legend_names_particles_and_lines_in_their_colours(event):
     arrows = [item for item in figure.axes[0].collections if isinstance(item, LineCollection)][-1]
     expected = [mpl.colors.to_rgb(colour) for colour in scene.lines[1].colours]
     np.testing.assert_allclose(arrows.get_colors()[:, :3], expected)
-
-
-def test_energies_beside_the_arrows_do_not_overlap_or_leave_the_axes(sample_dir):
-    figure = plot_event(make_scene(read_events(sample_dir / "zqq_test_small.root")[2], max_colours=12))
-    figure.draw_without_rendering()
-    across, along = figure.axes[:2]
-    for axes in (across, along):
-        boxes = [text.get_window_extent() for text in axes.texts]
-        assert len(boxes) > 3
-        assert not any(first.overlaps(second) for first, second in itertools.combinations(boxes, 2))
-        outer = axes.get_window_extent()
-        assert all(outer.x0 <= box.x0 and box.x1 <= outer.x1 and box.y1 <= outer.y1 for box in boxes)
 
 
 def test_events_without_hits_energy_or_plain_names_can_be_drawn(event, empty_event):

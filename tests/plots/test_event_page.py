@@ -4,8 +4,8 @@ import re
 import numpy as np
 
 from pflow.io.open import read_events
-from pflow.plots.event_page import LISTED, STRONGEST, event_page, interactive_figure
-from pflow.plots.scene import GREY, LIGHT_GREY, Group, make_scene
+from pflow.plots.event_page import event_page, interactive_figure
+from pflow.plots.scene import make_scene
 
 
 def traces(figure, **fields):
@@ -17,35 +17,12 @@ def test_each_group_has_a_trace_with_positions_and_values(event):
     photon, *rest = traces(figure, mode="markers")
     names = [trace.name for trace in (photon, *rest)]
     assert names == ["gamma 10 GeV (3 hits)", "pi+ 5 GeV (2 hits)", "no true particle (1 hits)"]
-    assert not figure.layout.updatemenus  # a button to hide the weakest hits needs more hits
     np.testing.assert_array_equal(photon.x, np.float32([1810, 1820, 1830]))
     np.testing.assert_array_equal(photon.customdata, np.float32([[3, 0, 6], [2, 1, 6], [1, 2, 6]]))
     assert list(photon.text) == ["ecal_barrel"] * 3
     assert all(unit in photon.hovertemplate for unit in ("GeV", "mm", "ns", "layer"))
     unknown = dataclasses.replace(make_scene(event), time=np.full(6, np.nan, np.float32))
     assert "ns" not in traces(interactive_figure(unknown), mode="markers")[0].hovertemplate
-
-
-def test_a_button_hides_the_weakest_of_many_hits(event):
-    n = 2 * STRONGEST
-    energy = np.random.default_rng(1).permutation(n).astype(np.float32) + 1
-    scene = dataclasses.replace(
-        make_scene(event),
-        position=np.zeros((n, 3), np.float32),
-        energy=energy,
-        time=np.zeros(n, np.float32),
-        subdetector=np.zeros(n, np.int64),
-        layer=np.zeros(n, np.int64),
-        groups=tuple(Group(name=f"{k}", colour="#123456", index=np.arange(k, n, 3)) for k in range(3)),
-    )
-    figure = interactive_figure(scene)
-    all_hits, strongest = figure.layout.updatemenus[0].buttons
-    shown, weak = strongest.args
-    assert (all_hits.args[0], shown) == ({"visible": True}, {"visible": "legendonly"})
-    hidden = np.concatenate([figure.data[k].customdata[:, 0] for k in weak])
-    np.testing.assert_array_equal(np.sort(hidden), np.arange(1, n - STRONGEST + 1))
-    names = sorted(trace.name for trace in traces(figure, mode="markers", showlegend=True))
-    assert names == ["0 (1334 hits)", "1 (1333 hits)", "2 (1333 hits)"]
 
 
 def test_lines_are_separated_and_have_texts(event):
@@ -61,17 +38,6 @@ def test_the_reference_beside_a_reconstruction_is_initially_hidden(event, recons
     figure = interactive_figure(make_scene(event, reconstruction=reconstruction))
     assert {trace.visible for trace in traces(figure, legendgroup="reference")} == {"legendonly"}
     assert {trace.visible for trace in traces(figure, legendgroup="reco")} == {True}
-
-
-def test_the_legend_lists_the_particles_of_most_energy_and_an_entry_for_the_rest(sample_dir):
-    scene = make_scene(read_events(sample_dir / "zqq_test_small.root", entry_start=2, entry_stop=3))
-    figure = interactive_figure(scene)
-    listed = [trace.name for trace in figure.data if trace.showlegend is not False and trace.mode == "markers"]
-    n_coloured = sum(group.colour not in (GREY, LIGHT_GREY) for group in scene.groups)
-    assert n_coloured > LISTED + 5
-    assert len(listed) == LISTED + 1 + len(scene.groups) - n_coloured
-    assert listed[LISTED] == f"{n_coloured - LISTED} more particles, each of its own colour"
-    assert len({trace.marker.color for trace in figure.data if trace.legendgroup == "more"}) == n_coloured - LISTED
 
 
 def test_the_page_holds_the_library_loads_nothing_and_shows_names_as_text(event, reconstruction):
@@ -94,9 +60,8 @@ def test_a_browser_shows_the_page_without_errors(sample_dir, open_in_browser):
     report = open_in_browser(event_page(scene))
     assert report["seen"] == report["resources"] == []
     assert report["canvases"] > 0
-    expected = {f"{group.name} ({len(group.index)} hits)" for group in (*scene.groups[:LISTED], *scene.groups[-2:])}
+    expected = {f"{group.name} ({len(group.index)} hits)" for group in scene.groups}
     assert expected <= set(report["legend"])
-    assert len(report["legend"]) < LISTED + 10
     assert not [button for button in report["buttons"] if button and "hare" in button]
 
 

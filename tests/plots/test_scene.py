@@ -103,9 +103,7 @@ def test_an_event_may_have_no_hits(event, reconstruction, colour_by):
     assert (scene.groups, kinds(scene)) == ((), ["tracks", "truth", "reco"])
 
 
-def test_truth_without_links_and_particles_with_a_momentum_are_shown_as_arrows(event, reconstruction):
-    scene = make_scene(dataclasses.replace(event, hit_links=None, track_links=None))
-    assert (scene.colour_by, len(scene.lines[1])) == ("energy", 2)
+def test_particles_with_a_momentum_are_shown_as_arrows(event, reconstruction):
     still = ak.with_field(reconstruction.particles, ak.Array([[0.0, 0.0]]), "px")
     scene = make_scene(dataclasses.replace(event, reference=still, reference_name="Other"))
     assert len(scene.lines[-1]) == 1
