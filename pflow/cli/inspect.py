@@ -1,6 +1,6 @@
 """Show what a file holds: schema, entries, collections, truth, which detector fits, and what the file lacks.
 
-For an output of pflow or a trained model, show its inputs, versions and options, and the command that makes it again.
+For an output of pflow or a trained model, show its inputs, versions and options.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -193,13 +192,9 @@ def _provenance(file: str) -> dict[str, Any] | None:
 
 
 def _shown(made: Mapping[str, Any]) -> dict[str, Any]:
-    """A provenance without the configuration, which --json has, and with the command that makes the output again."""
-    from pflow.inference.files import command
-
+    """A provenance without the configuration, which --json has."""
     hidden = ("kind", "configuration", "decoding", "provenance")
     shown = {name: value for name, value in made.items() if name not in hidden}
-    if "options" in made:
-        shown["again with"] = shlex.join(command(made, "OUT.root"))
     return shown | {name: _shown(of_file) for name, of_file in made.get("provenance", {}).items() if of_file}
 
 

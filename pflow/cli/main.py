@@ -147,8 +147,6 @@ def _run(verb: str, arguments: list[str]) -> int:
 
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)
-        # Of our own options, which a verb passes on; a library's deprecated calls are not the user's.
-        warnings.filterwarnings("default", category=DeprecationWarning, module=r"pflow\.cli\.reconstruct$")
         warnings.showwarning = show
         if verb in LIGHTNING:
             code = int(import_module("pflow.cli.fit").main([verb, *arguments]))

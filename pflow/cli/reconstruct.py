@@ -50,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "warning; with --output-dir also a file that cannot be used: stop, or list it at the end (default: raise)",
     )
     add_options(parser, "max-particles", "max-hits", "batch-size", "chunk-size", "device")
-    parser.add_argument("--engine", help=argparse.SUPPRESS)  # deprecated
     parser.add_argument(
         "--cluster",
         help="local:N for N processes, or the address of a dask scheduler (needs pflow[cluster])",

@@ -104,10 +104,6 @@ class OpenFiles:
             self.release(next(iter(self._files)))
         return file
 
-    def keep(self, path: str, file: EventFile) -> None:
-        """Keep a file that was opened in the same way."""
-        self._files[path] = file
-
     def release(self, path: str) -> None:
         """Close a file, if it is open."""
         file = self._files.pop(path, None)

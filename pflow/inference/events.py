@@ -195,7 +195,6 @@ def reconstruct(
     batch_size: int | None = None,
     device: str | torch.device = "auto",
     on_error: Literal["raise", "skip"] = "raise",
-    engine: str | None = None,
 ) -> Reconstruction:
     """Reconstruct the particles of events; truth is not used.
 
@@ -218,8 +217,6 @@ def reconstruct(
         ``raise``, or ``skip``: warn, and leave an empty entry. It is flagged ``BAD_INPUT`` where most hits are
         impossible, a value that the model reads is missing or there are more than `max_hits` hits, ``NOT_FINITE`` for
         numbers that are not finite. Single impossible hits and tracks are left out in either case, with a warning.
-    engine
-        Deprecated: torch runs all models.
 
     Returns
     -------
@@ -247,7 +244,6 @@ def reconstruct(
         events = read_events(events, detector=trained_on, truth=False, on_error=on_error)
         if trained_on is not None:
             check_geometry(events[:20], trained_on)
-    warn_of_engine(engine)
     ready = Engine(model, device=device, decoding=decoding, max_particles=max_particles, batch_size=batch_size)
     cleaned, left_out = leave_out(events.without_truth())
     if left_out:
@@ -267,13 +263,6 @@ def reconstruct(
         reconstruction = dataclasses.replace(reconstruction, track_links=links.records())
     config = model.tokeniser.config
     return dataclasses.replace(reconstruction, trained_with={name: getattr(config, name) for name in TRUTH_OPTIONS})
-
-
-def warn_of_engine(engine: str | None) -> None:
-    """Warn a caller who names an engine, as versions before 0.4 allowed."""
-    if engine is not None:
-        message = f"engine '{engine}' is not used: torch runs all models, and `pflow export` makes graphs for C++"
-        warnings.warn(message, DeprecationWarning, stacklevel=3)
 
 
 def check_geometry(events: Events, trained_on: Detector) -> None:

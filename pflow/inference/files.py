@@ -27,7 +27,7 @@ from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError, PflowError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Flag, count_flags, leave_out_files
-from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, warn_of_engine, warn_of_tracks
+from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, warn_of_tracks
 from pflow.inference.worker import ChunkResult, Job, Outcome, Settings, Task, Worker, entries_of_a_chunk, run_on_cluster
 from pflow.io.atomic import check_output, make_folder
 from pflow.io.checks import Expected
@@ -106,13 +106,12 @@ def reconstruct_files(
     cluster: str | None = None,
     force: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
-    engine: str | None = None,
 ) -> Summary:
     """Reconstruct files into one ROOT file, or into one each.
 
     Outputs appear only when they are complete. `pflow reconstruct --help` explains the options; `detector` to
     `truth_tracks` are as in `pflow.open_events`. `on_progress` is called with the number of entries done and of all, an
-    estimate until all inputs are opened; `engine` is deprecated: torch runs all models.
+    estimate until all inputs are opened.
 
     Raises
     ------
@@ -121,7 +120,6 @@ def reconstruct_files(
     ConfigError
         An output that cannot be written, or was made with other settings; options that do not work together.
     """
-    warn_of_engine(engine)
     check_choice(format, (*FORMATS, "edm4hep"), "output format")
     if mc_links and format != "edm4hep":
         raise ConfigError(f"mc_links is for the output format edm4hep, not {format}")
@@ -136,9 +134,8 @@ def reconstruct_files(
             check_output(job.output, inputs=sources, replace=NOTE.encode(), force=force)
     skip_files = output_dir is not None and on_error == "skip"
     reading = FileOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error)
-    first = None
     if checkpoint is None:
-        checkpoint, first = _model_for(jobs, reading, skip=skip_files)
+        checkpoint = _model_for(jobs, reading, skip=skip_files)
     model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint)
     tokeniser, place = model.tokeniser, pick_device(device)
     of_model = detector is None and not tokeniser.config.geometry  # files of the model's detector
@@ -155,11 +152,6 @@ def reconstruct_files(
     # The writer of EDM4hep copies the collections of a file that must stay open; `_Plan` closes it after its output.
     worker = Worker(model, settings, max_open=None if format == "edm4hep" else 2)
     with contextlib.closing(worker.files):
-        if first is not None and (detector is not None or not tokeniser.other_geometry(first.detector)):
-            first.expected = expected
-            worker.files.keep(first.path, first)  # opening it again takes a second
-        elif first is not None:
-            first.close()
         plan = _Plan(
             jobs=jobs,
             worker=worker,
@@ -327,16 +319,13 @@ def _jobs(inputs: list[str], output: str | Path | None, output_dir: str | Path |
     return list(jobs.values())
 
 
-def _model_for(jobs: Sequence[Job], reading: FileOptions, *, skip: bool) -> tuple[str, EventFile]:
-    """Name of the model that comes with pflow for the detector of the first input that opens, and that file, open."""
+def _model_for(jobs: Sequence[Job], reading: FileOptions, *, skip: bool) -> str:
+    """Name of the model that comes with pflow for the detector of the first input that opens."""
     inputs = [path for job in jobs for path in job.inputs]
     for path in inputs:
         try:
-            with contextlib.ExitStack() as stack:
-                file = stack.enter_context(reading.open(path))
-                name = shipped_model(file)
-                stack.pop_all()
-                return name, file
+            with reading.open(path) as file:
+                return shipped_model(file)
         except InputError:
             if not skip or path == inputs[-1]:
                 raise
@@ -380,9 +369,6 @@ def shipped_model(file: EventFile) -> str:
 
 PACKAGES = ("torch", "numpy", "awkward", "uproot")
 """Packages whose version can change a number of the output."""
-
-NO_OPTIONS = ("detector", "engine", "keep_input")
-"""Entries under ``options`` of today's or earlier provenances that are no options of `pflow reconstruct`."""
 
 INPUT_KEYS = ("uuid", "entries", "schema", "truth_tracks", "description")
 """Fields of an input that must agree in the provenance of two outputs for them to be the same; its path may differ."""
@@ -442,18 +428,6 @@ def provenance(
         "decoding": dataclasses.asdict(model.reconstructor.decoding),
         "configuration": model.config,
     }
-
-
-def command(made: Mapping[str, Any], output: str) -> list[str]:
-    """The command line that makes a reconstruction again and writes `output`, as far as its options are stored."""
-    options = made.get("options", {})
-    words = ["pflow", "reconstruct", *(str(file["path"]) for file in made.get("inputs", ()))]
-    words += ["--checkpoint", str(made.get("checkpoint", {}).get("path")), "--output", output]
-    for name, value in options.items():
-        if name not in NO_OPTIONS and value is not None and value is not False:
-            option = f"--{'detector' if name == 'read_as' else name.replace('_', '-')}"
-            words += [option] if value is True else [option, str(value)]
-    return words
 
 
 def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> bool:

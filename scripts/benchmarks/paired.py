@@ -29,9 +29,10 @@ model = pflow.load_model(name)
 events = pflow.read_events(path, entry_stop=n_events)
 tokens = model.tokeniser.encode(events, truth=True)
 order, padder = np.argsort(-tokens.n_source, kind="stable"), Padder([tokens])
-# Checkouts before 0.4 have two engines; later ones warn of the option.
+# Checkouts before 0.4 have two engines.
 options = {"device": "cpu"}
-if inspect.signature(pflow.reconstruct).parameters["engine"].default == "auto":
+engine = inspect.signature(pflow.reconstruct).parameters.get("engine")
+if engine is not None and engine.default == "auto":
     options["engine"] = "torch"
 
 def batches():

@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import shlex
 
 import awkward as ak
 import numpy as np
@@ -102,16 +101,13 @@ def output(sample_dir, tmp_path_factory) -> str:
     return path
 
 
-def test_an_output_shows_what_it_was_made_from_and_how_to_repeat_it(output, sample_dir, capsys):
+def test_an_output_shows_what_it_was_made_from(output, sample_dir, capsys):
     assert main(["inspect", output]) == 0
     shown = yaml.safe_load(capsys.readouterr().out.rpartition("\n\n")[2])
     assert shown["checkpoint"] == {"path": "ild-g4-photon", "sha256": load_model("ild-g4-photon").digest}
     assert "torch" in shown["versions"]
     assert shown["inputs"][0]["path"].endswith("gammasep_test_small.root")
     assert shown["options"]["max_hits"] == 32768
-    words = shlex.split(shown["again with"])
-    assert words[:2] == ["pflow", "reconstruct"]
-    assert str(sample_dir / "gammasep_test_small.root") in words
     assert main(["inspect", output, "--json"]) == 0
     made = json.loads(capsys.readouterr().out)["provenance"]
     assert made["kind"] == "reconstruction"
@@ -124,7 +120,7 @@ def test_an_evaluation_shows_its_inputs_and_a_model_its_training(output, sample_
     assert main(["inspect", str(tmp_path / "e" / "metrics.json")]) == 0
     shown = capsys.readouterr().out
     assert "truth" in shown
-    assert "again with" in shown
+    assert "ild-g4-photon" in shown
     assert main(["inspect", "ild-g4-photon"]) == 0
     shown = capsys.readouterr().out
     assert load_model("ild-g4-photon").digest in shown

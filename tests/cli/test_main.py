@@ -101,12 +101,6 @@ def test_a_remote_file_is_not_called_damaged(capsys, monkeypatch):
     assert "damaged" not in shown
 
 
-def test_a_deprecated_option_is_a_line_on_stderr(sample_dir, tmp_path, capsys):
-    words = [str(sample_dir / "gammasep_test_small.root"), "--checkpoint", "ild-g4-photon", "--engine", "torch", "-q"]
-    assert main(["reconstruct", *words, "-o", str(tmp_path / "reco.root")]) == 0
-    assert "warning: engine 'torch' is not used: torch runs all models" in capsys.readouterr().err
-
-
 pytestmark = pytest.mark.usefixtures("as_in_the_foreground")
 
 

@@ -286,9 +286,3 @@ def test_events_with_few_hits_or_tracks(hits, tracks, general, three):
 def test_events_without_tracks_are_refused_where_the_model_reads_them(general, three):
     with pytest.raises(InputError, match=r"reads tracks .*; --truth-tracks makes them"):
         reconstruct(dataclasses.replace(three, tracks=None), general)
-
-
-def test_a_script_that_names_an_engine_still_works(general, three):
-    with pytest.warns(DeprecationWarning, match="engine 'onnxruntime' is not used: torch runs all models"):
-        got = reconstruct(three, general, engine="onnxruntime")
-    assert len(got) == 3
