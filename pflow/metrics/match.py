@@ -36,7 +36,7 @@ def angle(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats
 
 def rank(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
     """Cost for the first paper's pairs: difference of the places of i and j in their events, by falling energy."""
-    return np.abs(truth.rank[i] - reco.rank[j]).astype(np.float64)
+    return np.asarray(np.abs(truth.rank[i] - reco.rank[j]), dtype=np.float64)
 
 
 Cost = Callable[[ParticleTable, ParticleTable, Ints, Ints], Floats]
