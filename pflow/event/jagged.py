@@ -349,10 +349,10 @@ class Links:
         number = particle.take(self.flat_particle(n_particles))
         return self.take(number >= 0, particle=number)
 
-    def kept(self, keep: Mask, n_sources: Index, first: Index | int = 0) -> Links:
-        """Links of the sources where `keep`, bool [all sources], holds, numbered in each event from `first`."""
+    def kept(self, keep: Mask, n_sources: Index) -> Links:
+        """Links of the sources where `keep`, bool [all sources], holds, with new indices."""
         source = self.flat_source(n_sources)
-        place = np.cumsum(keep) - 1 - np.repeat(offsets(keep)[offsets(n_sources)[:-1]] - first, n_sources)
+        place = np.cumsum(keep) - 1 - np.repeat(offsets(keep)[offsets(n_sources)[:-1]], n_sources)
         return self.take(keep[source], source=place[source])
 
     def normalised(self) -> Links:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from pflow.errors import check_options
 from pflow.event import jagged
-from pflow.event.disturb import are_factors, keep_hits
+from pflow.event.disturb import keep_hits
 from pflow.event.events import Events
 from pflow.event.merge_hits import equal_rows
 from pflow.event.overlay import sum_cells
@@ -95,13 +95,16 @@ class Variation:
     def __post_init__(self) -> None:
         fractions = "probability", "fewer_layers", "shorter_hcal", "missing", "digital", "no_time"
         check_options(self, "detector", "from 0 to 1", lambda fraction: 0 <= fraction <= 1, *fractions)
-        check_options(self, "detector", "two factors above 0", are_factors, "scale", "endcap")
         thresholds = "ecal_threshold", "hcal_threshold"
         check_options(self, "detector", "an energy of at least 0 GeV", lambda value: 0 <= value < np.inf, *thresholds)
+
+        def are_factors(values: Sequence[float]) -> bool:
+            return len(values) == 2 and 0 < values[0] <= values[1] < np.inf
 
         def are_sides(numbers: Sequence[int]) -> bool:
             return len(numbers) > 0 and all(n == 0 or n >= 3 for n in numbers)
 
+        check_options(self, "detector", "two factors above 0", are_factors, "scale", "endcap")
         check_options(self, "detector", "numbers of at least 3, or 0", are_sides, "sides")
         expected = "whole factors of at least 1"
         check_options(self, "detector", expected, lambda factors: min(factors, default=0) >= 1, "coarser")

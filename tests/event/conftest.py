@@ -18,13 +18,13 @@ def events(sample_dir: Path) -> Events:
 
 @pytest.fixture(scope="session")
 def particle_energies() -> Callable[..., ak.Array]:
-    """Energy in hits of each true particle by the links, [event, particle], GeV; of the hits in a mask [all hits]."""
+    """Energy in hits of each true particle by the links, [event, particle], GeV."""
 
-    def energies(events: Events, mask: np.ndarray | float = 1.0) -> ak.Array:
+    def energies(events: Events) -> ak.Array:
         counts = jagged.count(events.truth)
         hit = jagged.global_index(events.hit_links.source, jagged.count(events.hits))
         particle = jagged.global_index(events.hit_links.particle, counts)
-        weights = jagged.flat(events.hit_links.weight) * (jagged.flat(events.hits.energy) * mask)[hit]
+        weights = jagged.flat(events.hit_links.weight) * jagged.flat(events.hits.energy)[hit]
         return jagged.unflatten(np.bincount(particle, weights, int(counts.sum())), counts)
 
     return energies

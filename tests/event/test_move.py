@@ -122,6 +122,12 @@ def test_thresholds_and_fewer_layers_and_calorimeters_drop_hits_and_their_links(
     assert not np.isin(jagged.flat(required_only.hits.subdetector), optional).any()
 
 
+def test_thresholds_remove_soft_hits_only(events):
+    changed = change_cells(events, drawn(events, ecal_threshold=0.02, hcal_threshold=0.02))
+    assert ak.sum(events.hits.energy > 0.02) == ak.sum(changed.hits.energy > 0.02)
+    assert ak.sum(changed.hits.energy < 0.02) < ak.sum(events.hits.energy < 0.02)
+
+
 def test_a_digital_readout_without_times(events):
     changed = jagged.columns(change_cells(events, drawn(events, digital=1.0, no_time=1.0)).hits)
     before = jagged.columns(events.hits)

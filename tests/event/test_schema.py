@@ -82,8 +82,8 @@ class TestEveryField:
         same(alone, events, part=part)
 
     def test_disturbance(self, events, part):
-        options = Disturbance(energy_scale=0.1, shift_mm=1.0, split_tracks=0.5, dead_cells=0.3, noise_hits=3.0)
-        fields = {"hits": ("energy", "position"), "tracks": ("omega", "momentum", "calo_momentum")}.get(part, ())
+        options = Disturbance(energy_scale=0.1, lost_tracks=0.5, dead_cells=0.3, noise_hits=3.0)
+        fields = ("energy",) if part == "hits" else ()
         disturbed = disturb(events, options, np.random.default_rng(1))
         identifier = "d0" if part == "tracks" else "time"  # different for all objects
         before, after = (jagged.columns(getattr(e, part))[identifier] for e in (events, disturbed))
