@@ -18,7 +18,7 @@ from pflow.event import jagged
 from pflow.event.disturb import Disturbance, disturb
 from pflow.event.events import Events
 from pflow.event.move import Drawn, Variation, change_cells, move
-from pflow.event.overlay import ECAL_TOLERANCE, HCAL_TOLERANCE, overlay
+from pflow.event.overlay import overlay
 from pflow.event.schema import SCHEMA
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Detector
@@ -37,18 +37,14 @@ class Overlay:
     cone
         Largest angle, rad, between the axis (energy-weighted mean direction of the hits) of the first event and of
         each other member. Members are drawn from events with about the same polar angle and rotated towards the first
-        by a symmetry of the detector; a group with too few such events is smaller. None: rotated at random.
+        by a symmetry of the detector; a group with too few such events is smaller. pi: any events with energy.
     max_hits
         Events with more hits stay alone. None: join all.
-    ecal_tolerance, hcal_tolerance
-        Largest distance, mm, of hits in the same cell: just below half a cell, see `pflow.event.overlay`.
     """
 
     frequencies: Sequence[float] = (1.0, 1.0, 1.0)
-    cone: float | None = None
+    cone: float = np.pi
     max_hits: int | None = None
-    ecal_tolerance: float = ECAL_TOLERANCE
-    hcal_tolerance: float = HCAL_TOLERANCE
 
     def __post_init__(self) -> None:
         def some(values: Sequence[float]) -> bool:
@@ -56,10 +52,8 @@ class Overlay:
 
         check_options(self, "overlay", "at least 0 and not all 0", some, "frequencies")
         angle = "an angle in rad, above 0 and at most pi"
-        check_options(self, "overlay", angle, lambda cone: cone is None or 0 < cone <= np.pi, "cone")
+        check_options(self, "overlay", angle, lambda cone: 0 < cone <= np.pi, "cone")
         check_options(self, "overlay", "a number of hits", lambda n: n is None or n >= 0, "max_hits")
-        tolerances = "ecal_tolerance", "hcal_tolerance"
-        check_options(self, "overlay", "a length in mm above 0", lambda length: 0 < length < np.inf, *tolerances)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,10 +88,9 @@ def augment(events: Events, options: Augmentation, generator: np.random.Generato
         cells = None if drawn is None else drawn[group]  # all members of a group have the same cells
     if cells is not None:
         events = change_cells(events, cells)
-    events = _moved(events, phi, reflected)
+    events = turn(events, phi, reflected)
     if joining is not None:
-        tolerances = {"ecal_tolerance": joining.ecal_tolerance, "hcal_tolerance": joining.hcal_tolerance}
-        events = overlay(events, jagged.unflatten(np.arange(len(members)), sizes), **tolerances)
+        events = overlay(events, sizes)
     if drawn is not None:
         events = move(events, drawn)
     return events if options.disturb is None else disturb(events, options.disturb, generator)
@@ -110,16 +103,6 @@ def random_phi(detector: Detector, n: int, generator: np.random.Generator) -> Fl
     return np.asarray(generator.integers(detector.phi_symmetry, size=n) * (2 * np.pi / detector.phi_symmetry))
 
 
-def rotate(events: Events, phi: npt.ArrayLike) -> Events:
-    """Rotate events about the z axis by `phi`, rad, a number or [event], in each field's precision."""
-    return _moved(events, phi=np.broadcast_to(np.asarray(phi, dtype=np.float64), len(events)))
-
-
-def reflect(events: Events, which: npt.ArrayLike = True) -> Events:
-    """Reflect `which` events in z = 0: z, pz, z0 and tan_lambda change sign, charge and curvature do not."""
-    return _moved(events, reflected=np.broadcast_to(np.asarray(which, dtype=np.bool_), len(events)))
-
-
 def _random_groups(events: Events, options: Overlay, generator: np.random.Generator) -> tuple[Index, Index, Floats]:
     """Draw a group for each event: sizes int64 [group], members int64 and their turns, rad, [member]."""
     n = len(events)
@@ -129,13 +112,9 @@ def _random_groups(events: Events, options: Overlay, generator: np.random.Genera
         return np.ones(n, dtype=np.int64), np.arange(n), np.zeros(n)
     frequencies = np.array(options.frequencies, dtype=np.float64)
     largest = 1 + generator.choice(len(frequencies), size=len(small), p=frequencies / frequencies.sum())
-    if options.cone is None:
-        members, allowed = _any_members(largest, generator)
-        turns = random_phi(events.detector, members.size, generator).reshape(members.shape)
-    else:
-        theta, azimuth = (axis[small] for axis in _axes(events.hits))
-        n_steps = events.detector.phi_symmetry
-        members, allowed, turns = _members_nearby(theta, azimuth, largest, options.cone, generator, n_steps)
+    theta, azimuth = (axis[small] for axis in _axes(events.hits))
+    n_steps = events.detector.phi_symmetry
+    members, allowed, turns = _members_nearby(theta, azimuth, largest, options.cone, generator, n_steps)
     turns[:, 0] = 0.0
     is_member = np.arange(members.shape[1]) < allowed[:, np.newaxis]
     sizes = np.ones(n, dtype=np.int64)
@@ -146,25 +125,14 @@ def _random_groups(events: Events, options: Overlay, generator: np.random.Genera
     return sizes, index, angle
 
 
-def _any_members(sizes: Index, generator: np.random.Generator) -> tuple[Index, Index]:
-    """Members [event, largest size] of each event's group, itself first, and the sizes that the chunk allows.
-
-    Members are neighbours on a random circle: all different, and each event is in equally many groups.
-    """
-    n = len(sizes)
-    sizes = np.minimum(sizes, n)
-    circle = generator.permutation(n)
-    steps = np.concatenate([[0], 1 + generator.permutation(n - 1)[: sizes.max() - 1]])
-    place = np.argsort(circle)
-    return circle[(place[:, np.newaxis] + steps) % n], sizes
-
-
 def _members_nearby(
     theta: Floats, azimuth: Floats, sizes: Index, cone: float, generator: np.random.Generator, n_steps: int | None
 ) -> tuple[Index, Index, Floats]:
-    """Members and sizes like `_any_members`, and random rotations of them to within `cone`, rad, of the first.
+    """Members [event, largest size] of each event's group, itself first, its size and the members' rotations, rad.
 
-    `theta` and `azimuth`, rad, [event], are the events' axes; rotations are by one of `n_steps` or (None) by any angle.
+    The others are drawn, up to the wanted `sizes`, from the events that rotations bring to within `cone`, rad, of the
+    first, and rotated by a random one of these. `theta` and `azimuth`, rad, [event], are the events' axes; rotations
+    are by one of `n_steps` or (None) by any angle.
     """
     n = len(sizes)
     along = np.outer(np.cos(theta), np.cos(theta))  # NaN, hence never near, for an unknown axis
@@ -200,8 +168,11 @@ def _axes(hits: ak.Array) -> tuple[Floats, Floats]:
     return np.where(unknown, np.nan, theta), np.where(unknown, np.nan, azimuth)
 
 
-def _moved(events: Events, phi: Floats | None = None, reflected: Mask | None = None) -> Events:
-    """The events rotated by `phi`, rad [event], and reflected where `reflected` holds, in each field's precision."""
+def turn(events: Events, phi: Floats | None = None, reflected: Mask | None = None) -> Events:
+    """Events rotated about the z axis by `phi`, rad [event], and reflected in z = 0 where `reflected`, bool [event].
+
+    Reflection changes the sign of z, pz, z0 and tan_lambda, not of charge and curvature.
+    """
     if phi is None and reflected is None:
         return events
     values = {}

@@ -33,36 +33,18 @@ another event."""
 HCAL_TOLERANCE = 14.0  # the same, mm, for all other calorimeters; the built-in detectors have cells of 30 mm
 
 
-def overlay(
-    events: Events,
-    groups: ak.Array | Sequence[Sequence[int]],
-    *,
-    ecal_tolerance: float = ECAL_TOLERANCE,
-    hcal_tolerance: float = HCAL_TOLERANCE,
-) -> Events:
-    """Join groups of events, int [group, member], into one event each, without ``reference``.
+def overlay(events: Events, sizes: Sequence[int] | Index) -> Events:
+    """Join groups of consecutive events, int `sizes` [group], into one event each, without ``reference``.
 
-    Objects are concatenated in the order of the group, and indices are shifted. Hits of different events with the
+    Objects are concatenated in the order of the events, and indices are shifted. Hits of different events with the
     same subdetector, layer and position are one cell (`pflow.event.merge_hits.sum_hits`), in which the weights of the
     particles are proportional to their energies and sum to 1. Hits of the same event are never summed. Entry and event
-    number are the first event's. The tolerances are the largest distance, mm, of two hits in the same cell, in
-    electromagnetic and in other calorimeters; above half the distance of neighbouring cells, a hit between two cells
-    joins them. ConfigError: an empty group, or a tolerance that is not above 0; IndexError: no such event.
+    number are the first event's. ConfigError: an empty group, or sizes that do not sum to the number of events.
     """
-    for tolerance in (ecal_tolerance, hcal_tolerance):
-        if not 0 < tolerance < np.inf:
-            raise ConfigError(f"overlay: a tolerance must be a length in mm above 0, found {tolerance}")
-    events = dataclasses.replace(events, reference=None, reference_name="")
-    if len(groups) == 0:
-        return events[:0]
-    groups = ak.Array(groups)
-    sizes = jagged.count(groups)
-    if not sizes.all():
-        raise ConfigError("overlay: a group needs at least one event")
-    order = jagged.flat(groups)
-    if order.min() < -len(events) or order.max() >= len(events):
-        raise IndexError(f"event {order.min() if order.min() < 0 else order.max()} of {len(events)}")
-    members = events if np.array_equal(order, np.arange(len(events))) else events[order]
+    sizes = np.asarray(sizes, dtype=np.int64)
+    if (sizes < 1).any() or sizes.sum() != len(events):
+        raise ConfigError(f"overlay: sizes of groups must be at least 1 and sum to the number of events, {len(events)}")
+    members = dataclasses.replace(events, reference=None, reference_name="")
     group, first = jagged.event_index(sizes), jagged.offsets(sizes)[:-1]
     # Number of objects in the earlier events of the group, [member].
     starts = {name: jagged.offsets(jagged.count(part))[:-1] for name, part in members.parts()}
@@ -78,16 +60,15 @@ def overlay(
         values[name] = jagged.records(columns, np.bincount(group, counts).astype(np.int64))
     flags = np.bitwise_or.reduceat(members.flags, first)
     values |= {"entry": members.entry[first], "event": members.event[first], "flags": flags}
-    shared = _shared_cells(members, group, ecal_tolerance, hcal_tolerance)
-    return sum_cells(dataclasses.replace(members, **values), *shared)
+    return sum_cells(dataclasses.replace(members, **values), *_shared_cells(members, group))
 
 
-def _shared_cells(members: Events, group: Index, ecal_tolerance: float, hcal_tolerance: float) -> tuple[Index, Index]:
+def _shared_cells(members: Events, group: Index) -> tuple[Index, Index]:
     """Indices of the hits in cells that several events hit, rising, and of the first hit in each one's cell."""
     counts = jagged.count(members.hits)
     flat = jagged.columns(members.hits)
     kinds = [calorimeter.kind for calorimeter in members.detector.calorimeters]
-    tolerances = np.array([ecal_tolerance if kind == "ecal" else hcal_tolerance for kind in kinds])
+    tolerances = np.array([ECAL_TOLERANCE if kind == "ecal" else HCAL_TOLERANCE for kind in kinds])
     n_layers = int(flat["layer"].max(initial=0)) + 2  # from -1
     layer = flat["subdetector"].astype(np.int32) * n_layers + flat["layer"]
     near = np.flatnonzero(np.repeat((np.bincount(group) > 1)[group], counts))  # of joined events

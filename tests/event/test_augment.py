@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pflow.event import jagged
-from pflow.event.augment import Augmentation, Overlay, augment, random_phi, reflect, rotate
+from pflow.event.augment import Augmentation, Overlay, augment, random_phi, turn
 from pflow.event.events import Events
 from pflow.event.schema import SCHEMA, make_hits, make_tracks
 from pflow.event.truth import RULES, select_targets
@@ -31,12 +31,16 @@ def phi(events) -> np.ndarray:
     return np.random.default_rng(1).uniform(-10.0, 10.0, len(events))
 
 
+def reflect(events: Events) -> Events:
+    return turn(events, reflected=np.ones(len(events), dtype=np.bool_))
+
+
 def momenta(events: Events) -> np.ndarray:
     return jagged.vectors(events.truth.momentum)
 
 
 def test_rotation_turns_all_vectors_and_the_azimuth_of_tracks(events, phi):
-    turned = rotate(events, phi)
+    turned = turn(events, phi)
     for part in ("hits", "tracks", "truth"):
         before, after = jagged.columns(getattr(events, part)), jagged.columns(getattr(turned, part))
         angle = np.repeat(phi, jagged.count(getattr(events, part)))
@@ -51,7 +55,7 @@ def test_rotation_turns_all_vectors_and_the_azimuth_of_tracks(events, phi):
 
 def test_reflection_of_chosen_events_changes_the_sign_of_z_components(events, assert_same):
     which = np.arange(len(events)) % 2 == 0
-    changed = reflect(events, which)
+    changed = turn(events, reflected=which)
     assert_same(changed[~which], events[~which])
     assert_same(reflect(changed[which]), events[which])
     before, after = jagged.columns(events.tracks), jagged.columns(reflect(events).tracks)
@@ -87,7 +91,7 @@ def test_a_reflected_track_is_the_helix_of_the_reflected_momentum(charge, assert
 def test_targets_of_changed_events_are_the_changed_targets(events, phi, rule, use_tracks):
     plain = select_targets(events, rule=rule, use_tracks=use_tracks)
     no_links = dict.fromkeys(("hit_links", "track_links", "tracker_hit_links"))
-    for change in (lambda x: rotate(x, phi), reflect):
+    for change in (lambda x: turn(x, phi), reflect):
         after = select_targets(change(events), rule=rule, use_tracks=use_tracks)
         moved = change(dataclasses.replace(events, truth=plain.particles, **no_links))
         assert after.particles.index.tolist() == plain.particles.index.tolist()
@@ -127,11 +131,9 @@ def test_the_number_of_events_joined_follows_the_frequencies(make_photons):
     np.testing.assert_allclose(n_groups[[1, 2, 4]] / 600, [1 / 6, 1 / 3, 1 / 2], atol=4 * 0.5 / np.sqrt(600))
 
 
-def test_groups_hold_different_events_each_equally_often_and_no_more_than_there_are(make_photons):
+def test_groups_hold_different_events_and_no_more_than_there_are(make_photons):
     energies = ak.to_numpy(joined_at_random(make_photons(50), frequencies=[0, 0, 1]).truth.energy)
     assert all(len(set(row)) == 3 for row in energies.tolist())
-    _, times = np.unique(energies, return_counts=True)
-    assert times.tolist() == [3] * 50
     for n in (2, 1, 0):
         joined = joined_at_random(make_photons(2)[:n], frequencies=[0, 0, 0, 0, 1])
         assert ak.num(joined.truth).tolist() == [n] * n

@@ -7,6 +7,7 @@ from scipy.sparse.csgraph import connected_components
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
+from pflow.event import overlay as module
 from pflow.event.events import Events, concatenate
 from pflow.event.overlay import overlay
 from pflow.event.schema import make_hits, make_links, make_tracker_hits
@@ -40,7 +41,7 @@ def two(make_event, make_reco) -> Events:
 
 @pytest.fixture(scope="module")
 def joined(two) -> Events:
-    return overlay(two, [[0, 1]]).validate()
+    return overlay(two, [2]).validate()
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_a_shared_cell_has_both_energies_the_earlier_time_and_weights_by_the_ene
     links = {(link.source, link.particle): link.weight for link in joined.hit_links[0]}
     assert links == {(0, 0): 1.0, (1, 0): 0.75, (2, 0): 1.0, (3, 1): 1.0, (1, 1): 0.1875, (1, 2): 0.0625}
     nothing = make_event([(22, 1.0)], [(0.0, {0: 1.0})])
-    assert overlay(concatenate([nothing, nothing]), [[0, 1]]).hit_links.weight.tolist() == [[0.5, 0.5]]
+    assert overlay(concatenate([nothing, nothing]), [2]).hit_links.weight.tolist() == [[0.5, 0.5]]
 
 
 def test_other_parts_are_concatenated_with_shifted_indices(joined):
@@ -74,18 +75,20 @@ def test_other_parts_are_concatenated_with_shifted_indices(joined):
 @pytest.mark.parametrize(("field", "step"), [("subdetector", 1), ("layer", 1), (("position", "y"), 2.5)])
 def test_a_cell_is_shared_only_at_the_same_place_of_the_same_layer(two, field, step):
     hits = ak.with_field(two.hits, two.hits[field] + ak.Array([[0, 0, 0], [0, step]]), field)
-    assert ak.num(overlay(dataclasses.replace(two, hits=hits), [[0, 1]]).hits).tolist() == [5]
+    assert ak.num(overlay(dataclasses.replace(two, hits=hits), [2]).hits).tolist() == [5]
 
 
-def test_a_shared_cell_is_at_the_barycentre_within_the_tolerance_of_its_calorimeter(two):
+def test_a_shared_cell_is_at_the_barycentre_within_the_tolerance_of_its_calorimeter(two, monkeypatch):
     moved = two.hits.position.y + ak.Array([[0.0] * 3, [0.0, 2.0]])
     near = dataclasses.replace(two, hits=ak.with_field(two.hits, moved, ("position", "y")))
-    assert overlay(near, [[0, 1]]).hits.position.y[0, 1] == 5.5  # (3 x 5 + 1 x 7) / 4
-    assert ak.num(overlay(near, [[0, 1]], ecal_tolerance=1.9).hits).tolist() == [5]
+    assert overlay(near, [2]).hits.position.y[0, 1] == 5.5  # (3 x 5 + 1 x 7) / 4
     columns = {"energy": [[1.0], [1.0]], "x": [[2100.0], [2100.0]], "y": [[0.0], [10.0]], "z": [[0.0], [0.0]]}
     events = Events(detector=ILD, hits=make_hits(**columns, subdetector=[[2], [2]]))
-    assert ak.num(overlay(events, [[0, 1]]).hits).tolist() == [1]
-    assert ak.num(overlay(events, [[0, 1]], hcal_tolerance=9.0).hits).tolist() == [2]
+    assert ak.num(overlay(events, [2]).hits).tolist() == [1]
+    monkeypatch.setattr(module, "ECAL_TOLERANCE", 1.9)
+    monkeypatch.setattr(module, "HCAL_TOLERANCE", 9.0)
+    assert ak.num(overlay(near, [2]).hits).tolist() == [5]
+    assert ak.num(overlay(events, [2]).hits).tolist() == [2]
 
 
 def test_cells_agree_with_a_search_over_all_pairs_of_hits():
@@ -95,7 +98,7 @@ def test_cells_agree_with_a_search_over_all_pairs_of_hits():
     event, layer = np.repeat(np.arange(6), counts), generator.integers(0, 2, counts.sum())
     columns = {"energy": np.ones(len(layer)), **dict(zip("xyz", position.T, strict=True)), "layer": layer}
     hits = make_hits(**{name: ak.unflatten(values, counts) for name, values in columns.items()})
-    joined = overlay(Events(detector=ILD, hits=hits), [[0, 1, 2], [3], [4, 5]])
+    joined = overlay(Events(detector=ILD, hits=hits), [3, 1, 2])
 
     near = np.linalg.norm(position[:, np.newaxis].astype(float) - position, axis=-1) <= 2.4
     near &= (layer[:, np.newaxis] == layer) & (event[:, np.newaxis] != event)
@@ -107,8 +110,8 @@ def test_cells_agree_with_a_search_over_all_pairs_of_hits():
 
 
 def test_groups_do_not_depend_on_each_other(real):
-    together = overlay(real, [[0, 1], [2, 3, 4], [5]])
-    alone = overlay(real, [[2, 3, 4]])
+    together = overlay(real[:6], [2, 3, 1])
+    alone = overlay(real[2:5], [3])
     for name, part in alone.parts():
         assert str(part.tolist()) == str(getattr(together, name)[1:2].tolist()), name
 
@@ -116,7 +119,7 @@ def test_groups_do_not_depend_on_each_other(real):
 def test_energies_of_events_and_particles_are_kept(real, particle_energies):
     """Events joined with themselves share all cells."""
     n = len(real)
-    joined = overlay(concatenate([real, real]), [[i, n + i] for i in range(n)]).validate()
+    joined = overlay(real[np.repeat(np.arange(n), 2)], n * [2]).validate()
     assert ak.num(joined.hits).tolist() == ak.num(real.hits).tolist()
     np.testing.assert_allclose(ak.sum(joined.hits.energy, axis=1), 2 * ak.sum(real.hits.energy, axis=1), rtol=1e-6)
     weights = ak.to_numpy(ak.flatten(joined.hit_links.weight)).astype(float)
@@ -126,8 +129,10 @@ def test_energies_of_events_and_particles_are_kept(real, particle_energies):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_joined_events_have_the_same_targets(real, rule):
-    apart = overlay(real, [[0, 1], [2, 3], [4, 5]], ecal_tolerance=1e-6, hcal_tolerance=1e-6)
+def test_joined_events_have_the_same_targets(real, rule, monkeypatch):
+    monkeypatch.setattr(module, "ECAL_TOLERANCE", 1e-6)
+    monkeypatch.setattr(module, "HCAL_TOLERANCE", 1e-6)
+    apart = overlay(real[:6], [2, 2, 2])
     assert int(ak.sum(ak.num(apart.hits))) == int(ak.sum(ak.num(real[:6].hits)))
     targets = select_targets(apart, rule=rule).particles
     expected = select_targets(real[:6], rule=rule).particles
@@ -135,14 +140,7 @@ def test_joined_events_have_the_same_targets(real, rule):
     assert ak.flatten(targets.hit_energy).tolist() == pytest.approx(ak.flatten(expected.hit_energy).tolist(), rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("groups", "more", "error", "message"),
-    [
-        ([[0], []], {}, ConfigError, "a group needs at least one event"),
-        ([[0, 2]], {}, IndexError, "event 2 of 2"),
-        ([[0]], {"ecal_tolerance": 0.0}, ConfigError, "a tolerance must be a length"),
-    ],
-)
-def test_invalid_groups_and_tolerances_are_refused(two, groups, more, error, message):
-    with pytest.raises(error, match=message):
-        overlay(two, groups, **more)
+@pytest.mark.parametrize("sizes", [[1], [2, 0], [3, -1], [2, 1]])
+def test_sizes_of_groups_that_do_not_fit_are_refused(two, sizes):
+    with pytest.raises(ConfigError, match="sizes of groups must be at least 1 and sum to the number of events, 2"):
+        overlay(two, sizes)

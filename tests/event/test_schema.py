@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pflow.event import jagged
-from pflow.event.augment import Augmentation, Overlay, augment, reflect, rotate
+from pflow.event.augment import Augmentation, Overlay, augment, turn
 from pflow.event.disturb import Disturbance, disturb
 from pflow.event.events import Events, concatenate
 from pflow.event.jagged import Links
@@ -73,11 +73,12 @@ class TestEveryField:
         same(concatenate(list(events)), events, part=part)
         same(events[[0, 1, 2]], events, part=part)
         turning = tuple(field.name for field in SCHEMA[part] if field.axes or field.turns)
-        same(rotate(events, 0.7), events, part=part, but=turning)
-        same(reflect(reflect(events)), events, part=part)
+        same(turn(events, np.full(len(events), 0.7)), events, part=part, but=turning)
+        reflected = np.ones(len(events), dtype=np.bool_)
+        same(turn(turn(events, reflected=reflected), reflected=reflected), events, part=part)
 
     def test_overlay(self, events, part):
-        same(overlay(events, [[0, 1], [2]]), events, part=part)
+        same(overlay(events, [2, 1]), events, part=part)
         alone = augment(events, Augmentation(overlay=Overlay(frequencies=[1.0])), np.random.default_rng(1))
         same(alone, events, part=part)
 
