@@ -105,7 +105,7 @@ class EventLists:
         values: dict[str, Any] = {"flags": (self.flags | np.where(bad, flag, 0)).astype(np.uint32)}
         for name, part in self.parts():
             counts = jagged.count(part)
-            values[name] = jagged.unflatten(jagged.flat_records(part)[~bad[jagged.event_index(counts)]], counts * ~bad)
+            values[name] = jagged.unflatten(ak.flatten(part, axis=1)[~bad[jagged.event_index(counts)]], counts * ~bad)
         return dataclasses.replace(self, **values)  # type: ignore[type-var]
 
 
@@ -176,16 +176,6 @@ class Events(EventLists):
 
     def _summary(self) -> str:
         return f"{super()._summary()} of {self.detector.name}"
-
-    def geometries(self, part: str) -> tuple[Geometry, Index]:
-        """Geometries, and the index into them of each object of a part, int64 [N].
-
-        ConfigError: the detector's description lacks its geometry.
-        """
-        counts = jagged.count(getattr(self, part))
-        if self.geometry is None:
-            return Geometry.of(self.detector), np.zeros(int(counts.sum()), dtype=np.int64)
-        return self.geometry, jagged.event_index(counts)
 
     @property
     def has_truth(self) -> bool:

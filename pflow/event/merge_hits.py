@@ -60,29 +60,19 @@ class Merge:
     depth: float = 0.0
 
     def __post_init__(self) -> None:
-        def is_length(size: object) -> bool:
-            return isinstance(size, int | float) and not isinstance(size, bool) and 0 < size < np.inf
-
-        check_options(self, "merge", "a length in mm above 0", is_length, "ecal_mm", "hcal_mm")
+        check_options(self, "merge", "a length in mm above 0", lambda size: 0 < size < np.inf, "ecal_mm", "hcal_mm")
         check_options(self, "merge", "a whole number of at least 1", lambda n: type(n) is int and n >= 1, "layers")
         check_options(self, "merge", "at least 0", lambda depth: 0 <= depth < np.inf, "depth")
-        for name in ("ecal_mm", "hcal_mm"):
-            object.__setattr__(self, name, float(getattr(self, name)))
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Merged:
-    """Summed hits, records [event, coarse cell], and the coarse cell of each original hit, int64 [event, hit]."""
-
-    hits: ak.Array
-    cell_of: ak.Array
-
-
-def merge_hits(events: Events, merge: Merge, *, with_time: bool = True, depth: Floats | None = None) -> Merged:
+def merge_hits(
+    events: Events, merge: Merge, *, with_time: bool = True, depth: Floats | None = None
+) -> tuple[ak.Array, ak.Array]:
     """Sum the hits of each event that lie in the same coarse cell, in the order of subdetector and place.
 
-    Total energy and energy-weighted mean position are the event's. Without `with_time` their time is unknown (NaN),
-    which saves work. `depth` float64 [all hits] is needed where the cells are cut in depth and not in layers.
+    Returns records [event, coarse cell], and the coarse cell of each original hit, int64 [event, hit]. Total energy and
+    energy-weighted mean position are the event's. Without `with_time` the time is unknown (NaN), which saves work.
+    `depth` float64 [all hits] is needed where the cells are cut in depth and not in layers.
     """
     counts = jagged.count(events.hits)
     event = jagged.event_index(counts)
@@ -91,7 +81,7 @@ def merge_hits(events: Events, merge: Merge, *, with_time: bool = True, depth: F
     n_cells = np.bincount(event[first_hit], minlength=len(counts))
     cell_of = group - np.repeat(jagged.offsets(n_cells)[:-1], counts)
     sums = sum_hits(jagged.columns(events.hits), group, first_hit, with_time)
-    return Merged(hits=jagged.records(sums, n_cells), cell_of=jagged.unflatten(cell_of, counts))
+    return jagged.records(sums, n_cells), jagged.unflatten(cell_of, counts)
 
 
 def sum_hits(columns: Mapping[str, Any], group: Any, first: Any, with_time: bool = True) -> dict[str, Any]:

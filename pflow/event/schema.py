@@ -219,9 +219,9 @@ def make_tracks(*, b_field: float, **quantities: Any) -> ak.Array:
 
 def make_truth(**quantities: Any) -> ak.Array:
     """Truth particles: pdg, charge, mass, px, py, pz; vx, vy, vz, status, parent. E^2 = m^2 + p^2."""
-    flat = (jagged.flat(quantities[name], np.float64) for name in ("px", "py", "pz", "mass"))
-    energy = jagged.unflatten(kinematics.energy(*flat), jagged.count(quantities["pdg"]))
-    return build("truth", **quantities, energy=energy)
+    px, py, pz, mass = (jagged.flat(quantities[name], np.float64) for name in ("px", "py", "pz", "mass"))
+    energy = np.sqrt(px**2 + py**2 + pz**2 + mass**2)
+    return build("truth", **quantities, energy=jagged.unflatten(energy, jagged.count(quantities["pdg"])))
 
 
 def make_particles(*, mass: Any = None, **quantities: Any) -> ak.Array:

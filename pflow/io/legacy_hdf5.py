@@ -34,7 +34,7 @@ from pflow.io.flat import links_of
 from pflow.io.root import check_counts
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Detector, load_detector
-from pflow.physics.kinematics import momentum_at_perigee
+from pflow.physics.kinematics import perigee
 
 FEATURES = ("edep", "x", "y", "z", "time", "track", "charge", "px", "py", "pz")  # columns of the group ``feature``
 LABELS = ("hitid", "mcid", "pdg", "charge", "mass", "px", "py", "pz", "status")  # columns of the group ``label``
@@ -103,9 +103,9 @@ class LegacyReader:
         return Events(detector=self.detector, path=self.path, entry=entry, event=entry, **parts)
 
     def _tracks(self, at_calo: Mapping[str, ak.Array]) -> ak.Array:
-        x, y, px, py, charge = (jagged.flat(at_calo[name], np.float64) for name in ("x", "y", "px", "py", "charge"))
+        helix = (jagged.flat(at_calo[name], np.float64) for name in ("x", "y", "z", "px", "py", "pz", "charge"))
+        _, _, vertex_px, vertex_py = perigee(*helix, b_field=self.detector.b_field)
         counts = jagged.count(at_calo["x"])
-        vertex_px, vertex_py = momentum_at_perigee(x, y, px, py, charge, self.detector.b_field)
         return make_tracks(
             b_field=self.detector.b_field,
             px=ak.unflatten(vertex_px, counts),

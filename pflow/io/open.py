@@ -146,7 +146,7 @@ class EventFile:
             message = f"{entries} have objects that cannot be used; these are left out; the first: {left_out[0]}"
             warnings.warn(message, LeftOutWarning, stacklevel=3)
         checks = self.notes()
-        if truth not in self._checked and len(jagged.flat_records(events.hits)):
+        if truth not in self._checked and jagged.count(events.hits).any():
             self._checked.add(truth)
             with suppress(InputError):  # unusable truth: raised where it is used
                 checks += check_events(first_events(events), self.expected)

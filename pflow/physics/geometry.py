@@ -49,11 +49,6 @@ class BarrelShape:
     on_layers: float
     as_good: tuple[int, ...]
 
-    @property
-    def symmetry(self) -> int:
-        """Largest n such that turns by 2 pi / n leave all equally good shapes unchanged; 0 for any turn."""
-        return math.gcd(*self.as_good)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerRange:

@@ -1,6 +1,6 @@
 """Relations between momenta, angles and track parameters, and paths in a solenoid; GeV, mm, T, rad, charges in e.
 
-`impact_parameters`, `unit_vector` and `four_momentum_covariance` also take torch tensors.
+`unit_vector` and `four_momentum_covariance` also take torch tensors.
 """
 
 from __future__ import annotations
@@ -26,11 +26,6 @@ i (i + 1) / 2 + j (edm4hep.yaml, utils/cov_matrix_utils.h, edm4hep::FourMomCoord
 Array = npt.NDArray[np.floating[Any]]
 
 
-def energy(px: Array, py: Array, pz: Array, mass: Array) -> Array:
-    """Energy from momentum and mass, E^2 = m^2 + p^2; all in GeV, shapes broadcast."""
-    return np.sqrt(px**2 + py**2 + pz**2 + mass**2)
-
-
 def momentum_from_track(omega: Array, phi: Array, tan_lambda: Array, b_field: float) -> tuple[Array, Array, Array]:
     """Momentum (px, py, pz), GeV, of unit charge, from EDM4hep's omega (1/mm), phi and tan_lambda; `b_field` in T.
 
@@ -50,55 +45,32 @@ def track_from_momentum(px: Array, py: Array, pz: Array, charge: Array, b_field:
     return omega, np.arctan2(py, px), tan_lambda
 
 
-def momentum_at_perigee(x: Array, y: Array, px: Array, py: Array, charge: Array, b_field: float) -> tuple[Array, Array]:
-    """Transverse momentum (px, py), GeV, at the perigee of a helix, its point closest to the z axis.
+def perigee(
+    x: Array, y: Array, z: Array, px: Array, py: Array, pz: Array, charge: Array, *, b_field: float
+) -> tuple[Array, Array, Array, Array]:
+    """Distance d0 from the z axis and z0, mm, of a helix's closest point to the axis, and px, py, GeV, there.
 
-    `px`, `py` are at the point x, y, mm. At the perigee c (1 - R/|c|) the momentum is tangent to the circle with centre
-    c and radius R (see `_circle`); pz does not change. Neutral particles, and particles without transverse momentum or
-    with the centre on the axis, keep their momentum.
+    The helix passes the point x, y, z, mm, further along, with momentum px, py, pz, GeV; pz does not change. In a field
+    along z a charge of sign q moves on a circle of radius R = pt / (0.299792458e-3 |q| B), clockwise for q > 0, around
+    c = r + q/|q| R (py, -px)/pt. At the perigee c (1 - R/|c|) the momentum is tangent to the circle; d0 = |c| - R is
+    positive if the circle does not enclose the axis; z0 = z - pz/pt R a, with the angle a on the circle from the
+    perigee (less than half a turn). Neutral particles, and particles without transverse momentum, keep their momentum,
+    d0 and z0 are 0; with the centre on the axis the momentum stays.
     """
     pt = np.hypot(px, py)
     sense = np.sign(charge * b_field)
-    _, centre_x, centre_y = _circle(x, y, px, py, charge, b_field)
     with np.errstate(divide="ignore", invalid="ignore"):
+        radius = pt / (GEV_PER_TESLA_MM * np.abs(charge * b_field))
+        centre_x, centre_y = x + sense * radius * py / pt, y - sense * radius * px / pt
         distance = np.hypot(centre_x, centre_y)
+        d0 = distance - radius
+        turned = np.arctan2(y - centre_y, x - centre_x) - np.arctan2(-centre_y, -centre_x)
+        z0 = z - pz / pt * radius * np.abs(np.remainder(turned + np.pi, 2 * np.pi) - np.pi)
         perigee_px, perigee_py = -sense * pt * centre_y / distance, sense * pt * centre_x / distance
+    found = np.isfinite(d0) & np.isfinite(z0)
     known = np.isfinite(perigee_px) & np.isfinite(perigee_py)
-    return np.where(known, perigee_px, px), np.where(known, perigee_py, py)
-
-
-def impact_parameters(
-    x: Any, y: Any, z: Any, px: Any, py: Any, pz: Any, charge: Any, b_field: float
-) -> tuple[Any, Any]:
-    """Distance d0 of the perigee of a helix from the z axis, and its z0, both mm, from a point further along.
-
-    With centre c and radius R (see `_circle`), d0 = |c| - R, positive if the circle does not enclose the axis, and z0 =
-    z - pz/pt R a, with the angle a on the circle from the perigee (less than half a turn). Both are 0 for a neutral
-    particle and without transverse momentum. Parameters as for `momentum_at_perigee`.
-    """
-    xp = namespace(x)
-    radius, centre_x, centre_y = _circle(x, y, px, py, charge, b_field)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        d0 = xp.hypot(centre_x, centre_y) - radius
-        turned = xp.atan2(y - centre_y, x - centre_x) - xp.atan2(-centre_y, -centre_x)
-        angle = xp.abs(xp.remainder(turned + np.pi, 2 * np.pi) - np.pi)
-        z0 = z - pz / xp.hypot(px, py) * radius * angle
-    known = xp.isfinite(d0) & xp.isfinite(z0)
-    return xp.where(known, d0, 0.0), xp.where(known, z0, 0.0)
-
-
-def _circle(x: Any, y: Any, px: Any, py: Any, charge: Any, b_field: float) -> tuple[Any, Any, Any]:
-    """Radius and centre, mm, of the circle of a helix in the transverse plane.
-
-    In a field along z a charge of sign q moves on a circle of radius R = pt / (0.299792458e-3 |q| B), clockwise for
-    q > 0, around c = r + q/|q| R (py, -px)/pt.
-    """
-    xp = namespace(x)
-    pt = xp.hypot(px, py)
-    sense = xp.sign(charge * b_field)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        radius = pt / (GEV_PER_TESLA_MM * xp.abs(charge * b_field))
-        return radius, x + sense * radius * py / pt, y - sense * radius * px / pt
+    position = np.where(found, d0, 0.0), np.where(found, z0, 0.0)
+    return *position, np.where(known, perigee_px, px), np.where(known, perigee_py, py)
 
 
 def angle_between(a: Array, b: Array) -> Array:

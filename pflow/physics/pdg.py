@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -33,15 +33,10 @@ Particle Numbering Scheme, Review of Particle Physics) and of Pythia's hidden va
 
 
 @cache
-def _known_charge(pdg: int) -> float:
+def charge_of(pdg: int, unknown: float = 0.0) -> float:
+    """Electric charge in e; `unknown` for codes that are in no table, e.g. private ions."""
     charge = PDGID(pdg).charge
-    return math.nan if charge is None else float(charge)
-
-
-def charge_of(pdg: int) -> float:
-    """Electric charge in e; 0 for codes that are in no table, e.g. private ions."""
-    charge = _known_charge(pdg)
-    return 0.0 if math.isnan(charge) else charge
+    return unknown if charge is None else float(charge)
 
 
 @cache
@@ -92,7 +87,7 @@ def charges(pdg: npt.ArrayLike) -> npt.NDArray[np.float32]:
 
 def known_charges(pdg: npt.ArrayLike) -> Floats:
     """Charges in e of an array of PDG codes, same shape, float64; NaN for codes that are in no table."""
-    return _lookup(_known_charge, pdg, np.float64)
+    return _lookup(partial(charge_of, unknown=math.nan), pdg, np.float64)
 
 
 def masses(pdg: npt.ArrayLike) -> Floats:

@@ -20,7 +20,6 @@ from pflow.event.schema import PXYZ, XYZ
 from pflow.physics.arrays import Floats, Mask, constant, double, namespace, single
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import Geometry, kind_index
-from pflow.physics.kinematics import impact_parameters
 
 Values = Any
 """An array of NumPy, or where a graph is traced a tensor of torch; float64."""
@@ -50,8 +49,8 @@ def _vector(columns: Columns, name: str, keys: Sequence[str] = XYZ) -> list[Valu
 
 
 def _norm(columns: Columns, name: str, keys: Sequence[str]) -> Values:
-    """Length of the projection of a vector onto some axes, computed once."""
-    known = f"length of {name} along {', '.join(keys)}"
+    """Length of a vector, computed once."""
+    known = f"length of {name}"
     if known not in columns:
         squares = sum(component**2 for component in _vector(columns, name, keys))
         columns[known] = namespace(squares).sqrt(squares)
@@ -106,7 +105,7 @@ def _number(field: str, description: str, transform: str = "identity") -> Featur
 
 
 def _length(field: str, description: str, keys: Sequence[str]) -> Feature:
-    """Length of a vector, or of its projection onto some axes."""
+    """Length of a vector."""
     name = field.partition(".")[2]
     return Feature(field, description, lambda columns, _: _norm(columns, name, keys), "log10")
 
@@ -161,17 +160,6 @@ def _face(field: str, which: int) -> Feature:
     return Feature(field, f"asinh of the distance beyond the face of the {plane}, / {FACE_UNIT:g} mm", compute)
 
 
-def _impact(description: str, which: int) -> Feature:
-    """asinh of the transverse (0) or longitudinal (1) impact parameter of the helix at the calorimeter."""
-
-    def compute(columns: Columns, detector: Detector) -> Values:
-        (x, y, z), (px, py, pz) = _vector(columns, "calo_position"), _vector(columns, "calo_momentum", PXYZ)
-        impact: Any = impact_parameters(x, y, z, px, py, pz, double(columns["charge"]), detector.b_field)[which]
-        return namespace(impact).asinh(impact)
-
-    return Feature("tracks.calo_momentum", description, compute)
-
-
 def _bending(angle: str, mrad: int, compute_angle: Callable[[Values, Values, Values], Values]) -> Feature:
     """asinh of an angle between a track's momentum at the vertex, its entry and its momentum there, [3, N] each."""
 
@@ -197,7 +185,6 @@ def _steeper(a: Sequence[Values], b: Sequence[Values]) -> Values:
 FEATURES: Mapping[str, Mapping[str, Feature]] = {
     "hits": {
         "log_energy": _number("hits.energy", "energy, GeV, as log10", "log10"),
-        "energy": _number("hits.energy", "energy, GeV"),
         "time": _number("hits.time", "time, ns"),
         "layer": Feature("hits.layer", "layer, from 0", _layer),
         "ecal": _subdetector("1 in an electromagnetic calorimeter", "kind", "ecal"),
@@ -218,17 +205,13 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
     },
     "tracks": {
         "log_p": _length("tracks.momentum", "momentum at the vertex, GeV, as log10", PXYZ),
-        "log_pt": _length("tracks.momentum", "transverse momentum at the vertex, GeV, as log10", ("px", "py")),
         **_unit("tracks.momentum", "n", "the unit momentum at the vertex", PXYZ),
         "charge": _number("tracks.charge", "charge, e"),
         "d0": _number("tracks.d0", "transverse impact parameter, mm"),
         "z0": _number("tracks.z0", "longitudinal impact parameter, mm"),
         "omega": _number("tracks.omega", "signed curvature, 1/mm"),
         **_position("tracks.calo_position", "calo_", "where the track enters the calorimeter"),
-        "calo_log_p": _length("tracks.calo_momentum", "momentum at the calorimeter, GeV, as log10", PXYZ),
         **_unit("tracks.calo_momentum", "calo_u", "the unit momentum at the calorimeter", PXYZ),
-        "calo_d0": _impact("asinh of the impact parameter, mm, of the helix at the calorimeter's entry", 0),
-        "calo_z0": _impact("asinh of z, mm, where that helix is nearest to the beam axis", 1),
         "face_barrel": _face("tracks.calo_position", 0),
         "face_endcap": _face("tracks.calo_position", 1),
         "bend": _bending("azimuth from the momentum at the vertex to the entry", 10, lambda p, x, _: _turn(p, x)),
@@ -244,9 +227,6 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
         ),
     },
     "tracker_hits": {
-        "log_energy": _number("tracker_hits.energy", "deposited energy, GeV, as log10", "log10"),
-        "time": _number("tracker_hits.time", "time, ns"),
-        "layer": Feature("tracker_hits.layer", "layer, from 0", _layer),
         **_position("tracker_hits.position", "", "the tracker hit"),
     },
 }
@@ -267,15 +247,12 @@ def feature_transforms(part: str, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(feature.transform for feature in _lookup(part, names))
 
 
-def feature_matrix(events: Events, part: str, names: Sequence[str]) -> Floats:
-    """Physical values of the named features side by side, float64 [N, F]; see `feature_columns`."""
-    return np.stack(feature_columns(events, part, names), axis=1)
-
-
 def columns_of(events: Events, part: str) -> Columns:
     """What features of a part are computed from, as of `Feature.compute`."""
-    geometry = {} if events.geometry is None else {"geometry": events.geometries(part)}
-    return {**jagged.columns(getattr(events, part)), **geometry}
+    columns: Columns = jagged.columns(getattr(events, part))
+    if events.geometry is not None:
+        columns["geometry"] = events.geometry, jagged.event_index(jagged.count(getattr(events, part)))
+    return columns
 
 
 def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Floats]:
@@ -324,24 +301,20 @@ class Normaliser:
         if not all(np.isfinite(m) and np.isfinite(s) and s > 0 for m, s in zip(self.mean, self.std, strict=True)):
             raise ConfigError(f"normaliser of {', '.join(self.names)}: expected finite means and deviations above 0")
 
-    def apply(self, values: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Normalise physical values [N, F] to float32 [N, F]; `ConfigError` for another number of columns."""
-        return self.apply_to(list(_columns(values, len(self.names)).T))
-
-    def apply_to(self, columns: Sequence[Floats]) -> npt.NDArray[np.float32]:
-        """The same of F columns, float64 [N] each."""
+    def apply(self, columns: Sequence[Floats]) -> npt.NDArray[np.float32]:
+        """Normalise physical values of F features, float64 [N] each, to float32 [N, F]."""
         return np.stack(list(self.normalised(columns)), axis=1, dtype=np.float32)
 
     def normalised(self, columns: Sequence[Any]) -> Iterator[Any]:
         """The same one by one; of arrays of NumPy or tensors."""
         for values, transform, mean, std in zip(columns, self.transforms, self.mean, self.std, strict=True):
-            centred = (_log10(values) if transform == "log10" else values) - mean
+            centred = _transformed(values, transform) - mean
             centred /= std
             yield centred
 
     def invert(self, normalised: npt.ArrayLike) -> Floats:
         """Physical values, float64 [N, F], from normalised ones: the inverse of `apply` above the floor of log10."""
-        columns = _columns(normalised, len(self.names)) * self.std + self.mean
+        columns = np.asarray(normalised, dtype=np.float64) * self.std + self.mean
         for i, transform in enumerate(self.transforms):
             if transform == "log10":
                 columns[:, i] = 10.0 ** columns[:, i]
@@ -363,19 +336,17 @@ class Moments:
         self.mean = np.zeros(len(self.names))
         self.squares = np.zeros(len(self.names))
 
-    def update(self, values: npt.ArrayLike) -> Moments:
-        """Add physical values [N, F]; return self. A value that is not finite is a `ConfigError`."""
-        columns = _columns(values, len(self.names))
-        for i, transform in enumerate(self.transforms):
-            if transform == "log10":
-                columns[:, i] = _log10(columns[:, i])
-        not_finite = np.flatnonzero(~np.isfinite(columns).all(axis=0))
+    def update(self, columns: Sequence[Floats]) -> Moments:
+        """Add physical values of F features, float64 [N] each; return self. ConfigError: a value is not finite."""
+        transformed = (_transformed(*pair) for pair in zip(columns, self.transforms, strict=True))
+        values = np.stack(list(transformed), axis=1)
+        not_finite = np.flatnonzero(~np.isfinite(values).all(axis=0))
         if len(not_finite):
             names = ", ".join(self.names[i] for i in not_finite)
             raise ConfigError(f"cannot fit the normalisation of {names}: not every value is a finite number")
-        if len(columns):
-            mean = columns.mean(axis=0)
-            self._join(len(columns), mean, ((columns - mean) ** 2).sum(axis=0))
+        if len(values):
+            mean = values.mean(axis=0)
+            self._join(len(values), mean, ((values - mean) ** 2).sum(axis=0))
         return self
 
     def join(self, other: Moments) -> None:
@@ -401,13 +372,5 @@ class Moments:
         )
 
 
-def _columns(values: npt.ArrayLike, n_features: int) -> Floats:
-    """A copy of the values, float64 [N, F]."""
-    columns = np.array(values, dtype=np.float64)
-    if columns.ndim != 2 or columns.shape[1] != n_features:
-        raise ConfigError(f"expected values of shape [N, {n_features}], found {list(columns.shape)}")
-    return columns
-
-
-def _log10(values: Any) -> Any:
-    return namespace(values).log10(values.clip(LOG_FLOOR))
+def _transformed(values: Any, transform: str) -> Any:
+    return namespace(values).log10(values.clip(LOG_FLOOR)) if transform == "log10" else values

@@ -19,18 +19,6 @@ REST_MOMENTUM = 1e-3  # momentum over mass of a particle whose predicted energy 
 NULL_DIRECTION = (0.0, 0.0, 1.0)  # direction of a particle that is predicted none
 
 
-def momentum_and_energy(predicted: Any, mass: Any) -> tuple[Any, Any]:
-    """Momentum and energy, GeV, from predicted energies and masses, float64 [N]; arrays or tensors.
-
-    E^2 = m^2 + p^2 holds: |p| = sqrt(E^2 - m^2). A particle whose predicted energy is below its mass gets |p| = 0.001 m
-    and the energy that belongs to it.
-    """
-    xp, rest = namespace(mass), REST_MOMENTUM * mass
-    squared = predicted**2 - mass**2
-    momentum = xp.where(squared >= rest**2, xp.sqrt(squared.clip(0.0)), rest)
-    return momentum, xp.hypot(momentum, mass)
-
-
 def physical_particles(
     *,
     pdg: Any,
@@ -62,12 +50,13 @@ def physical_particles(
     if calibration is not None and calibration.photon_response is not None:
         energy = calibration.photon_response.apply(energy, classes == CLASSES.index("photon"))
     is_antiparticle = of_particle * (charge - CHARGES.index(0)) < 0
-    momentum, total = momentum_and_energy(energy, mass)
+    rest, squared = REST_MOMENTUM * mass, energy**2 - mass**2
+    momentum = xp.where(squared >= rest**2, xp.sqrt(squared.clip(0.0)), rest)
     unit = unit_vector(double(direction), null=NULL_DIRECTION)
     columns = {
         "pdg": xp.where(is_antiparticle, -code, code),
         "charge": xp.where(is_antiparticle, -of_particle, of_particle),
-        "energy": total,
+        "energy": xp.hypot(momentum, mass),
         "mass": mass,
         "momentum": momentum[:, None] * unit,
     }
@@ -79,7 +68,7 @@ def physical_particles(
         sigmas = double(energy_sigma), double(direction_sigma)
         if calibration is not None:
             sigmas = calibration.apply(*sigmas, classes, by_track)
-        columns["covariance"] = four_momentum_covariance(total, mass, unit, *sigmas)
+        columns["covariance"] = four_momentum_covariance(columns["energy"], mass, unit, *sigmas)
     return columns
 
 

@@ -21,7 +21,7 @@ from pflow.physics.arrays import Index
 from pflow.physics.detector import KINDS, Detector
 from pflow.physics.geometry import check_described
 from pflow.physics.pdg import charges, masses
-from pflow.tokens.features import FEATURES, Moments, Normaliser, feature_columns, feature_matrix, feature_transforms
+from pflow.tokens.features import FEATURES, Moments, Normaliser, feature_columns, feature_transforms
 from pflow.tokens.particles import Calibration, physical_particles
 from pflow.tokens.tokens import PARTS, ParticleTokens, TokenConfig, Tokens, directions, make_readout, select, targets_of
 from pflow.tokens.vocab import CHARGES, PdgVocabulary, charge_index, unknown_pdg_message
@@ -46,11 +46,11 @@ class Statistics:
 
         def measured(some: Events) -> tuple[npt.NDArray[Any], dict[str, Moments]]:
             targets, tokens = targets_of(some, config), select(some, config).tokens
-            moments = {"energy": Moments(("energy",), ("log10",)).update(targets.column("energy")[:, np.newaxis])}
+            moments = {"energy": Moments(("energy",), ("log10",)).update([targets.column("energy")])}
             for part in PARTS:
                 if names := config.features(part):
-                    values = feature_matrix(tokens, part, names)
-                    moments[part] = Moments(names, feature_transforms(part, names)).update(values)
+                    columns = feature_columns(tokens, part, names)
+                    moments[part] = Moments(names, feature_transforms(part, names)).update(columns)
             return np.abs(targets.column("pdg")), moments
 
         (codes, moments), _ = without_refused(events, measured, on_error)
@@ -135,7 +135,7 @@ class Tokeniser:
             codes = targets.column("pdg")
             arrays["pdg"], is_unknown = self.pdg.encode(codes)
             arrays["charge"] = charge_index(targets.column("charge"))
-            arrays["energy"] = self.energy.apply(targets.column("energy")[:, np.newaxis])[:, 0]
+            arrays["energy"] = self.energy.apply([targets.column("energy")])[:, 0]
             arrays["direction"] = directions(targets, events)
             unknown.update(np.abs(codes[is_unknown]).tolist())
             if warn and unknown:
@@ -144,7 +144,7 @@ class Tokeniser:
         selection = select(events, config, with_time=with_time)
         for part in PARTS:
             if names := config.features(part):
-                arrays[part] = self.scales[part].apply_to(feature_columns(selection.tokens, part, names))
+                arrays[part] = self.scales[part].apply(feature_columns(selection.tokens, part, names))
                 offsets[part] = jagged.offsets(jagged.count(getattr(selection.tokens, part)))
         if config.readout:
             readout, bounds = make_readout(events, selection, targets, use_tracks=bool(config.track_features))

@@ -261,9 +261,8 @@ def select(events: Events, config: TokenConfig, *, with_time: bool = True) -> Se
     if config.merge is None:
         return Selection(selected, hits, flat, jagged.local_index(jagged.count(hits)), measured)
     depth = None if measured is None else measured[1]
-    merged = merge_hits(selected, config.merge, with_time=with_time, depth=depth)
-    tokens = dataclasses.replace(selected, hits=merged.hits)
-    return Selection(tokens, hits, flat, jagged.flat(merged.cell_of), measured)
+    merged, cell_of = merge_hits(selected, config.merge, with_time=with_time, depth=depth)
+    return Selection(dataclasses.replace(selected, hits=merged), hits, flat, jagged.flat(cell_of), measured)
 
 
 def targets_of(events: Events, config: TokenConfig) -> Targets:

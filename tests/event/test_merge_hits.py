@@ -41,30 +41,30 @@ def test_two_cells_in_a_coarse_one_by_hand():
         **{"x": [1810.0, 1820.0, 1810.0], "y": [3.0, 6.0, 3.0], "z": [101.0, 113.0, 121.0]},
         **{"time": [7.0, 6.5, 6.0], "subdetector": ECAL_BARREL, "layer": [3, 5, 3]},
     )
-    merged = merge_hits(events, COARSE)
-    first, second = merged.hits[0]
+    hits, cell_of = merge_hits(events, COARSE)
+    first, second = hits[0]
     assert first.energy == 4.0
     assert first.position.tolist() == {"x": 1817.5, "y": 5.25, "z": 110.0}
     assert (first.time, first.layer, first.subdetector) == (6.5, 3, ECAL_BARREL)
     assert (second.energy, second.position.z) == (2.0, 121.0)
-    assert merged.cell_of.tolist() == [[0, 0, 1]]
+    assert cell_of.tolist() == [[0, 0, 1]]
 
 
 def test_energy_and_barycentre_of_every_event_are_kept_and_each_hit_leads_to_its_cell(events):
-    merged = merge_hits(events, COARSE)
-    np.testing.assert_allclose(weighted(merged.hits), weighted(events.hits), rtol=1e-12, atol=1e-9)
-    assert ak.num(merged.cell_of).tolist() == ak.num(events.hits).tolist()
+    merged, cells = merge_hits(events, COARSE)
+    np.testing.assert_allclose(weighted(merged), weighted(events.hits), rtol=1e-12, atol=1e-9)
+    assert ak.num(cells).tolist() == ak.num(events.hits).tolist()
     for i in range(len(events)):
-        cell_of = ak.to_numpy(merged.cell_of[i])
+        cell_of = ak.to_numpy(cells[i])
         energy = ak.to_numpy(events.hits.energy[i]).astype(np.float64)
-        np.testing.assert_allclose(np.bincount(cell_of, energy), merged.hits.energy[i], rtol=1e-12)
-        assert merged.hits.subdetector[i][cell_of].tolist() == events.hits.subdetector[i].tolist()
+        np.testing.assert_allclose(np.bincount(cell_of, energy), merged.energy[i], rtol=1e-12)
+        assert merged.subdetector[i][cell_of].tolist() == events.hits.subdetector[i].tolist()
 
 
 def test_hits_of_a_cell_are_within_its_size(events):
     """No farther from the barycentre than the diagonal of a cell, which in a barrel grows with the radius."""
-    merged = merge_hits(events, Merge(ecal_mm=20.0, hcal_mm=60.0))
-    position = merged.hits.position[merged.cell_of]
+    merged, cell_of = merge_hits(events, Merge(ecal_mm=20.0, hcal_mm=60.0))
+    position = merged.position[cell_of]
     distance = np.sqrt(sum((events.hits.position[key] - position[key]) ** 2 for key in "xyz"))
     ecal = events.hits.subdetector <= ECAL_ENDCAP
     assert ak.max(distance[ecal]) < 20.0 * np.hypot(1.0, 1980.0 / 1805.0) + 1.0
@@ -75,10 +75,10 @@ def test_the_order_of_the_hits_does_not_change_the_cells(events):
     events = events[:3]
     rng = np.random.default_rng(1)
     order = ak.Array([rng.permutation(n).tolist() for n in ak.num(events.hits)])
-    permuted = merge_hits(dataclasses.replace(events, hits=events.hits[order], hit_links=None), COARSE)
-    plain = merge_hits(events, COARSE)
-    np.testing.assert_allclose(rows(permuted.hits), rows(plain.hits), rtol=1e-12, atol=1e-9)
-    assert permuted.cell_of.tolist() == plain.cell_of[order].tolist()
+    permuted, new = merge_hits(dataclasses.replace(events, hits=events.hits[order], hit_links=None), COARSE)
+    plain, cell_of = merge_hits(events, COARSE)
+    np.testing.assert_allclose(rows(permuted), rows(plain), rtol=1e-12, atol=1e-9)
+    assert new.tolist() == cell_of[order].tolist()
 
 
 def test_subdetectors_layers_and_the_two_endcaps_stay_apart():
@@ -88,8 +88,8 @@ def test_subdetectors_layers_and_the_two_endcaps_stay_apart():
         subdetector=[ECAL_ENDCAP, ECAL_ENDCAP, ECAL_ENDCAP, ECAL_BARREL, ECAL_BARREL, HCAL_BARREL],
         layer=[0, 0, 3, 0, 3, 0],
     )
-    assert len(merge_hits(events, COARSE).hits[0]) == 6
-    assert len(merge_hits(one_event(layer=[0, -1]), COARSE).hits[0]) == 2  # one is unknown
+    assert len(merge_hits(events, COARSE)[0][0]) == 6
+    assert len(merge_hits(one_event(layer=[0, -1]), COARSE)[0][0]) == 2  # one is unknown
 
 
 def test_a_layer_that_is_not_known_is_told_from_the_depth():
@@ -97,7 +97,7 @@ def test_a_layer_that_is_not_known_is_told_from_the_depth():
     barrel = one_event(x=[1821.0, 1839.0, 1841.0], subdetector=ECAL_BARREL)
     endcap = one_event(x=900.0, z=[-2421.0, -2439.0, -2441.0], subdetector=ECAL_ENDCAP)
     for events in (barrel, endcap):
-        first, second, third = merge_hits(events, COARSE).cell_of[0]
+        first, second, third = merge_hits(events, COARSE)[1][0]
         assert first == second
         assert third != first
 
@@ -107,24 +107,24 @@ def test_phi_has_no_seam():
     events = one_event(x=x, y=[y, -y], layer=0)
     # An odd number of cells has one across phi = pi: 2 pi 1805 mm / 11341 mm is 1, a single cell around the axis.
     around = Merge(ecal_mm=2 * np.pi * 1805.0, hcal_mm=60.0)
-    assert len(merge_hits(events, around).hits[0]) == 1
+    assert len(merge_hits(events, around)[0][0]) == 1
 
 
 def test_other_kinds_are_left_as_they_are():
     cld = load_detector("cld")
     muon = [calorimeter.kind for calorimeter in cld.calorimeters].index("muon")
     events = one_event(detector=cld, energy=[1.0, 2.0], x=4500.0, subdetector=muon)
-    assert merge_hits(events, Merge(ecal_mm=1e4, hcal_mm=1e4)).hits.energy.tolist() == [[1.0, 2.0]]
+    assert merge_hits(events, Merge(ecal_mm=1e4, hcal_mm=1e4))[0].energy.tolist() == [[1.0, 2.0]]
 
 
 def test_hits_without_energy_have_their_mean_position_and_a_time_and_no_hits_no_cells():
     events = one_event(energy=0.0, x=[1810.0, 1812.0], z=[2.0, 4.0], time=[np.nan, 8.0])
-    (hit,) = merge_hits(events, Merge(ecal_mm=20.0, hcal_mm=60.0)).hits[0]
+    (hit,) = merge_hits(events, Merge(ecal_mm=20.0, hcal_mm=60.0))[0][0]
     assert (hit.energy, hit.position.x, hit.position.z, hit.time) == (0.0, 1811.0, 3.0, 8.0)
     nothing = Events(detector=ILD, hits=make_hits(energy=[[], []], x=[[], []], y=[[], []], z=[[], []]))
-    assert merge_hits(nothing, COARSE).hits.energy.tolist() == [[], []]
-    assert merge_hits(nothing, COARSE).cell_of.tolist() == [[], []]
-    assert len(merge_hits(nothing[:0], COARSE).hits) == 0
+    merged, cell_of = merge_hits(nothing, COARSE)
+    assert merged.energy.tolist() == cell_of.tolist() == [[], []]
+    assert len(merge_hits(nothing[:0], COARSE)[0]) == 0
 
 
 def test_far_numbers_of_cells_do_not_overflow():
@@ -133,5 +133,5 @@ def test_far_numbers_of_cells_do_not_overflow():
     position = rng.uniform(-2e3, 2e3, (3, 200))
     events = one_event(**dict(zip("xyz", position, strict=True)), subdetector=ECAL_ENDCAP)
     twice = dataclasses.replace(events, hits=ak.concatenate([events.hits, events.hits], axis=1))
-    merged = merge_hits(twice, Merge(ecal_mm=1e-6, hcal_mm=1e-6))
-    assert merged.hits.energy.tolist() == [[2.0] * 200]
+    merged, _ = merge_hits(twice, Merge(ecal_mm=1e-6, hcal_mm=1e-6))
+    assert merged.energy.tolist() == [[2.0] * 200]

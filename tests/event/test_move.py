@@ -9,7 +9,7 @@ from pflow.event.events import Events
 from pflow.event.move import Drawn, Variation, change_cells, move
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
-from pflow.physics.geometry import measures
+from pflow.physics.geometry import Geometry, measures
 
 STILL = {"sides": (0,), "endcap": (1.0, 1.0), "scale": (1.0, 1.0), "probability": 1.0}
 
@@ -23,9 +23,15 @@ def drawn(events: Events, **options: object) -> Drawn:
     return Drawn.of(Variation(**{**STILL, **options}), len(events), np.random.default_rng(1))  # type: ignore[arg-type]
 
 
+def geometries(events: Events, part: str) -> tuple[Geometry, np.ndarray]:
+    """The geometries, and the index into them of each object of a part."""
+    event = jagged.event_index(jagged.count(getattr(events, part)))
+    return (Geometry.of(events.detector), 0 * event) if events.geometry is None else (events.geometry, event)
+
+
 def depths(events: Events):
     columns = jagged.columns(events.hits)
-    geometry, row = events.geometries("hits")
+    geometry, row = geometries(events, "hits")
     position = (columns[f"position.{axis}"].astype(np.float64) for axis in "xyz")
     return geometry.depths(row, columns["subdetector"], *position)
 
@@ -68,7 +74,7 @@ def test_polygons_and_moved_faces_keep_rays_and_depths_along_them(events):
 def test_tracks_enter_at_the_moved_faces(events):
     moved = move(events, drawn(events, sides=(8, 12), endcap=(0.8, 1.1), scale=(0.8, 1.3)))
     for some in (events, moved):
-        geometry, row = some.geometries("tracks")
+        geometry, row = geometries(some, "tracks")
         entry = jagged.vectors(some.tracks.calo_position).T
         beyond = np.maximum(*geometry.faces_of(row).distances(*entry))
         assert np.median(np.abs(beyond)) < 1.0

@@ -16,7 +16,7 @@ from pflow.event.schema import SCHEMA, Field, build, fields_of
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
-from pflow.tokens.features import FEATURES, Feature, feature_matrix
+from pflow.tokens.features import FEATURES, Feature, feature_columns
 
 PARTS = ("hits", "tracks", "tracker_hits")
 COUNTS = np.array([40, 0, 25])
@@ -108,16 +108,16 @@ class TestEveryField:
         column, field = list(fields_of(part).items())[-1]
         feature = Feature(f"{part}.{field.name}", "new", lambda columns, _: columns[column].astype(np.float64))
         monkeypatch.setitem(FEATURES, part, {**FEATURES[part], "new": feature})
-        values = feature_matrix(events, part, ["new"])[:, 0]
+        (values,) = feature_columns(events, part, ["new"])
         np.testing.assert_array_equal(values, jagged.columns(getattr(events, part))[column])
 
 
 def test_merged_hits_have_every_field(events):
-    merged = merge_hits(events, Merge(ecal_mm=1e-3, hcal_mm=1e-3))  # each hit alone
-    cell = jagged.global_index(merged.cell_of, COUNTS)
+    merged, cell_of = merge_hits(events, Merge(ecal_mm=1e-3, hcal_mm=1e-3))  # each hit alone
+    cell = jagged.flat(cell_of) + np.repeat(jagged.offsets(COUNTS)[:-1], COUNTS)
     for column, values in jagged.columns(events.hits).items():
-        np.testing.assert_allclose(jagged.columns(merged.hits)[column][cell], values, rtol=1e-6, err_msg=column)
-    assert list(jagged.columns(merged.hits)) == list(fields_of("hits"))
+        np.testing.assert_allclose(jagged.columns(merged)[column][cell], values, rtol=1e-6, err_msg=column)
+    assert list(jagged.columns(merged)) == list(fields_of("hits"))
 
 
 def test_unknown_and_missing_quantities_are_named():

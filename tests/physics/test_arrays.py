@@ -9,9 +9,9 @@ import torch
 from pflow.event.merge_hits import Grid, Merge, cells_of, equal_cells, equal_rows, sum_hits
 from pflow.physics.detector import load_detector
 from pflow.physics.geometry import Geometry
-from pflow.physics.kinematics import four_momentum_covariance, impact_parameters, unit_vector
+from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.tokens.features import Normaliser
-from pflow.tokens.particles import Calibration, Curve, Response, momentum_and_energy
+from pflow.tokens.particles import Calibration, Curve, Response
 from pflow.tokens.tokens import readout_columns
 
 N = 50
@@ -48,10 +48,8 @@ HITS = (2e3 * VECTORS[3], NUMBERS[0], np.where(CHARGES > 0, np.nan, NUMBERS[1]),
 
 
 FORMULAS = {
-    "impact_parameters": (lambda *xs: impact_parameters(*xs, 3.5), (*1e3 * VECTORS[0].T, *VECTORS[2].T, CHARGES)),
     "unit_vector": (lambda x: (unit_vector(x), unit_vector(x, null=(0.0, 0.0, 1.0))), (VECTORS[0],)),
     "four_momentum_covariance": (four_momentum_covariance, (*NUMBERS[:2], unit_vector(VECTORS[0]), *NUMBERS[2:])),
-    "momentum_and_energy": (momentum_and_energy, tuple(NUMBERS[:2])),
     "readout_columns": (readout_of, tuple(VECTORS[[0, 1, 2]])),
     "merged": (partial(merged, "ild_g4"), HITS),
     "merged with a muon system": (partial(merged, "cld"), (*HITS[:3], 4 + HITS[3] % 2, HITS[4])),

@@ -49,8 +49,10 @@ def test_a_track_is_followed_back_to_its_perigee(charge, impact, b_field):
     momentum = np.array([1.0, 0.4])
     perigee = impact * np.array([-0.4, 1.0]) / np.hypot(1.0, 0.4)  # across the momentum
     x, y, px, py = propagated(perigee, momentum, charge, b_field, 800.0)
-    at_perigee = kinematics.momentum_at_perigee(array(x), array(y), array(px), array(py), array(charge), b_field)
+    helix = (array(value) for value in (x, y, 500.0, px, py, np.hypot(px, py), charge))
+    d0, z0, *at_perigee = kinematics.perigee(*helix, b_field=b_field)
     np.testing.assert_allclose(np.ravel(at_perigee), momentum, rtol=1e-6)
+    np.testing.assert_allclose([*abs(d0), *z0], [abs(impact), -300.0], atol=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +61,8 @@ def test_a_track_is_followed_back_to_its_perigee(charge, impact, b_field):
     ids=["neutral", "no transverse momentum", "unknown position"],
 )
 def test_a_momentum_without_a_perigee_stays(x, px, charge):
-    at_perigee = kinematics.momentum_at_perigee(array(x), array(5.0), array(px), array(0.0), array(charge), 3.5)
-    np.testing.assert_array_equal(np.ravel(at_perigee), [px, 0.0])
+    helix = (array(value) for value in (x, 5.0, 0.0, px, 0.0, 1.0, charge))
+    np.testing.assert_array_equal(np.ravel(kinematics.perigee(*helix, b_field=3.5)), [0.0, 0.0, px, 0.0])
 
 
 def test_angles_are_precise_near_0_and_pi_too():

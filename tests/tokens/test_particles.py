@@ -16,7 +16,7 @@ def one(tokeniser, *, code, charge=1, energy=10.0, direction=(0.0, 0.0, 1.0), op
         counts=np.array([1]),
         charge=np.array([charge + 1]),
         pdg=index,
-        energy=tokeniser.energy.apply([[energy]])[0],
+        energy=tokeniser.energy.apply(np.array([[energy]]))[0],
         direction=np.array([direction]),
         **{name: np.array(values) for name, values in more.items()},
     )

@@ -192,7 +192,7 @@ def _symmetry(barrels: dict[str, measure.Extent | None], notes: Notes) -> int | 
     certain = all(len(shape.as_good) == 1 for shape in shapes.values())
     text = f"barrels: {', '.join(described)}; endcaps not looked at"
     notes["phi_symmetry"] = Note("measured" if certain else "guessed", text)
-    return math.gcd(*(shape.symmetry for shape in shapes.values())) or None
+    return math.gcd(*(sides for shape in shapes.values() for sides in shape.as_good)) or None
 
 
 def _calorimeter(group: Group, file: PodioFile, notes: Notes, layer_members: bool, slope: float) -> Calorimeter:

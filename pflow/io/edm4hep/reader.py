@@ -369,9 +369,8 @@ class _Range:
         at_face = np.append(np.concatenate([position, momentum]), np.full((6, 1), np.nan), axis=1)[:, face]
 
         if away.any():
-            (x, y, z), (px, py, pz) = position, momentum
-            distance, z_axis = kinematics.impact_parameters(x, y, z, px, py, pz, charge, b_field)
-            perigee = kinematics.momentum_at_perigee(x, y, px, py, charge, b_field)
+            helix = [*position, *momentum, charge]
+            distance, z_axis, *perigee = kinematics.perigee(*helix, b_field=b_field)
             d0, z0 = np.where(away, -np.sign(charge * b_field) * distance, d0), np.where(away, z_axis, z0)
             phi = np.where(away, np.arctan2(perigee[1], perigee[0]), phi)
             momentum[:2] = np.where(away, perigee, momentum[:2])

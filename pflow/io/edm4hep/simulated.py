@@ -242,8 +242,7 @@ def _smeared(
     """Columns [track] for `make_tracks`, of a vertex, mm, a momentum, GeV, and 5 standard normal numbers of each."""
     b_field = detector.b_field
     (x, y, z), (px, py, pz) = vertex.T, momentum.T
-    px_perigee, py_perigee = kinematics.momentum_at_perigee(x, y, px, py, charge, b_field)
-    distance, z0 = kinematics.impact_parameters(x, y, z, px, py, pz, charge, b_field)
+    distance, z0, px_perigee, py_perigee = kinematics.perigee(x, y, z, px, py, pz, charge, b_field=b_field)
     d0 = -np.sign(charge * b_field) * distance  # edm4hep::TrackState: the point is d0 (-sin phi, cos phi)
     pt, p = np.hypot(px, py), np.linalg.norm(momentum, axis=1)
     sin_theta = pt / p
