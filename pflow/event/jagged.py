@@ -91,7 +91,7 @@ def columns(array: ak.Array) -> dict[str, npt.NDArray[Any]]:
         bounds = layout.offsets.data
         leaves = _leaves(layout.content, "", int(bounds[0]), int(bounds[-1]))
     else:
-        layout = layout if array.ndim == 1 else flat_records(array).layout
+        layout = layout if array.ndim == 1 else ak.flatten(array, axis=1).layout
         leaves = _leaves(layout, "", 0, layout.length)
     return dict(leaves)
 
@@ -150,12 +150,6 @@ def replaced(array: ak.Array, changed: Mapping[str, npt.NDArray[Any]]) -> ak.Arr
     [[{'a': 1, 'b': {'x': 3.5}}], []]
     """
     return records({**columns(array), **changed}, count(array))
-
-
-def flat_records(array: ak.Array) -> ak.Array:
-    """Concatenated records of all events, [N]."""
-    content = _content(array)
-    return ak.flatten(array, axis=1) if content is None else ak.Array(content, behavior=array.behavior)
 
 
 def vectors(array: ak.Array, dtype: type[np.floating[Any]] = np.float64, *, field: str = "") -> npt.NDArray[Any]:
@@ -250,11 +244,6 @@ def finite_events(columns: Iterable[npt.NDArray[Any]], counts: Index) -> Mask:
 def local_index(counts: npt.NDArray[Any]) -> Index:
     """Index of each object of the flat list within its event, int64 [N]: counts [2, 0, 3] give [0, 1, 0, 1, 2]."""
     return np.asarray(np.arange(int(np.sum(counts))) - np.repeat(offsets(counts)[:-1], counts))
-
-
-def global_index(index: Any, counts: npt.NDArray[Any]) -> Index:
-    """Indices into the flat list, int64 [N], from indices [event, n] within events of `counts` objects."""
-    return np.asarray(flat(index, np.int64) + np.repeat(offsets(counts)[:-1], count(index)))
 
 
 def _layout(values: ak.Array | npt.NDArray[Any]) -> Any:

@@ -112,10 +112,8 @@ class Targets:
 
 def assigned_ancestors(events: Events, *, rule: str) -> Index:
     """Index of each particle's assigned ancestor, target or not, int64 [N] in the flat list of truth; -1 for none."""
-    check_choice(rule, RULES, "truth rule")
-    if events.truth is None:
-        raise events.error(f"truth rule '{rule}' needs truth particles; the file holds none")
-    return _assign(_Ancestry(events, events.truth), events, rule, STABLE_STATUS)[0]
+    assert events.truth is not None
+    return _assign(Ancestry(events, events.truth), events, rule, STABLE_STATUS)[0]
 
 
 def select_targets(
@@ -158,7 +156,7 @@ def select_targets(
     if truth is None or hit_links is None:
         message = f"truth rule '{rule}' needs truth particles and links from hits to them; the file holds none"
         raise events.error(message, field="truth" if truth is None else "hit_links")
-    ancestry = _Ancestry(events, truth)
+    ancestry = Ancestry(events, truth)
     if rule == "stable" and (problem := unknown_status(ancestry.status, stable_status)):
         warnings.warn(f"{events.path or 'events'}: {problem}", ImplausibleWarning, stacklevel=2)
     assigned, final = _assign(ancestry, events, rule, stable_status)
@@ -210,7 +208,7 @@ def unknown_status(codes: npt.NDArray[np.integer[Any]], stable_status: Sequence[
     return f"no particle has status {expected}, {targets}; found are {named}{more}"
 
 
-class _Ancestry:
+class Ancestry:
     """The flat list of all events' particles, with indices of their parents in it (-1 for none)."""
 
     def __init__(self, events: Events, truth: ak.Array) -> None:
@@ -254,7 +252,7 @@ class _Ancestry:
         return top
 
 
-def _assign(ancestry: _Ancestry, events: Events, rule: str, stable_status: Sequence[int]) -> tuple[Index, Mask]:
+def _assign(ancestry: Ancestry, events: Events, rule: str, stable_status: Sequence[int]) -> tuple[Index, Mask]:
     """Assigned ancestors, and whether each particle is in the generator's final state.
 
     Under ``stable``, particles that reach material before the generator decays them are final, too.
@@ -290,7 +288,7 @@ def _needed(energy: Floats) -> Floats:
 
 
 def _dropped(
-    ancestry: _Ancestry, mask: Mask, e_min: float, unseen: Mask, hit_energy: Floats, needed: Floats
+    ancestry: Ancestry, mask: Mask, e_min: float, unseen: Mask, hit_energy: Floats, needed: Floats
 ) -> ak.Array:
     energy = ancestry.energy
 

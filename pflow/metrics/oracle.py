@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
@@ -22,7 +21,7 @@ from pflow.event.events import Events
 from pflow.event.jagged import Links, largest_weight
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_particles
-from pflow.event.truth import Targets, assigned_ancestors
+from pflow.event.truth import Ancestry, Targets, assigned_ancestors
 from pflow.metrics.stats import Floats, Ints
 from pflow.physics.detector import Detector
 from pflow.physics.showers import log_weighted_barycentre
@@ -133,7 +132,7 @@ def perfect_reconstruction(
     if not use_tracks:
         events = dataclasses.replace(events, tracks=None, track_links=None)
     track, particle = tracks_of_particles(events)
-    target, first_tracked = _ancestry(truth, targets, particle)
+    target, first_tracked = _ancestry(events, targets, particle)
 
     # A track of a particle whose ancestor, up to the target, has a track is dropped.
     used = (first_tracked[particle] == particle) & (target[particle] >= 0)
@@ -168,26 +167,18 @@ def perfect_reconstruction(
     )
 
 
-def _ancestry(truth: ak.Array, targets: Targets, tracked_particles: Ints) -> tuple[Ints, Ints]:
+def _ancestry(events: Events, targets: Targets, tracked_particles: Ints) -> tuple[Ints, Ints]:
     """Each particle's target, the nearest of itself and its ancestors, index into the targets, int64 [N]; -1 for none.
 
     And the first particle with a track on the path from the target down to the particle, int64 [N]; -1 for none.
     """
-    counts = jagged.count(truth)
-    size = int(counts.sum())
-    parent = np.where(jagged.flat(truth["parent"]) < 0, -1, jagged.global_index(truth["parent"], counts))
-    index = jagged.global_index(targets.particles["index"], counts)
-    target_index, has_track = np.full(size, -1), np.zeros(size, dtype=np.bool_)
-    target_index[index] = np.arange(len(index))
+    ancestry = Ancestry(events, targets.truth)
+    number, has_track = np.full(ancestry.size, -1), np.zeros(ancestry.size, dtype=np.bool_)
+    number[targets.chosen] = np.arange(len(targets.chosen))
     has_track[tracked_particles] = True
-    target, first_tracked, ancestor = np.full(size, -1), np.full(size, -1), np.arange(size)
-    while (ancestor >= 0).any():
-        moving = ancestor >= 0
-        current = ancestor[moving]
-        target[moving] = target_index[current]
-        first_tracked[moving] = np.where(has_track[current], current, first_tracked[moving])
-        ancestor[moving] = np.where(target_index[current] < 0, parent[current], -1)
-    return target, first_tracked
+    nearest = ancestry.nearest(number >= 0)
+    ancestry.parent = np.where(number >= 0, -1, ancestry.parent)  # paths end at the target
+    return np.where(nearest < 0, -1, number[nearest]), ancestry.topmost(has_track)
 
 
 def tracks_of_particles(events: Events) -> tuple[Ints, Ints]:

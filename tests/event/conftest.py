@@ -7,6 +7,7 @@ import pytest
 
 from pflow.event import jagged
 from pflow.event.events import Events
+from pflow.event.jagged import Links
 from pflow.io.open import read_events
 
 
@@ -21,10 +22,8 @@ def particle_energies() -> Callable[..., ak.Array]:
     """Energy in hits of each true particle by the links, [event, particle], GeV."""
 
     def energies(events: Events) -> ak.Array:
-        counts = jagged.count(events.truth)
-        hit = jagged.global_index(events.hit_links.source, jagged.count(events.hits))
-        particle = jagged.global_index(events.hit_links.particle, counts)
-        weights = jagged.flat(events.hit_links.weight) * jagged.flat(events.hits.energy)[hit]
-        return jagged.unflatten(np.bincount(particle, weights, int(counts.sum())), counts)
+        counts, links = jagged.count(events.truth), Links.of(events.hit_links)
+        weights = links.weight * jagged.flat(events.hits.energy)[links.flat_source(jagged.count(events.hits))]
+        return jagged.unflatten(np.bincount(links.flat_particle(counts), weights, int(counts.sum())), counts)
 
     return energies

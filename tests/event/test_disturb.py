@@ -5,6 +5,7 @@ import pytest
 from pflow.event import jagged
 from pflow.event.disturb import Disturbance, disturb
 from pflow.event.events import Events
+from pflow.event.jagged import Links
 
 
 def disturbed(events: Events, seed: int = 1, **options: object) -> Events:
@@ -39,7 +40,7 @@ def test_lost_hits_take_their_links_with_them(events):
     assert after / before == pytest.approx(0.7, abs=0.02)
     cells = []  # z of the cell and particle of each link
     for e in (events, changed):
-        z = jagged.flat(e.hits.position.z)[jagged.global_index(e.hit_links.source, jagged.count(e.hits))]
+        z = jagged.flat(e.hits.position.z)[Links.of(e.hit_links).flat_source(jagged.count(e.hits))]
         particle = jagged.flat(e.hit_links.particle)
         cells.append(set(zip(z.tolist(), particle.tolist(), strict=True)))
     assert cells[1] < cells[0]
