@@ -272,7 +272,7 @@ class Geometry:
         behind = xp.where(is_barrel, in_barrel, in_endcap)
         normal = behind + xp.where(is_barrel, faces.radius, faces.z)
         slant = xp.sqrt(x * x + y * y + z * z) / normal.clip(1.0)  # one over the cosine of the angle to the normal
-        totals: list[Any] = [0.0, 0.0, 0.0]
+        totals: list[Any] = [0.0, 0.0]
         per_layer: Any = 0.0
         n_ranges = self.edge.shape[2]
         for i in range(n_ranges):
@@ -281,17 +281,16 @@ class Geometry:
             if i + 1 < n_ranges:
                 inside = xp.minimum(inside, look(self.edge[:, :, i + 1]) - begin)
             density = [look(self.density[:, :, i, k]) for k in range(3)]
-            totals = [total + inside * per_mm for total, per_mm in zip(totals, density, strict=True)]
+            totals = [total + inside * per_mm for total, per_mm in zip(totals, density[1:], strict=True)]
             in_range = (behind >= begin) | (begin == 0.0)  # points in front of the face belong to the first range
             per_layer = xp.where(in_range, density[1] / density[0].clip(1e-9), per_layer)
         return Depths(
             barrel=is_barrel,
             cosine=1.0 / slant,
             length=behind * slant,
-            layers=totals[0],
             per_layer=per_layer,
-            radiation=(totals[1] + look(self.before[:, :, 0])) * slant,
-            interaction=(totals[2] + look(self.before[:, :, 1])) * slant,
+            radiation=(totals[0] + look(self.before[:, :, 0])) * slant,
+            interaction=(totals[1] + look(self.before[:, :, 1])) * slant,
             cell_size=look(self.cell_size),
         )
 
@@ -302,7 +301,6 @@ class Depths(NamedTuple):
     barrel: Any  # bool, True = behind the barrel's face, False = behind an endcap's
     cosine: Any  # of the angle between the ray from the origin and the normal of the face
     length: Any  # behind the face along the ray, mm
-    layers: Any  # behind the face, in layers
     per_layer: Any  # radiation lengths of a layer at this depth, along the normal
     radiation: Any  # radiation lengths along the ray
     interaction: Any  # nuclear interaction lengths along the ray

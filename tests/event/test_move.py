@@ -56,7 +56,7 @@ def test_the_scale_changes_all_lengths_and_no_depth_in_matter(events):
     assert ak.array_equal(moved.tracks.momentum.px, events.tracks.momentum.px)
     of_truth = np.repeat(chosen.scale, jagged.count(events.truth))
     np.testing.assert_allclose(jagged.flat(moved.truth.vertex.x), jagged.flat(events.truth.vertex.x) * of_truth)
-    for name in ("layers", "radiation", "interaction"):
+    for name in ("radiation", "interaction"):
         np.testing.assert_allclose(getattr(depths(moved), name), getattr(depths(events), name), atol=1e-3)
 
 
