@@ -36,7 +36,7 @@ def options(recipe: str, stage: int, variant: str | None) -> dict[str, Any]:
     """What `pflow fit --print-config` prints of a set-up."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), tempfile.TemporaryDirectory() as folder:
-        assert main(["fit", *load_recipe(recipe).variant(variant).write(folder, stage), "--print-config"]) == 0
+        assert main([*load_recipe(recipe).variant(variant).write(folder, stage), "--print-config"]) == 0
     return yaml.safe_load(printed.getvalue())
 
 
@@ -107,7 +107,7 @@ def trained(sample_dir, tmp_path_factory):
             *([f"--start-from={train(recipe, 0, variant)}"] if stage else []),
             f"--output={folder}",
         ]
-        assert main(["fit", *arguments]) == 0
+        assert main(arguments) == 0
         (checkpoint,) = folder.rglob("best.ckpt")
         return checkpoint
 

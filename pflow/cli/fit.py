@@ -1,4 +1,4 @@
-"""`pflow fit | validate | test`: the Lightning command line around our module and data."""
+"""`pflow fit`: the Lightning command line around our module and data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ from pflow.io.atomic import disk_errors, replacing
 from pflow.model.api import ModelInputs, reconstructor_class
 from pflow.plots.style import rendered
 from pflow.plots.training import plot_training
-from pflow.tokens.tokens import TokenConfig
 from pflow.train.callbacks import (
     COLUMNS,
     AveragedWeights,
@@ -65,6 +64,7 @@ AUTHORS = r"(pytorch_lightning|lightning_fabric|jsonargparse)\b"
 """Modules that call deprecated functions, which are for their authors to replace."""
 SAVE_EVERY = timedelta(minutes=5)
 """The most of a training that is lost when its process is killed."""
+PROG = "pflow fit"
 LIGHTNING = ("trainer", "model_checkpoint", "early_stopping")
 """Groups of options that are Lightning's own."""
 ARCHITECTURES = {
@@ -79,12 +79,6 @@ MODEL = {
     "class_path": ("model", "reconstructor", "class_path"),
 }
 """Options that say which model is meant, and where configurations have them."""
-SPLITS = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}
-"""Which files each verb reads."""
-EVALUATION = ("accelerator", "devices", "num_nodes", "strategy", "precision", "deterministic", "enable_progress_bar")
-"""Options of the trainer that do something without a training."""
-TRAINING = ("buffer", "seed", "tokeniser_events", "repeat", "augment", *TokenConfig.__dataclass_fields__)
-"""Options of the data that do something in a training alone, or that the trained model brings."""
 
 MOST_USED = """\
 used most:
@@ -136,7 +130,7 @@ class BeginRun(pl.Callback):  # type: ignore[misc]
 
 
 class WrongUsageError(ConfigError):
-    """An option that a verb does not have, or a value that it does not take."""
+    """An option that `pflow fit` does not have, or a value that it does not take."""
 
 
 class Parser(LightningArgumentParser):  # type: ignore[misc]
@@ -153,34 +147,12 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
         raise WrongUsageError(" ".join(message.split()), suggestions=suggestions) from ex
 
     def format_help(self, *args: Any) -> str:
-        """The help text with this verb's options only, in the spelling that `_with_full_names` accepts."""
-        # argparse lists the options and groups of a parser in private attributes only.
-        verb = self.prog.rpartition(" ")[2]
-        if verb in SPLITS:
-            for action in self._actions:
-                if not _is_shown(action.dest, verb):
-                    action.help = argparse.SUPPRESS
-        groups: list[Any] = self._action_groups
-        groups[:] = [part for part in groups if any(action.help != argparse.SUPPRESS for action in part._group_actions)]
+        """The help text in the spelling that `_with_full_names` accepts."""
         lightning = [group for name, group in self.groups.items() if name in LIGHTNING]
-        groups.sort(key=lightning.__contains__)
+        self._action_groups.sort(key=lightning.__contains__)  # argparse has no public name for them
         text = re.sub(r"default config file locations:.*?\n\n", "", super().format_help(*args), flags=re.DOTALL)
-        text = text.replace("\n\noptions:", f"\n\n{MOST_USED}\noptions:", verb == "fit")
+        text = text.replace("\n\noptions:", f"\n\n{MOST_USED}\noptions:", self.prog == PROG)
         return re.sub(r"--[\w.]+", lambda name: name[0].replace("_", "-"), text)
-
-
-def _is_shown(option: str, verb: str) -> bool:
-    """Whether an option, by its destination, does something in a verb."""
-    group, _, name = option.partition(".")
-    splits, others = SPLITS[verb], {split for some in SPLITS.values() for split in some} - set(SPLITS[verb])
-    if (group == "data" and name in others) or re.fullmatch(rf"limit_({'|'.join(others)}|predict)_batches", name):
-        return False
-    if verb == "fit":
-        return True
-    if group == "trainer":
-        return name in EVALUATION or name == f"limit_{splits[0]}_batches"
-    of_data = group == "data" and name.partition(".")[0] not in TRAINING
-    return of_data or group in ("help", "config", "print_config", "checkpoint")
 
 
 def _options_of_architectures() -> list[str]:
@@ -205,10 +177,9 @@ class ConfigFile(ActionConfigFile):  # type: ignore[misc]
 
 
 class TrainingCLI(LightningCLI):  # type: ignore[misc]
-    """Trainer, module and data of ``fit``, ``validate`` or ``test``, with a trained model's options as defaults."""
+    """Trainer, module and data of a fit, with a trained model's options as defaults."""
 
-    def __init__(self, verb: str, options: Sequence[str]) -> None:
-        self.verb = verb
+    def __init__(self, options: Sequence[str]) -> None:
         try:
             with _without_chatter():
                 super().__init__(
@@ -218,7 +189,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
                     seed_everything_default=1,
                     auto_configure_optimizers=False,
                     load_from_checkpoint_support=False,
-                    parser_kwargs={"prog": f"pflow {verb}", "default_config_files": [str(config_dir() / "base.yaml")]},
+                    parser_kwargs={"prog": PROG, "default_config_files": [str(config_dir() / "base.yaml")]},
                     args=_with_full_names(options),
                     run=False,
                 )
@@ -230,8 +201,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
     def init_parser(self, **options: Any) -> LightningArgumentParser:
         """A parser without arguments but ``--config``."""
         header = [f"pytorch_lightning=={pl.__version__}"]
-        usage, text = f"pflow {self.verb} [options]", VERBS[self.verb]
-        parser = Parser(**{**options, "usage": usage, "description": text}, dump_header=header, allow_abbrev=False)
+        texts = {"usage": f"{PROG} [options]", "description": VERBS["fit"]}
+        parser = Parser(**{**options, **texts}, dump_header=header, allow_abbrev=False)
         text = "YAML file, or the name of a built-in one: gamma1"
         parser.add_argument("-c", "--config", action=ConfigFile, help=text)
         return parser
@@ -239,10 +210,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Declare our options and links between options."""
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
-        checkpoint, output = "the trained model", None
-        if self.verb == "fit":
-            checkpoint = "resume the training in this folder, or of this checkpoint in it, with its config.yaml"
-            output = "runs/pflow"
+        checkpoint = "resume the training in this folder, or of this checkpoint in it, with its config.yaml"
         folder = "folder for checkpoints, logs and configuration"
         start = (
             "begin a new training with the weights of a trained model (a checkpoint, a folder of weights, or the name "
@@ -253,7 +221,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             "and stored (default: no average)"
         )
         parser.add_argument("--checkpoint", type=str | None, default=None, help=checkpoint)
-        parser.add_argument("-o", "--output", type=str | None, default=output, help=folder)
+        parser.add_argument("-o", "--output", type=str | None, default="runs/pflow", help=folder)
         parser.add_argument("--start_from", type=str | None, default=None, help=start)
         parser.add_argument("--ema.decay", type=float | None, default=None, help=average)
         parser.add_lightning_class_args(ModelCheckpoint, "model_checkpoint")
@@ -274,10 +242,10 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         """Parse, with the options of the model that is meant as defaults."""
         given = _model_given(args)
         checkpoint = given["checkpoint"]
-        if self.verb == "fit" and checkpoint is not None:
+        if checkpoint is not None:
             args = _with_its_run(args, Path(checkpoint))
             given = _model_given(args)
-        self.spec = ModelSpec.resolve(self.verb, checkpoint=checkpoint, start_from=given["start_from"])
+        self.spec = ModelSpec.resolve(checkpoint=checkpoint, start_from=given["start_from"])
         self.spec.check_class(given["class_path"])
         defaults = self.spec.defaults()
         if given["class_path"] is not None:
@@ -287,8 +255,6 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
 
     def before_instantiate_classes(self) -> None:
         """Check what the classes do not."""
-        if self.verb != "fit":
-            return
         check_run_folder(self.folder, continued=self.spec.resumed)
         decay = self.spec.provenance.get("ema_decay")
         if self.spec.resumed and decay is not None and self.config["ema"]["decay"] is None:
@@ -301,24 +267,21 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         plugins, callbacks = ([*some] if isinstance(some, list) else [some] for some in given)
         options["plugins"] = [*plugins, AtomicCheckpointIO()]
         callbacks += [] if config["trainer"]["enable_progress_bar"] is False else [ProgressBar()]
-        if self.verb == "fit":
-            ours = config["trainer"]["logger"] in (None, True)
-            self.begin = BeginRun(self.folder, self.parser, self.config, loggers=ours)
-            callbacks += [self.begin, EpochLine()]
-            callbacks += [LearningRateMonitor("epoch"), config["model_checkpoint"], config["early_stopping"]]
-            # Lightning's ``save_last`` writes only beside a new best checkpoint.
-            last = {"dirpath": self.folder, "filename": "last", "enable_version_counter": False}
-            callbacks += [ModelCheckpoint(**last), ModelCheckpoint(**last, train_time_interval=SAVE_EVERY)]
-            if config["ema"]["decay"] is not None:
-                callbacks.append(AveragedWeights(config["ema"]["decay"]))
-            callbacks.append(StopOnSignal(self.folder / "last.ckpt"))  # last: it stores the state of the others
-            if config["trainer"]["strategy"] == "auto" and _several_devices(config["trainer"]):
-                # A batch may not use all of a model: e.g. no event of it has a track.
-                options["strategy"] = "ddp_find_unused_parameters_true"
-            if ours:
-                options["logger"] = bool(config["trainer"]["fast_dev_run"])  # else `BeginRun` makes them
-        else:
-            options.update(logger=False, enable_checkpointing=False)
+        ours = config["trainer"]["logger"] in (None, True)
+        self.begin = BeginRun(self.folder, self.parser, self.config, loggers=ours)
+        callbacks += [self.begin, EpochLine()]
+        callbacks += [LearningRateMonitor("epoch"), config["model_checkpoint"], config["early_stopping"]]
+        # Lightning's ``save_last`` writes only beside a new best checkpoint.
+        last = {"dirpath": self.folder, "filename": "last", "enable_version_counter": False}
+        callbacks += [ModelCheckpoint(**last), ModelCheckpoint(**last, train_time_interval=SAVE_EVERY)]
+        if config["ema"]["decay"] is not None:
+            callbacks.append(AveragedWeights(config["ema"]["decay"]))
+        callbacks.append(StopOnSignal(self.folder / "last.ckpt"))  # last: it stores the state of the others
+        if config["trainer"]["strategy"] == "auto" and _several_devices(config["trainer"]):
+            # A batch may not use all of a model: e.g. no event of it has a track.
+            options["strategy"] = "ddp_find_unused_parameters_true"
+        if ours:
+            options["logger"] = bool(config["trainer"]["fast_dev_run"])  # else `BeginRun` makes them
         return pl.Trainer(**{**config["trainer"], **options, "callbacks": callbacks})
 
     def after_instantiate_classes(self) -> None:
@@ -333,14 +296,11 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
 
     @property
     def folder(self) -> Path:
-        """The output folder of a fit."""
+        """The output folder."""
         return Path(self.config["output"])
 
     def run(self) -> None:
-        """Run the verb. A fit then draws its training curves, and says which model is its best."""
-        if self.verb != "fit":
-            getattr(self.trainer, self.verb)(self.model, self.datamodule)
-            return
+        """Train, draw the training curves, and say which model is the best."""
         if self.trainer.is_global_zero:
             n = self.datamodule.tokeniser_events
             first = "" if self.spec.tokeniser else f"; first scales and vocabulary, from up to {n:,} training events"
@@ -465,13 +425,12 @@ def _without_chatter() -> Iterator[None]:
         yield
 
 
-def main(argv: list[str]) -> int:
-    """Run a verb, which is the first word; returns the exit code: 0 done, 2 wrong usage, 130 or 143 interrupted."""
-    verb, *options = argv
+def main(options: list[str]) -> int:
+    """Run `pflow fit`; returns the exit code: 0 done, 2 wrong usage, 130 or 143 interrupted."""
     try:
-        cli = TrainingCLI(verb, options)
+        cli = TrainingCLI(options)
     except WrongUsageError as error:
-        print(f"pflow {verb}: error: {error}", file=sys.stderr)
+        print(f"{PROG}: error: {error}", file=sys.stderr)
         return 2
     except SystemExit as done:  # after --help or --print_config
         return int(done.code or 0)
@@ -488,8 +447,8 @@ def main(argv: list[str]) -> int:
         code = 130
     if not cli.trainer.is_global_zero:
         return 0  # with another code Lightning would kill the first rank
-    saved = ": nothing was saved" if verb == "fit" else ""
-    if verb == "fit" and (last := cli.folder / "last.ckpt").exists():
-        saved = f": saved {last}; resume with: pflow fit --checkpoint {cli.folder}"
-    print(f"pflow {verb}: {'interrupted' if code == 130 else 'terminated'}{saved}", file=sys.stderr, flush=True)
+    last, saved = cli.folder / "last.ckpt", "nothing was saved"
+    if last.exists():
+        saved = f"saved {last}; resume with: {PROG} --checkpoint {cli.folder}"
+    print(f"{PROG}: {'interrupted' if code == 130 else 'terminated'}: {saved}", file=sys.stderr, flush=True)
     return code

@@ -15,8 +15,6 @@ N = TypeVar("N", int, float)
 
 VERBS = {
     "fit": "train a model: pflow fit --config gamma1 --data.train FILE --data.val FILE",
-    "validate": "losses and errors of a checkpoint on the validation files",
-    "test": "losses and errors of a checkpoint on the test files",
     "recipe": "train a model in stages and calibrate it: pflow recipe photon --data-dir g4 --output runs/photon",
     "inspect": "show what a file holds, or what an output or a model was made from, and the command that repeats it",
     "detector": "draft the description of the detector that a file is from, for --detector",

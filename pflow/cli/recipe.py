@@ -63,11 +63,11 @@ def check(commands: Mapping[str, Sequence[str]]) -> None:
                 if unknown:
                     raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}")
             elif first is None:
-                first = TrainingCLI(verb, words)
+                first = TrainingCLI(words)
             else:
                 # The model of the stage before does not exist yet: take the one that the first stage starts from. Their
                 # options differ only by those that stages set, which `words` sets again.
-                stage = TrainingCLI(verb, [*words, "--start-from", first.config["start_from"] or "null"])
+                stage = TrainingCLI([*words, "--start-from", first.config["start_from"] or "null"])
                 ours, theirs = (to_plain(cli.datamodule.token_config) for cli in (stage, first))
                 if changed := differences("data", ours, theirs, whose="the stages before"):
                     raise ConfigError("; ".join(changed))

@@ -38,7 +38,7 @@ SAMPLE_EVENTS = 1000  # training events from which `SampleScales` are taken
 
 
 class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
-    """Event files for training, validation and test.
+    """Event files for training and validation.
 
     The tokeniser is fitted on a sample of the training files alone, unless one is set before (`tokeniser`). Files are
     read in chunks and never held whole. It has the parameters of `TokenConfig`, too.
@@ -49,8 +49,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         Files to train on: paths or glob patterns.
     val
         Files to validate on, in the same way.
-    test
-        Files to test on. Only those that a command needs are opened.
     detector
         Built-in name or YAML file; default: detected from the file.
     schema
@@ -90,7 +88,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         *,
         train: Paths = None,
         val: Paths = None,
-        test: Paths = None,
         detector: str | None = None,
         schema: str | None = None,
         layout: str | None = None,
@@ -108,7 +105,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         **tokens: Any,
     ) -> None:
         super().__init__()
-        self.paths: dict[str, Paths] = {"train": train, "val": val, "test": test}
+        self.paths: dict[str, Paths] = {"train": train, "val": val}
         self.token_config = TokenConfig(**tokens, readout=False)
         self.options = FileOptions(
             detector=detector,
@@ -140,15 +137,15 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """Whether to stop after the present batch; of several ranks, together."""
 
     def setup(self, stage: str) -> None:
-        """Find the files of a stage; before a fit, fit the tokeniser on the training files unless a model has one."""
+        """Find the files, and fit the tokeniser on the training files unless a model has one."""
         if self._n_ranks == 1:
-            self._chunks |= self._set_up(stage)
+            self._chunks = self._set_up()
             return
         # One rank inspects the files for all. All ranks raise its error; otherwise they would never return.
         message: tuple[dict[str, list[Chunk]], FileOptions, Tokeniser | None] | PflowError | None = None
         if self.trainer.is_global_zero:
             try:
-                chunks = self._set_up(stage)
+                chunks = self._set_up()
                 message = chunks, self.options, self.tokeniser
             except PflowError as error:
                 message = error
@@ -156,15 +153,12 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         if isinstance(message, PflowError):
             raise message
         assert message is not None  # the first rank has sent it
-        chunks, self.options, self.tokeniser = message
-        self._chunks |= chunks
+        self._chunks, self.options, self.tokeniser = message
 
-    def _set_up(self, stage: str) -> dict[str, list[Chunk]]:
-        """The chunks of each split of a stage; makes the tokeniser."""
-        splits = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}[stage]
+    def _set_up(self) -> dict[str, list[Chunk]]:
+        """The chunks of each split; makes the tokeniser."""
         chunks: dict[str, list[Chunk]] = {}
-        for name in splits:
-            given = self.paths[name]
+        for name, given in self.paths.items():
             if not given:
                 raise ConfigError(f"no {name} files are given: set data.{name}")
             paths = list(dict.fromkeys(matching(given)))
@@ -172,12 +166,10 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             self._left_out += [path for path in paths if path not in self.options.known]
         trained = self.tokeniser
         if self.tokeniser is None:
-            if stage != "fit":
-                raise ConfigError(f"'{stage!s}' needs a trained model: give its checkpoint with --checkpoint")
             sample = spread_sample(chunks["train"], self.tokeniser_events)
             of_events = functools.partial(Statistics.of, config=self.token_config, on_error=self.options.on_error)
             self.tokeniser = Tokeniser.fit(self._measured(sample, of_events), self.token_config)
-        elif stage == "fit" and self.begins_with_model:
+        elif self.begins_with_model:
             with self.options.open(chunks["train"][0].path) as file:
                 if differing := self.tokeniser.other_geometry(file.detector):
                     alone = f"the model to begin with reads detector '{self.tokeniser.detector.name}' alone"
@@ -187,24 +179,23 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         if trained is not None:
             expected = dataclasses.replace(self.options.expected, sample=trained.sample)
             self.options = dataclasses.replace(self.options, expected=expected)
-        if stage == "fit":
-            for name in splits:
-                _check_targets(name, chunks[name], self.options, self.tokeniser.config)
-            train, val = (dict.fromkeys(chunk.path for chunk in chunks[name]) for name in splits)
-            if common := _common_files(train, val):
-                why = "what was learnt by heart looks good there"
-                warnings.warn(f"data.val: {', '.join(common)} is also in data.train: {why}", stacklevel=2)
-            if trained is None or self.begins_with_model:
-                of_file: dict[str, list[Chunk]] = {}
-                for chunk in chunks["train"]:
-                    of_file.setdefault(chunk.path, []).append(chunk)
-                most = max(1, SAMPLE_EVENTS // len(of_file))
-                sample = [run for listed in of_file.values() for run in spread_sample(listed, most)]
-                scales = joined(list(self._measured(sample, SampleScales.of)))
-                if self.tokeniser.config.geometry:
-                    scales = self._of_any_detector(scales, train, None if trained is None else trained.sample)
-                self.tokeniser = dataclasses.replace(self.tokeniser, sample=scales)
-            chunks["train"] = self._repeated(chunks["train"])
+        for name, of_split in chunks.items():
+            _check_targets(name, of_split, self.options, self.tokeniser.config)
+        train, val = (dict.fromkeys(chunk.path for chunk in of_split) for of_split in chunks.values())
+        if common := _common_files(train, val):
+            why = "what was learnt by heart looks good there"
+            warnings.warn(f"data.val: {', '.join(common)} is also in data.train: {why}", stacklevel=2)
+        if trained is None or self.begins_with_model:
+            of_file: dict[str, list[Chunk]] = {}
+            for chunk in chunks["train"]:
+                of_file.setdefault(chunk.path, []).append(chunk)
+            most = max(1, SAMPLE_EVENTS // len(of_file))
+            sample = [run for listed in of_file.values() for run in spread_sample(listed, most)]
+            scales = joined(list(self._measured(sample, SampleScales.of)))
+            if self.tokeniser.config.geometry:
+                scales = self._of_any_detector(scales, train, None if trained is None else trained.sample)
+            self.tokeniser = dataclasses.replace(self.tokeniser, sample=scales)
+        chunks["train"] = self._repeated(chunks["train"])
         return chunks
 
     def _measured(self, chunks: Sequence[Chunk], of_events: Callable[[Events], Result]) -> Iterator[Result]:
@@ -284,10 +275,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     def val_dataloader(self) -> StepLoader:
         """Batches of the validation files, in their order."""
         return self._loader("val")
-
-    def test_dataloader(self) -> StepLoader:
-        """Batches of the test files, in their order."""
-        return self._loader("test")
 
     def teardown(self, stage: str) -> None:
         """Repeat here what workers warned of, and tell each rank what any of them skipped."""

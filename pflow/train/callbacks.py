@@ -89,8 +89,6 @@ class Freeze(pl.Callback):  # type: ignore[misc]
 
     def setup(self, trainer: pl.Trainer, pl_module: ParticleFlow, stage: str) -> None:
         """Freeze, before there is an optimiser; ConfigError: random weights."""
-        if stage != "fit":
-            return
         pl_module.configure_model()
         reconstructor = pl_module.reconstructor
         assert reconstructor is not None

@@ -18,7 +18,7 @@ from pflow.tokens.tokens import TokenConfig
 
 Options = Mapping[str, Any]
 
-PURPOSES = {"start": "begin with", "continue": "continue", "evaluate": "evaluate"}
+PURPOSES = {"start": "begin with", "continue": "continue"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -28,23 +28,21 @@ class ModelSpec:
     The options of that model are the defaults. Options that a configuration sets take precedence, or are refused by
     name if they do not fit the weights. By `purpose`: ``fresh``: random weights, tokeniser fitted on the training
     files. ``start``: a new training begins with the weights of `checkpoint`; new parts of the network begin at random.
-    ``continue``: its training is resumed. ``evaluate``: no training.
+    ``continue``: its training is resumed.
     """
 
-    purpose: Literal["fresh", "start", "continue", "evaluate"] = "fresh"
+    purpose: Literal["fresh", "start", "continue"] = "fresh"
     checkpoint: Checkpoint | None = None
 
     @classmethod
-    def resolve(
-        cls, verb: str, *, checkpoint: str | Path | None = None, start_from: str | Path | None = None
-    ) -> ModelSpec:
-        """The spec of a verb of the command line, ``fit`` or another one, which evaluates `checkpoint`.
+    def resolve(cls, *, checkpoint: str | Path | None = None, start_from: str | Path | None = None) -> ModelSpec:
+        """The spec of a fit.
 
-        A fit continues the training of `checkpoint`, a file or the folder of its run, or begins with the model
+        It continues the training of `checkpoint`, a file or the folder of its run, or begins with the model
         `start_from`. ConfigError: the training to continue has no checkpoint, or only weights are left.
         InputError: not a trained model that pflow can use.
         """
-        if verb == "fit" and checkpoint is not None and (Path(checkpoint) / "config.yaml").is_file():
+        if checkpoint is not None and (Path(checkpoint) / "config.yaml").is_file():
             folder, checkpoint = checkpoint, Path(checkpoint) / "last.ckpt"
             if not checkpoint.is_file():
                 raise ConfigError(
@@ -55,8 +53,6 @@ class ModelSpec:
             return cls()
         trained = read_checkpoint(source)
         check_weights(trained)  # its options are safe to be defaults: a network of their sizes is one of its weights
-        if verb != "fit":
-            return cls(purpose="evaluate", checkpoint=trained)
         if checkpoint is not None and not Path(checkpoint).is_file():
             raise ConfigError(
                 f"{checkpoint} holds weights alone: to continue a training, --checkpoint takes its last.ckpt; "
@@ -109,7 +105,7 @@ class ModelSpec:
             self._refuse(differences("data", to_plain(config), theirs))
 
     def check_network(self, reconstructor: Reconstructor) -> None:
-        """Refuse a network with other options than the training to continue or the model to evaluate; names each."""
+        """Refuse a network with other options than the training to continue; names each."""
         if self.purpose != "start":
             self._refuse_network(reconstructor)
 
@@ -122,7 +118,7 @@ class ModelSpec:
         if self.checkpoint is None or self.purpose == "continue":
             return []
         checkpoint = self.checkpoint
-        new = _new_parts(reconstructor, checkpoint.state_dict) if self.purpose == "start" else {}
+        new = _new_parts(reconstructor, checkpoint.state_dict)
         weights = {name: value for part in new.values() for name, value in part.items()} | checkpoint.state_dict
         try:
             load_weights(reconstructor, dataclasses.replace(checkpoint, state_dict=weights))

@@ -206,11 +206,19 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
 
     def validation_step(self, labelled: LabelledBatch, batch_idx: int) -> None:
         """Losses, errors of each particle given the true particles before it, and the wrong energy when decoded."""
-        self._evaluate("val", labelled)
-
-    def test_step(self, labelled: LabelledBatch, batch_idx: int) -> None:
-        """The same on test files."""
-        self._evaluate("test", labelled)
+        assert self.reconstructor is not None
+        output = self.reconstructor.training_step(labelled.batch)
+        self._log("val", output.losses, len(labelled.batch) if labelled.weight else 0)
+        n = int(output.target.mask.sum())
+        if n == 0 and self.trainer.world_size == 1:
+            return
+        wrong, true = wrong_energy(self.reconstructor, labelled.batch)
+        mev = round(1e3 * true) if labelled.weight else 0  # Lightning weights a mean with whole numbers
+        self._log_mean(MONITOR, torch.tensor(wrong / max(true, 1e-9), device=self.device), mev)
+        errors = next_particle_errors(output.prediction, output.target, self.reconstructor.inputs.energy_std)
+        for name, value in errors.items():
+            # Each rank logs in each step: Lightning averages over the ranks, and would hang without one of them.
+            self._log_mean(f"val/{name}", value if n else torch.zeros_like(value), n if labelled.weight else 0)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the header: tokeniser, model, and where the weights come from; `check_losses` first."""
@@ -252,21 +260,6 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         # Lightning takes the mean of the ranks' sizes, rounded down: a multiple of their number keeps it exact.
         n_ranks = self.trainer.world_size
         self.log(key, value, on_step=False, on_epoch=True, batch_size=size * n_ranks, sync_dist=n_ranks > 1)
-
-    def _evaluate(self, prefix: str, labelled: LabelledBatch) -> None:
-        assert self.reconstructor is not None
-        output = self.reconstructor.training_step(labelled.batch)
-        self._log(prefix, output.losses, len(labelled.batch) if labelled.weight else 0)
-        n = int(output.target.mask.sum())
-        if n == 0 and self.trainer.world_size == 1:
-            return
-        wrong, true = wrong_energy(self.reconstructor, labelled.batch)
-        mev = round(1e3 * true) if labelled.weight else 0  # Lightning weights a mean with whole numbers
-        self._log_mean(f"{prefix}/wrong_energy", torch.tensor(wrong / max(true, 1e-9), device=self.device), mev)
-        errors = next_particle_errors(output.prediction, output.target, self.reconstructor.inputs.energy_std)
-        for name, value in errors.items():
-            # Each rank logs in each step: Lightning averages over the ranks, and would hang without one of them.
-            self._log_mean(f"{prefix}/{name}", value if n else torch.zeros_like(value), n if labelled.weight else 0)
 
 
 def _not_finite(names: list[str], labelled: LabelledBatch) -> InputError:

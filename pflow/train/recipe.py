@@ -25,7 +25,7 @@ SKIPPED = 3
 """Exit code of a command that is done but skipped entries; the recipe continues."""
 INTERRUPTED = (130, 143)
 """Exit codes of a command that a signal stopped."""
-SPLITS = ("train", "val", "test")
+SPLITS = ("train", "val")
 """Splits that `pflow fit` reads files of."""
 
 

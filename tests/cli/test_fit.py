@@ -62,7 +62,7 @@ def test_a_fit_leaves_checkpoints_its_configuration_and_logs(run):
 
 
 def test_without_a_validation_the_last_line_names_the_last_model(tiny, data, tmp_path, capsys):
-    assert main(["fit", *tiny, *data, "--trainer.max-steps=1"]) == 0
+    assert main([*tiny, *data, "--trainer.max-steps=1"]) == 0
     last = tmp_path / "new" / "last.ckpt"
     said = f"no best model by val/wrong_energy, without a validation; the last one is {last}"
     assert capsys.readouterr().out.splitlines()[-1] == said
@@ -92,7 +92,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_run_is_resumed_by_its_checkpoint_alone(moved, run, capsys):
-    assert main(["fit", "--checkpoint", str(moved / "last.ckpt"), "--trainer.max-epochs=3"]) == 0
+    assert main(["--checkpoint", str(moved / "last.ckpt"), "--trainer.max-epochs=3"]) == 0
     assert f"resume {moved / 'last.ckpt'}: epoch 2, step 14\n" in capsys.readouterr().out
     assert logged(moved, "val/loss") == logged(run, "val/loss")
     assert len(logged(moved, "val/loss", version=1)) == 1
@@ -126,13 +126,13 @@ def test_a_resume_that_fails_writes_nothing(moved, tmp_path, monkeypatch):
         (["--output=other/folder", "--trainer.max-steps=14"], r"has 14 steps, and .* raise --trainer\.max-steps"),
     ):
         with pytest.raises(PflowError, match=message):
-            main(["fit", f"--checkpoint={moved}", *options])
+            main([f"--checkpoint={moved}", *options])
         assert files(tmp_path) == before
         assert os.listdir(tmp_path) == ["moved"]
 
 
 def test_where_nothing_is_left_to_train_the_option_to_raise_and_the_best_model_are_said(moved, capsys):
-    assert main(["fit", f"--checkpoint={moved}"]) == 0
+    assert main([f"--checkpoint={moved}"]) == 0
     shown = capsys.readouterr().out
     assert re.search(NOTHING_LEFT, shown)
     wrong = logged(moved, "val/wrong_energy")
@@ -151,7 +151,7 @@ def test_a_run_that_was_moved_keeps_its_best_model_and_has_the_rate_that_is_aske
     torch.save(content, moved / "last.ckpt")
     best = read_checkpoint(moved / "best.ckpt").digest
     options = ["--trainer.max-epochs=3", "--model.lr=0.02", "--model.final-lr=1"]
-    assert main(["fit", f"--checkpoint={moved}", *options]) == 0
+    assert main([f"--checkpoint={moved}", *options]) == 0
     assert logged(moved, "lr-AdamW/pg1", version=1) == [0.02]
     assert read_checkpoint(moved / "best.ckpt").digest == best
     assert re.search(rf"{moved / 'best.ckpt'} \(epoch [12], wrong energy 0.00%\)", capsys.readouterr().out)
@@ -159,23 +159,17 @@ def test_a_run_that_was_moved_keeps_its_best_model_and_has_the_rate_that_is_aske
 
 def test_a_run_is_not_overwritten_nor_resumed_without_its_checkpoint(moved, tiny, data):
     with pytest.raises(ConfigError, match=r"already holds a run .*--checkpoint"):
-        main(["fit", *tiny, *data, f"--output={moved}"])
+        main([*tiny, *data, f"--output={moved}"])
     (moved / "last.ckpt").unlink()
     with pytest.raises(ConfigError, match=r"has no last\.ckpt to resume: begin it again, with pflow fit --config"):
-        main(["fit", f"--checkpoint={moved}"])
+        main([f"--checkpoint={moved}"])
 
 
 def test_the_same_seed_gives_the_same_losses_and_weights(run, tiny, data, tmp_path):
-    main(["fit", *tiny, *data, "--trainer.max_epochs=2"])
+    main([*tiny, *data, "--trainer.max_epochs=2"])
     assert logged(tmp_path / "new", "train/loss") == logged(run, "train/loss")
     again, once = (read_checkpoint(folder / "last.ckpt").state_dict for folder in (tmp_path / "new", run))
     assert all(torch.equal(again[name], weight) for name, weight in once.items())
-
-
-def test_a_checkpoint_is_evaluated_without_telling_its_network(run, small, capsys):
-    options = [f"--checkpoint={run / 'best.ckpt'}", f"--data.test={small['val']}"]
-    assert main(["test", *options, "--trainer.enable_progress_bar=false"]) == 0
-    assert "test/energy_error" in capsys.readouterr().out
 
 
 def test_a_pointing_fit_that_stops_within_an_epoch_goes_on_where_it_was(small, tmp_path):
@@ -189,10 +183,10 @@ def test_a_pointing_fit_that_stops_within_an_epoch_goes_on_where_it_was(small, t
         "--trainer.limit_val_batches=2",
     ]
     undisturbed, resumed = tmp_path / "undisturbed", tmp_path / "resumed"
-    main(["fit", *options, "--trainer.max_steps=10", f"--output={undisturbed}"])
-    main(["fit", *options, "--trainer.max_steps=4", f"--output={resumed}"])
+    main([*options, "--trainer.max_steps=10", f"--output={undisturbed}"])
+    main([*options, "--trainer.max_steps=4", f"--output={resumed}"])
     assert read_checkpoint(resumed / "last.ckpt").header.provenance["step"] == 4
-    main(["fit", *options, "--trainer.max_steps=10", f"--output={resumed}", f"--checkpoint={resumed / 'last.ckpt'}"])
+    main([*options, "--trainer.max_steps=10", f"--output={resumed}", f"--checkpoint={resumed / 'last.ckpt'}"])
     later = logged(resumed, "val/loss", version=1)
     assert later == logged(undisturbed, "val/loss")[2:]
     assert len(later) == 2
@@ -202,14 +196,14 @@ def test_a_model_of_one_detector_begins_no_training_on_another(sample_dir, tmp_p
     sample = sample_dir / "cld_multi_test_small.root"
     data = [f"--data.train={sample}", f"--data.val={sample}", f"--output={tmp_path / 'run'}"]
     with pytest.raises(InputError, match=r"reads detector 'ild_g4' alone, .* differs in b_field.*begin with 'general'"):
-        main(["fit", *data, "--start-from=ild-g4-photon"])
+        main([*data, "--start-from=ild-g4-photon"])
 
 
 def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path):
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}"]
     options = ["--trainer.max_epochs=1", "--model.lr=1e-12", "--trainer.enable_progress_bar=false"]
     begun = tmp_path / "begun"
-    assert main(["fit", *data, *options, f"--start-from={run / 'best.ckpt'}", f"--output={begun}"]) == 0
+    assert main([*data, *options, f"--start-from={run / 'best.ckpt'}", f"--output={begun}"]) == 0
     old, new = (load_model(folder / "best.ckpt") for folder in (run, begun))
     assert dataclasses.replace(new.tokeniser, sample=old.tokeniser.sample) == old.tokeniser
     for name, value in old.reconstructor.state_dict().items():
@@ -221,7 +215,7 @@ def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path):
 
     options[0] = "--trainer.max_epochs=2"
     continued = [f"--start-from={run / 'best.ckpt'}", f"--checkpoint={begun / 'last.ckpt'}", f"--output={begun}"]
-    assert main(["fit", *data, *options, *continued]) == 0
+    assert main([*data, *options, *continued]) == 0
     provenance = read_checkpoint(begun / "last.ckpt").header.provenance
     assert (provenance["step"], provenance["began_with"]["sha256"]) == (8, old.digest)
 
@@ -239,7 +233,7 @@ def test_what_does_not_fit_the_weights_is_refused_by_name(run, data, option, mes
     resumed = ["--config", str(run / "config.yaml"), f"--checkpoint={run / 'last.ckpt'}"]
     for model in ([f"--start-from={run / 'best.ckpt'}"], resumed):
         with pytest.raises(ConfigError, match=message):
-            main(["fit", *model, *data, option])
+            main([*model, *data, option])
 
 
 @pytest.mark.parametrize(
@@ -250,7 +244,7 @@ def test_an_option_holds_that_is_the_default_of_some_network(name, dropout, stat
     theirs = read_checkpoint(name).header.model["init_args"]["network"]
     assert theirs["dropout"] == 0.1 - dropout
     options = [f"{NETWORK}.dropout={dropout}", *([] if stated is None else [f"--{stated}={POINTING}"])]
-    assert main(["fit", f"--start-from={name}", *options, "--print_config"]) == 0
+    assert main([f"--start-from={name}", *options, "--print_config"]) == 0
     ours = network(yaml.safe_load(capsys.readouterr().out))  # with options that are newer than the model
     assert {**ours, **theirs, "dropout": dropout} == ours
 
@@ -262,7 +256,7 @@ def test_an_option_in_a_file_goes_before_the_models_which_null_takes_back(run, t
         f"start_from: {run / 'best.ckpt'}\nmodel: {{reconstructor: {{init_args: {{network: {{dropout: 0.25}}}}}}}}\n"
     )
     (tmp_path / "b.yaml").write_text("start_from: null\n")
-    assert main(["fit", "--config=a.yaml", *filter(None, [null]), "--print_config"]) == 0
+    assert main(["--config=a.yaml", *filter(None, [null]), "--print_config"]) == 0
     options = network(yaml.safe_load(capsys.readouterr().out))
     assert (options["dropout"], options["width"]) == (0.25, PointingNetworkConfig().width if null else 8)
 
@@ -280,7 +274,7 @@ def first_stage(small, tmp_path_factory):
         f"{NETWORK}.{size}" for size in ("width=8", "heads=1", "hidden_width=8", "encoder_layers=1", "decoder_layers=1")
     ]
     options += [f"--data.train={small['test']}", f"--data.val={small['val']}", f"--output={folder}"]
-    assert main(["fit", *options, *SHORT, "--model.lr=1e-12"]) == 0
+    assert main([*options, *SHORT, "--model.lr=1e-12"]) == 0
     return folder
 
 
@@ -289,7 +283,7 @@ SECOND_STAGE = (f"{NETWORK}.refine_layers=1", "--trainer.callbacks+=pflow.train.
 
 def test_a_fit_can_add_a_part_to_a_trained_model_and_freeze_the_rest(first_stage, data, tmp_path, capsys):
     options = [*SECOND_STAGE, "--model.reconstructor.training.deferred_target_prob=0.1"]
-    assert main(["fit", *data, *SHORT, *options, f"--start-from={first_stage / 'best.ckpt'}"]) == 0
+    assert main([*data, *SHORT, *options, f"--start-from={first_stage / 'best.ckpt'}"]) == 0
     assert "begin at random: " in capsys.readouterr().out
     old, new = (load_model(folder / "best.ckpt") for folder in (first_stage, tmp_path / "new"))
     assert new.config["model"]["init_args"]["training"]["deferred_target_prob"] == 0.1
@@ -305,31 +299,31 @@ def test_devices_that_are_not_the_tasks_of_the_slurm_job_are_refused(tiny, data,
     for name, value in {**variables, "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "1"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match="Set `devices=1`"):
-        main(["fit", *tiny, *data, "--trainer.accelerator=cpu", "--trainer.devices=2"])
+        main([*tiny, *data, "--trainer.accelerator=cpu", "--trainer.devices=2"])
 
 
 def test_random_weights_are_not_frozen_and_weights_alone_not_continued(run, data, tmp_path):
     with pytest.raises(ConfigError, match=r"weights are random; name a trained model with --start-from"):
-        main(["fit", *data, *SECOND_STAGE, "--trainer.enable_progress_bar=false"])
+        main([*data, *SECOND_STAGE, "--trainer.enable_progress_bar=false"])
     write_weights(run / "best.ckpt", tmp_path / "toy")
     config = ["--config", str(run / "config.yaml"), f"--output={tmp_path / 'other'}"]
     with pytest.raises(ConfigError, match=r"toy holds weights alone: .* last\.ckpt"):
-        main(["fit", *config, f"--checkpoint={tmp_path / 'toy'}"])
+        main([*config, f"--checkpoint={tmp_path / 'toy'}"])
 
 
 def test_checkpoints_are_models_of_the_averaged_weights_without_which_they_are_not_continued(tiny, data, tmp_path):
     folder = tmp_path / "new"
-    main(["fit", *tiny, *data, "--ema.decay=0.9", "--trainer.max_epochs=1"])
+    main([*tiny, *data, "--ema.decay=0.9", "--trainer.max_epochs=1"])
     content = torch.load(folder / "best.ckpt", weights_only=True)
     loaded = load_model(folder / "best.ckpt").reconstructor.state_dict(prefix="reconstructor.")
     assert all(torch.equal(value, content["state_dict"][name]) for name, value in loaded.items())
     assert any(not torch.equal(value, content["current_model_state"][name]) for name, value in loaded.items())
     with pytest.raises(ConfigError, match=r"continue with --ema\.decay 0\.9"):
-        main(["fit", f"--checkpoint={folder}", "--ema.decay=null"])
+        main([f"--checkpoint={folder}", "--ema.decay=null"])
 
 
 def test_the_help_begins_with_what_is_asked_for_most_and_shows_dashes_and_a_text_for_each_option_of_ours(capsys):
-    assert main(["fit", "--help"]) == 0
+    assert main(["--help"]) == 0
     text = capsys.readouterr().out
     assert not [name for name in re.findall(r"--[\w.-]+", text) if "_" in name]
     ours = text[text.index("Event files for training") : text.index("Linked arguments")]
@@ -340,25 +334,12 @@ def test_the_help_begins_with_what_is_asked_for_most_and_shows_dashes_and_a_text
     names = {name for name in shown if name != "--print-config"}
     values = {"--config": "gamma1", "--start-from": "null", "--checkpoint": "null"}
     words = [word for name in sorted(names) for word in (name, values.get(name, "8"))]
-    assert main(["fit", *words, "--print-config"]) == 0  # each is one
-
-
-@pytest.mark.parametrize("verb", ["validate", "test"])
-def test_the_help_of_an_evaluation_has_no_options_of_a_training(verb, capsys):
-    assert main([verb, "--help"]) == 0
-    text = capsys.readouterr().out
-    shown = set(re.findall(r"--([\w.-]+)", text))
-    assert {"checkpoint", "config", f"data.{'val' if verb == 'validate' else 'test'}", "trainer.devices"} <= shown
-    assert {
-        name for name in shown if re.match(r"model|early|ema|start|output|data\.(train|merge|order)", name)
-    } == set()
-    assert {name for name in shown if re.match(r"trainer\.(max|min|gradient|accumulate|callbacks)", name)} == set()
-    assert text.count("\n") < 120
+    assert main([*words, "--print-config"]) == 0  # each is one
 
 
 @pytest.mark.parametrize("words", [["--model.reconstructor=translation"], ["--model.reconstructor", "translation"]])
 def test_an_architecture_has_a_short_name(words, capsys):
-    assert main(["fit", *words, "--print_config"]) == 0
+    assert main([*words, "--print_config"]) == 0
     printed = yaml.safe_load(capsys.readouterr().out)["model"]["reconstructor"]["class_path"]
     assert printed == "pflow.model.translation.TranslationReconstructor"
 
@@ -368,7 +349,7 @@ def test_shipped_configurations_are_known_everywhere_and_not_replaced_in_silence
     (tmp_path / "gamma1").write_text("model: {reconstructor: {init_args: {network: {width: 48}}}}")
     for name, width in (("configs/gamma1.yaml", 32), ("gamma1", 32), ("./gamma1", 48)):
         with warnings.catch_warnings(record=True, action="always") as said:
-            assert main(["fit", "--config", name, "--print-config"]) == 0
+            assert main(["--config", name, "--print-config"]) == 0
         assert network(yaml.safe_load(capsys.readouterr().out))["width"] == width
         assert any("comes with pflow; your file is './gamma1'" in str(warning.message) for warning in said) == (
             width == 32
@@ -411,20 +392,19 @@ def test_a_second_ctrl_c_stops_at_once(tiny, data, monkeypatch, capsys):
 )
 def test_wrong_usage_is_said_in_one_line(option, message, tmp_path, capsys):
     (tmp_path / "a.yaml").write_text("trainer: {max_step: 3}")
-    assert main(["fit", option.format(tmp_path / "a.yaml")]) == 2
+    assert main([option.format(tmp_path / "a.yaml")]) == 2
     said = capsys.readouterr().err
     assert said.startswith("pflow fit: error: ")
     assert message in said
     assert said.count("\n") == 1
 
 
-def test_a_checkpoint_with_code_is_refused_in_every_verb(run, small, tmp_path, payload):
+def test_a_checkpoint_with_code_is_refused(run, small, tmp_path, payload):
     content = torch.load(run / "last.ckpt", weights_only=True)
     torch.save({**content, "callbacks": payload[0]}, tmp_path / "bad.ckpt")
-    for verb, split in (("fit", "train"), ("validate", "val"), ("test", "test")):
-        options = [f"--data.{split}={small['val']}", f"--output={tmp_path / verb}"]
+    for option in ("--checkpoint", "--start-from"):
         with pytest.raises(InputError, match="runs no code"):
-            main([verb, *options, f"--checkpoint={tmp_path / 'bad.ckpt'}"])
+            main([f"--data.train={small['val']}", f"--output={tmp_path / 'new'}", f"{option}={tmp_path / 'bad.ckpt'}"])
     assert not payload[1].exists()
 
 
@@ -436,19 +416,11 @@ def with_a_bad_event(make_photons, spoil, tmp_path_factory) -> str:
     return path
 
 
-@pytest.mark.parametrize(
-    ("verb", "options"),
-    [
-        ("fit", ["--data.train={bad}", "--data.val={good}", "--trainer.max_epochs=1", "--output={out}"]),
-        ("validate", ["--data.val={bad}", "--checkpoint={run}"]),
-        ("validate", ["--data.val={bad}", "--checkpoint={run}", "--data.num_workers=1"]),
-    ],
-)
-def test_skipped_entries_are_in_the_exit_code(verb, options, with_a_bad_event, run, small, tiny, tmp_path, capfd):
-    paths = {"bad": with_a_bad_event, "good": small["val"], "run": run / "best.ckpt", "out": tmp_path / "out"}
-    words = [option.format(**paths) for option in options]
-    trainer = tiny if verb == "fit" else ("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false")
-    assert main_with_exit_code([verb, *trainer, *words, "--data.on_error=skip"]) == 3
+@pytest.mark.parametrize("workers", [0, 1])
+def test_skipped_entries_are_in_the_exit_code(workers, with_a_bad_event, small, tiny, tmp_path, capfd):
+    data = [f"--data.train={with_a_bad_event}", f"--data.val={small['val']}", f"--data.num_workers={workers}"]
+    options = [*tiny, *data, "--trainer.max_epochs=1", f"--output={tmp_path / 'out'}", "--data.on_error=skip"]
+    assert main_with_exit_code(["fit", *options]) == 3
     said = capfd.readouterr().err
     assert "1 of 12 entries cannot be used" in said
     assert "Traceback" not in said

@@ -71,7 +71,7 @@ def test_files_are_taken_once_and_none_is_an_error_that_names_the_option(data, t
     assert data.n_events("train") == 70
     data.paths["val"] = []
     with pytest.raises(ConfigError, match=r"set data\.val"):
-        data.setup("validate")
+        data.setup("fit")
 
 
 @pytest.mark.parametrize(("repeat", "message"), [({"zqq*": 3}, r"'zqq\*'"), ({"*": 0}, "0 times")])
@@ -79,13 +79,6 @@ def test_repetitions_that_make_no_sense_are_errors(data, repeat, message):
     data.repeat = repeat
     with pytest.raises(ConfigError, match=message):
         data.setup("fit")
-
-
-@pytest.mark.parametrize("stage", ["validate", "test"])
-def test_other_stages_need_a_trained_tokeniser(train_files, stage):
-    data = ParticleFlowData(val=train_files, test=train_files)
-    with pytest.raises(ConfigError, match="--checkpoint"):
-        data.setup(stage)
 
 
 @pytest.mark.parametrize("how", ["name", "link", "hard link", "copy"])
@@ -137,16 +130,14 @@ def test_batches_have_a_readout_where_the_model_needs_it(data):
 @pytest.mark.filterwarnings("ignore:.*events have up to 883 GeV")  # the two files are not of one sample
 def test_training_alone_is_augmented_and_the_tokeniser_fitted_before(train_files, val_file):
     def data(**more) -> ParticleFlowData:
-        made = ParticleFlowData(train=train_files, val=val_file, test=val_file, batch_size=8, chunk_size=16, **more)
-        for stage in ("fit", "test"):
-            made.setup(stage)
+        made = ParticleFlowData(train=train_files, val=val_file, batch_size=8, chunk_size=16, **more)
+        made.setup("fit")
         return made
 
     plain, augmented = data(), data(augment=Augmentation(rotate=True, overlay=Overlay(frequencies=[1, 1, 1])))
     assert augmented.tokeniser == plain.tokeniser
-    for loader in ("val_dataloader", "test_dataloader"):
-        for one, other in zip(getattr(plain, loader)(), getattr(augmented, loader)(), strict=True):
-            assert torch.equal(one.batch.hits.features, other.batch.hits.features), loader
+    for one, other in zip(plain.val_dataloader(), augmented.val_dataloader(), strict=True):
+        assert torch.equal(one.batch.hits.features, other.batch.hits.features)
     n_targets = [sum(int(b.batch.target.mask.sum()) for b in each.train_dataloader()) for each in (plain, augmented)]
     assert n_targets[0] == 70
     assert n_targets[1] > 100

@@ -156,7 +156,7 @@ def interrupted(small, tiny):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ParticleFlowData, "on_before_batch_transfer", counted)
             defaults = () if "--checkpoint" in options else (*tiny, *data, "--ema.decay=0.9")
-            return main(["fit", *defaults, *options]), batches
+            return main([*defaults, *options]), batches
 
     return fit
 

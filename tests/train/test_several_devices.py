@@ -22,6 +22,7 @@ from pflow.data.collate import collate
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.dataset import LabelledBatch
 from pflow.io.open import read_events
+from pflow.train.module import MONITOR
 
 pytestmark = pytest.mark.slow
 
@@ -87,17 +88,6 @@ def test_each_event_comes_once_an_epoch_and_the_ranks_end_together(fitted):
     assert [step["weight"] for step in rank1[5:8]] == [0, 0, 0]
 
 
-def test_a_validation_on_two_devices_gives_the_numbers_of_one(fitted, small, capsys):
-    model = f"--checkpoint={fitted / 'run' / 'last.ckpt'}"
-    data = [f"--data.val={small['test']}", "--data.batch_size=4", "--data.chunk-size=16"]
-    assert main(["validate", model, *data, "--trainer.enable_progress_bar=false"]) == 0
-    printed = [line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines()]
-    alone = {words[0]: float(words[1]) for words in printed if words and words[0].startswith("val/")}
-    assert {"val/loss", "val/pdg", "val/energy_error", "val/angle_deg"} < alone.keys()
-    for key, value in alone.items():
-        assert logged(fitted / "run", key)[-1] == pytest.approx(value, rel=1e-6), key
-
-
 def test_a_training_is_resumed_and_all_ranks_stop_after_the_same_step(fitted, options, tmp_path):
     """All processes but the first get a signal, also those that load."""
     words = ["--trainer.limit_val_batches=1", "--trainer.max_epochs=100000", "--trainer.max_steps=-1"]
@@ -147,7 +137,7 @@ def test_losses_are_those_of_one_device_with_the_batches_joined(fitted, options,
     monkeypatch.setattr(ParticleFlowData, "train_dataloader", joined)
     again = ["--trainer.reload_dataloaders_every_n_epochs=1", f"--trainer.max_steps={STEPS}", f"--output={tmp_path}"]
     assert main([*options, *again]) == 0
-    for key, count in (("train/loss", 1), ("val/loss", 2)):
+    for key, count in (("train/loss", 1), ("val/loss", 2), ("val/pdg", 2), (MONITOR, 2)):
         values = logged(tmp_path, key)
         assert len(values) >= count
         np.testing.assert_allclose(values, logged(fitted / "run", key), rtol=1e-5)
