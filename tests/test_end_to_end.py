@@ -47,7 +47,7 @@ import dataclasses
 import torch
 from torch import nn
 
-from pflow.model.api import DecodingConfig, GeneratedParticles, Reconstructor, TrainingOutput
+from pflow.model.api import DecodingConfig, GeneratedParticles, Reconstructor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class ToyReconstructor(Reconstructor):
         prediction = {"energy": of_event["energy"].expand(shape), "direction": of_event["direction"].expand(*shape, 3)}
         error = ((prediction["energy"] - batch.target.energy) * batch.target.mask).square().mean()
         loss = error + (prediction["direction"] - batch.target.direction).square().mean()
-        return TrainingOutput({"energy": error, "total": loss}, prediction, batch.target)
+        return {"energy": error, "total": loss}
 
     @torch.no_grad()
     def generate(self, batch, *, decoding=None):

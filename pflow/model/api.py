@@ -15,13 +15,13 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from random import Random
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from pflow.config import from_plain
-from pflow.data.batch import Batch, Target
+from pflow.data.batch import Batch
 from pflow.errors import check_fields
 
 MAX_PARTICLES = 2**14  # largest `DecodingConfig.max_particles`: far above any event of an e+e- collider
@@ -110,14 +110,6 @@ def masked_mean(value: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, value, 0.0).sum() / mask.sum().clamp(min=1)
 
 
-class TrainingOutput(NamedTuple):
-    """Result of a training step."""
-
-    losses: dict[str, Tensor]  # scalars by name; ``total`` is minimised
-    prediction: dict[str, Tensor]  # ``energy`` [B, T], normalised log10(E / GeV); ``direction`` [B, T, 3], unit vectors
-    target: Target  # the target particles in the order of the prediction
-
-
 @dataclasses.dataclass(frozen=True)
 class GeneratedParticles:
     """Decoded particles; T is the largest number of particles of an event."""
@@ -154,8 +146,11 @@ class Reconstructor(nn.Module, ABC):
         self.inputs, self.decoding, self.options = inputs, decoding, options
 
     @abstractmethod
-    def training_step(self, batch: Batch) -> TrainingOutput:
-        """Losses of a batch; ValueError if it has no target, or lacks a source that the model reads."""
+    def training_step(self, batch: Batch) -> dict[str, Tensor]:
+        """Losses of a batch, scalars by name, of which ``total`` is minimised.
+
+        ValueError: the batch has no target, or lacks a source that the model reads.
+        """
 
     @abstractmethod
     def generate(self, batch: Batch, *, decoding: DecodingConfig | None = None) -> GeneratedParticles:

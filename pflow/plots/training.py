@@ -1,4 +1,4 @@
-"""Training curves: losses and errors against the epoch."""
+"""Training curves: losses and wrong energy against the epoch."""
 
 from __future__ import annotations
 
@@ -11,26 +11,21 @@ from matplotlib.ticker import MaxNLocator
 
 from pflow.plots.style import COLORS, styled
 
-ERRORS = {
-    "val/wrong_energy": (100.0, "Wrong energy [%]"),
-    "val/energy_error": (100.0, "Energy error [%]"),
-    "val/angle_deg": (1.0, "Angle [deg]"),
-}
-"""Metrics with a separate panel: the factor to the unit of the axis, and its label."""
+WRONG_ENERGY = "val/wrong_energy"
+"""The metric that is no loss: it has a separate panel."""
 
 
 @styled()
 def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "") -> Figure:
-    """Training (dashed) and validation (solid) loss, parts and errors, from `history` [name][epoch].
+    """Training (dashed) and validation (solid) loss, parts and wrong energy, from `history` [name][epoch].
 
     ValueError: no losses.
     """
-    names = {name.split("/")[1] for name in history if name not in ERRORS}
+    names = {name.split("/")[1] for name in history if name != WRONG_ENERGY}
     if not names:
         raise ValueError("the history holds no losses")
     parts = sorted(names - {"loss"})
-    errors = [name for name in ERRORS if name in history]
-    n_panels = 1 + bool(parts) + len(errors)
+    n_panels = 1 + bool(parts) + (WRONG_ENERGY in history)
     figure = Figure(figsize=(4.6 * n_panels + 1.5 * bool(parts), 4.2), layout="constrained")
     panels = list(np.atleast_1d(figure.subplots(1, n_panels)))
     for split, style, label in (("val", "-", "validation"), ("train", "--", "training")):
@@ -43,10 +38,10 @@ def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "")
     if parts:
         panels[1].set_ylabel("Parts of the loss")
         panels[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
-    for panel, name in zip(panels[n_panels - len(errors) :], errors, strict=True):
-        factor, label = ERRORS[name]
-        _curve(panel, {epoch: factor * value for epoch, value in history[name].items()}, COLORS[0], "-", None)
-        panel.set(ylabel=label, ylim=(0, 1.15 * panel.get_ylim()[1]))
+    if WRONG_ENERGY in history:
+        percent = {epoch: 100.0 * value for epoch, value in history[WRONG_ENERGY].items()}
+        _curve(panels[-1], percent, COLORS[0], "-", None)
+        panels[-1].set(ylabel="Wrong energy [%]", ylim=(0, 1.15 * panels[-1].get_ylim()[1]))
     for panel in panels:
         panel.set_xlabel("Epoch")
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))

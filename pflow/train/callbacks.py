@@ -22,8 +22,6 @@ COLUMNS = {
     "train/loss": "train loss {:.4f}",
     "val/loss": "val loss {:.4f}",
     MONITOR: "wrong energy {:.2%}",
-    "val/energy_error": "energy error {:.2%}",
-    "val/angle_deg": "angle {:.3f} deg",
 }
 
 
@@ -42,7 +40,7 @@ class EpochLine(pl.Callback):  # type: ignore[misc]
         self._begin = time.monotonic(), trainer.global_step  # seconds, and steps that were done before
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
-        """Print losses, mean relative energy error and mean angle of the epoch, and the time to the end of the fit."""
+        """Print losses and wrong energy of the epoch, and the time to the end of the fit."""
         metrics = trainer.callback_metrics
         figures = [text.format(float(metrics[key])) for key, text in COLUMNS.items() if key in metrics]
         begin, before = self._begin

@@ -167,7 +167,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     def training_step(self, labelled: LabelledBatch, batch_idx: int) -> Tensor:
         """One step; logs each loss by name, and checks the losses of the batch before (`check_losses`)."""
         assert self.reconstructor is not None
-        losses = self.reconstructor.training_step(labelled.batch).losses
+        losses = self.reconstructor.training_step(labelled.batch)
         before = self.check_losses()
         values = torch.stack([loss.detach().float() for loss in losses.values()])
         copied = torch.cuda.Event() if values.is_cuda else None  # type: ignore[no-untyped-call]
@@ -205,20 +205,15 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     on_validation_start = on_train_epoch_end
 
     def validation_step(self, labelled: LabelledBatch, batch_idx: int) -> None:
-        """Losses, errors of each particle given the true particles before it, and the wrong energy when decoded."""
+        """Losses, and the wrong energy when decoded."""
         assert self.reconstructor is not None
-        output = self.reconstructor.training_step(labelled.batch)
-        self._log("val", output.losses, len(labelled.batch) if labelled.weight else 0)
-        n = int(output.target.mask.sum())
-        if n == 0 and self.trainer.world_size == 1:
-            return
+        losses = self.reconstructor.training_step(labelled.batch)
+        self._log("val", losses, len(labelled.batch) if labelled.weight else 0)
         wrong, true = wrong_energy(self.reconstructor, labelled.batch)
-        mev = round(1e3 * true) if labelled.weight else 0  # Lightning weights a mean with whole numbers
-        self._log_mean(MONITOR, torch.tensor(wrong / max(true, 1e-9), device=self.device), mev)
-        errors = next_particle_errors(output.prediction, output.target, self.reconstructor.inputs.energy_std)
-        for name, value in errors.items():
-            # Each rank logs in each step: Lightning averages over the ranks, and would hang without one of them.
-            self._log_mean(f"val/{name}", value if n else torch.zeros_like(value), n if labelled.weight else 0)
+        # Each rank logs in each step: Lightning averages over the ranks, and would hang without one of them.
+        if true > 0 or self.trainer.world_size > 1:
+            mev = round(1e3 * true) if labelled.weight else 0  # Lightning weights a mean with whole numbers
+            self._log_mean(MONITOR, torch.tensor(wrong / max(true, 1e-9), device=self.device), mev)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the header: tokeniser, model, and where the weights come from; `check_losses` first."""
@@ -315,21 +310,3 @@ def _table(particles: Target | GeneratedParticles, inputs: ModelInputs) -> Parti
     columns = {"pdg": particles.pdg[mask], "charge": particles.charge[mask], "energy": energy}
     columns |= {"momentum": energy[:, None] * particles.direction[mask], "counts": mask.sum(1)}
     return ParticleTable(**{name: column.cpu().numpy() for name, column in columns.items()})
-
-
-def next_particle_errors(prediction: Mapping[str, Tensor], target: Target, energy_std: float) -> dict[str, Tensor]:
-    """Mean errors over all true particles, each against the prediction at its own place in the sequence.
-
-    ``energy_error``: mean |E / E_true - 1|; ``angle_deg``: mean angle between directions, degrees. They pair the i-th
-    with the i-th, which is right under teacher forcing only; `pflow evaluate` matches decoded particles to true ones.
-    `prediction` is `TrainingOutput.prediction`, with at least one real target; `energy_std` is log10 E's sigma.
-    """
-    # Both energies are normalised logarithms: their difference is the logarithm of the ratio, in standard deviations.
-    difference = prediction["energy"].float() - target.energy  # [B, T]
-    ratio = 10 ** (energy_std * difference[target.mask])
-    predicted = prediction["direction"].float()[target.mask]  # [N, 3]
-    true = target.direction[target.mask]
-    # atan2 keeps its precision at small angles, where arccos loses half the digits.
-    sine = torch.linalg.vector_norm(torch.linalg.cross(predicted, true), dim=-1)
-    angle = torch.atan2(sine, (predicted * true).sum(-1))
-    return {"energy_error": (ratio - 1).abs().mean(), "angle_deg": torch.rad2deg(angle).mean()}

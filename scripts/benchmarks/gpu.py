@@ -49,7 +49,7 @@ def measure(args: argparse.Namespace, n_events: int) -> dict[str, dict[str, floa
 
     def train() -> None:
         reconstructor.zero_grad()
-        reconstructor.train().training_step(batch).losses["total"].backward()
+        reconstructor.train().training_step(batch)["total"].backward()
 
     numbers = {"decoding and refinement": cost(decode, args)}
     numbers["step of the refinement"] = cost(train, args) | precision(reconstructor, batch)
@@ -90,7 +90,7 @@ def precision(reconstructor: Any, batch: Batch) -> dict[str, float]:
     for rounds in (False, True):
         reconstructor.zero_grad()
         with torch.autocast(batch.hits.mask.device.type, dtype=torch.bfloat16, enabled=rounds):
-            losses.append(reconstructor.training_step(batch).losses["total"])
+            losses.append(reconstructor.training_step(batch)["total"])
         losses[-1].backward()
         gradients.append(torch.cat([p.grad.flatten() for p in reconstructor.parameters() if p.grad is not None]))
     cosine = cosine_similarity(*gradients, dim=0).item()

@@ -174,7 +174,7 @@ def test_a_training_step(prepared):
     reconstructor, batch = prepared
     reconstructor.train()
     with Device():
-        total = reconstructor.training_step(batch).losses["total"]
+        total = reconstructor.training_step(batch)["total"]
         total.backward()
     gradients = [parameter.grad for parameter in reconstructor.parameters() if parameter.grad is not None]
     assert gradients

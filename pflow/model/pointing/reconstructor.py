@@ -20,7 +20,6 @@ from pflow.model.api import (
     LossConfig,
     ModelInputs,
     Reconstructor,
-    TrainingOutput,
     masked_mean,
     with_total,
 )
@@ -154,7 +153,7 @@ class PointingReconstructor(Reconstructor):
         if self.network.refiner is not None:
             self.first_stage_modules = tuple(f"network.{name}" for name in FIRST_STAGE)
 
-    def training_step(self, batch: Batch) -> TrainingOutput:
+    def training_step(self, batch: Batch) -> dict[str, Tensor]:
         """Losses of the first stage with teacher forcing, of the refinement where there is one, or of both (joint)."""
         if batch.target is None:
             raise ValueError("target: the batch has none, and training needs one")
@@ -176,9 +175,7 @@ class PointingReconstructor(Reconstructor):
             total = losses["total"] + first["total"]
             losses = {f"first_stage_{name}" if name in losses else name: loss for name, loss in first.items()} | losses
             losses["total"] = total
-        particles = output.particles
-        numbers = {"energy": scale.normalised(particles.log_energy), "direction": particles.direction}
-        return TrainingOutput(losses, numbers, output.target)
+        return losses
 
     def draw_shared(self, random: Random) -> None:
         """Draw whether the next step trains after the network's own particles, see `Reconstructor.draw_shared`."""

@@ -18,7 +18,6 @@ from pflow.model.api import (
     LossConfig,
     ModelInputs,
     Reconstructor,
-    TrainingOutput,
     masked_mean,
     with_total,
 )
@@ -115,13 +114,11 @@ class TranslationReconstructor(Reconstructor):
         self.network = TranslationNetwork(inputs, network)
         self.loss_weights = loss.complete(("charge", "pdg", *self.network.special.heads, "energy", "direction"))
 
-    def training_step(self, batch: Batch) -> TrainingOutput:
+    def training_step(self, batch: Batch) -> dict[str, Tensor]:
         """Losses of teacher forcing; see `Reconstructor.training_step`."""
         prediction = self.network(batch)
         assert batch.target is not None  # checked by the network
-        losses = losses_of(prediction, batch.target, self.network.special, self.loss_weights)
-        numbers = {name: prediction[name][:, :-1] for name in ("energy", "direction")}
-        return TrainingOutput(losses, numbers, batch.target)
+        return losses_of(prediction, batch.target, self.network.special, self.loss_weights)
 
     @torch.inference_mode()
     def generate(self, batch: Batch, *, decoding: DecodingConfig | None = None) -> GeneratedParticles:

@@ -167,7 +167,7 @@ class Model(PointingReconstructor):
         self.decoding = dataclasses.replace(self.decoding, **options)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        return self.training_step(batch).losses
+        return self.training_step(batch)
 
 
 def _make_model(*, seed: int = 27, initial: bool = False, **options: Any) -> Model:

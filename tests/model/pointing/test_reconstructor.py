@@ -231,7 +231,7 @@ def test_both_stages_can_be_trained_together(make_model, batch):
     )
     refinement.load_state_dict(joint.state_dict())
     first.load_state_dict(joint.state_dict(), strict=False)
-    losses, second, teacher = (model.training_step(batch).losses for model in (joint, refinement, first))
+    losses, second, teacher = (model.training_step(batch) for model in (joint, refinement, first))
     torch.testing.assert_close(losses["total"], second["total"] + teacher["total"])
     torch.testing.assert_close(losses["first_stage_pdg"], teacher["pdg"])
     torch.testing.assert_close(losses["pdg"], second["pdg"])

@@ -55,7 +55,7 @@ def test_training_reduces_the_loss_and_trains_every_weight(variant, batch, make_
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
     totals = []
     for _ in range(12):
-        losses = model.training_step(batch).losses
+        losses = model.training_step(batch)
         assert all(value.isfinite() for value in losses.values())
         optimiser.zero_grad()
         losses["total"].backward()
@@ -90,7 +90,7 @@ def test_what_padding_holds_changes_no_gradient(variant, batch, make_model):
     gradients = []
     for events in (batch, garbage(batch)):
         model = make_model(**variant)
-        model.training_step(events).losses["total"].backward()
+        model.training_step(events)["total"].backward()
         gradients.append([p.grad for p in model.parameters()])
     for first, second in zip(*gradients, strict=True):
         torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-6)
@@ -121,7 +121,7 @@ def test_tracks_are_read(batch, make_model):
 
 def test_events_without_any_target_are_finite(make_batch, make_model):
     batch = make_batch([3, 0], [0, 0])
-    losses = make_model().training_step(batch).losses
+    losses = make_model().training_step(batch)
     assert all(value.isfinite() for value in losses.values())
     assert losses["energy"] == 0
 
@@ -130,7 +130,7 @@ def test_autocast_trains_and_embeds_and_predicts_in_full_precision(variant, batc
     """Rounded to bfloat16, features would agree to 1/256 only; full precision keeps them apart."""
     model = make_model(**variant)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        losses = model.training_step(batch).losses
+        losses = model.training_step(batch)
     losses["total"].backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
     assert losses["total"].dtype == torch.float32
@@ -146,9 +146,8 @@ def test_autocast_trains_and_embeds_and_predicts_in_full_precision(variant, batc
 @pytest.mark.parametrize("options", [{"norm": "pre"}, {"embedder": "v2"}, {"activation": "gelu"}], ids=str)
 def test_options_change_the_prediction_and_train(options, batch, make_model):
     model = make_model(**options)
-    output = model.training_step(batch)
-    assert not torch.allclose(output.prediction["energy"], make_model().training_step(batch).prediction["energy"])
-    output.losses["total"].backward()
+    assert not torch.allclose(model.network(batch)["energy"], make_model().network(batch)["energy"])
+    model.training_step(batch)["total"].backward()
     assert all(p.grad is not None for p in model.parameters())
 
 
