@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import filecmp
-import functools
 import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -19,16 +18,16 @@ import torch
 from torch import distributed
 
 from pflow.data.dataset import EventDataset, LabelledBatch, StepLoader, StopRequest
-from pflow.data.files import Chunk, FileOptions, Result, in_order, read_chunks, spread_sample, survey
+from pflow.data.files import Chunk, FileOptions, read_chunks, spread_sample, survey
 from pflow.errors import ConfigError, InputError, PflowError, nearest
 from pflow.event.augment import Augmentation
-from pflow.event.events import BadEntriesWarning, Events
+from pflow.event.events import BadEntriesWarning
 from pflow.event.scales import SampleScales, joined
 from pflow.io.checks import Expected
 from pflow.io.open import matching
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import measures
-from pflow.tokens.tokeniser import Statistics, Tokeniser
+from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import TokenConfig, targets_of
 
 Paths = str | list[str] | None
@@ -68,12 +67,12 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     buffer
         Events shuffled together in training.
     num_workers
-        Processes that read and encode, for each device; 0: the training process does it itself.
+        Processes that read and encode batches, for each device; 0: the training process does it itself.
     seed
         Of the shuffling and the augmentation.
     tokeniser_events
         Events that the tokeniser (normalisation and vocabulary) is fitted on, in short runs spread evenly over all
-        training files, which `num_workers` read; all, where there are no more.
+        training files; all, where there are no more.
     repeat
         How often a training pass reads the files whose name matches a pattern, e.g. ``{"zqq*": 3}``; others once. Each
         reading draws another augmentation. The tokeniser is fitted on each event once.
@@ -162,13 +161,13 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             if not given:
                 raise ConfigError(f"no {name} files are given: set data.{name}")
             paths = list(dict.fromkeys(matching(given)))
-            chunks[name], self.options = survey(paths, self.options, self.chunk_size, num_workers=self.num_workers)
+            chunks[name], self.options = survey(paths, self.options, self.chunk_size)
             self._left_out += [path for path in paths if path not in self.options.known]
         trained = self.tokeniser
         if self.tokeniser is None:
             sample = spread_sample(chunks["train"], self.tokeniser_events)
-            of_events = functools.partial(Statistics.of, config=self.token_config, on_error=self.options.on_error)
-            self.tokeniser = Tokeniser.fit(self._measured(sample, of_events), self.token_config)
+            events = read_chunks(sample, self.options)
+            self.tokeniser = Tokeniser.fit(events, self.token_config, on_error=self.options.on_error)
         elif self.begins_with_model:
             with self.options.open(chunks["train"][0].path) as file:
                 if differing := self.tokeniser.other_geometry(file.detector):
@@ -191,17 +190,12 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
                 of_file.setdefault(chunk.path, []).append(chunk)
             most = max(1, SAMPLE_EVENTS // len(of_file))
             sample = [run for listed in of_file.values() for run in spread_sample(listed, most)]
-            scales = joined(list(self._measured(sample, SampleScales.of)))
+            scales = joined(list(map(SampleScales.of, read_chunks(sample, self.options))))
             if self.tokeniser.config.geometry:
                 scales = self._of_any_detector(scales, train, None if trained is None else trained.sample)
             self.tokeniser = dataclasses.replace(self.tokeniser, sample=scales)
         chunks["train"] = self._repeated(chunks["train"])
         return chunks
-
-    def _measured(self, chunks: Sequence[Chunk], of_events: Callable[[Events], Result]) -> Iterator[Result]:
-        """A function of the events of each chunk."""
-        work = functools.partial(_measure, options=self.options, of_events=of_events)
-        return in_order(work, chunks, num_workers=self.num_workers)
 
     def _of_any_detector(self, scales: SampleScales, paths: Iterable[str], before: SampleScales | None) -> SampleScales:
         """Scales that all detectors share, and what the detectors of the training files and of earlier ones cover."""
@@ -356,8 +350,3 @@ def _common_files(train: Collection[str], val: Iterable[str]) -> list[str]:
         return is_linked or any(filecmp.cmp(path, file, shallow=False) for file in same_size)
 
     return list(filter(is_known, val))
-
-
-def _measure(chunk: Chunk, options: FileOptions, of_events: Callable[[Events], Result]) -> Result:
-    (events,) = read_chunks([chunk], options)
-    return of_events(events)

@@ -1,15 +1,12 @@
-"""Event files as a list of chunks, the ranges of entries that are read at once, and processes that read them."""
+"""Event files as a list of chunks, the ranges of entries that are read at once, and how they are read."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from typing import TypeVar
 
 import numpy as np
 
@@ -17,34 +14,11 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning, Events, leave_out_files
 from pflow.io.open import EventFile, FilePath, ReadOptions
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
 
 def begin_worker(_: int = 0) -> None:
     """Prepare a worker process: signals, which batch systems send to all processes, are for the training to handle."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-
-
-def in_order(work: Callable[[Item], Result], items: Sequence[Item], *, num_workers: int = 0) -> Iterator[Result]:
-    """Results of items, in their order, by `num_workers` processes (0: this one), with their errors and warnings."""
-    if num_workers == 0 or len(items) < 2:
-        yield from map(work, items)
-        return
-    with ProcessPoolExecutor(min(num_workers, len(items))) as pool:
-        for result, warned in pool.map(functools.partial(_with_warnings, work), items):
-            for message, category in warned:
-                warnings.warn(message, category, stacklevel=2)
-            yield result
-
-
-def _with_warnings(work: Callable[[Item], Result], item: Item) -> tuple[Result, list[tuple[str, type[Warning]]]]:
-    """A result, and the warnings on the way to it."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = work(item)
-    return result, [(str(warning.message), warning.category) for warning in caught]
 
 
 OPEN_FILES = 8  # files that stay open: chunks in random order come back to them
@@ -116,12 +90,9 @@ class OpenFiles:
             self.release(path)
 
 
-def survey(
-    paths: Sequence[str], options: FileOptions, size: int, *, num_workers: int = 0
-) -> tuple[list[Chunk], FileOptions]:
+def survey(paths: Sequence[str], options: FileOptions, size: int) -> tuple[list[Chunk], FileOptions]:
     """Open each file once: chunks of about `size` entries, and options that know the files; bad ones may be skipped."""
-    looked = functools.partial(_look_at, options=options, size=size)
-    results = dict(zip(paths, in_order(looked, paths, num_workers=num_workers), strict=True))
+    results = {path: _look_at(path, options, size) for path in paths}
     leave_out_files([result for result in results.values() if isinstance(result, InputError)], len(paths))
     chunks: list[Chunk] = []
     known, last = dict(options.known), ReadOptions()

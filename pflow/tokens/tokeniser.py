@@ -38,11 +38,8 @@ class Statistics:
     any_detector: bool = False
 
     @classmethod
-    def of(cls, events: Events, config: TokenConfig, *, on_error: Literal["raise", "skip"] = "raise") -> Self:
-        """Statistics of a chunk of events; errors as of `Tokeniser.fit`.
-
-        With `on_error` ``skip``, events without the values of a feature are left out, with a warning.
-        """
+    def of(cls, events: Events, config: TokenConfig, *, on_error: Literal["raise", "skip"]) -> Self:
+        """Statistics of a chunk of events; `on_error` and errors as of `Tokeniser.fit`."""
 
         def measured(some: Events) -> tuple[npt.NDArray[Any], dict[str, Moments]]:
             targets, tokens = targets_of(some, config), select(some, config).tokens
@@ -93,16 +90,22 @@ class Tokeniser:
                 raise ConfigError(f"the normaliser of {part} is for other features than {', '.join(names) or '(none)'}")
 
     @classmethod
-    def fit(cls, chunks: Iterable[Events | Statistics], config: TokenConfig | None = None) -> Tokeniser:
-        """Fit on chunks of training events with truth, or on their statistics, in one pass and constant memory.
+    def fit(
+        cls,
+        chunks: Iterable[Events],
+        config: TokenConfig | None = None,
+        *,
+        on_error: Literal["raise", "skip"] = "raise",
+    ) -> Tokeniser:
+        """Fit on chunks of training events with truth, in one pass and constant memory.
 
         ConfigError: no events, no target among them, or several detectors; InputError: no truth, or no values of a
-        feature.
+        feature. With `on_error` ``skip``, events without the values of a feature are left out, with a warning.
         """
         config = TokenConfig() if config is None else config
         total: Statistics | None = None
-        for chunk in chunks:
-            known = chunk if isinstance(chunk, Statistics) else Statistics.of(chunk, config)
+        for events in chunks:
+            known = Statistics.of(events, config, on_error=on_error)
             total = known if total is None else total.add(known)
         if total is None:
             raise ConfigError("there are no training events to fit the tokeniser on")

@@ -15,7 +15,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
 from pflow.event.events import BadEntriesWarning
 from pflow.io.flat import write_events
-from pflow.tokens.tokeniser import Statistics, Tokeniser
+from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import TokenConfig
 from pflow.tokens.vocab import PdgVocabulary
 
@@ -172,8 +172,7 @@ def test_events_without_what_the_model_reads_are_refused_or_skipped(make_photons
     with pytest.raises(InputError, match=r"a\.root, entry 5, 'hits\.layer'"):
         Tokeniser.fit(read_chunks(chunks, strict), recipe)
     with pytest.warns(BadEntriesWarning, match="1 of 12 entries cannot be used"):
-        statistics = [Statistics.of(some, recipe, on_error="skip") for some in read_chunks(chunks, skipping)]
-    tokeniser = Tokeniser.fit(statistics, recipe)
+        tokeniser = Tokeniser.fit(read_chunks(chunks, skipping), recipe, on_error="skip")
     with pytest.raises(InputError, match=r"a\.root, entry 5, 'hits\.layer'"):
         list(EventDataset(chunks, options=strict, tokeniser=tokeniser, batch_size=4))
     with pytest.warns(BadEntriesWarning, match="1 of 12 entries cannot be used"):

@@ -1,6 +1,5 @@
 import os
 import signal
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,27 +8,10 @@ import pytest
 import uproot
 from torch.utils.data import DataLoader, IterableDataset
 
-from pflow.data.files import Chunk, FileOptions, begin_worker, in_order, read_chunks, spread_sample, survey
+from pflow.data.files import Chunk, FileOptions, begin_worker, read_chunks, spread_sample, survey
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning
 from pflow.io.flat import write_events
-
-
-def work(number: int) -> int:
-    if number == 7:
-        raise InputError("seven", file="a.root", entry=7)
-    if number == 2:
-        warnings.warn("two", stacklevel=1)
-    return number * number
-
-
-@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-@pytest.mark.parametrize("workers", [0, 2])
-def test_results_come_in_order_with_the_warnings_and_errors_of_the_work(workers):
-    with pytest.warns(UserWarning, match="two"):
-        assert list(in_order(work, range(5), num_workers=workers)) == [0, 1, 4, 9, 16]
-    with pytest.raises(InputError, match=r"^a\.root, entry 7: seven$"):
-        list(in_order(work, [6, 7, 8], num_workers=workers))
 
 
 class Process(IterableDataset[int]):
@@ -71,10 +53,8 @@ def test_a_sample_is_spread_over_all_files_and_small_ones_are_taken_whole():
         spread_sample(chunks, 0)
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 def test_files_that_are_known_are_opened_without_looking_what_they_are(train_files, monkeypatch):
     chunks, known = survey(train_files, FileOptions(), 16)
-    assert survey(train_files, FileOptions(), 16, num_workers=2) == (chunks, known)
     energies = [events.hits.energy.to_list() for events in read_chunks(chunks, FileOptions())]
     monkeypatch.setattr("pflow.io.open.sniff", None)
     assert [events.hits.energy.to_list() for events in read_chunks(chunks, known)] == energies
