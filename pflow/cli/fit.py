@@ -40,7 +40,6 @@ from pflow.train.callbacks import (
     AveragedWeights,
     EpochLine,
     Interrupted,
-    ProgressBar,
     StopOnSignal,
     release_ranks,
 )
@@ -261,12 +260,11 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             raise ConfigError(f"the checkpoint to continue averages its weights: continue with --ema.decay {decay}")
 
     def instantiate_trainer(self, **options: Any) -> pl.Trainer:
-        """The trainer with our loggers, progress bar and callbacks."""
+        """The trainer with our loggers and callbacks."""
         config = self.config_init
         given = (config["trainer"][name] or [] for name in ("plugins", "callbacks"))
         plugins, callbacks = ([*some] if isinstance(some, list) else [some] for some in given)
         options["plugins"] = [*plugins, AtomicCheckpointIO()]
-        callbacks += [] if config["trainer"]["enable_progress_bar"] is False else [ProgressBar()]
         ours = config["trainer"]["logger"] in (None, True)
         self.begin = BeginRun(self.folder, self.parser, self.config, loggers=ours)
         callbacks += [self.begin, EpochLine()]

@@ -1,4 +1,4 @@
-"""Callbacks: a line an epoch, averaged weights, frozen modules, the progress bar, and what signals do."""
+"""Callbacks: a line an epoch, averaged weights, frozen modules, and what signals do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import RichProgressBar, WeightAveraging
+from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor
 
 from pflow.errors import ConfigError
@@ -99,18 +99,6 @@ class Freeze(pl.Callback):  # type: ignore[misc]
         """Keep frozen modules in evaluation mode, e.g. without dropout."""
         for module in self._frozen:
             module.eval()
-
-
-class ProgressBar(RichProgressBar):  # type: ignore[misc]
-    """Lightning's progress bar with epochs from 1, and without the number of the log."""
-
-    def _get_train_description(self, current_epoch: int) -> str:
-        n_epochs = self.trainer.max_epochs or 0
-        return f"Epoch {current_epoch + 1}" + (f" of {n_epochs}" if n_epochs > 0 else "")
-
-    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
-        """Figures beside the bar: the loss of the step."""
-        return {key: value for key, value in super().get_metrics(trainer, pl_module).items() if key != "v_num"}
 
 
 class Interrupted(BaseException):
