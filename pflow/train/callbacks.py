@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +33,10 @@ class EpochLine(pl.Callback):  # type: ignore[misc]
         text = f"{size:,} parameters, {train} training and {val} validation events, on {pl_module.device}"
         pl_module.print(text, flush=True)
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
-        """Begin to count: only now are the steps of a resumed training known."""
-        self._begin = time.monotonic(), trainer.global_step  # seconds, and steps that were done before
-
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
-        """Print losses and wrong energy of the epoch, and the time to the end of the fit."""
+        """Print losses and wrong energy of the epoch."""
         metrics = trainer.callback_metrics
         figures = [text.format(float(metrics[key])) for key, text in COLUMNS.items() if key in metrics]
-        begin, before = self._begin
-        done, left = trainer.global_step - before, trainer.estimated_stepping_batches - trainer.global_step
-        if done and left > 0:
-            to_go = timedelta(seconds=round((time.monotonic() - begin) / done * left))
-            figures.append(f"at most {to_go} to go")
         pl_module.print(f"epoch {trainer.current_epoch + 1}: {', '.join(figures)}", flush=True)
 
 
