@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import filecmp
 import hashlib
 import json
 import os
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -181,7 +180,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         for name, of_split in chunks.items():
             _check_targets(name, of_split, self.options, self.tokeniser.config)
         train, val = (dict.fromkeys(chunk.path for chunk in of_split) for of_split in chunks.values())
-        if common := _common_files(train, val):
+        known = set(map(os.path.realpath, train))
+        if common := [path for path in val if os.path.realpath(path) in known]:
             why = "what was learnt by heart looks good there"
             warnings.warn(f"data.val: {', '.join(common)} is also in data.train: {why}", stacklevel=2)
         if trained is None or self.begins_with_model:
@@ -336,17 +336,3 @@ def _check_targets(name: str, chunks: Sequence[Chunk], options: FileOptions, con
     if sum(n_targets(first)) == 0 and not any(n_targets(chunks)):
         rule = f"data.rule {config.rule} and data.e_min {config.e_min:g} GeV"
         raise InputError(f"data.{name} has no target particles under {rule}", file=chunks[0].path)
-
-
-def _common_files(train: Collection[str], val: Iterable[str]) -> list[str]:
-    """Validation files that are training files, by any name: a link, or a copy."""
-    by_size: dict[int, list[str]] = {}
-    for path in filter(os.path.isfile, train):
-        by_size.setdefault(os.path.getsize(path), []).append(path)
-
-    def is_known(path: str) -> bool:
-        same_size = by_size.get(os.path.getsize(path), []) if os.path.isfile(path) else []
-        is_linked = path in train or any(os.path.samefile(path, file) for file in same_size)
-        return is_linked or any(filecmp.cmp(path, file, shallow=False) for file in same_size)
-
-    return list(filter(is_known, val))

@@ -1,6 +1,5 @@
 import os
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -75,11 +74,11 @@ def test_repetitions_that_make_no_sense_are_errors(data, repeat, message):
         data.setup("fit")
 
 
-@pytest.mark.parametrize("how", ["name", "link", "hard link", "copy"])
+@pytest.mark.parametrize("how", ["name", "link"])
 def test_a_validation_file_that_is_a_training_file_is_said(train_files, val_file, tmp_path, how):
     path = train_files[0] if how == "name" else str(tmp_path / "val.root")
-    make = {"name": lambda *_: None, "link": os.symlink, "hard link": os.link, "copy": shutil.copy}
-    make[how](train_files[0], path)
+    if how == "link":
+        os.symlink(train_files[0], path)
     with pytest.warns(UserWarning, match=rf"^data\.val: {re.escape(path)} is also in data\.train"):
         ParticleFlowData(train=train_files, val=[path, val_file]).setup("fit")
 
