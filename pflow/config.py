@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import json
 import platform
-import re
 import typing
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,6 @@ from typing import Any, TypeVar
 import yaml
 
 from pflow.errors import ConfigError, check_fields, nearest
-from pflow.show import html_table, text_table
 
 T = TypeVar("T")
 
@@ -109,28 +107,6 @@ def weights_dir() -> Path:
     return Path(__file__).parent / "pretrained"
 
 
-class ModelNames(list[str]):
-    """Names of trained models; shown as a table with their purpose."""
-
-    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Titles; and name, detector, inputs and, from its card, purpose of each model."""
-        rows: list[tuple[str, ...]] = []
-        for name in self:
-            tokens = json.loads((weights_dir() / name / "model.json").read_text("utf-8"))["tokeniser"]
-            reads = "hits, tracks" if tokens["config"]["track_features"] else "hits"
-            paragraph = (weights_dir() / name / "README.md").read_text("utf-8").split("\n\n")[1]
-            purpose = re.split("[:;.] ", " ".join(paragraph.split()))[0]
-            detector = "any" if tokens["config"].get("geometry") else tokens["detector"]["name"]
-            rows.append((name, detector, reads, purpose))
-        return ("name", "detector", "reads", "for"), rows
-
-    def __repr__(self) -> str:
-        return text_table(*self._table())
-
-    def _repr_html_(self) -> str:
-        return html_table(*self._table())
-
-
 RENAMED = {"ild-g4-general": "general", "cld-general": "general"}
 """Names of models of pflow 0.3, and the models that came after them."""
 
@@ -143,17 +119,13 @@ def model_folder(source: str | Path) -> Path | None:
     return path if path.is_dir() else None
 
 
-def shipped_models() -> ModelNames:
-    """The sorted names of the trained models that come with pflow, for `pflow.load_model`; they show as a table.
+def shipped_models() -> list[str]:
+    """The sorted names of the trained models that come with pflow, for `pflow.load_model`.
 
     >>> shipped_models()
-    name                detector  reads         for
-    general             any       hits, tracks  All particles of an event from calorimeter hits and tracks, ...
-    ...
-    >>> list(shipped_models())
     ['general', 'ild-g4-photon', 'ild-g4-translation']
     """
-    return ModelNames(sorted(path.parent.name for path in weights_dir().glob("*/model.safetensors")))
+    return sorted(path.parent.name for path in weights_dir().glob("*/model.safetensors"))
 
 
 def builtin_names(kind: str) -> list[str]:
