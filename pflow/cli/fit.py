@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import logging
 import pkgutil
 import re
 import signal
 import sys
-import typing
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,7 +30,6 @@ from pflow.config import config_dir, load_yaml, resolve
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, PflowError
 from pflow.io.atomic import disk_errors, replacing
-from pflow.model.api import ModelInputs, reconstructor_class
 from pflow.plots.style import rendered
 from pflow.plots.training import plot_training
 from pflow.train.callbacks import (
@@ -140,9 +137,7 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
         wrong = re.search(r"rguments: --([\w.]+)|(?:Group '([\w.]+)' does not accept )?[Oo]ption '([\w.]+)'", message)
         suggestions = []
         if wrong and "nearest matches" not in message:  # as an architecture's own parser says
-            options = self._option_string_actions
-            options = [*(options if "--config" in options else ()), *_options_of_architectures()]
-            suggestions = nearest_options(".".join(filter(None, wrong.groups())), options)
+            suggestions = nearest_options(".".join(filter(None, wrong.groups())), self._option_string_actions)
         raise WrongUsageError(" ".join(message.split()), suggestions=suggestions) from ex
 
     def format_help(self, *args: Any) -> str:
@@ -154,23 +149,12 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
         return re.sub(r"--[\w.]+", lambda name: name[0].replace("_", "-"), text)
 
 
-def _options_of_architectures() -> list[str]:
-    """Options of the networks, whose names the parser knows only once one is chosen."""
-    names: dict[str, None] = {}
-    for class_path in ARCHITECTURES.values():
-        parts = typing.get_type_hints(reconstructor_class(class_path).__init__)
-        for part, kind in parts.items():
-            if dataclasses.is_dataclass(kind) and kind is not ModelInputs:
-                names |= {f"--model.reconstructor.init_args.{part}.{x.name}": None for x in dataclasses.fields(kind)}
-    return list(names)
-
-
 class ConfigFile(ActionConfigFile):  # type: ignore[misc]
     """A configuration: a file, or the name of one that comes with pflow."""
 
     def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
         """Read it."""
-        super().__call__(parser, cfg, str(_config_file(values)), option_string)
+        super().__call__(parser, cfg, str(resolve("", values)), option_string)
         if cfg.pop("data.cache", None) is not None:  # null in every configuration that pflow 0.3 wrote
             warnings.warn(f"{values}: data.cache is gone, files are read again in every epoch", stacklevel=2)
 
@@ -357,12 +341,6 @@ def _with_its_run(options: list[str], checkpoint: Path) -> list[str]:
     return ["--config", str(folder / "config.yaml"), *options, *([] if elsewhere else ["--output", str(folder)])]
 
 
-def _config_file(name: str) -> Path:
-    """A configuration by its path, or by its name; also outside of a checkout as there, ``configs/NAME.yaml``."""
-    in_checkout = re.fullmatch(r"configs/(\w+)\.yaml", name)
-    return resolve("", in_checkout[1] if in_checkout and not Path(name).is_file() else name)
-
-
 def _model_given(options: Sequence[str]) -> dict[str, str | None]:
     """The model's options and configurations, before the full parse; later ones replace earlier ones."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -375,7 +353,7 @@ def _model_given(options: Sequence[str]) -> dict[str, str | None]:
         if name != "config":
             found[name] = None if value == "null" else value  # null takes back what was said before
             continue
-        content = load_yaml(_config_file(value))
+        content = load_yaml(resolve("", value))
         for option, keys in MODEL.items():
             inner: Any = content
             for key in keys:
