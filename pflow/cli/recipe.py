@@ -26,9 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "`pflow fit`)",
     )
     parser.add_argument("--variant", metavar="NAME", help="which variant, where the recipe has some")
-    parser.add_argument(
-        "--stages", type=int, metavar="N", help="only the first N stages, without calibration (default: all)"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,7 +34,6 @@ def run(args: argparse.Namespace) -> int:
     from pflow.train.recipe import load_recipe, run_recipe
 
     recipe = load_recipe(args.recipe).variant(args.variant)
-    recipe = recipe if args.stages is None else recipe.first(args.stages)
     words = {"output": args.output, "data_dir": args.data_dir, "options": args.options}
     return run_recipe(recipe, **words, pflow=main, check=check)
 

@@ -84,13 +84,6 @@ class TrainingRecipe:
         message = f"no variant '{name}': expected one of {', '.join(named) or 'none'}"
         raise ConfigError(message, suggestions=nearest(name or "", named))
 
-    def first(self, stages: int) -> TrainingRecipe:
-        """The recipe of the first stages alone, calibrated only if these are all; ConfigError if there are fewer."""
-        if not 1 <= stages <= len(self.stages):
-            raise ConfigError(f"--stages {stages}: the recipe has {len(self.stages)}")
-        calibrate = self.calibrate if stages == len(self.stages) else None
-        return dataclasses.replace(self, stages=self.stages[:stages], calibrate=calibrate)
-
     def write(self, folder: str | Path, stage: int) -> list[str]:
         """Write a stage's (from 0) configurations; returns options of `pflow fit`."""
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ recipe, and with `--models` others that are trained.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from measurements.shipped import TRANSLATION, Sample, measure
 from pflow.cli.main import main
 from pflow.metrics.match import Matching
 from pflow.metrics.stats import Number, leaves
+from pflow.train.recipe import load_recipe, run_recipe
 
 QUANTITIES = {
     "gamma1": {
@@ -74,8 +76,9 @@ def run(args: argparse.Namespace) -> None:
         for variant in args.variants:
             folder = args.output / f"{variant}_{seed}"
             fit = [f"--seed_everything={seed}", f"--trainer.max_epochs={args.epochs}", f"--data.rule={args.rule}"]
-            words = ["recipe", "paper", "--stages", "1", "--variant", variant, "--data-dir", str(args.data_dir)]
-            if code := main([*words, "--output", str(folder), "--", *fit]):
+            recipe = load_recipe("paper").variant(variant)
+            first = dataclasses.replace(recipe, stages=recipe.stages[:1], calibrate=None)
+            if code := run_recipe(first, output=folder, data_dir=args.data_dir, options=fit, pflow=main):
                 raise SystemExit(code)
             model = folder / "stage_1" / ("best.ckpt" if variant.startswith(PUBLISHED) else "last.ckpt")
             name = f"{variant}, {args.epochs} epochs, seed {seed}"

@@ -116,8 +116,8 @@ def test_skipped_entries_do_not_stop_a_recipe_and_are_in_its_exit_code(pflow, ru
 def test_a_variant_and_more_options_change_the_training(pflow, run):
     options = ["--seed_everything=2", "--trainer.max_epochs=1"]
     paper = load_recipe("paper")
-    assert run(paper.variant("v1_flags").first(1), options=options) == 0
-    (words,) = pflow.calls
+    assert run(paper.variant("v1_flags"), options=options) == 0
+    words = pflow.calls[0]
     (config,) = (yaml.safe_load(Path(words[i + 1]).read_text()) for i, word in enumerate(words) if word == "--config")
     assert config == merged(paper.stages[0], paper.variants["v1_flags"])
     assert set(options) < set(words)
@@ -139,17 +139,6 @@ def test_files_of_ones_own_take_the_place_of_the_samples(pflow, run):
     assert pflow.calls[0].count("--data.train") == 0
     with pytest.raises(ConfigError, match=r"--data-dir, or give files of your own: -- --data\.train"):
         run(recipe, data_dir=None, options=options[:1])
-
-
-def test_the_first_stages_alone_are_not_calibrated(pflow, run):
-    recipe = load_recipe("photon")
-    assert run(recipe.first(2)) == 0
-    assert pflow.verbs == ["fit", "fit"]
-    assert run(recipe.first(3)) == 0
-    assert pflow.verbs == ["fit", "fit", "fit", "calibrate"]
-    for stages in (0, 4):
-        with pytest.raises(ConfigError, match=f"--stages {stages}: the recipe has 3"):
-            recipe.first(stages)
 
 
 @pytest.mark.parametrize("variant", [None, "v3"])
