@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import hashlib
 import json
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from pflow.config import from_plain, shipped_models, to_plain, weights_dir
-from pflow.errors import ConfigError, InputError, first_line, reading
+from pflow.config import from_plain, shipped_models, weights_dir
+from pflow.errors import ConfigError, InputError, first_line
 from pflow.physics.detector import Detector
 from pflow.tokens.particles import Calibration
 from pflow.tokens.tokeniser import Tokeniser
@@ -54,16 +52,8 @@ class Header:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data (JSON); ConfigError: a value that plain data cannot hold."""
-        content = {
-            "format": FORMAT,
-            "version": self.version,
-            "tokeniser": to_plain(self.tokeniser),
-            "model": self.model,
-            "calibration": None if self.calibration is None else to_plain(self.calibration),
-            "provenance": self.provenance,
-        }
         try:
-            return dict(json.loads(json.dumps(content, allow_nan=False)))
+            return dict(json.loads(json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, allow_nan=False)))
         except (TypeError, ValueError) as error:
             raise ConfigError(f"a checkpoint's header holds plain data only: {error}") from error
 
@@ -93,7 +83,9 @@ class Header:
             version=str(content.get("version", "")),
             tokeniser=part("tokeniser", lambda plain: from_plain(Tokeniser, plain, where="tokeniser")),
             model=part("model", lambda plain: _without_gone_options(plain, file)),
-            calibration=part("calibration", _calibration),
+            calibration=part(
+                "calibration", lambda plain: None if plain is None else from_plain(Calibration, plain, "calibration")
+            ),
             provenance=content.get("provenance") or {},
         )
 
@@ -101,10 +93,6 @@ class Header:
 def made_by(header: Mapping[str, Any]) -> str:
     """End of an error: which version of pflow made a model, and which still reads options and names that are gone."""
     return f" (made by pflow {header.get('version')}; the last version that reads models of 0.1 and 0.2 is pflow 0.3)"
-
-
-def _calibration(content: Any) -> Calibration | None:
-    return None if content is None else from_plain(Calibration, content, where="calibration")
 
 
 GONE = {
@@ -155,15 +143,3 @@ def fitting_models(detector: Detector) -> list[str]:
             return False
 
     return sorted(filter(fits, tokenisers), key=lambda name: not tokenisers[name].config.track_features)
-
-
-def read_checked(path: Path, digest: str, *, stated_in: str) -> bytes:
-    """Content of a file; an InputError if its SHA-256 is not the hexadecimal digest that stands in `stated_in`."""
-    with reading("cannot be read", file=path):
-        content = path.read_bytes()
-    computed = hashlib.sha256(content).hexdigest()
-    if computed != digest:
-        raise InputError(
-            f"damaged, or not what {stated_in} was written for: its SHA-256 is {computed}, expected {digest}", file=path
-        )
-    return content
