@@ -84,7 +84,6 @@ def _read_event(args: argparse.Namespace) -> Events:
 
 def _read_reco(args: argparse.Namespace, event: Events) -> Reconstruction:
     """Particles of one entry, checked to be the event's."""
-    from pflow.event.particles import LINKS
     from pflow.io.particles_root import read_reco
     from pflow.metrics.evaluation import check_input
 
@@ -94,7 +93,4 @@ def _read_reco(args: argparse.Namespace, event: Events) -> Reconstruction:
         raise InputError("there is no such entry", file=args.reco, entry=entry)
     check_input(args.reco, args.input)
     reconstruction.check_events(event)
-    for links in LINKS:
-        if getattr(reconstruction, links) is not None:
-            reconstruction.check_links(links, event)
     return reconstruction

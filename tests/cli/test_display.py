@@ -92,4 +92,4 @@ def test_a_reconstruction_of_another_file_is_refused(sample, make_reco, tmp_path
         with RecoWriter(tmp_path / "other.root", provenance=provenance) as writer:
             writer.extend(make_reco([0, 1, 2], **more))
         with pytest.raises(InputError, match=message):
-            call(sample, "--reco", tmp_path / "other.root", "-o", tmp_path / "event.png")
+            call(sample, "--reco", tmp_path / "other.root", "--colour", "reco", "-o", tmp_path / "event.png")
