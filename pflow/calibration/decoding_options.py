@@ -55,14 +55,10 @@ class Calibrated:
 def decoding_grid(decoding: DecodingConfig, **choices: Sequence[float] | Sequence[str] | None) -> list[DecodingConfig]:
     """Configurations with all combinations of `choices` by field; ConfigError names an unknown or invalid field."""
     given: dict[str, list[Any]] = {name: sorted(values) for name, values in choices.items() if values}
-    known = {field.name for field in dataclasses.fields(decoding)}
-    for name in given:
-        if name not in known:
-            raise ConfigError(f"{name}: the model's decoding has no such option, only {', '.join(sorted(known))}")
     grid = [dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())]
     try:
         return [dataclasses.replace(decoding, **values) for values in grid]
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # another name, or value, of an option
         raise ConfigError(str(error)) from error
 
 
