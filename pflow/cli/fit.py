@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -346,9 +347,7 @@ def _model_given(options: Sequence[str]) -> dict[str, str | None]:
     places = {"-c": "config", "--config": "config", "--model.reconstructor": "class_path"}
     places |= {f"--{'.'.join(keys)}": name for name, keys in MODEL.items()}
     for option, name in places.items():  # all in one list, in the order of the command line
-        parser.add_argument(
-            option, dest="given", action="append", type=lambda value, name=name: (name, value), default=[]
-        )
+        parser.add_argument(option, dest="given", action="append", type=partial(lambda *pair: pair, name), default=[])
     found: dict[str, str | None] = dict.fromkeys(MODEL)
     for name, value in parser.parse_known_args(options)[0].given:
         if name != "config":

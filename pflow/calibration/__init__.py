@@ -1,1 +1,0 @@
-"""Decoding options and uncertainties of a trained model, fitted on validation files."""
