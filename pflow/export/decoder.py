@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pflow.checkpoint.load import TrainedModel
 from pflow.event.jagged import MIN_HIT_FRACTION
 from pflow.export.encoder import EVENT, ROWS, SOURCE, UNREFINED, rows_of, tables_of
-from pflow.model.common.transformer import KeyValue, Past
+from pflow.model.common.transformer import KeyValue, KVCache
 from pflow.model.pointing.assignment import PairList
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import Memory
@@ -47,7 +47,7 @@ class DecoderStepGraph(nn.Module):
     def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
         """Decode."""
         values = dict(zip(self.inputs, arrays, strict=True))
-        caches = [Past(KeyValue(values[f"last_past_key_{i}"], values[f"last_past_value_{i}"])) for i in self.layers]
+        caches = [KVCache(KeyValue(values[f"last_past_key_{i}"], values[f"last_past_value_{i}"])) for i in self.layers]
         layers = [KeyValue(values[f"memory_key_{i}"], values[f"memory_value_{i}"]) for i in self.layers]
         state = State(*(values[f"last_{name}"] for name in State._fields))
         memory = Memory(layers, values["pointer_keys"].transpose(2, 3))

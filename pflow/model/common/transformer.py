@@ -19,9 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.errors import check_choice
 from pflow.model.api import check_range
-from pflow.model.common.decode import Compaction
-
-FIRST_LENGTH = 64  # tokens that a cache has room for at first
+from pflow.model.common.decode import Compaction, change_tensors
 
 Mask = Tensor | None  # bool [B, S], True = real token; None: no padding, which keeps the kernels that know no mask
 Lengths = Sequence[int] | None  # of packed events
@@ -39,49 +37,25 @@ class KeyValue(NamedTuple):
 
 
 class KVCache:
-    """Keys and values of the tokens decoded so far, in storage that doubles when it is full."""
+    """Keys and values of the tokens decoded so far; an exported graph reads what is known and hands it on."""
 
-    def __init__(self) -> None:
-        self._key = self._value = torch.empty(0, 0, 0, 0)
-        self._length = 0
-
-    def __len__(self) -> int:
-        return self._length
-
-    def update(self, k_val: Tensor, v_val: Tensor) -> KeyValue:
-        """Append new tokens' keys and values, float [B, H, S, D]; return all, as views valid until the next call."""
-        begin, end = self._length, self._length + k_val.shape[2]
-        if end > self._key.shape[2]:
-            key, value, size = self._key, self._value, max(FIRST_LENGTH, end, 2 * self._key.shape[2])
-            self._key, self._value = (new.new_empty(*new.shape[:2], size, new.shape[3]) for new in (k_val, v_val))
-            if begin:
-                self._key[:, :, :begin], self._value[:, :, :begin] = key[:, :, :begin], value[:, :, :begin]
-        self._key[:, :, begin:end], self._value[:, :, begin:end] = k_val, v_val
-        self._length = end
-        return KeyValue(self._key[:, :, :end], self._value[:, :, :end])
-
-    def compact(self, compaction: Compaction) -> None:
-        """Drop the rows of events that have ended, in place."""
-        for stored in (self._key, self._value):
-            compaction.apply(stored[:, :, : self._length])
-        self._key, self._value = self._key[: compaction.size], self._value[: compaction.size]
-
-
-class Past:
-    """Keys and values of the tokens decoded so far, in an exported graph: tensors that it reads and hands on."""
-
-    def __init__(self, known: KeyValue) -> None:
+    def __init__(self, known: KeyValue | None = None) -> None:
         self.known = known
 
     def update(self, k_val: Tensor, v_val: Tensor) -> KeyValue:
-        """As of `KVCache`."""
-        key, value = self.known
-        self.known = KeyValue(torch.cat([key, k_val], dim=2), torch.cat([value, v_val], dim=2))
-        return self.known
+        """Append new tokens' keys and values, float [B, H, S, D]; return all."""
+        known = KeyValue(k_val, v_val)
+        if self.known is not None:
+            known = KeyValue(*(torch.cat(parts, dim=2) for parts in zip(self.known, known, strict=True)))
+        self.known = known
+        return known
+
+    def compact(self, compaction: Compaction) -> None:
+        """Drop the rows of events that have ended, in place."""
+        self.known = change_tensors(compaction.apply, self.known)
 
 
-Cache = KVCache | Past
-Caches = Sequence[Cache] | None  # one a layer, to decode the newest token; None: to decode the whole sequence
+Caches = Sequence[KVCache] | None  # one a layer, to decode the newest token; None: to decode the whole sequence
 
 
 def check_heads(width: int, heads: int) -> None:
@@ -126,7 +100,13 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(
-        self, x: Tensor, *, mask: Mask = None, lengths: Lengths = None, causal: bool = False, cache: Cache | None = None
+        self,
+        x: Tensor,
+        *,
+        mask: Mask = None,
+        lengths: Lengths = None,
+        causal: bool = False,
+        cache: KVCache | None = None,
     ) -> Tensor:
         """Attend; float [B, N, W] in and out.
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from pflow.data.batch import Batch
 from pflow.model.api import GeneratedParticles
 from pflow.model.common.decode import Compaction, DecodedSequence, change_tensors, decode
-from pflow.model.common.transformer import Cache, KVCache
+from pflow.model.common.transformer import KVCache
 from pflow.model.pointing.assignment import Assignment, PairList, Pairs, PairsOfOne, selected
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import Memory
@@ -78,7 +78,7 @@ class Steps:
     network: PointingNetwork
     tables: Tables
     state: State
-    caches: Sequence[Cache]
+    caches: Sequence[KVCache]
     memory: Memory
     decoding: PointingDecodingConfig
     pointed: Pointed = dataclasses.field(init=False)

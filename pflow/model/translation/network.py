@@ -17,12 +17,12 @@ from torch.nn import functional
 from pflow.data.batch import Batch
 from pflow.model.api import ModelInputs
 from pflow.model.common.transformer import (
-    Cache,
     Caches,
     CrossAttention,
     Encoder,
     FullyConnected,
     KeyValue,
+    KVCache,
     Mask,
     Residual,
     SelfAttention,
@@ -98,7 +98,7 @@ class MultiProjectionLayer(nn.Module):
         self.feedforward_residual = Residual(width=width, style=style)
 
     def forward(
-        self, x: Tensor, memory: Sequence[KeyValue], *, cache: Sequence[Cache | None], **context: Any
+        self, x: Tensor, memory: Sequence[KeyValue], *, cache: Sequence[KVCache | None], **context: Any
     ) -> Tensor:
         """As `TransformerLayer.forward`, with a memory and a cache for each projection."""
 
