@@ -2,5 +2,5 @@
 
 ``encoder.onnx`` and ``decoder.onnx``, and for pointing networks ``refinement.onnx`` (`pflow.export.pointing`), go in
 this order from an event's hits and tracks to its particles. ``tokens.json`` holds the rest: names, shapes and types of
-all tensors, further constants for a host, and under ``how_to`` how to use the files step by step.
+all tensors, and further constants for a host. How to use the files step by step: cpp/README.md.
 """

@@ -15,7 +15,7 @@ from pflow.checkpoint.load import TrainedModel
 from pflow.config import VERSION
 from pflow.errors import ConfigError
 from pflow.export.convert import OPSET, check_graphs, to_onnx
-from pflow.export.pointing import HOW_TO, constants, pointing_graphs
+from pflow.export.pointing import constants, pointing_graphs
 from pflow.io.atomic import check_folder, replacing_folder
 from pflow.model.api import describe
 from pflow.model.pointing import PointingReconstructor
@@ -54,7 +54,6 @@ def export_model(
         description: dict[str, Any] = {
             "format": EXPORT_FORMAT,
             "run": metadata,
-            "how_to": list(HOW_TO),
             "checkpoint": header.to_dict(),
         }
         for name, graph in graphs.items():

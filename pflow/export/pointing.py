@@ -1,6 +1,6 @@
-"""The three graphs of a pointing network, with examples to trace them, and how to run them.
+"""The three graphs of a pointing network, with examples to trace them.
 
-All arithmetic is in the graphs; who runs them moves tensors by name, for one event at a time (`HOW_TO`).
+All arithmetic is in the graphs; who runs them moves tensors by name, for one event at a time, as cpp/README.md says.
 """
 
 from __future__ import annotations
@@ -46,28 +46,6 @@ AXES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (f"existence|{'|'.join(PARTICLES)}", ("particles",)),
 )
 """Patterns of the names of tensors, and names of their axes of any length; the first that fits counts."""
-
-HOW_TO = (
-    "One event a run; no axis counts events. Names are of 'inputs' and 'outputs' of the graphs. 'values' is a map from "
-    "names to tensors.",
-    "1. An event in which no hit has an energy above 'energy_above' (GeV), and that has no tracks or whose tracks the "
-    "model does not read ('tracks'), has no particles: do not run the graphs.",
-    "2. Inputs of 'encoder': hit_energy (GeV, as in files of the detector; the graph scales HCAL energies), "
-    "hit_position (mm), hit_subdetector (index into 'subdetectors'), hit_layer (from 0, -1 unknown), track_momentum "
-    "(GeV, at the vertex), track_charge (e), track_calo_position (mm) and track_calo_momentum (GeV), both where the "
-    "track enters the calorimeter; hit_time (ns), track_d0, track_z0 (mm) and track_omega (1/mm) only for models that "
-    "have these inputs. Inputs in 'known' must be known: finite, a layer not negative. Others may be NaN.",
-    "3. Run 'encoder'; values = its outputs.",
-    "4. Run 'decoder' with its inputs from values, and add its outputs to values. If truncated[0], limit[0] particles "
-    "were decoded before the sequence ended; another number may be given as limit.",
-    "5. If 'seed' is empty, the event has no particles. Otherwise run 'refinement' with its inputs from values.",
-    "6. Its outputs are the particles: pdg, charge (e), energy and mass (GeV), momentum (GeV), covariance of (px, py, "
-    "pz, E) as the lower triangle xx xy yy xz yz zz xt yt zt tt (GeV^2), score (probability of |pdg|), "
-    "class_probability (columns: 'classes') and pdg_probability (columns: 'pdg'). hit_link_hit, hit_link_particle and "
-    "hit_link_weight list which hit of the input has which fraction of its energy in which particle, sorted by "
-    "particle, then by hit; track_link_* the same of tracks.",
-)
-"""How to use the files, step by step."""
 
 
 def constants(model: TrainedModel, encoder: Graph | Loop) -> dict[str, str]:

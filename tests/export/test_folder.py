@@ -43,9 +43,8 @@ def test_files_hold_no_path_of_this_machine(exported_general):
         assert b".py" not in content
 
 
-def test_instructions_name_what_the_files_hold(exported_general):
+def test_the_decoder_reads_what_the_encoder_gives(exported_general):
     text = json.loads((exported_general / "tokens.json").read_text())
-    assert all(f"'{graph}'" in " ".join(text["how_to"]) for graph in GRAPHS)
     outputs = str(text["encoder"]["outputs"])
     assert all(tensor["name"] in outputs for tensor in text["decoder"]["inputs"])
 

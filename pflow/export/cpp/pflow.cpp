@@ -1,7 +1,7 @@
 /// Hits and tracks to the encoder's inputs, and the refinement's outputs to particles.
 ///
 /// All arithmetic is in the three graphs, encoder, decoder and refinement; tensors go from graph to graph by name, as
-/// 'how_to' in the model's tokens.json says.
+/// README.md says.
 
 #include "pflow.h"
 
