@@ -57,6 +57,7 @@ class DecoderStepGraph(nn.Module):
         outputs = {"stop": steps.pointed.stop}
         outputs |= {f"next_{name}": value for name, value in steps.state._asdict().items()}
         for i, cache in enumerate(caches):
+            assert cache.known is not None
             outputs |= {f"next_past_key_{i}": cache.known.key, f"next_past_value_{i}": cache.known.value}
         for name, value in row.items():
             outputs |= {f"row_{name}": value, f"row_{UNREFINED}{name}": value}

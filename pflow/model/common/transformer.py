@@ -86,7 +86,7 @@ def attend(
         real = None if mask is None else mask[:, None, None]
         return _join(scaled_dot_product_attention(query, key, value, attn_mask=real, scale=scale))
     events = zip(*(part.split_with_sizes(lengths, dim=2) for part in (query, key, value)), strict=True)
-    return _join(torch.cat([scaled_dot_product_attention(*event, scale=scale) for event in events], dim=2))
+    return _join(torch.cat([scaled_dot_product_attention(q, k, v, scale=scale) for q, k, v in events], dim=2))
 
 
 class SelfAttention(nn.Module):
