@@ -12,7 +12,6 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_array
 from vector.backends.awkward import MomentumArray4D, MomentumRecord4D
 from vector.backends.awkward import behavior as vector_behavior
 
@@ -261,8 +260,6 @@ def _content(array: Any) -> Any:
 
 MIN_HIT_FRACTION = 0.01  # smaller fractions of a hit or track are not stored as links
 
-FlatLinks = tuple[Index, Index, npt.NDArray[np.floating[Any]]]
-
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Links:
@@ -383,6 +380,17 @@ def sum_by_pair(source: Index, particle: Index, weight: Floats) -> tuple[Index, 
     return pairs // stride, pairs % stride + lowest, np.bincount(group, weight, len(pairs)).astype(np.float64)
 
 
+def with_same_source(first: Index, second: Index) -> tuple[Index, Index]:
+    """All pairs of a link of one set and a link of another from the same source: the links' indices, int64 [pair] each.
+
+    `first` and `second` hold the source of each link, over all events.
+    """
+    order = np.argsort(second, kind="stable")
+    begin = np.searchsorted(second[order], first, side="left")
+    n_partners = np.searchsorted(second[order], first, side="right") - begin
+    return event_index(n_partners), order[np.repeat(begin, n_partners) + local_index(n_partners)]
+
+
 def largest_weight(source: Index, particle: npt.NDArray[Any], weight: npt.NDArray[Any]) -> Index:
     """Index of each source's link with the largest weight, by rising source; ties take the lowest particle."""
     order = np.lexsort((particle, -weight, source))
@@ -398,22 +406,3 @@ def assigned_particle(links: ak.Array, sources: ak.Array) -> ak.Array:
     assigned = np.full(int(n_sources.sum()), -1, dtype=np.int32)
     assigned[source[largest]] = flat.particle[largest]
     return unflatten(assigned, n_sources)
-
-
-def shared_sources(
-    first: FlatLinks, second: FlatLinks, energy: npt.NDArray[np.floating[Any]]
-) -> tuple[Index, Index, Floats]:
-    """Energy that each particle of one set shares with each of another through links from the same sources.
-
-    `first` and `second` are source, particle and weight of each link, indices over all events; `energy`, float
-    [source], is each hit's, GeV, or 1 for each track. Returns the pairs of particles that share a source, int64 [pair]
-    each, sorted, and the sum over their sources of energy x first weight x second weight, float64 [pair].
-    """
-    scaled = first[0], first[1], first[2] * np.asarray(energy, np.float64)[first[0]]
-    matrices = [
-        coo_array((weight, (particle, source)), shape=(int(particle.max(initial=-1)) + 1, len(energy))).tocsr()
-        for source, particle, weight in (scaled, second)
-    ]
-    product = (matrices[0] @ matrices[1].T).tocoo()
-    order = np.lexsort((product.col, product.row))
-    return product.row[order].astype(np.int64), product.col[order].astype(np.int64), product.data[order]

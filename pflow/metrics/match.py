@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 
 from pflow.errors import ConfigError, check_choice
 from pflow.event import jagged
-from pflow.event.jagged import Links, sum_by_pair
+from pflow.event.jagged import Links, sum_by_pair, with_same_source
 from pflow.metrics.stats import Floats, Ints
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import angle_between
@@ -196,13 +196,7 @@ def overlaps(
     """
     true_hit, true_particle = truth.flat_source(n_hits), truth.flat_particle(n_true)
     reco_hit, reco_particle = reco.flat_source(n_hits), reco.flat_particle(n_reco)
-    # All pairs of a true and a reconstructed link from the same hit.
-    order = np.argsort(reco_hit, kind="stable")
-    first = np.searchsorted(reco_hit[order], true_hit, side="left")
-    n_partners = np.searchsorted(reco_hit[order], true_hit, side="right") - first
-    a = jagged.event_index(n_partners)
-    b = order[np.repeat(first, n_partners) + jagged.local_index(n_partners)]
-
+    a, b = with_same_source(true_hit, reco_hit)
     true_weight, reco_weight = truth.weight.astype(np.float64), reco.weight.astype(np.float64)
     shared = np.minimum(true_weight[a], reco_weight[b]) * hit_energy[true_hit[a]]
     i, j, intersection = sum_by_pair(true_particle[a], reco_particle[b], shared)

@@ -48,7 +48,7 @@ import numpy.typing as npt
 from pflow.errors import InputError, nearest
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.jagged import Links, shared_sources
+from pflow.event.jagged import Links, sum_by_pair, with_same_source
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_particles, quantities_of
 from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, collection_id
@@ -286,10 +286,12 @@ def _mc_links(
         counts = jagged.count(sources)
         size = energy if links is hits else np.ones(int(counts.sum()))
         true, source, of_link = Links.of(true_links), links.flat_source(counts), links.flat_particle(n_particles)
-        particle, true_particle, shared = shared_sources(
-            (source, of_link, links.weight), (true.flat_source(counts), true.flat_particle(n_true), true.weight), size
+        a, b = with_same_source(source, true.flat_source(counts))
+        deposit = size[source] * links.weight
+        particle, true_particle, shared = sum_by_pair(
+            of_link[a], true.flat_particle(n_true)[b], deposit[a] * true.weight[b]
         )
-        total = np.bincount(of_link, size[source] * links.weight, int(n_particles.sum()))[particle]
+        total = np.bincount(of_link, deposit, int(n_particles.sum()))[particle]
         fraction = np.divide(shared, total, out=np.zeros(len(shared)), where=total > 0)
         pieces.append((particle, true_particle, fraction))
     columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
