@@ -29,19 +29,14 @@ from pflow.metrics.event import CountMetrics, EventMetrics, TrackMetrics
 from pflow.metrics.match import HitMatching, Matches, Matching, match, match_by_hits
 from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstruction
 from pflow.metrics.particles import ParticleMetrics
-from pflow.metrics.stats import Floats, Tree
-from pflow.metrics.table import COLUMNS, ParticleTable
+from pflow.metrics.stats import Tree
+from pflow.metrics.table import ParticleTable
 
 REFERENCE = "reference"
 """Name in the results of the algorithm whose particles are in the truth file (`Events.reference`)."""
 
 WITHOUT_HITS = Matching()
 """Matching of an algorithm without links from hits, if the algorithm under evaluation is matched by hits."""
-
-MIN_MATCHED = 0.3
-"""If a smaller fraction of an event's true energy is matched, the particles may be another event's."""
-UNLIKE, MIN_UNLIKE = 0.2, 3
-"""Smallest fraction and number of such events in a chunk that are compared with the next event's truth."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,7 +166,6 @@ class Evaluation:
         self.algorithms: dict[str, AlgorithmMetrics] = {}
         self.titles: dict[str, str] = {}
         self.matched_by: dict[str, str] = {}
-        self.unlike: Counter[str] = Counter()  # events whose particles do not fit the truth, by algorithm
 
     def update(
         self,
@@ -231,7 +225,6 @@ class Evaluation:
             metrics = self.algorithms.setdefault(algorithm, AlgorithmMetrics())
             metrics.update(truth=truth, visible=visible, reco=particles, expected=expected, matches=matches)
             metrics.tracks.update(reconstruction.track_momentum(events))
-            self.unlike[algorithm] += self._count_unlike(truth, particles, matches)
             self.titles[algorithm] = reconstruction.name
 
     def _rule(self, algorithm: str, reconstruction: Reconstruction) -> Matching | HitMatching:
@@ -246,30 +239,8 @@ class Evaluation:
             raise ValueError(f"some chunks of reconstruction '{algorithm}' have links from hits and others have none")
         return rule
 
-    def _count_unlike(self, truth: ParticleTable, reco: ParticleTable, matches: Matches) -> int:
-        """Number of events whose particles fit the next event's truth as well, if there are many."""
-        if isinstance(self.settings.matching, HitMatching):  # its links are checked
-            return 0
-        if self.settings.matching != WITHOUT_HITS:
-            matches = match(truth, reco, WITHOUT_HITS)
-        matched = _matched_energy(truth, matches)
-        unlike = matched < MIN_MATCHED * truth.sum_by_event(truth.energy)
-        if unlike.sum() < max(MIN_UNLIKE, UNLIKE * len(unlike)):
-            return 0
-        columns = {name: np.roll(getattr(truth, name), -int(truth.counts[0]), axis=0) for name in COLUMNS}
-        next_truth = ParticleTable(counts=np.roll(truth.counts, -1), **columns)  # the last event has the first's
-        matched_next = _matched_energy(next_truth, match(next_truth, reco, WITHOUT_HITS))
-        return int(unlike.sum()) if matched[unlike].sum() <= 2 * matched_next[unlike].sum() else 0
-
     def result(self) -> EvaluationResult:
-        """The numbers so far, with a warning about an algorithm whose particles do not fit their events."""
-        for algorithm, n_events in self.unlike.items():
-            if n_events:
-                text = (
-                    f"in {n_events} of {self.counts['n_events']} events less than {MIN_MATCHED:.0%} of the true energy "
-                    f"is matched by '{algorithm}', no more than in the next: are these its events, in their order?"
-                )
-                warnings.warn(text, ImplausibleWarning, stacklevel=3)
+        """The numbers so far."""
         default, n_titles = self.settings.matching.definition, Counter(self.titles.values())
         return EvaluationResult(
             settings=self.settings,
@@ -279,11 +250,6 @@ class Evaluation:
             titles={name: f"{title} ({name})" if n_titles[title] > 1 else title for name, title in self.titles.items()},
             matched_otherwise={name: rule for name, rule in self.matched_by.items() if rule != default},
         )
-
-
-def _matched_energy(truth: ParticleTable, matches: Matches) -> Floats:
-    """Energy of each event's true particles that have a match, GeV, float64 [event]."""
-    return truth.sum_by_event(truth.energy * np.isin(np.arange(len(truth)), matches.truth))
 
 
 def visible_truth(events: Events, targets: Targets) -> ParticleTable:

@@ -336,12 +336,6 @@ def test_merged_outputs_of_different_options_give_a_warning(pandora, tmp_path):
         read_provenance(merged)
 
 
-def test_particles_of_other_events_with_the_same_numbers_give_a_warning(events, pandora):
-    rolled = dataclasses.replace(pandora[np.roll(np.arange(25), 7)], event=events.event)
-    with pytest.warns(ImplausibleWarning, match=r"in 2\d of 25 events less than 30% of the true energy is matched"):
-        pflow.evaluate(rolled, events, oracle=False)
-
-
 def test_links_from_missing_tracks_and_truth_without_a_target_are_refused(events, pandora):
     with pytest.raises(InputError, match="no true particle is a target under truth rule 'stable' above 1000 GeV"):
         pflow.evaluate(pandora, events, settings=EvaluationSettings(e_min=1000.0))
