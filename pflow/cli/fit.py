@@ -155,8 +155,9 @@ class ConfigFile(ActionConfigFile):  # type: ignore[misc]
     def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
         """Read it."""
         super().__call__(parser, cfg, str(resolve("", values)), option_string)
-        if cfg.pop("data.cache", None) is not None:  # null in every configuration that pflow 0.3 wrote
-            warnings.warn(f"{values}: data.cache is gone, files are read again in every epoch", stacklevel=2)
+        for gone in ("data.cache", "data.test"):  # null in every configuration that pflow 0.3 wrote
+            if cfg.pop(gone, None) is not None:
+                warnings.warn(f"{values}: {gone} is gone and not used", stacklevel=2)
 
 
 class TrainingCLI(LightningCLI):  # type: ignore[misc]

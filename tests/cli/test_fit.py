@@ -104,15 +104,16 @@ def test_a_run_is_resumed_by_its_checkpoint_alone(moved, run, capsys):
 
 
 @pytest.mark.parametrize(
-    ("cache", "warned"), [(None, nullcontext()), ("events", pytest.warns(UserWarning, match=r"data\.cache is gone"))]
+    ("value", "warned"),
+    [(None, nullcontext()), ("there", pytest.warns(UserWarning, match=r"data\.(cache|test) is gone"))],
 )
-def test_a_run_with_the_cache_of_an_earlier_version_is_resumed(moved, cache, warned):
+def test_a_run_with_options_of_an_earlier_version_is_resumed(moved, value, warned):
     config = yaml.safe_load((moved / "config.yaml").read_text())
-    config["data"]["cache"] = cache
+    config["data"] |= dict.fromkeys(("cache", "test"), value)
     (moved / "config.yaml").write_text(f"# pytorch_lightning==2\n{yaml.safe_dump(config)}")
     with warned:
-        assert main(["fit", "--checkpoint", str(moved), "--trainer.max-epochs=3"]) == 0
-    assert "cache" not in yaml.safe_load((moved / "config.yaml").read_text())["data"]
+        assert main(["--checkpoint", str(moved), "--trainer.max-epochs=3"]) == 0
+    assert not {"cache", "test"} & set(yaml.safe_load((moved / "config.yaml").read_text())["data"])
 
 
 def test_a_resume_that_fails_writes_nothing(moved, tmp_path, monkeypatch):

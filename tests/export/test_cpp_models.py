@@ -94,7 +94,7 @@ def test_too_many_hits_are_an_error(program, exported_general, tmp_path):
 
 @pytest.mark.slow
 def test_an_event_of_20_000_hits(data_dir, program, exported_general, tmp_path):
-    events = overlay(read_events(data_dir / "g4" / "zqq_test.root", entry_stop=9), [range(9)])
+    events = overlay(read_events(data_dir / "g4" / "zqq_test.root", entry_stop=9), [9])
     assert ak.num(events.hits)[0] > 20_000
     text = write_events(events, tmp_path / "events.txt")
     _, event, last = run_program(program, exported_general, text, max_hits=100_000)
