@@ -8,6 +8,7 @@ from typing import Any, ClassVar, overload
 
 import awkward as ak
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
 from pflow.errors import ConfigError, check_choice
@@ -187,7 +188,7 @@ class HitMatching:
 
 
 def overlaps(
-    truth: Links, reco: Links, hit_energy: Floats, n_hits: Ints, n_true: Ints, n_reco: Ints
+    truth: Links, reco: Links, hit_energy: npt.NDArray[np.float64], n_hits: Ints, n_true: Ints, n_reco: Ints
 ) -> tuple[Ints, Ints, Floats]:
     """Pairs of true and reconstructed particles that share a hit, and their overlap, [P]; `hit_energy` [all hits], GeV.
 
