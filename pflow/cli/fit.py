@@ -32,14 +32,7 @@ from pflow.errors import ConfigError, PflowError
 from pflow.io.atomic import disk_errors, replacing
 from pflow.plots.style import rendered
 from pflow.plots.training import plot_training
-from pflow.train.callbacks import (
-    COLUMNS,
-    AveragedWeights,
-    EpochLine,
-    Interrupted,
-    StopOnSignal,
-    release_ranks,
-)
+from pflow.train.callbacks import COLUMNS, AveragedWeights, EpochLine, Interrupted, StopOnSignal, release_ranks
 from pflow.train.model_spec import ModelSpec
 from pflow.train.module import MONITOR, ParticleFlow
 from pflow.train.run_folder import AtomicCheckpointIO, check_run_folder, make_loggers, read_history
@@ -141,7 +134,10 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
         raise WrongUsageError(" ".join(message.split()), suggestions=suggestions) from ex
 
     def format_help(self, *args: Any) -> str:
-        """The help text in the spelling that `_with_full_names` accepts."""
+        """The help text in the spelling that `_with_full_names` accepts, without options that do nothing in a fit."""
+        for action in self._actions:
+            if action.dest in ("trainer.limit_test_batches", "trainer.limit_predict_batches"):
+                action.help = argparse.SUPPRESS
         lightning = [group for name, group in self.groups.items() if name in LIGHTNING]
         self._action_groups.sort(key=lightning.__contains__)  # argparse has no public name for them
         text = re.sub(r"default config file locations:.*?\n\n", "", super().format_help(*args), flags=re.DOTALL)
@@ -155,9 +151,6 @@ class ConfigFile(ActionConfigFile):  # type: ignore[misc]
     def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
         """Read it."""
         super().__call__(parser, cfg, str(resolve("", values)), option_string)
-        for gone in ("data.cache", "data.test"):  # null in every configuration that pflow 0.3 wrote
-            if cfg.pop(gone, None) is not None:
-                warnings.warn(f"{values}: {gone} is gone and not used", stacklevel=2)
 
 
 class TrainingCLI(LightningCLI):  # type: ignore[misc]

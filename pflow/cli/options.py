@@ -16,7 +16,7 @@ N = TypeVar("N", int, float)
 VERBS = {
     "fit": "train a model: pflow fit --config gamma1 --data.train FILE --data.val FILE",
     "recipe": "train a model in stages and calibrate it: pflow recipe photon --data-dir g4 --output runs/photon",
-    "inspect": "show what a file holds, or what an output or a model was made from, and the command that repeats it",
+    "inspect": "show what a file holds, or what an output or a model was made from",
     "detector": "draft the description of the detector that a file is from, for --detector",
     "convert": "turn the first paper's HDF5 files into ROOT files",
     "reconstruct": "turn events into particles with a trained model: ROOT file in, ROOT file out",

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "max-particles", "max-hits", "batch-size", "chunk-size", "device")
     parser.add_argument(
         "--cluster",
-        help="local:N for N processes, or the address of a dask scheduler (needs pflow[cluster])",
+        help="local:N for N processes, or address of a dask scheduler, for whose processes it waits (pflow[cluster])",
     )
     add_options(parser, "force", "verbose")
     add_option(parser, "quiet", help="no progress bar")

@@ -329,7 +329,7 @@ def leave_out_files(errors: Sequence[PflowError], n_files: int) -> None:
 
 
 def give_up(errors: Sequence[InputError], n_events: int, on_error: str = "skip") -> None:
-    """Raise the first error, or warn how many of `n_events` entries have one, in the name of the caller's caller."""
+    """Raise the first error, or warn how many of `n_events` entries have one; the warning names who called pflow."""
     if errors and on_error == "raise":
         raise errors[0]
     if errors:

@@ -29,9 +29,11 @@ def attend_by_scan(
     """Attend as `pflow.model.pointing.attention.attend_nearby`; during an export insert the placeholder.
 
     `strengths` are the values of `strength`, which cannot be read from a traced tensor. The placeholder gives float
-    [B, R, H D]: all heads of a block are computed together, as much as caches hold. Of its inputs queries are float
-    [B, R, sum of K], and the products of rows, double [B, R, 4], and columns, double [S, 4], are n_i . n_j - 1. Heads
-    whose ``strengths`` are 0 have directions in their queries and keys.
+    [B, R, H D]: all heads of a block are computed together, as much as caches hold. Its inputs are ``queries``, float
+    [B, R, sum of K]; ``rows``, double [B, R, 4], and ``columns``, double [S, 4], whose products are n_i . n_j - 1; of
+    each head that sees one slice of the tokens, its first token and the one after its last, int64 [B, 1]; and keys and
+    values of each head, float [S, K] and [S, D]. Its attributes are ``widths``, K of each head; ``sliced``, 1 for a
+    head that sees a slice; ``strengths`` (0: directions are part of the head's queries and keys).
     """
     if not torch.compiler.is_compiling():
         return attend_nearby(query, key, value, directions, strength)

@@ -145,7 +145,7 @@ def _info(specs: Iterable[TensorSpec]) -> list[Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter's remarks, on packages that are not installed and the like, from the user's terminal."""
+    """Log only errors, in all threads: the exporter remarks on packages that are not installed and the like."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -16,14 +16,7 @@ import numpy as np
 from pflow.config import builtin_names
 from pflow.errors import ConfigError, InputError, PflowError, check_choice, missing_package, nearest
 from pflow.event import jagged
-from pflow.event.events import (
-    Events,
-    ImplausibleWarning,
-    LeftOutWarning,
-    concatenate,
-    give_up,
-    leave_out,
-)
+from pflow.event.events import Events, ImplausibleWarning, LeftOutWarning, concatenate, give_up, leave_out
 from pflow.event.scales import Check, first_events, problems
 from pflow.io.checks import Expected, check_events
 from pflow.io.detect import best_detector, first_entries, geometry_fits

@@ -29,6 +29,7 @@ from pflow.physics.showers import log_weighted_barycentre
 ORACLE = "oracle"
 """Name of the algorithm in the results."""
 
+UNCALIBRATED = "energies as in the file"  # origin of the calibration of a detector without a fit
 KINDS = ("electromagnetic", "hadronic")
 """Kinds of showers, in the order of their index."""
 
@@ -56,7 +57,7 @@ class ShowerCalibration:
         """No correction, for detectors without a fit."""
         factors = {kind: {calorimeter.name: 1.0 for calorimeter in detector.calorimeters} for kind in KINDS}
         angular = dict.fromkeys(KINDS, (1.0,))
-        return cls(origin="none: energies as in the file", factors=factors, cos_edges=(0.0, 1.0), angular=angular)
+        return cls(origin=UNCALIBRATED, factors=factors, cos_edges=(0.0, 1.0), angular=angular)
 
     def energy(self, *, kind: Ints, energy: Floats, abs_cos_theta: Floats) -> Floats:
         """Calibrated energies in GeV, float64 [N], of showers with `energy` float64 [N, calorimeters] in GeV."""
@@ -161,7 +162,7 @@ def perfect_reconstruction(
         particles=make_particles(**particles),
         event=events.event,
         flags=events.flags,
-        name=ORACLE,
+        name=ORACLE if calibration.origin != UNCALIBRATED else f"{ORACLE} ({UNCALIBRATED})",
         hit_links=targets.links_to(targets.hits, index).records(),
         track_links=None if targets.tracks is None else targets.links_to(targets.tracks, index).records(),
     )

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.metrics.match import Matches
-from pflow.metrics.stats import Axis, Distribution, Number, Series, Tree, WeightedFraction, fraction, fractions
+from pflow.metrics.stats import Axis, Chunks, Distribution, Number, Series, Tree, WeightedFraction, fraction, fractions
 from pflow.metrics.table import ParticleTable
 from pflow.physics.arrays import Index
 from pflow.physics.kinematics import angle_between
@@ -41,8 +41,7 @@ class ParticleMetrics:
         self.confusion = np.zeros((n, n), dtype=np.int64)  # [true class, reconstructed class] of matched pairs
         # Numbers of true, matched, reconstructed and fake particles by class and bin.
         self.binned = {axis.name: np.zeros((4, n, len(axis) + 1), dtype=np.int64) for axis in axes}
-        names = ("class", "response", "angle", *self.binned)
-        self.pairs: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in names}
+        self.pairs = {name: Chunks() for name in ("class", "response", "angle", *self.binned)}
         self.fake_energy, self.matched_energy = WeightedFraction(), WeightedFraction()
         self.n_charge = self.n_pdg = 0
 

@@ -136,11 +136,18 @@ class WeightedFraction:
         return fraction(min(self.passed / (self.total or 1.0), 1.0) * effective, effective)
 
 
+class Chunks(list[npt.NDArray[Any]]):
+    """Arrays that never change, so that the copies that are made before each file, in case it fails, share them."""
+
+    def __deepcopy__(self, _: object) -> Chunks:
+        return Chunks(self)
+
+
 class Distribution:
     """All values of one quantity."""
 
     def __init__(self, values: npt.ArrayLike = ()) -> None:
-        self._chunks: list[Floats] = [np.empty(0)]  # the first one is sorted
+        self._chunks = Chunks([np.empty(0)])  # the first one is sorted
         self.add(values)
 
     def add(self, values: npt.ArrayLike) -> None:
@@ -160,7 +167,7 @@ class Distribution:
     def values(self) -> Floats:
         """float64 [count], rising."""
         if len(self._chunks) > 1:
-            self._chunks = [np.sort(np.concatenate(self._chunks))]
+            self._chunks = Chunks([np.sort(np.concatenate(self._chunks))])
         return self._chunks[0]
 
     def mean(self) -> Number:

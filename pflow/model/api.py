@@ -30,12 +30,14 @@ MAX_LAYERS = 512  # largest number of layers of a stack
 
 
 def check_range(config: Any, interval: str, *names: str) -> None:
-    """Raise ValueError, naming the field, unless it is None or in an interval, e.g. ``[0, 1)`` or ``(0, inf)``."""
+    """Raise ValueError, naming the field, unless it is in an interval, e.g. ``[0, 1)``, whole if an int; or None."""
     low, high = map(float, interval[1:-1].split(", "))
     for name in names:
-        value = getattr(config, name)
-        if value is None:
+        value, kind = getattr(config, name), type(config).__dataclass_fields__[name].type
+        if value is None and "None" in kind:
             continue
+        if kind.startswith("int") and type(value) is not int:
+            raise ValueError(f"{name}: {value!r} is not a whole number")
         above = value >= low if interval[0] == "[" else value > low
         below = value <= high if interval[-1] == "]" else value < high
         if not (above and below):

@@ -105,7 +105,7 @@ def make_scene(
     invisible: Sequence[int] = (),
     max_colours: int = 40,
 ) -> EventScene:
-    """Arrange one event, e.g. ``events[3]``, for drawing; truth, tracks and hits may be missing.
+    """Arrange one event, e.g. ``events[3]``, for drawing; truth with its links, tracks and hits may be missing.
 
     Reconstructed particles are from `reconstruction` or, without it, from the file's reference. `colour_by` is one of
     `COLOUR_BY`: the true particle with the largest weight of the hit; the reconstructed one or, if the algorithm

@@ -50,7 +50,7 @@ def _vector(columns: Columns, name: str, keys: Sequence[str] = XYZ) -> list[Valu
 
 def _norm(columns: Columns, name: str, keys: Sequence[str]) -> Values:
     """Length of a vector, computed once."""
-    known = f"length of {name}"
+    known = f"length of {name} along {keys}"
     if known not in columns:
         squares = sum(component**2 for component in _vector(columns, name, keys))
         columns[known] = namespace(squares).sqrt(squares)

@@ -54,7 +54,6 @@ def measure(args: argparse.Namespace, n_events: int) -> dict[str, dict[str, floa
     numbers = {"decoding and refinement": cost(decode, args)}
     numbers["step of the refinement"] = cost(train, args) | precision(reconstructor, batch)
     reconstructor.network.refiner = None
-    reconstructor.own_particles = False
     return numbers | {"step of the first stage": cost(train, args) | precision(reconstructor, batch)}
 
 

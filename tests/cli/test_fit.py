@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import warnings
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -101,19 +100,6 @@ def test_a_run_is_resumed_by_its_checkpoint_alone(moved, run, capsys):
     before, after = (yaml.safe_load((folder / "config.yaml").read_text()) for folder in (run, moved))
     assert "checkpoint" not in after  # or the configuration would resume this run wherever it is used
     assert after == {**before, "output": str(moved), "trainer": {**before["trainer"], "max_epochs": 3}}
-
-
-@pytest.mark.parametrize(
-    ("value", "warned"),
-    [(None, nullcontext()), ("there", pytest.warns(UserWarning, match=r"data\.(cache|test) is gone"))],
-)
-def test_a_run_with_options_of_an_earlier_version_is_resumed(moved, value, warned):
-    config = yaml.safe_load((moved / "config.yaml").read_text())
-    config["data"] |= dict.fromkeys(("cache", "test"), value)
-    (moved / "config.yaml").write_text(f"# pytorch_lightning==2\n{yaml.safe_dump(config)}")
-    with warned:
-        assert main(["--checkpoint", str(moved), "--trainer.max-epochs=3"]) == 0
-    assert not {"cache", "test"} & set(yaml.safe_load((moved / "config.yaml").read_text())["data"])
 
 
 def test_a_resume_that_fails_writes_nothing(moved, tmp_path, monkeypatch):

@@ -82,6 +82,7 @@ class FrameWriter:
 
     def extend(self, frames: Frames, frame_parameters: Sequence[Parameters]) -> None:
         """Append consecutive frames, one for each item of `frame_parameters`."""
+        assert frames.keys() <= self._fields.keys(), frames.keys() - self._fields.keys()
         if frame_parameters:
             self._events.extend(ak.Array(self._layout(frames, frame_parameters, len(frame_parameters))))
 

@@ -1,8 +1,7 @@
 """The first paper's networks: a Transformer from detector hits to a sequence of particles.
 
 Its encoder reads hits alone or all types as one sequence; there are two decoders. No source token has a position, so
-their order changes nothing. Letters: B batch, S source length, T target particles, W width, n
-projections.
+their order changes nothing. Letters: B batch, S source length, T target particles, W width, n projections.
 """
 
 from __future__ import annotations

@@ -7,13 +7,7 @@ import torch
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.generate import refine as refined_particles
 from pflow.model.pointing.geometry import cosines, gather
-from pflow.model.pointing.network import (
-    EPS_FRACTION,
-    FAR_WEIGHT_WIDTH,
-    MIN_COSINE,
-    DecodedParticles,
-    _min_probability,
-)
+from pflow.model.pointing.network import EPS_FRACTION, FAR_WEIGHT_WIDTH, MIN_COSINE, DecodedParticles, _min_probability
 from pflow.model.pointing.showers import PairwiseMessages
 
 
