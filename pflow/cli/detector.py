@@ -24,12 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="EDM4hep or other podio file (TTree or RNTuple)")
     add_option(parser, "output", metavar="YAML", help="file to write")
     parser.add_argument("--name", help="name of the detector (default: what the simulation called it, or the file's)")
-    parser.add_argument(
-        "--b-field",
-        type=float,
-        metavar="T",
-        help="field along z, tesla (default: of the file or its tracks)",
-    )
+    parser.add_argument("--b-field", type=float, metavar="T", help="field along z, tesla (default: of file or tracks)")
     parser.add_argument("--entries", **number(1, 100, "N", "events to read (default: %(default)s)"))
     add_option(parser, "force", help="replace an existing file")
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import signal
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from pflow.event.events import BadEntriesWarning, Events, leave_out_files
 from pflow.io.open import EventFile, FilePath, ReadOptions
 
 
-def begin_worker(_: int = 0) -> None:
+def begin_worker(_: int) -> None:
     """Prepare a worker process: signals, which batch systems send to all processes, are for the training to handle."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -63,8 +63,8 @@ class Chunk:
 class OpenFiles:
     """Files that are kept open for the next reading: the `most` that were used last (None: all)."""
 
-    def __init__(self, open_file: Callable[[str], EventFile], *, most: int | None = OPEN_FILES) -> None:
-        self._open_file = open_file
+    def __init__(self, options: FileOptions, *, most: int | None = OPEN_FILES) -> None:
+        self._options = options
         self._most = most
         self._files: dict[str, EventFile] = {}  # the one used last is the last
 
@@ -72,7 +72,7 @@ class OpenFiles:
         """The file, which stays open."""
         file = self._files.pop(path, None)
         if file is None:
-            file = self._open_file(path)
+            file = self._options.open(path)
         self._files[path] = file
         while self._most is not None and len(self._files) > self._most:
             self.release(next(iter(self._files)))
@@ -127,7 +127,7 @@ def spread_sample(chunks: Sequence[Chunk], n: int) -> list[Chunk]:
 
 def read_chunks(chunks: Iterable[Chunk], options: FileOptions) -> Iterator[Events]:
     """Read chunks, the files used last kept open; where errors are skipped, a bad one gives no events and a warning."""
-    with contextlib.closing(OpenFiles(options.open)) as files:
+    with contextlib.closing(OpenFiles(options)) as files:
         for chunk in chunks:
             file = files.open(chunk.path)
             try:

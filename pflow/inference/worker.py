@@ -72,7 +72,7 @@ class Worker:
         self._engine = Engine(
             model, device=settings.device, max_particles=settings.max_particles, batch_size=settings.batch_size
         )
-        self.files = OpenFiles(settings.reading.open, most=max_open)
+        self.files = OpenFiles(settings.reading, most=max_open)
 
     def run(self, chunk: Chunk) -> ChunkResult:
         """Read and reconstruct a chunk."""
