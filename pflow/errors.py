@@ -39,7 +39,12 @@ def check_choice(name: object, choices: Iterable[str], what: str) -> None:
 def check_options(options: object, where: str, expected: str, is_right: Callable[[Any], object], *names: str) -> None:
     """Raise a `ConfigError` for the first option of these names that is not right; it says what was `expected`."""
     for name in names:
-        if not is_right(value := getattr(options, name)):
+        value = getattr(options, name)
+        try:
+            right = is_right(value)
+        except TypeError:  # of another type, e.g. a text
+            right = False
+        if not right:
             raise ConfigError(f"{where}: {name} must be {expected}, found {value!r}")
 
 
