@@ -253,7 +253,8 @@ def make_photons() -> Callable[..., Events]:
         direction = rng.normal(size=(n, 3))
         direction /= np.linalg.norm(direction, axis=1, keepdims=True)
         energies = energy * rng.uniform(0.5, 1.0, n)
-        position = [1850 * direction[i] + rng.normal(0, 5, (counts[i], 3)) for i in range(n)]
+        entry = 1850 * direction / np.linalg.norm(direction[:, :2], axis=1, keepdims=True)  # in the barrel
+        position = [entry[i] + rng.normal(0, 5, (counts[i], 3)) for i in range(n)]
         return Events(
             detector=load_detector("ild_g4"),
             event=np.arange(first, first + n),

@@ -97,15 +97,9 @@ class Variation:
         check_options(self, "detector", "from 0 to 1", lambda fraction: 0 <= fraction <= 1, *fractions)
         thresholds = "ecal_threshold", "hcal_threshold"
         check_options(self, "detector", "an energy of at least 0 GeV", lambda value: 0 <= value < np.inf, *thresholds)
-
-        def are_factors(values: Sequence[float]) -> bool:
-            return len(values) == 2 and 0 < values[0] <= values[1] < np.inf
-
-        def are_sides(numbers: Sequence[int]) -> bool:
-            return len(numbers) > 0 and all(n == 0 or n >= 3 for n in numbers)
-
-        check_options(self, "detector", "two factors above 0", are_factors, "scale", "endcap")
-        check_options(self, "detector", "numbers of at least 3, or 0", are_sides, "sides")
+        factors, sides = "two factors above 0", "numbers of at least 3, or 0"
+        check_options(self, "detector", factors, lambda v: len(v) == 2 and 0 < v[0] <= v[1] < np.inf, "scale", "endcap")
+        check_options(self, "detector", sides, lambda v: len(v) > 0 and all(n == 0 or n >= 3 for n in v), "sides")
         expected = "whole factors of at least 1"
         check_options(self, "detector", expected, lambda factors: min(factors, default=0) >= 1, "coarser")
 

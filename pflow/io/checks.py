@@ -45,6 +45,7 @@ MIN_LAYERED, MAX_LAYERED = 300, 1_000  # hits of a calorimeter needed, and used 
 FOLLOWS = 0.5  # smallest plausible correlation of layer and depth
 MIN_ON_DEPTH = 5  # mean number of hits at a depth if the shape of the planes is known
 ON_LAYERS = 0.85  # smallest plausible fraction of hits whose layer is their depth's, and whose depth is their layer's
+MAX_PLACED, OUTSIDE = 20_000, 0.05  # hits that are compared with the faces, and largest plausible fraction beyond them
 MIN_LINKED, MIN_LINKED_TRACKS = 20, 5  # hits of a calorimeter, and tracks, needed to check their links
 STRAIGHT = 5.0  # GeV, transverse momentum above which charged particles enter the calorimeter within `FAR`
 FAR = 0.3  # rad, largest usual angle between a hit and its particle's direction
@@ -215,16 +216,12 @@ def check_sample(subject: Subject) -> Iterator[Check]:
         yield from subject.expected.sample.compared(subject.scales, subject.events.detector)
 
 
-def check_status(subject: Subject) -> Iterator[Check]:
-    """Whether there are stable particles."""
+def check_response(subject: Subject) -> Iterator[Check]:
+    """Whether there are stable particles, and compare the energy in hits with those that shower."""
+    hits, true = float(subject.hit_energy.sum()), subject.showering_energy
     if subject.expected.targets is not None and subject.status_problem:
         yield Check("status", False, subject.status_problem)
-
-
-def check_response(subject: Subject) -> Iterator[Check]:
-    """Compare the energy in hits with the stable particles that shower."""
-    hits, true = float(subject.hit_energy.sum()), subject.showering_energy
-    if subject.expected.targets is not None and hits and true:
+    elif subject.expected.targets is not None and hits and true:
         low, high = RESPONSE
         named = ", ".join(map(str, subject.stable_status))
         text = f"hits have {hits / true:.2f} times the energy of the particles of status {named} that shower"
@@ -269,7 +266,8 @@ def check_layers(subject: Subject) -> Iterator[Check]:
     n_hits = int(jagged.count(events.hits)[:FEW].sum())
     columns = {name: values[:n_hits] for name, values in jagged.columns(events.hits).items()}
     for number, calorimeter in enumerate(events.detector.calorimeters):
-        mine = np.flatnonzero((columns["subdetector"] == number) & (columns["layer"] >= 0))
+        # Hits left out have neither place nor energy.
+        mine = np.flatnonzero((columns["subdetector"] == number) & (columns["layer"] >= 0) & (columns["energy"] > 0))
         if calorimeter.region == "other" or len(mine) < MIN_LAYERED:
             continue
         n_checked += 1
@@ -295,6 +293,27 @@ def check_layers(subject: Subject) -> Iterator[Check]:
     if n_checked:
         text = f"layers do not follow the depth of the hits, so the cell encoding is wrong: {'; '.join(wrong)}"
         yield Check("layers", not wrong, text if wrong else "layers follow the depth of the hits")
+
+
+def check_faces(subject: Subject) -> Iterator[Check]:
+    """Whether hits lie between the face and the last layer of their calorimeter, as the detector describes it."""
+    wrong, n_checked = [], 0
+    columns = {name: values[:MAX_PLACED] for name, values in jagged.columns(subject.events.hits).items()}
+    for number, calorimeter in enumerate(subject.events.detector.calorimeters):
+        field = {"barrel": "inner_radius", "endcap": "inner_z"}.get(calorimeter.region, "")
+        face = getattr(calorimeter, field, None)
+        depth = sum(layers.count * layers.pitch for layers in calorimeter.layers)
+        mine = np.flatnonzero((columns["subdetector"] == number) & (columns["energy"] > 0))
+        if face is None or not depth or len(mine) < MIN_LINKED:
+            continue
+        n_checked += 1
+        x, y, z = (columns[f"position.{axis}"][mine].astype(np.float64) for axis in "xyz")
+        place = np.abs(z) if field == "inner_z" else distance_to_sides(x, y, calorimeter.sides, calorimeter.phase)
+        if (outside := float(np.mean((place < face - NEAR) | (place > face + depth + NEAR)))) > OUTSIDE:
+            text = f"{outside:.0%} of the hits of {calorimeter.name} lie outside of it: {field} {face:g} mm, layers of"
+            wrong.append(f"{text} {depth:.4g} mm; hits at {place.min():.4g} to {place.max():.4g} mm")
+    if n_checked:
+        yield Check("faces", not wrong, "; ".join(wrong) or "hits lie within their calorimeters as described")
 
 
 def _correlation(depth: Floats, layer: npt.NDArray[Any]) -> float:
@@ -363,11 +382,11 @@ CHECKS: tuple[Callable[[Subject], Iterator[Check]], ...] = (
     check_entries,
     check_tracks,
     check_sample,
-    check_status,
     check_response,
     check_targets,
     check_twice,
     check_layers,
+    check_faces,
     check_links,
     check_directions,
 )

@@ -127,5 +127,6 @@ def _numbers(response: Distribution) -> Tree:
 
 def _energy_and_mass(table: ParticleTable) -> tuple[Floats, Floats]:
     """Sum of energies and invariant mass of each event, GeV; 0 for a negative squared mass."""
-    energy, px, py, pz = map(table.sum_by_event, (table.energy, *table.momentum.T))
+    n, columns = len(table.counts), (table.energy, *table.momentum.T)
+    energy, px, py, pz = (np.bincount(table.event, column, n).astype(np.float64) for column in columns)
     return energy, np.sqrt(np.maximum(0.0, energy**2 - (px**2 + py**2 + pz**2)))

@@ -80,7 +80,3 @@ class ParticleTable:
         ranks = np.empty(len(self), dtype=np.int64)
         ranks[np.lexsort((-self.energy, self.event))] = jagged.local_index(self.counts)
         return ranks
-
-    def sum_by_event(self, values: Floats) -> Floats:
-        """float64 [event]: sum over each event's particles, in their order."""
-        return np.bincount(self.event, weights=values, minlength=len(self.counts)).astype(np.float64)

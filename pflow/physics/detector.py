@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from pflow.config import from_plain, load_yaml, resolve
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, check_options
 
 KINDS = ("ecal", "hcal", "muon", "lumi")
 REGIONS = ("barrel", "endcap", "other")
@@ -23,9 +23,7 @@ class Layers:
     interaction_lengths: float
 
     def __post_init__(self) -> None:
-        for field, value in vars(self).items():
-            if not value > 0:
-                raise ConfigError(f"layers: {field} must be above 0, found {value}")
+        check_options(self, "layers", "above 0", lambda value: value > 0, *vars(self))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,15 +65,16 @@ class Calorimeter:
         for field, value, choices in (("kind", self.kind, KINDS), ("region", self.region, REGIONS)):
             if value not in choices:
                 raise ConfigError(f"calorimeter '{self.name}': {field} '{value}' is not one of {', '.join(choices)}")
-        if not 0 < self.hadron_scale < math.inf:
-            raise ConfigError(f"calorimeter '{self.name}': hadron_scale must be above 0, found {self.hadron_scale}")
+        where, length = f"calorimeter '{self.name}'", "a length in mm above 0"
+        check_options(self, where, "above 0", lambda factor: 0 < factor < math.inf, "hadron_scale")
+        lengths = ("inner_radius", "inner_z", "cell_size")
+        check_options(self, where, length, lambda size: size is None or 0 < size < math.inf, *lengths)
+        check_options(self, where, "at least 3, or 0 for a cylinder", lambda n: n == 0 or n >= 3, "sides")
         if self.hadron_scale != 1 and self.kind != "hcal":
-            raise ConfigError(f"calorimeter '{self.name}': hadron_scale is for an HCAL, not for kind '{self.kind}'")
-        window = self.sim_time_window
-        if window is not None and not (len(window) == 2 and window[0] < window[1]):
-            raise ConfigError(f"calorimeter '{self.name}': sim_time_window must be two times in ns, the earlier first")
-        if self.sim_deep_scale is not None and len(self.sim_deep_scale) != 2:
-            raise ConfigError(f"calorimeter '{self.name}': sim_deep_scale must be a layer and a factor")
+            raise ConfigError(f"{where}: hadron_scale is for an HCAL, not for kind '{self.kind}'")
+        times, deep = "two times in ns, the earlier first", "a layer and a factor"
+        check_options(self, where, times, lambda w: w is None or (len(w) == 2 and w[0] < w[1]), "sim_time_window")
+        check_options(self, where, deep, lambda scale: scale is None or len(scale) == 2, "sim_deep_scale")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,12 +94,9 @@ class TruthTracking:
     impact: tuple[float, ...]  # of d0, mm, with p sin(theta)^1.5 as p, and of z0, with p sin(theta)^2.5
 
     def __post_init__(self) -> None:
-        for field in ("inverse_pt", "angle", "impact"):
-            terms = getattr(self, field)
-            if len(terms) != 2 or min(terms) < 0:
-                raise ConfigError(f"truth_tracks: {field} must be two numbers of at least 0")
-        if self.sides is not None and self.sides < 3:
-            raise ConfigError(f"truth_tracks: sides must be at least 3, found {self.sides}")
+        two, resolutions = "two numbers of at least 0", ("inverse_pt", "angle", "impact")
+        check_options(self, "truth_tracks", two, lambda terms: len(terms) == 2 and min(terms) >= 0, *resolutions)
+        check_options(self, "truth_tracks", "at least 3", lambda n: n is None or n >= 3, "sides")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,15 +147,13 @@ class Detector:
             raise ConfigError(f"detector '{self.name}' has no calorimeters")
         if len(set(names)) != len(names):
             raise ConfigError(f"detector '{self.name}' names a calorimeter twice: {', '.join(names)}")
-        for field in ("ecal_inner_radius", "ecal_inner_z", "ecal_outer_radius"):
-            if not getattr(self, field) > 0:
-                raise ConfigError(f"detector '{self.name}': {field} must be a length in mm above 0")
-        for field, inner in (("hcal_inner_radius", self.ecal_inner_radius), ("hcal_inner_z", self.ecal_inner_z)):
-            value = getattr(self, field)
-            if value is not None and not value > inner:
-                raise ConfigError(f"detector '{self.name}': {field} must be above the ECAL's, {inner:g} mm")
-        if self.phi_symmetry is not None and self.phi_symmetry < 1:
-            raise ConfigError(f"detector '{self.name}': phi_symmetry must be at least 1, found {self.phi_symmetry}")
+        where, lengths = f"detector '{self.name}'", ("ecal_inner_radius", "ecal_inner_z", "ecal_outer_radius")
+        check_options(self, where, "a field in T, not 0", lambda b: b and math.isfinite(b), "b_field")
+        check_options(self, where, "a length in mm above 0", lambda size: 0 < size < math.inf, *lengths)
+        radius, z = self.ecal_inner_radius, self.ecal_inner_z
+        check_options(self, where, "above ecal_inner_radius", lambda r: r is None or r > radius, "hcal_inner_radius")
+        check_options(self, where, "above ecal_inner_z", lambda inner: inner is None or inner > z, "hcal_inner_z")
+        check_options(self, where, "at least 1", lambda n: n is None or n >= 1, "phi_symmetry")
 
 
 def load_detector(name: str | Path | Detector) -> Detector:

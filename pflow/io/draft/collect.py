@@ -22,12 +22,12 @@ HIT_KINDS = ("CalorimeterHit", "SimCalorimeterHit")
 CELL = np.dtype([("event", np.int64), ("id", np.uint64)])
 
 KIND_NAMES = (
-    ("lumi", r"lumi|beamcal|(?<![a-z])[bl]cal|lhcal|zdc|far_?forward|(?<![a-z])b0"),
+    ("lumi", r"lumi|beam_?cal|(?<![a-z])([bl]|lh)cal|zdc|far_?forward|(?<![a-z])b0"),
     ("muon", r"muon|yoke|tail"),
     ("hcal", r"hcal|hadr|(?<![a-z])had(?![a-z])"),
-    ("ecal", r"e(m|cl)?_?cal|(?<![a-z])(ecl|em)(?![a-z])|electromag"),
+    ("ecal", r"e(m|cl)?_?cal|(?<![a-z])(ecl|em)(?![a-z])|electro_?mag"),
 )
-"""Patterns of collection names, in lower case, for each kind of calorimeter; the first match counts."""
+"""Patterns of collection names, in lower case with _ between words, by kind of calorimeter; the first match counts."""
 
 REGION_NAMES = (("other", r"ring|plug|other"), ("barrel", r"barrel|brl"), ("endcap", r"end_?cap|forward|backward"))
 
@@ -257,8 +257,9 @@ def by_code(codes: Sequence[int]) -> Place:
 
 def by_name(name: str) -> Place:
     """Place by the collection's name, as far as it tells, e.g. ``EcalEndcapRingCollectionRec``."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{3})", "_", name).lower()  # EMBarrel: em_barrel
     kind_and_region = (
-        next((value for value, pattern in patterns if re.search(pattern, name.lower())), "")
+        next((value for value, pattern in patterns if re.search(pattern, words)), "")
         for patterns in (KIND_NAMES, REGION_NAMES)
     )
     return _known("name", *kind_and_region)

@@ -104,17 +104,14 @@ def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: in
     detector = Detector(
         name=name or (stated[0] if stated else Path(file.path).name.split(".")[0]),
         description=f"drafted from {Path(file.path).name}",
-        b_field=0.0 if b_field is None else b_field,
+        b_field=1.0 if b_field is None else b_field,  # until it is measured
         calorimeters=_with_common_encoding(calorimeters, notes),
         truth_tracks=_truth_tracks(sources, sides, notes),
         **lengths,
         **sources.named,
     )
     _note_collections(sources, notes)
-    if b_field is None:
-        detector = dataclasses.replace(detector, b_field=_field(file, detector, entries, notes))
-    else:
-        notes["b_field"] = Note("found", "as given")
+    detector = dataclasses.replace(detector, b_field=_field(file, detector, entries, notes, given=b_field))
     detector = _with_hadron_scale(file, detector, entries, notes)
     return DetectorDraft(detector=detector, notes=notes, left_out=sources.left_out, path=file.path, entries=entries)
 
@@ -300,13 +297,15 @@ def _note_collections(sources: Sources, notes: Notes) -> None:
             notes[field] = Note("fill in", f"the file has no {what.split(';')[0]}")
 
 
-def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes) -> float:
-    """The most certain value of the field, T."""
+def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes, *, given: float | None) -> float:
+    """The field as `given`, else its most certain value, T; the note has all that the file tells of it."""
     estimates = measure.measure_field(file, detector, entries)
+    if given is not None:
+        estimates.insert(0, (given, 0.0, "as given"))
     if not estimates:
         raise InputError(
-            "nothing in the file tells the field: no tracks with links to Monte Carlo particles, and no parameter of"
-            " that name; give the field in T with --b-field",
+            f"nothing in the file tells the field: fewer than {measure.MIN_TRACKS} tracks with links to Monte Carlo"
+            f" particles in {entries} entries, and no parameter of that name; give the field in T with --b-field",
             file=file.path,
         )
     text = "; ".join(
@@ -316,7 +315,7 @@ def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes) -> f
     best, uncertainty, _ = estimates[0]
     nominal = "; better: the nominal value"
     notes["b_field"] = Note("measured", text + nominal) if uncertainty else Note("found", text)
-    return float(f"{best:.4g}")
+    return float(f"{best:.4g}") if uncertainty else best
 
 
 def _with_hadron_scale(file: PodioFile, detector: Detector, entries: int, notes: Notes) -> Detector:

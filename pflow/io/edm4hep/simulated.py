@@ -139,7 +139,8 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
         if calorimeter.sim_time_window is not None:
             earliest, latest = calorimeter.sim_time_window
             position = np.stack([values[axis] for axis in "xyz"], axis=-1).astype(np.float64)
-            times = time_after_flight(times, position[contributions.hit])
+            flight = np.linalg.norm(position[contributions.hit], axis=1) / SPEED_OF_LIGHT  # from the origin, ns
+            times = times - flight + PROMPT_TIME
             counted = (times > earliest) & (times < latest)
             calibrated = scale[contributions.hit] * contributions.energy
             early = float(calibrated[times <= earliest].sum())
@@ -165,11 +166,6 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
         used |= {"counts": counts, "hit": (np.cumsum(above) - 1)[contributions.hit[use]]}
         contributions = dataclasses.replace(contributions, **used)
     return Digitised(columns=columns, contributions=contributions, total=total, lost=lost, early=early, late=late)
-
-
-def time_after_flight(time: Floats, position: Floats) -> Floats:
-    """Times [N] minus the flight time at c from the origin to `position` [N, 3], plus `PROMPT_TIME`, ns."""
-    return np.asarray(time - np.linalg.norm(position, axis=1) / SPEED_OF_LIGHT + PROMPT_TIME)
 
 
 def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined, start: int, stop: int) -> Index:

@@ -263,3 +263,10 @@ def test_a_draft_loads_with_its_notes(drafts, tmp_path):
             assert any(line.endswith(f"  # {mark}: {note.text}") for line in lines)
     (field,) = [line for line in draft_to_yaml(drafts[0]).splitlines() if line.startswith("b_field")]
     assert field.startswith("b_field: 2.0  # measured: 2 +- 0.0002 from 65 tracks")
+
+
+def test_the_note_of_a_given_field_has_what_the_tracks_show(cld_path):
+    draft = draft_detector(cld_path, b_field=3.5)
+    assert draft.detector.b_field == 3.5
+    assert draft.notes["b_field"].how == "found"
+    assert draft.notes["b_field"].text.startswith("as given; 2 +- 0.0002 from 65 tracks")
