@@ -150,9 +150,10 @@ class Detector:
         where, lengths = f"detector '{self.name}'", ("ecal_inner_radius", "ecal_inner_z", "ecal_outer_radius")
         check_options(self, where, "a field in T, not 0", lambda b: b and math.isfinite(b), "b_field")
         check_options(self, where, "a length in mm above 0", lambda size: 0 < size < math.inf, *lengths)
-        radius, z = self.ecal_inner_radius, self.ecal_inner_z
-        check_options(self, where, "above ecal_inner_radius", lambda r: r is None or r > radius, "hcal_inner_radius")
-        check_options(self, where, "above ecal_inner_z", lambda inner: inner is None or inner > z, "hcal_inner_z")
+        for field, inner in (("hcal_inner_radius", self.ecal_inner_radius), ("hcal_inner_z", self.ecal_inner_z)):
+            value = getattr(self, field)
+            if value is not None and not value > inner:
+                raise ConfigError(f"{where}: {field} must be above the ECAL's, {inner:g} mm")
         check_options(self, where, "at least 1", lambda n: n is None or n >= 1, "phi_symmetry")
 
 

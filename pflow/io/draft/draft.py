@@ -300,22 +300,23 @@ def _note_collections(sources: Sources, notes: Notes) -> None:
 def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes, *, given: float | None) -> float:
     """The field as `given`, else its most certain value, T; the note has all that the file tells of it."""
     estimates = measure.measure_field(file, detector, entries)
+    said = [
+        f"{value:.4g} +- {uncertainty:.1g} from {source}" if uncertainty else f"{value:.4g} from {source}"
+        for value, uncertainty, source in estimates
+    ]
     if given is not None:
-        estimates.insert(0, (given, 0.0, "as given"))
+        notes["b_field"] = Note("found", "; ".join(("as given", *said)))
+        return given
     if not estimates:
         raise InputError(
             f"nothing in the file tells the field: fewer than {measure.MIN_TRACKS} tracks with links to Monte Carlo"
             f" particles in {entries} entries, and no parameter of that name; give the field in T with --b-field",
             file=file.path,
         )
-    text = "; ".join(
-        f"{value:.4g} +- {uncertainty:.1g} from {source}" if uncertainty else source
-        for value, uncertainty, source in estimates
-    )
     best, uncertainty, _ = estimates[0]
-    nominal = "; better: the nominal value"
-    notes["b_field"] = Note("measured", text + nominal) if uncertainty else Note("found", text)
-    return float(f"{best:.4g}") if uncertainty else best
+    nominal = ("better: the nominal value",) if uncertainty else ()
+    notes["b_field"] = Note("measured" if uncertainty else "found", "; ".join((*said, *nominal)))
+    return float(f"{best:.4g}")
 
 
 def _with_hadron_scale(file: PodioFile, detector: Detector, entries: int, notes: Notes) -> Detector:
