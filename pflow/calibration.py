@@ -122,9 +122,9 @@ def calibrate(
                 finite = finite_events(
                     model.tokeniser.decode(generated), ~generated.finite(), events, model.path, on_error
                 )
-                reco, for_sums = (ParticleTable.from_records(part) for part in (finite.particles, finite.expected))
+                reco = ParticleTable.from_records(finite.particles)
                 matches = match(truth, reco, Matching())
-                particles[number].update(truth, reco, matches, for_sums)
+                particles[number].update(truth, reco, matches)
                 fit.update(truth, reco, finite.particles, matches, generated.by_track)
                 counts[number].update(truth, reco)
     reference = _scores(references)["efficiency"]

@@ -31,7 +31,9 @@ class Reconstruction(EventLists):
     particles
         [event, particle] records from `pflow.event.schema.make_particles`: four-momenta (`vector`), so that
         ``particles.pt``, ``particles.mass`` and ``+`` work, with pdg, charge [e] and score; if the algorithm gives
-        them, existence (a probability, see `expected`), scores (5, one a class) and covariance (10) [GeV^2].
+        them, existence (a probability), scores (5, one a class) and covariance (10) [GeV^2]. They are a list to sum,
+        count and cluster without weights: what exists more probably than not, with energies that are right given this
+        list.
     event, flags
         Event number of the input, int64 [event]; `pflow.event.events.Flag` bits, uint32 [event].
     name
@@ -39,6 +41,9 @@ class Reconstruction(EventLists):
     hit_links, track_links
         [event, link] records, or None if the algorithm gives none: source (hit or track of the event), particle,
         weight (the particle's fraction of the source's energy; a source's weights sum to at most 1).
+    candidates
+        The same of particles that are less probable than those of the list, with the energies that they have if they
+        exist, and without links; None if they were not asked for. They belong in no sum.
     trained_with
         Truth rule and its options (`TRUTH_OPTIONS`) of the model's training; None: not known, or there was no training.
 
@@ -51,7 +56,7 @@ class Reconstruction(EventLists):
     <Array [2.32, 13.5] type='2 * float...'>
     """
 
-    part_names = ("particles", *LINKS)
+    part_names = ("particles", *LINKS, "candidates")
 
     particles: ak.Array
     event: Index
@@ -59,10 +64,11 @@ class Reconstruction(EventLists):
     name: str = "PFlow"
     hit_links: ak.Array | None = None
     track_links: ak.Array | None = None
+    candidates: ak.Array | None = None
     trained_with: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for field in ("event", "flags", *LINKS):
+        for field in ("event", "flags", *LINKS, "candidates"):
             part = getattr(self, field)
             if part is not None and len(part) != len(self.particles):
                 raise ValueError(f"{field} has {len(part)} events, particles have {len(self.particles)}")
@@ -73,23 +79,8 @@ class Reconstruction(EventLists):
     @property
     def optional_parts(self) -> frozenset[str]:
         """Names of the optional parts and particle fields that it has, e.g. ``hit_links`` and ``scores``."""
-        links = {name for name in LINKS if getattr(self, name) is not None}
-        return frozenset(links | {"existence", "scores", "covariance"} & set(self.particles.fields))
-
-    @property
-    def expected(self) -> ak.Array:
-        """The particles for sums, such as visible energies and jets: four-momenta times the probability to exist.
-
-        A shower that was decoded in two pieces, each with the energy of the whole and half a chance to exist, counts
-        once in a sum. Without probabilities these are the particles as they are.
-        """
-        if "existence" not in self.particles.fields:
-            return self.particles
-        columns, counts = dict(jagged.columns(self.particles)), jagged.count(self.particles)
-        for name in ("energy", "rest_mass", *PXYZ):
-            columns[name] = columns[name] * columns["existence"]
-        columns.pop("covariance", None)
-        return jagged.records(columns, counts)
+        parts = {name for name in (*LINKS, "candidates") if getattr(self, name) is not None}
+        return frozenset(parts | {"existence", "scores", "covariance"} & set(self.particles.fields))
 
     def finite(self) -> Mask:
         """Whether all numbers of each event's particles are finite, bool [event]; a score may be unknown (NaN)."""

@@ -114,8 +114,9 @@ class RefinementGraph(nn.Module):
         source = EncodedSource(tables.tokens, items, tables.states, tables.hidden).change(lambda part: part[None])
         rows = {name: values[name][None] for name in ROWS}
         decoded = DecodedParticles.of(rows, torch.ones_like(rows["seed"], dtype=torch.bool))
-        columns, assignment = refine(network, decoded, source, self.decoding)
-        return {name: column[0] for name, column in columns.items()}, assignment.pairs, assignment.log_fraction.exp()
+        columns, refined = refine(network, decoded, source, self.decoding)
+        fraction = refined.assigned.log_fraction.exp()
+        return {name: column[0] for name, column in columns.items()}, refined.refinement.pairs, fraction
 
     def _physical(self, columns: Mapping[str, Tensor], row: Tensor) -> dict[str, Tensor]:
         """The outputs `PARTICLES` [P, ...] of the particles at `row`, int64 [P], of the columns [T, ...]."""

@@ -69,6 +69,7 @@ class Engine:
         device: str | torch.device = "auto",
         decoding: DecodingConfig | None = None,
         max_particles: int | None = None,
+        candidates: float | None = None,
         batch_size: int | None = None,
     ) -> None:
         self.model, self.device = model, pick_device(device)
@@ -84,11 +85,15 @@ class Engine:
         if self.batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
         self._decoding = model.reconstructor.decoding if decoding is None else decoding
-        if max_particles is not None:
-            try:
+        try:
+            if max_particles is not None:
                 self._decoding = self._decoding.limited(max_particles)
-            except ValueError as error:
-                raise ConfigError(str(error)) from error
+            if candidates is not None:
+                if not network.first_stage_modules:
+                    raise ConfigError(f"candidates: the model '{model.path}' gives no existence, as it has no refinement")
+                self._decoding = dataclasses.replace(self._decoding, candidate_threshold=candidates)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
 
     @torch.inference_mode()
     def collect(self, encoded: Tokens) -> ParticleCollector:
@@ -191,6 +196,7 @@ def reconstruct(
     *,
     decoding: DecodingConfig | None = None,
     max_particles: int | None = None,
+    candidates: float | None = None,
     max_hits: int = MAX_HITS,
     batch_size: int | None = None,
     device: str | torch.device = "auto",
@@ -207,6 +213,8 @@ def reconstruct(
         Thresholds, and largest number of particles (cut events are flagged ``MAX_PARTICLES``); default: the model's.
     max_particles
         Largest number of particles of any event; default: the limit of `decoding`, which may grow with the event.
+    candidates
+        Smallest probability to exist of particles that are given beside the list, as ``candidates``; default: none are.
     max_hits
         Largest number of hits of an event.
     batch_size
@@ -228,7 +236,7 @@ def reconstruct(
     InputError
         Events of another detector, or an event that cannot be used: names file, entry, field and what was expected.
     ConfigError
-        No such device, or a number of particles or events below 1.
+        No such device, a number of particles or events below 1, or candidates of a model without a refinement.
 
     Examples
     --------
@@ -244,7 +252,14 @@ def reconstruct(
         events = read_events(events, detector=trained_on, truth=False, on_error=on_error)
         if trained_on is not None:
             check_geometry(events[:20], trained_on)
-    ready = Engine(model, device=device, decoding=decoding, max_particles=max_particles, batch_size=batch_size)
+    ready = Engine(
+        model,
+        device=device,
+        decoding=decoding,
+        max_particles=max_particles,
+        candidates=candidates,
+        batch_size=batch_size,
+    )
     cleaned, left_out = leave_out(events.without_truth())
     if left_out:
         error = events.error_of(events.without_truth().violations()[0])

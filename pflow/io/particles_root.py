@@ -12,7 +12,7 @@ branch                        type    meaning
 ``PFlow.charge``              float32 [particle] e
 ``PFlow.mass``                float32 [particle] GeV
 ``PFlow.goodnessOfPID``       float32 [particle] probability of the identity, NaN unknown
-``PFlow.existence``           float32 [particle] probability to exist, by which energies count in sums; optional
+``PFlow.existence``           float32 [particle] probability to exist, of the list at least 0.5 (optional)
 ``PFlow.pid_photon`` etc.     float32 [particle] probability of each of `pflow.physics.pdg.CLASSES` (optional)
 ``PFlow.covMatrix.xx`` etc.   float32 [particle] covariance of (px, py, pz, E), GeV^2 (optional)
 ``PFlowCaloHitLink.hit``      int32   [link] calorimeter hit of the input's entry, from 0 (optional)
@@ -21,6 +21,8 @@ branch                        type    meaning
                                       hit they sum to at most 1
 ``PFlowTrackLink.track``      int32   [link] track of the input's entry, from 0; with ``particle`` and
                                       ``weight`` as above (optional)
+``PFlowCandidate.PDG`` etc.           [candidate] members as of ``PFlow``: particles that exist less probably than
+                                      not, which belong in no sum (optional)
 ``event``                     int64   event number of the input
 ``flags``                     uint32  bits of `pflow.event.events.Flag`
 ============================= ======= ==================================================================
@@ -82,6 +84,7 @@ LINK_MEMBERS = {
     "track_links": ("TrackLink", {"track": "source", "particle": "particle", "weight": "weight"}),
 }
 """Optional links: suffix of their collection's name after the particles' name, and field of each member."""
+CANDIDATES = "Candidate"  # suffix of the collection of candidates
 
 
 class OutputWriter:
@@ -216,16 +219,22 @@ class RecoWriter(OutputWriter):
         self._pending = []
 
     def _columns(self, reconstruction: Reconstruction, optional: frozenset[str]) -> dict[str, Any]:
-        particles, fields = reconstruction.particles, quantities_of("particles")
-        members = {member: particles[fields[quantity]] for member, quantity in PARTICLE_MEMBERS.items()}
-        for name in (name for name in OPTIONAL if name in optional):
-            values = particles[name][:, :, np.newaxis] if len(OPTIONAL[name]) == 1 else particles[name]
-            members |= {member: values[:, :, index] for index, member in enumerate(OPTIONAL[name])}
+        fields = quantities_of("particles")
+
+        def members(particles: ak.Array) -> ak.Array:
+            columns = {member: particles[fields[quantity]] for member, quantity in PARTICLE_MEMBERS.items()}
+            for name in (name for name in OPTIONAL if name in optional):
+                values = particles[name][:, :, np.newaxis] if len(OPTIONAL[name]) == 1 else particles[name]
+                columns |= {member: values[:, :, index] for index, member in enumerate(OPTIONAL[name])}
+            return self._records(columns)
+
         columns = {
             "event": reconstruction.event.astype(np.int64),
             "flags": reconstruction.flags.astype(np.uint32),
-            self._name: self._records(members),
+            self._name: members(reconstruction.particles),
         }
+        if "candidates" in optional:
+            columns[self._name + CANDIDATES] = members(reconstruction.candidates)
         for field, (suffix, link_members) in LINK_MEMBERS.items():
             if field in optional:
                 links = {member: getattr(reconstruction, field)[inner] for member, inner in link_members.items()}
@@ -302,8 +311,12 @@ def _opened(path: str | Path, name: str, links: Links) -> Iterator[tuple[Any, Ca
             tree, parts, decode = reader.tree, reader.parts, reader.read
         else:
             tree = open_tree(file, TREE, str(path))
-            branches = _branches(set(tree.keys()), name, path, links)
-            parts, decode = frozenset(branches), functools.partial(_decode, tree, branches, name, path)
+            keys = set(tree.keys())
+            branches, of_candidates = _branches(keys, name, path, links), None
+            if f"{name}{CANDIDATES}.PDG" in keys:
+                of_candidates = _branches(keys, name + CANDIDATES, path, "left out")
+            parts = frozenset(branches)
+            decode = functools.partial(_decode, tree, branches, name, path, of_candidates=of_candidates)
         if links == "required" and "hit_links" not in parts:
             raise InputError("holds no links that say which hits the particles are made of", file=path, field=name)
         made_with = None
@@ -361,7 +374,8 @@ def _without_particles(event: Any, flags: Any, optional: frozenset[str]) -> Reco
     fields = ("pdg", "charge", "energy", "px", "py", "pz", *optional.intersection(OPTIONAL))
     links = {field: make_links(source=none, particle=none) for field in optional.intersection(LINK_MEMBERS)}
     particles = make_particles(**dict.fromkeys(fields, none))
-    return Reconstruction(particles=particles, event=event, flags=flags, **links)
+    candidates = particles if "candidates" in optional else None
+    return Reconstruction(particles=particles, candidates=candidates, event=event, flags=flags, **links)
 
 
 def _branches(keys: set[str], name: str, path: str | Path, links: Links) -> dict[str, list[str]]:
@@ -377,11 +391,21 @@ def _branches(keys: set[str], name: str, path: str | Path, links: Links) -> dict
 
 
 def _decode(
-    tree: Any, branches: Mapping[str, list[str]], name: str, path: str | Path, start: int, stop: int
+    tree: Any,
+    branches: Mapping[str, list[str]],
+    name: str,
+    path: str | Path,
+    start: int,
+    stop: int,
+    *,
+    of_candidates: Mapping[str, list[str]] | None = None,
 ) -> Reconstruction:
     def read(branch: str) -> ak.Array:
         return read_branch(tree, branch, start, stop, path)
 
+    candidates = None
+    if of_candidates is not None:
+        candidates = _decode(tree, of_candidates, name + CANDIDATES, path, start, stop).particles
     columns, links = {quantity: read(f"{name}.{member}") for member, quantity in PARTICLE_MEMBERS.items()}, {}
     for field, names in branches.items():
         members = [read(branch) for branch in names]
@@ -395,6 +419,7 @@ def _decode(
             columns[field] = ak.unflatten(flat, jagged.count(members[0]))
     return Reconstruction(
         particles=make_particles(**columns),
+        candidates=candidates,
         event=np.asarray(ak.to_numpy(read("event")), dtype=np.int64),
         flags=np.asarray(ak.to_numpy(read("flags")), dtype=np.uint32),
         name=name,

@@ -127,7 +127,10 @@ class GeneratedParticles:
     energy_sigma: Tensor | None = None  # float32 [B, T], standard deviation of ln E
     direction_sigma: Tensor | None = None  # float32 [B, T], standard deviation of each tangent-plane angle, rad
     by_track: Tensor | None = None  # bool [B, T], True = charged, with the momentum of a track
-    existence: Tensor | None = None  # float32 [B, T], probability to exist; None: unknown, or energies include it
+    existence: Tensor | None = None  # float32 [B, T], probability to exist; None: unknown
+    listed: Tensor | None = (
+        None  # bool [B, T], False = a candidate, behind the listed ones; None: all are listed
+    )
     hit_fraction: Tensor | None = None  # float32 [B, T, N], fraction of each hit of the readout that the particle has
     track_fraction: Tensor | None = None  # float32 [B, T, K], of each track
 

@@ -168,13 +168,20 @@ class Tokeniser:
         `event` and `flags` [event] are the reconstruction's, by default numbers from 0 and no flags.
         """
         given = {name: value for name, value in vars(tokens).items() if name != "counts" and value is not None}
+        listed = given.pop("listed", None)
         as_given = {name: given.pop(name) for name in ("score", "existence") if name in given}
         given["energy"] = self.energy.invert(tokens.energy[:, np.newaxis])[:, 0]
         fields = physical_particles(**given, vocabulary=self.pdg, calibration=calibration) | as_given
         fields |= zip(PXYZ, fields.pop("momentum").T, strict=True)
         n = len(tokens.counts)
+        particles = make_particles(**{key: jagged.unflatten(value, tokens.counts) for key, value in fields.items()})
+        candidates = None
+        if listed is not None:
+            mask = jagged.unflatten(listed, tokens.counts)
+            particles, candidates = particles[mask], particles[~mask]
         return Reconstruction(
-            particles=make_particles(**{key: jagged.unflatten(value, tokens.counts) for key, value in fields.items()}),
+            particles=particles,
+            candidates=candidates,
             event=np.arange(n) if event is None else np.asarray(event, dtype=np.int64),
             flags=np.zeros(n, dtype=np.uint32) if flags is None else np.asarray(flags, dtype=np.uint32),
         )

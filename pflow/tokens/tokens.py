@@ -200,7 +200,8 @@ class ParticleTokens:
     pdg_probability : float [N, V], of each |PDG| of the vocabulary
     energy_sigma, direction_sigma : float [N], of ln E, and of each tangent-plane angle, rad
     by_track : bool [N], True = charged, with the momentum of a track
-    existence : float [N], probability that the particle exists; None: not known, or energies include it
+    existence : float [N], probability that the particle exists; None: not known
+    listed : bool [N], False = a candidate, behind the particles of its event's list; None: all are listed
     """
 
     counts: Index
@@ -214,6 +215,7 @@ class ParticleTokens:
     direction_sigma: npt.NDArray[np.floating[Any]] | None = None
     by_track: Mask | None = None
     existence: npt.NDArray[np.floating[Any]] | None = None
+    listed: Mask | None = None
 
     def finite(self) -> Mask:
         """Whether all numbers of each event's particles are finite, bool [B]."""

@@ -18,6 +18,9 @@ collection             type                                      content
                                                                  sorted by it, the largest first
 ``PFlowParticleID``    edm4hep::ParticleID                       one for each particle, if the model gives probabilities
                                                                  of the classes: they are its parameters
+``PFlowCandidates``, ``PFlowCandidatesParticleID``               (if asked for) particles that exist less probably than
+                                                                 not, which belong in no sum, without clusters, and the
+                                                                 parameters of ``PFlowParticleID`` of each
 ``PFlowMCParticleLinks`` link to edm4hep::MCParticle             (if asked for) weight: fraction of the energy of the
                                                                  particle's hits that the Monte Carlo particle left;
                                                                  of its tracks if it has no hits
@@ -77,6 +80,8 @@ class RecoNames:
         self.hits = f"{particles}CaloHits"
         self.sim_links = f"{particles}CaloHitSimLinks"
         self.tracks = f"{particles}Tracks"
+        self.candidates = f"{particles}Candidates"
+        self.candidate_id = f"{particles}CandidatesParticleID"
 
     @property
     def algorithm_type(self) -> int:
@@ -84,7 +89,7 @@ class RecoNames:
         return int(np.array(collection_id(self.particles), np.uint32).astype(np.int32))
 
     def collections(self, **wanted: bool) -> tuple[CollectionInfo, ...]:
-        """The collections of a file, of the optional ones those that are `wanted`: ``hits``, ``tracks`` and links."""
+        """The collections of a file, of the optional ones those that are `wanted`: ``hits``, ``tracks``, links, candidates."""
         floats, link = "podio::UserDataCollection<float>", "podio::LinkCollection<edm4hep::{},edm4hep::{}>"
         rows = (
             ("particles", "edm4hep::ReconstructedParticleCollection"),
@@ -96,6 +101,8 @@ class RecoNames:
             ("hits", "edm4hep::CalorimeterHitCollection"),
             ("sim_links", link.format("CalorimeterHit", "SimCalorimeterHit")),
             ("tracks", "edm4hep::TrackCollection"),
+            ("candidates", "edm4hep::ReconstructedParticleCollection"),
+            ("candidate_id", "edm4hep::ParticleIDCollection"),
         )
         versions = {kind: 1 if kind.startswith("podio") else SCHEMA_VERSION for _, kind in rows}
         return tuple(
@@ -132,7 +139,9 @@ def reco_frames(
         index = track_index[tracks.flat_source(jagged.count(events.tracks))]
     frames = _particles(reconstruction, hit_links, tracks, references(track_id, index, tracks.counts), names)
     frames |= _clusters(events, n_particles, hit_links, hits, names)
-    frames |= _particle_id(reconstruction, names)
+    frames |= _particle_id(reconstruction.particles, names.particle_id, names)
+    if reconstruction.candidates is not None:
+        frames |= _candidates(reconstruction.candidates, names)
     if mc_id is not None:
         frames |= _mc_links(events, n_particles, hit_links, tracks, mc_id, names)
     return frames
@@ -188,17 +197,14 @@ def _particles(
     reconstruction: Reconstruction, hits: Links, tracks: Links, to_tracks: Filled, names: RecoNames
 ) -> dict[str, Filled]:
     particles = reconstruction.particles
-    counts, flat = jagged.count(particles), jagged.columns(particles)
+    counts = jagged.count(particles)
     n_events, total = len(counts), int(counts.sum())
     event = jagged.event_index(counts)
     has_hits = np.zeros(total, dtype=np.int64)
     has_hits[hits.flat_particle(counts)] = 1
-    fields = quantities_of("particles")
-    columns = {member: flat[fields[quantity]] for member, quantity in PARTICLE_MEMBERS.items()}
+    columns = _members(particles)
     columns |= ranges("clusters", has_hits, event, n_events)
     columns |= ranges("tracks", np.bincount(tracks.flat_particle(counts), minlength=total), event, n_events)
-    if "covariance" in flat:
-        columns["covMatrix.values"] = flat["covariance"]
     n_clusters = np.bincount(event, has_hits, n_events).astype(np.int64)
     name = names.particles
     return {
@@ -246,15 +252,38 @@ def _clusters(
     }
 
 
-def _particle_id(reconstruction: Reconstruction, names: RecoNames) -> dict[str, Filled]:
-    particles = reconstruction.particles
+def _candidates(particles: ak.Array, names: RecoNames) -> dict[str, Filled]:
+    """Candidates as particles without clusters and tracks, and what their identification gives."""
+    counts, name = jagged.count(particles), names.candidates
+    none = np.zeros(int(counts.sum()), dtype=np.int64)
+    event, nothing = jagged.event_index(counts), references(0, none[:0], np.zeros_like(counts))
+    columns = _members(particles)
+    for relation in ("clusters", "tracks"):
+        columns |= ranges(relation, none, event, len(counts))
+    return {
+        name: Filled(counts=counts, columns=columns),
+        f"_{name}_clusters": nothing,
+        f"_{name}_tracks": nothing,
+        f"_{name}_decayVertex": references(0, np.full(len(none), NO_OBJECT), counts),
+        **_particle_id(particles, names.candidate_id, names, of=name),
+    }
+
+
+def _members(particles: ak.Array) -> dict[str, Any]:
+    flat, fields = jagged.columns(particles), quantities_of("particles")
+    columns = {member: flat[fields[quantity]] for member, quantity in PARTICLE_MEMBERS.items()}
+    return columns | ({"covMatrix.values": flat["covariance"]} if "covariance" in flat else {})
+
+
+def _particle_id(particles: ak.Array, name: str, names: RecoNames, *, of: str | None = None) -> dict[str, Filled]:
+    """The identification `name` of particles, those of the list or of the collection `of`."""
     if "scores" not in particles.fields:
         return {}
     counts = jagged.count(particles)
     pdg, parameters = jagged.flat(particles.pdg), jagged.flat(particles.scores)
     if "existence" in particles.fields:
         parameters = np.column_stack([parameters, jagged.flat(particles.existence)])
-    name, n = names.particle_id, parameters.shape[1]
+    n = parameters.shape[1]
     columns = {
         "type": class_index(pdg),
         "PDG": pdg,
@@ -265,7 +294,7 @@ def _particle_id(reconstruction: Reconstruction, names: RecoNames) -> dict[str, 
     return {
         name: Filled(counts=counts, columns=columns),
         f"_{name}_parameters": Filled(counts=counts * n, columns={"": parameters.ravel()}),
-        f"_{name}_particle": references(collection_id(names.particles), jagged.local_index(counts), counts),
+        f"_{name}_particle": references(collection_id(of or names.particles), jagged.local_index(counts), counts),
     }
 
 
@@ -360,22 +389,25 @@ class Edm4hepRecoReader:
             local = particle - jagged.offsets(counts)[event]
             return Links.by_event(event, source, local, weight, len(counts)).records()
 
+        def particles(name: str, particle_id: str) -> ak.Array:
+            columns = particle_columns(self._file.columns, name, start, stop)
+            counts = jagged.count(columns["energy"])
+            if "covariance" in parts:
+                columns["covariance"] = get(name, "covMatrix.values")
+            if "scores" in parts:
+                field = f"_{particle_id}_parameters"
+                values = get(field, "")
+                length = len(CLASSES) + ("existence" in parts)
+                check(field, jagged.count(values), counts * length, "probabilities of the particles")
+                probabilities = jagged.flat(values).reshape(-1, length)
+                columns["scores"] = ak.unflatten(probabilities[:, : len(CLASSES)], counts)
+                if "existence" in parts:
+                    columns["existence"] = jagged.unflatten(probabilities[:, -1], counts)
+            return make_particles(**columns)
+
         names, parts = self._names, self.parts
-        name = names.particles
-        columns = particle_columns(self._file.columns, name, start, stop)
-        counts = jagged.count(columns["energy"])
-        if "covariance" in parts:
-            columns["covariance"] = get(name, "covMatrix.values")
-        if "scores" in parts:
-            field = f"_{names.particle_id}_parameters"
-            values = get(field, "")
-            length = len(CLASSES) + ("existence" in parts)
-            check(field, jagged.count(values), counts * length, "probabilities of the particles")
-            probabilities = jagged.flat(values).reshape(-1, length)
-            columns["scores"] = ak.unflatten(probabilities[:, : len(CLASSES)], counts)
-            if "existence" in parts:
-                columns["existence"] = jagged.unflatten(probabilities[:, -1], counts)
-        links_read = {}
+        name, listed = names.particles, particles(names.particles, names.particle_id)
+        counts, links_read = jagged.count(listed), {}
         if "hit_links" in parts:
             n_links, ids, index = self._file.references(f"_{names.clusters}_hits", start, stop)
             n_clusters, weight = jagged.count(get(names.clusters, "energy")), get(names.hit_weights, "")
@@ -402,7 +434,8 @@ class Edm4hepRecoReader:
                 source[event == number] -= np.searchsorted(unused, source[event == number])
             links_read["track_links"] = links(source, particle, jagged.flat(weight)[link], event)
         return Reconstruction(
-            particles=make_particles(**columns),
+            particles=listed,
+            candidates=particles(names.candidates, names.candidate_id) if "candidates" in parts else None,
             event=self._file.event_numbers(start, stop),
             flags=np.array([row[0] if row else 0 for row in parameter("flags")], dtype=np.int32).astype(np.uint32),
             name=name,

@@ -35,7 +35,7 @@ class Edm4hepRecoWriter(OutputWriter):
     The output holds the collections of `pflow.io.edm4hep.reco` and of the input `file`, which must stay open; where the
     input's cannot be copied (another schema, or a podio before 1.3, with a warning), the hits and tracks that were
     used, and no definition of EDM4hep. `mc_links`: link to Monte Carlo particles, an `InputError` if the input's cannot
-    be copied. Other options and errors as of `pflow.io.particles_root.RecoWriter`; also a `ConfigError` if the input
+    be copied. `candidates`: the reconstructions have them. Other options and errors as of `pflow.io.particles_root.RecoWriter`; also a `ConfigError` if the input
     has a collection of this name.
     """
 
@@ -45,6 +45,7 @@ class Edm4hepRecoWriter(OutputWriter):
         file: EventFile,
         *,
         mc_links: bool = False,
+        candidates: bool = False,
         name: str = "PFlow",
         inputs: Iterable[str | Path] = (),
         **options: Any,
@@ -70,7 +71,12 @@ class Edm4hepRecoWriter(OutputWriter):
         self._mc_links = mc_links
         self._own_tracks = self._track_id is None and (self._copy is None or file.truth_tracks)
         added = names.collections(
-            mc_links=mc_links, hits=self._own_hits, sim_links=self._sim_links, tracks=self._own_tracks
+            mc_links=mc_links,
+            hits=self._own_hits,
+            sim_links=self._sim_links,
+            tracks=self._own_tracks,
+            candidates=candidates,
+            candidate_id=candidates,
         )
         self._write_header = HEADER not in copied
         if self._write_header:
@@ -167,15 +173,17 @@ class Edm4hepRecoWriter(OutputWriter):
         metadata = categories.pop("metadata", [])
         encodings = {} if self._reader is None else self._reader.file.encodings
         ids = [self._reader.file.id_of(name) for name in self._hit_collections] if self._reader is not None else []
+        identifications = [names.particle_id, *([names.candidate_id] if "candidates" in (self._optional or ()) else [])]
+        parameters = [*CLASSES, *({"existence"} & (self._optional or frozenset()))]
         added: Parameters = {
             "Int": {
-                f"{names.particle_id}__AlgoType": [names.algorithm_type],
+                **{f"{name}__AlgoType": [names.algorithm_type] for name in identifications},
                 f"{names.particles}__HitCollectionIDs": np.array(ids, np.uint32).astype(np.int32).tolist(),
             },
             "String": {
                 **{f"{name}__CellIDEncoding": [encoding] for name, encoding in encodings.items()},
-                f"{names.particle_id}__AlgoName": [names.particles],
-                f"{names.particle_id}__ParameterNames": [*CLASSES, *({"existence"} & (self._optional or frozenset()))],
+                **{f"{name}__AlgoName": [names.particles] for name in identifications},
+                **{f"{name}__ParameterNames": parameters for name in identifications},
                 f"{names.clusters}__SubdetectorNames": [part.name for part in self._input.detector.calorimeters],
                 f"{names.particles}__HitCollections": self._hit_collections,
                 f"{names.particles}__Parts": sorted(self._optional or ()),

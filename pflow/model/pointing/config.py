@@ -65,17 +65,22 @@ class PointingDecodingConfig(DecodingConfig):
         than `max_particles`. 0: it is `max_particles` for all. In events with jets, the mean number of hits of a true
         particle is at least 70.
     existence_threshold
-        Smallest existence probability of a particle that the refinement keeps, see
-        `pflow.model.pointing.network.Refiner`; 0: all are kept.
+        Smallest existence probability of a particle of the list that a refinement makes, see
+        `pflow.model.pointing.network.Refiner`; 0: all decoded particles are in it. One half: what exists more probably
+        than not.
+    candidate_threshold
+        Smallest existence probability of a candidate: a decoded particle that is not in the list; 1: none are given.
     """
 
     hits_per_particle: int = 10
     existence_threshold: float = 0.5
+    candidate_threshold: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, "[0, inf)", "hits_per_particle")
         check_range(self, "[0, 1)", "existence_threshold")
+        check_range(self, "[0, 1]", "candidate_threshold")
 
     def limited(self, max_particles: int) -> Self:
         """As of `DecodingConfig`."""

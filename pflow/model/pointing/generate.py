@@ -28,7 +28,7 @@ from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import Memory
 from pflow.model.pointing.geometry import EncodedSource, Tables, TokenFrames, gather
 from pflow.model.pointing.head import Particles
-from pflow.model.pointing.network import DecodedParticles, PointingNetwork, RefinedAssignment
+from pflow.model.pointing.network import DecodedParticles, PointingNetwork, RefinedParticles
 
 MAX_EMPTY_STEPS = 3  # in a row, whose particle has less energy than any target, or is empty, until decoding stops
 MIN_START_PROBABILITY = 0.3  # that a track starts a charged particle: below one half, as most tracks do
@@ -260,7 +260,11 @@ def finish(
         "track_fraction": columns["hit_fraction"][..., n_hits:],
     }
     length = int(is_particle.sum(1).max()) if is_particle.numel() else 0
-    order = (~is_particle).to(torch.uint8).argsort(dim=1, stable=True)[:, :length]
+    place = (~is_particle).to(torch.uint8)
+    if (listed := columns.get("listed")) is not None:
+        values["listed"] = listed
+        place += ~listed  # candidates behind the list
+    order = place.argsort(dim=1, stable=True)[:, :length]
     mask = gather(is_particle, order)
     packed = {
         name: gather(column, order).masked_fill(~mask.view(*mask.shape, *[1] * (column.ndim - 2)), 0)
@@ -338,21 +342,31 @@ class BatchDecoder(Steps):
 
 def refine(
     network: PointingNetwork, decoded: DecodedParticles, source: EncodedSource, decoding: PointingDecodingConfig
-) -> tuple[dict[str, Tensor], RefinedAssignment]:
-    """Reassign the hits of decoded particles, choose identities, and decide which particles are kept (``is_particle``).
+) -> tuple[dict[str, Tensor], RefinedParticles]:
+    """Decide which decoded particles are listed, share the hits among these, and choose identities.
 
-    Returns columns [B, T, ...] of particles, and the assignment. An energy is the particle's if it exists, and its
-    ``existence`` (1 with a track) the probability that it does: sums over particles weigh by it, since a shower that is
-    decoded in pieces, each with the energy of the whole, would count twice. Particles with less energy than any target
-    are not kept.
+    Returns columns [B, T, ...] of particles, and what they are from. Energies are right given the list: its plain sum
+    is the event's energy. ``existence`` is the probability to exist, 1 with a track. With a `candidate_threshold` below
+    1, ``is_particle`` has candidates, too: decoded particles that are not ``listed``, without hits, with the energies
+    that they have if they exist.
     """
-    assert network.refiner is not None
-    refined = network.refiner(decoded, source, existence_threshold=decoding.existence_threshold)
-    particles = network.predict_refined(refined, decoded.seed, source)
-    is_small = particles.log_energy < network.min_log_energy  # NaN is kept: the caller must see it
-    columns = {"is_particle": refined.kept & ~is_small, **particles.columns(network.head.choose_charge(particles))}
-    columns["existence"] = refined.existence_logit.sigmoid().masked_fill(particles.by_track, 1.0).float()
-    return columns, refined
+    refined = network.refine(decoded, source, existence_threshold=decoding.existence_threshold)
+    listed, existence, head = refined.assigned.listed, refined.existence.float(), network.head
+    columns = {
+        "is_particle": listed,
+        "existence": existence,
+        **refined.particles.columns(head.choose_charge(refined.particles)),
+    }
+    if decoding.candidate_threshold >= 1.0:
+        return columns, refined
+    candidates = refined.candidates
+    small = candidates.log_energy < network.min_log_energy
+    possible = (existence >= decoding.candidate_threshold) & (existence < decoding.existence_threshold)
+    columns["is_particle"] = listed | (decoded.mask & ~small & possible)
+    for name, column in candidates.columns(head.choose_charge(candidates)).items():
+        chosen = listed.view(*listed.shape, *[1] * (column.ndim - 2))
+        columns[name] = torch.where(chosen, columns[name], column)
+    return {**columns, "listed": listed}, refined
 
 
 def _refined_in_parts(
@@ -366,6 +380,7 @@ def _refined_in_parts(
     for start in range(0, batch, size):
         of_events = itemgetter(slice(start, start + size))
         first_stage = DecodedParticles(*map(of_events, decoded))
-        columns, assignment = refine(network, first_stage, source.change(of_events), decoding)
-        parts.append({**columns, "hit_fraction": assignment.pairs.dense(assignment.log_fraction.exp())})
+        columns, refined = refine(network, first_stage, source.change(of_events), decoding)
+        fraction = refined.assigned.log_fraction.exp()
+        parts.append({**columns, "hit_fraction": refined.refinement.pairs.dense(fraction)})
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -6,9 +6,10 @@ proxies (energy sum, log-weighted barycentre, track momentum) and corrects them.
 fractions are assigned.
 
 So hits are assigned to earlier particles before later ones, to which they may fit better, are known. A refiner, if
-there is one, sees all decoded particles at once: each has a logit for each item, the fractions are a softmax over the
-particles and 'unassigned', per item, and particles with a small existence probability get nothing. The head then
-predicts the particles again.
+there is one, sees all decoded particles at once: each has a logit for each item, and a probability to exist. The
+fractions are a softmax over particles and 'unassigned', per item: over all decoded particles, for what each would be if
+it exists, and over those that more probably exist than not, the list. The head predicts the particles again from each,
+and the energy that the list lacks or has twice is shared among its particles (`share_energy`).
 
 Letters: B batch, S source tokens, M items (hits, then tracks), T particles, P pairs of a particle and an item, W width.
 """
@@ -47,8 +48,8 @@ EPS_FRACTION = 0.01  # added to fractions before a logarithm; far items are in a
 # Their weight rises from 0 to 1 over this width of the fraction: with a jump, rounding could add or remove an item.
 FAR_WEIGHT_WIDTH = 0.002
 MIN_FAR_WEIGHT = 1e-6  # of far items in pairs, as its logarithm is added to the logit
-DROPPED_LOGIT = -1e4  # of the items of a particle that is not kept
-MIN_EXPECTED_EXISTENCE = 0.5  # smallest existence probability of a kept particle where one particle is expected
+DROPPED_LOGIT = -1e4  # of the items of a particle that is not in the list
+SHARING_ANGLE = 0.15  # over which the part of a particle in its neighbours' differences of energy falls by e, rad
 
 
 class DecodedParticles(NamedTuple):
@@ -68,15 +69,44 @@ class DecodedParticles(NamedTuple):
         return cls(**{name: columns[name] for name in cls._fields if name != "mask"}, mask=mask)
 
 
-class RefinedAssignment(NamedTuple):
-    """Result of the refinement."""
+class Assigned(NamedTuple):
+    """Fractions of items of some of the decoded particles."""
+
+    listed: Tensor  # bool [B, T], True = of these particles
+    log_fraction: Tensor  # float [P], logarithm of the fraction of the pair's item that is the particle's
+    log_unassigned: Tensor  # float [B, M], logarithm of the fraction of each item that no particle has
+
+
+class Refinement(NamedTuple):
+    """What the refiner says of all decoded particles."""
 
     query: Tensor  # float [B, T, W], what describes the particles to the head
     pairs: PairList
-    log_fraction: Tensor  # float [P], logarithm of the fraction of the pair's item that is the particle's
-    log_unassigned: Tensor  # float [B, M], logarithm of the fraction of each item that no particle has
+    logits: Tensor  # float [P], of the pair's item being the particle's
+    unassigned_logit: Tensor  # float [B, M], of no particle having the item
     existence_logit: Tensor  # float [B, T]
-    kept: Tensor  # bool [B, T], True = decoded and probable enough
+
+    def assign(self, listed: Tensor) -> Assigned:
+        """Share each item among the particles `listed`, bool [B, T], and 'unassigned'; the others get nothing."""
+        pairs, free = self.pairs, self.unassigned_logit.flatten()
+        logits = self.logits.masked_fill(pairs.of_particles(~listed.flatten()), DROPPED_LOGIT)
+        # The largest logit of each item is taken out: exponentials of large ones would overflow.
+        largest = free.detach().scatter_reduce(0, pairs.item, logits.detach(), "amax")
+        exponentials = (logits - largest.index_select(0, pairs.item)).exp()
+        total = (free - largest).exp().index_add(0, pairs.item, exponentials).log() + largest  # of each item
+        log_fraction = logits - total.index_select(0, pairs.item)
+        return Assigned(listed, log_fraction, self.unassigned_logit - total.view_as(self.unassigned_logit))
+
+
+class RefinedParticles(NamedTuple):
+    """Decoded particles after the refinement, [B, T, ...]."""
+
+    refinement: Refinement
+    candidates: Particles  # each with the energy that it has if it exists
+    of_candidates: Assigned
+    particles: Particles  # of the list, with the energies that are right given the list; of others without meaning
+    assigned: Assigned
+    existence: Tensor  # float [B, T], probability to exist; 1 in the list with a track
 
 
 class Refiner(nn.Module):
@@ -104,16 +134,9 @@ class Refiner(nn.Module):
         particles: DecodedParticles,
         source: EncodedSource,
         *,
-        existence_threshold: float = 0.0,
         dtype: torch.dtype = torch.float64,
-    ) -> RefinedAssignment:
-        """Reassign the items of the first stage's particles.
-
-        Particles with an existence probability below `existence_threshold` are not kept and get nothing. In events with
-        few particles a fake costs more than a little lost energy: with n expected particles (the sum of the
-        probabilities) the probability must also be at least `MIN_EXPECTED_EXISTENCE` / n. 0: all are kept. `dtype` is
-        the precision of the showers' slopes.
-        """
+    ) -> Refinement:
+        """Logits of the items of the first stage's particles; `dtype` is the precision of the showers' slopes."""
         tables, states = source.tables(), source.states
         seed, mask = particles.seed, particles.mask
         fraction = particles.hit_fraction / particles.hit_fraction.sum(1, keepdim=True).clamp(min=1.0)
@@ -124,8 +147,6 @@ class Refiner(nn.Module):
         x = self.stack(x + self.embed_query(particles.query), self.stack.project(states), coverage, mask=mask)
         query = particles.query + self.query_update(torch.cat([x, gather(states, seed)], dim=-1))
         existence_logit = self.existence(x).squeeze(-1)
-        probability = existence_logit.sigmoid()
-        exists = mask & ~(probability < _min_probability(probability, mask, existence_threshold))
 
         near = cosines(gather(source.tokens.unit, seed), source.items.direction) > MIN_COSINE
         within = near | (fraction > EPS_FRACTION)
@@ -139,23 +160,29 @@ class Refiner(nn.Module):
         logits = self.pair_logits(query.flatten(0, 1), seed, tables, items.flatten(0, 1), known, pairs)
         log_existence = pairs.of_particles(functional.logsigmoid(existence_logit).flatten())
         logits = logits + (weight * (first_fraction + EPS_FRACTION)).log() + log_existence
-        logits = logits.masked_fill(pairs.of_particles(~exists.flatten()), DROPPED_LOGIT)
         unassigned_logit = self.unassigned(gelu(items)).squeeze(-1) + (1.0 - assigned + EPS_FRACTION).log()
-        free = unassigned_logit.flatten()
-        largest = free.detach().scatter_reduce(0, pairs.item, logits.detach(), "amax")
-        exponentials = (logits - largest.index_select(0, pairs.item)).exp()
-        total = (free - largest).exp().index_add(0, pairs.item, exponentials).log() + largest  # of each item
-        log_fraction = logits - total.index_select(0, pairs.item)
-        log_unassigned = unassigned_logit - total.view_as(unassigned_logit)
-        return RefinedAssignment(query, pairs, log_fraction, log_unassigned, existence_logit, exists)
+        return Refinement(query, pairs, logits, unassigned_logit, existence_logit)
 
 
-def _min_probability(probability: Tensor, mask: Tensor, threshold: float) -> Tensor:
-    """Smallest existence probability of kept particles, float [B, 1]; see `Refiner.forward`."""
-    expected = (probability * mask).sum(1, keepdim=True)
-    if not threshold:
-        return torch.zeros_like(expected)
-    return (MIN_EXPECTED_EXISTENCE / expected.clamp(min=1.0)).clamp(min=threshold)
+def share_energy(particles: Particles, listed: Tensor, expected: Tensor, existence: Tensor) -> Tensor:
+    """Energies of listed particles, as ln E [B, T], whose plain sum is the energy expected of all decoded particles.
+
+    `particles` have the energies that the list's assignment gives, `expected` [B, T] are existence times energy if it
+    exists, GeV. Of two halves of a shower that are both listed each has the energy of the whole, and what is not listed
+    is lost: the difference of each decoded particle goes to the listed ones without a track around it, by their
+    variances, of energy and of existence, as in a least-squares fit with a constraint on the sum. So a photon, which is
+    measured well, keeps its energy, and a neutral hadron takes the difference.
+    """
+    energy = particles.log_energy.exp()
+    variance = (particles.energy_log_sigma.exp() * energy).square() + existence * (1.0 - existence) * energy.square()
+    variance = (variance * (listed & ~particles.by_track)).detach()
+    cosine = particles.direction.detach() @ particles.direction.detach().transpose(1, 2)  # [B, T, T]
+    weight = variance[:, None] * (-cosine.clamp(-1.0, 1.0).arccos() / SHARING_ANGLE).exp()
+    weight = weight / weight.sum(2, keepdim=True).clamp(min=1e-12)  # where nothing can take it, it is lost
+    taken = ((expected - energy * listed)[:, None] @ weight).squeeze(1)  # GeV
+    # The exponential keeps an energy that is reduced above zero.
+    log_ratio = torch.where(taken < 0, taken / energy, (taken.clamp(min=0.0) / energy).log1p())
+    return torch.where(listed & ~particles.by_track, particles.log_energy + log_ratio, particles.log_energy)
 
 
 FIRST_STAGE = ("encoder", "decoder", "assignment", "head")  # modules on whose output a refinement is trained
@@ -240,22 +267,52 @@ class PointingNetwork(nn.Module):
         states = self.encoder(batch, tokens, precise=precise)
         return EncodedSource(tokens, items, states, self.assignment.pair_logits.items(states, items))
 
-    def predict_refined(
+    def refine(
         self,
-        refined: RefinedAssignment,
-        seed: Tensor,
+        decoded: DecodedParticles,
         source: EncodedSource,
         *,
+        existence_threshold: float,
         pdg: Tensor | None = None,
         dtype: torch.dtype = torch.float64,
+    ) -> RefinedParticles:
+        """Refine decoded particles, and list those whose existence is at least `existence_threshold`.
+
+        `pdg`, int64 [B, T], are identities if they are known (training); `dtype` is the precision of energies, and of
+        directions. Energies are detached from the fractions. Particles with less energy than any target are not listed,
+        and their items are unassigned.
+        """
+        assert self.refiner is not None
+        refinement = self.refiner(decoded, source, dtype=dtype)
+        probability = refinement.existence_logit.sigmoid()
+        everything = refinement.assign(decoded.mask)
+        candidates = self._describe(refinement, everything, decoded.seed, source, pdg, dtype)
+        # A NaN is listed: the caller must see it.
+        some = refinement.assign(decoded.mask & ~(probability < existence_threshold))
+        particles = self._describe(refinement, some, decoded.seed, source, pdg, dtype)
+        listed = some.listed & ~(particles.log_energy < self.min_log_energy)
+        existence = torch.where(listed & particles.by_track, 1.0, probability.to(dtype))
+        expected = torch.where(decoded.mask, existence * candidates.log_energy.exp(), 0.0)
+        shared = share_energy(particles, listed, expected, existence)
+        particles = particles._replace(log_energy=shared)
+        assigned = some._replace(listed=listed)
+        return RefinedParticles(refinement, candidates, everything, particles, assigned, existence)
+
+    def _describe(
+        self,
+        refinement: Refinement,
+        assigned: Assigned,
+        seed: Tensor,
+        source: EncodedSource,
+        pdg: Tensor | None,
+        dtype: torch.dtype,
     ) -> Particles:
-        """Particles [B, T, ...] of a refined assignment (fractions detached), in precision `dtype`; see the head."""
         assert self.refiner is not None
         particles: Particles = self.head(
-            refined.query.flatten(0, 1),
+            refinement.query.flatten(0, 1),
             source.in_tables(seed).flatten(),
-            refined.log_fraction.detach().exp().to(dtype),
-            refined.pairs,
+            assigned.log_fraction.detach().exp().to(dtype),
+            refinement.pairs,
             source.tables(),
             pdg=None if pdg is None else pdg.flatten(),
             refined_describe=self.refiner.describe,

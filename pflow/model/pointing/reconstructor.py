@@ -39,7 +39,7 @@ from pflow.model.pointing.training import (
 
 LOSSES = (
     *("starts", "pointer", "eos", "assignment", "pdg", "charge", "energy", "direction"),
-    *("refined_assignment", "existence", "visible_energy"),  # of the refinement
+    *("refined_assignment", "existence", "listed_energy", "visible_energy"),  # of the refinement
 )
 EPS_VISIBLE = 0.1  # added to the energies of events before the logarithm, GeV
 # Residuals of more standard deviations count as their logarithm: a wrong assignment is no measurement error. Linear
@@ -61,14 +61,17 @@ def losses_of(
 
     Refinement. ``refined_assignment``: cross-entropy of the fractions of each item, weighted by the square root of its
     energy. ``existence``: binary cross-entropy of whether a decoded particle is matched to a target.
-    ``visible_energy``: absolute difference of ln E between the sum over decoded particles, each times its existence
-    probability, and the sum over all targets.
+    ``listed_energy``: as ``energy``, of the listed particles with the energies that they have in the list.
+    ``visible_energy``: absolute difference of ln E between the plain sum over the list and the sum over all targets.
 
     Both. ``pdg``, ``charge``: cross-entropies. ``energy``, ``direction``: negative log-likelihood of a normal
     distribution of ln E, and of the two angles in the tangent plane, with the predicted sigma and logarithmic tails.
     """
-    losses = _of_refinement(output) if isinstance(output, RefinementOutput) else _of_first_stage(output)
     true_log_energy = energy_scale.log_energy(output.target.energy)
+    if isinstance(output, RefinementOutput):
+        losses = _of_refinement(output, true_log_energy)
+    else:
+        losses = _of_first_stage(output)
     for name, cost in _of_particles(output.particles, output.target, true_log_energy).items():
         losses[name] = masked_mean(cost, output.target.mask)
     return with_total(losses, weights)
@@ -76,15 +79,19 @@ def losses_of(
 
 def _of_particles(particles: Particles, target: Target, true_log_energy: Tensor) -> dict[str, Tensor]:
     """Losses float [B, T] of the predicted particles."""
-    energy_pull = (particles.log_energy - true_log_energy).abs() * (-particles.energy_log_sigma).exp()
     angle = (particles.direction - target.direction).square().sum(-1).clamp(min=1e-14).sqrt()  # rad, if small
     angle_pull = angle * (-particles.direction_log_sigma).exp()
     return {
         "pdg": functional.cross_entropy(particles.pdg.transpose(1, 2), target.pdg, reduction="none"),
         "charge": functional.cross_entropy(particles.charge.transpose(1, 2), target.charge, reduction="none"),
-        "energy": _with_tails(energy_pull) + particles.energy_log_sigma,
+        "energy": _of_energy(particles, true_log_energy),
         "direction": _with_tails(angle_pull) + 2.0 * particles.direction_log_sigma,
     }
+
+
+def _of_energy(particles: Particles, true_log_energy: Tensor) -> Tensor:
+    pull = (particles.log_energy - true_log_energy).abs() * (-particles.energy_log_sigma).exp()
+    return _with_tails(pull) + particles.energy_log_sigma
 
 
 def _of_first_stage(output: TeacherForcing) -> dict[str, Tensor]:
@@ -106,16 +113,17 @@ def _of_first_stage(output: TeacherForcing) -> dict[str, Tensor]:
     return losses
 
 
-def _of_refinement(output: RefinementOutput) -> dict[str, Tensor]:
+def _of_refinement(output: RefinementOutput, true_log_energy: Tensor) -> dict[str, Tensor]:
     refined, weight = output.refined, output.item_weight
-    of_pairs = refined.pairs.of_items(weight.flatten()) * output.target_fraction * refined.log_fraction
-    unassigned = weight * output.target_unassigned * refined.log_unassigned
-    existence = _binary_cross_entropy(refined.existence_logit, output.target.mask, output.decoded)
-    energy = output.particles.log_energy.exp() * refined.existence_logit.sigmoid() * output.decoded  # GeV
+    pairs, fractions, listed = refined.refinement.pairs, refined.of_candidates, refined.assigned.listed
+    of_pairs = pairs.of_items(weight.flatten()) * output.target_fraction * fractions.log_fraction
+    unassigned = weight * output.target_unassigned * fractions.log_unassigned
+    energy = refined.particles.log_energy.exp() * listed  # GeV
     ratio = (energy.sum(1) + EPS_VISIBLE) / (output.visible_energy + EPS_VISIBLE)
     return {
         "refined_assignment": -(of_pairs.sum() + unassigned.sum()) / weight.sum().clamp(min=1e-6),
-        "existence": existence,
+        "existence": _binary_cross_entropy(refined.refinement.existence_logit, output.target.mask, output.decoded),
+        "listed_energy": masked_mean(_of_energy(refined.particles, true_log_energy), output.target.mask & listed),
         "visible_energy": ratio.log().abs().mean(),
     }
 
@@ -167,9 +175,12 @@ class PointingReconstructor(Reconstructor):
         else:
             if self.training_config.joint and not frozen:  # else its losses would train nothing
                 first = losses_of(self._teacher_forcing(source, batch.target), self.loss_weights, scale)
-            matched = decode_and_match(self.network, source, batch.target, self._decoding(None))
-            dtype = torch.float64 if frozen else torch.float32
-            output = refine_matched(self.network, source, batch.target, *matched, dtype=dtype)
+            decoding, dtype = self._decoding(None), torch.float64 if frozen else torch.float32
+            matched = decode_and_match(self.network, source, batch.target, decoding)
+            threshold = decoding.existence_threshold
+            output = refine_matched(
+                self.network, source, batch.target, *matched, existence_threshold=threshold, dtype=dtype
+            )
         losses = losses_of(output, self.loss_weights, scale)
         if first:
             total = losses["total"] + first["total"]

@@ -22,7 +22,7 @@ from pflow.model.pointing.decoder import PreviousParticles
 from pflow.model.pointing.generate import decode_first_stage, particles_of
 from pflow.model.pointing.geometry import EncodedSource, gather
 from pflow.model.pointing.head import LN10, Particles
-from pflow.model.pointing.network import DecodedParticles, PointingNetwork, RefinedAssignment
+from pflow.model.pointing.network import DecodedParticles, PointingNetwork, RefinedParticles
 
 SCHEDULED_SAMPLING_PROB = 0.5  # that the earlier particles of a batch are the network's predictions, not the targets
 ORDER_NOISE_STD = 0.2  # standard deviation of the noise on ln E by which the targets are ordered
@@ -70,7 +70,7 @@ def teacher_forcing(
     batch, steps, _ = weight.shape
 
     def predict(
-        previous: PreviousParticles, assigned: Tensor
+        previous: PreviousParticles, assigned: Tensor, pdg: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, PairList, Assignment, Particles]:
         """Logits of starts [B, K] and pointers [B, R + 1, S + 1], seeds [B, T], and what they give, in one pass."""
         embedded = decoder.embed(previous, tables).view(batch, steps, len(decoder.bos))
@@ -96,7 +96,7 @@ def teacher_forcing(
             in_tables.flatten(),
             pairs.values(unassigned),
             pairs,
-            target.pdg.flatten(),
+            pdg,
             of_track=of_track,
             dtype=torch.float32,
         )
@@ -116,12 +116,13 @@ def teacher_forcing(
         pooled=(on_tokens @ source.states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)).flatten(0, 1),
     )
     if own_particles:
-        with torch.no_grad():
-            _, _, seed, pairs, assignment, particles = predict(previous, assigned)
-        one_by_one = [values[:, k:].flatten(0, 1) for values in particles.view(*target.mask.shape)]
-        previous = Particles(*one_by_one).as_previous(seed[:, k:].flatten())
+        with torch.no_grad():  # identity and charge as decoding chooses them, not the true ones
+            _, _, seed, pairs, assignment, particles = predict(previous, assigned, None)
+            one_by_one = Particles(*(values[:, k:].flatten(0, 1) for values in particles.view(*target.mask.shape)))
+            charge = network.head.choose_charge(one_by_one)
+        previous = one_by_one.as_previous(seed[:, k:].flatten(), charge=charge)
         assigned = _before(pairs.dense(assignment.hit_fraction), k)
-    starts, logits, _, pairs, assignment, particles = predict(previous, assigned)
+    starts, logits, _, pairs, assignment, particles = predict(previous, assigned, target.pdg.flatten())
     unassigned = 1.0 - pairs.values(assigned[:, :-1])
     return TeacherForcing(
         target=target,
@@ -230,12 +231,16 @@ class RefinementOutput(NamedTuple):
 
     target: Target  # of each decoded particle; padding: it is matched to none
     decoded: Tensor  # bool [B, T], True = decoded, False = padding
-    refined: RefinedAssignment
+    refined: RefinedParticles
     target_fraction: Tensor  # float [P], true fraction of the item of each pair
     target_unassigned: Tensor  # float [B, M], fraction of each item of no decoded particle
     item_weight: Tensor  # float [B, M], GeV^(1/2); 0 for padding
     visible_energy: Tensor  # float [B], energy of all target particles of an event, GeV
-    particles: Particles
+
+    @property
+    def particles(self) -> Particles:
+        """The decoded particles, each as it is if it exists."""
+        return self.refined.candidates
 
 
 @torch.no_grad()
@@ -270,23 +275,21 @@ def refine_matched(
     decoded: DecodedParticles,
     matched: Target,
     *,
+    existence_threshold: float,
     dtype: torch.dtype = torch.float32,
 ) -> RefinementOutput:
     """Refine particles of `decode_and_match`, without gradients of their decoding; energies are in `dtype`."""
-    assert network.refiner is not None
     true = target_fractions(matched)
-    refined = network.refiner(decoded, source, dtype=torch.float32)
-    particles = network.predict_refined(refined, decoded.seed, source, pdg=matched.pdg, dtype=dtype)
+    refined = network.refine(decoded, source, existence_threshold=existence_threshold, pdg=matched.pdg, dtype=dtype)
     energies = network.energy_scale.log_energy(target.energy).exp().masked_fill(~target.mask, 0.0)
     return RefinementOutput(
         target=matched,
         decoded=decoded.mask,
         refined=refined,
-        target_fraction=refined.pairs.values(true),
+        target_fraction=refined.refinement.pairs.values(true),
         target_unassigned=(1.0 - true.sum(1)).clamp(min=0.0),
         item_weight=source.items.weight.sqrt() * source.items.mask,
         visible_energy=energies.sum(1),
-        particles=particles,
     )
 
 
