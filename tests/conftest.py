@@ -317,7 +317,7 @@ def same_reco() -> Callable[[Reconstruction, Reconstruction], bool]:
     """Whether all numbers and types of two reconstructions are equal."""
 
     def content(reco: Reconstruction) -> list[Any]:
-        parts = [getattr(reco, name) for name in ("particles", "hit_links", "track_links")]
+        parts = [getattr(reco, name) for name in ("particles", "hit_links", "track_links", "candidates")]
         lists = [part if part is None else (str(part.type), part.to_list()) for part in parts]
         return [reco.event.tolist(), reco.flags.tolist(), *lists]
 

@@ -140,7 +140,10 @@ def concatenate(chunks: Sequence[Reconstruction]) -> Reconstruction:
     filled = filled if any(filled) else [True] * len(chunks)
 
     def joined(name: str) -> ak.Array | None:
-        parts = [getattr(chunk, name) if full else len(chunk) for chunk, full in zip(chunks, filled, strict=True)]
+        given = [getattr(chunk, name) for chunk in chunks]
+        some = [part is not None and bool(jagged.count(part).any()) for part in given]  # candidates without particles
+        rows = zip(given, chunks, filled, some, strict=True)
+        parts = [part if full or has else len(chunk) for part, chunk, full, has in rows]
         return None if any(part is None for part in parts) else jagged.concatenate(parts)
 
     values: dict[str, Any] = {name: joined(name) for name in Reconstruction.part_names}

@@ -89,9 +89,7 @@ class Engine:
             if max_particles is not None:
                 self._decoding = self._decoding.limited(max_particles)
             if candidates is not None:
-                if not network.first_stage_modules:
-                    raise ConfigError(f"candidates: the model '{model.path}' gives no existence, as it has no refinement")
-                self._decoding = dataclasses.replace(self._decoding, candidate_threshold=candidates)
+                self._decoding = self._decoding.with_candidates(candidates)
         except ValueError as error:
             raise ConfigError(str(error)) from error
 

@@ -213,8 +213,6 @@ class Evaluation:
                 reconstruction.check_links("track_links", events)
             where: dict[str, Any] = {"name": reconstruction.name, "file": events.path or None, "entries": events.entry}
             particles = expected = ParticleTable.from_records(reconstruction.particles, **where)
-            if "existence" in reconstruction.optional_parts:
-                expected = ParticleTable.from_records(reconstruction.expected, **where)
             rule = self._rule(algorithm, reconstruction)
             if isinstance(rule, Matching):
                 matches = match(truth, particles, rule)

@@ -84,6 +84,10 @@ class DecodingConfig:
         """A copy that decodes at most `max_particles` particles of any event."""
         return dataclasses.replace(self, max_particles=max_particles)
 
+    def with_candidates(self, threshold: float) -> Self:
+        """A copy that gives candidates of at least this probability to exist; ValueError: there are none."""
+        raise ValueError("candidates: this model does not say how probably a particle exists")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LossConfig:
@@ -128,9 +132,7 @@ class GeneratedParticles:
     direction_sigma: Tensor | None = None  # float32 [B, T], standard deviation of each tangent-plane angle, rad
     by_track: Tensor | None = None  # bool [B, T], True = charged, with the momentum of a track
     existence: Tensor | None = None  # float32 [B, T], probability to exist; None: unknown
-    listed: Tensor | None = (
-        None  # bool [B, T], False = a candidate, behind the listed ones; None: all are listed
-    )
+    listed: Tensor | None = None  # bool [B, T], False = a candidate, behind the listed ones; None: all are listed
     hit_fraction: Tensor | None = None  # float32 [B, T, N], fraction of each hit of the readout that the particle has
     track_fraction: Tensor | None = None  # float32 [B, T, K], of each track
 

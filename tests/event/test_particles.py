@@ -32,17 +32,6 @@ def linked() -> Reconstruction:
     return dataclasses.replace(bare(), particles=particles, hit_links=links, track_links=links)
 
 
-def test_sums_are_of_four_momenta_times_the_probability_to_exist():
-    photons = {"pdg": [22, 22], "charge": [0, 0], "energy": [5, 2], "px": [3, 0], "py": [4, 0], "pz": [0, 2]}
-    photons["existence"] = [0.5, 1.0]
-    particles = make_particles(**{name: ak.Array([values, []]) for name, values in photons.items()})
-    reco = dataclasses.replace(bare()[:2], particles=particles)
-    total = ak.sum(reco.expected, axis=1)
-    assert (total.E.to_list(), total.pt.to_list(), total.pz.to_list()) == ([4.5, 0.0], [2.5, 0.0], [2.0, 0.0])
-    assert reco.particles.energy.to_list() == [[5.0, 2.0], []]
-    assert bare().expected.energy.to_list() == bare().particles.energy.to_list()
-
-
 @pytest.mark.parametrize("index", [[2], slice(2, None), np.array([False, False, True]), 2, -1], ids=str)
 def test_chosen_events_keep_all_parts(index):
     reco, part = linked(), linked()[index]

@@ -44,6 +44,10 @@ def made(pdg, first=100, flags=None, *, optional=False) -> Reconstruction:
 complete = functools.partial(made, optional=True)
 
 
+def with_candidates(pdg: Any, candidates: Any) -> Reconstruction:
+    return dataclasses.replace(complete(pdg), candidates=complete(candidates).particles)
+
+
 @pytest.fixture
 def write(tmp_path: Path, format: Any) -> Callable[..., Path]:
 
@@ -68,8 +72,9 @@ class TestBothFormats:
             (made([*FOUR, [22, 22]]), [2, 2, 3]),
             (made([[22] * (i % 4) for i in range(2 * BASKET + 50)]), range(150, 2 * BASKET, 150)),
             (complete(FOUR), [2, 2]),
+            (with_candidates(FOUR, [[], [22], [22, 130], []]), [1, 2]),
         ],
-        ids=["flags", "chunks", "many chunks", "links, scores and covariances"],
+        ids=["flags", "chunks", "many chunks", "links, scores and covariances", "candidates"],
     )
     def test_reading_returns_the_written_reconstruction(self, write, whole, cuts, same_reco):
         ends = [0, *cuts, len(whole)]
@@ -91,6 +96,13 @@ class TestBothFormats:
             assert [str(table[name].array().type) for name in ("event", "flags")] == ["2 * int64", "2 * uint32"]
             assert table["PFlow.pid_photon"].array().to_list() == [[2.0, 7.0], []]
             assert table["PFlow.covMatrix.tt"].array().to_list() == [[9.0, 19.0], []]
+
+    def test_candidates_are_a_collection_of_their_own(self, write):
+        path = write(with_candidates([[22, 11], []], [[130], [22, 22]]))
+        with uproot.open(path) as file:
+            assert file["events"]["PFlow.PDG"].array().to_list() == [[22, 11], []]
+            assert file["events"]["PFlowCandidate.PDG"].array().to_list() == [[130], [22, 22]]
+            assert file["events"]["PFlowCandidate.existence"].array().to_list()[0] == [pytest.approx(0.1)]
 
     def test_what_the_algorithm_does_not_say_is_not_written(self, write):
         path = write(made([[22, 11], []]))

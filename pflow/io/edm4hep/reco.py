@@ -89,7 +89,7 @@ class RecoNames:
         return int(np.array(collection_id(self.particles), np.uint32).astype(np.int32))
 
     def collections(self, **wanted: bool) -> tuple[CollectionInfo, ...]:
-        """The collections of a file, of the optional ones those that are `wanted`: ``hits``, ``tracks``, links, candidates."""
+        """The collections of a file, of the optional ones those that are `wanted`: hits, tracks, links, candidates."""
         floats, link = "podio::UserDataCollection<float>", "podio::LinkCollection<edm4hep::{},edm4hep::{}>"
         rows = (
             ("particles", "edm4hep::ReconstructedParticleCollection"),

@@ -35,8 +35,8 @@ class Edm4hepRecoWriter(OutputWriter):
     The output holds the collections of `pflow.io.edm4hep.reco` and of the input `file`, which must stay open; where the
     input's cannot be copied (another schema, or a podio before 1.3, with a warning), the hits and tracks that were
     used, and no definition of EDM4hep. `mc_links`: link to Monte Carlo particles, an `InputError` if the input's cannot
-    be copied. `candidates`: the reconstructions have them. Other options and errors as of `pflow.io.particles_root.RecoWriter`; also a `ConfigError` if the input
-    has a collection of this name.
+    be copied. `candidates`: the reconstructions have them. Other options and errors as of
+    `pflow.io.particles_root.RecoWriter`; also a `ConfigError` if the input has a collection of this name.
     """
 
     def __init__(

@@ -82,6 +82,10 @@ class PointingDecodingConfig(DecodingConfig):
         check_range(self, "[0, 1)", "existence_threshold")
         check_range(self, "[0, 1]", "candidate_threshold")
 
+    def with_candidates(self, threshold: float) -> Self:
+        """As of `DecodingConfig`."""
+        return dataclasses.replace(self, candidate_threshold=threshold)
+
     def limited(self, max_particles: int) -> Self:
         """As of `DecodingConfig`."""
         return dataclasses.replace(self, max_particles=max_particles, hits_per_particle=0)

@@ -214,9 +214,14 @@ def particles_of(
 
 @torch.inference_mode()
 def generate(network: PointingNetwork, batch: Batch, decoding: PointingDecodingConfig) -> GeneratedParticles:
-    """Decode the particles of each event, and refine them where there is a refiner; ValueError in training mode."""
+    """Decode the particles of each event, and refine them where there is a refiner.
+
+    ValueError: in training mode, or candidates of a network without a refiner.
+    """
     if network.training:
         raise ValueError("model: it is in training mode; call model.eval() first")
+    if network.refiner is None and decoding.candidate_threshold < 1.0:
+        raise ValueError("candidates: a model without a refinement does not say how probably a particle exists")
     source = network.encode(batch)
     # Decoding changes its source in place, and the refinement reads it again.
     decoded = decode_first_stage(network, source if network.refiner is None else source.change(torch.clone), decoding)

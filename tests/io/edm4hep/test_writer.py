@@ -50,6 +50,20 @@ def test_optional_parts_stay_absent(source, reconstruct, same_reco):
         read_reco(out, links="required")
 
 
+def test_candidates_are_a_collection_of_their_own(source, reconstruct, same_reco):
+    out, made, _ = reconstruct(
+        source, change=lambda made: dataclasses.replace(made, candidates=made.particles[:, ::-1]), candidates=True
+    )
+    read_back = read_reco(out)
+    assert same_reco(read_back, made)
+    assert read_back.candidates.existence.to_list() == made.candidates.existence.to_list()
+    with uproot.open(out) as file:
+        n = ak.num(made.candidates).to_list()
+        assert [len(particles) for particles in objects(file, "PFlowCandidates.energy")] == n
+        ids = file["events"]["_PFlowCandidatesParticleID_particle"].array()
+        assert set(ak.flatten(ids.collectionID)) == {collection_id("PFlowCandidates")}
+
+
 def test_a_collection_that_was_dropped_from_the_file_is_not_copied(write_podio, content, reconstruct, same_reco):
     path = write_podio(content, dropped=("Gone", "Lost"))
     with pytest.warns(UserWarning, match=r"podio\.root: Gone, Lost of its metadata is not or not whole in the file"):

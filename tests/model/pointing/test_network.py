@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from pflow.model.pointing.generate import decode_first_stage
-from pflow.model.pointing.generate import refine as refined_particles
 from pflow.model.pointing.geometry import cosines, gather
-from pflow.model.pointing.network import EPS_FRACTION, FAR_WEIGHT_WIDTH, MIN_COSINE, DecodedParticles, _min_probability
+from pflow.model.pointing.network import EPS_FRACTION, FAR_WEIGHT_WIDTH, MIN_COSINE, DecodedParticles, share_energy
 from pflow.model.pointing.showers import PairwiseMessages
 
 
@@ -25,13 +24,15 @@ def first_stage(model, batch, n=3):
     return DecodedParticles.of(columns, mask), source
 
 
-def refine(model, decoded, source, **options):
+def refine(model, decoded, source):
     with torch.no_grad():
-        return model.network.refiner(decoded, source, **options)
+        return model.network.refiner(decoded, source)
 
 
-def dense(refined):
-    return refined.pairs.dense(refined.log_fraction.exp())
+def dense(refined, listed=None):
+    """Fractions [B, T, M] of the `listed` particles, by default all."""
+    assigned = refined.assign(torch.ones_like(refined.existence_logit, dtype=torch.bool) if listed is None else listed)
+    return refined.pairs.dense(assigned.log_fraction.exp())
 
 
 def test_initially_fractions_are_those_of_the_first_stage(make_model, batch):
@@ -47,15 +48,17 @@ def test_initially_fractions_are_those_of_the_first_stage(make_model, batch):
     strength = (fraction[e, pairs.particle[mine] % 3, i] + EPS_FRACTION) / (1.0 + math.exp(-3.0))
     rest = 1.0 - fraction[e, :, i].sum() + EPS_FRACTION
     expected = strength / (strength.sum() + rest)
-    torch.testing.assert_close(refined.log_fraction[mine].exp(), expected)
-    torch.testing.assert_close(refined.log_unassigned[e, i].exp(), rest / (strength.sum() + rest))
+    assigned = refined.assign(decoded.mask)
+    torch.testing.assert_close(assigned.log_fraction[mine].exp(), expected)
+    torch.testing.assert_close(assigned.log_unassigned[e, i].exp(), rest / (strength.sum() + rest))
 
 
 def test_fractions_of_an_item_sum_to_one(model, batch):
     decoded, source = first_stage(model, batch)
     refined = refine(model, decoded, source)
-    total = dense(refined).sum(1) + refined.log_unassigned.exp()
-    torch.testing.assert_close(total, torch.ones_like(total))
+    for listed in (decoded.mask, torch.rand(decoded.mask.shape) < 0.5):
+        total = dense(refined, listed).sum(1) + refined.assign(listed).log_unassigned.exp()
+        torch.testing.assert_close(total, torch.ones_like(total))
 
 
 def test_all_particles_are_refined_together_in_no_order(model, batch):
@@ -85,35 +88,58 @@ def test_fractions_of_far_items_rise_slowly(model, batch):
     assert fractions[2].max() > 1e-2
 
 
-def test_improbable_particles_get_nothing(model, batch):
+def test_what_is_not_listed_gives_its_items_to_the_others(model, batch):
     decoded, source = first_stage(model, batch)
     free = refine(model, decoded, source)
     threshold = float(free.existence_logit.sigmoid().median())
-    refined = refine(model, decoded, source, existence_threshold=threshold)
-    gone = ~refined.kept
-    assert free.kept.all()
-    assert gone[free.existence_logit.sigmoid() < threshold].all()
-    assert 0 < gone.sum() < gone.numel()
-    before, after = dense(free), dense(refined)
-    assert before[gone].sum() > 1e-3
-    assert after[gone].sum() == 0.0
-    assert (after[~gone] >= before[~gone] - 1e-6).all()
+    with torch.no_grad():
+        refined = model.network.refine(decoded, source, existence_threshold=threshold)
+    listed = refined.assigned.listed
+    assert not listed[free.existence_logit.sigmoid() < threshold].any()
+    assert 0 < listed.sum() < listed.numel()
+    before, after = dense(free), free.pairs.dense(refined.assigned.log_fraction.exp())
+    assert before[~listed].sum() > 1e-3
+    assert after[~listed].sum() == 0.0
+    assert (after[listed] >= before[listed] - 1e-6).all()
 
 
-@pytest.mark.parametrize(
-    ("probabilities", "keep", "smallest"),
-    [
-        ([0.9, 0.4], 0.1, 0.5 / 1.3),
-        ([0.3, 0.1], 0.1, 0.5),
-        ([0.9, 0.9, 0.9, 0.3], 0.1, 0.5 / 3.0),
-        ([0.9] * 10, 0.1, 0.1),
-        ([0.9, 0.4], 0.0, 0.0),
-    ],
-)
-def test_where_few_particles_are_expected_each_must_be_more_probable(probabilities, keep, smallest):
-    probability = torch.tensor([[*probabilities, 0.99]])
-    mask = torch.tensor([[True] * len(probabilities) + [False]])
-    assert float(_min_probability(probability, mask, keep)) == pytest.approx(smallest, rel=1e-5)
+@pytest.fixture
+def three_particles(model, batch):
+    """Two photons 10 mrad apart, a neutral hadron beside them, and a charged one: energies 4, 4, 8 and 5 GeV."""
+    decoded, source = first_stage(model, batch, n=4)
+    with torch.no_grad():
+        particles = model.network.refine(decoded, source, existence_threshold=0.5).particles
+    theta = torch.tensor([1.0, 1.01, 1.2, 1.1], dtype=torch.float64)
+    return particles._replace(
+        log_energy=torch.tensor([[4.0, 4.0, 8.0, 5.0]]).double().log(),
+        direction=torch.stack([theta.sin(), torch.zeros(4).double(), theta.cos()], dim=-1)[None],
+        energy_log_sigma=torch.tensor([[0.1, 0.1, 0.4, 0.001]]).double().log(),
+        by_track=torch.tensor([[False, False, False, True]]),
+    )
+
+
+def shared(particles, listed, existence, if_it_exists):
+    expected = torch.tensor([existence]).double() * torch.tensor([if_it_exists]).double()
+    args = torch.tensor([listed]), expected, torch.tensor([existence]).double()
+    return share_energy(type(particles)(*(part[:1] for part in particles)), *args)[0].exp()
+
+
+def test_the_plain_sum_of_the_list_is_the_energy_expected_of_all(three_particles):
+    some = shared(three_particles, [True, False, True, True], [0.9, 0.4, 0.95, 1.0], [4.0, 2.0, 8.0, 5.0])
+    expected = 0.9 * 4.0 + 0.4 * 2.0 + 0.95 * 8.0 + 5.0
+    assert float(some[[0, 2, 3]].sum()) == pytest.approx(expected, rel=0.01)
+    assert float(some[3]) == pytest.approx(5.0)  # a track is measured better than any sum
+    certain = shared(three_particles, [True] * 4, [1.0] * 4, [4.0, 4.0, 8.0, 5.0])
+    torch.testing.assert_close(certain, torch.tensor([4.0, 4.0, 8.0, 5.0]).double())
+
+
+def test_the_worst_measured_particle_nearby_takes_the_difference(three_particles):
+    """The variance of the hadron is 64 times a photon's; 0.2 rad away it has exp(-4/3) of that weight."""
+    energy = shared(three_particles, [True] * 4, [1.0, 1.0, 1.0, 1.0], [5.0, 4.0, 8.0, 5.0])
+    weight = 64.0 * math.exp(-0.2 / 0.15) / (64.0 * math.exp(-0.2 / 0.15) + 1.0 + math.exp(-0.01 / 0.15))
+    assert float(energy[2]) == pytest.approx(8.0 + weight, rel=1e-3)
+    less = shared(three_particles, [True] * 4, [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 0.5, 5.0])
+    assert (less > 0).all()
 
 
 def test_initially_there_are_no_messages(model, batch):
@@ -128,19 +154,33 @@ def test_initially_there_are_no_messages(model, batch):
     assert changed.energy.shape != silent.energy.shape or (changed.energy - silent.energy).abs().max() > 1e-3
 
 
-def test_energy_and_existence_are_two_outputs(make_model, batch):
-    model = make_model(seed=2, refine_layers=1, existence_threshold=0.0, min_energy=0.5)
+def test_candidates_are_behind_the_list_and_change_nothing_of_it(make_model, batch):
+    model = make_model(seed=2, refine_layers=1, min_energy=0.5)
     decoded, source = first_stage(model, batch, n=6)
-    with torch.no_grad():
-        columns, refined = refined_particles(model.network, decoded, source, model.decoding)
-        predicted = model.network.predict_refined(refined, decoded.seed, source).log_energy
-    torch.testing.assert_close(columns["log_energy"], predicted)
-    assert torch.equal(columns["is_particle"], refined.kept & (predicted >= model.network.min_log_energy))
-    by_track = columns["by_track"]
-    assert (columns["existence"][by_track] == 1.0).all()
-    probability = refined.existence_logit.sigmoid()[~by_track]
-    torch.testing.assert_close(columns["existence"][~by_track], probability.float())
-    assert (probability < 1.0).any()
+    threshold = float(refine(model, decoded, source).existence_logit.sigmoid().median())
+    model.set_decoding(max_particles=6, eos_threshold=1.0, existence_threshold=threshold)
+    alone = model.decode(batch)
+    assert alone.listed is None
+    model.set_decoding(candidate_threshold=0.0)
+    both = model.decode(batch)
+    assert (both.listed <= both.mask).all()
+    assert (both.mask & ~both.listed).any()
+    assert (both.listed.long().diff(dim=1) <= 0).all()  # first the list
+    n = both.listed.sum(1)
+    for event, count in enumerate(n.tolist()):
+        assert count == int(alone.mask[event].sum())
+        torch.testing.assert_close(both.energy[event, :count], alone.energy[event, :count])
+        assert (both.hit_fraction[event, count:] == 0).all()
+    existence = both.existence[both.mask & ~both.listed]
+    assert (existence < threshold).all()
+    assert (existence[both.by_track[both.mask & ~both.listed]] < threshold).all()
+    assert (both.existence[both.listed & both.by_track] == 1.0).all()
+
+
+def test_a_network_without_a_refinement_has_no_candidates(make_model, batch):
+    model = make_model(candidate_threshold=0.1)
+    with pytest.raises(ValueError, match="without a refinement"):
+        model.decode(batch)
 
 
 @pytest.mark.parametrize("stops", [{"eos_threshold": 1e-9}, {"existence_threshold": 0.999}])
