@@ -108,7 +108,7 @@ class EncoderGraph(nn.Module):
             # With a token that is no track: ONNX Runtime has no attention of nothing.
             is_track = functional.pad(torch.ones_like(tokens.track, dtype=torch.bool), (0, 1))
             padded = source._replace(tokens=tokens._replace(track=functional.pad(tokens.track, (0, 1))))
-            state, rows = emit_tracks(self.network, padded, tables, memory, is_track)
+            state, rows = emit_tracks(self.network, padded, tables, memory, is_track, self.decoding)
             first = state._asdict()
             limit = (limit - items.is_track.long().sum(1)).clamp(min=0)
             row = rows["is_particle"][0].nonzero().squeeze(1)

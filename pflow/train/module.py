@@ -25,7 +25,6 @@ from pflow.metrics.match import Matching, match
 from pflow.metrics.table import ParticleTable
 from pflow.model.api import GeneratedParticles, ModelInputs, Reconstructor, describe
 from pflow.model.pointing import PointingReconstructor
-from pflow.model.pointing.training import EXTRA_PARTICLES
 from pflow.train.model_spec import ModelSpec
 from pflow.train.muon import Muon
 
@@ -294,9 +293,8 @@ def wrong_energy(reconstructor: Reconstructor, batch: Batch) -> tuple[float, flo
     """
     target = batch.target
     assert target is not None  # checked by the training step
-    most = min(reconstructor.decoding.max_particles, target.mask.shape[1] + EXTRA_PARTICLES)
     with torch.autocast(target.mask.device.type, enabled=False):
-        generated = reconstructor.generate(batch, decoding=reconstructor.decoding.limited(most))
+        generated = reconstructor.generate(batch)
     truth, reco = (_table(particles, reconstructor.inputs) for particles in (target, generated))
     matches = match(truth, reco, Matching())
     true, measured = truth.energy[matches.truth], reco.energy[matches.reco]

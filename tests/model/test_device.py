@@ -22,8 +22,9 @@ from pflow.checkpoint.load import load_model
 from pflow.data.collate import collate
 from pflow.data.dataset import LabelledBatch
 from pflow.io.open import read_events
+from pflow.model.pointing import PointingDecodingConfig
 from pflow.model.pointing import reconstructor as reconstructor_module
-from pflow.model.pointing.generate import MAX_EMPTY_STEPS, generate
+from pflow.model.pointing.generate import generate
 from pflow.train.module import ParticleFlow
 
 GPU = torch.device("meta")
@@ -164,7 +165,7 @@ def test_decoding_gives_what_the_cpu_gives_and_waits_once_a_step(prepared, reque
     tracks = sum("emit_tracks" in where for _, where in waits)
     assert tracks == (batch.tracks is not None)
     decoding = [where for _, where in waits if "decode.py" in where]
-    most_steps = particles.mask.shape[1] + MAX_EMPTY_STEPS
+    most_steps = particles.mask.shape[1] + PointingDecodingConfig().max_empty_steps
     assert len(decoding) <= 1 + most_steps
     # Three selections of the refinement, and the length of the result.
     assert len(waits) - len(decoding) - tracks == 4

@@ -123,8 +123,14 @@ def test_the_wrong_energy_by_hand():
     model = Mock(decoding=DecodingConfig(), inputs=SimpleNamespace(energy_mean=0.5, energy_std=2.0))
     model.generate.return_value = decoded
     assert wrong_energy(model, SimpleNamespace(target=true)) == pytest.approx((2.0 + 2.0 + 1.0, 17.0), rel=1e-5)
-    most = model.generate.call_args.kwargs["decoding"].max_particles
-    assert most == 22  # a bad model does not decode 150 particles of a photon
+
+
+def test_all_fakes_count_however_many():
+    true = _particles([[10.0] + 39 * [0.0]], [40 * [X]])
+    model = Mock(decoding=DecodingConfig(), inputs=SimpleNamespace(energy_mean=0.5, energy_std=2.0))
+    model.generate.return_value = _particles([[10.0] + 39 * [1.0]], [[X] + 39 * [Z]])
+    assert wrong_energy(model, SimpleNamespace(target=true)) == pytest.approx((39.0, 10.0), rel=1e-5)
+    assert "decoding" not in model.generate.call_args.kwargs  # the model's own limits
 
 
 def _particles(energy: list[list[float]], direction: list[list[torch.Tensor]]) -> Target:

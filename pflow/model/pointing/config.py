@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Self
 
-from pflow.model.api import MAX_LAYERS, MAX_SIZE, DecodingConfig, check_range
+from pflow.model.api import MAX_LAYERS, MAX_PARTICLES, MAX_SIZE, DecodingConfig, check_range
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,10 @@ class PointingNetworkConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PointingDecodingConfig(DecodingConfig):
-    """When decoding stops, and which decoded particles are kept; ValueError names a field out of range.
+    """When decoding stops, and which decoded particles are listed: all of its thresholds.
+
+    ValueError names a field out of range. `eos_threshold` and `existence_threshold` are chosen on validation files by
+    `pflow calibrate`; the other defaults were chosen on the validation files of ILD and CLD, once for all models.
 
     Parameters
     ----------
@@ -64,6 +67,14 @@ class PointingDecodingConfig(DecodingConfig):
         The limit of an event is its number of tracks plus its number of hits divided by this value, where that is more
         than `max_particles`. 0: it is `max_particles` for all. In events with jets, the mean number of hits of a true
         particle is at least 70.
+    start_threshold
+        Smallest probability that a track starts a charged particle. Below one half, as most tracks do, and a particle
+        that does not exist can still be left out of the list.
+    max_empty_steps
+        Decoding stops after this number of steps in a row whose particle is empty, or has less energy than any target.
+    min_deposit_fraction
+        Energy in hits, as a fraction of the smallest energy of a target, without which a particle that has no track
+        either is empty.
     existence_threshold
         Smallest existence probability of a particle of the list that a refinement makes, see
         `pflow.model.pointing.network.Refiner`; 0: all decoded particles are in it. One half: what exists more probably
@@ -73,12 +84,17 @@ class PointingDecodingConfig(DecodingConfig):
     """
 
     hits_per_particle: int = 10
+    start_threshold: float = 0.3
+    max_empty_steps: int = 3
+    min_deposit_fraction: float = 0.5
     existence_threshold: float = 0.5
     candidate_threshold: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "[0, inf)", "hits_per_particle")
+        check_range(self, "[0, inf)", "hits_per_particle", "min_deposit_fraction")
+        check_range(self, f"[1, {MAX_PARTICLES}]", "max_empty_steps")
+        check_range(self, "[0, 1]", "start_threshold")
         check_range(self, "[0, 1)", "existence_threshold")
         check_range(self, "[0, 1]", "candidate_threshold")
 

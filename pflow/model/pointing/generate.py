@@ -30,9 +30,6 @@ from pflow.model.pointing.geometry import EncodedSource, Tables, TokenFrames, ga
 from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import DecodedParticles, PointingNetwork, RefinedParticles
 
-MAX_EMPTY_STEPS = 3  # in a row, whose particle has less energy than any target, or is empty, until decoding stops
-MIN_START_PROBABILITY = 0.3  # that a track starts a charged particle: below one half, as most tracks do
-MIN_DEPOSIT_FRACTION = 0.5  # of the smallest energy of a target; without it in hits and without a track, it is empty
 # Fractions of items that are refined at a time on a CPU: tensors of 4 MB, which stay in its caches. Larger ones would
 # also be new pages of memory at each operation.
 CACHED_FRACTIONS = 2**20
@@ -93,7 +90,7 @@ class Steps:
             state.embedded, self.tables, state.assigned_energy, self.caches, self.memory
         )
         eos_probability = 1.0 / (1.0 + (logits - eos_logit).exp().sum(1))
-        stop = (eos_probability >= self.decoding.eos_threshold) | (state.empty_steps >= MAX_EMPTY_STEPS)
+        stop = (eos_probability >= self.decoding.eos_threshold) | (state.empty_steps >= self.decoding.max_empty_steps)
         self.pointed = Pointed(states, logits.argmax(-1), stop)
 
     def candidates(self) -> Tensor:
@@ -118,7 +115,7 @@ class Steps:
         is_large = particles.log_energy >= network.min_log_energy
         is_big_track = (fraction >= 0.5) & tables.tokens.is_track.index_select(0, token)
         has_track = pairs.sums(is_big_track[None].float())[:, 0] > 0
-        min_deposit = MIN_DEPOSIT_FRACTION * math.exp(network.min_log_energy)  # GeV
+        min_deposit = self.decoding.min_deposit_fraction * math.exp(network.min_log_energy)  # GeV
         counts = is_large & ((particles.deposit >= min_deposit) | has_track)
         fractions = torch.zeros_like(state.unassigned).scatter(0, pairs.item, fraction)
         row = {
@@ -154,7 +151,12 @@ def _columns(
 
 
 def emit_tracks(
-    network: PointingNetwork, source: EncodedSource, tables: Tables, memory: Memory, is_track: Tensor
+    network: PointingNetwork,
+    source: EncodedSource,
+    tables: Tables,
+    memory: Memory,
+    is_track: Tensor,
+    decoding: PointingDecodingConfig,
 ) -> tuple[State, dict[str, Tensor]]:
     """The state before all other particles, and the charged particles of tracks of a network with `parallel_tracks`.
 
@@ -163,7 +165,7 @@ def emit_tracks(
     track = source.tokens.track
     states, starts = network.decoder.of_tracks(source, memory, is_track)
     states, seed = states.flatten(0, 1), source.in_tables(track).flatten()
-    mask = is_track & (starts.sigmoid() >= MIN_START_PROBABILITY)
+    mask = is_track & (starts.sigmoid() >= decoding.start_threshold)
     nothing = torch.ones_like(source.items.weight[:, None].expand(-1, track.shape[1], -1))
     near = selected(gather(source.tokens.unit, track), tables, nothing)
     is_seed = track[..., None] == source.items.token[:, None]
@@ -303,7 +305,7 @@ class BatchDecoder(Steps):
         self.tracks: dict[str, Tensor] = {}  # columns of the particles that tracks start
         if network.decoder.embed_track is not None:
             is_track = gather(source.tokens.is_track, source.tokens.track)
-            state, self.tracks = emit_tracks(network, self.source, tables, memory, is_track)
+            state, self.tracks = emit_tracks(network, self.source, tables, memory, is_track, decoding)
             self.limits = (self.limits - n_tracks).clamp(min=0)
         super().__init__(network, tables, state, caches, memory, decoding)
         self.selected: Tensor | None = None  # [B', 1, M]

@@ -86,7 +86,7 @@ def test_three_particles_below_the_smallest_energy_end_an_event(make_model, batc
     assert model.decode(batch, max_particles=2).truncated.all()
 
 
-def test_three_particles_without_hits_end_an_event_whatever_their_energy(make_model, batch, monkeypatch):
+def test_three_particles_without_hits_end_an_event_whatever_their_energy(make_model, batch):
     """When all hits are assigned, the same may be decoded over and over, each with an energy above the smallest."""
     model = make_model(min_energy=0.005)  # a particle without hits has more before its correction
     with torch.no_grad():
@@ -99,15 +99,26 @@ def test_three_particles_without_hits_end_an_event_whatever_their_energy(make_mo
     nothing = decoded.mask & (deposit < 0.0025) & (decoded.track_fraction.amax(-1) < 0.5)
     assert nothing.sum(1).min() >= 3
     assert all(flags[mask][-3:].all() for flags, mask in zip(nothing, decoded.mask, strict=True))
-    monkeypatch.setattr(generate, "MIN_DEPOSIT_FRACTION", 0.0)
+    model.set_decoding(min_deposit_fraction=0.0)
     assert model.decode(batch, max_particles=60).truncated.all()
 
 
-def test_each_event_is_cut_at_its_own_largest_number(make_model, events, collate, monkeypatch):
+def test_a_track_starts_a_particle_from_its_threshold(make_model, batch):
+    model = make_model(parallel_tracks=True, eos_threshold=1e-9)  # no other particles
+    with torch.inference_mode():
+        source = model.network.encode(batch)
+        memory, is_track = model.network.decoder.project(source.states), source.tokens.is_track
+        of_tracks = torch.gather(is_track, 1, source.tokens.track)
+        probability = model.network.decoder.of_tracks(source, memory, of_tracks)[1].sigmoid()[of_tracks]
+    for threshold in (0.0, float(probability.sort().values[1]), 1.0):
+        model.set_decoding(start_threshold=threshold)
+        assert int(model.decode(batch).mask.sum()) == int((probability >= threshold).sum())
+
+
+def test_each_event_is_cut_at_its_own_largest_number(make_model, events, collate):
     """Events of several sizes, in one batch and one by one: none ends by itself, each has its own limit."""
-    monkeypatch.setattr(generate, "MAX_EMPTY_STEPS", 1000)
     model = make_model(eos_threshold=1.0)
-    model.set_decoding(max_particles=2, hits_per_particle=2)
+    model.set_decoding(max_particles=2, hits_per_particle=2, max_empty_steps=1000)
     for chosen in (events, *([event] for event in events)):
         limits = [max(2, len(event.charge) + len(event.energy) // 2) for event in chosen]
         with torch.inference_mode():

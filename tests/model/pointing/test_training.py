@@ -77,6 +77,23 @@ def test_training_goes_on_from_the_networks_own_particles(make_model, batch):
     assert (states[0][:, 1] - states[1][:, 1]).abs().max() > 1e-3
 
 
+def test_own_particles_have_a_charge_of_their_identity_and_their_own_hits(make_model, batch, monkeypatch):
+    """As in decoding: what the network gave the earlier particles is not left for the later ones."""
+    model, fed, assigned = make_model().train(), [], []
+    embed, before = model.network.decoder.embed, module._before
+    monkeypatch.setattr(model.network.decoder, "embed", lambda *args: fed.append(args[0]) or embed(*args))
+    monkeypatch.setattr(module, "_before", lambda *args: assigned.append(args[0]) or before(*args))
+    with torch.no_grad():
+        model.network.assignment.pair_logits.out[-1].bias.sub_(20.0)  # no particle takes any hit
+    forced(model, batch, own_particles=True)
+    true, own = fed
+    is_charged = model.network.head.charged[own.pdg]
+    assert torch.equal(is_charged, own.charge != 1)
+    assert (own.pdg != true.pdg).any()
+    of_truth, of_network = assigned
+    assert (of_network - of_truth).abs().max() > 0.5
+
+
 def test_what_is_wanted_is_the_share_of_what_is_left(model, by_hand):
     """Of a hit two particles have 40% and 60%: the second is to take all that the first leaves."""
     batch = by_hand(
@@ -372,7 +389,7 @@ def test_decoding_in_training_is_that_of_a_reconstruction(make_model, batch):
 
 
 def test_a_few_steps_find_what_is_false_and_whose_hits_are(make_model, batch, monkeypatch):
-    monkeypatch.setattr(module, "EXTRA_PARTICLES", 4)
+    monkeypatch.setattr(module, "EXTRA_PARTICLES", 4)  # the first stage never stops by itself
     model = make_model(refine_layers=1, eos_threshold=1.0, initial=True, weights={"refined_assignment": 4.0}).train()
     for name in model.first_stage_modules:
         model.get_submodule(name).requires_grad_(False).eval()
