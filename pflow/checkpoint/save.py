@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from pflow.checkpoint.format import HEADER_FILE, WEIGHTS_FILE
 from pflow.checkpoint.load import load_model, read_checkpoint
-from pflow.io.atomic import check_folder, replacing_folder
+from pflow.io.atomic import check_output, replacing
 from pflow.model.api import DecodingConfig
 from pflow.tokens.particles import Calibration
 
@@ -33,7 +33,7 @@ def write_weights(
     files. The same checkpoint gives the same bytes. `calibration` and `decoding` replace the model's own. ConfigError:
     the folder cannot be made. InputError: not a model that can be loaded.
     """
-    check_folder(folder, inputs=[checkpoint], replace=FILES, force=force)
+    check_output(folder, inputs=[checkpoint], force=force, holds=FILES)
     load_model(checkpoint)  # the model must be usable
     trained = read_checkpoint(checkpoint)
     # A copy of each: tensors that share memory are stored like all others.
@@ -44,7 +44,7 @@ def write_weights(
         header = dataclasses.replace(header, model={**header.model, "init_args": init_args})
     header = dataclasses.replace(header, calibration=calibration or header.calibration, provenance=made)
     text = header.to_dict() | {"sha256": hashlib.sha256(content).hexdigest()}
-    with replacing_folder(folder, replace=FILES, force=force) as partial:
+    with replacing(folder, force=force, holds=FILES) as partial:
         (partial / WEIGHTS_FILE).write_bytes(content)
         (partial / HEADER_FILE).write_text(json.dumps(text, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return tuple(Path(folder) / name for name in FILES)

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder to make: weights and header with the calibration, as of `pflow export --format weights`",
     )
-    add_option(parser, "force", help="replace a folder of weights of an earlier command")
+    add_option(parser, "force")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,10 +52,10 @@ def run(args: argparse.Namespace) -> int:
     from pflow.calibration import best, calibrate, decoding_grid
     from pflow.checkpoint.load import load_model
     from pflow.checkpoint.save import FILES, write_weights
-    from pflow.io.atomic import check_folder
+    from pflow.io.atomic import check_output
     from pflow.io.open import matching
 
-    check_folder(args.output, inputs=[args.checkpoint], replace=FILES, force=args.force)
+    check_output(args.output, inputs=[args.checkpoint], force=args.force, holds=FILES)
     model = load_model(args.checkpoint)
     if args.existence_threshold and not model.reconstructor.first_stage_modules:
         raise ConfigError(f"--existence-threshold: {args.checkpoint} has no refinement")

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
     if Path(args.output).suffix.lower() != ".root":
         raise ConfigError(f"cannot write {args.output}: expected a ROOT file, .root at its end")
-    check_output(args.output, inputs=[args.input])
+    check_output(args.output, inputs=[args.input], force=args.force)
     with read_options(args).open(args.input) as file:
         # A file without entries gives one chunk, which says which parts it has.
         ranges = file.ranges(args.chunk_size) or [(0, 0)]

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="name of the detector (default: what the simulation called it, or the file's)")
     parser.add_argument("--b-field", type=float, metavar="T", help="field along z, tesla (default: of file or tracks)")
     parser.add_argument("--entries", **number(1, 100, "N", "events to read (default: %(default)s)"))
-    add_option(parser, "force", help="replace an existing file")
+    add_option(parser, "force")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from pflow.io.draft.draft import draft_detector, write_draft
     from pflow.io.edm4hep.podio import open_podio
 
-    check_output(args.output, inputs=[args.file], replace=False, force=args.force)
+    check_output(args.output, inputs=[args.file], force=args.force)
     draft = draft_detector(args.file, name=args.name, b_field=args.b_field, max_entries=args.entries)
     write_draft(draft, args.output, force=args.force)
     with closing(open_podio(args.file)) as file:

@@ -53,14 +53,14 @@ def run(args: argparse.Namespace) -> int:
     from pflow.plots.display import plot_event
     from pflow.plots.event_page import event_page
     from pflow.plots.scene import make_scene
-    from pflow.plots.style import MARK, rendered
+    from pflow.plots.style import rendered
 
     inputs = [args.input, *([args.reco] if args.reco else [])]
     outputs = [Path(name) for name in args.output or (f"display_{args.entry}.png", f"display_{args.entry}.html")]
     for path in outputs:
         if path.suffix.lower() not in MAX_COLOURS:
             raise ConfigError(f"cannot write {path}: expected a name that ends in {', '.join(MAX_COLOURS)}")
-        check_output(path, inputs=inputs, replace=MARK, force=args.force)
+        check_output(path, inputs=inputs, force=args.force)
     event = _read_event(args)
     reconstruction = _read_reco(args, event) if args.reco else None
     for path in outputs:
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         options = {"colour_by": args.colour, "max_colours": MAX_COLOURS[suffix], **truth_options(args)}
         scene = make_scene(event, reconstruction=reconstruction, **options)
         drawn = event_page(scene).encode() if suffix == ".html" else rendered(plot_event(scene), suffix[1:])
-        with replacing(path, inputs=inputs, replace=MARK, force=args.force) as partial:
+        with replacing(path, inputs=inputs, force=args.force) as partial:
             partial.write_bytes(drawn)
         print(f"wrote {path}")
     return 0

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from pflow.metrics.evaluation import EvaluationResult
     from pflow.metrics.match import HitMatching, Matching
 
-METRICS_MARK = b'"schema": "pflow-metrics-'
-"""Bytes that mark a ``metrics.json`` of pflow."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow evaluate`."""
@@ -89,13 +86,12 @@ def run(args: argparse.Namespace) -> int:
     from pflow.io.open import matching
     from pflow.metrics.evaluation import evaluate, provenance_of, truth_settings
     from pflow.metrics.report import table
-    from pflow.plots.style import MARK
 
     matches = _matching(args.match, args.cut)
     truth, reco = matching(args.truth), matching(args.reco)
     folder = make_folder(args.output)
-    check_output(folder / "metrics.json", replace=METRICS_MARK, force=args.force)
-    check_output(folder / "report.html", replace=MARK, force=args.force)
+    check_output(folder / "metrics.json", force=args.force)
+    check_output(folder / "report.html", force=args.force)
     compare = _compared(args.compare)
     files = {args.collection: reco, **compare}
     settings = truth_settings(
@@ -162,7 +158,7 @@ def _write(result: EvaluationResult, inputs: dict[str, Any], folder: Path, args:
     """Write the plots and report.html, then metrics.json; return the number of plots."""
     from pflow.io.atomic import replacing
     from pflow.metrics.report import document
-    from pflow.plots.style import MARK, rendered
+    from pflow.plots.style import rendered
 
     content = document(result, inputs=inputs)
     files: dict[str, bytes] = {}
@@ -177,7 +173,6 @@ def _write(result: EvaluationResult, inputs: dict[str, Any], folder: Path, args:
     # Last: metrics.json is there only if all the rest is.
     files["metrics.json"] = f"{json.dumps(content, indent=1, allow_nan=False)}\n".encode()
     for name, data in files.items():
-        mark = METRICS_MARK if name == "metrics.json" else MARK
-        with replacing(folder / name, replace=mark, force=args.force) as partial:
+        with replacing(folder / name, force=args.force) as partial:
             partial.write_bytes(data)
     return sum(name.endswith((".png", ".pdf")) for name in files)

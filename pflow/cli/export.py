@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the training's)",
     )
     add_option(parser, "output", metavar="DIR", help="folder to make")
-    add_option(parser, "force", help="replace the folder of an earlier export in the same format")
+    add_option(parser, "force")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from pflow.checkpoint.format import EXPORT_FILES
     from pflow.checkpoint.load import load_model
     from pflow.checkpoint.save import write_weights
-    from pflow.io.atomic import check_folder
+    from pflow.io.atomic import check_output
 
     if args.format == "weights":
         written = write_weights(args.checkpoint, args.output, force=args.force)
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
             from pflow.export.folder import export_model
         except ImportError as error:
             raise missing_package(str(error.name), "graphs for C++", extra="export") from error
-        check_folder(args.output, replace=EXPORT_FILES, force=args.force)  # before the model is loaded
+        check_output(args.output, force=args.force, holds=EXPORT_FILES)  # before the model is loaded
         written = export_model(load_model(args.checkpoint), args.output, detector=args.detector, force=args.force)
     for path in written:
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")

@@ -109,7 +109,7 @@ class BeginRun(pl.Callback):  # type: ignore[misc]
             return
         if trainer.is_global_zero:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with replacing(self.folder / "config.yaml") as partial:
+            with replacing(self.folder / "config.yaml", force=True) as partial:
                 self.parser.save(self.configuration, partial, skip_none=False, overwrite=True, multifile=False)
         if self.loggers:  # loggers write when they are made
             trainer.loggers = make_loggers(self.folder)
@@ -295,7 +295,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         if history := read_history(self.folder):
             figure = plot_training(history, text=self.folder.name)
             for kind in ("png", "pdf"):
-                with replacing(self.folder / f"training.{kind}") as path:
+                with replacing(self.folder / f"training.{kind}", force=True) as path:
                     path.write_bytes(rendered(figure, kind))
         best, last = self.trainer.checkpoint_callback, self.folder / "last.ckpt"
         if best.best_model_score is not None and Path(best.best_model_path).is_file():

@@ -129,7 +129,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "max-hits": number(
         1, 32768, "N", "largest event to reconstruct; events with more hits are bad entries (default: %(default)s)"
     ),
-    "force": {"action": "store_true", "help": "replace files that are not earlier outputs of the same kind"},
+    "force": {"action": "store_true", "help": "replace outputs that exist"},
     "verbose": {"action": "store_true", "help": "list the events whose decoding was cut"},
     "quiet": {"action": "store_true", "help": "no progress bar and no table"},
 }

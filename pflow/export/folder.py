@@ -16,7 +16,7 @@ from pflow.config import VERSION
 from pflow.errors import ConfigError
 from pflow.export.convert import OPSET, check_graphs, to_onnx
 from pflow.export.pointing import constants, pointing_graphs
-from pflow.io.atomic import check_folder, replacing_folder
+from pflow.io.atomic import check_output, replacing
 from pflow.model.api import describe
 from pflow.model.pointing import PointingReconstructor
 from pflow.physics.detector import Detector, load_detector
@@ -40,7 +40,7 @@ def export_model(
                 f"differs in {', '.join(differing)}"
             )
         model = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, detector=detector))
-    folder = check_folder(folder, replace=EXPORT_FILES, force=force)
+    folder = check_output(folder, force=force, holds=EXPORT_FILES)
     if not hasattr(torch.onnx, "ops"):
         raise ConfigError(f"graphs need torch 2.13 (tested) or near it, and {torch.__version__} is installed")
     network = model.reconstructor
@@ -49,7 +49,7 @@ def export_model(
     graphs = pointing_graphs(model, network)
     header = Header(version=VERSION, tokeniser=model.tokeniser, model=describe(network), calibration=model.calibration)
     metadata = {**constants(model, graphs["encoder"]), "pflow_version": VERSION, "checkpoint_sha256": model.digest}
-    with replacing_folder(folder, replace=EXPORT_FILES, force=force) as partial:
+    with replacing(folder, force=force, holds=EXPORT_FILES) as partial:
         files = {name: partial / GRAPHS[name] for name in graphs}
         description: dict[str, Any] = {
             "format": EXPORT_FORMAT,

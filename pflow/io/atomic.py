@@ -1,7 +1,12 @@
-"""Complete output files and folders only: written beside the target, then renamed to it."""
+"""Outputs, files and folders: the one rule of what may be written where, and complete ones only.
+
+An output that exists is refused, and ``--force`` (`force`) replaces it; inputs are never replaced. It is written beside
+its place and renamed at the end. `holds`, the names of all files in it, makes an output a folder.
+"""
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import shutil
@@ -12,35 +17,45 @@ from pathlib import Path
 
 from pflow.errors import ConfigError, OutputError, PflowError
 
-MARK_RANGE = 2**20  # bytes at each end of a file in which the mark of its kind is looked for
-
 
 def check_output(
-    path: str | Path, *, inputs: Iterable[str | Path] = (), replace: bool | bytes = True, force: bool = False
+    path: str | Path,
+    *,
+    inputs: Iterable[str | Path] = (),
+    force: bool = False,
+    holds: Collection[str] | None = None,
 ) -> Path:
-    """Check, before any work, that a file can be written at `path`, or where it links to; return it as a Path.
+    """Check, before any work, that an output can be written at `path`, or where it links to; return it as a Path.
 
-    It must not be or lie in one of `inputs`. `replace`: whether an existing file may be replaced; or bytes near the
-    beginning or end of the files that may be. `force` replaces any file. A `ConfigError` gives the reason if not.
+    It must not be or lie in one of `inputs`. What exists there is a file that only `force` replaces; or with
+    `holds` a folder that is empty, or that `force` replaces if it holds nothing but such files. A `ConfigError` gives
+    the reason if not.
     """
     path = Path(path)
     target = _target(path)
-    folder, wrong = target.parent, ""
+    _clean(target)
+    folder, is_folder, wrong = target.parent, target.is_dir(), ""
+    sources = [Path(source) for source in inputs if Path(source).exists()] if target.exists() else []
+    held = set(os.listdir(target)) if is_folder else set()
     if not folder.is_dir():
         wrong = f"{folder} {'is not a folder' if folder.exists() else 'does not exist'}"
-    elif target.is_dir():
+    elif is_folder and holds is None:
         wrong = "it is a folder"
-    elif target.exists() and not target.is_file():
+    elif target.exists() and not is_folder and not target.is_file():
         wrong = "it is a device, a pipe or the like, expected a file"
+    elif target.is_file() and holds is not None:
+        wrong = "it is a file"
     elif not os.access(folder, os.W_OK | os.X_OK):
         wrong = f"no permission to write in {folder}"
-    elif target.exists():
-        for source in (Path(source) for source in inputs if Path(source).exists()):
-            if target.samefile(source) or (source.is_dir() and folder.samefile(source)):
-                wrong = f"it is {'part of ' if source.is_dir() else ''}the input {source}"
-        if not (wrong or force or replace is True or (replace and _holds(target, replace))):
-            kind = "" if replace is False else " that is not an earlier output of this kind"
-            wrong = f"a file is there{kind}; choose another name, or replace it with --force"
+    elif inside := [source for source in sources if target.samefile(source)]:
+        wrong = f"it is the input {inside[0]}"
+    elif inside := [source for source in sources if source.is_dir() and folder.samefile(source)]:
+        wrong = f"it is part of the input {inside[0]}"
+    elif others := ", ".join(sorted(held.difference(holds or ()))):
+        wrong = f"the folder exists and is not empty; it holds {others}"
+    elif not force and (held or target.is_file()):
+        there = "the folder exists and is not empty" if held else "a file is there"
+        wrong = f"{there}; choose another name, or replace it with --force"
     if wrong:
         raise ConfigError(f"cannot write {path}: {wrong}")
     return path
@@ -48,20 +63,35 @@ def check_output(
 
 @contextmanager
 def replacing(
-    path: str | Path, *, inputs: Iterable[str | Path] = (), replace: bool | bytes = True, force: bool = False
+    path: str | Path,
+    *,
+    inputs: Iterable[str | Path] = (),
+    force: bool = False,
+    holds: Collection[str] | None = None,
 ) -> Iterator[Path]:
-    """Yield a path beside `path` to write to; rename it to `path` at the end, or remove it if anything fails.
+    """Yield a path beside `path` to write to (a new folder if it `holds` files); rename it to `path` at the end.
 
-    Parameters and errors as of `check_output`; an `OutputError` if the disk is full or the folder vanished.
+    It is removed if anything fails. A folder that is replaced is first moved aside; if the process is killed then, the
+    next output to `path` moves it back. Parameters and errors as of `check_output`; an `OutputError` if the disk is
+    full or the folder around it vanished.
     """
-    target = _target(check_output(path, inputs=inputs, replace=replace, force=force))
-    _clean(target)
-    partial = _beside(target, "tmp")
+    check = functools.partial(check_output, path, inputs=tuple(inputs), force=force, holds=holds)
+    target = _target(check())
+    partial, aside = _beside(target, "tmp"), _beside(target, "earlier")
     try:
         with disk_errors(path):
+            if holds is not None:
+                partial.mkdir()
             yield partial
+            check()  # another process may have written it since
+            if target.is_dir():  # no folder can be renamed onto one that holds files
+                os.replace(target, aside)
             os.replace(partial, target)
     finally:
+        if aside.exists():
+            os.replace(aside, partial if target.exists() else target)
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
         with suppress(OSError):
             partial.unlink(missing_ok=True)
 
@@ -74,53 +104,6 @@ def make_folder(path: str | Path) -> Path:
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def check_folder(
-    folder: str | Path, *, inputs: Iterable[str | Path] = (), replace: Collection[str] = (), force: bool = False
-) -> Path:
-    """Check, before any work, that a folder can be made at `folder`; return it as a Path.
-
-    The folder may exist if it is empty, or under `force` if it holds only files named in `replace`; it must not be one
-    of `inputs`. Anything else is a `ConfigError`.
-    """
-    folder = Path(folder)
-    _clean(_target(folder))
-    if not folder.is_dir():
-        if folder.exists():
-            raise ConfigError(f"cannot write {folder}: it is a file")
-        return check_output(folder)
-    for source in inputs:
-        if Path(source).exists() and folder.samefile(source):
-            raise ConfigError(f"cannot write {folder}: it is the input {source}")
-    held = set(os.listdir(folder))
-    others = ", ".join(sorted(held - set(replace)))
-    if others or (held and not force):
-        remedy = f"it holds {others}" if others else "choose another name, or replace the earlier output with --force"
-        raise ConfigError(f"cannot write {folder}: the folder exists and is not empty; {remedy}")
-    return folder
-
-
-@contextmanager
-def replacing_folder(folder: str | Path, *, replace: Collection[str] = (), force: bool = False) -> Iterator[Path]:
-    """Yield a new folder beside `folder`; rename it to `folder` at the end, or remove it if anything fails.
-
-    The old folder is first moved aside; if the process is killed then, the next output to `folder` moves it back.
-    Parameters and errors as of `check_folder`; an `OutputError` if the disk is full or the folder around it vanished.
-    """
-    target = _target(check_folder(folder, replace=replace, force=force))
-    partial, aside = _beside(target, "tmp"), _beside(target, "earlier")
-    try:
-        with disk_errors(folder):
-            partial.mkdir()
-            yield partial
-            if target.is_dir():
-                os.replace(check_folder(target, replace=replace, force=force), aside)
-            os.replace(partial, target)
-    finally:
-        if aside.exists():
-            os.replace(aside, partial if target.exists() else target)
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextmanager
@@ -145,10 +128,9 @@ def _beside(target: Path, kind: str, process: str = "") -> Path:
 
 
 def _clean(target: Path) -> None:
-    """Remove files of dead processes of this machine beside `target`; move back a folder that one had moved aside."""
+    """Remove what dead processes of this machine left beside `target`; move back a folder that one had moved aside."""
     for kind in ("earlier", "tmp"):
-        pattern = _beside(Path(glob.escape(str(target))), kind, "*")
-        for left in glob.glob(str(pattern)):
+        for left in glob.glob(str(_beside(Path(glob.escape(str(target))), kind, "*"))):
             process = left.rpartition("-")[2]
             if not process.isdecimal() or _is_alive(int(process)):
                 continue
@@ -168,12 +150,3 @@ def _is_alive(process: int) -> bool:
         except (ProcessLookupError, OverflowError):
             return False
     return True
-
-
-def _holds(path: Path, mark: bytes) -> bool:
-    """Whether a file has some bytes near its beginning or end."""
-    with suppress(OSError), path.open("rb") as file:
-        head = file.read(MARK_RANGE)
-        file.seek(max(path.stat().st_size - MARK_RANGE, 0))
-        return mark in head or mark in file.read(MARK_RANGE)
-    return False

@@ -295,7 +295,7 @@ def write_events(
     """
     layout = load_layout("g4").with_all()
     chunks = iter((events,) if isinstance(events, Events) else events)
-    with replacing(path, inputs=inputs, replace=NOTE.encode(), force=force) as partial:
+    with replacing(path, inputs=inputs, force=force) as partial:
         first = next(chunks, None)
         if first is None:
             raise ConfigError(f"cannot write {path}: no events were given")

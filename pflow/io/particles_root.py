@@ -109,7 +109,7 @@ class OutputWriter:
             json.dumps(provenance)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"provenance cannot be stored as JSON: {error}") from error
-        self._checks: Any = {"inputs": tuple(inputs), "replace": NOTE.encode(), "force": force}
+        self._checks: Any = {"inputs": tuple(inputs), "force": force}
         self._path = check_output(path, **self._checks)
         self._name = name
         self._provenance = provenance
@@ -167,7 +167,7 @@ class RecoWriter(OutputWriter):
     name
         Name of the collection of particles, the prefix of its branches.
     inputs, force
-        As of `pflow.io.atomic.check_output`; without `force`, only an earlier output of a reconstruction is replaced.
+        As of `pflow.io.atomic.check_output`.
 
     Raises
     ------

@@ -73,7 +73,7 @@ def event_page(scene: EventScene) -> str:
         config=CONFIG, full_html=False, include_plotlyjs=True, include_mathjax=False, div_id="event", **size
     )
     title, note = html.escape(scene.title), html.escape(scene.note)
-    return PAGE.format(title=title, note=note, figure=figure, policy=POLICY, mark=MARK.decode())
+    return PAGE.format(title=title, note=note, figure=figure, policy=POLICY, mark=MARK)
 
 
 def interactive_figure(scene: EventScene) -> go.Figure:

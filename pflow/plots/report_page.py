@@ -42,7 +42,7 @@ def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Ma
     definitions = ((key, unit_of(key), text) for key, text in DEFINITIONS.items())
     parts = [
         "<!doctype html>",
-        f'<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="{MARK.decode()}">',
+        f'<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="{MARK}">',
         f"<title>{escape(title)}</title><style>{CSS}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
         html_table(("", ""), _origin(result, inputs)),

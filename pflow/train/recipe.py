@@ -85,12 +85,18 @@ class TrainingRecipe:
         raise ConfigError(message, suggestions=nearest(name or "", named))
 
     def write(self, folder: str | Path, stage: int) -> list[str]:
-        """Write a stage's (from 0) configurations; returns options of `pflow fit`."""
+        """Write a stage's (from 0) configurations; returns options of `pflow fit`.
+
+        ConfigError: the folder is of a stage of another recipe or variant.
+        """
         Path(folder).mkdir(parents=True, exist_ok=True)
         words = []
         for number, configuration in enumerate(self.stages[: stage + 1], 1):
             path = Path(folder) / f"{number}.yaml"
-            path.write_text(yaml.safe_dump(configuration, sort_keys=False), encoding="utf-8")
+            text = yaml.safe_dump(configuration, sort_keys=False)
+            if path.exists() and path.read_text("utf-8") != text:
+                raise ConfigError(f"{path.parent.parent} is of another recipe or variant: choose another --output")
+            path.write_text(text, encoding="utf-8")
             words += ["--config", str(path)]
         return words
 
@@ -162,16 +168,18 @@ def run_recipe(
     last, weights = folders[-1] / "last.ckpt", Path(output) / "weights"
     commands = {}
     for number, folder in enumerate(folders):
+        configurations = recipe.write(folder / "recipe", number)
         if (folder / SUMMARY).exists():
             continue
-        words = ["fit", *recipe.write(folder / "recipe", number), *data, *options, "--output", str(folder)]
+        words = ["fit", *configurations, *data, *options, "--output", str(folder)]
         if number > 0:
             words += ["--start-from", str(folders[number - 1] / "last.ckpt")]
         if (folder / "last.ckpt").exists():
             words += ["--checkpoint", str(folder / "last.ckpt")]
         commands[f"stage {number + 1}"] = words
-    if recipe.calibrate is not None:
-        words = ["calibrate", *files["val"], "--checkpoint", str(last), "--output", str(weights)]
+    if recipe.calibrate is not None and not (weights / SUMMARY).exists():
+        # Without its summary the folder is what an interrupted command left.
+        words = ["calibrate", *files["val"], "--checkpoint", str(last), "--output", str(weights), "--force"]
         commands["calibrate"] = [*words, *recipe.calibrate_words()]
     if check is not None:
         check(commands)
@@ -190,15 +198,17 @@ def run_recipe(
         summary = training_summary(folder)
         if number > 0:
             summary["before"] = json.loads((folders[number - 1] / SUMMARY).read_text("utf-8"))
-        with replacing(folder / SUMMARY) as partial:
+        with replacing(folder / SUMMARY, force=True) as partial:
             partial.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
-    if recipe.calibrate is not None:
+    if recipe.calibrate is not None and "calibrate" not in commands:
+        print(f"== weights: finished; remove the folder to calibrate again")
+    elif recipe.calibrate is not None:
         print(f"== weights to {weights}")
-        shutil.rmtree(weights, ignore_errors=True)
         codes.append(pflow(commands["calibrate"]))
         if codes[-1] not in (0, SKIPPED):
             return codes[-1]
-        shutil.copy(folders[-1] / SUMMARY, weights)
+        with replacing(weights / SUMMARY, force=True) as partial:
+            shutil.copy(folders[-1] / SUMMARY, partial)
     return max(codes)
 
 

@@ -17,6 +17,9 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pflow.errors import ConfigError
 from pflow.io.atomic import check_output, replacing
 
+OF_LIGHTNING = b"# pytorch_lightning=="
+"""How the ``config.yaml`` of a run begins."""
+
 
 def check_run_folder(folder: Path, *, continued: str | None = None) -> None:
     """A ConfigError if a training cannot write to a folder: not new, empty, or of the checkpoint to continue."""
@@ -25,8 +28,9 @@ def check_run_folder(folder: Path, *, continued: str | None = None) -> None:
         raise ConfigError(f"cannot write to folder {folder}: {there} is a file")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"cannot write to folder {folder}: no permission to write in {there}")
-    if there == folder:
-        check_output(folder / "config.yaml", replace=b"# pytorch_lightning==")
+    configuration = folder / "config.yaml"
+    if not (configuration.is_file() and configuration.read_bytes().startswith(OF_LIGHTNING)) and there == folder:
+        check_output(configuration)
     held = [name for name in ("best.ckpt", "last.ckpt") if (folder / name).exists()]
     if held and (continued is None or Path(continued).resolve().parent != folder.resolve()):
         raise ConfigError(
@@ -42,7 +46,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
         """Write a checkpoint; OutputError if it could not be written."""
         content = io.BytesIO()  # on a full disk torch hides the error of the file behind one of its own
         torch.save(checkpoint, content)
-        with replacing(path) as partial:
+        with replacing(path, force=True) as partial:
             partial.write_bytes(content.getbuffer())
 
 

@@ -50,8 +50,6 @@ class Job:
     """What the finished files hold; raises if a file is incomplete."""
     final: bool = True
     """Whether a file has its last content as soon as it is there."""
-    replaces: bool = True
-    """Whether it replaces an earlier output of its own."""
 
 
 def make_inputs(folder: Path, *, log: Path) -> None:
@@ -113,10 +111,10 @@ CONVERT = "convert {old} {folder}/events.root --chunk-size=4"
 EXPORT = "export --checkpoint {inputs}/run/best.ckpt --format weights -o {folder}/weights"
 
 JOBS: dict[str, Job] = {
-    "fit": Job(command=_fit, content=_trained, final=False, replaces=False),
+    "fit": Job(command=_fit, content=_trained, final=False),
     "reconstruct": Job(command=partial(_command, f"{RECONSTRUCT} -o {{folder}}/reco.root"), content=_root),
     "evaluate": Job(command=partial(_command, EVALUATE), content=partial(_bytes, "evaluation")),
     "convert": Job(command=partial(_command, CONVERT), content=_root),
-    "export": Job(command=partial(_command, EXPORT), content=partial(_bytes, "weights"), replaces=False),
+    "export": Job(command=partial(_command, EXPORT), content=partial(_bytes, "weights")),
 }
 """Jobs by their names in the report."""

@@ -81,6 +81,6 @@ def run(args: argparse.Namespace) -> None:
     origin = f"showers without a track in {', '.join(path.name for path in args.files)}"
     calibration = fit(detector, [np.concatenate(columns) for columns in zip(*parts, strict=True)], origin=origin)
     content = yaml.safe_dump(to_plain(calibration), sort_keys=False, default_flow_style=None, width=110)
-    with replacing(args.output) as partial:
+    with replacing(args.output, force=True) as partial:
         partial.write_text(HEADER + content, "utf-8")
     print(f"wrote {args.output}")

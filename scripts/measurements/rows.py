@@ -71,7 +71,7 @@ def write_rows(rows: Iterable[Row], path: Path = CSV) -> None:
     """Add rows to a file; they take the places of those with the same model, sample and quantity."""
     known = {row.key: row for row in (*read_rows(path), *rows)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+    with replacing(path, force=True) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([field.name for field in dataclasses.fields(Row)])
         for row in known.values():
@@ -104,6 +104,6 @@ def fill(path: Path, tables: Mapping[str, str]) -> None:
     text = path.read_text("utf-8")
     for name, body in tables.items():
         text = replace_table(text, name, body)
-    with replacing(path) as partial:
+    with replacing(path, force=True) as partial:
         partial.write_text(text, "utf-8")
     print(f"wrote {path}", flush=True)

@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> bool:
             if (sample.name, model) in FIGURES:
                 name, of_evaluation = FIGURES[sample.name, model]
                 target.with_name("figures").mkdir(parents=True, exist_ok=True)
-                with replacing(target.with_name("figures") / f"{name}.png") as partial:
+                with replacing(target.with_name("figures") / f"{name}.png", force=True) as partial:
                     partial.write_bytes(rendered(figures(result)[of_evaluation], "png"))
         print(f"{sample.name}: {results[min(results)].n_events} events", flush=True)
     return final

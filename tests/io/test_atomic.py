@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from pflow.errors import ConfigError, OutputError
-from pflow.io.atomic import check_folder, check_output, replacing, replacing_folder
+from pflow.io.atomic import check_output, replacing
 
-KINDS = {"file": (replacing, ""), "folder": (replacing_folder, "a.txt")}
-"""Context manager that replaces each, and the file to write in it."""
+HOLDS = ("a.txt",)
+KINDS = {"file": ({}, ""), "folder": ({"holds": HOLDS}, "a.txt")}
+"""Options of `replacing` for each, and the file to write in it."""
 
 
 def write(kind: str, target: Path, error: BaseException | None = None) -> None:
-    replace, name = KINDS[kind]
-    with replace(target) as partial:
+    options, name = KINDS[kind]
+    with replacing(target, **options) as partial:
         (partial / name).write_text("new")
         assert not target.exists() or target.read_text() == "before"
         if error is not None:
@@ -31,7 +32,7 @@ def make(folder: Path, content: str = "earlier") -> Path:
 
 
 def replace_by_force(folder: Path) -> None:
-    with replacing_folder(folder, replace=["a.txt"], force=True) as partial:
+    with replacing(folder, holds=HOLDS, force=True) as partial:
         (partial / "a.txt").write_text("whole")
 
 
@@ -84,8 +85,8 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_work(there, path, m
 )
 def test_a_folder_that_cannot_be_written_is_refused_before_any_work(there, path, message):
     with pytest.raises(ConfigError, match=message):
-        check_folder(there / path)
-    with pytest.raises(ConfigError, match=message), replacing_folder(there / path):
+        check_output(there / path, holds=HOLDS)
+    with pytest.raises(ConfigError, match=message), replacing(there / path, holds=HOLDS):
         pytest.fail("the work began")
 
 
@@ -99,7 +100,7 @@ def test_a_folder_without_permission(tmp_path):
 def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path):
     target = make(tmp_path / "elsewhere") / "a.txt"
     (tmp_path / "link.txt").symlink_to(target)
-    with replacing(tmp_path / "link.txt") as partial:
+    with replacing(tmp_path / "link.txt", force=True) as partial:
         assert partial.parent == target.parent
         partial.write_text("after")
     assert (tmp_path / "link.txt").is_symlink()
@@ -115,21 +116,19 @@ def test_a_pipe_is_no_output(tmp_path, force):
             check_output(tmp_path / name, force=force)
 
 
-def test_a_file_of_another_kind_is_replaced_by_force_only(tmp_path):
+def test_a_file_that_exists_is_replaced_by_force_only(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("precious")
-    for replace in (b"made by pflow", False):
-        with pytest.raises(ConfigError, match=r"notes\.txt: a file is there.*--force"):
-            check_output(path, replace=replace)
-        assert check_output(path, replace=replace, force=True) == path
+    with pytest.raises(ConfigError, match=r"notes\.txt: a file is there.*--force"):
+        check_output(path)
+    assert check_output(path, force=True) == path
 
 
-@pytest.mark.parametrize("filling", [0, 3 * 2**20])
-def test_a_file_of_the_same_kind_is_replaced(tmp_path, filling):
-    path = tmp_path / "page.html"
-    for content in (b"made by pflow" + bytes(filling), bytes(filling) + b"made by pflow"):
-        path.write_bytes(content)
-        assert check_output(path, replace=b"made by pflow") == path
+def test_a_file_that_appears_while_another_is_made_stays(tmp_path):
+    with pytest.raises(ConfigError, match=r"a file is there.*--force"), replacing(tmp_path / "out.txt") as partial:
+        partial.write_text("second")
+        (tmp_path / "out.txt").write_text("first")
+    assert contents(tmp_path) == {"out.txt": "first"}
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOENT])
@@ -153,16 +152,16 @@ def test_files_of_dead_processes_are_removed(tmp_path):
     make(tmp_path / f"model.tmp-{HOST}-{DEAD}")
     with replacing(tmp_path / "out.txt") as partial:
         partial.write_text("whole")
-    with replacing_folder(tmp_path / "model"):
+    with replacing(tmp_path / "model", holds=HOLDS):
         pass
     assert sorted(os.listdir(tmp_path)) == sorted([*stay, "out.txt", "model"])
 
 
 def test_a_folder_of_the_same_kind_is_replaced_by_force_alone(tmp_path):
     folder = make(tmp_path / "model")
-    with pytest.raises(ConfigError, match="--force"), replacing_folder(folder, replace=["a.txt"]):
+    with pytest.raises(ConfigError, match="--force"), replacing(folder, holds=HOLDS):
         pytest.fail("the work began")
-    with pytest.raises(OutputError), replacing_folder(folder, replace=["a.txt"], force=True) as partial:
+    with pytest.raises(OutputError), replacing(folder, holds=HOLDS, force=True) as partial:
         (partial / "nowhere" / "a.txt").write_text("half")
     assert contents(tmp_path) == {"model/a.txt": "earlier"}
     replace_by_force(folder)
@@ -178,7 +177,7 @@ def then_killed(*args):
     os.kill(os.getpid(), signal.SIGKILL)
 
 rename, os.replace = os.replace, then_killed
-with atomic.replacing_folder(sys.argv[1], replace=["a.txt"], force=True) as partial:
+with atomic.replacing(sys.argv[1], holds=["a.txt"], force=True) as partial:
     (partial / "a.txt").write_text("whole")
 """
 """Replaces a folder, and is killed right after the first of two renames."""
@@ -190,7 +189,7 @@ def test_a_process_that_is_killed_while_it_replaces_a_folder_leaves_a_whole_one(
     assert killed.returncode == -signal.SIGKILL
     assert len(os.listdir(tmp_path)) == 2
     with pytest.raises(ConfigError, match="--force"):
-        check_folder(folder, replace=["a.txt"])
+        check_output(folder, holds=HOLDS)
     assert contents(tmp_path) == {"model/a.txt": "earlier"}
     replace_by_force(folder)
     assert contents(tmp_path) == {"model/a.txt": "whole"}
@@ -202,7 +201,7 @@ def test_files_of_a_living_process_are_left_alone(tmp_path, owner, there):
     if there:
         make(tmp_path / "model", "new")
     aside = make(tmp_path / f"model.earlier-{owner}")
-    assert check_folder(tmp_path / "model", replace=["a.txt"], force=True).exists() == there
+    assert check_output(tmp_path / "model", holds=HOLDS, force=True).exists() == there
     replace_by_force(tmp_path / "model")
     assert contents(aside) == {"a.txt": "earlier"}
     assert contents(tmp_path / "model") == {"a.txt": "whole"}
@@ -227,7 +226,7 @@ def test_a_folder_with_other_files_or_of_the_input_and_its_parts_are_never_repla
     with pytest.raises(ConfigError, match="it is part of the input"):
         check_output(tmp_path / "a.txt", inputs=[tmp_path], force=True)
     with pytest.raises(ConfigError, match="it is the input"):
-        check_folder(tmp_path, inputs=[tmp_path], replace=["a.txt"], force=True)
+        check_output(tmp_path, inputs=[tmp_path], holds=HOLDS, force=True)
     (tmp_path / "mine.txt").write_text("")
     with pytest.raises(ConfigError, match=r"it holds mine\.txt"):
         replace_by_force(tmp_path)

@@ -104,7 +104,9 @@ def test_an_interrupted_stage_is_resumed_and_a_finished_one_is_not_run_again(pfl
     assert "--checkpoint" not in pflow.calls[1]
     pflow.calls = []
     assert run(load_recipe("photon")) == 0
-    assert pflow.verbs == ["calibrate"]
+    assert pflow.verbs == []
+    with pytest.raises(ConfigError, match=r"stage_1 is of another recipe or variant: choose another --output"):
+        run(load_recipe("general").variant("one"))
 
 
 def test_skipped_entries_do_not_stop_a_recipe_and_are_in_its_exit_code(pflow, run):
@@ -184,7 +186,7 @@ def test_all_that_is_to_run_is_checked_before_it_runs(pflow, run):
     assert [*commands] == ["stage 1", "stage 2", "stage 3", "calibrate"]
     assert [*commands.values()] == pflow.calls
     run(load_recipe("photon"), check=check)
-    assert [*check.call_args.args[0]] == ["calibrate"]
+    assert [*check.call_args.args[0]] == []
 
 
 def test_the_time_of_a_training_is_that_of_its_parts(model, save_model, tmp_path):

@@ -335,7 +335,7 @@ def _with_hadron_scale(file: PodioFile, detector: Detector, entries: int, notes:
 
 def write_draft(draft: DetectorDraft, path: str | Path, *, force: bool = False) -> None:
     """Write a draft as a file for ``--detector``; one that is there, perhaps filled in, is replaced by `force` only."""
-    with replacing(path, inputs=[draft.path], replace=False, force=force) as partial:
+    with replacing(path, inputs=[draft.path], force=force) as partial:
         partial.write_text(draft_to_yaml(draft), encoding="utf-8")
 
 
