@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from os import PathLike
 from typing import Any
 
@@ -20,6 +22,29 @@ def nearest(name: object, available: Iterable[str], n: int = 3) -> list[str]:
     by_folded = {candidate.casefold(): candidate for candidate in available}
     matches = difflib.get_close_matches(str(name).casefold(), by_folded, n=n, cutoff=0.5)
     return [by_folded[folded] for folded in matches]
+
+
+_collected: ContextVar[list[Warning] | None] = ContextVar("collected", default=None)
+
+
+def warn(message: str, category: type[Warning] = UserWarning, stacklevel: int = 2) -> None:
+    """As `warnings.warn`, or to the list of `collected_warnings` around it."""
+    collected = _collected.get()
+    if collected is None:
+        warnings.warn(message, category, stacklevel=stacklevel + 1)
+    else:
+        collected.append(category(message))
+
+
+@contextmanager
+def collected_warnings() -> Iterator[list[Warning]]:
+    """Collect what `warn` says in this thread alone, unlike `warnings.catch_warnings`, which is of the process."""
+    collected: list[Warning] = []
+    token = _collected.set(collected)
+    try:
+        yield collected
+    finally:
+        _collected.reset(token)
 
 
 def first_line(error: BaseException) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -15,7 +14,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import InputError, PflowError
+from pflow.errors import InputError, PflowError, warn
 from pflow.event import jagged
 from pflow.event.jagged import Links
 from pflow.event.schema import LINKED, PARTS, Violation, unusable_objects, validate_part
@@ -325,7 +324,7 @@ def leave_out_files(errors: Sequence[PflowError], n_files: int) -> None:
     if len(errors) == n_files:
         raise errors[0]
     texts = "".join(f"\n  {error}" for error in errors)
-    warnings.warn(f"{len(errors)} of {n_files} files were left out:{texts}", BadEntriesWarning, stacklevel=3)
+    warn(f"{len(errors)} of {n_files} files were left out:{texts}", BadEntriesWarning, stacklevel=3)
 
 
 def give_up(errors: Sequence[InputError], n_events: int, on_error: str = "skip") -> None:
@@ -334,7 +333,7 @@ def give_up(errors: Sequence[InputError], n_events: int, on_error: str = "skip")
         raise errors[0]
     if errors:
         text = f"{len(errors)} of {n_events} entries cannot be used and were left empty; the first: {errors[0]}"
-        warnings.warn(text, BadEntriesWarning, stacklevel=4)
+        warn(text, BadEntriesWarning, stacklevel=4)
 
 
 def without_refused(events: Events, attempt: Callable[[Events], T], on_error: str = "skip") -> tuple[T, Events]:

@@ -1,9 +1,13 @@
-"""Reconstruction of event files, in bounded memory: one output entry for each input entry; provenance of outputs."""
+"""Reconstruction of event files, in bounded memory: one output entry for each input entry; provenance of outputs.
+
+In the order of `reconstruct_files`: `plan` the outputs, `prepare` each (open its inputs), `run` their chunks, `write`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -11,8 +15,8 @@ import os
 import platform
 import time
 import warnings
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,12 +32,12 @@ from pflow.errors import ConfigError, InputError, PflowError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Flag, count_flags, leave_out_files
 from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, warn_of_tracks
-from pflow.inference.worker import ChunkResult, Job, Outcome, Settings, Task, Worker, entries_of_a_chunk, run_on_cluster
+from pflow.inference.worker import ChunkResult, Executor, Settings, Worker, dask_cluster, entries_of_a_chunk
 from pflow.io.atomic import check_output, make_folder
 from pflow.io.checks import Expected
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import EventFile, matching
-from pflow.io.particles_root import FORMATS, NOTE, RecoWriter, count_entries, read_provenance
+from pflow.io.particles_root import FORMATS, OutputWriter, RecoWriter, count_entries, read_provenance
 from pflow.physics.arrays import Floats
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import check_described
@@ -68,21 +72,25 @@ class Summary:
     failed: list[InputError | ConfigError] = dataclasses.field(default_factory=list)
     """The error of each output that was left out."""
 
-    def count(self, result: ChunkResult, chunk: Chunk) -> None:
-        """Add the events of a chunk."""
-        reconstruction, flags = result.reconstruction, result.reconstruction.flags
-        self.track_momentum = self.track_momentum + result.track_momentum
-        self.flagged.update(count_flags(flags))
-        self.n_events += len(reconstruction)
-        self.n_particles += int(ak.count(reconstruction.particles.pdg))
-        self.n_left_out += int(np.count_nonzero(flags & (Flag.UNUSABLE_HITS | Flag.UNUSABLE_TRACKS)))
-        cut = chunk.start + np.flatnonzero(flags & Flag.MAX_PARTICLES)
-        self.truncated += [(chunk.path, int(entry)) for entry in cut]
-
     def add(self, part: Summary) -> None:
         """Add the events of an output."""
         for name in ("n_events", "n_particles", "n_left_out", "track_momentum", "flagged", "truncated"):
             setattr(self, name, getattr(self, name) + getattr(part, name))
+
+
+@dataclasses.dataclass(eq=False)
+class Output:
+    """An output, the inputs whose entries it has, and what became of it."""
+
+    path: Path
+    inputs: Sequence[str]
+    chunks: Sequence[Chunk] = ()
+    """All that is left to do for it; set by `prepare`, as the next ones are."""
+    n_entries: int | None = None
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    finished_before: bool = False
+    error: InputError | ConfigError | None = None
+    """Why there is no output."""
 
 
 def reconstruct_files(
@@ -107,7 +115,7 @@ def reconstruct_files(
     force: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Summary:
-    """Reconstruct files into one ROOT file, or into one each.
+    """Reconstruct files of one detector into one ROOT file, or files into one each.
 
     Outputs appear only when they are complete. `pflow reconstruct --help` explains the options; `detector` to
     `truth_tracks` are as in `pflow.open_events`. `on_progress` is called with the number of entries done and of all, an
@@ -118,7 +126,7 @@ def reconstruct_files(
     InputError
         An input that cannot be used: names file, entry and branch. Under ``skip`` with `output_dir`: none can.
     ConfigError
-        An output that cannot be written, or was made with other settings; options that do not work together.
+        An output that exists, cannot be written, or was made with other settings; options that do not work together.
     """
     check_choice(format, (*FORMATS, "edm4hep"), "output format")
     if mc_links and format != "edm4hep":
@@ -127,15 +135,15 @@ def reconstruct_files(
         raise ConfigError(f"chunk_size must be at least 1 entry, found {chunk_size}")
     if cluster is not None and isinstance(checkpoint, TrainedModel):
         raise ConfigError("a cluster needs the path of the checkpoint: its processes load it themselves")
-    jobs = _jobs(matching(inputs), output, output_dir, format)
-    for job in jobs:  # before the model is loaded; outputs of a folder that are there may be finished ones
-        if output is not None or not job.output.exists():
-            sources = [*job.inputs, *([checkpoint] if isinstance(checkpoint, str | Path) else [])]
-            check_output(job.output, inputs=sources, replace=NOTE.encode(), force=force)
+    outputs = plan(matching(inputs), output, output_dir, edm4hep=format == "edm4hep")
+    for out in outputs:  # before the model is loaded; existing outputs in a folder may be finished ones
+        if output is not None or not out.path.exists():
+            sources = [*out.inputs, *([checkpoint] if isinstance(checkpoint, str | Path) else [])]
+            check_output(out.path, inputs=sources, force=force)
     skip_files = output_dir is not None and on_error == "skip"
     reading = FileOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error)
     if checkpoint is None:
-        checkpoint = _model_for(jobs, reading, skip=skip_files)
+        checkpoint = _model_for(outputs, reading, skip=skip_files)
     model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint)
     tokeniser, place = model.tokeniser, pick_device(device)
     of_model = detector is None and not tokeniser.config.geometry  # files of the model's detector
@@ -149,179 +157,197 @@ def reconstruct_files(
     )
     summary = Summary(model=model.path, detector=tokeniser.reads_detector, device=settings.device)
     begin = time.perf_counter()
-    # The writer of EDM4hep copies the collections of a file that must stay open; `_Plan` closes it after its output.
+    # The writer of EDM4hep copies the collections of an input, which stays open until its output is written.
     worker = Worker(model, settings, max_open=None if format == "edm4hep" else 2)
-    with contextlib.closing(worker.files):
-        plan = _Plan(
-            jobs=jobs,
-            worker=worker,
-            options={"format": format, "mc_links": mc_links, "chunk_size": chunk_size, "cluster": cluster},
-            check_geometry=of_model,
-            skip_finished=output_dir is not None and not force,
-            force=force,
-        )
-        tasks = plan.tasks()
-        outcomes = _run_here(worker, tasks) if cluster is None else run_on_cluster(cluster, model.path, settings, tasks)
-        with contextlib.closing(outcomes):
-            for job, of_job in itertools.groupby(outcomes, key=lambda outcome: outcome[0]):
-                try:
-                    if job.error is not None:
-                        raise job.error
-                    if job.was_finished:
-                        summary.finished_before.append(job.output)
-                    else:
-                        summary.add(plan.write(job, of_job, summary.n_events, on_progress))
-                        summary.written.append(job.output)
-                except (InputError, ConfigError) as error:
-                    job.error = error
-                    summary.failed.append(error)
-                    if not skip_files:
-                        raise
-                finally:
-                    for path in job.inputs:
-                        worker.files.release(path)
-    leave_out_files(summary.failed, len(jobs))
+    options = {"format": format, "mc_links": mc_links, "chunk_size": chunk_size, "cluster": cluster}
+    resume = output_dir is not None and not force
+
+    def prepared(out: Output) -> Output:
+        try:
+            prepare(out, worker, options, check_detector=of_model, resume=resume, force=force)
+        except (InputError, ConfigError) as error:
+            out.error = error  # raised when its turn to be written comes
+        return out
+
+    def show(n_done: int) -> None:
+        if on_progress is not None:
+            sizes = [out.n_entries for out in outputs if out.n_entries is not None and out.error is None and out.chunks]
+            n_unknown = sum(out.n_entries is None and out.error is None for out in outputs)
+            on_progress(summary.n_events + n_done, sum(sizes) + round(sum(sizes) / max(1, len(sizes)) * n_unknown))
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(worker.files))
+        executor = Executor(submit=lambda chunk: functools.partial(worker.run, chunk))
+        if cluster is not None:
+            executor = stack.enter_context(dask_cluster(cluster, model.path, settings))
+        # Inputs are opened as their chunks are needed: `run` is ahead of the writing by the chunks that are in flight.
+        ahead, in_turn = itertools.tee(map(prepared, outputs))
+        results = run(((out, chunk) for out in ahead for chunk in out.chunks), executor)
+        for out in in_turn:
+            of_output = zip(out.chunks, results, strict=False)
+            try:
+                if out.error is not None:
+                    raise out.error
+                if out.finished_before:
+                    summary.finished_before.append(out.path)
+                    continue
+                more: Any = {"provenance": out.provenance, "inputs": [*out.inputs, model.path], "force": force}
+                if format == "edm4hep":
+                    source = worker.files.open(out.inputs[0])
+                    part = write(Edm4hepRecoWriter(out.path, source, mc_links=mc_links, **more), of_output, show)
+                else:
+                    part = write(RecoWriter(out.path, format=format, **more), of_output, show)
+                warn_of_tracks(part.track_momentum, part.flagged, part.n_events, str(out.path))
+                summary.add(part)
+                summary.written.append(out.path)
+            except (InputError, ConfigError) as error:
+                out.error = error
+                summary.failed.append(error)
+                if not skip_files:
+                    raise
+                deque(of_output, maxlen=0)  # the rest of its chunks, which `run` leaves out now
+            finally:
+                for path in out.inputs:
+                    worker.files.release(path)
+    leave_out_files(summary.failed, len(outputs))
     summary.seconds = time.perf_counter() - begin
     return summary
 
 
-def _run_here(worker: Worker, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
-    for job, chunk in tasks:
-        try:
-            yield job, chunk, None if chunk is None else worker.run(chunk)
-        except InputError as error:
-            yield job, chunk, error
-
-
-@dataclasses.dataclass(kw_only=True)
-class _Plan:
-    """Opens the inputs of jobs in turn, cuts them into chunks, writes the outputs; `options` go into the provenance."""
-
-    jobs: Sequence[Job]
-    worker: Worker
-    options: Mapping[str, Any]
-    check_geometry: bool
-    skip_finished: bool
-    force: bool
-    n_planned: int = 0
-
-    def tasks(self) -> Iterator[Task]:
-        """The chunks of all jobs, in order; a job that fails on the way has no further ones."""
-        for job in self.jobs:
-            chunks: Sequence[Chunk | None] = []
-            try:
-                chunks = self._chunks(job)
-            except (InputError, ConfigError) as error:
-                job.error = error  # said in its turn
-            self.n_planned += 1
-            for chunk in chunks or [None]:
-                if chunk is None or job.error is None:
-                    yield job, chunk
-
-    def _chunks(self, job: Job) -> list[Chunk]:
-        """Open a job's inputs and check its output."""
-        model, options = self.worker.model, self.options
-        chunks, inputs = [], []
-        for path in job.inputs:
-            file = self._open(path)
-            inputs.append(describe_input(file))
-            read_as = file.detector.name
-            chunks += Chunk.of(file, entries_of_a_chunk(options["cluster"], file.num_entries, options["chunk_size"]))
-        job.n_entries = sum(entry["entries"] for entry in inputs)
-        job.provenance = provenance(inputs, model, self.worker.settings, detector=read_as, **options)
-        if self.skip_finished and is_finished(job.output, job.provenance, job.n_entries):
-            job.was_finished = True
-            return []
-        check_output(job.output, inputs=[*job.inputs, model.path], replace=NOTE.encode(), force=self.force)
-        return chunks
-
-    def _open(self, path: str) -> EventFile:
-        """Open an input; a file of another detector than the model's is refused unless the user named it."""
-        model, differing = self.worker.model, []
-        try:
-            file = self.worker.files.open(path)
-            if self.check_geometry:
-                check_geometry(file.read_all(0, 20, truth=False)[0], model.tokeniser.detector)
-            return file
-        except (ConfigError, InputError):
-            if self.check_geometry:
-                with contextlib.suppress(PflowError):
-                    with dataclasses.replace(self.worker.settings.reading, detector=None).open(path) as file:
-                        detector = file.detector
-                    models = ", ".join(fitting_models(detector)) or "none comes with pflow"
-                    differing = model.tokeniser.other_geometry(detector)
-            if not differing:
-                raise
-        message = (
-            f"is of detector '{detector.name}', and the model '{model.path}' was trained on "
-            f"'{model.tokeniser.detector.name}', which differs in {', '.join(differing)}: reconstruct files of "
-            f"different detectors apart, with a model of each (of '{detector.name}': {models}), or name the "
-            f"detector (--detector {detector.name}) to use this model anyway"
-        )
-        raise InputError(message, file=path, field="detector")
-
-    def write(
-        self, job: Job, outcomes: Iterable[Outcome], n_done: int, on_progress: Callable[[int, int], None] | None
-    ) -> Summary:
-        """Write the output of a job chunk by chunk, after `n_done` entries of earlier ones; its numbers."""
-        part = Summary()
-        with self._writer(job) as writer:
-            for _, chunk, result in outcomes:
-                if isinstance(result, InputError):
-                    raise result
-                if chunk is None or result is None:
-                    continue
-                for warning in result.warnings:
-                    warnings.warn(warning, stacklevel=3)
-                writer.extend(result.reconstruction)
-                part.count(result, chunk)
-                if on_progress is not None:
-                    planned = self.jobs[: self.n_planned]
-                    known = [job.n_entries for job in planned if job.error is None and not job.was_finished]
-                    waiting = len(self.jobs) - self.n_planned
-                    on_progress(n_done + part.n_events, sum(known) + round(sum(known) * waiting / len(known)))
-        warn_of_tracks(part.track_momentum, part.flagged, part.n_events, str(job.output))
-        return part
-
-    def _writer(self, job: Job) -> RecoWriter | Edm4hepRecoWriter:
-        inputs = [*job.inputs, self.worker.model.path]
-        more: dict[str, Any] = {"provenance": job.provenance, "inputs": inputs, "force": self.force}
-        if self.options["format"] != "edm4hep":
-            return RecoWriter(job.output, format=self.options["format"], **more)
-        file = self.worker.files.open(job.inputs[0])
-        return Edm4hepRecoWriter(job.output, file, mc_links=self.options["mc_links"], **more)
-
-
-def _jobs(inputs: list[str], output: str | Path | None, output_dir: str | Path | None, format: str) -> list[Job]:
-    """One job for the output, or one for each input with an output of its name in the folder."""
+def plan(
+    inputs: Sequence[str], output: str | Path | None, output_dir: str | Path | None, *, edm4hep: bool
+) -> list[Output]:
+    """The output of all inputs, or one for each with its name in a folder, which is made; no input is opened."""
     if output_dir is None and output is not None:
-        if format == "edm4hep" and len(inputs) > 1:
+        if edm4hep and len(inputs) > 1:
             raise ConfigError(
                 f"an EDM4hep output has the collections of one input, found {len(inputs)} inputs: name a folder for "
                 "one output each (--output-dir)"
             )
-        return [Job(Path(output), inputs)]
+        return [Output(Path(output), inputs)]
     if output_dir is None or output is not None:
         raise ConfigError("name one place for the output: a file (output), or a folder (output_dir)")
-    jobs: dict[Path, Job] = {}
+    outputs: dict[Path, Output] = {}
     for path in inputs:
         name = os.path.basename(path.partition("?")[0])
         while name.endswith(SUFFIXES):
             name = name.rpartition(".")[0]
-        place = Path(output_dir, f"{name}.reco.edm4hep.root" if format == "edm4hep" else f"{name}.reco.root")
-        if place in jobs:
+        place = Path(output_dir, f"{name}.reco.edm4hep.root" if edm4hep else f"{name}.reco.root")
+        if place in outputs:
             raise ConfigError(
-                f"the outputs of {jobs[place].inputs[0]} and {path} would both be {place}: give inputs of different "
+                f"the outputs of {outputs[place].inputs[0]} and {path} would both be {place}: give inputs of different "
                 "names, or reconstruct them into different folders"
             )
-        jobs[place] = Job(place, [path])
+        outputs[place] = Output(place, [path])
     make_folder(output_dir)
-    return list(jobs.values())
+    return list(outputs.values())
 
 
-def _model_for(jobs: Sequence[Job], reading: FileOptions, *, skip: bool) -> str:
+def prepare(
+    out: Output, worker: Worker, options: Mapping[str, Any], *, check_detector: bool, resume: bool, force: bool
+) -> None:
+    """Open an output's inputs for its chunks and provenance, and check that it can be written.
+
+    `options` of `reconstruct_files` go into the provenance. With `check_detector` inputs must be of the model's
+    detector, with `resume` an output that exists may be finished. InputError: an input cannot be used, or is of another
+    detector than the first. ConfigError: the output cannot be written, or was made with other settings.
+    """
+    chunks, described, first = [], [], None
+    for path in out.inputs:
+        file = _open(path, worker) if check_detector else worker.files.open(path)
+        first = first or file.detector
+        if file.detector != first:
+            raise InputError(
+                f"is of detector '{file.detector.name}', and {out.inputs[0]} of '{first.name}', which are described "
+                "differently: an output has the particles of one detector; write one for each input (--output-dir)",
+                file=path,
+                field="detector",
+            )
+        described.append(describe_input(file))
+        size = entries_of_a_chunk(options["cluster"], file.num_entries, options["chunk_size"])
+        chunks += Chunk.of(file, size)
+        read_as = first.name
+    out.n_entries = sum(entry["entries"] for entry in described)
+    out.provenance = provenance(described, worker.model, worker.settings, detector=read_as, **options)
+    out.finished_before = resume and out.path.exists() and is_finished(out.path, out.provenance, out.n_entries)
+    if not out.finished_before:
+        check_output(out.path, inputs=[*out.inputs, worker.model.path], force=force)
+        out.chunks = chunks
+
+
+def run(chunks: Iterable[tuple[Output, Chunk]], executor: Executor) -> Iterator[ChunkResult | InputError | None]:
+    """The result or the error of each chunk, in order; None for what is left of an output that has an error."""
+    waiting: deque[tuple[Output, Callable[[], ChunkResult]]] = deque()
+
+    def next_result() -> ChunkResult | InputError | None:
+        out, result = waiting.popleft()
+        try:
+            return None if out.error is not None else result()
+        except InputError as error:
+            return error
+
+    for out, chunk in chunks:
+        waiting.append((out, executor.submit(chunk)))
+        if len(waiting) >= executor.in_flight():
+            yield next_result()
+    while waiting:
+        yield next_result()
+
+
+def write(
+    output: OutputWriter,
+    results: Iterable[tuple[Chunk, ChunkResult | InputError | None]],
+    on_progress: Callable[[int], None],
+) -> Summary:
+    """Write the results of an output's chunks, of which an error is raised; the numbers of its events."""
+    total = Summary()
+    with output as writer:
+        for chunk, result in results:
+            if not isinstance(result, ChunkResult):
+                raise result or RuntimeError(f"no result of {chunk}")
+            for warning in result.warnings:
+                warnings.warn(warning, stacklevel=3)
+            reconstruction, flags = result.reconstruction, result.reconstruction.flags
+            writer.extend(reconstruction)
+            total.n_events += len(reconstruction)
+            total.n_particles += int(ak.count(reconstruction.particles.pdg))
+            total.n_left_out += int(np.count_nonzero(flags & (Flag.UNUSABLE_HITS | Flag.UNUSABLE_TRACKS)))
+            total.track_momentum = total.track_momentum + result.track_momentum
+            total.flagged.update(count_flags(flags))
+            cut = chunk.start + np.flatnonzero(flags & Flag.MAX_PARTICLES)
+            total.truncated += [(chunk.path, int(entry)) for entry in cut]
+            on_progress(total.n_events)
+    return total
+
+
+def _open(path: str, worker: Worker) -> EventFile:
+    """Open an input as of the model's detector; one of another detector is refused by what differs."""
+    model = worker.model
+    try:
+        file = worker.files.open(path)
+        check_geometry(file.read_all(0, 20, truth=False)[0], model.tokeniser.detector)
+        return file
+    except (ConfigError, InputError):
+        differing: list[str] = []
+        with contextlib.suppress(PflowError):
+            with dataclasses.replace(worker.settings.reading, detector=None).open(path) as file:
+                detector = file.detector
+            models = ", ".join(fitting_models(detector)) or "none comes with pflow"
+            differing = model.tokeniser.other_geometry(detector)
+        if not differing:
+            raise
+    message = (
+        f"is of detector '{detector.name}', and the model '{model.path}' was trained on "
+        f"'{model.tokeniser.detector.name}', which differs in {', '.join(differing)}: reconstruct files of "
+        f"different detectors apart, with a model of each (of '{detector.name}': {models}), or name the "
+        f"detector (--detector {detector.name}) to use this model anyway"
+    )
+    raise InputError(message, file=path, field="detector")
+
+
+def _model_for(outputs: Sequence[Output], reading: FileOptions, *, skip: bool) -> str:
     """Name of the model that comes with pflow for the detector of the first input that opens."""
-    inputs = [path for job in jobs for path in job.inputs]
+    inputs = [path for out in outputs for path in out.inputs]
     for path in inputs:
         try:
             with reading.open(path) as file:
@@ -431,9 +457,9 @@ def provenance(
 
 
 def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> bool:
-    """Whether an output of `n_entries` is there and whole; a ConfigError names what differs in its provenance."""
+    """Whether an output that exists is whole, with `n_entries`; a ConfigError names what differs in its provenance."""
     try:
-        if not output.is_file() or count_entries(output) != n_entries:
+        if count_entries(output) != n_entries:
             return False
         earlier = read_provenance(output)
     except InputError:

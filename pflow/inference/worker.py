@@ -1,4 +1,4 @@
-"""The work on files: settings, jobs, and chunks that a process or a dask cluster reconstructs.
+"""Chunks of files to reconstructions: in this process, or by a dask cluster.
 
 A cluster's processes are on this machine, or of a scheduler that runs already, such as one of dask-jobqueue in a batch
 system. This process collects their results in order.
@@ -7,17 +7,17 @@ system. This process collects their results in order.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-import warnings
-from collections import deque
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.data.files import Chunk, FileOptions, OpenFiles
-from pflow.errors import ConfigError, InputError, first_line, missing_package
+from pflow.errors import ConfigError, InputError, collected_warnings, first_line, missing_package
 from pflow.event.particles import Reconstruction
 from pflow.inference.events import BATCH_SIZE, Engine, reconstruct_valid, usable_events, with_detector
 from pflow.physics.arrays import Floats
@@ -43,49 +43,37 @@ class ChunkResult:
     warnings: tuple[Warning, ...]
 
 
-@dataclasses.dataclass(eq=False)
-class Job:
-    """One output, and the inputs whose entries it has."""
-
-    output: Path
-    inputs: Sequence[str]
-    provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
-    n_entries: int = 0
-    error: InputError | ConfigError | None = None
-    """Why there is no output."""
-    was_finished: bool = False
-    """Whether the output was there before."""
-
-
-Task = tuple[Job, Chunk | None]
-"""A chunk of a job, or None once for a job without chunks."""
-
-Outcome = tuple[Job, Chunk | None, ChunkResult | InputError | None]
-"""A task and what became of it."""
-
-
 class Worker:
-    """A model that is ready to run, and its open input files: at most `max_open`, None: all until they are released."""
+    """A model that is ready to run, and its open input files: at most `max_open`, None: all until they are released.
+
+    A thread needs one of its own: two that read an open file at a time move each other's place in it.
+    """
 
     def __init__(self, model: TrainedModel, settings: Settings, *, max_open: int | None = 2) -> None:
         self.model, self.settings = model, settings
         self._engine = Engine(
             model, device=settings.device, max_particles=settings.max_particles, batch_size=settings.batch_size
         )
-        self.files = OpenFiles(settings.reading, most=max_open)
+        self.files = OpenFiles(dataclasses.replace(settings.reading, said={}), most=max_open)
 
     def run(self, chunk: Chunk) -> ChunkResult:
         """Read and reconstruct a chunk."""
         settings, on_error = self.settings, self.settings.reading.on_error
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
+        with collected_warnings() as warnings:
             events = self.files.open(chunk.path).read(chunk.start, chunk.stop, truth=False, on_error=on_error)
             tokeniser = self.model.tokeniser
             as_trained = events if tokeniser.config.geometry else with_detector(events, tokeniser.detector)
             usable = usable_events(as_trained, settings.max_hits, on_error, valid=True)
             reconstruction = reconstruct_valid(usable, self._engine, on_error)
-        messages = tuple(message for warning in caught if isinstance(message := warning.message, Warning))
-        return ChunkResult(reconstruction, reconstruction.track_momentum(usable).sum(axis=0), messages)
+        return ChunkResult(reconstruction, reconstruction.track_momentum(usable).sum(axis=0), tuple(warnings))
+
+
+class Executor(NamedTuple):
+    """Reconstructs chunks: a call of what `submit` returns waits for the result, or raises the `InputError`."""
+
+    submit: Callable[[Chunk], Callable[[], ChunkResult]]
+    in_flight: Callable[[], int] = lambda: 1
+    """Number of chunks that are worth submitting before the first result is waited for."""
 
 
 CHUNKS_PER_THREAD = 3
@@ -113,34 +101,48 @@ SCHEDULER = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 """Options of the scheduler: no dashboard. dask answers a few HTTP requests anyway, by default to all at port 8787."""
 
 
-def run_on_cluster(
-    cluster: str, checkpoint: str, settings: Settings, tasks: Iterable[Task]
-) -> Generator[Outcome, None, None]:
-    """Outcomes of the tasks, in their order; tasks are consumed some ahead of them, to keep all processes busy.
+@contextmanager
+def dask_cluster(cluster: str, checkpoint: str, settings: Settings) -> Iterator[Executor]:
+    """The executor of ``local:N``, which is started with N processes, or of the scheduler at an address.
 
     Its processes need pflow, and checkpoint and inputs under the same paths. If a process dies, another repeats its
-    chunks; a chunk that kills several processes has an error as its outcome. Without processes the chunks wait.
-    ConfigError: the cluster does not answer, or is lost.
+    chunks; a chunk that ends several processes is an `InputError`. Without processes the chunks wait. ConfigError: the
+    cluster does not answer, or is lost.
     """
     try:
-        from dask.distributed import Client
+        import dask
+        from dask.distributed import CancelledError, Client, KilledWorker, LocalCluster
+        from distributed.comm.core import CommClosedError
     except ImportError as error:
         raise missing_package("dask", "clusters", extra="cluster") from error
+
+    def wait(chunk: Chunk, future: Any) -> ChunkResult:
+        try:
+            result: ChunkResult = future.result()
+        except KilledWorker as error:
+            text = f"entries {chunk.start} to {chunk.stop - 1} ended several processes of the cluster, perhaps out of "
+            text += "memory: reduce chunk_size or batch_size"
+            raise InputError(text, file=chunk.path, entry=chunk.start) from error
+        except (CancelledError, CommClosedError) as error:
+            raise ConfigError(f"the cluster was lost: {first_line(error)}") from error
+        return result
+
     with ExitStack() as stack:
-        target = _started(cluster, stack)
+        target: Any = cluster
+        if n_processes := _local_processes(cluster):
+            options = {"dashboard_address": None, "scheduler_kwargs": SCHEDULER}
+            with dask.config.set(LOCAL):
+                target = stack.enter_context(LocalCluster(n_workers=n_processes, threads_per_worker=1, **options))
         try:
             client = stack.enter_context(Client(target, timeout=TIMEOUT))
         except (OSError, ValueError) as error:
-            raise ConfigError(f"cluster '{cluster}' does not answer: {error}") from error
-        in_flight: deque[tuple[Job, Chunk | None, Any]] = deque()
-        for job, chunk in tasks:
-            future = None if chunk is None else client.submit(_run, checkpoint, settings, chunk, pure=False)
-            in_flight.append((job, chunk, future))
-            # Counted each time: processes may join later.
-            if len(in_flight) >= CHUNKS_PER_THREAD * max(1, sum(client.nthreads().values())):
-                yield _outcome(*in_flight.popleft())
-        while in_flight:
-            yield _outcome(*in_flight.popleft())
+            text = "expected local:N or the address of a scheduler that runs, e.g. of dask-jobqueue"
+            raise ConfigError(f"cluster '{cluster}' does not answer, {text}: {first_line(error)}") from error
+        begin = functools.partial(client.submit, _run, uuid.uuid4().hex, checkpoint, settings, pure=False)
+        yield Executor(
+            submit=lambda chunk: functools.partial(wait, chunk, begin(chunk)),
+            in_flight=lambda: CHUNKS_PER_THREAD * max(1, sum(client.nthreads().values())),  # processes may join later
+        )
 
 
 def entries_of_a_chunk(cluster: str | None, n_entries: int, chunk_size: int) -> int:
@@ -161,52 +163,17 @@ def _local_processes(cluster: str) -> int:
     return int(number)
 
 
-def _started(cluster: str, stack: ExitStack) -> Any:
-    """Start a local cluster, which `stack` closes; the address of a running cluster is returned unchanged."""
-    import dask
-    from dask.distributed import LocalCluster
-
-    if cluster.endswith((".yaml", ".yml")):
-        text = "pflow submits no jobs; start dask, e.g. with dask-jobqueue, and name the address of its scheduler"
-        raise ConfigError(f"cluster '{cluster}': {text}")
-    n_processes = _local_processes(cluster)
-    if not n_processes:
-        return cluster
-    with dask.config.set(LOCAL):
-        return stack.enter_context(
-            LocalCluster(
-                n_workers=n_processes, threads_per_worker=1, dashboard_address=None, scheduler_kwargs=SCHEDULER
-            )
-        )
+_thread = threading.local()  # dask's default is one process with a thread for each core
 
 
-def _outcome(job: Job, chunk: Chunk | None, future: Any) -> Outcome:
-    from dask.distributed import CancelledError, KilledWorker
-    from distributed.comm.core import CommClosedError
+def _run(call: str, checkpoint: str, settings: Settings, chunk: Chunk) -> ChunkResult:
+    """Run a chunk with this thread's worker, which lives as long as the `call` of `reconstruct_files`.
 
-    if chunk is None or job.error is not None:
-        return job, None, None
-    try:
-        return job, chunk, future.result()
-    except InputError as error:
-        return job, chunk, error
-    except KilledWorker:
-        text = (
-            f"entries {chunk.start} to {chunk.stop - 1} ended several processes of the cluster, perhaps out of memory: "
-            "reduce chunk_size or batch_size"
-        )
-        return job, chunk, InputError(text, file=chunk.path, entry=chunk.start)
-    except (CancelledError, CommClosedError) as error:
-        raise ConfigError(f"the cluster was lost: {first_line(error)}") from error
-
-
-_workers: list[tuple[str, Settings, Worker]] = []
-
-
-def _run(checkpoint: str, settings: Settings, chunk: Chunk) -> ChunkResult:
-    """Run a chunk; the worker of this process is kept from one to the next. Settings need not be hashable."""
-    if not _workers or _workers[0][:2] != (checkpoint, settings):
-        for *_, worker in _workers:
-            worker.files.close()
-        _workers[:] = [(checkpoint, settings, Worker(load_model(checkpoint), settings))]
-    return _workers[0][2].run(chunk)
+    The next call may be for files that were written anew under the same paths.
+    """
+    if getattr(_thread, "call", None) != call:
+        if hasattr(_thread, "worker"):
+            _thread.worker.files.close()
+        _thread.worker, _thread.call = Worker(load_model(checkpoint), settings), call
+    result: ChunkResult = _thread.worker.run(chunk)
+    return result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from os import PathLike
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from pflow.config import builtin_names
-from pflow.errors import ConfigError, InputError, PflowError, check_choice, missing_package, nearest
+from pflow.errors import ConfigError, InputError, PflowError, check_choice, missing_package, nearest, warn
 from pflow.event import jagged
 from pflow.event.events import Events, ImplausibleWarning, LeftOutWarning, concatenate, give_up, leave_out
 from pflow.event.scales import Check, first_events, problems
@@ -137,7 +136,7 @@ class EventFile:
         if left_out:
             entries = f"{len({error.entry for error in left_out})} of {len(events)} entries"
             message = f"{entries} have objects that cannot be used; these are left out; the first: {left_out[0]}"
-            warnings.warn(message, LeftOutWarning, stacklevel=3)
+            warn(message, LeftOutWarning, stacklevel=3)
         checks = self.notes()
         if truth not in self._checked and jagged.count(events.hits).any():
             self._checked.add(truth)
@@ -145,7 +144,7 @@ class EventFile:
                 checks += check_events(first_events(events), self.expected)
         if new := [check for check in checks if not check.good and check.name not in self.said]:
             self.said |= {check.name for check in new}
-            warnings.warn(f"{self.path}: {problems(new)}", ImplausibleWarning, stacklevel=3)
+            warn(f"{self.path}: {problems(new)}", ImplausibleWarning, stacklevel=3)
         return events
 
     def notes(self) -> list[Check]:

@@ -201,7 +201,7 @@ def run_recipe(
         with replacing(folder / SUMMARY, force=True) as partial:
             partial.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
     if recipe.calibrate is not None and "calibrate" not in commands:
-        print(f"== weights: finished; remove the folder to calibrate again")
+        print("== weights: finished; remove the folder to calibrate again")
     elif recipe.calibrate is not None:
         print(f"== weights to {weights}")
         codes.append(pflow(commands["calibrate"]))

@@ -1,16 +1,14 @@
 import os
-import re
 import signal
-from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
 from pflow.data.files import Chunk
 from pflow.errors import ConfigError, InputError
+from pflow.event.events import BadEntriesWarning
 from pflow.inference.files import reconstruct_files
-from pflow.inference.worker import Job, _outcome, entries_of_a_chunk
+from pflow.inference.worker import dask_cluster, entries_of_a_chunk
 from pflow.io.particles_root import read_reco
 
 distributed = pytest.importorskip("distributed", reason="dask is not installed (pflow[cluster])")
@@ -59,7 +57,7 @@ def test_a_model_in_memory_cannot_travel(model, sample_dir, tmp_path):
         ("local:0", "local:N"),
         ("local:many", "local:N"),
         ("tcp://127.0.0.1:9", "does not answer"),
-        ("slurm.yaml", "name the address of its scheduler"),
+        ("slurm.yaml", "does not answer, expected local:N or the address of a scheduler"),
     ],
 )
 def test_a_cluster_that_cannot_be(random_checkpoint, sample_dir, tmp_path, monkeypatch, cluster, message):
@@ -77,11 +75,56 @@ def test_small_files_are_divided_among_processes(cluster, n_entries, expected):
     assert entries_of_a_chunk(cluster, n_entries, 256) == expected
 
 
-def test_a_chunk_that_ends_every_process_is_the_error_of_its_file_and_a_lost_scheduler_is_said():
-    errors = distributed.KilledWorker("task", None, 3), distributed.CancelledError("gone")
-    killed, lost = (SimpleNamespace(result=Mock(side_effect=error)) for error in errors)
-    job, chunk = Job(Path("out.root"), ["in.root"]), Chunk("in.root", 8, 12)
-    *_, error = _outcome(job, chunk, killed)
-    assert re.search(r"in\.root, entry 8: entries 8 to 11 ended several processes", str(error))
-    with pytest.raises(ConfigError, match="the cluster was lost: CancelledError"):
-        _outcome(job, chunk, lost)
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (distributed.KilledWorker("task", None, 3), InputError, r"in\.root, entry 8: entries 8 to 11 ended several"),
+        (distributed.CancelledError("gone"), ConfigError, "the cluster was lost: CancelledError"),
+    ],
+)
+def test_a_chunk_that_ends_every_process_and_a_lost_scheduler_are_said(monkeypatch, error, raised, message):
+    client = Mock(**{"submit.return_value.result.side_effect": error})
+    monkeypatch.setattr("dask.distributed.Client", lambda *_, **__: Mock(__enter__=lambda _: client, __exit__=Mock()))
+    with dask_cluster("tcp://scheduler", "model.ckpt", Mock()) as executor:
+        result = executor.submit(Chunk("in.root", 8, 12))
+        with pytest.raises(raised, match=message):
+            result()
+
+
+@pytest.fixture
+def threads():
+    """Address of the scheduler of a process with four threads: this one."""
+    options = {"n_workers": 1, "threads_per_worker": 4, "dashboard_address": None}
+    with distributed.LocalCluster(processes=False, **options) as cluster:
+        yield cluster.scheduler_address
+
+
+def test_threads_of_one_process_give_what_one_gives(random_checkpoint, sample_dir, tmp_path, same_reco, threads):
+    """They shared the open files: two of two tries gave "truncated or damaged"."""
+    inputs = [sample_dir / f"{name}_test_small.root" for name in ("gammasep", "multi")]
+    options = {"checkpoint": random_checkpoint, "device": "cpu", "max_particles": 2, "chunk_size": 1}
+    reconstruct_files(inputs, output=tmp_path / "one.root", **options)
+    reconstruct_files(inputs, output=tmp_path / "two.root", cluster=threads, **options)
+    assert same_reco(read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root"))
+
+
+def test_threads_read_a_file_that_was_written_anew(random_checkpoint, sample_dir, tmp_path, threads):
+    options = {"checkpoint": random_checkpoint, "device": "cpu", "max_particles": 1, "cluster": threads}
+    for name, n_events in (("gammasep", 25), ("zqq", 6)):
+        (tmp_path / "in.root").unlink(missing_ok=True)
+        (tmp_path / "in.root").write_bytes((sample_dir / f"{name}_test_small.root").read_bytes())
+        summary = reconstruct_files([tmp_path / "in.root"], output=tmp_path / f"{name}.root", **options)
+        assert summary.n_events == n_events
+
+
+def test_threads_warn_of_what_is_in_their_own_chunk(random_checkpoint, sample_dir, tmp_path, threads):
+    """`warnings.catch_warnings` is of the process: threads would take each other's."""
+    source, said = sample_dir / "multi_test_small.root", []
+    options = {"checkpoint": random_checkpoint, "device": "cpu", "max_particles": 1, "max_hits": 600}
+    for name, cluster in (("one", None), ("four", threads)):
+        options |= {"output": tmp_path / f"{name}.root", "cluster": cluster, "chunk_size": 2, "on_error": "skip"}
+        with pytest.warns(BadEntriesWarning, match="entries cannot be used and were left empty") as warned:
+            reconstruct_files([source], **options)
+        said.append([str(warning.message) for warning in warned])
+    assert said[0] == said[1]
+    assert len(said[0]) > 1

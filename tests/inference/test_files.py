@@ -154,8 +154,9 @@ def test_files_of_several_detectors_are_told_apart(sample_dir, cld_path, tmp_pat
         with pytest.raises(InputError, match=message):
             write([of_ild, path], "ild-g4-photon", tmp_path / "both.root")
     assert not list(tmp_path.iterdir())
-    summary = reconstruct_files([of_ild, of_cld], output=tmp_path / "both.root", device="cpu")
-    assert (summary.detector, len(read_reco(tmp_path / "both.root"))) == ("any", 50)
+    with pytest.raises(InputError, match=r"cld_multi.* of detector 'cld', and .*gammasep.* of 'ild_g4'.*output-dir"):
+        reconstruct_files([of_ild, of_cld], output=tmp_path / "both.root", device="cpu")
+    assert not list(tmp_path.iterdir())
 
 
 def test_models_that_cannot_read_a_file_or_know_no_tracks_are_named_with_the_reason(sample_dir, make_photons, tmp_path):
@@ -214,14 +215,16 @@ def test_the_checkpoint_is_not_overwritten(bare, model, save_model, tmp_path):
     assert path.read_bytes() == content
 
 
-def test_an_earlier_output_is_replaced_and_another_file_by_force_only(bare, model, tmp_path):
+def test_an_output_that_exists_is_replaced_by_force_only(bare, model, tmp_path, monkeypatch):
     output = tmp_path / "reco.root"
-    for _ in range(2):
-        write([bare], model, output)
+    write([bare], model, output)
+    content = output.read_bytes()
+    with monkeypatch.context() as context:
+        context.setattr("pflow.inference.files.Worker", lambda *_, **__: pytest.fail("the work began"))
+        with pytest.raises(ConfigError, match=r"reco\.root: a file is there; .*--force"):
+            write([bare], model, output)
+    assert output.read_bytes() == content
     output.write_text("precious")
-    with pytest.raises(ConfigError, match="not an earlier output"):
-        write([bare], model, output)
-    assert output.read_text() == "precious"
     write([bare], model, output, force=True)
     assert len(read_reco(output)) > 0
 
@@ -280,12 +283,14 @@ def test_a_second_run_leaves_what_is_there_and_makes_the_rest(inputs, run, tmp_p
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_a_truncated_output_is_made_anew(inputs, run, tmp_path):
+def test_a_damaged_output_is_made_again_by_force_only(inputs, run, tmp_path):
     run(inputs[:1])
     path = tmp_path / "reco" / "run0.reco.root"
     content = path.read_bytes()
     path.write_bytes(content[:-10])
-    assert run(inputs[:1]).written == [path]
+    with pytest.raises(ConfigError, match=r"run0\.reco\.root: a file is there"):
+        run(inputs[:1])
+    assert run(inputs[:1], force=True).written == [path]
     assert len(read_reco(path)) == N_EVENTS
 
 
