@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 
 import pflow
 from pflow.checkpoint.format import HEADER_FILE, KEY, TOKENS, WEIGHTS_FILE, Header, made_by
-from pflow.config import model_folder, shipped_models
+from pflow.config import RENAMED, model_folder, shipped_models
 from pflow.errors import ConfigError, InputError, first_line, nearest, reading
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
@@ -161,6 +162,10 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
     `load_model`; a weight that is not a finite number is damaged.
     """
     if (folder := model_folder(source)) is not None:
+        if RENAMED.get(str(source)) == folder.name:
+            text = f"the model '{source}' of pflow 0.3 is gone: '{folder.name}' takes its place, with other numbers"
+            warnings.warn(text, FutureWarning, stacklevel=3)
+            source = folder.name
         return _read_folder(folder, path=str(source))
     if Path(source).is_file():
         return _read_file(str(source))

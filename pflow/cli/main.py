@@ -144,6 +144,8 @@ def _run(verb: str, arguments: list[str]) -> int:
 
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)
+        # NumPy's of a division by zero, of NaN ...: nothing that somebody at a command line can do something about.
+        warnings.filterwarnings("ignore", ".*encountered", RuntimeWarning)
         warnings.showwarning = show
         code = int(import_module("pflow.cli.fit").main(arguments)) if verb == "fit" else run_parsed(verb, arguments)
     return code or (3 if skipped else 0)

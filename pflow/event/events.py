@@ -83,6 +83,13 @@ class EventLists:
     def __iter__(self) -> Iterator[Self]:
         return (self[index] for index in range(len(self)))
 
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        """Refuse to be an array: iterated over, events give events, without end."""
+        names = ", ".join(f".{name}" for name, _ in self.parts())
+        raise TypeError(f"{type(self).__name__} are no array: take one of their parts ({names}), which are")
+
+    __dlpack__ = __dlpack_device__ = __array__  # asked by Awkward before it iterates
+
     def __repr__(self) -> str:
         counts = ", ".join(f"{jagged.count(part).sum()} {name}" for name, part in self.parts())
         return f"<{type(self).__name__}: {self._summary()}, {counts}>"
@@ -233,12 +240,22 @@ def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: 
 
 
 def concatenate(chunks: Sequence[Events]) -> Events:
-    """Join chunks of events of one detector. Parts that a chunk lacks are dropped."""
+    """Join chunks of events of one detector. Parts that not all of them have are dropped, with an `ImplausibleWarning`.
+
+    ValueError: no chunks, or events of different detectors.
+    """
     if not chunks:
         raise ValueError("no events to concatenate")
     first = chunks[0]
     if any(chunk.detector != first.detector for chunk in chunks):
         raise ValueError("cannot concatenate events of different detectors")
+    held = [{name for name, _ in chunk.parts()} for chunk in chunks]
+    for chunk, names in zip(chunks, held, strict=True):
+        if missing := [name for name in PARTS if name in set().union(*held) - names]:
+            richer = next(other for other, theirs in zip(chunks, held, strict=True) if missing[0] in theirs)
+            where = [f"'{events.path}'" if events.path else "other events" for events in (chunk, richer)]
+            text = f"{where[0]} has no {', '.join(missing)}, unlike {where[1]}: all events joined are without"
+            warn(text, ImplausibleWarning, stacklevel=3)
     columns = ("entry", "event", "flags")
     values: dict[str, Any] = {name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in columns}
     for name in PARTS:

@@ -132,6 +132,7 @@ SCHEMA: Mapping[str, tuple[Field, ...]] = {
         _position("vertex", "float64", prefix="v"),
         _index("status", default=1),  # 1: stable in the generator
         _index("parent", "truth", default=-1),
+        Field(name="overlay", dtype="bool", low=0, high=1, optional=True),  # of background, not of the signal event
     ),
     "hit_links": _links("hits"),
     "track_links": _links("tracks"),
@@ -317,3 +318,7 @@ def _impossible(
             if low == 0:
                 yield column, values, finite & (values < 0), f"expected at least 0{unit}"
             yield column, values, finite & (np.abs(values) > high), f"expected at most {high:g}{unit}"
+    if part == "hits":  # a direction is needed; those of energy 0 were left out and stand there
+        at_origin = (columns["energy"] > 0) & ~np.any([columns[f"position.{axis}"] for axis in XYZ], axis=0)
+        if at_origin.any():
+            yield "energy", columns["energy"], at_origin, "expected no energy at the origin, (0, 0, 0) mm"

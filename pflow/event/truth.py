@@ -45,6 +45,9 @@ from pflow.physics.pdg import is_invisible
 RULES = ("calo", "stable", "entering")  # names of the truth rules
 STABLE_STATUS = (1,)  # generator status of stable particles: HepMC's
 MOST_NAMED = 10  # largest number of status codes in a message
+DECAYED = (
+    0.9  # smallest share of its energy that final descendants of a decayed particle have; of one that radiates: less
+)
 MIN_VISIBLE_ENERGY = 0.1  # smallest energy in hits, GeV, that makes a particle visible under ``stable``
 MIN_VISIBLE_FRACTION = 0.05  # smallest fraction of its energy in hits that makes a particle visible under ``stable``
 
@@ -54,10 +57,10 @@ class Targets:
     """The truth particles that a rule selects, with their hits and tracks.
 
     `counts` int64 [event]: number of targets; `chosen` int64 [target]: indices into the flat list of `truth`; `final`
-    bool [particle]: whether a truth particle is in the generator's final state and not invisible; `added`: further
-    fields of `particles`, [target] each. `hits` and `tracks` link to each particle's assigned ancestor; `tracks` is
-    None if the events have no links from tracks. Records are made when they are first used; `list_dropped` makes
-    `dropped`.
+    bool [particle]: whether a truth particle counts in the visible energy: in the generator's final state, not
+    invisible, not of overlaid background, and without final descendants that have its energy; `added`: further fields
+    of `particles`, [target] each. `hits` and `tracks` link to each particle's assigned ancestor; `tracks` is None if
+    the events have no links from tracks. Records are made when they are first used; `list_dropped` makes `dropped`.
     """
 
     rule: str
@@ -188,7 +191,7 @@ def select_targets(
         chosen=chosen,
         truth=truth,
         added={"index": ancestry.local[chosen], "hit_energy": hit_energy[chosen], "n_tracks": n_tracks[chosen]},
-        final=final & ~unseen,
+        final=final & ~unseen & ~_decayed(ancestry, final) & ~jagged.columns(truth).get("overlay", np.bool_(False)),
         hits=hits,
         tracks=tracks,
         list_dropped=functools.partial(_dropped, ancestry, candidate & ~target, e_min, unseen, hit_energy, needed),
@@ -280,6 +283,16 @@ def _assign(ancestry: Ancestry, events: Events, rule: str, stable_status: Sequen
     is_visible = np.bincount(np.maximum(ancestor, 0), energy, ancestry.size) >= _needed(ancestry.energy)
     top = ancestry.topmost(is_visible)
     return np.where(top < 0, nearest, top), np.where(top < 0, final, top == itself)
+
+
+def _decayed(ancestry: Ancestry, final: Mask) -> Mask:
+    """Whether the energy of final particles is in final descendants, and would count twice in a sum."""
+    rows = np.flatnonzero(final)
+    above = ancestry.parent[rows]
+    while (moving := (above >= 0) & ~final[above]).any():
+        above = np.where(moving, ancestry.parent[above], above)
+    energy = np.bincount(above[above >= 0], ancestry.energy[rows[above >= 0]], ancestry.size)
+    return np.asarray(energy > DECAYED * ancestry.energy)
 
 
 def _needed(energy: Floats) -> Floats:

@@ -253,7 +253,8 @@ class Evaluation:
 def visible_truth(events: Events, targets: Targets) -> ParticleTable:
     """The particles of the true visible energy and mass: under ``stable`` all visible stable ones, else the targets.
 
-    Soft particles and particles in the beam pipe are thus counted as lost energy.
+    Soft particles and particles in the beam pipe are thus counted as lost energy. Particles of overlaid background
+    (EDM4hep's ``simulatorStatus``) do not count, and of a particle that is stable and decays only its products.
     """
     if targets.rule != "stable":
         return ParticleTable.from_records(targets.particles)

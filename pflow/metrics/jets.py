@@ -7,9 +7,11 @@ no jets.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import warnings
-from typing import Any, overload
+from collections.abc import Callable
+from typing import Any, Literal, overload
 
 import awkward as ak
 import numpy as np
@@ -45,17 +47,27 @@ def available() -> bool:
 def find_jets(particles: ParticleTable, *, n_jets: int | None = ..., radius: float | None = ...) -> ParticleTable: ...
 @overload
 def find_jets(particles: ak.Array, *, n_jets: int | None = ..., radius: float | None = ...) -> ak.Array: ...
-def find_jets(particles: Any, *, n_jets: int | None = None, radius: float | None = None) -> Any:
+@overload
+def find_jets(
+    particles: ak.Array, *, n_jets: int | None = ..., radius: float | None = ..., constituents: Literal[True]
+) -> tuple[ak.Array, ak.Array]: ...
+def find_jets(
+    particles: Any, *, n_jets: int | None = None, radius: float | None = None, constituents: bool = False
+) -> Any:
     """The jets of each event, from particles of a `Reconstruction`, ``Events.truth`` or any four-momenta in GeV.
 
     `n_jets` is the number of jets of an exclusive e+e- kt (Durham) clustering; an event with fewer particles has no
     jets. `radius`, rad, is for the inclusive e+e- generalised kt algorithm with p = -1. Jets, [event, jet], are
-    four-momenta (E scheme). ConfigError: neither or both are given or one is out of range, or the package fastjet is
+    four-momenta (E scheme). With `constituents` also the index of each jet's particles in the event's list, int64
+    [event, jet, particle]. ConfigError: neither or both are given or one is out of range, or the package fastjet is
     not installed.
 
     >>> events = pflow.read_events("zqq_test_small.root", entry_stop=2)
     >>> find_jets(events.reference, n_jets=2).energy
     <Array [[...], [...]] type='2 * var * float64'>
+    >>> jets, index = find_jets(events.reference, n_jets=2, constituents=True)
+    >>> ak.num(index[0], axis=1)  # particles in each jet of the first event
+    <Array [...] type='2 * int64'>
     """
     if (n_jets is None) == (radius is None):
         raise ConfigError("jets need either n_jets, their number, or radius, their size in rad")
@@ -72,14 +84,18 @@ def find_jets(particles: Any, *, n_jets: int | None = None, radius: float | None
     counts = jagged.count(particles)
     enough, n_clustered = counts >= (n_jets or 1), np.zeros_like(counts)
     columns = dict.fromkeys(COMPONENTS, np.zeros(0))
+    members = ak.Array([[0]])[:0]
     if enough.any():
-        jets = _cluster(inputs[enough], n_jets, radius)
+        jets, index = _cluster(inputs[enough], n_jets, radius)
         n_clustered[enough] = ak.to_numpy(ak.num(jets, axis=1))
         columns = {component: jagged.flat(jets[name]) for component, name in COMPONENTS.items()}
-    return jagged.records(columns, n_clustered)
+        members = ak.flatten(index(), axis=1) if constituents else members
+    found = jagged.records(columns, n_clustered)
+    return (found, ak.unflatten(ak.values_astype(members, np.int64), n_clustered)) if constituents else found
 
 
-def _cluster(inputs: ak.Array, n_jets: int | None, radius: float | None) -> ak.Array:
+def _cluster(inputs: ak.Array, n_jets: int | None, radius: float | None) -> tuple[ak.Array, Callable[[], ak.Array]]:
+    """Jets, and a function for the indices of their constituents, [event, jet, particle]."""
     import fastjet
 
     # Keep FastJet's banner off standard output; the module's docstring cites the authors.
@@ -90,9 +106,10 @@ def _cluster(inputs: ak.Array, n_jets: int | None, radius: float | None) -> ak.A
         with warnings.catch_warnings():
             # The wrapper warns about exclusive jets of any algorithm but the hadron colliders' kt.
             warnings.filterwarnings("ignore", message="dcut and exclusive jets")
-            return fastjet.ClusterSequence(inputs, definition).exclusive_jets(n_jets)
-    definition = fastjet.JetDefinition(fastjet.ee_genkt_algorithm, radius, -1.0)
-    return fastjet.ClusterSequence(inputs, definition).inclusive_jets()
+            sequence = fastjet.ClusterSequence(inputs, definition)
+            return sequence.exclusive_jets(n_jets), functools.partial(sequence.exclusive_jets_constituent_index, n_jets)
+    sequence = fastjet.ClusterSequence(inputs, fastjet.JetDefinition(fastjet.ee_genkt_algorithm, radius, -1.0))
+    return sequence.inclusive_jets(), sequence.constituent_index
 
 
 class JetMetrics:

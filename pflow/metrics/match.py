@@ -14,6 +14,8 @@ from scipy.optimize import linear_sum_assignment
 from pflow.errors import ConfigError, check_choice
 from pflow.event import jagged
 from pflow.event.jagged import Links, sum_by_pair, with_same_source
+from pflow.event.particles import Reconstruction
+from pflow.event.truth import Targets
 from pflow.metrics.stats import Floats, Ints
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import angle_between
@@ -85,12 +87,13 @@ class Matches:
 @overload
 def match(truth: ParticleTable, reco: ParticleTable, matching: Matching | None = ...) -> Matches: ...
 @overload
-def match(truth: ak.Array, reco: ak.Array, matching: Matching | None = ...) -> ak.Array: ...
+def match(truth: Targets | ak.Array, reco: Reconstruction | ak.Array, matching: Matching | None = ...) -> ak.Array: ...
 def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
     """Assign reconstructed to true particles, one to one, event by event.
 
-    Particles [event, particle], such as ``Targets.particles`` and ``Reconstruction.particles``, give [event, match]
-    records with the indices ``truth`` and ``reco`` in the event's lists, and the ``cost``; tables give `Matches`.
+    `Targets` and a `Reconstruction`, or their particles [event, particle], give [event, match] records with the indices
+    ``truth`` and ``reco`` in the event's lists, and the ``cost``; tables give `Matches`. TypeError: something else, or
+    true and reconstructed particles swapped.
 
     The assignment maximises the sum of (cut - cost) over the matches, so that a pair above the cut never takes a
     partner away from a pair below it. Of equally good assignments the solver takes its first, which depends only on the
@@ -102,7 +105,17 @@ def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
     >>> (reco[pairs.reco].energy / true[pairs.truth].energy).to_list()
     [[...], [...]]
     """
+    if isinstance(truth, Reconstruction) or isinstance(reco, Targets):
+        raise TypeError("expected the true particles first and then the reconstructed ones, found them swapped")
+    truth = truth.particles if isinstance(truth, Targets) else truth
+    reco = reco.particles if isinstance(reco, Reconstruction) else reco
+    for name, given in (("true", truth), ("reconstructed", reco)):
+        if not isinstance(given, ParticleTable if isinstance(truth, ParticleTable) else ak.Array):
+            text = "such as pflow.select_targets(events).particles, pflow.reconstruct(...).particles, events.reference"
+            raise TypeError(f"expected {name} particles [event, particle], {text}; found {type(given).__name__}")
     if isinstance(truth, ak.Array):
+        if "parent" in reco.fields and "parent" not in truth.fields:
+            raise TypeError("expected the true particles first and then the reconstructed ones, found them swapped")
         if len(truth) != len(reco):
             raise ValueError(f"{len(truth)} events of true particles and {len(reco)} of reconstructed ones")
         tables = ParticleTable.from_records(truth), ParticleTable.from_records(reco)

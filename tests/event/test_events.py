@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pflow.errors import InputError
-from pflow.event.events import Events, Flag, concatenate
+from pflow.event.events import Events, Flag, ImplausibleWarning, concatenate
 from pflow.event.schema import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.physics.detector import load_detector
 
@@ -101,8 +101,16 @@ class TestConcatenate:
         assert_same(joined, made())
         assert (joined.path, joined.entry.tolist()) == ("in.root", [10, 11, 12])
         assert joined.hits.position.rho[0, 0] == 5.0  # vector behaviour survives
-        joined = concatenate([made(), made(reference=None, path="other.root")])
+        with pytest.warns(ImplausibleWarning, match=r"'other\.root' has no reference, unlike 'in\.root': all events"):
+            joined = concatenate([made(), made(reference=None, path="other.root")])
         assert (joined.reference, joined.path) == (None, "")
+
+
+@pytest.mark.parametrize("function", [ak.num, ak.sum, np.asarray])
+def test_events_are_no_array(function):
+    """Each of them is iterable again: `ak.num` never returned."""
+    with pytest.raises(TypeError, match=r"Events are no array: take one of their parts \(\.hits, \.tracks, "):
+        function(made())
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,18 @@ def test_dropped_particles_have_a_reason(make_event):
     assert dropped.reason[2] == "no track and 0.2 GeV in hits, less than 0.3 GeV"
 
 
+def test_energy_counts_once_in_the_visible_sum(make_event):
+    """A stable pi0 with its photons; an electron that radiates; a muon of another crossing."""
+    particles = [(111, 5.0), (22, 3.0, 1, 0), (22, 2.0, 1, 0), (11, 9.0), (22, 4.0, 1, 3), (13, 7.0)]
+    events = make_event(particles, [(1.0, {index: 1.0}) for index in range(6)])
+    targets = select_targets(events)
+    assert targets.final.tolist() == [False, True, True, True, True, True]
+    overlay = jagged.replaced(events.truth, {"overlay": np.arange(6) == 5})
+    targets = select_targets(dataclasses.replace(events, truth=overlay))
+    assert targets.final.tolist() == [False, True, True, True, True, False]
+    assert targets.chosen.tolist() == [0, 1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize(
     ("particles", "hits", "rule", "assigned"),
     [

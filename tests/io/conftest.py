@@ -25,7 +25,9 @@ IDS |= {"SimAContributions": 21, "SimBContributions": 22}
 ids = pytest.fixture(lambda: IDS, scope="session")
 
 DTYPES = {"cellID": np.uint64, "collectionID": np.uint32, "eventNumber": np.int64, "mass": np.float64}
-DTYPES |= dict.fromkeys(("index", "quality", "PDG", "type", "generatorStatus", "location", "begin", "end"), np.int32)
+DTYPES |= dict.fromkeys(
+    ("index", "quality", "PDG", "type", "generatorStatus", "simulatorStatus", "location", "begin", "end"), np.int32
+)
 """Types of members that are not float32."""
 
 SUFFIXES = {"rec": {"_from": "_rec", "_to": "_sim"}, "old": {"_from": "#0", "_to": "#1", "_trackStates": "_1"}}

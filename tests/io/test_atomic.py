@@ -125,9 +125,13 @@ def test_a_file_that_exists_is_replaced_by_force_only(tmp_path):
 
 
 def test_a_file_that_appears_while_another_is_made_stays(tmp_path):
-    with pytest.raises(ConfigError, match=r"a file is there.*--force"), replacing(tmp_path / "out.txt") as partial:
-        partial.write_text("second")
-        (tmp_path / "out.txt").write_text("first")
+    def write_second() -> None:
+        with replacing(tmp_path / "out.txt") as partial:
+            partial.write_text("second")
+            (tmp_path / "out.txt").write_text("first")
+
+    with pytest.raises(ConfigError, match=r"a file is there.*--force"):
+        write_second()
     assert contents(tmp_path) == {"out.txt": "first"}
 
 

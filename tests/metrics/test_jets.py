@@ -5,6 +5,7 @@ import pytest
 
 from pflow.errors import ConfigError
 from pflow.event.schema import make_particles
+from pflow.io.open import read_events
 from pflow.metrics import jets as module
 from pflow.metrics.evaluation import AlgorithmMetrics
 from pflow.metrics.jets import ALGORITHMS, JetMetrics, find_jets
@@ -41,6 +42,20 @@ def test_jets_of_particles_are_four_momenta():
         jets = jets[ak.argsort(jets.energy, ascending=False)]
         assert ak.num(jets).to_list() == [2, 0]
         assert (jets.energy[0].to_list(), jets.pt[0].to_list()) == (pytest.approx([5, 4]), pytest.approx([5, 4]))
+
+
+@pytest.mark.parametrize("options", [{"n_jets": 2}, {"radius": 0.4}])
+def test_jets_are_the_sums_of_their_constituents(sample_dir, options):
+    particles = read_events(sample_dir / "zqq_test_small.root", entry_stop=3).reference
+    particles = ak.concatenate([particles, particles[:1, :0]])  # and an event without any
+    jets, constituents = find_jets(particles, **options, constituents=True)
+    assert (ak.num(jets) == ak.num(constituents)).to_list() == [True] * 4
+    assert ak.num(jets).to_list()[-1] == 0
+    for event in range(3):
+        index = ak.flatten(constituents[event])
+        assert sorted(index.to_list()) == list(range(len(particles[event])))
+        for jet, members in zip(jets[event], constituents[event], strict=True):
+            assert ak.sum(particles[event][members].energy) == pytest.approx(jet.energy, rel=1e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"n_jets": 2, "radius": 0.4}, {"n_jets": 0}, {"radius": 0.0}, {"radius": 4.0}])

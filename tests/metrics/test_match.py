@@ -6,7 +6,10 @@ import pytest
 
 from pflow.event import jagged
 from pflow.event.jagged import Links
+from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_hits
+from pflow.event.truth import select_targets
+from pflow.io.open import read_events
 from pflow.metrics import match as module
 from pflow.metrics.match import HitMatching, Matching, angle_energy, match, match_by_hits, overlaps
 
@@ -118,6 +121,22 @@ def test_matches_of_particles_are_indices_in_their_events(make_records):
     assert (reco[matches.reco].energy / true[matches.truth].energy).to_list() == [[], [pytest.approx(1.1), 1.0], []]
     with pytest.raises(ValueError, match="3 events of true particles and 2"):
         match(true, reco[:2])
+
+
+def test_a_match_takes_targets_and_a_reconstruction_and_names_what_is_something_else(sample_dir):
+    events = read_events(sample_dir / "multi_test_small.root", entry_stop=2)
+    targets, reference = select_targets(events), events.reference
+    reco = Reconstruction(particles=reference, event=events.event, flags=events.flags)
+    assert match(targets, reco).to_list() == match(targets.particles, reference).to_list() != [[], []]
+    for swapped in ((reco, targets), (reference, targets.particles), (reference, events.truth)):
+        with pytest.raises(TypeError, match="true particles first and then the reconstructed ones, found them swapped"):
+            match(*swapped)
+    for wrong, found in (
+        ((events, reco), "true .* found Events"),
+        ((targets, events), "reconstructed .* found Events"),
+    ):
+        with pytest.raises(TypeError, match=f"expected {found}"):
+            match(*wrong)
 
 
 ENERGY = np.array([4.0, 3.0, 2.0, 1.0])

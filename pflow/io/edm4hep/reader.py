@@ -44,6 +44,9 @@ TRUTH_MEMBERS = {
     **{f"v{axis}": f"vertex.{axis}" for axis in "xyz"},
 }
 
+OVERLAY = 1 << 23
+"""Bit of ``simulatorStatus`` of particles of overlaid background (edm4hep::MCParticle::BITOverlay)."""
+
 STATE = ("D0", "Z0", "phi", "omega", "tanLambda", "referencePoint.x", "referencePoint.y", "referencePoint.z")
 """Members of edm4hep::TrackState that are read."""
 
@@ -429,6 +432,9 @@ class _Range:
             text = f"{name}.charge is not the PDG's for {len(wrong)} of {len(charge)} particles ({expected})"
             self.reader.notes[f"{name}.charge"] = f"{text}; the PDG's is used"
             columns["charge"] = jagged.unflatten(np.where(np.isnan(known), charge, known), counts)
+        if self.file.columns.has(name, "simulatorStatus"):
+            bits = jagged.flat(self.get(name, "simulatorStatus"), np.int64)
+            columns["overlay"] = jagged.unflatten((bits & OVERLAY) > 0, counts)
         return make_truth(**columns, parent=jagged.unflatten(parent, counts))
 
     def links(self, truth: Joined, tracks: ak.Array | None) -> dict[str, ak.Array]:

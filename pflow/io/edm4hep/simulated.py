@@ -150,7 +150,7 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
                 share = np.where(known > 0, inside / known, 1.0)
             energy = np.where(differs, energy * share, inside)
         first = np.full(n_hits, np.inf)
-        np.minimum.at(first, contributions.hit[counted], times[counted])
+        np.fmin.at(first, contributions.hit[counted], times[counted])
         time = np.where(np.isfinite(first), first, np.nan)
     if not calorimeter.sim_measures_time:
         time = np.zeros(n_hits)

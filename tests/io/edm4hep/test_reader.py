@@ -76,6 +76,13 @@ def test_truth_has_energies_and_parents_that_were_stored(read, content):
     assert read(content).truth.parent.to_list() == [[-1, 0, -1], [-1]]
 
 
+@pytest.mark.parametrize("layout", ["new", "rntuple"])
+def test_particles_of_overlaid_background_are_known(read, content, layout):
+    assert "overlay" not in read(content, layout).truth.fields
+    content["MCParticles.simulatorStatus"] = [[0, 1 << 30, (1 << 23) + (1 << 30)], [1 << 23]]
+    assert read(content, layout).truth.overlay.to_list() == [[False, False, True], [True]]
+
+
 def test_the_states_of_a_track_are_found_by_location(read, content):
     track = read(content).tracks[0, 0]
     pt = 0.299792458e-3 * 2.0 / 3e-4  # of the state at the IP
