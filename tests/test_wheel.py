@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pflow.config import shipped_models
+from pflow.config import builtin_names, shipped_models
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -51,7 +51,7 @@ main(["fit", "--print_config"])
     )
     file, detectors, models, events, *configuration = done.stdout.splitlines()
     assert file.startswith(str(installed))
-    assert detectors.split() == ["cld", "clic", "ild", "ild_g4"]
+    assert detectors.split() == builtin_names("detector")
     assert models.split() == sorted([*shipped_models(), "toy"])
     assert events == "2"
     assert "seed_everything: 1" in configuration

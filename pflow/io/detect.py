@@ -89,15 +89,17 @@ def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[Detec
 
 
 def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
-    """The built-in detector that fits a file best; a `NoDetectorError` if none does, or two equally well."""
+    """The built-in detector that fits a file best, of several the one that the file names; else a `NoDetectorError`."""
     matches = fitting_detectors(file, sim=sim)
     fitting = [match for match in matches if match.fits]
     if not fitting:
         reasons = "; ".join(f"{match.detector.name}: {match.reason}" for match in matches)
         advice = f"name a detector file of your own (pflow detector drafts one). {reasons}"
         raise NoDetectorError("none of the built-in detectors fits", advice, file=file.path)
+    stated = file.parameters.get("detectorName", ())
+    fitting.sort(key=lambda match: (_rank(match), match.detector.name not in stated))
     equal = [match.detector.name for match in fitting if _rank(match) == _rank(fitting[0])]
-    if len(equal) > 1 and file.columns.num_entries:
+    if len(equal) > 1 and equal[0] not in stated and file.columns.num_entries:
         summary = f"fits the detectors {' and '.join(equal)} equally well"
         raise NoDetectorError(summary, "say which one it is from", file=file.path)
     return fitting[0].detector

@@ -70,9 +70,17 @@ DEFINITIONS = {
 """Meaning of keys (patterns in which * stands for a name), in the order of the results."""
 
 
+UNITS = {"deg": "deg", "gev": "GeV", "mm": "mm", "ns": "ns"}
+"""Units by the last word of a key."""
+
+
 def unit_of(key: str) -> str:
-    """The unit of a key or pattern, "1" for none."""
-    return "deg" if key.endswith("deg") else "1"
+    """The unit of a key or pattern, by its last word; "1" for none.
+
+    >>> unit_of("angle.mean_deg"), unit_of("event.visible_energy.lost_gev"), unit_of("charge.accuracy")
+    ('deg', 'GeV', '1')
+    """
+    return UNITS.get(key.rpartition("_")[2], "1")
 
 
 TABLE_ROWS = {

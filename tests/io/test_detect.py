@@ -106,6 +106,9 @@ def test_the_geometry_decides_between_detectors_with_the_same_names(podio, conte
     assert all(f"{name}: " in str(caught.value) for name in ("cld", "clic", "ild", "ild_g4"))
     twin = replace(load_detector("cld"), name="twin")
     monkeypatch.setattr("pflow.io.detect.builtin_names", lambda kind: ["cld", twin])
+    named = podio(as_cld(content, radius=2155.0))
+    named.parameters["detectorName"] = ("twin",)
+    assert best_detector(named).name == "twin"
     with pytest.raises(InputError, match="fits the detectors cld and twin equally well"):
         best_detector(podio(as_cld(content, radius=2155.0)))
 

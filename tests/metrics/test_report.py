@@ -93,9 +93,9 @@ def test_the_document_has_the_numbers_of_the_result_as_json_without_nan(result):
 
 
 def definition_of(key: str) -> str:
-    return next(
-        text for keys, text in DEFINITIONS.items() if keys.count(".") == key.count(".") and fnmatchcase(key, keys)
-    )
+    texts = [text for keys, text in DEFINITIONS.items() if keys.count(".") == key.count(".") and fnmatchcase(key, keys)]
+    assert texts, f"pflow.metrics.report.DEFINITIONS has no definition of '{key}'"
+    return texts[0]
 
 
 def test_numbers_have_definitions_and_definitions_numbers(result):
