@@ -68,7 +68,7 @@ def main() -> None:
     for (folder, name), n_events in EVENTS.items():
         reader = open_events(args.data_dir / folder / f"{name}.root", layout=folder)
         written.append(args.output / f"{'cld_' if folder == 'cld_g4' else ''}{name}_small.root")
-        write_events(written[-1], reader.read(0, n_events), compression=COMPRESSION, inputs=[reader.path])
+        write_events(written[-1], reader.read(0, n_events), compression=COMPRESSION, inputs=[reader.path], force=True)
         reader.close()
     events = read_events(args.data_dir / "cld_g4" / "zqq_test.root", layout="cld_g4", entry_stop=20)[EDM4HEP_EVENTS]
     with closing(open_podio(args.data_dir / "edm4hep" / "cld_zqq_small_rntuple.edm4hep.root")) as file:

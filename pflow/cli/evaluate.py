@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
         "provenance": {name: provenance_of(paths[0]) for name, paths in files.items()},
     }
     console = Console(quiet=args.quiet)
-    console.print(table(result))
+    console.print(table(result, width=console.width))
     n_plots = _write(result, inputs, folder, args)
     plots = f", report.html and {n_plots} plots" if n_plots else ""
     console.print(f"wrote metrics.json{plots} to {folder}", soft_wrap=True)

@@ -131,7 +131,12 @@ class EventFile:
         """Read as `read` does; called by public functions only, whose caller a warning names."""
         if on_error not in ("raise", "skip"):
             raise ConfigError(f"on_error is '{on_error}', expected 'raise' or 'skip'")
-        events, refused, left_out = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
+        try:
+            events, refused, left_out = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
+        except InputError:
+            if notes := self.notes():  # they may explain it, e.g. that files were merged whose ids differ
+                warn(f"{self.path}: {problems(notes)}", ImplausibleWarning, stacklevel=3)
+            raise
         give_up(refused, len(events))
         if left_out:
             entries = f"{len({error.entry for error in left_out})} of {len(events)} entries"

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -70,17 +72,18 @@ DEFINITIONS = {
 """Meaning of keys (patterns in which * stands for a name), in the order of the results."""
 
 
-UNITS = {"deg": "deg", "gev": "GeV", "mm": "mm", "ns": "ns"}
+UNITS = {"deg": "deg", "mrad": "mrad", "gev": "GeV", "mm": "mm", "ns": "ns"}
 """Units by the last word of a key."""
 
 
 def unit_of(key: str) -> str:
-    """The unit of a key or pattern, by its last word; "1" for none.
+    """The unit of a key or pattern, by its last word, unless a number stands before it; "1" for none.
 
     >>> unit_of("angle.mean_deg"), unit_of("event.visible_energy.lost_gev"), unit_of("charge.accuracy")
     ('deg', 'GeV', '1')
     """
-    return UNITS.get(key.rpartition("_")[2], "1")
+    before, _, last = key.rpartition("_")
+    return "1" if before[-1:].isdigit() else UNITS.get(last, "1")
 
 
 TABLE_ROWS = {
@@ -180,18 +183,31 @@ def _sections(result: EvaluationResult) -> list[list[tuple[str, ...]]]:
     return sections
 
 
-def table(result: EvaluationResult) -> Table:
-    """The table for a terminal: a row for each metric, a column for each algorithm."""
+def table(result: EvaluationResult, *, width: int | None = None, short: bool = False) -> Table:
+    """The table for a terminal: a row for each metric, a column for each algorithm.
+
+    In a terminal too narrow for it, of `width` characters, it is `short`: 0.936(18) stands for 0.936 ±0.018, labels are
+    wrapped, and numbers stay whole.
+    """
     title, caption = Text(summary(result), "table.title"), Text(method(result), "table.caption")
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    table.add_column("metric", no_wrap=True)
+    style: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)} if short else {}
+    caption = Text("0.936(18) is 0.936 ±0.018. ", "table.caption").append(caption) if short else caption
+    made = Table(title=title, title_justify="left", caption=caption, caption_justify="left", **style)
+    made.add_column("metric", no_wrap=not short)
     for name in result.algorithms:
-        table.add_column(Text(result.titles.get(name, name)), justify="right")
+        made.add_column(Text(result.titles.get(name, name)), justify="right")
     for section in _sections(result):
-        table.add_section()
+        made.add_section()
         for label, *numbers in section:
-            table.add_row(Text(label), *numbers)
-    return table
+            made.add_row(Text(label), *(Text(_short(number) if short else number, no_wrap=True) for number in numbers))
+    too_wide = width is not None and Console(width=10 * width).measure(made).maximum > width
+    return table(result, short=True) if too_wide and not short else made
+
+
+def _short(number: str) -> str:
+    """A text of `number_text` with its error in units of the last digit: 0.936(18)."""
+    value, _, error = number.partition(" ")
+    return f"{value}({error[0].strip('±')}{error[1:].lstrip('0.') or '0'})" if error else number
 
 
 def html(result: EvaluationResult, *, caption: str = "") -> str:

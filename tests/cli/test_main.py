@@ -38,6 +38,30 @@ def test_a_wrong_option_is_said_with_the_nearest_before_what_is_missing(verb, ca
     assert f"error: unrecognized arguments: {right[:-1]} (nearest matches: {right}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        ("reconstruct IN -o OUT", "reco.root"),
+        ("evaluate IN --truth IN -o FOLDER", "metrics.json"),
+        ("evaluate IN --truth IN -o FOLDER", "report.html"),
+        ("convert IN OUT", "flat.root"),
+        ("detector IN -o OUT", "mine.yaml"),
+        ("display IN -o OUT", "event.png"),
+        ("calibrate IN --checkpoint general -o FOLDER", "model.json"),
+        ("export --checkpoint general --format weights -o FOLDER", "model.json"),
+        ("export --checkpoint general -o FOLDER", "tokens.json"),
+    ],
+)
+def test_an_output_that_exists_is_refused_by_every_verb_before_any_work(words, output, sample_dir, tmp_path, capsys):
+    path = tmp_path / "made" / output
+    path.parent.mkdir()
+    path.write_text("precious")
+    named = {"IN": str(sample_dir / "gamma1_val_small.root"), "OUT": str(path), "FOLDER": str(path.parent)}
+    assert main([named.get(word, word) for word in words.split()]) == 1
+    assert "or replace it with --force" in capsys.readouterr().err
+    assert (path.read_text(), [*path.parent.iterdir()]) == ("precious", [path])
+
+
 def test_runs_as_a_module():
     done = subprocess.run([sys.executable, "-m", "pflow", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"pflow {version('pflow')}\n"

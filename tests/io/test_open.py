@@ -6,7 +6,7 @@ import pytest
 import uproot
 
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import BadEntriesWarning, Flag
+from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning
 from pflow.io.flat import FlatReader, write_events
 from pflow.io.open import iterate_events, matching, open_events, read_events
 
@@ -209,6 +209,27 @@ class TestSeveralFiles:
         cld = sample_dir / "cld_multi_test_small.root"
         with pytest.raises(InputError, match=r"cld_multi_test_small\.root: is of detector 'cld', .* of 'ild_g4'"):
             read_events([train_files[0], cld])
+
+    def test_with_truth_and_without_are_joined_without_and_that_is_said(self, sample_dir, tmp_path):
+        full = sample_dir / "multi_test_small.root"
+        write_events(tmp_path / "bare.root", read_events(full, entry_stop=3).without_truth())
+        text = r"bare\.root' has no truth, hit_links, .*reference, unlike '.*multi_test_small\.root': all events joined"
+        for paths in ([full, tmp_path / "bare.root"], [tmp_path / "bare.root", full]):
+            with pytest.warns(ImplausibleWarning, match=text):
+                events = read_events(paths)
+            assert (len(events), events.truth, events.tracks is None) == (28, None, False)
+
+
+def test_what_explains_an_error_is_said_before_it(write, content, toy):
+    """E.g. that files were merged whose collection ids differ, so that references lead elsewhere."""
+    content["HitLinks.weight"] = [[0.2], [0.7]]
+    with open_events(write(content), detector=toy) as file:
+        file.reader.notes["ids"] = "files were merged whose ids differ"
+        with (
+            pytest.warns(ImplausibleWarning, match="whose ids differ"),
+            pytest.raises(InputError, match="5 references"),
+        ):
+            file.read()
 
 
 class TestNames:

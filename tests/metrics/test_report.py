@@ -3,6 +3,7 @@ import io
 import itertools
 import json
 import math
+import re
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -63,6 +64,17 @@ def printed(result) -> str:
     console = Console(file=io.StringIO(), width=400)
     console.print(table(result))
     return " ".join(console.file.getvalue().split())
+
+
+def test_numbers_stay_whole_in_80_columns(result):
+    """Four algorithms: their errors are in units of the last digit, and labels are wrapped."""
+    trees = dict.fromkeys(("PFlow", "another", "oracle", "pandora"), result.algorithms["PFlow"])
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table(dataclasses.replace(result, algorithms=trees), width=console.width))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    (row,) = [line.split()[-4:] for line in lines if line.startswith(" efficiency ")]
+    assert all(re.fullmatch(r"0\.\d+\([+-]?\d+\)", number) for number in row)
 
 
 def test_stable_keys_have_numbers_and_intervals(result):
