@@ -161,13 +161,7 @@ def reconstruct_files(
     worker = Worker(model, settings, max_open=None if format == "edm4hep" else 2)
     options = {"format": format, "mc_links": mc_links, "chunk_size": chunk_size, "cluster": cluster}
     resume = output_dir is not None and not force
-
-    def prepared(out: Output) -> Output:
-        try:
-            prepare(out, worker, options, check_detector=of_model, resume=resume, force=force)
-        except (InputError, ConfigError) as error:
-            out.error = error  # raised when its turn to be written comes
-        return out
+    ready = functools.partial(prepare, worker, options, check_detector=of_model, resume=resume, force=force)
 
     def show(n_done: int) -> None:
         if on_progress is not None:
@@ -181,7 +175,7 @@ def reconstruct_files(
         if cluster is not None:
             executor = stack.enter_context(dask_cluster(cluster, model.path, settings))
         # Inputs are opened as their chunks are needed: `run` is ahead of the writing by the chunks that are in flight.
-        ahead, in_turn = itertools.tee(map(prepared, outputs))
+        ahead, in_turn = itertools.tee(map(ready, outputs))
         results = run(((out, chunk) for out in ahead for chunk in out.chunks), executor)
         for out in in_turn:
             of_output = zip(out.chunks, results, strict=False)
@@ -218,6 +212,8 @@ def plan(
     inputs: Sequence[str], output: str | Path | None, output_dir: str | Path | None, *, edm4hep: bool
 ) -> list[Output]:
     """The output of all inputs, or one for each with its name in a folder, which is made; no input is opened."""
+    if not inputs:
+        raise ConfigError("no input files are given")
     if output_dir is None and output is not None:
         if edm4hep and len(inputs) > 1:
             raise ConfigError(
@@ -244,35 +240,38 @@ def plan(
 
 
 def prepare(
-    out: Output, worker: Worker, options: Mapping[str, Any], *, check_detector: bool, resume: bool, force: bool
-) -> None:
-    """Open an output's inputs for its chunks and provenance, and check that it can be written.
+    worker: Worker, options: Mapping[str, Any], out: Output, *, check_detector: bool, resume: bool, force: bool
+) -> Output:
+    """Open an output's inputs for its chunks and provenance, and check that it can be written; else set its error.
 
     `options` of `reconstruct_files` go into the provenance. With `check_detector` inputs must be of the model's
-    detector, with `resume` an output that exists may be finished. InputError: an input cannot be used, or is of another
-    detector than the first. ConfigError: the output cannot be written, or was made with other settings.
+    detector, with `resume` an output that exists may be finished.
     """
-    chunks, described, first = [], [], None
-    for path in out.inputs:
-        file = _open(path, worker) if check_detector else worker.files.open(path)
-        first = first or file.detector
-        if file.detector != first:
-            raise InputError(
-                f"is of detector '{file.detector.name}', and {out.inputs[0]} of '{first.name}', which are described "
-                "differently: an output has the particles of one detector; write one for each input (--output-dir)",
-                file=path,
-                field="detector",
-            )
-        described.append(describe_input(file))
-        size = entries_of_a_chunk(options["cluster"], file.num_entries, options["chunk_size"])
-        chunks += Chunk.of(file, size)
-        read_as = first.name
-    out.n_entries = sum(entry["entries"] for entry in described)
-    out.provenance = provenance(described, worker.model, worker.settings, detector=read_as, **options)
-    out.finished_before = resume and out.path.exists() and is_finished(out.path, out.provenance, out.n_entries)
-    if not out.finished_before:
-        check_output(out.path, inputs=[*out.inputs, worker.model.path], force=force)
-        out.chunks = chunks
+    chunks: list[Chunk] = []
+    described, detectors = [], []
+    try:
+        for path in out.inputs:
+            file = _open(path, worker) if check_detector else worker.files.open(path)
+            detectors.append(file.detector)
+            if file.detector != detectors[0]:
+                raise InputError(
+                    f"is of detector '{file.detector.name}', and {out.inputs[0]} of '{detectors[0].name}', which are "
+                    "described differently: an output has the particles of one detector; write one for each input "
+                    "(--output-dir)",
+                    file=path,
+                    field="detector",
+                )
+            described.append(describe_input(file))
+            chunks += Chunk.of(file, entries_of_a_chunk(options["cluster"], file.num_entries, options["chunk_size"]))
+        out.n_entries = sum(entry["entries"] for entry in described)
+        out.provenance = provenance(described, worker.model, worker.settings, detector=detectors[0].name, **options)
+        out.finished_before = resume and out.path.exists() and is_finished(out.path, out.provenance, out.n_entries)
+        if not out.finished_before:
+            check_output(out.path, inputs=[*out.inputs, worker.model.path], force=force)
+            out.chunks = chunks
+    except (InputError, ConfigError) as error:
+        out.error = error  # raised when its turn to be written comes
+    return out
 
 
 def run(chunks: Iterable[tuple[Output, Chunk]], executor: Executor) -> Iterator[ChunkResult | InputError | None]:
@@ -347,15 +346,12 @@ def _open(path: str, worker: Worker) -> EventFile:
 
 def _model_for(outputs: Sequence[Output], reading: FileOptions, *, skip: bool) -> str:
     """Name of the model that comes with pflow for the detector of the first input that opens."""
-    inputs = [path for out in outputs for path in out.inputs]
-    for path in inputs:
-        try:
-            with reading.open(path) as file:
-                return shipped_model(file)
-        except InputError:
-            if not skip or path == inputs[-1]:
-                raise
-    raise ConfigError("no input files are given")
+    *others, last = [path for out in outputs for path in out.inputs]
+    for path in others:
+        with contextlib.suppress(*([InputError] if skip else [])), reading.open(path) as file:
+            return shipped_model(file)
+    with reading.open(last) as file:
+        return shipped_model(file)
 
 
 def readable_models(file: EventFile) -> dict[str, str]:

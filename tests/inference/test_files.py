@@ -120,11 +120,12 @@ def test_an_edm4hep_file_has_the_collections_of_its_input_and_links_to_its_truth
         ({"mc_links": True, "format": "rntuple"}, "mc_links is for the output format edm4hep, not rntuple"),
         ({"format": "hdf5"}, "output format"),
         ({"chunk_size": 0}, "chunk_size"),
+        ({"inputs": []}, "no input files"),
     ],
 )
 def test_options_are_checked(bare, model, tmp_path, options, message):
     with pytest.raises(ConfigError, match=message):
-        write([bare], model, tmp_path / "reco.root", **options)
+        write(**{"inputs": [bare], "model": model, "output": tmp_path / "reco.root", **options})
 
 
 @pytest.mark.parametrize("place", ["output", "output_dir"])
