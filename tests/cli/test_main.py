@@ -3,9 +3,11 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from importlib.metadata import version
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from pflow.cli.main import EXIT_CODES, SIGNALS, main, raised_signals
@@ -93,6 +95,17 @@ def test_whatever_happens_is_one_line_and_an_exit_code(monkeypatch, capsys, erro
     assert shown.count("\n") == 1
     assert main(["inspect", "a.root", "--debug"]) == code
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_warnings_of_numpy_are_not_shown_to_the_user(monkeypatch, capsys):
+    def computing(_: object) -> int:
+        np.log(np.zeros(2)) / np.zeros(2)
+        warnings.warn("the user's own affair", UserWarning, stacklevel=1)
+        return 0
+
+    monkeypatch.setattr("pflow.cli.inspect.run", computing)
+    assert main(["inspect", "a.root"]) == 0
+    assert capsys.readouterr().err == "warning: the user's own affair\n"
 
 
 def test_what_a_terminal_cannot_show_stops_nothing(monkeypatch):

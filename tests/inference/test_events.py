@@ -114,6 +114,17 @@ def test_impossible_objects_in_memory_are_left_out_as_those_of_files(model, even
     assert (got.flags & (flag | Flag.BAD_INPUT)).tolist() == [0, int(flag), 0]
 
 
+def test_a_hit_at_the_origin_is_left_out_of_its_event(events, spoil):
+    """It has no direction: the whole file was refused."""
+    event = events[:1]
+    for axis in "xyz":
+        event = spoil(event, 0, f"hits.position.{axis}", 0.0)
+    with pytest.warns(LeftOutWarning, match=r"entry 0, 'hits\.energy': expected no energy at the origin"):
+        got = reconstruct(event, "general")
+    assert got.flags.tolist() == [Flag.UNUSABLE_HITS]
+    assert len(got.particles[0]) == len(reconstruct(events[:1], "general").particles[0]) > 0
+
+
 @pytest.fixture(scope="module")
 def reads_all(events, make_model):
     """A model that reads layers, and where tracks enter the calorimeter."""
