@@ -89,7 +89,7 @@ def test_a_reconstruction_of_another_file_is_refused(sample, make_reco, tmp_path
         (made, {}, r"was made from .*gamma1_test_small\.root and not from .*multi_test_small\.root"),
         ({}, {"hit_links": links}, r"found 9999 at index 0; made from another file\?"),
     ):
-        with RecoWriter(tmp_path / "other.root", provenance=provenance) as writer:
+        with RecoWriter(tmp_path / "other.root", provenance=provenance, force=True) as writer:
             writer.extend(make_reco([0, 1, 2], **more))
         with pytest.raises(InputError, match=message):
             call(sample, "--reco", tmp_path / "other.root", "--colour", "reco", "-o", tmp_path / "event.png")

@@ -37,7 +37,7 @@ def reconstruction(events, *, share: float | None = None) -> Reconstruction:
 
 
 def write_reco(path, reco, **provenance):
-    with RecoWriter(path, provenance=provenance) as writer:
+    with RecoWriter(path, provenance=provenance, force=True) as writer:
         writer.extend(reco)
 
 
@@ -202,7 +202,7 @@ def test_oracle_plots_and_table_can_be_left_out(evaluated, tmp_path, capsys):
     assert "photon: efficiency" in shown
     assert "oracle" not in metrics(tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["metrics.json"]
-    assert evaluated("--no-plots", "--no-oracle", "-q") == 0
+    assert evaluated("--no-plots", "--no-oracle", "-q", "--force") == 0
     assert capsys.readouterr().out == ""
 
 
