@@ -84,9 +84,9 @@ class EventLists:
         return (self[index] for index in range(len(self)))
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        """Refuse to be an array: iterated over, events give events, without end."""
+        """Refuse to become an array: the items of events are events, without end."""
         names = ", ".join(f".{name}" for name, _ in self.parts())
-        raise TypeError(f"{type(self).__name__} are no array: take one of their parts ({names}), which are")
+        raise TypeError(f"{type(self).__name__} cannot become an array; arrays are {names}")
 
     __dlpack__ = __dlpack_device__ = __array__  # asked by Awkward before it iterates
 

@@ -318,7 +318,7 @@ def _impossible(
             if low == 0:
                 yield column, values, finite & (values < 0), f"expected at least 0{unit}"
             yield column, values, finite & (np.abs(values) > high), f"expected at most {high:g}{unit}"
-    if part == "hits":  # a direction is needed; those of energy 0 were left out and stand there
+    if part == "hits":  # without a direction; hits that were left out stand there with energy 0
         at_origin = (columns["energy"] > 0) & ~np.any([columns[f"position.{axis}"] for axis in XYZ], axis=0)
         if at_origin.any():
             yield "energy", columns["energy"], at_origin, "expected no energy at the origin, (0, 0, 0) mm"

@@ -275,7 +275,7 @@ def prepare(
 
 
 def run(chunks: Iterable[tuple[Output, Chunk]], executor: Executor) -> Iterator[ChunkResult | InputError | None]:
-    """The result or the error of each chunk, in order; None for what is left of an output that has an error."""
+    """The result or the error of each chunk, in order; None for the other chunks of an output that has an error."""
     waiting: deque[tuple[Output, Callable[[], ChunkResult]]] = deque()
 
     def next_result() -> ChunkResult | InputError | None:
@@ -298,7 +298,7 @@ def write(
     results: Iterable[tuple[Chunk, ChunkResult | InputError | None]],
     on_progress: Callable[[int], None],
 ) -> Summary:
-    """Write the results of an output's chunks, of which an error is raised; the numbers of its events."""
+    """Write the results of an output's chunks and sum up the events; an error among the results is raised."""
     total = Summary()
     with output as writer:
         for chunk, result in results:

@@ -73,7 +73,7 @@ class Executor(NamedTuple):
 
     submit: Callable[[Chunk], Callable[[], ChunkResult]]
     in_flight: Callable[[], int] = lambda: 1
-    """Number of chunks that are worth submitting before the first result is waited for."""
+    """Number of chunks to submit before the first result is needed."""
 
 
 CHUNKS_PER_THREAD = 3
@@ -169,7 +169,7 @@ _thread = threading.local()  # dask's default is one process with a thread for e
 def _run(call: str, checkpoint: str, settings: Settings, chunk: Chunk) -> ChunkResult:
     """Run a chunk with this thread's worker, which lives as long as the `call` of `reconstruct_files`.
 
-    The next call may be for files that were written anew under the same paths.
+    By the next call files may have been replaced under the same paths.
     """
     if getattr(_thread, "call", None) != call:
         if hasattr(_thread, "worker"):

@@ -90,8 +90,8 @@ def find_jets(
         n_clustered[enough] = ak.to_numpy(ak.num(jets, axis=1))
         columns = {component: jagged.flat(jets[name]) for component, name in COMPONENTS.items()}
         members = ak.flatten(index(), axis=1) if constituents else members
-    found = jagged.records(columns, n_clustered)
-    return (found, ak.unflatten(ak.values_astype(members, np.int64), n_clustered)) if constituents else found
+    clustered = jagged.records(columns, n_clustered)
+    return (clustered, ak.unflatten(ak.values_astype(members, np.int64), n_clustered)) if constituents else clustered
 
 
 def _cluster(inputs: ak.Array, n_jets: int | None, radius: float | None) -> tuple[ak.Array, Callable[[], ak.Array]]:

@@ -15,7 +15,7 @@ from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from pflow.errors import ConfigError
-from pflow.io.atomic import check_output, replacing
+from pflow.io.atomic import replacing
 
 OF_LIGHTNING = b"# pytorch_lightning=="
 """How the ``config.yaml`` of a run begins."""
@@ -29,8 +29,10 @@ def check_run_folder(folder: Path, *, continued: str | None = None) -> None:
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"cannot write to folder {folder}: no permission to write in {there}")
     configuration = folder / "config.yaml"
-    if not (configuration.is_file() and configuration.read_bytes().startswith(OF_LIGHTNING)) and there == folder:
-        check_output(configuration)
+    if configuration.exists() and not (configuration.is_file() and configuration.read_bytes().startswith(OF_LIGHTNING)):
+        raise ConfigError(
+            f"{configuration} is not of a training and would be replaced: choose another folder (--output)"
+        )
     held = [name for name in ("best.ckpt", "last.ckpt") if (folder / name).exists()]
     if held and (continued is None or Path(continued).resolve().parent != folder.resolve()):
         raise ConfigError(

@@ -107,9 +107,9 @@ class TestConcatenate:
 
 
 @pytest.mark.parametrize("function", [ak.num, ak.sum, np.asarray])
-def test_events_are_no_array(function):
+def test_events_cannot_become_an_array(function):
     """Each of them is iterable again: `ak.num` never returned."""
-    with pytest.raises(TypeError, match=r"Events are no array: take one of their parts \(\.hits, \.tracks, "):
+    with pytest.raises(TypeError, match=r"Events cannot become an array; arrays are \.hits, \.tracks, "):
         function(made())
 
 
