@@ -52,7 +52,7 @@ def with_candidates(pdg: Any, candidates: Any) -> Reconstruction:
 def write(tmp_path: Path, format: Any) -> Callable[..., Path]:
 
     def write_chunks(*chunks: Reconstruction, provenance: Any = PROVENANCE, **options: Any) -> Path:
-        with RecoWriter(tmp_path / "out.root", provenance=provenance, format=format, **options) as writer:
+        with RecoWriter(tmp_path / "out.root", provenance=provenance, format=format, force=True, **options) as writer:
             for chunk in chunks:
                 writer.extend(chunk)
         return tmp_path / "out.root"

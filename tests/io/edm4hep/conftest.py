@@ -163,7 +163,7 @@ def reconstruct(toy: Detector, tmp_path: Path) -> Callable[..., tuple[Path, Reco
         with open_events(path, detector=detector) as file:
             events = file.read(0, stop)
             made = change(shares_of_truth(events))
-            with Edm4hepRecoWriter(out, file, provenance={"who": "me"}, **options) as writer:
+            with Edm4hepRecoWriter(out, file, provenance={"who": "me"}, force=True, **options) as writer:
                 for start in range(0, len(events), chunk):
                     writer.extend(made[start : start + chunk])
         return out, made, events
