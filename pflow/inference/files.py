@@ -178,6 +178,7 @@ def reconstruct_files(
         ahead, in_turn = itertools.tee(map(ready, outputs))
         results = run(((out, chunk) for out in ahead for chunk in out.chunks), executor)
         for out in in_turn:
+            # The chunks come first: zip then ends without a result of the next output.
             of_output = zip(out.chunks, results, strict=False)
             try:
                 if out.error is not None:
@@ -346,11 +347,11 @@ def _open(path: str, worker: Worker) -> EventFile:
 
 def _model_for(outputs: Sequence[Output], reading: FileOptions, *, skip: bool) -> str:
     """Name of the model that comes with pflow for the detector of the first input that opens."""
-    *others, last = [path for out in outputs for path in out.inputs]
-    for path in others:
-        with contextlib.suppress(*([InputError] if skip else [])), reading.open(path) as file:
+    paths = [path for out in outputs for path in out.inputs]
+    for path in paths[:-1] if skip else []:
+        with contextlib.suppress(InputError), reading.open(path) as file:
             return shipped_model(file)
-    with reading.open(last) as file:
+    with reading.open(paths[-1] if skip else paths[0]) as file:
         return shipped_model(file)
 
 
