@@ -22,7 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     place = parser.add_mutually_exclusive_group(required=True)
     add_option(
-        place, "output", required=False, metavar="OUT.root", help="file to write, for all inputs (EDM4hep: for one)"
+        place,
+        "output",
+        required=False,
+        metavar="OUT.root",
+        help="file to write, for all inputs, of one detector (EDM4hep: for one)",
     )
     place.add_argument(
         "--output-dir",
