@@ -4,3 +4,8 @@
 this order from an event's hits and tracks to its particles. ``tokens.json`` holds the rest: names, shapes and types of
 all tensors, and further constants for a host. How to use the files step by step: cpp/README.md.
 """
+
+import os
+
+# Microsoft's builds of ONNX Runtime send usage data, since 1.29, unless this is set before they are imported.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

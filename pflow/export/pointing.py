@@ -63,6 +63,7 @@ def constants(model: TrainedModel, encoder: Graph | Loop) -> dict[str, str]:
         "detector": detector.name,
         "b_field": repr(detector.b_field),
         "calorimeter_face": f"{detector.ecal_inner_radius!r} {detector.ecal_inner_z!r} {sides}",
+        "ecal_outer_radius": repr(detector.ecal_outer_radius),
         "subdetectors": ",".join(calorimeter.name for calorimeter in detector.calorimeters),
         "energy_above": repr(config.hit_energy_min),
         "tracks": str(int(bool(config.track_features))),

@@ -1,18 +1,24 @@
 import dataclasses
 import shutil
 import subprocess
+import types
 from collections import defaultdict
 from pathlib import Path
 
+import awkward as ak
 import numpy as np
 import onnx
 import pytest
 
 from benchmarks.cpp import RUNTIME, SOURCES, compile_program, include_folder, missing_for_cpp, run_program
+from pflow.event import jagged
 from pflow.event.events import Flag
 from pflow.io.edm4hep.podio import layer_from_cell_id
+from pflow.io.edm4hep.reader import Edm4hepReader, _Range
+from pflow.io.edm4hep.reco import RecoNames, _mc_links
 from pflow.physics.detector import load_detector
 from pflow.physics.kinematics import follow_to_calorimeter, momentum_from_track
+from pflow.physics.pdg import class_index
 from pflow.physics.showers import cluster_shape
 
 HERE = Path(__file__).resolve().parent
@@ -28,6 +34,7 @@ METADATA = {
     "architecture": "pointing",
     "b_field": "3.5",
     "calorimeter_face": "1800 2200 12",
+    "ecal_outer_radius": "2000",
     "subdetectors": "ecal,hcal",
     "known": "hit_energy,hit_position,hit_subdetector,hit_layer,track_momentum,track_charge",
     "energy_above": "0",
@@ -52,6 +59,12 @@ def write_toy(folder, *, change=None, **metadata):
             onnx.helper.set_model_props(graph, {**METADATA, **metadata})
         onnx.save(graph, str(folder / f"{name}.onnx"))
     return folder
+
+
+def existence(expression):
+    """Change of the toy's refinement that gives it the output ``existence``."""
+    output = {"float[T] score,": "float[T] score, float[E] existence,"}
+    return output | {"hit_link_hit = Identity(hit)": f"existence = {expression}\n    hit_link_hit = Identity(hit)"}
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +105,13 @@ def test_values_and_rows_go_from_graph_to_graph_by_their_names(run, toy):
     assert first["class_probability"] == [0.5] * 5
     assert (first["pdg"], first["charge"], first["mass"], first["tracks"]) == (22, 0, 0, [])
     assert not event["truncated"]
+
+
+def test_particles_have_the_existence_that_a_model_gives(run, toy, tmp_path):
+    model = write_toy(tmp_path / "model", change=("refinement", existence("Mul(deposit, half)")))
+    (event,) = run(model, f"event\n{HIT}hit 0.5 0 0 1800 1 4 7\n")
+    assert [particle["existence"] for particle in event["particles"]] == [0.25, 0.75]
+    assert "existence" not in run(toy, f"event\n{HIT}")[0]["particles"][0]
 
 
 def test_an_event_without_hits_and_tracks_has_no_particles_and_others_up_to_the_largest_number(run, toy):
@@ -163,6 +183,8 @@ def test_a_model_that_the_library_does_not_know_is_an_error(error_of, tmp_path, 
             "different numbers of particles",
         ),
         (("refinement", {"energy = Cast<to = 11>(deposit)": "energy = Log(mass)"}), "numbers that are not finite"),
+        (("refinement", existence("Slice(deposit, zero, zero)")), "different numbers of particles"),
+        (("refinement", existence("Log(charge)")), "numbers that are not finite"),
     ],
 )
 def test_graphs_that_do_not_fit_are_an_error(error_of, tmp_path, change, message):
@@ -172,7 +194,7 @@ def test_graphs_that_do_not_fit_are_an_error(error_of, tmp_path, change, message
 @pytest.fixture(scope="module")
 def run_event(library, toy):
     """Runs event.cpp, with stand-ins for EDM4hep, on the text of an event; numbers by line."""
-    flags = f"-O0 -I {HERE / 'cpp'} {SOURCES / 'event.cpp'}"
+    flags = f"-std=c++20 -O0 -I {HERE / 'cpp'} {SOURCES / 'event.cpp'}"
     program = compile_program(library, HERE / "cpp" / "event.cpp", flags=flags)
 
     def run(*lines, model=toy):
@@ -222,21 +244,92 @@ def test_a_collection_that_cannot_be_read_is_an_error(run_event, collection, mes
 def test_hits_are_ordered_by_calorimeter(run_event):
     rows = run_event(HCAL, "hit 1 2 3 4 7", ECAL, "hit 2 2 3 4 8", "hit 3 2 3 4 9", ECAL, "hit 4 2 3 4 10")
     assert [row[0] for row in rows["hit"]] == [2, 3, 4, 1]
-    assert [row[4:] for row in rows["hit"]] == [[0, 8], [0, 9], [0, 10], [1, 7]]
+    assert [row[4:6] for row in rows["hit"]] == [[0, 8], [0, 9], [0, 10], [1, 7]]
     assert rows["offsets"] == [[3, 0, 2]]
 
 
-def test_a_track_has_its_best_states(run_event):
-    first, unused, face = state(2, phi=0.1), state(7, phi=0.2), state(4, phi=0.4, d0=2, z0=3, point="1800 40 900")
-    (both,) = run_event("track", unused, face, first, state(1), state(1, phi=9))["track"]
-    (without,) = run_event("track", unused, face, first, state(1, omega=0), state(1, d0=np.nan))["track"]
-    (alone,) = run_event("track", unused)["track"]
-    place = [1800 - 2 * np.sin(0.4), 40 + 2 * np.cos(0.4), 903]
-    at_face = momentum_from_track(-1e-3, 0.4, 0.5, 3.5)
-    for track, phi in ((both, 0.3), (without, 0.1)):
-        expected = [*momentum_from_track(-1e-3, phi, 0.5, 3.5), -1, *place, *at_face]
-        np.testing.assert_allclose(track, expected, rtol=1e-6)
-    np.testing.assert_allclose(alone[:3], momentum_from_track(-1e-3, 0.2, 0.5, 3.5), rtol=1e-6)
+def python_tracks(*values):
+    """What pflow's reader of EDM4hep files makes of tracks, each a list of keyword arguments of `state`."""
+    states = [one for of_track in values for one in of_track]
+    points = np.array([[float(x) for x in one.get("point", "0 0 0").split()] for one in states])
+    names = {"D0": "d0", "phi": "phi", "omega": "omega", "Z0": "z0", "tanLambda": "tan_lambda"}
+    default = {"d0": 0.0, "phi": 0.3, "omega": -1e-3, "z0": 0.0, "tan_lambda": 0.5}
+    columns = {name: np.array([one.get(key, default[key]) for one in states]) for name, key in names.items()}
+    columns |= {f"referencePoint.{axis}": points[:, i] for i, axis in enumerate("xyz")}
+    columns = {name: values.astype(np.float32) for name, values in columns.items()}
+    end = np.cumsum([len(of_track) for of_track in values])
+    table = {("T", f"trackStates_{which}"): [at] for which, at in (("begin", np.append(0, end)[:-1]), ("end", end))}
+    table |= {("_T_trackStates", name): [column] for name, column in columns.items()}
+    table["_T_trackStates", "location"] = [[one["location"] for one in states]]
+    table = {key: ak.Array(column) for key, column in table.items()}
+    reads = types.SimpleNamespace(
+        has=lambda field, *members: all((field, member) in table for member in members),
+        get=lambda field, *members, **_: next(table[field, member] for member in members if (field, member) in table),
+        first=lambda *fields: next((field for field in fields if (field, "omega") in table), None),
+        members=lambda field: [member for of, member in table if of == field],
+    )
+    detector = dataclasses.replace(load_detector("cld"), **GEOMETRY)
+    reader = types.SimpleNamespace(
+        detector=detector, sources={"tracks": ("T",)}, notes={}, path="", num_entries=1,
+        file=types.SimpleNamespace(columns=reads, path=""),
+    )  # fmt: skip
+    reader.states_elsewhere = Edm4hepReader.states_elsewhere.func(reader)
+    tracks = _Range(reader, 0, 1).tracks("T")
+    fields = [f"{part}.{axis}" for part, axes in PARTS for axis in axes] + ["d0", "z0", "omega"]
+    flat = jagged.columns(tracks)
+    return [[float(flat[field][i]) for field in fields] for i in range(len(values))]
+
+
+def assert_tracks(rows, *values):
+    ours = np.delete(np.array(rows["track"]), 3, axis=1)  # without the charge
+    np.testing.assert_allclose(ours, python_tracks(*values), rtol=2e-6, atol=1e-4)
+
+
+def lines_of(*values):
+    return [line for of_track in values for line in ("track", *(state(**one) for one in of_track))]
+
+
+GEOMETRY = {"b_field": 3.5, "ecal_inner_radius": 1800.0, "ecal_inner_z": 2200.0, "ecal_outer_radius": 2000.0}
+"""What `METADATA` says of the detector; CLD's ECAL barrel has twelve sides as well."""
+
+PARTS = (("momentum", ("px", "py", "pz")), ("calo_position", "xyz"), ("calo_momentum", ("px", "py", "pz")))
+
+
+def test_a_track_has_its_best_states_and_those_away_from_the_axis_are_followed_to_it(run_event):
+    first = {"location": 2, "phi": 0.1, "point": "100 -40 20", "z0": 3, "d0": 1.5}
+    unused = {"location": 7, "phi": 0.2}
+    face = {"location": 4, "phi": 0.4, "d0": 2, "z0": 3, "point": "1800 40 900"}
+    at_ip = {"location": 1}
+    far = {"location": 1, "point": "0 200 10", "omega": 1e-3}
+    on_centre = {"location": 2, "omega": 2**-10, "phi": 0.0, "point": "0 1024 0"}  # the axis is the circle's centre
+    bad = ({"location": 1, "omega": 0}, {"location": 1, "d0": np.nan}, {"location": 1, "point": "0 0 inf"})
+    tracks = (
+        [unused, face, first, at_ip, at_ip | {"phi": 9}],
+        [unused, face, first, *bad],
+        [unused],
+        [far, face],
+        [{"location": 3, "tan_lambda": -2, "point": "-700 300 -1000"}, {"location": 3}],
+        [face | {"point": "1900 -300 10"}],
+        [at_ip, {"location": 1, "point": "9.9 0 0"}],
+        [{"location": 1, "point": "9.9 0 5"}],
+        [on_centre],
+    )  # fmt: skip
+    assert_tracks(run_event(*lines_of(*tracks)), *tracks)
+
+
+@pytest.mark.parametrize("n_elsewhere", [1, 2, 3])
+def test_states_at_the_calorimeter_are_not_used_where_many_of_them_are_elsewhere(run_event, n_elsewhere):
+    points = ("100 0 0", "0 2400 0", "0 0 2800")[:n_elsewhere]  # inside; behind the barrel, an endcap
+    barrel, endcap = (
+        ("1700 0 900", "0 1800 -100", "1630 0 0", "0 2100 0", "2200 0 0"),
+        ("0 0 2000", "0 0 -2600", "9 9 2300"),
+    )
+    there = (*barrel, *endcap, "0 1810 2100")
+    tracks = [[{"location": 1, "phi": i / 4}, {"location": 4, "point": p}] for i, p in enumerate((*points, *there))]
+    rows = run_event("elsewhere", *lines_of(*tracks))
+    assert_tracks(rows, *tracks)
+    followed = [row[4:7] != [float(x) for x in (*points, *there)[i].split()] for i, row in enumerate(rows["track"])]
+    assert followed == [n_elsewhere > 2] * n_elsewhere + [False] * len(there)
 
 
 @pytest.mark.parametrize("sides", [0, 12])
@@ -259,7 +352,7 @@ def test_tracks_without_a_state_at_the_calorimeter_are_followed(run_event, tmp_p
     never = np.isnan(position[:, 0])  # tracks that start beyond the endcap
     assert 5 < never.sum() < 30
     momentum[never] = np.nan
-    at_face = np.array(rows["track"])[:, 4:]
+    at_face = np.array(rows["track"])[:, 4:10]
     np.testing.assert_allclose(at_face, np.concatenate([position, momentum], axis=1), rtol=1e-5, atol=1e-3)
 
 
@@ -274,15 +367,22 @@ def test_impossible_hits_and_tracks_are_left_out(run_event):
     assert rows["flags"] == [[0]]
 
 
+def particle(pdg, charge, *links, energy=2.0, existence=np.nan):
+    """Lines of a particle, with links (kind, index, weight)."""
+    yield f"particle {pdg} {charge} {energy} 0.25 1 -2 3 0.75 {existence}"
+    yield from (f"{kind}_link {index} {weight:.9g}" for kind, index, weight in links)
+
+
 @pytest.mark.parametrize("n_hits", [1, 2, 3, 200])
 def test_clusters_are_those_of_python(run_event, n_hits):
     draw = np.random.default_rng(n_hits)
     position = (1500 + 300 * draw.standard_normal((n_hits, 3)) * [1, 0.3, 2]).astype(np.float32)
     energy = draw.exponential(size=n_hits).astype(np.float32)
     lines = [f"hit {e:.9g} {x:.9g} {y:.9g} {z:.9g} 0" for e, (x, y, z) in zip(energy, position, strict=True)]
-    rows = run_event(ECAL, *lines[: n_hits // 2], HCAL, *lines[n_hits // 2 :])
     every = np.arange(0, n_hits, 2)
     weight = (1 / (1 + every % 3)).astype(np.float32)
+    of_particle = particle(22, 0, *(("hit", i, w) for i, w in zip(every, weight, strict=True)))
+    rows = run_event(ECAL, *lines[: n_hits // 2], HCAL, *lines[n_hits // 2 :], *of_particle)
     part = energy[every].astype(np.float64) * weight
     (mean,), (axis,) = cluster_shape(np.zeros(len(every), int), part, position[every], 1)
     expected = [part.sum(), *mean, np.arccos(axis[2]), np.arctan2(axis[1], axis[0])]
@@ -293,27 +393,156 @@ def test_clusters_are_those_of_python(run_event, n_hits):
     np.testing.assert_allclose(rows["hit_weights"], [weight], rtol=1e-7)
 
 
-def test_tracks_are_sorted_by_weight_and_probabilities_are_there(run_event):
-    rows = run_event(*(line for i in range(4) for line in ("track", state(1, omega=0.5**i))))
+@pytest.mark.parametrize(
+    ("hits", "mean", "axis"),
+    [
+        (("hit 0 3 0 4 0", "hit 0 9 0 12 0"), (6, 0, 8), (0.6, 0, 0.8)),  # without energy: the plain mean
+        (("hit 2 -3 0 4 0", "hit 2 -3 0 4 0"), (-3, 0, 4), (-0.6, 0, 0.8)),  # no spread: away from the origin
+        (("hit 1 0 0 0 0",), (0, 0, 0), (0, 0, 1)),
+        (("hit 1 -7 1 0 0", "hit 3 -9 1 0 0"), (-8.5, 1, 0), (-1, 0, 0)),  # the axis is turned away from it
+        (("hit 1 4 -7 1 0", "hit 1 4 -9 1 0"), (4, -8, 1), (0, -1, 0)),
+        (("hit 1 4 1 -7 0", "hit 1 4 1 -9 0"), (4, 1, -8), (0, 0, -1)),
+    ],
+)
+def test_directions_of_clusters_without_energy_or_spread(run_event, hits, mean, axis):
+    links = (("hit", i, 1.0) for i in range(len(hits)))
+    (row,) = run_event(ECAL, *hits, *particle(22, 0, *links))["cluster"]
+    *place, theta, phi = row[1:]
+    direction = [np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)]
+    np.testing.assert_allclose([*place, *direction], [*mean, *axis], atol=1e-6)
+
+
+def test_a_particle_has_all_its_members_and_its_tracks_by_weight(run_event):
+    tracks = [("track", i, weight) for i, weight in enumerate((0.25, 0.5, 0.25, 0.5))]
+    rows = run_event(
+        ECAL,
+        "hit 1 2 3 4 5",
+        *(line for i in range(4) for line in ("track", state(1, omega=0.5**i))),
+        *particle(-13, -1, *tracks, energy=7, existence=0.625),
+        *particle(22, 0, ("hit", 0, 0.5), energy=8),
+    )
+    members = [0.25, 1, -2, 3, 0.75]
+    assert rows["particle"] == [[-13, -1, 7, *members, 0], [22, 0, 8, *members, 1]]
+    assert rows["covariance"] == [list(range(1, 11))] * 2
     assert rows["track_weights"] == [[0.5, 0.5, 0.25, 0.25]]
-    assert rows["tracks"] == [[0.5, 0.125, 1, 0.25]]
-    assert "cluster" not in rows
-    np.testing.assert_allclose(rows["particle_id"], [[4, 7, 0.1, 0.25]])
+    assert rows["tracks"] == [[0.5, 0.125, 1, 0.25], []]
+    assert len(rows["cluster"]) == 1
+    assert rows["particle_id"] == [[4, 7, -13, 0.75, 7], [2, 7, 22, 0.75, 8]]
+    np.testing.assert_allclose(rows["parameters"][0], [0.1, 0.2, 0.3, 0.15, 0.25, 0.625])
+    np.testing.assert_allclose(rows["parameters"][1], [0.1, 0.2, 0.3, 0.15, 0.25])
+
+
+def test_classes_are_those_of_python(run_event):
+    codes = np.array([211, -211, 2112, 130, 22, 11, -11, 13, -13, 2212, 310])
+    lines = [line for pdg in codes for line in particle(pdg, int(pdg in (211, 2212)) - int(pdg == -211))]
+    rows = run_event(ECAL, *lines)
+    assert [row[0] for row in rows["particle_id"]] == class_index(codes).tolist()
+
+
+@pytest.mark.parametrize(
+    ("particles", "flags"),
+    [
+        ([], Flag.LOST_TRACKS),
+        ([(211, 1, ("track", 0, 1.0), ("track", 1, 1.0))], 0),
+        ([(211, 1, ("track", 0, 1.0), ("track", 1, 0.61))], 0),  # momenta are 3 to 1: 9.8% are lost
+        ([(211, 1, ("track", 0, 1.0), ("track", 1, 0.59))], Flag.LOST_TRACKS),
+        ([(211, 1, ("track", 0, 1.0), ("track", 1, 0.61)), (22, 0, ("track", 1, 0.39))], 0),
+        ([(211, 1, ("track", 0, 1.0), ("track", 1, 0.59)), (22, 0, ("track", 1, 0.41))], Flag.NEUTRAL_TRACKS),
+        ([(22, 0, ("track", 0, 0.8))], Flag.LOST_TRACKS | Flag.NEUTRAL_TRACKS),
+        (["truncated"], Flag.MAX_PARTICLES),
+    ],
+)
+def test_flags_say_how_much_of_the_tracks_momentum_is_where(run_event, particles, flags):
+    tracks = ("track", state(1, omega=1e-3), "track", state(1, omega=-3e-3))
+    lines = [line for one in particles for line in ([one] if isinstance(one, str) else particle(*one))]
+    bad = ("hit nan 1 2 3 0", "hit 1 1 2 3 0")
+    assert run_event(ECAL, *bad, *tracks, *lines)["flags_of"] == [[Flag.UNUSABLE_HITS | flags]]
+
+
+def test_monte_carlo_links_are_those_of_python(run_event):
+    energy = [1.0, 2.0, 4.0, 8.0]
+    hit_mc = ((0, 5, 0.5), (0, 3, 1.5), (1, 3, 7.0), (2, 9, 0.0), (2, 5, 0.0))  # the last hit has none
+    track_mc = ((0, 9, 2.0), (1, 3, 0.25), (1, 5, 0.75))
+    particles = (
+        (22, 0, ("hit", 0, 0.5), ("hit", 1, 1.0), ("hit", 3, 0.25), ("track", 0, 1.0)),
+        (130, 0, ("hit", 2, 1.0), ("hit", 0, 0.5)),
+        (211, 1, ("track", 0, 0.5), ("track", 1, 1.0)),
+        (211, 1),
+        (22, 0, ("hit", 3, 0.5)),
+    )
+    lines = [f"hit {e} 1 2 3 0" for e in energy]
+    rows = run_event(
+        *(ECAL, *lines[:2], HCAL, *lines[2:]),
+        *(line for _ in range(2) for line in ("track", state(1))),
+        *(f"hit_mc {hit} {mc} {weight}" for hit, mc, weight in hit_mc),
+        *(f"track_mc {track} {mc} {weight}" for track, mc, weight in track_mc),
+        *(line for i, one in enumerate(particles) for line in particle(*one, energy=i)),
+    )
+
+    def links(pairs):
+        source, mc, weight = zip(*pairs, strict=True) if pairs else ([], [], [])
+        return jagged.Links.by_event(*(np.array(x) for x in (np.zeros(len(mc), int), source, mc, weight)), 1)
+
+    def linked(kind):
+        return links([(i, n, w) for n, one in enumerate(particles) for what, i, w in one[2:] if what == kind])
+
+    class OneEvent(types.SimpleNamespace):
+        def __len__(self):
+            return 1
+
+    event = OneEvent(
+        hits=ak.Array({"energy": ak.Array([energy])}),
+        tracks=ak.Array([[{"charge": 1.0}] * 2]),
+        truth=ak.Array([[{"pdg": 22}] * 10]),
+        hit_links=links(hit_mc).normalised().records(),
+        track_links=links(track_mc).normalised().records(),
+    )
+    names = RecoNames("PFlow")
+    frames = _mc_links(event, np.array([len(particles)]), linked("hit"), linked("track"), 1, names)
+    name = names.mc_links
+    expected = [frames[f"_{name}_from"].columns["index"], frames[f"_{name}_to"].columns["index"]]
+    np.testing.assert_allclose(rows["mc_link"], np.transpose([*expected, frames[name].columns["weight"]]), rtol=1e-6)
+    assert len(rows["mc_link"]) == 8
+
+
+def example_of_the_readme():
+    return (SOURCES / "README.md").read_text("utf-8").partition("```cpp\n")[2].partition("```")[0]
 
 
 def test_the_example_of_the_readme_runs(library, toy, tmp_path):
-    _, _, text = (SOURCES / "README.md").read_text("utf-8").partition("```cpp\n")
-    (tmp_path / "readme.cpp").write_text(text.partition("```")[0])
+    (tmp_path / "readme.cpp").write_text(example_of_the_readme())
     program = compile_program(library, tmp_path / "readme.cpp", flags="-O0")
     done = subprocess.run([str(program), str(toy)], check=True, capture_output=True, text=True)
     assert done.stdout == "1 particles\n22 1.5 GeV, 1 hits\n"
 
 
+USER = """cmake_minimum_required(VERSION 3.18)
+project(user CXX)
+find_package(pflow REQUIRED)
+add_executable(readme readme.cpp)
+target_link_libraries(readme PRIVATE pflow::pflow)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
-def test_cmake_builds_it(library, tmp_path, toy):
+def test_cmake_builds_and_installs_it_and_another_project_finds_it(library, tmp_path, toy):
     paths = [f"-DONNXRUNTIME_INCLUDE={include_folder()}", f"-DONNXRUNTIME_LIBRARY={library.parent / RUNTIME}"]
-    subprocess.run(["cmake", "-S", str(SOURCES), "-B", str(tmp_path / "build"), *paths], check=True)
-    subprocess.run(["cmake", "--build", str(tmp_path / "build")], check=True)
+    build, installed, user = (tmp_path / name for name in ("build", "installed", "user"))
+
+    def cmake(*arguments):
+        subprocess.run(["cmake", *map(str, arguments)], check=True, capture_output=True)
+
+    cmake("-S", SOURCES, "-B", build, *paths, "-DCMAKE_CXX_FLAGS=-O0")
+    cmake("--build", build)
+    cmake("--install", build, "--prefix", installed)
+    shutil.rmtree(build)
     (tmp_path / "events.txt").write_text(f"event\n{HIT}")
-    assert len(run_program(tmp_path / "build" / "reconstruct", toy, tmp_path / "events.txt")) == 3
+    assert len(run_program(installed / "bin" / "reconstruct", toy, tmp_path / "events.txt")) == 3
+    user.mkdir()
+    (user / "CMakeLists.txt").write_text(USER)
+    (user / "readme.cpp").write_text(example_of_the_readme())
+    cmake("-S", user, "-B", user / "build", f"-DCMAKE_PREFIX_PATH={installed}")
+    cmake("--build", user / "build")
+    done = subprocess.run([user / "build" / "readme", toy], check=True, capture_output=True, text=True)
+    assert done.stdout == "1 particles\n22 1.5 GeV, 1 hits\n"

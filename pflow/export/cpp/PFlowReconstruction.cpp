@@ -12,25 +12,33 @@
 #include <k4FWCore/Transformer.h>
 #include <k4Interface/IGeoSvc.h>
 
-#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
+#include <tuple>
+#include <utility>
 
 #include "event.h"
 
 using HitCollections = std::vector<const edm4hep::CalorimeterHitCollection*>;
 using TrackCollections = std::vector<const edm4hep::TrackCollection*>;
+using HitLinks = std::vector<const edm4hep::CaloHitMCParticleLinkCollection*>;
+using TrackLinks = std::vector<const edm4hep::TrackMCParticleLinkCollection*>;
+using Outputs = decltype(std::tuple_cat(std::declval<pflow::Collections>(),
+                                        std::declval<std::tuple<edm4hep::RecoMCParticleLinkCollection>>()));
 
 struct PFlowReconstruction final
-    : k4FWCore::MultiTransformer<pflow::Collections(const HitCollections&, const TrackCollections&)> {
+    : k4FWCore::MultiTransformer<Outputs(const HitCollections&, const TrackCollections&, const HitLinks&,
+                                         const TrackLinks&)> {
   PFlowReconstruction(const std::string& name, ISvcLocator* locator)
       : MultiTransformer(name, locator,
-                         {KeyValues("CaloHits", {"ECALBarrel", "ECALEndcap", "HCALBarrel", "HCALEndcap"}),
-                          KeyValues("Tracks", {"SiTracks_Refitted"})},
+                         {KeyValues("CaloHits", {"ECALBarrel", "ECALEndcap", "HCALBarrel", "HCALEndcap", "HCALOther", "MUON"}),
+                          KeyValues("Tracks", {"SiTracks_Refitted"}), KeyValues("HitLinks", std::vector<std::string>{}),
+                          KeyValues("TrackLinks", std::vector<std::string>{})},
                          {KeyValues("Particles", {"PFlow"}), KeyValues("Clusters", {"PFlowClusters"}),
                           KeyValues("ParticleID", {"PFlowParticleID"}), KeyValues("HitWeights", {"PFlowHitWeights"}),
-                          KeyValues("TrackWeights", {"PFlowTrackWeights"})}) {}
+                          KeyValues("TrackWeights", {"PFlowTrackWeights"}),
+                          KeyValues("MCParticleLinks", {"PFlowMCParticleLinks"})}) {}
 
   StatusCode initialize() override {
     if (m_on_error.value() != "raise" && m_on_error.value() != "skip")
@@ -41,9 +49,8 @@ struct PFlowReconstruction final
     m_model = std::make_unique<const pflow::Reconstructor>(m_folder.value(), options);
     check_field();
 
-    const std::vector<std::string> collections = inputLocations("CaloHits");
     m_sources.clear();
-    for (const std::string& collection : collections) {
+    for (const std::string& collection : inputLocations("CaloHits")) {
       const auto subdetector = m_subdetectors.value().find(collection);
       if (subdetector == m_subdetectors.value().end())
         throw pflow::Error("Subdetectors", "no calorimeter of the model is named for the collection " + collection);
@@ -51,19 +58,18 @@ struct PFlowReconstruction final
       if (!encoding) warning() << collection << ": no CellIDEncoding in the metadata, its layers are unknown" << endmsg;
       m_sources.emplace_back(*m_model, subdetector->second, encoding.value_or(""));
     }
-    for (const auto& [collection, subdetector] : m_subdetectors.value())
-      if (std::find(collections.begin(), collections.end(), collection) == collections.end())
-        throw pflow::Error("Subdetectors", "the collection " + collection + " is not one of CaloHits");
 
     // Not in finalize(): algorithms that come after this one look it up when they are initialised.
     m_algorithm = {outputLocations("Particles")[0], m_model->probabilities()};
-    k4FWCore::putParameter(outputLocations("ParticleID")[0], m_algorithm, this);
-    k4FWCore::putCollectionParameter(outputLocations("Clusters")[0], "SubdetectorNames", m_model->subdetectors(), this);
+    put_metadata(outputLocations("ParticleID")[0], m_algorithm);
+    put_metadata(podio::collMetadataParamName(outputLocations("Clusters")[0], "SubdetectorNames"),
+                 m_model->subdetectors());
     return StatusCode::SUCCESS;
   }
 
-  pflow::Collections operator()(const HitCollections& hits, const TrackCollections& tracks) const override {
-    const pflow::Event event = pflow::make_event(*m_model, m_sources, hits, tracks);
+  Outputs operator()(const HitCollections& hits, const TrackCollections& tracks, const HitLinks& hit_links,
+                     const TrackLinks& track_links) const override {
+    const pflow::Event event = pflow::make_event(*m_model, m_sources, hits, tracks, m_states_elsewhere);
     pflow::Reconstruction reconstruction;
     try {
       reconstruction = m_model->reconstruct(event.hits, event.tracks);
@@ -74,15 +80,24 @@ struct PFlowReconstruction final
     if (event.flags & pflow::UNUSABLE_HITS) warning() << "hits with impossible numbers count with energy 0" << endmsg;
     if (!event.unused_tracks.empty()) warning() << event.unused_tracks.size() << " tracks cannot be used" << endmsg;
     if (reconstruction.truncated) warning() << "decoding stopped at the largest number of particles" << endmsg;
-    return pflow::make_collections(*m_model, reconstruction, event, m_algorithm.algoType());
+    auto collections = pflow::make_collections(*m_model, reconstruction, event, m_algorithm.algoType());
+    auto links = pflow::make_mc_links(reconstruction, event, std::get<0>(collections), hit_links, track_links);
+    return std::tuple_cat(std::move(collections), std::make_tuple(std::move(links)));
   }
 
  private:
+  /// Metadata of the job; a file that was reconstructed before has them, and k4FWCore refuses to set them again.
+  template <class Value>
+  void put_metadata(const std::string& parameter, const Value& value) {
+    if (k4FWCore::getParameter<Value>(parameter, this) != value) k4FWCore::putParameter(parameter, value, this);
+  }
+
   /// Compares the model's field with the property or, without one, the geometry's.
   void check_field() {
     double field = m_field;
-    if (const auto geometry = service<IGeoSvc>("GeoSvc", false); field == 0 && geometry)
-      field = geometry->getDetector()->field().magneticField({0, 0, 0}).z() / dd4hep::tesla;
+    if (field == 0)
+      if (const auto geometry = service<IGeoSvc>("GeoSvc", false, true))  // quiet: a job need not have one
+        field = geometry->getDetector()->field().magneticField({0, 0, 0}).z() / dd4hep::tesla;
     if (field != 0 && std::abs(field - m_model->b_field()) > 0.01 * std::abs(m_model->b_field()))
       throw pflow::Error("Field", "the detector's is " + std::to_string(field) + " T, and the model was trained for " +
                                       std::to_string(m_model->b_field()) + " T");
@@ -90,11 +105,18 @@ struct PFlowReconstruction final
 
   Gaudi::Property<std::string> m_folder{this, "Model", "", "folder that `pflow export` wrote"};
   Gaudi::Property<std::map<std::string, std::string>> m_subdetectors{
-      this, "Subdetectors", {}, "calorimeter of the model for each collection of CaloHits"};
+      this,
+      "Subdetectors",
+      {{"ECALBarrel", "ecal_barrel"}, {"ECALEndcap", "ecal_endcap"}, {"HCALBarrel", "hcal_barrel"},
+       {"HCALEndcap", "hcal_endcap"}, {"HCALOther", "hcal_other"}, {"MUON", "muon"}},
+      "calorimeter of the model for each collection of CaloHits"};
   Gaudi::Property<int> m_threads{this, "Threads", 1, "threads within one event"};
   Gaudi::Property<unsigned> m_max_hits{this, "MaxHits", 32768, "largest number of hits of an event"};
   Gaudi::Property<std::string> m_on_error{
       this, "OnError", "raise", "an event that cannot be used: raise (the job fails) or skip (it has no particles)"};
+  Gaudi::Property<bool> m_states_elsewhere{
+      this, "StatesElsewhere", false,
+      "whether states of tracks at the calorimeter that are not near its front are replaced by following the helix"};
   Gaudi::Property<double> m_field{this, "Field", 0.0, "field along z, T, to compare; 0: the GeoSvc's, if there is one"};
 
   std::unique_ptr<const pflow::Reconstructor> m_model;

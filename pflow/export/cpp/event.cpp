@@ -12,6 +12,7 @@
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <unordered_map>
 
 namespace pflow {
 namespace {
@@ -22,6 +23,7 @@ constexpr double pi = 3.14159265358979323846;
 constexpr double gev_per_tesla_mm = 0.299792458e-3;  // momentum of unit charge = this, field [T] and radius [mm]
 
 constexpr double most_unused = 0.1;  // MOST_UNUSED of pflow/event/events.py
+constexpr double at_axis = 10, front = 0.9;  // mm; AT_AXIS and FRONT of pflow/io/edm4hep/reader.py
 
 double dot(const Vector& a, const Vector& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
 
@@ -117,27 +119,56 @@ std::pair<Vector, Vector> place_and_momentum(const edm4hep::TrackState& state, d
           {pt * std::cos(phi), pt * std::sin(phi), pt * state.tanLambda}};
 }
 
-Track make_track(const edm4hep::Track& object, double b_field, const Face& face) {
+bool is_usable(const edm4hep::TrackState& state) {
+  const auto& r = state.referencePoint;
+  return state.omega != 0 && is_possible({state.D0, state.Z0, state.phi, state.omega, state.tanLambda, r.x, r.y, r.z},
+                                         std::numeric_limits<float>::max());
+}
+
+/// Whether a point is not near the front of the calorimeter: well inside of it or behind it.
+bool is_elsewhere(const Vector& r, const Face& face) {
+  const double radius = std::hypot(r[0], r[1]), z = std::abs(r[2]), most = face.outer_radius / face.radius / front;
+  const bool inside = radius < front * face.radius && z < front * face.half_length;
+  return face.outer_radius > 0 && (inside || radius > most * face.radius || z > most * face.half_length);
+}
+
+/// Moves a place and momentum on a helix back to where it is closest to the z axis; its signed D0 and its Z0, mm.
+std::pair<double, double> to_perigee(Vector& r, Vector& p, double charge, double b_field) {
+  const double pt = std::hypot(p[0], p[1]), sense = std::copysign(1.0, charge * b_field);
+  const double radius = pt / (gev_per_tesla_mm * std::abs(b_field));
+  const double centre_x = r[0] + sense * radius * p[1] / pt, centre_y = r[1] - sense * radius * p[0] / pt;
+  const double distance = std::hypot(centre_x, centre_y), d0 = -sense * (distance - radius);
+  const double turned = std::atan2(r[1] - centre_y, r[0] - centre_x) - std::atan2(-centre_y, -centre_x);
+  const double z0 = r[2] - p[2] / pt * radius * std::abs(std::remainder(turned, 2 * pi));
+  if (distance > 0) p[0] = -sense * pt * centre_y / distance, p[1] = sense * pt * centre_x / distance;
+  const double phi = std::atan2(p[1], p[0]);
+  r = {-d0 * std::sin(phi), d0 * std::cos(phi), z0};
+  return {d0, z0};
+}
+
+Track make_track(const edm4hep::Track& object, double b_field, const Face& face, bool states_elsewhere) {
   using State = edm4hep::TrackState;
   const std::array places{State::AtIP, State::AtFirstHit, State::AtLastHit, State::AtCalorimeter};  // best first
   std::optional<State> vertex, calorimeter;
   auto best = places.end() - places.begin() + 1;
   for (const State& state : object.getTrackStates()) {
-    const auto& r = state.referencePoint;
-    if (!is_possible({state.D0, state.Z0, state.phi, state.omega, state.tanLambda, r.x, r.y, r.z},
-                     std::numeric_limits<float>::max()) ||
-        state.omega == 0)
-      continue;
+    if (!is_usable(state)) continue;
     const auto rank = std::find(places.begin(), places.end(), state.location) - places.begin();
     if (rank < best) best = rank, vertex = state;
-    if (state.location == State::AtCalorimeter && !calorimeter) calorimeter = state;
+    if (state.location == State::AtCalorimeter && !calorimeter &&
+        !(states_elsewhere && is_elsewhere(place_and_momentum(state, b_field).first, face)))
+      calorimeter = state;
   }
   Track track;
   if (!vertex) return track;
-  const auto [start, momentum] = place_and_momentum(*vertex, b_field);
-  track.px = float(momentum[0]), track.py = float(momentum[1]), track.pz = float(momentum[2]);
+  auto [start, momentum] = place_and_momentum(*vertex, b_field);
   track.charge = vertex->omega > 0 ? 1.f : -1.f;
   track.d0 = vertex->D0, track.z0 = vertex->Z0, track.omega = vertex->omega;
+  if (vertex->location != State::AtIP || std::hypot(vertex->referencePoint.x, vertex->referencePoint.y) > at_axis) {
+    const auto [d0, z0] = to_perigee(start, momentum, track.charge, b_field);
+    track.d0 = float(d0), track.z0 = float(z0);
+  }
+  track.px = float(momentum[0]), track.py = float(momentum[1]), track.pz = float(momentum[2]);
   if (!calorimeter) {
     follow(track, start, momentum, b_field, face);
     return track;
@@ -217,6 +248,29 @@ std::int32_t class_index(const Particle& particle) {
   }
 }
 
+// --------------------------------------------------------------------------------------------- Monte Carlo particles
+
+/// Fractions of an object that are of Monte Carlo particles.
+using Shares = std::vector<std::pair<edm4hep::MCParticle, double>>;
+
+/// Of each of the event's objects, by the weights of links; equal ones where they sum to 0.
+template <class Object, class Collection>
+std::vector<Shares> shares_of(const std::vector<Object>& objects, const std::vector<const Collection*>& collections) {
+  std::unordered_map<Object, std::size_t> index;
+  for (std::size_t i = 0; i < objects.size(); ++i) index.emplace(objects[i], i);
+  std::vector<Shares> shares(objects.size());
+  for (const Collection* links : collections)
+    for (const auto& link : *links)
+      if (const auto found = index.find(link.getFrom()); found != index.end())
+        shares[found->second].emplace_back(link.getTo(), link.getWeight());
+  for (Shares& of_object : shares) {
+    double total = 0;
+    for (const auto& share : of_object) total += share.second;
+    for (auto& share : of_object) share.second = total == 0 ? 1.0 / double(of_object.size()) : share.second / total;
+  }
+  return shares;
+}
+
 edm4hep::Vector3f vector3f(const Vector& v) { return {float(v[0]), float(v[1]), float(v[2])}; }
 
 }  // namespace
@@ -243,7 +297,7 @@ std::int32_t HitSource::layer(std::uint64_t cell_id) const {
 
 Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource>& sources,
                  const std::vector<const edm4hep::CalorimeterHitCollection*>& hits,
-                 const std::vector<const edm4hep::TrackCollection*>& tracks) {
+                 const std::vector<const edm4hep::TrackCollection*>& tracks, bool states_elsewhere) {
   Event event;
   event.hit_offsets.resize(hits.size());
   for (std::size_t subdetector = 0; subdetector < reconstructor.subdetectors().size(); ++subdetector) {
@@ -270,7 +324,7 @@ Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource
   std::int32_t index = 0;
   for (const auto* collection : tracks) {
     for (const edm4hep::Track& object : *collection) {
-      const Track track = make_track(object, reconstructor.b_field(), reconstructor.face());
+      const Track track = make_track(object, reconstructor.b_field(), reconstructor.face(), states_elsewhere);
       const auto is_unknown_or_below = [](std::initializer_list<float> numbers, double largest) {
         return std::none_of(numbers.begin(), numbers.end(), [=](float x) { return std::abs(x) > largest; });
       };
@@ -287,6 +341,15 @@ Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource
     }
   }
   return event;
+}
+
+void StatesAtCalorimeter::add(const Reconstructor& reconstructor, const edm4hep::TrackCollection& tracks) {
+  for (const edm4hep::Track& track : tracks)
+    for (const edm4hep::TrackState& state : track.getTrackStates()) {
+      if (state.location != edm4hep::TrackState::AtCalorimeter) continue;
+      ++n_;
+      n_elsewhere_ += is_elsewhere(place_and_momentum(state, reconstructor.b_field()).first, reconstructor.face());
+    }
 }
 
 std::int32_t flags_of(const Event& event, const Reconstruction& reconstruction) {
@@ -352,6 +415,44 @@ Collections make_collections(const Reconstructor& reconstructor, const Reconstru
     particle.addToClusters(cluster);
   }
   return collections;
+}
+
+edm4hep::RecoMCParticleLinkCollection make_mc_links(
+    const Reconstruction& reconstruction, const Event& event,
+    const edm4hep::ReconstructedParticleCollection& particles,
+    const std::vector<const edm4hep::CaloHitMCParticleLinkCollection*>& hit_links,
+    const std::vector<const edm4hep::TrackMCParticleLinkCollection*>& track_links) {
+  const auto of_hits = shares_of(event.hit_objects, hit_links);
+  const auto of_tracks = shares_of(event.track_objects, track_links);
+  edm4hep::RecoMCParticleLinkCollection links;
+  for (std::size_t i = 0; i < reconstruction.particles.size(); ++i) {
+    const Particle& particle = reconstruction.particles[i];
+    const bool has_hits = !particle.hits.empty();
+    Shares sums;
+    double total = 0;
+    for (const Link& link : has_hits ? particle.hits : particle.tracks) {
+      const auto source = std::size_t(link.index);
+      const double deposit = link.weight * (has_hits ? double(event.hits[source].energy) : 1.0);
+      total += deposit;
+      for (const auto& [mc, fraction] : (has_hits ? of_hits : of_tracks)[source]) {
+        const auto place = std::find_if(sums.begin(), sums.end(), [&mc](const auto& sum) { return sum.first == mc; });
+        if (place == sums.end())
+          sums.emplace_back(mc, deposit * fraction);
+        else
+          place->second += deposit * fraction;
+      }
+    }
+    std::stable_sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) {
+      return a.first.getObjectID().index < b.first.getObjectID().index;
+    });
+    for (const auto& [mc, deposit] : sums) {
+      auto link = links.create();
+      link.setFrom(particles[i]);
+      link.setTo(mc);
+      link.setWeight(total > 0 ? float(deposit / total) : 0.f);
+    }
+  }
+  return links;
 }
 
 }  // namespace pflow

@@ -10,11 +10,14 @@
 #ifndef PFLOW_EVENT_H
 #define PFLOW_EVENT_H
 
+#include <edm4hep/CaloHitMCParticleLinkCollection.h>
 #include <edm4hep/CalorimeterHitCollection.h>
 #include <edm4hep/ClusterCollection.h>
 #include <edm4hep/ParticleIDCollection.h>
+#include <edm4hep/RecoMCParticleLinkCollection.h>
 #include <edm4hep/ReconstructedParticleCollection.h>
 #include <edm4hep/TrackCollection.h>
+#include <edm4hep/TrackMCParticleLinkCollection.h>
 #include <podio/UserDataCollection.h>
 
 #include <cstdint>
@@ -69,14 +72,26 @@ struct Event {
 /// Hits and tracks of an event.
 ///
 /// The state of a track at its vertex is the one at the interaction point, else at the first hit, the last, the
-/// calorimeter, or any; without one at the calorimeter, its helix is followed there. The field is the model's. Objects
-/// with impossible numbers are left out and flagged, unless they are more than half of the hits: then
-/// Reconstructor::reconstruct refuses the event.
+/// calorimeter, or any, followed along its helix to where it is closest to the z axis; without one at the calorimeter,
+/// the helix is followed there. The field is the model's. Objects with impossible numbers are left out and flagged,
+/// unless they are more than half of the hits: then Reconstructor::reconstruct refuses the event.
 ///
 /// @param sources  of each collection of `hits`
+/// @param states_elsewhere  do not use states at the calorimeter that are not near its front: StatesAtCalorimeter
 Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource>& sources,
                  const std::vector<const edm4hep::CalorimeterHitCollection*>& hits,
-                 const std::vector<const edm4hep::TrackCollection*>& tracks);
+                 const std::vector<const edm4hep::TrackCollection*>& tracks, bool states_elsewhere = false);
+
+/// Whether many states of tracks at the calorimeter, a fifth, are elsewhere, as in files of programs that give all states
+/// the place of one; `pflow reconstruct` asks the first ten events of a file.
+class StatesAtCalorimeter {
+ public:
+  void add(const Reconstructor& reconstructor, const edm4hep::TrackCollection& tracks);
+  bool elsewhere() const { return double(n_elsewhere_) > (1 - 0.8) * double(n_); }  // MOSTLY
+
+ private:
+  std::size_t n_ = 0, n_elsewhere_ = 0;
+};
 
 /// Flags of an event that was reconstructed.
 std::int32_t flags_of(const Event& event, const Reconstruction& reconstruction);
@@ -90,6 +105,15 @@ using Collections = std::tuple<edm4hep::ReconstructedParticleCollection, edm4hep
 /// @param algorithm_type  number by which edm4hep::ParticleID names the algorithm, its ParticleIDMeta's
 Collections make_collections(const Reconstructor& reconstructor, const Reconstruction& reconstruction,
                              const Event& event, std::int32_t algorithm_type);
+
+/// Links from the particles that make_collections made to Monte Carlo particles, sorted by particle, then by the other's
+/// index. Weight: fraction of the energy of the particle's hits that the Monte Carlo particle left; of its tracks if it
+/// has no hits.
+edm4hep::RecoMCParticleLinkCollection make_mc_links(
+    const Reconstruction& reconstruction, const Event& event,
+    const edm4hep::ReconstructedParticleCollection& particles,
+    const std::vector<const edm4hep::CaloHitMCParticleLinkCollection*>& hit_links,
+    const std::vector<const edm4hep::TrackMCParticleLinkCollection*>& track_links);
 
 }  // namespace pflow
 

@@ -16,6 +16,7 @@
 #include <iterator>
 #include <locale>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -267,6 +268,7 @@ class Reconstructor::Implementation {
     encoder_.read("b_field", b_field_);
     if (!encoder_.metadata("calorimeter_face", "").empty())  // exports of pflow 0.3 do not have it
       encoder_.read("calorimeter_face", face_.radius, face_.half_length, face_.sides);
+    if (!encoder_.metadata("ecal_outer_radius", "").empty()) encoder_.read("ecal_outer_radius", face_.outer_radius);
     subdetectors_ = split(encoder_.metadata("subdetectors"));
     reads_tracks_ = encoder_.metadata("tracks") == "1";
     if (split(encoder_.metadata("classes")) != std::vector<std::string>(classes.begin(), classes.end()))
@@ -373,10 +375,13 @@ class Reconstructor::Implementation {
     const auto probability = table<float>(refinement_, outputs, "class_probability", classes.size());
     const auto energy = table<double>(refinement_, outputs, "energy"), mass = table<double>(refinement_, outputs, "mass");
     const auto momentum = table<double>(refinement_, outputs, "momentum", 3), covariance = table<double>(refinement_, outputs, "covariance", 10);
+    std::optional<Table<float>> existence;
+    if (probabilities_.size() > classes.size()) existence = table<float>(refinement_, outputs, "existence");
     for (const std::size_t size : {charge.size(), score.size(), probability.size(), energy.size(), mass.size(),
-                                   momentum.size(), covariance.size()})
+                                   momentum.size(), covariance.size(), existence ? existence->size() : pdg.size()})
       if (size != pdg.size()) throw Error(refinement_.path(), "its outputs have different numbers of particles");
-    if (!energy.finite() || !momentum.finite() || !covariance.finite() || !probability.finite())
+    if (!energy.finite() || !momentum.finite() || !covariance.finite() || !probability.finite() ||
+        (existence && !existence->finite()))
       throw Error(refinement_.path(), "the model gives numbers that are not finite for this event");
 
     std::vector<Particle> particles(pdg.size());
@@ -390,7 +395,7 @@ class Reconstructor::Implementation {
       particle.py = float(momentum(i, 1));
       particle.pz = float(momentum(i, 2));
       particle.score = score(i);
-      if (probabilities_.size() > classes.size()) particle.existence = table<float>(refinement_, outputs, "existence")(i);
+      if (existence) particle.existence = (*existence)(i);
       for (std::size_t k = 0; k < classes.size(); ++k) particle.class_probability[k] = probability(i, k);
       for (std::size_t k = 0; k < particle.covariance.size(); ++k) particle.covariance[k] = float(covariance(i, k));
     }

@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -112,6 +111,7 @@ struct Face {
   double radius = 0.0;       ///< inscribed, of the barrel, mm
   double half_length = 0.0;  ///< |z| of the endcap, mm
   int sides = 0;             ///< of the barrel, whose normals point to multiples of 2 pi / sides; 0: a cylinder
+  double outer_radius = 0.0;  ///< of the barrel's ECAL, mm; 0: not known (exports of pflow 0.3)
 };
 
 /// A model. Its members may be called from several threads at a time, which share its ONNX Runtime sessions.

@@ -6,10 +6,13 @@ from k4FWCore import ApplicationMgr, IOSvc
 from k4FWCore.parseArgs import parser
 
 options = parser.add_argument_group("pflow")
-options.add_argument("--model", required=True, help="folder that `pflow export` wrote")
-options.add_argument("--input", required=True, nargs="+", help="files with digitised hits and tracks of CLD")
-options.add_argument("--output", required=True, help="file that gets the collections of the input and PFlow")
+options.add_argument("--model", default="model", help="folder that `pflow export` wrote (default: %(default)s)")
+options.add_argument(
+    "--input", nargs="+", default=["in.edm4hep.root"], help="digitised hits and tracks of CLD (default: %(default)s)"
+)
+options.add_argument("--output", default="out.root", help="gets the input's collections and PFlow (default: %(default)s)")
 options.add_argument("--threads", type=int, default=1, help="events at a time")
+options.add_argument("--mc-links", action="store_true", help="links from particles to MCParticles, by the input's links")
 args = parser.parse_known_args()[0]
 
 io = IOSvc("IOSvc")
@@ -17,20 +20,11 @@ io.Input = args.input
 io.Output = args.output
 io.OutputType = "rntuple"  # podio 1.7 aborts some jobs that write a TTree
 
-subdetectors = {  # of the model for each collection
-    "ECALBarrel": "ecal_barrel",
-    "ECALEndcap": "ecal_endcap",
-    "HCALBarrel": "hcal_barrel",
-    "HCALEndcap": "hcal_endcap",
-    "HCALOther": "hcal_other",
-    "MUON": "muon",
-}
 pflow = PFlowReconstruction(
     "PFlowReconstruction",
     Model=args.model,
-    CaloHits=list(subdetectors),
-    Subdetectors=subdetectors,
-    Tracks=["SiTracks_Refitted"],
+    HitLinks=["CalohitMCTruthLink"] if args.mc_links else [],
+    TrackLinks=["SiTracksMCTruthLink"] if args.mc_links else [],
     Field=2.0,  # T; without it the field of a GeoSvc is compared with the model's, if the job has one
     OnError="skip",
 )

@@ -1,12 +1,14 @@
 /// Reconstructs the events of an EDM4hep file: its frames, with the collections `PFlow...` beside those of the input.
 ///
-///     pflow_podio [--threads N] [--on-error raise|skip] [--max-hits N] [--ttree] MODEL IN.root OUT.root
-///                 COLLECTION=SUBDETECTOR... [TRACKS]
+///     pflow_podio [--threads N] [--on-error raise|skip] [--max-hits N] [--mc-links] [--ttree] [--force]
+///                 MODEL IN.root OUT.root COLLECTION=SUBDETECTOR... [TRACKS]
 ///
 /// MODEL is the folder that `pflow export` wrote. Each collection of calorimeter hits is named with the calorimeter of
 /// the model that it belongs to (ECALBarrel=ecal_barrel), and the collection of tracks alone. N threads (1) reconstruct
 /// as many events at a time; the output is the same. `--on-error skip` leaves events that cannot be used empty and
-/// flagged, and the program exits with 3. OUT.root, an RNTuple or with `--ttree` a TTree, appears when it is whole.
+/// flagged, and the program exits with 3. `--mc-links` links particles to Monte Carlo particles, by the file's links of
+/// hits and tracks. OUT.root, an RNTuple or with `--ttree` a TTree, appears when it is whole; one that exists is replaced
+/// only with `--force`, and the input never.
 
 #include <edm4hep/Constants.h>
 #include <edm4hep/utils/ParticleIDUtils.h>
@@ -14,6 +16,7 @@
 #include <podio/Reader.h>
 #include <podio/Writer.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <deque>
 #include <exception>
@@ -27,7 +30,7 @@ namespace {
 
 struct Arguments {
   unsigned threads = 1;
-  bool skip = false;
+  bool skip = false, mc_links = false, force = false;
   std::string type = "rntuple";
   pflow::Options options;
   std::vector<std::string> files;                         // model, input and output
@@ -59,6 +62,10 @@ Arguments parse(const std::vector<std::string>& words) {
         throw pflow::Error("--on-error", "expected raise or skip, found '" + choice + "'");
     } else if (*word == "--ttree") {
       arguments.type = "root";
+    } else if (*word == "--mc-links") {
+      arguments.mc_links = true;
+    } else if (*word == "--force") {
+      arguments.force = true;
     } else if (word->rfind("--", 0) == 0) {
       throw pflow::Error(*word, "no such option");
     } else if (arguments.files.size() < 3) {
@@ -71,6 +78,11 @@ Arguments parse(const std::vector<std::string>& words) {
   }
   if (arguments.hits.empty())
     throw pflow::Error("usage", "pflow_podio [OPTIONS] MODEL IN.root OUT.root COLLECTION=SUBDETECTOR... [TRACKS]");
+  const std::string &input = arguments.files[1], &output = arguments.files[2];
+  if (std::error_code none; std::filesystem::exists(output)) {
+    if (std::filesystem::equivalent(input, output, none)) throw pflow::Error(output, "it is the input");
+    if (!arguments.force) throw pflow::Error(output, "it exists; choose another name, or replace it with --force");
+  }
   return arguments;
 }
 
@@ -81,6 +93,15 @@ const Collection* collection(const podio::Frame& frame, const std::string& name)
   for (const std::string& available : frame.getAvailableCollections())
     if (dynamic_cast<const Collection*>(frame.get(available))) text += " " + available;
   throw pflow::Error(name, text);
+}
+
+/// All collections of a type; links, which are empty in some events, among them.
+template <class Collection>
+std::vector<const Collection*> collections(const podio::Frame& frame) {
+  std::vector<const Collection*> found;
+  for (const std::string& name : frame.getAvailableCollections())
+    if (const auto* typed = dynamic_cast<const Collection*>(frame.get(name))) found.push_back(typed);
+  return found;
 }
 
 /// A file being reconstructed by several threads, while the main one reads and writes.
@@ -98,6 +119,12 @@ class Job {
       const auto encoding = metadata_.getParameter<std::string>(key);
       if (!encoding) std::fprintf(stderr, "%s: no CellIDEncoding in the metadata, its layers are unknown\n", name.c_str());
       sources_.emplace_back(reconstructor_, subdetector, encoding.value_or(""));
+    }
+    look_at_tracks();
+    if (arguments.mc_links) {
+      const podio::Frame frame = reader_.readEvent(0);
+      if (collections<edm4hep::CaloHitMCParticleLinkCollection>(frame).empty())
+        throw pflow::Error("--mc-links", "the file has no edm4hep::CaloHitMCParticleLinkCollection");
     }
   }
   ~Job() { std::filesystem::remove(partial_); }
@@ -132,6 +159,20 @@ class Job {
   }
 
  private:
+  /// Finds out whether states of tracks at the calorimeter can be used, from as many events as the command line looks at.
+  void look_at_tracks() {
+    if (arguments_.tracks.empty()) return;
+    pflow::StatesAtCalorimeter states;
+    for (std::size_t entry = 0; entry < std::min<std::size_t>(10, reader_.getEntries(podio::Category::Event)); ++entry) {
+      const podio::Frame frame = reader_.readEvent(entry);
+      states.add(reconstructor_, *collection<edm4hep::TrackCollection>(frame, arguments_.tracks.front()));
+    }
+    states_elsewhere_ = states.elsewhere();
+    if (states_elsewhere_)
+      std::fprintf(stderr, "%s: many states at the calorimeter are elsewhere; their tracks are followed along the helix\n",
+                   arguments_.tracks.front().c_str());
+  }
+
   /// Puts the reconstruction into a frame; why it cannot, if events are skipped.
   std::string reconstruct(podio::Frame& frame) const {
     std::vector<const edm4hep::CalorimeterHitCollection*> hits;
@@ -139,7 +180,7 @@ class Job {
     for (const auto& [name, subdetector] : arguments_.hits)
       hits.push_back(collection<edm4hep::CalorimeterHitCollection>(frame, name));
     for (const std::string& name : arguments_.tracks) tracks.push_back(collection<edm4hep::TrackCollection>(frame, name));
-    const pflow::Event event = pflow::make_event(reconstructor_, sources_, hits, tracks);
+    const pflow::Event event = pflow::make_event(reconstructor_, sources_, hits, tracks, states_elsewhere_);
     pflow::Reconstruction reconstruction;
     std::int32_t flags = event.flags | pflow::BAD_INPUT;
     std::string refused;
@@ -152,11 +193,17 @@ class Job {
     }
     auto [particles, clusters, particle_ids, hit_weights, track_weights] =
         pflow::make_collections(reconstructor_, reconstruction, event, algorithm_.algoType());
+    edm4hep::RecoMCParticleLinkCollection links;
+    if (arguments_.mc_links)
+      links = pflow::make_mc_links(reconstruction, event, particles,
+                                   collections<edm4hep::CaloHitMCParticleLinkCollection>(frame),
+                                   collections<edm4hep::TrackMCParticleLinkCollection>(frame));
     frame.put(std::move(particles), "PFlow");
     frame.put(std::move(clusters), "PFlowClusters");
     frame.put(std::move(particle_ids), "PFlowParticleID");
     frame.put(std::move(hit_weights), "PFlowHitWeights");
     frame.put(std::move(track_weights), "PFlowTrackWeights");
+    if (arguments_.mc_links) frame.put(std::move(links), "PFlowMCParticleLinks");
     frame.putParameter("PFlow_flags", flags);
     frame.putParameter("PFlow_hitOffsets", event.hit_offsets);
     frame.putParameter("PFlow_unusedTracks", event.unused_tracks);
@@ -194,6 +241,7 @@ class Job {
   const pflow::Reconstructor reconstructor_;
   const edm4hep::utils::ParticleIDMeta algorithm_{"PFlow", reconstructor_.probabilities()};
   std::vector<pflow::HitSource> sources_;
+  bool states_elsewhere_ = false;
   podio::Reader reader_;
   std::optional<podio::Writer> writer_;
   podio::Frame metadata_;

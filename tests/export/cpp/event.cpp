@@ -1,21 +1,28 @@
-// event.cpp on an event that it reads, and one particle that has every second hit and all tracks:
+// event.cpp on an event that it reads, and the particles that the event is to have:
 //
 //     event MODEL < TEXT
 //
-// Lines of TEXT, an event's collections in their order; a state belongs to the track before it:
+// Lines of TEXT, an event's collections in their order; a state belongs to the track before it, links to the particle:
 //
 //     collection SUBDETECTOR ENCODING
 //     hit ENERGY X Y Z CELL
 //     track
 //     state LOCATION D0 PHI OMEGA Z0 TANLAMBDA X Y Z
+//     elsewhere                               (states at the calorimeter are asked whether they are elsewhere)
+//     truncated
+//     hit_mc HIT MC WEIGHT, track_mc TRACK MC WEIGHT     (of all hits, collection by collection; of all tracks)
+//     particle PDG CHARGE ENERGY MASS PX PY PZ SCORE EXISTENCE
+//     hit_link HIT WEIGHT, track_link TRACK WEIGHT       (of the event's hits and tracks)
 //
-// Written are lines of numbers: each hit and each track of the event, what was left out, and the particle.
+// Written are lines of numbers: each hit and each track of the event, what was left out, and all members of what
+// event.cpp makes of the particles.
 
 #include "event.h"
 
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <map>
 #include <sstream>
 
 namespace {
@@ -26,11 +33,20 @@ float next(std::istream& text) {
   return std::stof(word);  // takes nan
 }
 
-void print(const char* name, const std::vector<double>& values) {
+pflow::Link next_link(std::istream& text) {
+  int index = 0;
+  text >> index;
+  return {index, next(text)};
+}
+
+template <class Numbers>
+void print(const char* name, const Numbers& values) {
   std::printf("%s", name);
-  for (const double value : values) std::printf(" %.10g", value);
+  for (const auto value : values) std::printf(" %.10g", double(value));
   std::printf("\n");
 }
+
+void print(const char* name, std::initializer_list<double> values) { print(name, std::vector<double>(values)); }
 
 }  // namespace
 
@@ -39,6 +55,17 @@ int main(int, char** argv) try {
   std::vector<pflow::HitSource> sources;
   std::vector<edm4hep::CalorimeterHitCollection> hits;
   edm4hep::TrackCollection tracks;
+  edm4hep::CaloHitMCParticleLinkCollection hit_links;
+  edm4hep::TrackMCParticleLinkCollection track_links;
+  std::map<int, edm4hep::MCParticle> mc_particles;
+  pflow::Reconstruction reconstruction;
+  bool look_at_states = false;
+  const auto link = [&mc_particles](auto& links, const auto& from, std::istream& text) {
+    const auto [index, weight] = next_link(text);
+    auto made = links.create();
+    mc_particles[index].index = index;
+    made.setFrom(from), made.setTo(mc_particles[index]), made.setWeight(weight);
+  };
   for (std::string line, word; std::getline(std::cin, line);) {
     std::istringstream text(line);
     text >> word;
@@ -54,50 +81,83 @@ int main(int, char** argv) try {
       hits.back().push_back(hit);
     } else if (word == "track") {
       tracks.emplace_back();
-    } else {
+    } else if (word == "state") {
       edm4hep::TrackState state{};
       text >> state.location;
       auto& r = state.referencePoint;
-      for (float* value :
-           {&state.D0, &state.phi, &state.omega, &state.Z0, &state.tanLambda, &r.x, &r.y, &r.z})
+      for (float* value : {&state.D0, &state.phi, &state.omega, &state.Z0, &state.tanLambda, &r.x, &r.y, &r.z})
         *value = next(text);
       tracks.back().states.push_back(state);
+    } else if (word == "elsewhere") {
+      look_at_states = true;
+    } else if (word == "truncated") {
+      reconstruction.truncated = true;
+    } else if (word == "hit_mc") {
+      std::size_t index = 0, collection = 0;
+      for (text >> index; index >= hits.at(collection).size(); ++collection) index -= hits[collection].size();
+      link(hit_links, hits[collection][index], text);
+    } else if (word == "track_mc") {
+      std::size_t index = 0;
+      text >> index;
+      link(track_links, tracks.at(index), text);
+    } else if (word == "particle") {
+      auto& p = reconstruction.particles.emplace_back();
+      text >> p.pdg;
+      for (float* value : {&p.charge, &p.energy, &p.mass, &p.px, &p.py, &p.pz, &p.score, &p.existence}) *value = next(text);
+      p.class_probability = {0.1f, 0.2f, 0.3f, 0.15f, 0.25f};
+      for (std::size_t i = 0; i < p.covariance.size(); ++i) p.covariance[i] = float(i + 1);
+    } else if (word == "hit_link") {
+      reconstruction.particles.back().hits.push_back(next_link(text));
+    } else if (word == "track_link") {
+      reconstruction.particles.back().tracks.push_back(next_link(text));
+    } else {
+      throw std::invalid_argument(line);
     }
   }
   std::vector<const edm4hep::CalorimeterHitCollection*> pointers;
   for (const auto& collection : hits) pointers.push_back(&collection);
-  const pflow::Event event = pflow::make_event(reconstructor, sources, pointers, {&tracks});
-  for (const pflow::Hit& h : event.hits) print("hit", {h.energy, h.x, h.y, h.z, double(h.subdetector), double(h.layer)});
+  pflow::StatesAtCalorimeter states;
+  if (look_at_states) states.add(reconstructor, tracks);
+  const pflow::Event event = pflow::make_event(reconstructor, sources, pointers, {&tracks}, states.elsewhere());
+  for (const pflow::Hit& h : event.hits)
+    print("hit", {h.energy, h.x, h.y, h.z, double(h.subdetector), double(h.layer), h.time});
   for (const pflow::Track& t : event.tracks)
-    print("track", {t.px, t.py, t.pz, t.charge, t.calo_x, t.calo_y, t.calo_z, t.calo_px, t.calo_py, t.calo_pz});
-  print("offsets", {event.hit_offsets.begin(), event.hit_offsets.end()});
-  print("unused", {event.unused_tracks.begin(), event.unused_tracks.end()});
+    print("track", {t.px, t.py, t.pz, t.charge, t.calo_x, t.calo_y, t.calo_z, t.calo_px, t.calo_py, t.calo_pz, t.d0, t.z0,
+                    t.omega});
+  print("offsets", event.hit_offsets);
+  print("unused", event.unused_tracks);
   print("flags", {double(event.flags)});
+  print("flags_of", {double(pflow::flags_of(event, reconstruction))});
 
-  pflow::Particle particle{};
-  particle.pdg = 13;
-  particle.class_probability = {0.1f, 0.2f, 0.3f, 0.15f, 0.25f};
-  for (int i = 0; i < int(event.hits.size()); i += 2) particle.hits.push_back({i, 1.0f / float(1 + i % 3)});
-  for (int i = 0; i < int(event.tracks.size()); ++i) particle.tracks.push_back({i, 0.25f * float(1 + i % 2)});
-  pflow::Reconstruction reconstruction;
-  reconstruction.particles.push_back(particle);
   const auto [particles, clusters, particle_ids, hit_weights, track_weights] =
       pflow::make_collections(reconstructor, reconstruction, event, 7);
+  for (const edm4hep::ReconstructedParticle& particle : particles) {
+    const auto& p = *particle.data;
+    print("particle", {double(p.pdg), p.charge, p.energy, p.mass, p.momentum.x, p.momentum.y, p.momentum.z, p.goodness,
+                       double(p.clusters.size())});
+    print("covariance", p.covariance);
+    std::vector<double> curvatures;
+    for (const auto& track : p.tracks) curvatures.push_back(track.states[0].omega);
+    print("tracks", curvatures);
+  }
   for (const edm4hep::Cluster& cluster : clusters) {
     const auto& c = *cluster.data;
     print("cluster", {c.energy, c.position.x, c.position.y, c.position.z, c.theta, c.phi});
-    print("subdetectors", {c.subdetector_energies.begin(), c.subdetector_energies.end()});
+    print("subdetectors", c.subdetector_energies);
     std::vector<double> energies;
     for (const auto& hit : c.hits) energies.push_back(hit.energy);
     print("hits", energies);
   }
-  print("hit_weights", {hit_weights.begin(), hit_weights.end()});
-  print("track_weights", {track_weights.begin(), track_weights.end()});
-  std::vector<double> curvatures;
-  for (const auto& track : particles[0].data->tracks) curvatures.push_back(track.states[0].omega);
-  print("tracks", curvatures);
-  const auto& id = *particle_ids[0].data;
-  print("particle_id", {double(id.type), double(id.algorithm_type), id.parameters[0], id.parameters[4]});
+  print("hit_weights", hit_weights);
+  print("track_weights", track_weights);
+  for (const edm4hep::ParticleID& particle_id : particle_ids) {
+    const auto& id = *particle_id.data;
+    print("particle_id", {double(id.type), double(id.algorithm_type), double(id.pdg), id.likelihood,
+                          double(id.particle.data->energy)});
+    print("parameters", id.parameters);
+  }
+  for (const auto& made : pflow::make_mc_links(reconstruction, event, particles, {&hit_links}, {&track_links}))
+    print("mc_link", {double(made.getFrom().data->energy), double(made.getTo().index), made.getWeight()});
 } catch (const std::exception& error) {
   std::fprintf(stderr, "error: %s\n", error.what());
   return 1;

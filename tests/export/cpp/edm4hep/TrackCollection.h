@@ -10,7 +10,7 @@ struct TrackState {
   Vector3f referencePoint;
 };
 
-struct Track {
+struct Track : Identity {
   std::vector<TrackState> states;
 
   const std::vector<TrackState>& getTrackStates() const { return states; }

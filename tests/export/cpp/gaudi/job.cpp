@@ -1,5 +1,6 @@
 // The algorithm of Gaudi on a file of CLD, in an event loop of several threads:
-//     job MODEL IN.root OUT.root THREADS [OnError] [MaxHits] [Field, T] [geometry's field, T]
+//     job MODEL IN.root OUT.root THREADS [OnError] [MaxHits] [Field, T] [geometry's field, T; none: no GeoSvc] [links]
+// "links": to Monte Carlo particles, too.
 
 #include "../../../../pflow/export/cpp/PFlowReconstruction.cpp"
 
@@ -15,19 +16,17 @@ int main(int argc, char** argv) try {
   auto reader = podio::makeReader(std::string(argv[2]));
   ISvcLocator services{reader.readFrame(podio::Category::Metadata, 0)};
   PFlowReconstruction algorithm("PFlow", &services);
-  const std::map<std::string, std::string> subdetectors{
-      {"ECALBarrel", "ecal_barrel"}, {"ECALEndcap", "ecal_endcap"}, {"HCALBarrel", "hcal_barrel"},
-      {"HCALEndcap", "hcal_endcap"}, {"HCALOther", "hcal_other"},   {"MUON", "muon"}};
-  std::vector<std::string> collections;
-  for (const auto& [collection, subdetector] : subdetectors) collections.push_back(collection);
   algorithm.set("Model", std::string(argv[1]));
-  algorithm.set("CaloHits", collections);
-  algorithm.set("Subdetectors", subdetectors);
   if (argc > 5) algorithm.set("OnError", std::string(argv[5]));
   if (argc > 6) algorithm.set("MaxHits", unsigned(std::stoul(argv[6])));
   if (argc > 7) algorithm.set("Field", std::stod(argv[7]));
-  IGeoSvc geometry{{{argc > 8 ? std::stod(argv[8]) * dd4hep::tesla : 0.0}}};
-  services.geometry = &geometry;
+  const std::string field = argc > 8 ? argv[8] : "none";
+  IGeoSvc geometry{{{field == "none" ? 0.0 : std::stod(field) * dd4hep::tesla}}};
+  if (field != "none") services.geometry = &geometry;
+  if (argc > 9) {
+    algorithm.set("HitLinks", std::vector<std::string>{"CalohitMCTruthLink"});
+    algorithm.set("TrackLinks", std::vector<std::string>{"SiTracksMCTruthLink"});
+  }
   algorithm.initialize();
 
   std::vector<podio::Frame> events;

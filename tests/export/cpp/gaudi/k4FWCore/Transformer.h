@@ -54,7 +54,10 @@ class MultiTransformer<std::tuple<Out...>(const In&...)> {
   const Names& outputLocations(const std::string& key) const { return *std::any_cast<Names*>(properties.at(key)); }
   std::ostream& warning() const { return std::cerr << name_ << ": "; }
   template <class Service>
-  Service* service(const std::string&, bool) const { return locator->geometry; }
+  Service* service(const std::string& name, bool, bool quiet = false) const {
+    if (!locator->geometry && !quiet) std::cerr << "ServiceManager ERROR Unable to locate service \"" << name << "\"\n";
+    return locator->geometry;
+  }
 
   ISvcLocator* locator;
   std::map<std::string, std::any> properties;

@@ -1,0 +1,6 @@
+#pragma once
+#include "ReconstructedParticleCollection.h"
+
+namespace edm4hep {
+using RecoMCParticleLinkCollection = Created<LinkToMC<ReconstructedParticle>>;
+}
