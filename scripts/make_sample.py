@@ -2,9 +2,9 @@
 
     python scripts/make_sample.py --data-dir ../shared/data --output tests/data
 
-Five hadronic Z decays of CLD are also written as CLD's reconstruction writes EDM4hep, in an RNTuple: digitised hits,
-tracks, links to Monte Carlo particles, Pandora's particles. Version 0.3 of this script made TTrees, simulated hits
-and the HDF5 file.
+Five hadronic Z decays of CLD are also written as CLD's reconstruction writes EDM4hep: digitised hits, tracks, links to
+Monte Carlo particles, Pandora's particles. podio makes the RNTuple of tests/data of it: `podio-ttree-to-rntuple`. Version
+0.3 of this script made the other TTrees, simulated hits and the HDF5 file.
 
 LZMA is a quarter smaller here than the full files' ZSTD and still reads in a fraction of a second.
 """
@@ -73,8 +73,8 @@ def main() -> None:
     events = read_events(args.data_dir / "cld_g4" / "zqq_test.root", layout="cld_g4", entry_stop=20)[EDM4HEP_EVENTS]
     with closing(open_podio(args.data_dir / "edm4hep" / "cld_zqq_small_rntuple.edm4hep.root")) as file:
         definition = file.definitions()["edm4hep"]  # EDM4hep's own, which every file of podio carries
-    written.append(args.output / "cld_zqq_small_rntuple.edm4hep.root")
-    write_rntuple(written[-1], reconstructed(events), definition)
+    written.append(args.output / "cld_zqq_small_ttree.edm4hep.root")
+    write_podio(written[-1], reconstructed(events), definition)
     for path in written:
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
 
@@ -181,7 +181,7 @@ def reconstructed(events: Events) -> Content:
     return content
 
 
-def write_rntuple(path: Path, content: Content, definition: str) -> None:
+def write_podio(path: Path, content: Content, definition: str) -> None:
     """Write as podio does."""
     model, definitions = DataModel(json.loads(definition)), {"edm4hep": (definition, EDM4HEP_VERSION)}
     encodings = {f"{name}__CellIDEncoding": [code] for name, code in content.encodings.items()}

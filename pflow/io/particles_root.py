@@ -60,7 +60,6 @@ from pflow.event.schema import make_links, make_particles, quantities_of, valida
 from pflow.io.atomic import check_output, replacing
 from pflow.io.edm4hep.podio import PARTICLE_MEMBERS, PodioFile
 from pflow.io.edm4hep.reco import Edm4hepRecoReader
-from pflow.io.rntuple import make_rntuple
 from pflow.io.root import make_ttree, open_root, open_tree, read_branch, read_notes, read_ranges, write_note
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
@@ -210,7 +209,7 @@ class RecoWriter(OutputWriter):
         if self._table is None:
             records = ak.Array(columns)
             if self._format == "rntuple":
-                self._table = make_rntuple(self._file, TREE, records.layout.form)
+                self._table = self._file.mkrntuple(TREE, records.layout.form)
             else:
                 types = {name: records[name].type.content for name in columns}
                 self._table = make_ttree(self._file, TREE, types, "reconstructed particles")

@@ -7,6 +7,7 @@ CMAKE_PREFIX_PATH its CMake package.
 import dataclasses
 import functools
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 import uproot
 
 from benchmarks.cpp import COMPILER, RUNTIME, SOURCES, include_folder, missing_for_cpp
-from make_sample import reconstructed, write_rntuple
+from make_sample import reconstructed, write_podio
 from pflow.cli.main import main
 from pflow.event import jagged
 from pflow.event.events import Flag, concatenate
@@ -123,7 +124,7 @@ def synthetic(sample_dir, source, tmp_path_factory):
         variants.append(dataclasses.replace(events, **changed))
     path = tmp_path_factory.mktemp("synthetic") / "events.root"
     podio = open_podio(source)
-    write_rntuple(path, reconstructed(concatenate(variants)), podio.definitions()["edm4hep"])
+    write_podio(path, reconstructed(concatenate(variants)), podio.definitions()["edm4hep"])
     podio.close()
     return path
 
@@ -134,9 +135,13 @@ def command_line(source, output):
 
 
 def contents(path):
+    """Numbers of the collections of PFlow by field and member, of a TTree or an RNTuple."""
     with uproot.open(path) as file:
         events = file["events"]
-        return {name: events[name].array() for name in events.keys(recursive=False) if "PFlow" in name}
+        inner = {key.rpartition(".")[0] for key in events.keys()}  # noqa: SIM118
+        keys = [key for key in events.keys(full_paths=False) if "PFlow" in key and key not in inner]  # noqa: SIM118
+        leaves = {re.sub(r"\[\d+\]$", "", key): events[key] for key in keys if not getattr(events[key], "branches", [])}
+        return {name: leaf.array() for name, leaf in leaves.items()}
 
 
 def parameters(path):
@@ -153,27 +158,22 @@ def assert_same(first, second):
         assert ak.array_equal(values, second[name], same_content_types=False, check_parameters=False), name
 
 
-def leaves(name, array):
-    """Numbers of an array of records, by name."""
-    if not array.fields:
-        yield name, ak.to_numpy(ak.flatten(array, axis=None))
-    for field in array.fields:
-        yield from leaves(f"{name}.{field}", array[field])
-
-
 def assert_close(first, second):
     """Whole numbers and counts are the same, others as ONNX Runtime and torch round them."""
     for name, values in first.items():
-        for (leaf, ours), (_, theirs) in zip(leaves(name, values), leaves(name, second[name]), strict=True):
+        for field in values.fields or [None]:
+            ours, theirs = (
+                ak.to_numpy(ak.flatten(x if field is None else x[field], axis=None)) for x in (values, second[name])
+            )
             tolerance = {"rtol": 1e-3, "atol": 1e-4} if ours.dtype.kind == "f" else {"rtol": 0}
-            np.testing.assert_allclose(ours, theirs, **tolerance, err_msg=leaf)
+            np.testing.assert_allclose(ours, theirs, **tolerance, err_msg=f"{name} {field}")
 
 
 def test_the_program_writes_what_the_command_line_writes_and_pflow_reads_it(by_program, source, tmp_path):
     expected = command_line(source, tmp_path / "python.root")
     ours, theirs = contents(by_program), contents(expected)
     assert ours.keys() == theirs.keys()
-    assert ak.sum(ak.num(ours["PFlow"])) > 100
+    assert ak.sum(ak.num(ours["PFlow.energy"])) > 100
     assert_close(ours, theirs)
     assert parameters(by_program) == parameters(expected)
     parts = ("particles", "hit_links", "track_links")
@@ -185,7 +185,7 @@ def test_synthetic_events_are_those_of_the_command_line(pflow_podio, synthetic, 
     assert (status, message) == (0, "")
     expected = command_line(synthetic, tmp_path / "python.root")
     ours = contents(tmp_path / "cpp.root")
-    assert len(ours["PFlow"]) == 200
+    assert len(ours["PFlow.energy"]) == 200
     assert_close(ours, contents(expected))
     assert parameters(tmp_path / "cpp.root") == parameters(expected)
     flags = read_reco(tmp_path / "cpp.root").flags
@@ -214,6 +214,37 @@ def test_the_example_gives_what_the_program_writes(library, exported, by_program
     subprocess.run([program, exported(MODEL, "cld"), source, tmp_path / "out.root", *names], check=True)
     ours, expected = contents(tmp_path / "out.root"), contents(by_program)
     assert_same(ours, {name: expected[name] for name in ours})
+
+
+def test_monte_carlo_links_are_those_of_the_command_line(pflow_podio, job, source, tmp_path):
+    assert pflow_podio(source, tmp_path / "cpp.root", "--mc-links") == (0, "")
+    arguments = ["--checkpoint", MODEL, "--format", "edm4hep", "--mc-links", "-o", str(tmp_path / "python.root")]
+    main(["reconstruct", str(source), *arguments])
+    ours, theirs = (
+        {name: values for name, values in contents(tmp_path / path).items() if "MCParticleLinks" in name}
+        for path in ("cpp.root", "python.root")
+    )
+    assert ours.keys() == theirs.keys()
+    assert ak.sum(ak.num(ours["PFlowMCParticleLinks.weight"])) > 100
+    assert_close(ours, theirs)
+    assert job(source, tmp_path / "job.root", 2, "raise", 9000, 0, "none", "links") == (0, "")
+    assert_same({name: contents(tmp_path / "job.root")[name] for name in ours}, ours)
+
+
+def test_the_input_and_outputs_that_exist_are_not_replaced(pflow_podio, source, tmp_path):
+    path = tmp_path / "in.root"
+    shutil.copy(source, path)
+    before = path.read_bytes()
+    assert pflow_podio(path, path, "--force") == (1, f"error: {path}: it is the input\n")
+    (tmp_path / "link.root").symlink_to(path)
+    assert pflow_podio(path, tmp_path / "link.root", "--force")[0] == 1
+    assert path.read_bytes() == before
+    (tmp_path / "out.root").write_text("mine")
+    status, message = pflow_podio(path, tmp_path / "out.root")
+    assert status == 1
+    assert "it exists; choose another name, or replace it with --force" in message
+    assert (tmp_path / "out.root").read_text() == "mine"
+    assert pflow_podio(path, tmp_path / "out.root", "--force") == (0, "")
 
 
 def test_an_event_that_cannot_be_used_is_an_error_or_is_skipped(pflow_podio, job, source, tmp_path):

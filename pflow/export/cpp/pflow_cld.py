@@ -10,9 +10,9 @@ options.add_argument("--model", default="model", help="folder that `pflow export
 options.add_argument(
     "--input", nargs="+", default=["in.edm4hep.root"], help="digitised hits and tracks of CLD (default: %(default)s)"
 )
-options.add_argument("--output", default="out.root", help="gets the input's collections and PFlow (default: %(default)s)")
+options.add_argument("--output", default="out.root", help="file that gets PFlow, too (default: %(default)s)")
 options.add_argument("--threads", type=int, default=1, help="events at a time")
-options.add_argument("--mc-links", action="store_true", help="links from particles to MCParticles, by the input's links")
+options.add_argument("--mc-links", action="store_true", help="link particles to MCParticles, by the input's links")
 args = parser.parse_known_args()[0]
 
 io = IOSvc("IOSvc")

@@ -12,13 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import awkward as ak
 import numpy as np
-import numpy.typing as npt
 
 from pflow.config import load_yaml
 from pflow.errors import nearest
-from pflow.event import jagged
+from pflow.physics.arrays import Index
 
 EDM4HEP_VERSION = (1, 0, 0)  # of EDM4hep, whose `edm4hep_types` are
 SCHEMA_VERSION = 6  # of its schema
@@ -49,9 +47,16 @@ LINK = re.compile(r"podio::LinkCollection<(.+), *(.+)>")
 USER_DATA = re.compile(r"podio::UserDataCollection<(.+)>")
 COLLECTION = re.compile(r"(.+)Collection")
 
+TEXT = "std::string"
 OF_PODIO: dict[str, Members] = {  # its own structs
     "podio::ObjectID": (("index", "std::int32_t"), ("collectionID", "std::uint32_t")),
     "podio::LinkData": (("weight", "float"),),
+    "podio::version::Version": tuple((part, "std::uint16_t") for part in ("major", "minor", "patch")),
+    "podio::root_utils::CollectionWriteInfo": (
+        *(("collectionID", "std::uint32_t"), ("dataType", TEXT), ("isSubset", "bool")),
+        *(("schemaVersion", "std::uint32_t"), ("name", TEXT), ("storageType", TEXT)),
+    ),
+    "tuple<string,string>": (("_1", TEXT), ("_0", TEXT)),
 }
 
 
@@ -88,11 +93,20 @@ class CollectionInfo:
             object.__setattr__(self, "id", collection_id(self.name))
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Filled:
+    """Content of one field in consecutive frames: int64 [frame] `counts` of objects, and their members by path."""
+
+    counts: Index
+    columns: Mapping[str, Any]
+
+
 class DataModel:
     """Structs and data types of one or more data models, each as podio's JSON; names in earlier ones win."""
 
     def __init__(self, *definitions: Mapping[str, Any]) -> None:
         self.structs = dict(OF_PODIO)
+        self._versions: dict[str, int] = {}  # of structs, as ROOT counts versions of classes
         self._fields: dict[str, Members] = {}
         for definition in definitions:
             for name, component in definition.get("components", {}).items():
@@ -107,6 +121,12 @@ class DataModel:
                 self.structs.setdefault(f"{name}Data", (*_members(datatype.get("Members", ())), *ranges))
                 references = ((member, "podio::ObjectID") for member, _ in to_many + to_one)
                 self._fields.setdefault(name, (*references, *vectors))
+            for name in self.structs.keys() - OF_PODIO.keys():
+                self._versions.setdefault(name, definition.get("schema_version", 1))
+
+    def version(self, struct: str) -> int:
+        """The version of a struct."""
+        return self._versions.get(struct, 1)
 
     def fields(self, collection: CollectionInfo) -> dict[str, str]:
         """Fields in which podio stores a collection, objects first, and their C++ types; a `KeyError` if unknown."""
@@ -123,55 +143,28 @@ class DataModel:
             raise KeyError(f"unknown collection type '{data_type}'{f'; did you mean {close}?' if close else ''}")
         return {name: f"{match[1]}Data", **{f"_{name}_{member}": kind for member, kind in self._fields[match[1]]}}
 
-    def leaves(self, cpp_type: str, path: str = "") -> list[tuple[str, int | None]]:
-        """Path of each number or array of numbers in a type, e.g. ``momentum.x``, and the length of an array."""
-        if cpp_type in PRIMITIVES:
-            return [(path, None)]
+    def leaves(self, cpp_type: str, path: str = "") -> list[tuple[str, str, int | None]]:
+        """Each number, text or array of numbers in a type: path, as ``momentum.x``, C++ type, and length of an array."""
         if array := ARRAY.fullmatch(cpp_type):
-            return [(path, int(array[2]))]
+            return [(path, array[1], int(array[2]))]
+        if cpp_type not in self.structs:
+            return [(path, cpp_type, None)]
         prefix = f"{path}." if path else ""
         return [leaf for name, inner in self.structs[cpp_type] for leaf in self.leaves(inner, f"{prefix}{name}")]
 
-    def objects(self, cpp_type: str, columns: Mapping[str, npt.NDArray[Any]], n: int, *, path: str = "") -> Any:
-        """Awkward content of `n` objects of a C++ type; records carry the names of their structs.
+    def nested(self, cpp_type: str) -> list[str]:
+        """The structs of which a type is made, itself first; none of a number."""
+        if cpp_type not in self.structs:
+            return []
+        return [cpp_type, *(name for _, inner in self.structs[cpp_type] for name in self.nested(inner))]
 
-        `columns`: values of members by their path within `path`, e.g. ``momentum.x``, [n] or [n, length]; others are 0.
-        """
-        values = columns.get(path)
-        if cpp_type in PRIMITIVES:
-            return content(np.zeros(n) if values is None else values, PRIMITIVES[cpp_type])
-        if array := ARRAY.fullmatch(cpp_type):
-            length = int(array[2])
-            flat = {} if values is None else {"": np.ascontiguousarray(values).reshape(n * length)}
-            return ak.contents.RegularArray(self.objects(array[1], flat, n * length), length, zeros_length=n)
-        prefix = f"{path}." if path else ""
-        members = self.structs[cpp_type]
-        contents = {name: self.objects(inner, columns, n, path=f"{prefix}{name}") for name, inner in members}
-        return struct(contents, n, cpp_type)
-
-
-def content(values: Any, dtype: Any) -> Any:
-    """Numbers [n] as an Awkward content."""
-    return ak.contents.NumpyArray(np.ascontiguousarray(values, dtype))
-
-
-def struct(members: Mapping[str, Any], n: int, cpp_type: str | None = None) -> Any:
-    """Awkward contents by name as content of `n` records, of a C++ type or of none."""
-    parameters = None if cpp_type is None else {"__record__": cpp_type}
-    return ak.contents.RecordArray(list(members.values()), list(members), length=n, parameters=parameters)
-
-
-def lists(inner: Any, counts: npt.ArrayLike, **parameters: Any) -> Any:
-    """An Awkward content cut into lists, int [list] long each."""
-    bounds = ak.index.Index64(jagged.offsets(np.asarray(counts, np.int64)))
-    return ak.contents.ListOffsetArray(bounds, inner, parameters=parameters)
-
-
-def strings(texts: Sequence[str]) -> Any:
-    """Strings as an Awkward content."""
-    data = [text.encode() for text in texts]
-    characters = ak.contents.NumpyArray(np.frombuffer(b"".join(data), np.uint8), parameters={"__array__": "char"})
-    return lists(characters, [len(text) for text in data], __array__="string")
+    def size(self, cpp_type: str) -> int:
+        """Bytes of a struct of numbers in memory, where each lies at a multiple of its size."""
+        sizes = [(PRIMITIVES[kind].itemsize, length or 1) for _, kind, length in self.leaves(cpp_type)]
+        end, widest = 0, max(size for size, _ in sizes)
+        for size, length in sizes:
+            end += -end % size + size * length
+        return end + -end % widest
 
 
 def collection_id(name: str) -> int:

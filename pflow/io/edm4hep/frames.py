@@ -1,4 +1,4 @@
-"""Frames of podio's: writing collections into RNTuples that podio's `RNTupleReader` opens, and copying an input's."""
+"""Frames of podio's: writing collections into TTrees that podio's `ROOTReader` opens, and copying an input's."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import awkward as ak
 import numpy as np
-import numpy.typing as npt
 
 from pflow.errors import InputError
 from pflow.event import jagged
@@ -20,33 +18,28 @@ from pflow.io.edm4hep.data_model import (
     EDM4HEP_VERSION,
     OLDEST_SCHEMA,
     SCHEMA_VERSION,
+    TEXT,
     CollectionInfo,
     DataModel,
-    content,
+    Filled,
     evolved,
-    lists,
-    strings,
-    struct,
 )
 from pflow.io.edm4hep.podio import PodioFile
-from pflow.io.rntuple import make_rntuple
-from pflow.physics.arrays import Index
+from pflow.io.edm4hep.ttree import TreeWriter
 
 PODIO_VERSION = (1, 7, 0)  # version of podio whose layout is written
 
 Parameters = Mapping[str, Mapping[str, Sequence[Any]]]
 """Values of the parameters of a frame by kind (keys of `PARAMETER_TYPES`) and key."""
 
-PARAMETER_TYPES: dict[str, Any] = {"Int": np.int32, "Float": np.float32, "Double": np.float64, "String": str}
+PARAMETER_TYPES = {"Int": "std::int32_t", "Float": "float", "Double": "double", "String": TEXT}
 """Kinds of parameters of a frame, as podio names them, and type of their values."""
 
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Filled:
-    """Content of one field in consecutive frames: int64 [frame] `counts` of objects, and their members by path."""
-
-    counts: Index
-    columns: Mapping[str, npt.NDArray[Any]]
+PARAMETER_FIELDS = {
+    f"GP{kind}{part}": (DataModel(), cpp_type)
+    for kind, value in PARAMETER_TYPES.items()
+    for part, cpp_type in (("Keys", TEXT), ("Values", f"std::vector<{value}>"))
+}
 
 
 Definitions = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -73,43 +66,45 @@ class FrameWriter:
         self._file = file
         self._collections = sorted(collections, key=lambda pair: pair[1].name)
         self._definitions = definitions
-        self._fields = {
+        fields = {
             field: (model, cpp_type)
             for model, collection in self._collections
             for field, cpp_type in model.fields(collection).items()
         }
-        self._events = make_rntuple(file, "events", self._layout({}, [], 0).form)
+        self._events = TreeWriter(file, "events", fields | PARAMETER_FIELDS)
 
     def extend(self, frames: Frames, frame_parameters: Sequence[Parameters]) -> None:
         """Append consecutive frames, one for each item of `frame_parameters`."""
-        assert frames.keys() <= self._fields.keys(), frames.keys() - self._fields.keys()
-        if frame_parameters:
-            self._events.extend(ak.Array(self._layout(frames, frame_parameters, len(frame_parameters))))
+        self._events.extend({**frames, **_parameters(frame_parameters)}, len(frame_parameters))
 
     def finish(self, categories: Mapping[str, Sequence[Parameters]]) -> None:
-        """Write the other categories, the parameters of whose frames are given, and podio's metadata, as RNTuples."""
+        """Write the other categories, the parameters of whose frames are given, and podio's metadata."""
+        self._events.close()
         for name, frames in categories.items():
-            _write(self._file, name, _parameters(frames), len(frames))
-        models = [strings(list(self._definitions)), strings([text for text, _ in self._definitions.values()])]
+            tree = TreeWriter(self._file, name, PARAMETER_FIELDS)
+            tree.extend(_parameters(frames), len(frames))
+            tree.close()
         versions = {f"{name}___Version": version for name, (_, version) in self._definitions.items() if version}
-        metadata = {
-            "PodioBuildVersion": content(PODIO_VERSION, np.uint16),
-            **{name: content(version, np.uint16) for name, version in versions.items()},
-            "EDMDefinitions": ak.contents.RecordArray(models, None),
-            "availableCategories": strings(["events", *categories]),
-            "events___CollectionTypeInfo": _info(self._collections),
-            **{f"{name}___CollectionTypeInfo": _info(()) for name in categories},
+        parts = ("major", "minor", "patch")
+        version_columns = {
+            name: dict(zip(parts, ([part] for part in version), strict=True))
+            for name, version in {"PodioBuildVersion": PODIO_VERSION, **versions}.items()
         }
-        fields = {name: lists(values, [values.length]) for name, values in metadata.items()}
-        _write(self._file, "podio_metadata", fields, 1)
-
-    def _layout(self, frames: Frames, frame_parameters: Sequence[Parameters], n: int) -> Any:
-        none = Filled(counts=np.zeros(n, dtype=np.int64), columns={})
-        fields = {}
-        for name, (model, cpp_type) in self._fields.items():
-            filled = frames.get(name, none)
-            fields[name] = lists(model.objects(cpp_type, filled.columns, int(filled.counts.sum())), filled.counts)
-        return struct(fields | _parameters(frame_parameters), n)
+        definitions = {"_0": list(self._definitions), "_1": [text for text, _ in self._definitions.values()]}
+        infos = {f"{name}___CollectionTypeInfo": _info(()) for name in categories}
+        infos["events___CollectionTypeInfo"] = _info(self._collections)
+        columns = {**infos, "EDMDefinitions": definitions, **version_columns}
+        types = {
+            **dict.fromkeys(infos, "podio::root_utils::CollectionWriteInfo"),
+            "EDMDefinitions": "tuple<string,string>",
+            **dict.fromkeys(version_columns, "podio::version::Version"),
+        }
+        frame = {
+            name: Filled(counts=np.array([len(next(iter(of.values())))]), columns=of) for name, of in columns.items()
+        }
+        tree = TreeWriter(self._file, "podio_metadata", {name: (DataModel(), kind) for name, kind in types.items()})
+        tree.extend(frame, 1)
+        tree.close()
 
 
 class InputCopy:
@@ -174,7 +169,7 @@ class InputCopy:
         changed = CHANGED.get(cpp_type, {})
         return [
             (path, (path, changed.get(path, ("", path))[1]) if length is None else (f"{path}[{length}]", path))
-            for path, length in self.model.leaves(cpp_type)
+            for path, _, length in self.model.leaves(cpp_type)
         ]
 
     def read(self, start: int, stop: int) -> Frames:
@@ -194,39 +189,27 @@ class InputCopy:
         return {name: self._file.frame_parameters(name) for name in names}
 
 
-def _info(collections: Sequence[tuple[DataModel, CollectionInfo]]) -> Any:
-    """Description of the collections of a category."""
-    rows = [collection for _, collection in collections]
-    full = [(model, dataclasses.replace(row, is_subset=False)) for model, row in collections]
-    storages = [f"std::vector<{next(iter(model.fields(row).values()))}>" for model, row in full]
-    contents = {
-        "collectionID": content([row.id for row in rows], np.uint32),
-        "dataType": strings([row.data_type for row in rows]),
-        "isSubset": content([row.is_subset for row in rows], np.bool_),
-        "schemaVersion": content([row.schema_version for row in rows], np.uint32),
-        "name": strings([row.name for row in rows]),
-        "storageType": strings(storages),
-    }
-    return struct(contents, len(rows), "podio::root_utils::CollectionWriteInfo")
+def _info(collections: Sequence[tuple[DataModel, CollectionInfo]]) -> dict[str, list[Any]]:
+    """Description of the collections of a category, by member."""
+    full = [(model, row, dataclasses.replace(row, is_subset=False)) for model, row in collections]
+    rows = [
+        (row.id, row.data_type, row.is_subset, row.schema_version, row.name, next(iter(model.fields(whole).values())))
+        for model, row, whole in full
+    ]
+    names = ("collectionID", "dataType", "isSubset", "schemaVersion", "name", "storageType")
+    columns = (
+        dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)) if rows else {name: [] for name in names}
+    )
+    return {**columns, "storageType": [f"std::vector<{name}>" for name in columns["storageType"]]}
 
 
-def _write(file: Any, name: str, fields: Mapping[str, Any], n: int) -> None:
-    """Write a whole RNTuple of `n` entries."""
-    layout = struct(fields, n)
-    ntuple = make_rntuple(file, name, layout.form)
-    if n:
-        ntuple.extend(ak.Array(layout))
-
-
-def _parameters(frames: Iterable[Parameters]) -> dict[str, Any]:
+def _parameters(frames: Iterable[Parameters]) -> dict[str, Filled]:
     """Fields ``GPIntKeys``, ``GPIntValues`` and so on of consecutive frames."""
     fields, frames = {}, list(frames)
-    for kind, dtype in PARAMETER_TYPES.items():
+    for kind in PARAMETER_TYPES:
         tables = [frame.get(kind, {}) for frame in frames]
-        n_keys = [len(table) for table in tables]
-        rows = [list(values) for table in tables for values in table.values()]
-        flat = [value for row in rows for value in row]
-        values = strings(flat) if dtype is str else content(flat, dtype)
-        fields[f"GP{kind}Keys"] = lists(strings([key for table in tables for key in table]), n_keys)
-        fields[f"GP{kind}Values"] = lists(lists(values, [len(row) for row in rows]), n_keys)
+        counts = np.array([len(table) for table in tables], dtype=np.int64)
+        keys, values = ([item for table in tables for item in part(table)] for part in (dict.keys, dict.values))
+        fields[f"GP{kind}Keys"] = Filled(counts=counts, columns={"": keys})
+        fields[f"GP{kind}Values"] = Filled(counts=counts, columns={"": values})
     return fields

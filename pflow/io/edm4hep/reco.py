@@ -393,7 +393,7 @@ class Edm4hepRecoReader:
             columns = particle_columns(self._file.columns, name, start, stop)
             counts = jagged.count(columns["energy"])
             if "covariance" in parts:
-                columns["covariance"] = get(name, "covMatrix.values")
+                columns["covariance"] = get(name, "covMatrix.values", "covMatrix.values[10]")  # RNTuple, TTree
             if "scores" in parts:
                 field = f"_{particle_id}_parameters"
                 values = get(field, "")

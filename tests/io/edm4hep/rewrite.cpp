@@ -10,7 +10,7 @@
 
 int main(int, char** argv) {
   auto reader = podio::makeReader(std::string(argv[1]));
-  auto writer = podio::makeWriter(argv[2], "rntuple");
+  auto writer = podio::makeWriter(argv[2], "root");
   std::size_t tracks = 0, hits = 0, absent = 0;
   for (const auto& name : reader.getAvailableCategories()) {
     const std::string category(name);

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from contextlib import closing, nullcontext
 
@@ -35,50 +36,98 @@ def path(tmp_path):
     return tmp_path / "a.root"
 
 
-def test_collections_are_vectors_of_the_structs_of_podio(path):
+def test_collections_are_vectors_of_the_structs_of_podio_split_into_their_members(path):
     events = uproot.open(path)["events"]
     types = {key: events[key].typename for key in events.keys(recursive=False)}
-    assert types["P"] == "std::vector<edm4hep::ReconstructedParticleData>"
-    assert types["_P_tracks"] == types["_P_decayVertex"] == types["S_objIdx"] == "std::vector<podio::ObjectID>"
+    assert types["P"] == "vector<edm4hep::ReconstructedParticleData>"
+    assert types["_P_tracks"] == types["_P_decayVertex"] == types["S_objIdx"] == "vector<podio::ObjectID>"
     assert types["W"] == "std::vector<float>"
-    assert events["P.covMatrix"].typename == "edm4hep::CovMatrix4f"
-    assert events["P.covMatrix.values"].typename == "std::array<float,10>"
-    assert events["P.momentum"].typename == "edm4hep::Vector3f"
+    members = {branch.name: branch.typename for branch in events["P"].branches}
+    assert members["P.PDG"] == "int32_t[]"
+    assert members["P.momentum.x"] == "float[]"
+    assert members["P.covMatrix.values[10]"] == "float[][10]"
+    assert events["P/P.PDG"].array().to_list() == [[22, 11], [13]] * 2
+    assert events["P/P.covMatrix.values[10]"].array()[1].to_list() == [list(range(20, 30))]
+    assert events["P/P.momentum.x"].array().to_list() == [[0, 0], [0]] * 2
+    assert events["W"].array().to_list() == [[], [0.5, 0.25]] * 2
+    assert events["GPIntValues"].array().to_list() == [[[1, 2]], []] * 2
+    assert events["GPStringValues"].array().to_list() == [[["me"]], []] * 2
 
 
 def test_the_metadata_are_those_by_which_podio_opens_a_file(path):
     file = uproot.open(path)
-    assert set(file.classnames().values()) == {"ROOT::RNTuple"}
+    assert set(file.classnames().values()) == {"TTree"}
     metadata = file["podio_metadata"]
     types = {key: metadata[key].typename for key in metadata.keys(recursive=False)}
-    info = "std::vector<podio::root_utils::CollectionWriteInfo>"
+    info, version = "vector<podio::root_utils::CollectionWriteInfo>", "podio::version::Version"
     assert types == {
-        "PodioBuildVersion": "std::vector<std::uint16_t>",
-        "edm4hep___Version": "std::vector<std::uint16_t>",
-        "EDMDefinitions": "std::vector<std::tuple<std::string,std::string>>",
-        "availableCategories": "std::vector<std::string>",
+        "PodioBuildVersion": version,
+        "edm4hep___Version": version,
+        "EDMDefinitions": "vector<tuple<string,string> >",
         "events___CollectionTypeInfo": info,
         "metadata___CollectionTypeInfo": info,
     }
-    assert metadata["PodioBuildVersion"].array().to_list() == [[1, 7, 0]]
-    assert metadata["edm4hep___Version"].array().to_list() == [[1, 0, 99]]
-    assert metadata["availableCategories"].array().to_list() == [["events", "metadata"]]
-    assert metadata["metadata___CollectionTypeInfo"].array().to_list() == [[]]
-    (rows,) = metadata["events___CollectionTypeInfo"].array().to_list()
-    assert rows[0] == {
-        "collectionID": PARTICLES.id,
-        "dataType": "edm4hep::ReconstructedParticleCollection",
-        "isSubset": False,
-        "schemaVersion": 6,
-        "name": "P",
-        "storageType": "std::vector<edm4hep::ReconstructedParticleData>",
-    }
-    assert [row["name"] for row in rows] == ["P", "S", "W"]
-    assert rows[1]["isSubset"] is True
+    with closing(open_podio(path)) as podio:
+        assert (podio.version("edm4hep"), podio.definitions()) == ((1, 0, 99), {"edm4hep": "{}"})
+        assert podio.frame_parameters("metadata") == [{"String": {"P__Names": ["x", "y"]}, **NONE}]
+        assert podio.infos("metadata") == []
+        infos = podio.infos()
+    assert [dataclasses.astuple(info) for info in infos] == [
+        dataclasses.astuple(x) for x in (PARTICLES, SUBSET, WEIGHTS)
+    ]
+    assert [branch.array().to_list() for branch in metadata["PodioBuildVersion"].branches] == [[1], [7], [0]]
+    (storage,) = metadata["events___CollectionTypeInfo/events___CollectionTypeInfo.storageType"].array().to_list()
+    assert storage == [*2 * ["std::vector<edm4hep::ReconstructedParticleData>"], "std::vector<float>"]
 
 
-def copy(original):
-    path = original.with_name("copy.root")
+NONE = {kind: {} for kind in ("Int", "Float", "Double")}
+
+
+def structs(path):
+    """What a file says of the layout of each struct of EDM4hep and podio."""
+    with uproot.open(path) as file:
+        infos = {key: info for key, infos in file.file.streamers.items() for info in infos.values() if "::" in key}
+        fields = ("fName", "fType", "fSize", "fArrayLength", "fTypeName")
+        return {
+            name: (
+                *(info.member(field) for field in ("fCheckSum", "fClassVersion")),
+                [tuple(element.member(field) for field in fields) for element in info.elements],
+            )
+            for name, info in infos.items()
+            if name != "ROOT::TIOFeatures"
+        }
+
+
+def branches(path):
+    """How a file's branches of events are typed and named, with their leaves."""
+
+    def described(branch):
+        fields = ("fClassName", "fParentName", "fClonesName", "fCheckSum", "fClassVersion", "fID", "fType")
+        (leaf,) = branch.member("fLeaves")
+        numbers = [
+            leaf.member(field) for field in ("fName", "fTitle", "fLen", "fLenType", "fIsUnsigned", "fID", "fType")
+        ]
+        yield branch.name, branch.title, *(str(branch.member(field)) for field in fields), *numbers
+        for child in branch.branches:
+            yield from described(child)
+
+    with uproot.open(path) as file:
+        return {row[0]: row for branch in file["events"].branches for row in described(branch)}
+
+
+@pytest.mark.slow
+def test_branches_and_structs_are_described_as_root_describes_them(data_dir, tmp_path):
+    """A file that podio and ROOT wrote, and our copy of it."""
+    path = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
+    ours, theirs = (structs(one) for one in (copy(path, tmp_path / "copy.root"), path))
+    assert len(theirs) > 20
+    assert ours == theirs
+    ours, theirs = (branches(one) for one in (tmp_path / "copy.root", path))
+    assert ours == theirs
+
+
+def copy(original, path=None):
+    path = path or original.with_name("copy.root")
     with closing(open_podio(original)) as file, uproot.recreate(path) as out:
         source = InputCopy(file)
         collections = [(source.model, collection) for collection in source.collections.values()]
@@ -99,10 +148,9 @@ def test_a_copy_equals_the_original(write_podio, content):
         assert keys == copied.keys(recursive=False)
         for key in keys:
             assert original[key].typename == copied[key].typename
-            values = [table[key].array().to_list() for table in (original, copied)]
-            if key == "availableCategories":
-                values = [set(names) for (names,) in values]
-            assert values[0] == values[1]
+            leaves = [key] if not original[key].branches else [f"{key}/{one.name}" for one in original[key].branches]
+            for leaf in leaves:
+                assert original[leaf].array().to_list() == copied[leaf].array().to_list()
 
 
 def test_the_version_of_the_inputs_definitions_is_kept_but_podio_1_0_does_not_say_its_types(cld_podio, data_dir):

@@ -25,7 +25,24 @@ def source(write_podio, content):
 
 
 def objects(file: Any, name: str) -> list[Any]:
-    return file["events"][name].array().to_list()
+    return records(file, name).to_list()
+
+
+def records(file: Any, name: str) -> ak.Array:
+    """Objects of a branch, with the members of structs in them nested."""
+    branch = file["events"][name]
+    nested: dict[str, Any] = {}
+    for member in branch.branches:
+        *outer, last = member.name.removeprefix(f"{name}.").partition("[")[0].split(".")
+        place = nested
+        for part in outer:
+            place = place.setdefault(part, {})
+        place[last] = member.array()
+
+    def zipped(parts: Any) -> Any:
+        return ak.zip({k: zipped(v) for k, v in parts.items()}, depth_limit=2) if isinstance(parts, dict) else parts
+
+    return zipped(nested) if nested else branch.array()
 
 
 @pytest.mark.parametrize(("chunk", "options"), [(1, {}), (2, {"mc_links": True, "name": "Mine"})])
@@ -171,8 +188,7 @@ def test_where_the_input_cannot_be_copied_its_hits_and_tracks_are_written(write,
     assert same_reco(read_reco(out), made)
     file = uproot.open(out)
     names = ("EventHeader", "PFlow", "PFlowCaloHits", "PFlowClusters", "PFlowHitWeights", "PFlowParticleID")
-    rows = file["podio_metadata"]["events___CollectionTypeInfo"].array()[0].to_list()
-    assert [row["name"] for row in rows] == [*names, "PFlowTrackWeights", "PFlowTracks"]
+    assert [info.name for info in open_podio(out).infos()] == [*names, "PFlowTrackWeights", "PFlowTracks"]
     assert [event[0]["eventNumber"] for event in objects(file, "EventHeader")] == events.event.tolist()
     ids = {reference["collectionID"] for event in objects(file, "_PFlowClusters_hits") for reference in event}
     assert ids == {collection_id("PFlowCaloHits")}
@@ -184,12 +200,12 @@ def test_hits_and_tracks_of_another_schema_are_written_as_collections(reconstruc
     out, made, events = reconstruct(sample_dir / "multi_test_small.root", detector=None, stop=3)
     assert same_reco(read_reco(out), made)
     written = uproot.open(out)
-    hits, tracks = (written["events"][name].array() for name in ("PFlowCaloHits", "PFlowTracks"))
+    hits, tracks = (records(written, name) for name in ("PFlowCaloHits", "PFlowTracks"))
     assert hits.energy.to_list() == events.hits.energy.to_list()
     assert hits.position.x.to_list() == events.hits.position.x.to_list()
     assert hits["type"].to_list() == events.hits.subdetector.to_list()
     assert events.tracks is not None
-    states = written["events"]["_PFlowTracks_trackStates"].array()
+    states = records(written, "_PFlowTracks_trackStates")
     assert ak.num(states).to_list() == (2 * ak.num(tracks)).to_list()
     at_ip, at_face = states[states.location == 1], states[states.location == 4]
     assert at_ip.omega.to_list() == events.tracks.omega.to_list()
@@ -198,17 +214,17 @@ def test_hits_and_tracks_of_another_schema_are_written_as_collections(reconstruc
     assert ak.all(ak.isclose(at_face.tanLambda, momentum.pz / momentum.pt, rtol=1e-6))
     assert ak.all(ak.isclose(0.299792458e-3 * events.detector.b_field / abs(at_face.omega), momentum.pt, rtol=1e-6))
     assert ak.all(np.isfinite(at_ip.D0) & np.isfinite(at_ip.Z0))
-    ids = written["events"]["_PFlowClusters_hits.collectionID"].array()
+    ids = written["events"]["_PFlowClusters_hits/_PFlowClusters_hits.collectionID"].array()
     assert set(ak.flatten(ids).to_list()) == {collection_id("PFlowCaloHits")}
 
 
 def test_simulated_hits_are_digitised_and_linked(cld_sim_path, reconstruct, same_reco):
     out, made, events = reconstruct(cld_sim_path, detector="cld")
     assert same_reco(read_reco(out), made)
-    written, original = uproot.open(out)["events"], uproot.open(cld_sim_path)["events"]
-    ours = written["PFlowCaloHits"].array()[0]
+    written, original = uproot.open(out), uproot.open(cld_sim_path)["events"]
+    ours = records(written, "PFlowCaloHits")[0]
     assert ours.energy.to_list() == events.hits.energy[0].to_list()
-    links = written["_PFlowCaloHitSimLinks_to"].array()[0]
+    links = records(written, "_PFlowCaloHitSimLinks_to")[0]
     barrel = links.collectionID == collection_id("ECalBarrelCollection")
     assert 100 < ak.sum(barrel) < len(ours)
     name = "ECalBarrelCollection"

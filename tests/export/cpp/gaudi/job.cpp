@@ -28,6 +28,7 @@ int main(int argc, char** argv) try {
     algorithm.set("TrackLinks", std::vector<std::string>{"SiTracksMCTruthLink"});
   }
   algorithm.initialize();
+  algorithm.initialize();  // a second pass over a file finds the metadata of the first
 
   std::vector<podio::Frame> events;
   for (std::size_t i = 0; i < reader.getEntries(podio::Category::Event); ++i) events.push_back(reader.readEvent(i));
