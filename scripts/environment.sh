@@ -1,6 +1,7 @@
 # Sourced by the other scripts: makes .venv beside this checkout, installs pflow into it with the tested versions, and
 # activates it. Takes the extras to install as an argument, e.g. `source scripts/environment.sh test,notebooks`.
-# With the second argument `lowest` it makes .venv-lowest, with the lowest versions that pyproject.toml declares.
+# With the second argument `lowest` it makes .venv-lowest, with the lowest versions that pyproject.toml declares, with
+# `newest` .venv-newest, with the newest that there are.
 # Nothing is installed again while pyproject.toml, the constraints and the extras stay the same.
 
 _extras="${1:-}"
@@ -18,6 +19,9 @@ _install=(-m pip install --disable-pip-version-check --constraint "$_constraints
 if [ "${2:-}" = lowest ]; then
     _venv="$_root/.venv-lowest"
     _install=(-m uv pip install --resolution lowest-direct)
+elif [ "${2:-}" = newest ]; then
+    _venv="$_root/.venv-newest"
+    _install=(-m pip install --disable-pip-version-check --upgrade)
 fi
 
 _stamp="$_venv/.pflow-${_extras:-base}"

@@ -3,8 +3,8 @@
     python scripts/make_sample.py --data-dir ../shared/data --output tests/data
 
 Five hadronic Z decays of CLD are also written as CLD's reconstruction writes EDM4hep: digitised hits, tracks, links to
-Monte Carlo particles, Pandora's particles. podio makes the RNTuple of tests/data of it: `podio-ttree-to-rntuple`. Version
-0.3 of this script made the other TTrees, simulated hits and the HDF5 file.
+Monte Carlo particles, Pandora's particles. podio makes the RNTuple of tests/data of it, by `podio-ttree-to-rntuple`.
+Version 0.3 of this script made the other TTrees, simulated hits and the HDF5 file.
 
 LZMA is a quarter smaller here than the full files' ZSTD and still reads in a fraction of a second.
 """

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Lint, types and tests, from a clean checkout: makes its own .venv. A few tests need the full samples, which they look for
 # in $PFLOW_DATA, by default ../shared/data beside the checkout; without they are skipped, with the reason.
-# With --lowest: the fast tests with the lowest versions that pyproject.toml declares, in .venv-lowest.
+# With --lowest, --newest: the fast tests with the lowest versions that pyproject.toml declares, in .venv-lowest, and the
+# newest that there are, in .venv-newest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # One thread a process: the tests run side by side.
 export OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-if [ "${1:-}" = --lowest ]; then
+if [ "${1:-}" = --lowest ] || [ "${1:-}" = --newest ]; then
+    source scripts/environment.sh test "${1#--}"
     shift
-    source scripts/environment.sh test lowest
-    # Old libraries call what new ones, which they take without a limit, have renamed.
+    # Libraries call what others of another age have renamed.
     exec pytest --numprocesses=auto --dist=worksteal -m "not slow" --ignore=tests/notebooks \
         -W ignore::DeprecationWarning -W ignore::FutureWarning "$@"
 fi

@@ -139,7 +139,7 @@ def contents(path):
     with uproot.open(path) as file:
         events = file["events"]
         inner = {key.rpartition(".")[0] for key in events.keys()}  # noqa: SIM118
-        keys = [key for key in events.keys(full_paths=False) if "PFlow" in key and key not in inner]  # noqa: SIM118
+        keys = [key for key in events.keys(full_paths=False) if "PFlow" in key and key not in inner]
         leaves = {re.sub(r"\[\d+\]$", "", key): events[key] for key in keys if not getattr(events[key], "branches", [])}
         return {name: leaf.array() for name, leaf in leaves.items()}
 

@@ -144,8 +144,10 @@ class DataModel:
         return {name: f"{match[1]}Data", **{f"_{name}_{member}": kind for member, kind in self._fields[match[1]]}}
 
     def leaves(self, cpp_type: str, path: str = "") -> list[tuple[str, str, int | None]]:
-        """Each number, text or array of numbers in a type: path, as ``momentum.x``, C++ type, and length of an array."""
+        """Each number, text or array of numbers in a type: path as ``momentum.x``, C++ type, and length of an array."""
         if array := ARRAY.fullmatch(cpp_type):
+            if array[1] not in PRIMITIVES:
+                raise KeyError(f"arrays of '{array[1]}' cannot be written")
             return [(path, array[1], int(array[2]))]
         if cpp_type not in self.structs:
             return [(path, cpp_type, None)]

@@ -150,9 +150,9 @@ class InputCopy:
         for info in infos:
             try:
                 fields = self.model.fields(info)
+                members = [(field, names) for field, kind in fields.items() for _, names in self._members(kind)]
             except KeyError as error:
                 raise InputError(str(error.args[0]), file=file.path, field=info.name) from error
-            members = [(field, names) for field, kind in fields.items() for _, names in self._members(kind)]
             if all(any(file.columns.has(field, name) for name in names) for field, names in members):
                 self.collections[info.name] = info
                 self._fields |= fields

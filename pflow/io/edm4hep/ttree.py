@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import uproot
 from uproot.writing._cascade import RawStreamerInfo
 
 from pflow.event import jagged
-from pflow.io.edm4hep.data_model import ARRAY, PRIMITIVES, DataModel, Filled
+from pflow.io.edm4hep.data_model import ARRAY, PRIMITIVES, TEXT, DataModel, Filled
 
 TYPES = {
     **{"bool": ("bool", 18), "int8": ("char", 1), "int16": ("short", 2), "int32": ("int", 3), "int64": ("long", 4)},
@@ -28,7 +28,7 @@ TYPES = {
 }
 """Name and number (TVirtualStreamerInfo::EReadWrite) of ROOT's types by NumPy's."""
 
-IN_ARRAY, OBJECT, STL, STRING = 20, 62, 300, 365  # further numbers of types; the first is added to an element's
+IN_ARRAY, OBJECT, STL, STL_STRING, STRING = 20, 62, 300, 365, 500  # further ones; the first is added to a number's
 WHOLE, SPLIT, MEMBER = 0, 4, 41  # TBranchElement::fType: an object, a vector of objects, a member of its objects
 COUNT, NEW_CLASS = 0x40000000, 0xFFFFFFFF  # marks of the length of an object, and of a class named for the first time
 COLLECTION_VERSION = 9  # of streamed vectors, from ROOT 5.34 to 6.38
@@ -65,7 +65,7 @@ class TreeWriter:
 
     def __init__(self, directory: Any, name: str, fields: Mapping[str, tuple[DataModel, str]]) -> None:
         self._directory, self._name, self._num_entries = directory, name, 0
-        self._fields = {field: (model, cpp_type, _branch(field, model, cpp_type)) for field, (model, cpp_type) in fields.items()}  # fmt: skip
+        self._fields = {field: (*of, _branch(field, *of)) for field, of in fields.items()}
 
     def extend(self, frames: Mapping[str, Filled], n: int) -> None:
         """Append `n` entries; fields that `frames` lack are empty."""
@@ -82,7 +82,7 @@ class TreeWriter:
                 self._write(branch, filled.counts.astype(">i4").tobytes(), np.full(n, 4))
             for child, (path, kind, length) in zip(branch.children, model.leaves(cpp_type), strict=True):
                 values = filled.columns.get(path)
-                if kind == "std::string":
+                if kind == TEXT:
                     self._write(child, *_vectors(filled, kind, path))
                     continue
                 dtype = PRIMITIVES[kind].newbyteorder(">")
@@ -247,7 +247,7 @@ def _branch(field: str, model: DataModel, cpp_type: str) -> _Branch:
         while "." in member:
             outer, _, member = member.partition(".")
             owner = dict(model.structs[owner])[outer]
-        dtype = None if kind == "std::string" else PRIMITIVES[kind]
+        dtype = None if kind == TEXT else PRIMITIVES[kind]
         number = STL if dtype is None else TYPES[dtype.name][1] + (IN_ARRAY if length else 0)
         branch.children.append(
             _Branch(
@@ -280,7 +280,7 @@ def _vectors(filled: Filled, cpp_type: str, path: str = "") -> tuple[bytes, npt.
 
 
 def _streamed(values: Any, cpp_type: str) -> bytes:
-    if cpp_type == "std::string":
+    if cpp_type == TEXT:
         return b"".join(map(uproot.serialization.string, values))
     if cpp_type in PRIMITIVES:
         return np.asarray(values, PRIMITIVES[cpp_type].newbyteorder(">")).tobytes()
@@ -300,29 +300,23 @@ def _streamer_info(model: DataModel, name: str, version: int) -> bytes:
                 kind, length = (array[1], int(array[2])) if array else (cpp_type, 0)
                 if kind in PRIMITIVES:
                     dtype = PRIMITIVES[kind]
-                    number = TYPES[dtype.name][1] + (IN_ARRAY if length else 0)
-                    about = ("TStreamerBasicType", number, dtype.itemsize * (length or 1))
-                elif kind == "std::string":
-                    about = ("TStreamerSTLstring", 500, 32)
+                    number, size = TYPES[dtype.name][1] + (IN_ARRAY if length else 0), dtype.itemsize * (length or 1)
+                    class_name, versions = "TStreamerBasicType", (2, 4)
+                elif kind == TEXT:
+                    number, size, class_name, versions = STRING, 32, "TStreamerSTLstring", (2, 3, 4)
                 else:
-                    about = ("TStreamerObjectAny", OBJECT, model.size(kind))
-                with out.any(about[0]), out.object(2):
-                    # A TStreamerSTLstring is a TStreamerSTL, which adds the kind of container and of its content.
-                    with out.object(3) if about[1] == 500 else out.object(4):
-                        if about[1] == 500:
-                            with out.object(4):
-                                _element(out, member, about, kind, length)
-                            out += struct.pack(">ii", STRING, STRING)
-                        else:
-                            _element(out, member, about, kind, length)
+                    number, size, class_name, versions = OBJECT, model.size(kind), "TStreamerObjectAny", (2, 4)
+                with ExitStack() as bases:
+                    bases.enter_context(out.any(class_name))
+                    for base in versions[:-1]:
+                        bases.enter_context(out.object(base))
+                    with out.object(versions[-1]):
+                        out.named(member, "", bits=0)
+                        out += struct.pack(">iiiiiiiii", number, size, length, int(length > 0), length, 0, 0, 0, 0)
+                        out += uproot.serialization.string(root_name(kind))
+                    if kind == TEXT:
+                        out += struct.pack(">ii", STL_STRING, STL_STRING)  # of the container, and of its content
     return bytes(out) + b"\0"
-
-
-def _element(out: _Buffer, member: str, about: tuple[str, int, int], kind: str, length: int) -> None:
-    out.named(member, "", bits=0)
-    _, number, size = about
-    out += struct.pack(">iiii", number, size, length, int(length > 0)) + struct.pack(">iiiii", length, 0, 0, 0, 0)
-    out += uproot.serialization.string(root_name(kind))
 
 
 class _Buffer(bytearray):
