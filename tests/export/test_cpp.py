@@ -1,6 +1,7 @@
 import dataclasses
 import shutil
 import subprocess
+import sys
 import types
 from collections import defaultdict
 from pathlib import Path
@@ -514,6 +515,32 @@ def test_the_example_of_the_readme_runs(library, toy, tmp_path):
     program = compile_program(library, tmp_path / "readme.cpp", flags="-O0")
     done = subprocess.run([str(program), str(toy)], check=True, capture_output=True, text=True)
     assert done.stdout == "1 particles\n22 1.5 GeV, 1 hits\n"
+
+
+CONFIGURABLES = """def __getattr__(name):
+    def component(instance="", **properties):
+        properties["component"] = name
+        if name == "PFlowReconstruction":
+            print(sorted(properties.items()))
+        return type(name, (), {})()
+    return component
+"""
+
+
+@pytest.mark.parametrize(("options", "links"), [([], "[]"), (["--mc-links"], "['CalohitMCTruthLink']")])
+def test_the_options_of_k4run_have_defaults(tmp_path, options, links):
+    """Without any, ``--help`` of k4run gets as far as k4run's own help; Gaudi's modules are stand-ins."""
+    for path, text in (
+        ("Configurables.py", CONFIGURABLES),
+        ("Gaudi/Configuration.py", "INFO = 3"),
+        ("k4FWCore/__init__.py", CONFIGURABLES),
+        ("k4FWCore/parseArgs.py", "import argparse\nparser = argparse.ArgumentParser(add_help=False)"),
+    ):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    command = [sys.executable, SOURCES / "pflow_cld.py", "--help", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(tmp_path)})
+    assert f"('HitLinks', {links}), ('Model', 'model')" in done.stdout
 
 
 USER = """cmake_minimum_required(VERSION 3.18)

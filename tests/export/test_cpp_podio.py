@@ -138,10 +138,12 @@ def contents(path):
     """Numbers of the collections of PFlow by field and member, of a TTree or an RNTuple."""
     with uproot.open(path) as file:
         events = file["events"]
-        inner = {key.rpartition(".")[0] for key in events.keys()}  # noqa: SIM118
-        keys = [key for key in events.keys(full_paths=False) if "PFlow" in key and key not in inner]
-        leaves = {re.sub(r"\[\d+\]$", "", key): events[key] for key in keys if not getattr(events[key], "branches", [])}
-        return {name: leaf.array() for name, leaf in leaves.items()}
+        keys = events.keys()
+        inner = {key.rpartition(".")[0] for key in keys}  # structs of an RNTuple; a TTree's have branches
+        leaves = (
+            key for key in keys if "PFlow" in key and key not in inner and not getattr(events[key], "branches", [])
+        )
+        return {re.sub(r"^.*/|\[\d+\]$", "", key): events[key].array() for key in leaves}
 
 
 def parameters(path):

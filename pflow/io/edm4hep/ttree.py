@@ -298,14 +298,15 @@ def _streamer_info(model: DataModel, name: str, version: int) -> bytes:
             for member, cpp_type in members:
                 array = ARRAY.fullmatch(cpp_type)
                 kind, length = (array[1], int(array[2])) if array else (cpp_type, 0)
+                versions: tuple[int, ...] = (2, 4)  # of the class and those that it extends
                 if kind in PRIMITIVES:
                     dtype = PRIMITIVES[kind]
                     number, size = TYPES[dtype.name][1] + (IN_ARRAY if length else 0), dtype.itemsize * (length or 1)
-                    class_name, versions = "TStreamerBasicType", (2, 4)
+                    class_name = "TStreamerBasicType"
                 elif kind == TEXT:
                     number, size, class_name, versions = STRING, 32, "TStreamerSTLstring", (2, 3, 4)
                 else:
-                    number, size, class_name, versions = OBJECT, model.size(kind), "TStreamerObjectAny", (2, 4)
+                    number, size, class_name = OBJECT, model.size(kind), "TStreamerObjectAny"
                 with ExitStack() as bases:
                     bases.enter_context(out.any(class_name))
                     for base in versions[:-1]:

@@ -1,4 +1,4 @@
-"""Our EDM4hep files in ROOT itself, as FCCAnalyses reads them, and merged; `test_with_podio` has podio read all of them.
+"""Our EDM4hep files in ROOT itself, as FCCAnalyses reads them, and merged; `test_with_podio` has podio read all.
 
 Needs ROOT, else skipped: pip install root==0.1a12 (Python 3.11).
 """
