@@ -76,7 +76,7 @@ struct Particle {
   float mass;                                         ///< GeV
   float px, py, pz;                                   ///< GeV
   float score;                                        ///< probability of its |PDG| (edm4hep's goodnessOfPID)
-  /// Probability that it exists, by which its energy counts in sums; NaN of models whose energies include it.
+  /// Probability that it exists, at least 0.5 in models as they come; sums take particles as they are. NaN: not given.
   float existence = std::numeric_limits<float>::quiet_NaN();
   std::array<float, classes.size()> class_probability;
   std::array<float, 10> covariance;                   ///< of (px, py, pz, E), lower triangle row by row, GeV^2

@@ -209,7 +209,8 @@ def _parameters(frames: Iterable[Parameters]) -> dict[str, Filled]:
     for kind in PARAMETER_TYPES:
         tables = [frame.get(kind, {}) for frame in frames]
         counts = np.array([len(table) for table in tables], dtype=np.int64)
-        keys, values = ([item for table in tables for item in part(table)] for part in (dict.keys, dict.values))
+        keys = [key for table in tables for key in table]
+        values = [row for table in tables for row in table.values()]
         fields[f"GP{kind}Keys"] = Filled(counts=counts, columns={"": keys})
         fields[f"GP{kind}Values"] = Filled(counts=counts, columns={"": values})
     return fields
