@@ -77,8 +77,8 @@ def test_candidates_are_a_collection_of_their_own(source, reconstruct, same_reco
     with uproot.open(out) as file:
         n = ak.num(made.candidates).to_list()
         assert [len(particles) for particles in objects(file, "PFlowCandidates.energy")] == n
-        ids = file["events"]["_PFlowCandidatesParticleID_particle"].array()
-        assert set(ak.flatten(ids.collectionID)) == {collection_id("PFlowCandidates")}
+        ids = records(file, "_PFlowCandidatesParticleID_particle").collectionID
+        assert set(ak.flatten(ids)) == {collection_id("PFlowCandidates")}
 
 
 def test_a_collection_that_was_dropped_from_the_file_is_not_copied(write_podio, content, reconstruct, same_reco):
