@@ -46,6 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --format edm4hep: write links from particles to the input's Monte Carlo particles",
     )
+    parser.add_argument(
+        "--candidates",
+        nargs="?",
+        const=0.05,
+        type=float,
+        metavar="P",
+        help="also write, as a second collection, particles that exist less probably than not, with a probability of "
+        "at least P (default: %(const)s)",
+    )
     add_file_options(parser, detector=OTHER_DETECTOR)
     add_option(
         parser,

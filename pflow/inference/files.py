@@ -107,6 +107,7 @@ def reconstruct_files(
     truth_tracks: bool = False,
     on_error: Literal["raise", "skip"] = "raise",
     max_particles: int | None = None,
+    candidates: float | None = None,
     max_hits: int = MAX_HITS,
     batch_size: int | None = None,
     chunk_size: int = 256,
@@ -151,6 +152,7 @@ def reconstruct_files(
     settings = Settings(
         reading=dataclasses.replace(reading, detector=read_as, expected=expected),
         max_particles=max_particles,
+        candidates=candidates,
         max_hits=max_hits,
         batch_size=batch_limits(place)[0] if batch_size is None else batch_size,
         device=str(place),
@@ -189,7 +191,8 @@ def reconstruct_files(
                 more: Any = {"provenance": out.provenance, "inputs": [*out.inputs, model.path], "force": force}
                 if format == "edm4hep":
                     source = worker.files.open(out.inputs[0])
-                    part = write(Edm4hepRecoWriter(out.path, source, mc_links=mc_links, **more), of_output, show)
+                    more |= {"mc_links": mc_links, "candidates": candidates is not None}
+                    part = write(Edm4hepRecoWriter(out.path, source, **more), of_output, show)
                 else:
                     part = write(RecoWriter(out.path, format=format, **more), of_output, show)
                 warn_of_tracks(part.track_momentum, part.flagged, part.n_events, str(out.path))
@@ -445,7 +448,10 @@ def provenance(
             "read_as": None if reading.detector is model.tokeniser.detector else _named(reading.detector),
             "layout": None if reading.layout is None else str(reading.layout),
             **{name: getattr(reading, name) for name in ("schema", "truth_tracks", "on_error")},
-            **{name: getattr(settings, name) for name in ("max_particles", "max_hits", "batch_size", "device")},
+            **{
+                name: getattr(settings, name)
+                for name in ("max_particles", "candidates", "max_hits", "batch_size", "device")
+            },
             **options,
         },
         "decoding": dataclasses.asdict(model.reconstructor.decoding),

@@ -29,6 +29,7 @@ class Settings:
 
     reading: FileOptions
     max_particles: int | None
+    candidates: float | None
     max_hits: int
     batch_size: int
     device: str
@@ -52,7 +53,11 @@ class Worker:
     def __init__(self, model: TrainedModel, settings: Settings, *, max_open: int | None = 2) -> None:
         self.model, self.settings = model, settings
         self._engine = Engine(
-            model, device=settings.device, max_particles=settings.max_particles, batch_size=settings.batch_size
+            model,
+            device=settings.device,
+            max_particles=settings.max_particles,
+            candidates=settings.candidates,
+            batch_size=settings.batch_size,
         )
         self.files = OpenFiles(dataclasses.replace(settings.reading, said={}), most=max_open)
 

@@ -12,8 +12,10 @@ from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning, LeftOutWarning
 from pflow.inference.events import batch_limits, pick_device, reconstruct, warn_of_tracks
+from pflow.inference.files import reconstruct_files
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
+from pflow.io.particles_root import read_reco
 from pflow.model.api import DecodingConfig
 from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
@@ -297,3 +299,33 @@ def test_events_with_few_hits_or_tracks(hits, tracks, general, three):
 def test_events_without_tracks_are_refused_where_the_model_reads_them(general, three):
     with pytest.raises(InputError, match=r"reads tracks .*; --truth-tracks makes them"):
         reconstruct(dataclasses.replace(three, tracks=None), general)
+
+
+def test_candidates_are_less_probable_than_the_list_and_change_nothing_of_it(sample_dir, model):
+    events = read_events(sample_dir / "zqq_test_small.root", entry_stop=2)
+    general = load_model("general")
+    alone, both = reconstruct(events, general), reconstruct(events, general, candidates=0.05)
+    assert alone.candidates is None
+    assert both.particles.energy.to_list() == alone.particles.energy.to_list()
+    assert ak.min(both.particles.existence) >= 0.5
+    assert ak.count(both.candidates.energy) > 0
+    assert 0.05 <= ak.min(both.candidates.existence) <= ak.max(both.candidates.existence) < 0.5
+    assert ak.max(both.hit_links.particle, axis=1).to_list() < ak.num(both.particles).to_list()
+    with pytest.raises(ConfigError, match="does not say how probably a particle exists"):
+        reconstruct(events, model, candidates=0.05)
+
+
+@pytest.mark.filterwarnings("ignore:.*in a form that can be copied")
+@pytest.mark.parametrize("format", ["ttree", "edm4hep"])
+def test_files_hold_candidates_where_they_are_asked_for(sample_dir, tmp_path, format):
+    path, out = sample_dir / "cld_zqq_small.edm4hep.root", tmp_path / "out.root"
+    reconstruct_files([path], output=out, format=format, candidates=0.05)
+    read_back = read_reco(out)
+    made = reconstruct(read_events(path), "general", candidates=0.05)
+    for name in ("particles", "candidates"):
+        np.testing.assert_allclose(
+            ak.flatten(getattr(read_back, name).energy), ak.flatten(getattr(made, name).energy), rtol=1e-5
+        )
+    assert ak.sum(read_back.particles, axis=-1).E.to_list() == pytest.approx(
+        ak.sum(made.particles, axis=-1).E.to_list()
+    )

@@ -54,8 +54,7 @@ from pflow.event.events import Events
 from pflow.event.jagged import Links, sum_by_pair, with_same_source
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_particles, quantities_of
-from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, collection_id
-from pflow.io.edm4hep.frames import Filled
+from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, Filled, collection_id
 from pflow.io.edm4hep.podio import PARTICLE_MEMBERS, PodioFile, expand, particle_columns
 from pflow.io.edm4hep.reader import AT_CALORIMETER, AT_IP, HitOrigins
 from pflow.io.root import check_counts
