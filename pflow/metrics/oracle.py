@@ -183,12 +183,19 @@ def _ancestry(events: Events, targets: Targets, tracked_particles: Ints) -> tupl
 
 
 def tracks_of_particles(events: Events) -> tuple[Ints, Ints]:
-    """Flat indices of each particle's first track and of the particle."""
+    """Flat indices of each particle's track, of several the one closest to its momentum, and of the particle.
+
+    A looper, a decay in flight or a hit that is used twice gives a particle further tracks, with other momenta.
+    """
     if events.tracks is None or events.track_links is None or events.truth is None:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     links = Links.of(events.track_links)
     track = links.flat_source(jagged.count(events.tracks))
     particle = links.flat_particle(jagged.count(events.truth))
     best = largest_weight(track, particle, links.weight)
-    _, first = np.unique(particle[best], return_index=True)
-    return track[best][first], particle[best][first]
+    track, particle = track[best], particle[best]
+    true = jagged.vectors(events.truth[["px", "py", "pz"]])[particle]
+    off = np.linalg.norm(jagged.vectors(events.tracks["momentum"])[track] - true, axis=1)
+    order = np.lexsort((off, particle))
+    _, first = np.unique(particle[order], return_index=True)
+    return track[order][first], particle[order][first]
