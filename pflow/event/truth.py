@@ -265,8 +265,12 @@ def _assign(ancestry: Ancestry, events: Events, rule: str, stable_status: Sequen
         return itself, final
     if rule == "entering":
         # The parent of the topmost ancestor with a vertex inside the calorimeter; if it has no parent, this ancestor.
+        # Moving an event scales its vertices and nothing else, so the faces are those of the simulation, scaled.
         radius, detector = np.hypot(ancestry.vertex["x"], ancestry.vertex["y"]), events.detector
-        inside = (radius >= detector.ecal_inner_radius) | (np.abs(ancestry.vertex["z"]) >= detector.ecal_inner_z)
+        moved = events.geometry
+        scale = 1.0 if moved is None else (moved.first.radius / detector.ecal_inner_radius)[ancestry.event]
+        inside = radius >= scale * detector.ecal_inner_radius
+        inside |= np.abs(ancestry.vertex["z"]) >= scale * detector.ecal_inner_z
         top = ancestry.topmost(inside)
         above = np.where(top >= 0, ancestry.parent[top], -1)
         return np.where(top < 0, itself, np.where(above < 0, top, above)), final

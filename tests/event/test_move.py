@@ -7,6 +7,7 @@ from pflow.event import jagged
 from pflow.event.augment import Augmentation, Overlay, augment
 from pflow.event.events import Events
 from pflow.event.move import Drawn, Variation, change_cells, move
+from pflow.event.truth import select_targets
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 from pflow.physics.geometry import Geometry, measures
@@ -69,6 +70,16 @@ def test_polygons_and_moved_faces_keep_rays_and_depths_along_them(events):
     assert shifted.max() > 100
     np.testing.assert_allclose(depths(moved).length, depths(events).length, rtol=2e-3, atol=0.05)
     np.testing.assert_allclose(depths(moved).radiation, depths(events).radiation, rtol=0.1, atol=0.3)
+
+
+@pytest.mark.parametrize("options", [{"scale": (1.4, 1.4)}, {"scale": (0.75, 0.75), "endcap": (0.72, 0.72)}])
+def test_truth_by_rule_entering_is_of_the_moved_event(events, options):
+    """Vertices move with the scale, so that what entered is the same."""
+    targets, moved = (
+        select_targets(some, rule="entering") for some in (events, move(events, drawn(events, **options)))
+    )
+    assert moved.counts.tolist() == targets.counts.tolist()
+    assert (moved.chosen == targets.chosen).all()
 
 
 def test_tracks_enter_at_the_moved_faces(events):
