@@ -108,7 +108,9 @@ def calibrate(
     for number, path in enumerate(inputs):
         for chunk in reading.iterate(path, chunk_size):
             usable = usable_events(chunk, MAX_HITS, on_error)
-            events = usable if reading.detector is None else with_detector(usable, model.tokeniser.detector)
+            # A model that reads the geometry takes each detector as it is described.
+            as_read = reading.detector is None or model.tokeniser.config.geometry
+            events = usable if as_read else with_detector(usable, model.tokeniser.detector)
             tokens, events = without_refused(events, encode, on_error)
             # The truth rule needs the geometry of the file's detector.
             with_truth = usable.emptied((events.flags & Flag.BAD_INPUT) > 0)

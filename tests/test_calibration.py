@@ -5,14 +5,16 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.calibration import Calibrated, CalibrationFit, best, decoding_grid, fit_curve, fit_response
+from pflow.calibration import Calibrated, CalibrationFit, best, calibrate, decoding_grid, fit_curve, fit_response
+from pflow.checkpoint.load import load_model
 from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_particles
 from pflow.event.truth import select_targets
-from pflow.io.open import read_events
+from pflow.io.flat import write_events
+from pflow.io.open import ReadOptions, read_events
 from pflow.metrics.match import Matching, match
 from pflow.metrics.table import ParticleTable
 from pflow.model.api import DecodingConfig
@@ -143,3 +145,17 @@ def test_the_most_efficient_is_chosen_where_none_reaches_the_reference():
     assert best(trials, "reference") is trials[1]
     with pytest.raises(ConfigError, match="not all files have reconstructed particles of another algorithm"):
         best([trial(0.9, 0.1, reference=math.nan)], "reference")
+
+
+def test_a_model_of_any_detector_is_calibrated_in_the_geometry_of_the_files(sample_dir, tmp_path):
+    """Not in the one of the detector that it was first trained on."""
+    events = read_events(sample_dir / "cld_multi_test_small.root", entry_stop=3)
+    write_events(tmp_path / "cld.root", events)
+    model = load_model("general")
+    named, known = (
+        calibrate(
+            model, [tmp_path / "cld.root"], [model.reconstructor.decoding], ReadOptions(detector=detector), device="cpu"
+        )
+        for detector in ("cld", None)
+    )
+    assert named == known
