@@ -1,6 +1,7 @@
 """Draft the description of the detector that a file is from: a YAML file for --detector.
 
-Each value says how it was found: in the file, measured with its hits and tracks, guessed, or left to fill in.
+Each value says how it was found: given, in the file, measured with its hits and tracks, or guessed. What the file
+cannot tell is null: give it as an option, or fill it in.
 """
 
 from __future__ import annotations
@@ -18,6 +19,22 @@ if TYPE_CHECKING:
 
 SHOWN = ("b_field", "ecal_inner_radius", "ecal_outer_radius", "ecal_inner_z", "phi_symmetry", "tracks", "references")
 
+ASK = {
+    "layers": "--absorber ecal=MATERIAL:MM",
+    "hadron_scale": "more --entries, or single particles; or write it",
+    "sim_scale": "write it, for simulated hits",
+    "truth_tracks": "--tracks-as cld, for --truth-tracks",
+}
+"""How what a draft lacks is given, by field."""
+
+
+def pair(text: str) -> tuple[str, str]:
+    """A type of options: NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found '{text}'")
+    return name.strip(), value.strip()
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow detector`."""
@@ -25,6 +42,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "output", metavar="YAML", help="file to write")
     parser.add_argument("--name", help="name of the detector (default: what the simulation called it, or the file's)")
     parser.add_argument("--b-field", type=float, metavar="T", help="field along z, tesla (default: of file or tracks)")
+    parser.add_argument(
+        "--absorber",
+        type=pair,
+        action="append",
+        default=[],
+        metavar="CALORIMETER=MATERIAL:MM",
+        help="material and its thickness in each layer of a calorimeter (ecal_barrel) or of all of a kind (ecal), whose "
+        "radiation and interaction lengths are the PDG's: ecal=lead:4.0; of several materials hcal=steel:20,polystyrene:3; "
+        "of two thicknesses ecal=tungsten:20x2.1+10x4.2; of crystals ecal=PbWO4:220 (repeatable)",
+    )
+    parser.add_argument(
+        "--place",
+        type=pair,
+        action="append",
+        default=[],
+        metavar="COLLECTION=PLACE",
+        help="calorimeter of a collection of hits whose name does not tell: ecal_barrel, hcal_endcap, muon ... (repeatable)",
+    )
+    tracks_as = "detector with the resolutions of tracks from Monte Carlo particles, for --truth-tracks: cld"
+    parser.add_argument("--tracks-as", metavar="DETECTOR", help=tracks_as)
     parser.add_argument("--entries", **number(1, 100, "N", "events to read (default: %(default)s)"))
     add_option(parser, "force")
 
@@ -33,11 +70,13 @@ def run(args: argparse.Namespace) -> int:
     """Draft the description and write it."""
     from pflow.io.atomic import check_output
     from pflow.io.detect import fitting_detectors
-    from pflow.io.draft.draft import draft_detector, write_draft
+    from pflow.io.draft.draft import Answers, draft_detector, write_draft
     from pflow.io.edm4hep.podio import open_podio
 
     check_output(args.output, inputs=[args.file], force=args.force)
-    draft = draft_detector(args.file, name=args.name, b_field=args.b_field, max_entries=args.entries)
+    options = {name: getattr(args, name) for name in ("name", "b_field", "tracks_as")}
+    answers = Answers(**options, absorber=dict(args.absorber), place=dict(args.place))
+    draft = draft_detector(args.file, answers, max_entries=args.entries)
     write_draft(draft, args.output, force=args.force)
     with closing(open_podio(args.file)) as file:
         _print(draft, args.output, [match.detector.name for match in fitting_detectors(file) if match.fits])
@@ -54,9 +93,19 @@ def _print(draft: DetectorDraft, output: str, fitting: list[str]) -> None:
     for field in filter(draft.notes.__contains__, SHOWN):
         value = getattr(draft.detector, field)
         values.append((field, ", ".join(value) if isinstance(value, tuple) else str(value), *draft.notes[field]))
+    scales = {name: note for name, note in draft.notes.items() if name.endswith(".hadron_scale")}
+    if scales:
+        (value,) = {part.hadron_scale for part in draft.detector.calorimeters if part.kind == "hcal"}
+        values.append(("hadron_scale", str(value), *next(iter(scales.values()))))
     print(f"\n{text_table(('value', '', 'how', 'from'), values)}\n")
     facts = [("left out", f"{name} ({reason})") for name, reason in sorted(draft.left_out.items())]
-    missing = dict.fromkeys(re.sub(r"^calorimeters\.\w+", "calorimeters", field) for field in draft.to_fill_in())
-    facts += [("to fill in", f"{', '.join(missing)} (FILL IN in the file)")] if missing else []
+    missing: dict[str, list[str]] = {}
+    for field in draft.to_fill_in():
+        owner, _, name = re.sub(r"^calorimeters\.", "", field).rpartition(".")
+        what, owners = (owner, [name]) if owner == "truth_tracks" else (name, [owner] if owner else [])
+        missing.setdefault(what, []).extend(owners)
+    for field, owners in missing.items():
+        remedy = f" ({ASK[field]})" if field in ASK else ""
+        facts.append(("to fill in", f"{field}{' of ' if owners else ''}{', '.join(owners)}{remedy}"))
     facts += [("fits as well", f"built-in {', '.join(fitting)}, with nominal values")] if fitting else []
     print(text_facts([*facts, ("written", f"{output}; try it with pflow inspect {draft.path} --detector {output}")]))

@@ -22,7 +22,7 @@ from pflow.event.scales import MIN_TRACKS, MOST_TRACKS, Check, Entries, SampleSc
 from pflow.event.schema import MAX_LENGTH
 from pflow.event.truth import STABLE_STATUS, Targets, select_targets, unknown_status
 from pflow.physics.arrays import Floats, Mask
-from pflow.physics.geometry import distance_to_sides, fraction_on_layers, layers_by_position
+from pflow.physics.geometry import cell_pitch, distance_to_sides, fraction_on_layers, layers_by_position
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import is_invisible, masses
 
@@ -46,6 +46,7 @@ FOLLOWS = 0.5  # smallest plausible correlation of layer and depth
 MIN_ON_DEPTH = 5  # mean number of hits at a depth if the shape of the planes is known
 ON_LAYERS = 0.85  # smallest plausible fraction of hits whose layer is their depth's, and whose depth is their layer's
 MAX_PLACED, OUTSIDE = 20_000, 0.05  # hits that are compared with the faces, and largest plausible fraction beyond them
+CELLS, PITCH = 1.5, 1.2  # largest plausible ratios of cell sizes and of distances of layers to the described ones
 MIN_LINKED, MIN_LINKED_TRACKS = 20, 5  # hits of a calorimeter, and tracks, needed to check their links
 STRAIGHT = 5.0  # GeV, transverse momentum above which charged particles enter the calorimeter within `FAR`
 FAR = 0.3  # rad, largest usual angle between a hit and its particle's direction
@@ -316,6 +317,37 @@ def check_faces(subject: Subject) -> Iterator[Check]:
         yield Check("faces", not wrong, "; ".join(wrong) or "hits lie within their calorimeters as described")
 
 
+def check_cells(subject: Subject) -> Iterator[Check]:
+    """Whether cells and layers are as large as the hits show, e.g. not ten times as large."""
+    wrong, n_checked = [], 0
+    columns = {name: values[:MAX_PLACED] for name, values in jagged.columns(subject.events.hits).items()}
+    for number, calorimeter in enumerate(subject.events.detector.calorimeters):
+        mine = np.flatnonzero((columns["subdetector"] == number) & (columns["energy"] > 0))
+        if calorimeter.region == "other" or len(mine) < MIN_LAYERED:
+            continue
+        n_checked += 1
+        position = np.stack([columns[f"position.{axis}"][mine].astype(np.float64) for axis in "xyz"], axis=1)
+        (x, y, z), layer = position.T, columns["layer"][mine]
+        barrel = calorimeter.region == "barrel"
+        depth = distance_to_sides(x, y, calorimeter.sides, calorimeter.phase) if barrel else np.abs(z)
+        size, described = cell_pitch(position, depth), calorimeter.cell_size
+        # Where few cells are hit, the nearest hit cell may not be a neighbour: the hits show an upper limit.
+        if described and size and (described > CELLS * size or size > 2 * CELLS * described):
+            wrong.append(f"cells of {calorimeter.name} are {size:.3g} mm large (described: {described:g})")
+        pitch = np.repeat([part.pitch for part in calorimeter.layers], [part.count for part in calorimeter.layers])
+        if len(pitch) < 2 or fraction_on_layers(depth, layer) < ON_LAYERS or (layer < 0).any():
+            continue
+        first, last = int(np.quantile(layer, 0.05)), int(np.quantile(layer, 0.95))
+        if last > first:
+            apart = float(np.median(depth[layer == last]) - np.median(depth[layer == first])) / (last - first)
+            mean = float(np.append(pitch, np.full(last, pitch[-1]))[first:last].mean())
+            if not 1 / PITCH < apart / mean < PITCH:
+                text = f"layers {first} to {last} of {calorimeter.name} are {apart:.3g} mm apart (described: {mean:.3g})"
+                wrong.append(text)
+    if n_checked:
+        yield Check("cells", not wrong, "; ".join(wrong) or "cells and layers are as large as described")
+
+
 def _correlation(depth: Floats, layer: npt.NDArray[Any]) -> float:
     """Correlation of depth and layer; 1 if all depths are equal, 0 if only the layers are."""
     if not np.ptp(depth) or not np.ptp(layer):
@@ -387,6 +419,7 @@ CHECKS: tuple[Callable[[Subject], Iterator[Check]], ...] = (
     check_twice,
     check_layers,
     check_faces,
+    check_cells,
     check_links,
     check_directions,
 )

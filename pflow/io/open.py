@@ -370,6 +370,7 @@ def _open(path: str, options: ReadOptions, detector: Detector | None) -> Reader:
             sim = True if schema == "edm4hep-sim" else None
             detector = detector or best_detector(podio, sim=sim)
             reader = Edm4hepReader(podio, detector=detector, sim=sim, truth_tracks=options.truth_tracks)
+            reader.note_unnamed()
         stack.pop_all()
         return reader
 

@@ -11,6 +11,7 @@ from pflow.errors import ConfigError, check_options
 
 KINDS = ("ecal", "hcal", "muon", "lumi")
 REGIONS = ("barrel", "endcap", "other")
+HADRON_SCALES = (0.3, 3.0)  # smallest and largest plausible `hadron_scale`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,11 +20,14 @@ class Layers:
 
     count: int
     pitch: float  # thickness of each, mm, along the normal, like the lengths
-    radiation_lengths: float
-    interaction_lengths: float
+    radiation_lengths: float | None = None
+    interaction_lengths: float | None = None
+    """Of each layer; None: not known."""
 
     def __post_init__(self) -> None:
-        check_options(self, "layers", "above 0", lambda value: value > 0, *vars(self))
+        lengths = "radiation_lengths", "interaction_lengths"
+        check_options(self, "layers", "above 0", lambda value: 0 < value < math.inf, "count", "pitch")
+        check_options(self, "layers", "above 0", lambda value: value is None or 0 < value < math.inf, *lengths)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,8 @@ class Calorimeter:
     region: str  # one of ``barrel endcap other``
     collections: tuple[str, ...] = ()  # digitised (edm4hep::CalorimeterHit); all that a file has are joined
     sim_collections: tuple[str, ...] = ()  # edm4hep::SimCalorimeterHit, read if a file holds no digitised hits at all
-    sim_scale: float = 1.0  # factor from visible (deposited) energy to calibrated energy, for simulated hits
+    sim_scale: float | None = None
+    """Factor from visible (deposited) energy to calibrated energy, for simulated hits, which are not read without."""
     sim_deep_scale: tuple[float, ...] | None = None  # of two samplings: first layer of the deeper one, factor there
     sim_threshold: float | None = None  # visible energy, GeV, above which a simulated cell is kept; None keeps all
     sim_time_window: tuple[float, ...] | None = None
@@ -56,22 +61,28 @@ class Calorimeter:
     phase: float = 0.0  # azimuth of the normal of a side, rad
     cell_size: float | None = None  # in the surface, mm
     layers: tuple[Layers, ...] = ()  # from the inside
-    hadron_scale: float = 1.0
+    hadron_scale: float | None = None
     """Factor on the energies of an HCAL that gives isolated charged hadrons the response of ild_g4
-    (`pflow.event.scales.HADRON_RESPONSE`). Detectors calibrate their HCALs differently; a model that reads the geometry
-    reads one scale."""
+    (`pflow.event.scales.HADRON_RESPONSE`); None: not known. Detectors calibrate their HCALs differently; a model that
+    reads the geometry reads one scale."""
 
     def __post_init__(self) -> None:
         for field, value, choices in (("kind", self.kind, KINDS), ("region", self.region, REGIONS)):
             if value not in choices:
                 raise ConfigError(f"calorimeter '{self.name}': {field} '{value}' is not one of {', '.join(choices)}")
         where, length = f"calorimeter '{self.name}'", "a length in mm above 0"
-        check_options(self, where, "above 0", lambda factor: 0 < factor < math.inf, "hadron_scale")
+        low, high = HADRON_SCALES
+        plausible = f"from {low:g} to {high:g} (HCALs are calibrated to some 10%: 1 is ild_g4's, 0.79 CLD's)"
+        check_options(self, where, plausible, lambda f: f is None or low <= f <= high, "hadron_scale")
+        check_options(self, where, "above 0", lambda f: f is None or 0 < f < math.inf, "sim_scale")
         lengths = ("inner_radius", "inner_z", "cell_size")
         check_options(self, where, length, lambda size: size is None or 0 < size < math.inf, *lengths)
         check_options(self, where, "at least 3, or 0 for a cylinder", lambda n: n == 0 or n >= 3, "sides")
-        if self.hadron_scale != 1 and self.kind != "hcal":
+        if self.hadron_scale not in (None, 1) and self.kind != "hcal":
             raise ConfigError(f"{where}: hadron_scale is for an HCAL, not for kind '{self.kind}'")
+        # Where a scale means nothing, descriptions with and without it are equal.
+        object.__setattr__(self, "hadron_scale", self.hadron_scale if self.kind == "hcal" else None)
+        object.__setattr__(self, "sim_scale", self.sim_scale if self.sim_collections else None)
         times, deep = "two times in ns, the earlier first", "a layer and a factor"
         check_options(self, where, times, lambda w: w is None or (len(w) == 2 and w[0] < w[1]), "sim_time_window")
         check_options(self, where, deep, lambda scale: scale is None or len(scale) == 2, "sim_deep_scale")
@@ -86,17 +97,27 @@ class TruthTracking:
 
     sim_tracker_hits: tuple[str, ...]
     """Collections of simulated tracker hits (edm4hep::SimTrackerHit); layers are counted in all that a file holds."""
-    min_layers: int  # smallest number of tracker layers that a particle crosses
-    max_vertex_radius: float  # largest distance of its vertex from the z axis, mm
+    min_layers: int | None = None  # smallest number of tracker layers that a particle crosses
+    max_vertex_radius: float | None = None  # largest distance of its vertex from the z axis, mm
     sides: int | None = None  # of the ECAL barrel, normals at multiples of 2 pi / `sides`; None for a cylinder
-    inverse_pt: tuple[float, ...]  # resolution of 1/pt, 1/GeV; p is the transverse momentum
-    angle: tuple[float, ...]  # of phi and of lambda = atan(pz / pt), rad; p is the transverse momentum
-    impact: tuple[float, ...]  # of d0, mm, with p sin(theta)^1.5 as p, and of z0, with p sin(theta)^2.5
+    inverse_pt: tuple[float, ...] | None = None  # resolution of 1/pt, 1/GeV; p is the transverse momentum
+    angle: tuple[float, ...] | None = None  # of phi and of lambda = atan(pz / pt), rad; p is the transverse momentum
+    impact: tuple[float, ...] | None = None  # of d0, mm, with p sin(theta)^1.5 as p, and of z0, with p sin(theta)^2.5
 
     def __post_init__(self) -> None:
         two, resolutions = "two numbers of at least 0", ("inverse_pt", "angle", "impact")
-        check_options(self, "truth_tracks", two, lambda terms: len(terms) == 2 and min(terms) >= 0, *resolutions)
+
+        def is_resolution(terms: tuple[float, ...] | None) -> bool:
+            return terms is None or (len(terms) == 2 and min(terms) >= 0)
+
+        check_options(self, "truth_tracks", two, is_resolution, *resolutions)
         check_options(self, "truth_tracks", "at least 3", lambda n: n is None or n >= 3, "sides")
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Fields without which no tracks are made, and that are not known."""
+        needed = ("min_layers", "max_vertex_radius", "inverse_pt", "angle", "impact")
+        return tuple(name for name in needed if getattr(self, name) is None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

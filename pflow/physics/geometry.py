@@ -346,28 +346,53 @@ def kind_index(detector: Detector) -> Index:
     return np.array([KINDS.index(calorimeter.kind) for calorimeter in detector.calorimeters])
 
 
+LENGTHS = "radiation and interaction lengths of layers"
+REMEDIES = {
+    LENGTHS: "pflow detector FILE --absorber ecal=MATERIAL:MM computes lengths",
+    "hadron_scale": "pflow detector FILE measures hadron_scale with enough isolated tracks",
+}
+"""How what the description of a calorimeter lacks is found, by field."""
+
+
 def check_described(detector: Detector) -> None:
     """Refuse a detector for `Geometry`; the ConfigError names a calorimeter with an incomplete description."""
+    lacking: dict[str, list[str]] = {}
     for calorimeter in detector.calorimeters:
-        lacking = {
+        layers = calorimeter.layers
+        lacks = {
             "cell_size": calorimeter.cell_size is None,
             "inner_radius or inner_z": calorimeter.inner_radius is None and calorimeter.inner_z is None,
-            "layers": not calorimeter.layers,
+            "layers": not layers,
+            LENGTHS: any(None in (part.radiation_lengths, part.interaction_lengths) for part in layers),
+            "hadron_scale": calorimeter.kind == "hcal" and calorimeter.hadron_scale is None,
         }
-        if missing := ", ".join(name for name, lacks in lacking.items() if lacks):
-            raise ConfigError(
-                f"the model reads the geometry of the calorimeters, and detector '{detector.name}' does not say "
-                f"{missing} of '{calorimeter.name}': complete its YAML file (pflow detector FILE drafts one)"
-            )
+        for name in (name for name, missing in lacks.items() if missing):
+            lacking.setdefault(name, []).append(calorimeter.name)
+    if lacking:
+        missing = "; ".join(f"{field} of {', '.join(names)}" for field, names in lacking.items())
+        remedies = [text for field, text in REMEDIES.items() if field in lacking]
+        raise ConfigError(
+            f"the model reads the geometry of the calorimeters, and detector '{detector.name}' does not say {missing}: "
+            f"complete its YAML file ({'; '.join(remedies) or 'pflow detector FILE measures it'})"
+        )
 
 
 def _before(calorimeter: Calorimeter, calorimeters: Sequence[Calorimeter]) -> list[float]:
-    """Radiation and interaction lengths of the calorimeters in front, one of each kind, in the same region if any."""
-    kinds = [] if calorimeter.kind == "lumi" else KINDS[: KINDS.index(calorimeter.kind)]
-    front: dict[str, Calorimeter] = {}
-    for candidate in calorimeters:
-        if candidate.kind in kinds and (candidate.kind not in front or candidate.region == calorimeter.region):
-            front[candidate.kind] = candidate
-    ranges = [layers for candidate in front.values() for layers in candidate.layers]
+    """Radiation and interaction lengths of the calorimeters in front: of the kinds that come before, and of its own.
+
+    In the same region if there are any, else one of each kind. Two of a kind may lie behind each other, not beside.
+    """
+    front: list[Calorimeter] = []
+    for kind in [] if calorimeter.kind == "lumi" else KINDS[: KINDS.index(calorimeter.kind)]:
+        of_kind = [other for other in calorimeters if other.kind == kind]
+        front += [other for other in of_kind if other.region == calorimeter.region] or of_kind[:1]
+    own = (calorimeter.kind, calorimeter.region)
+    for other in calorimeters:
+        for field in ("inner_radius", "inner_z"):
+            face, mine = getattr(other, field), getattr(calorimeter, field)
+            back = None if face is None else face + sum(layers.count * layers.pitch for layers in other.layers)
+            if (other.kind, other.region) == own and None not in (back, mine) and back <= mine:
+                front.append(other)
+    ranges = [layers for other in front for layers in other.layers]
     lengths = ("radiation_lengths", "interaction_lengths")
     return [sum((layers.count * getattr(layers, name) for layers in ranges), start=0.0) for name in lengths]

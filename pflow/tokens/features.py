@@ -84,7 +84,7 @@ def kind_and_depth(columns: Columns, detector: Detector) -> tuple[Any, Any]:
 
 def at_hadron_scale(columns: Mapping[str, Any], detector: Detector) -> Values:
     """Energies of hits, float32 [N], times `pflow.physics.detector.Calorimeter.hadron_scale`."""
-    scale = np.array([calorimeter.hadron_scale for calorimeter in detector.calorimeters], dtype=np.float32)
+    scale = np.array([calorimeter.hadron_scale or 1.0 for calorimeter in detector.calorimeters], dtype=np.float32)
     return single(columns["energy"]) * constant(scale, like=columns["subdetector"])[columns["subdetector"]]
 
 
@@ -258,7 +258,15 @@ def columns_of(events: Events, part: str) -> Columns:
 def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Floats]:
     """Named features of all objects of a part, float64 [N]; InputError if the part is missing or one is not finite."""
     if getattr(events, part) is None:
-        remedy = "; --truth-tracks makes them from Monte Carlo particles" if part == "tracks" else ""
+        remedy = ""
+        if part == "tracks" and events.detector.truth_tracks is not None:
+            remedy = "; --truth-tracks makes them from Monte Carlo particles and simulated tracker hits"
+        elif part == "tracks":
+            remedy = (
+                f", and detector '{events.detector.name}' does not describe how to make them (truth_tracks): give a file "
+                "with tracks, or one with simulated tracker hits (edm4hep::SimTrackerHit), of which pflow detector drafts "
+                "a description"
+            )
         raise events.error(f"the model reads {part.replace('_', ' ')} and the file holds none{remedy}", field=part)
     matrix = []
     columns = columns_of(events, part)

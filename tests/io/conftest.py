@@ -66,7 +66,14 @@ def toy() -> Detector:
         ecal_outer_radius=1200.0,
         ecal_inner_z=1500.0,
         calorimeters=(
-            Calorimeter(name="ecal", kind="ecal", region="barrel", collections=("A1", "A2"), sim_collections=("SimA",)),
+            Calorimeter(
+                name="ecal",
+                kind="ecal",
+                region="barrel",
+                collections=("A1", "A2"),
+                sim_collections=("SimA",),
+                sim_scale=1.0,
+            ),
             Calorimeter(
                 name="hcal",
                 kind="hcal",

@@ -30,8 +30,9 @@ def test_built_in_detectors_are_complete(name):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"kind": "hcal", "hadron_scale": 0.0}, "hadron_scale must be above 0, found 0.0"),
-        ({"kind": "hcal", "hadron_scale": float("inf")}, "hadron_scale must be above 0, found inf"),
+        ({"kind": "hcal", "hadron_scale": 0.0}, "hadron_scale must be from 0.3 to 3 .*, found 0.0"),
+        ({"kind": "hcal", "hadron_scale": 79.0}, "hadron_scale must be from 0.3 to 3 .*, found 79.0"),
+        ({"kind": "hcal", "hadron_scale": float("inf")}, "hadron_scale must be from 0.3 to 3 .*, found inf"),
         ({"kind": "ecal", "hadron_scale": 0.8}, "hadron_scale is for an HCAL, not for kind 'ecal'"),
     ],
 )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError
-from pflow.physics.detector import load_detector
+from pflow.physics.detector import Layers, load_detector
 from pflow.physics.geometry import Geometry, barrel_shape, distance_to_sides, fraction_on_layers, layer_range, measures
 
 ILD, CLD = load_detector("ild_g4"), load_detector("cld")
@@ -73,13 +73,43 @@ def test_distance_to_the_nearest_side():
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"layers": ()}, "layers of 'ecal_barrel'"), ({"inner_radius": None}, "inner_radius or inner_z of 'ecal_barrel'")],
+    [
+        ({"layers": ()}, "layers of ecal_barrel"),
+        ({"inner_radius": None}, "inner_radius or inner_z of ecal_barrel"),
+        (
+            {"layers": (Layers(count=30, pitch=5.0),)},
+            r"radiation and interaction lengths of layers of ecal_barrel: .*--absorber",
+        ),
+    ],
 )
 def test_a_detector_without_geometry_is_named(change, message):
     first, *rest = ILD.calorimeters
     detector = dataclasses.replace(ILD, calorimeters=(dataclasses.replace(first, **change), *rest))
     with pytest.raises(ConfigError, match=f"'ild_g4' does not say {message}"):
         Geometry.of(detector)
+
+
+def test_all_that_is_not_known_is_named_at_once():
+    parts = [dataclasses.replace(c, hadron_scale=None, cell_size=None) for c in ILD.calorimeters]
+    said = "cell_size of ecal_barrel, ecal_endcap, hcal_barrel, hcal_endcap; hadron_scale of hcal_barrel, hcal_endcap: "
+    with pytest.raises(ConfigError, match=said):
+        Geometry.of(dataclasses.replace(ILD, calorimeters=tuple(parts)))
+
+
+def test_matter_of_two_calorimeters_behind_each_other_adds_up():
+    """Of one kind and region: 30 layers of 0.2 X0, air, 10 of 1 X0 and the HCAL."""
+    first, second = (Layers(count=n, pitch=5.0, radiation_lengths=x, interaction_lengths=0.1) for n, x in ((30, 0.2), (10, 1)))
+    ecal, *_, hcal, _ = ILD.calorimeters
+    hcal = next(part for part in ILD.calorimeters if part.name == "hcal_barrel")
+    near, far = (
+        dataclasses.replace(ecal, name=name, inner_radius=radius, layers=(layers,))
+        for name, radius, layers in (("near", 1000.0, first), ("far", 1400.0, second))
+    )
+    for order in ((near, far, hcal), (far, hcal, near)):
+        before = Geometry.of(dataclasses.replace(ILD, calorimeters=order)).before[0, :, 0]
+        assert dict(zip([part.name for part in order], before, strict=True)) == pytest.approx(
+            {"near": 0.0, "far": 6.0, "hcal_barrel": 16.0}
+        )
 
 
 def test_measures_of_detectors():

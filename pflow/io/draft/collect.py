@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,25 +10,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pflow.errors import ConfigError, nearest
 from pflow.event import jagged
+from pflow.io.draft.measure import Cells, HitSample, counted, measure_cells
 from pflow.io.edm4hep.collections import Collection, count_objects, link_pairs, list_collections
 from pflow.io.edm4hep.podio import PodioFile
+from pflow.io.edm4hep.reader import COPY, FORWARD
 from pflow.physics import geometry
-from pflow.physics.arrays import Floats
 from pflow.physics.detector import KINDS, REGIONS
 
 HIT_KINDS = ("CalorimeterHit", "SimCalorimeterHit")
 CELL = np.dtype([("event", np.int64), ("id", np.uint64)])
 
-KIND_NAMES = (
-    ("lumi", r"lumi|beam_?cal|(?<![a-z])([bl]|lh)cal|zdc|far_?forward|(?<![a-z])b0"),
-    ("muon", r"muon|yoke|tail"),
-    ("hcal", r"hcal|hadr|(?<![a-z])had(?![a-z])"),
-    ("ecal", r"e(m|cl)?_?cal|(?<![a-z])(ecl|em)(?![a-z])|electro_?mag"),
-)
-"""Patterns of collection names, in lower case with _ between words, by kind of calorimeter; the first match counts."""
-
-REGION_NAMES = (("other", r"ring|plug|other"), ("barrel", r"barrel|brl"), ("endcap", r"end_?cap|forward|backward"))
+KIND_NAMES = (("lumi", r"lumi|beamcal|lhcal"), ("muon", r"muon|yoke"), ("hcal", r"hcal"), ("ecal", r"ecal|emcal"))
+REGION_NAMES = (("other", r"ring|plug|other"), ("barrel", r"barrel"), ("endcap", r"endcap"))
+"""Patterns of collection names, in lower case, by kind and region of calorimeter; the first match counts."""
 
 KIND_CODES = {1: "ecal", 2: "hcal", 3: "muon", 4: "lumi", 5: "lumi", 6: "lumi"}
 """``type // 10 % 10`` of a hit, LCIO's CHT::CaloID, which EDM4hep files carry on."""
@@ -37,52 +32,23 @@ KIND_CODES = {1: "ecal", 2: "hcal", 3: "muon", 4: "lumi", 5: "lumi", 6: "lumi"}
 REGION_CODES = {1: "barrel", 2: "endcap", 3: "other", 4: "other"}
 """``type // 1000 % 10`` of a hit, LCIO's CHT::Layout: barrel, endcap, plug, ring."""
 
-FORWARD = 0.25  # endcap-like calorimeters whose hits all have a smaller r / |z| measure luminosity
-SAME_DEPTH = 0.02  # calorimeters of a region whose fronts differ by a smaller fraction lie side by side
-RING = 0.9  # a ring begins at least at this fraction of the outer radius of the calorimeter that it surrounds
-COPY = 0.5  # a collection that shares more than this fraction of its cells with a larger one is a copy
 MIN_CELLS = 20  # hits that a collection needs to be recognised as a copy
 
 Place = dict[str, tuple[str, str]]
 """``kind`` and ``region`` of a collection's hits as far as they are known, as in `pflow.physics.detector.Calorimeter`,
-each with how it was found: by the ``type`` code of the hits, by ``name``, by a ``link`` from or to hits whose place is
-known, or by ``geometry``."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class HitSample:
-    """Hits of one collection, or of several joined ones, whose position is finite."""
-
-    name: str
-    simulated: bool  # edm4hep::SimCalorimeterHit
-    cell: npt.NDArray[Any]  # event and cell id, `CELL` [hit]
-    position: Floats  # [hit, 3], mm
-    energy: Floats  # [hit], GeV
-    time: Floats  # [hit], ns; NaN where unknown
-    layer: npt.NDArray[np.int32] | None  # [hit]; None if the file does not say how cell ids are made
-    codes: tuple[int, ...]  # different values of the member ``type``
-
-    def __len__(self) -> int:
-        return len(self.cell)
-
-    @property
-    def radius(self) -> Floats:
-        """Distance from the z axis, mm."""
-        return np.asarray(np.hypot(self.position[:, 0], self.position[:, 1]))
+each with how it was found: ``given``, by the ``type`` code of the hits, by ``name``, by a ``link`` from or to hits whose
+place is known, or by ``geometry``."""
 
 
 class Group(NamedTuple):
-    """Digitised and simulated collections that make one calorimeter, and how the place of each was found."""
+    """Digitised and simulated collections that make one calorimeter, how their places were found, and its layers."""
 
+    name: str
     kind: str
     region: str
     samples: list[HitSample]
     places: Mapping[str, Place]
-
-    @property
-    def name(self) -> str:
-        """Name of the calorimeter."""
-        return self.kind if self.kind == "muon" else f"{self.kind}_{self.region}"
+    cells: Cells
 
     def of(self, *, simulated: bool) -> list[HitSample]:
         """The simulated, or the digitised collections."""
@@ -92,14 +58,14 @@ class Group(NamedTuple):
 class Sources(NamedTuple):
     """Collections that a detector's description names."""
 
-    groups: list[Group]  # ECAL, HCAL, muon system, each from barrel to endcap to others
+    groups: list[Group]  # ECAL, HCAL, muon system, each from barrel to endcap to others, from the inside
     named: dict[str, Any]  # by field of `pflow.physics.detector.Detector`, the preferred one first
     sim_tracker_hits: tuple[str, ...]
     left_out: dict[str, str]  # reason for each collection of a kind that pflow reads, but that is not named
 
 
-def collect(file: PodioFile, stop: int) -> Sources:
-    """Choose the collections by looking at the first `stop` entries."""
+def collect(file: PodioFile, stop: int, given: Mapping[str, str]) -> Sources:
+    """Choose the collections by looking at the first `stop` entries; `given`: kind_region of some collections."""
     listed = list_collections(file)
     left_out = {info.name: f"{info.type}, {info.unreadable}" for info in listed if info.unreadable}
     usable = [info for info in listed if not info.unreadable and not info.subset]
@@ -107,11 +73,15 @@ def collect(file: PodioFile, stop: int) -> Sources:
     def of(kind: str) -> list[str]:
         return [info.name for info in usable if info.kind == kind]
 
-    counted = ("MCParticle", "ReconstructedParticle", "TrackerHit")
-    counts = {info.name: count_objects(file, info, stop) for info in usable if info.kind in counted}
+    hits = [info.name for info in usable if info.kind in HIT_KINDS]
+    for name in given:
+        if name not in hits:
+            raise ConfigError(f"--place: no collection of hits '{name}' in {file.path}", suggestions=nearest(name, hits))
+    counted_kinds = ("MCParticle", "ReconstructedParticle", "TrackerHit")
+    counts = {info.name: count_objects(file, info, stop) for info in usable if info.kind in counted_kinds}
     pairs = {name: link_pairs(file, name, stop) for name in of("Link")}
     samples = [_read_sample(file, info, stop) for info in usable if info.kind in HIT_KINDS]
-    groups = _groups(samples, _partners(pairs, samples), left_out)
+    groups = _groups(samples, _partners(pairs, samples), given, left_out, stop)
     digitised = [sample.name for group in groups for sample in group.of(simulated=False)]
     hit_links = _choose_links(pairs, digitised, of("MCParticle"))
     track_links = _choose_links(pairs, of("Track"), of("MCParticle"))
@@ -138,23 +108,23 @@ def _read_sample(file: PodioFile, collection: Collection, stop: int) -> HitSampl
     cell = np.zeros(int(counts.sum()), CELL)
     cell["event"], cell["id"] = jagged.event_index(counts), get("cellID", np.uint64)
     position = np.stack([get(f"position.{axis}") for axis in "xyz"], axis=-1)
-    good = np.isfinite(position).all(axis=1)
     layer = None
     if (encoding := file.encodings.get(name)) is not None:
-        layer = file.layers(name, cell["id"][good], encoding)
+        layer = file.layers(name, cell["id"], encoding)
         layer = None if (layer == -1).all() else layer
     elif file.columns.has(name, "layer"):
-        layer = get("layer", np.int32)[good]
-    return HitSample(
+        layer = get("layer", np.int32)
+    sample = HitSample(
         name=name,
         simulated=collection.kind == "SimCalorimeterHit",
-        cell=cell[good],
-        position=position[good],
-        energy=get("energy")[good],
-        time=(get("time") if file.columns.has(name, "time") else np.full(len(cell), np.nan))[good],
+        cell=cell,
+        position=position,
+        energy=get("energy"),
+        time=get("time") if file.columns.has(name, "time") else np.full(len(cell), np.nan),
         layer=layer,
         codes=tuple(np.unique(get("type", np.int64)).tolist()) if file.columns.has(name, "type") else (),
     )
+    return sample[np.isfinite(position).all(axis=1)]
 
 
 Pairs = Mapping[str, Mapping[tuple[str, str], int]]
@@ -197,31 +167,74 @@ def _choose_links(pairs: Pairs, sources: Iterable[str], targets: Iterable[str]) 
     return tuple(chosen)
 
 
-def _groups(samples: list[HitSample], partners: Mapping[str, str], left_out: dict[str, str]) -> list[Group]:
-    """Join the collections of one place; says in `left_out` which belong to none."""
-    places = place_samples(samples, partners)
-    joined: dict[tuple[str, str], list[HitSample]] = {}
+def _groups(
+    samples: Sequence[HitSample],
+    partners: Mapping[str, str],
+    given: Mapping[str, str],
+    left_out: dict[str, str],
+    stop: int,
+) -> list[Group]:
+    """The calorimeters: collections of one place and technology; says in `left_out` which belong to none."""
+    places = place_samples(samples, partners, given)
+    by_place: dict[tuple[str, str], list[HitSample]] = {}
     for sample in samples:
-        kind, region = (_value(places[sample.name], what) for what in ("kind", "region"))
+        kind, region = (places[sample.name].get(what, ("", ""))[0] for what in ("kind", "region"))
         if kind == "lumi":
             left_out[sample.name] = "hits of a luminosity or other very forward calorimeter"
         elif not kind or not (region or kind == "muon"):
-            left_out[sample.name] = f"{len(sample)} hits, in which part of the detector is not known"
+            remedy = f"--place {sample.name}=ecal_barrel or another says it"
+            left_out[sample.name] = f"{counted(len(sample), 'hit')}, in which part of the detector is not known; {remedy}"
         else:
-            joined.setdefault((kind, "other" if kind == "muon" else region), []).append(sample)
-    groups = []
-    for kind, region in sorted(joined, key=lambda place: (KINDS.index(place[0]), REGIONS.index(place[1]))):
-        distinct = _without_copies(joined[kind, region], left_out)
-        groups.append(Group(kind, region, distinct, {sample.name: places[sample.name] for sample in distinct}))
+            by_place.setdefault((kind, "other" if kind == "muon" else region), []).append(sample)
+    groups: list[Group] = []
+    simulated = all(sample.simulated for of_place in by_place.values() for sample in of_place)
+    for kind, region in sorted(by_place, key=lambda place: (KINDS.index(place[0]), REGIONS.index(place[1]))):
+        distinct = _without_copies(by_place[kind, region], left_out)
+        name = kind if kind == "muon" else f"{kind}_{region}"
+        for number, (mine, cells) in enumerate(_technologies(kind, region, distinct, partners, simulated), start=1):
+            names = {sample.name for sample in mine}
+            distinct = [sample for sample in distinct if sample.name not in names]
+            if not cells.size and (kind == "muon" or region == "other"):  # would stop the others
+                why = f"of {cells.sample.seen} the size of its cells is not known (--entries)"
+                left_out |= dict.fromkeys(names, why)
+                continue
+            found = {sample.name: places[sample.name] for sample in mine}
+            groups.append(Group(name if number == 1 else f"{name}_{number}", kind, region, mine, found, cells))
+        for sample in distinct:
+            only = f"{counted(len(sample), 'simulated hit')} without digitised ones" if len(sample) else "no hits"
+            left_out[sample.name] = f"{only} in the first {stop} entries"
     return groups
 
 
-def _value(place: Place, what: str) -> str:
-    return place.get(what, ("", ""))[0]
+def _technologies(
+    kind: str, region: str, samples: Sequence[HitSample], partners: Mapping[str, str], simulated: bool
+) -> list[tuple[list[HitSample], Cells]]:
+    """Collections of one place by technology, from the inside, with their layers; without those that have no hits.
+
+    Those of digitised hits (or `simulated` ones, in a file without any) decide. Collections whose cells or layers differ, or that lie behind each other, are calorimeters of their own.
+    """
+    found: list[tuple[list[HitSample], Cells]] = []
+    rest = []
+    for sample in sorted(samples, key=len, reverse=True):
+        cells = measure_cells([sample], region) if sample.simulated == simulated else None
+        if cells is None:
+            rest.append(sample)
+        elif (same := next((mine for mine, of in found if kind == "muon" or cells.like(of)), None)) is not None:
+            same.append(sample)
+        else:
+            found.append(([sample], cells))
+    for sample in rest:  # simulated hits of the digitised ones, and empty collections
+        for mine, _ in found:
+            linked = partners.get(sample.name) in {other.name for other in mine}
+            if linked or len(found) == 1 or any(np.isin(sample.cell, other.cell).any() for other in mine):
+                mine.append(sample)
+                break
+    again = [(sorted(mine, key=lambda sample: sample.name), measure_cells(mine, region)) for mine, _ in found]
+    return sorted(((mine, cells) for mine, cells in again if cells is not None), key=lambda pair: pair[1].front)
 
 
-def _without_copies(samples: list[HitSample], left_out: dict[str, str]) -> list[HitSample]:
-    """The collections of one calorimeter without those whose cells are mostly in a larger one, e.g. merged copies."""
+def _without_copies(samples: Sequence[HitSample], left_out: dict[str, str]) -> list[HitSample]:
+    """The collections of one place without those whose cells are mostly in a larger one, e.g. merged copies."""
     distinct: list[HitSample] = []
     for sample in sorted(samples, key=len, reverse=True):
         larger = (prior for prior in distinct if prior.simulated == sample.simulated and len(sample) >= MIN_CELLS)
@@ -230,19 +243,30 @@ def _without_copies(samples: list[HitSample], left_out: dict[str, str]) -> list[
             distinct.append(sample)
         else:
             left_out[sample.name] = f"holds mostly the cells of {copied.name}"
-    return sorted(distinct, key=lambda sample: sample.name)
+    return distinct
 
 
-def place_samples(samples: Sequence[HitSample], linked: Mapping[str, str]) -> dict[str, Place]:
-    """Place of each collection, by type code, name, partner (`linked`: whose hits lead to which), and geometry."""
+def place_samples(
+    samples: Sequence[HitSample], linked: Mapping[str, str], given: Mapping[str, str] = {}
+) -> dict[str, Place]:
+    """Place of each collection, as given, by type code, name, partner (`linked`: whose hits lead to which), geometry."""
     places = {sample.name: by_name(sample.name) | by_code(sample.codes) for sample in samples}
+    for name, place in given.items():
+        kind, _, region = place.partition("_")
+        if kind not in KINDS or region not in ("" if kind in ("muon", "lumi") else None, *REGIONS):
+            raise ConfigError(f"--place {name}={place}: expected e.g. {name}=ecal_barrel, hcal_endcap, hcal_other or muon")
+        places[name] = _known("given", kind, region)
     for name, partner in linked.items():
         if name in places and partner in places:
             places[name] = {what: (value, "link") for what, (value, _) in places[partner].items()} | places[name]
     for sample in samples:
-        if "region" not in places[sample.name] and len(sample) and (region := region_by_shape(sample)):
-            places[sample.name]["region"] = (region, "geometry")
-    _add_kinds_by_depth(samples, places)
+        place = places[sample.name]
+        if not len(sample) or sample.name in given:
+            continue
+        if np.all(sample.radius < FORWARD * np.abs(sample.position[:, 2])):
+            place["kind"] = ("lumi", "geometry")
+        elif "region" not in place and "kind" in place and (region := region_by_shape(sample)):
+            place["region"] = (region, "geometry")
     return places
 
 
@@ -257,9 +281,8 @@ def by_code(codes: Sequence[int]) -> Place:
 
 def by_name(name: str) -> Place:
     """Place by the collection's name, as far as it tells, e.g. ``EcalEndcapRingCollectionRec``."""
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{3})", "_", name).lower()  # EMBarrel: em_barrel
     kind_and_region = (
-        next((value for value, pattern in patterns if re.search(pattern, words)), "")
+        next((value for value, pattern in patterns if re.search(pattern, name.lower())), "")
         for patterns in (KIND_NAMES, REGION_NAMES)
     )
     return _known("name", *kind_and_region)
@@ -282,29 +305,3 @@ def region_by_shape(sample: HitSample) -> str:
     if geometry.fraction_on_layers(z, sample.layer) >= geometry.MIN_ON_LAYERS:
         n_layers["endcap"] = geometry.layer_range(z).count
     return min(n_layers, key=n_layers.__getitem__, default="")
-
-
-def _add_kinds_by_depth(samples: Sequence[HitSample], places: dict[str, Place]) -> None:
-    """Fill in kinds: the first calorimeter of a region is the ECAL, the next the HCAL, then comes the muon system."""
-    for region in ("barrel", "endcap"):
-        mine: list[tuple[float, HitSample]] = []  # with the front of each
-        for sample in samples:
-            place, length = places[sample.name], np.abs(sample.position[:, 2])
-            if not len(sample) or _value(place, "region") != region:
-                continue
-            if region == "endcap" and np.all(sample.radius < FORWARD * length):
-                place.setdefault("kind", ("lumi", "geometry"))
-            if _value(place, "kind") != "lumi":
-                mine.append((float(np.min(sample.radius if region == "barrel" else length)), sample))
-        mine.sort(key=lambda pair: pair[0])
-        depth, last = -1, 0.0
-        for front, sample in mine:
-            place, first = places[sample.name], mine[0][1]
-            surrounds = sample is not first and np.min(sample.radius) > RING * np.max(first.radius)
-            if surrounds and place["region"] == ("endcap", "geometry"):
-                place["region"] = ("other", "geometry")
-                place.setdefault("kind", ("hcal", "geometry"))
-                continue
-            depth += front > last * (1 + SAME_DEPTH)
-            last = front
-            place.setdefault("kind", (("ecal", "hcal", "muon")[min(depth, 2)], "geometry"))

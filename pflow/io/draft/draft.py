@@ -1,6 +1,7 @@
 """Draft the description of a podio file's detector, with a note on how each value was found.
 
-`collect` chooses the collections, `measure` finds lengths, sides, layers, digitisation, scale of hadrons, field.
+`collect` chooses the collections, `measure` finds lengths, sides, layers, digitisation, scale of hadrons, field. What
+the file cannot tell is asked for (materials, field, place of collections); what nobody tells is null.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,16 +18,16 @@ import numpy as np
 import yaml
 
 from pflow.config import to_plain
-from pflow.errors import InputError
+from pflow.errors import ConfigError, InputError, nearest
 from pflow.io.atomic import replacing
 from pflow.io.draft import measure
 from pflow.io.draft.collect import Group, Sources, collect
+from pflow.io.draft.measure import Cells, counted, measure_cells
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.open import sniff
 from pflow.io.root import open_root
-from pflow.physics.detector import Calorimeter, Detector, Layers, TruthTracking, load_detector
-
-TRUTH_TRACKS_OF = "cld"  # built-in detector whose truth tracks stand in for the unknown ones
+from pflow.physics.detector import HADRON_SCALES, Calorimeter, Detector, Layers, TruthTracking, load_detector
+from pflow.physics.materials import matter_of_layers
 
 COLLECTIONS = {  # fields of a detector that name collections, and what these hold; "guessed": of several, one is read
     "tracks": ("guessed", "tracks; the first that a file holds is read"),
@@ -36,22 +37,17 @@ COLLECTIONS = {  # fields of a detector that name collections, and what these ho
     "references": ("guessed", "particles of another algorithm"),
 }
 
-FOUND_BY = {"type": "type of hits", "link": "links", "name": "name", "geometry": "geometry"}
-"""Sources of a calorimeter's place, in words; the first two are in the file."""
-
-TYPICAL = {
-    "ecal": ("silicon and tungsten", 0.11, 0.0049, 5.0),
-    "hcal": ("scintillator and steel", 0.043, 0.0046, 30.0),
-    "muon": ("an iron yoke", 0.05, 0.0053, 30.0),
-}
-"""CLD's material, radiation and interaction lengths per mm along the normal, and cell size, mm, by kind."""
+FOUND_BY = {"given": "--place", "type": "type of hits", "link": "links", "name": "name", "geometry": "geometry"}
+"""Sources of a calorimeter's place, in words; all but the last two are certain."""
 
 UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
+GAP = 3.0  # a layer that is thicker than this many of the median layer is a gap
 LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")  # fields that are written behind the lengths
+TRUTH_TRACKS = ("min_layers", "max_vertex_radius", "inverse_pt", "angle", "impact")
 
 
 class Note(NamedTuple):
-    """How a value was found (``found`` in the file, ``measured``, ``guessed``, still to ``fill in``), and from what."""
+    """How a value was found (``found`` in the file, ``measured``, ``given``, ``guessed``, to ``fill in``), and where."""
 
     how: str
     text: str
@@ -75,62 +71,125 @@ class DetectorDraft:
         return {field: note.text for field, note in self.notes.items() if note.how == "fill in"}
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What the file cannot tell: ``pflow detector --help`` explains the options of these names."""
+
+    name: str | None = None
+    b_field: float | None = None  # T
+    absorber: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by calorimeter or kind
+    place: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by collection
+    tracks_as: str | None = None  # built-in detector, or file of a detector, with `truth_tracks`
+
+
 def draft_detector(
-    path: str | PathLike[str], *, name: str | None = None, b_field: float | None = None, max_entries: int = 100
+    path: str | PathLike[str], answers: Answers = Answers(), *, max_entries: int = 100  # noqa: B008
 ) -> DetectorDraft:
     """Draft the description of the detector that an EDM4hep or other podio file is from, by its first `max_entries`.
 
-    Of the built-in detectors only CLD's settings for tracks from Monte Carlo particles stand in. `name`: by default
-    what the simulation called it, else the file's. `b_field`, T along z: by default measured. An `InputError` if it is
-    not such a file, has no hits of an ECAL, or nothing in it tells the field.
+    Calorimeters without hits in these are left out. An `InputError` if it is not such a file, has no hits of an ECAL,
+    or nothing in it tells the field; a `ConfigError` for an answer that does not fit.
     """
     with open_root(path) as directory:
-        schema = sniff(directory, str(path))
-        if schema == "flat":
-            raise InputError("a flat ntuple does not name its collections: describe it by hand", file=path)
+        if sniff(directory, str(path)) == "flat":
+            message = "a flat ntuple numbers its calorimeters, and does not say which they are: copy the description of a"
+            remedy = "detector (configs/detector) whose calorimeters come in the order of its layout, and change lengths"
+            raise InputError(f"{message} {remedy}", file=path)
         file = PodioFile(directory, path)
-        return _draft(file, name, b_field, min(max_entries, file.columns.num_entries))
+        return _draft(file, answers, min(max_entries, file.columns.num_entries))
 
 
-def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: int) -> DetectorDraft:
-    sources, notes = collect(file, entries), Notes()
-    lengths, sides = _lengths(file, sources, entries, notes)
+def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
+    sources, notes = collect(file, entries, answers.place), Notes()
+    used: set[str] = set()
+    calorimeters = {
+        group.name: _calorimeter(group, file, notes, _absorber_of(group, answers, used))
+        for group in sources.groups
+        if group.kind != "muon"
+    }
+    lengths, sides = _lengths(file, sources, calorimeters, entries, notes)
+    for group in (group for group in sources.groups if group.kind == "muon"):
+        group = _muon_system(group, lengths["ecal_inner_radius"] / lengths["ecal_inner_z"])
+        calorimeters[group.name] = _calorimeter(group, file, notes, _absorber_of(group, answers, used))
+    if unused := set(answers.absorber) - used:
+        known = [*calorimeters, *dict.fromkeys(group.kind for group in sources.groups)]
+        first = sorted(unused)[0]
+        message = f"--absorber {first}=...: no such calorimeter; drafted are {', '.join(known)}"
+        raise ConfigError(message, suggestions=nearest(first, known))
     stated = file.parameters.get("detectorName", ())
-    if stated and not name:
+    if stated and not answers.name:
         notes["name"] = Note("found", "detectorName of the simulation")
-    layer_members = all(file.columns.has(sample.name, "layer") for group in sources.groups for sample in group.samples)
-    slope = lengths["ecal_inner_radius"] / lengths["ecal_inner_z"]
-    calorimeters = [_calorimeter(group, file, notes, layer_members, slope) for group in sources.groups]
     detector = Detector(
-        name=name or (stated[0] if stated else Path(file.path).name.split(".")[0]),
+        name=answers.name or (stated[0] if stated else Path(file.path).name.split(".")[0]),
         description=f"drafted from {Path(file.path).name}",
-        b_field=1.0 if b_field is None else b_field,  # until it is measured
-        calorimeters=_with_common_encoding(calorimeters, notes),
-        truth_tracks=_truth_tracks(sources, sides, notes),
+        b_field=answers.b_field or 1.0,  # until it is measured
+        calorimeters=tuple(calorimeters.values()),
+        truth_tracks=_truth_tracks(sources, sides, notes, answers.tracks_as),
         **lengths,
         **sources.named,
     )
-    _note_collections(sources, notes)
-    detector = dataclasses.replace(detector, b_field=_field(file, detector, entries, notes, given=b_field))
+    digitised = any(group.of(simulated=False) for group in sources.groups)
+    # Contributions link simulated hits to particles; the reference is optional.
+    optional = {"references": True, "hit_links": not digitised, "track_links": not sources.named["tracks"]}
+    for field, (how, what) in COLLECTIONS.items():
+        if sources.named[field]:
+            notes[field] = Note(how, what)
+        elif not optional.get(field):
+            notes[field] = Note("fill in", f"the file has no {what.split(';')[0]}")
+    detector = dataclasses.replace(detector, b_field=_field(file, detector, entries, notes, given=answers.b_field))
     detector = _with_hadron_scale(file, detector, entries, notes)
     return DetectorDraft(detector=detector, notes=notes, left_out=sources.left_out, path=file.path, entries=entries)
 
 
-def _lengths(file: PodioFile, sources: Sources, entries: int, notes: Notes) -> tuple[dict[str, Any], int | None]:
+def _absorber_of(group: Group, answers: Answers, used: set[str]) -> str | None:
+    """The absorber given for a calorimeter, by its name or else its kind, which is `used` then."""
+    for name in (group.name, group.kind):
+        if name in answers.absorber:
+            used.add(name)
+            return answers.absorber[name]
+    return None
+
+
+def _muon_system(group: Group, slope: float) -> Group:
+    """A muon system with its layers measured where most hits are, in the barrel or the endcaps.
+
+    These are told apart by `slope`, the ratio of radius and |z| of the ECAL's corner.
+    """
+    sample = group.cells.sample
+    in_barrel = sample.radius > slope * np.abs(sample.position[:, 2])
+    region = "barrel" if 2 * in_barrel.sum() > len(sample) else "endcap"
+    cells = measure_cells([sample[in_barrel if region == "barrel" else ~in_barrel]], region)
+    return group if cells is None else group._replace(cells=cells._replace(sample=sample))
+
+
+def _lengths(
+    file: PodioFile, sources: Sources, calorimeters: Mapping[str, Calorimeter], entries: int, notes: Notes
+) -> tuple[dict[str, Any], int | None]:
     """Lengths and symmetry of a `Detector`; and sides of the ECAL barrel, if certain and one faces x."""
-    extents = {}
-    for kind, region in itertools.product(("ecal", "hcal"), ("barrel", "endcap")):
-        groups = [group for group in sources.groups if (group.kind, group.region) == (kind, region)]
-        extents[kind, region] = measure.measure_extent(groups, region)
-    barrel, endcap = extents["ecal", "barrel"], extents["ecal", "endcap"]
+
+    def innermost(kind: str, region: str) -> Group | None:
+        return next((group for group in sources.groups if (group.kind, group.region) == (kind, region)), None)
+
+    barrel, endcap = innermost("ecal", "barrel"), innermost("ecal", "endcap")
     lengths: dict[str, Any] = {}
+
+    def edge(field: str, group: Group, calorimeter_field: str) -> None:
+        """Where a calorimeter begins, mm."""
+        front = getattr(calorimeters[group.name], calorimeter_field)
+        lengths[field], notes[field] = front, notes[f"calorimeters.{group.name}.{calorimeter_field}"]
+
     if barrel is not None:
-        lengths["ecal_inner_radius"] = _edge("ecal_inner_radius", barrel, notes)
-        lengths["ecal_outer_radius"] = _edge("ecal_outer_radius", barrel, notes, back=True)
+        edge("ecal_inner_radius", barrel, "inner_radius")
+        all_barrels = [group for group in sources.groups if (group.kind, group.region) == ("ecal", "barrel")]
+        last = max(all_barrels, key=lambda group: group.cells.back)
+        depth = sum(layers.count * layers.pitch for layers in calorimeters[last.name].layers)
+        front = calorimeters[last.name].inner_radius or 0.0
+        lengths["ecal_outer_radius"] = round(max(last.cells.back, front + depth), 1)
+        notes["ecal_outer_radius"] = Note("measured", f"behind the last hits or layers of {last.name}")
     elif endcap is not None:
-        outer = float(endcap.sample.radius.max())
+        outer = float(endcap.cells.sample.radius.max())
         lengths["ecal_inner_radius"] = round(outer, 1)
-        lengths["ecal_outer_radius"] = round(outer + max(endcap.range.back - endcap.range.front, 1.0), 1)
+        lengths["ecal_outer_radius"] = round(outer + max(endcap.cells.back - endcap.cells.front, 1.0), 1)
         no_barrel = "no hits in the barrel; this is"
         notes["ecal_inner_radius"] = Note("fill in", f"{no_barrel} how far out the endcaps have hits")
         notes["ecal_outer_radius"] = Note("fill in", f"{no_barrel} as thick as the endcaps")
@@ -142,46 +201,26 @@ def _lengths(file: PodioFile, sources: Sources, entries: int, notes: Notes) -> t
             file=file.path,
         )
     if endcap is not None:
-        lengths["ecal_inner_z"] = _edge("ecal_inner_z", endcap, notes)
-        z = endcap.sample.position[:, 2]
+        edge("ecal_inner_z", endcap, "inner_z")
+        z = endcap.cells.sample.position[:, 2]
         if (z < 0).any() and (z > 0).any() and abs(z[z > 0].min() + z[z < 0].max()) > UNLIKE:
             fronts = f"the first hits of the endcaps are at z = {z[z < 0].max():.0f} and {z[z > 0].min():.0f} mm"
             notes["ecal_inner_z"] = Note("guessed", f"{fronts}; this is the nearer one")
     elif barrel is not None:
-        lengths["ecal_inner_z"] = round(max(float(abs(barrel.sample.position[:, 2]).max()), 1.0), 1)
+        lengths["ecal_inner_z"] = round(max(float(abs(barrel.cells.sample.position[:, 2]).max()), 1.0), 1)
         seen = "no hits in the endcaps; this is how far along z the barrel has hits"
         notes["ecal_inner_z"] = Note("fill in", seen)
     for field, region in (("inner_radius", "barrel"), ("inner_z", "endcap")):
-        hcal = extents["hcal", region]
-        behind = hcal is not None and hcal.range.front > lengths[f"ecal_{field}"]
-        lengths[f"hcal_{field}"] = _edge(f"hcal_{field}", hcal, notes) if hcal is not None and behind else None
-    lengths["phi_symmetry"] = _symmetry({"ECAL": barrel, "HCAL": extents["hcal", "barrel"]}, notes)
-    shape = None if barrel is None else barrel.shape
-    if shape is None or len(shape.as_good) > 1 or shape.phase:
-        return lengths, None
-    return lengths, shape.sides or None
-
-
-def _edge(field: str, extent: measure.Extent, notes: Notes, *, back: bool = False) -> float:
-    """Where a calorimeter begins, or ends, mm."""
-    edge, where = (extent.range.back, "behind the last") if back else (extent.range.front, "before the first")
-    n_events = len(np.unique(extent.sample.cell["event"]))
-    seen = f"{measure.counted(len(extent.sample), 'hit')} in {measure.counted(n_events, 'event')}"
-    if extent.on_layers:
-        layers = f"{measure.counted(extent.range.count, 'layer')} every {extent.range.spacing:.2f} mm"
-        notes[field] = Note("measured", f"half a layer {where} of {layers}, {seen}")
-    else:
-        notes[field] = Note("guessed", f"the hits lie on no layers; all but half a percent of {seen} are behind it")
-    return round(edge, 1)
-
-
-def _symmetry(barrels: dict[str, measure.Extent | None], notes: Notes) -> int | None:
-    """Turns under which the barrels stay the same: None for any, 1 where that is not known."""
-    shapes = {name: extent.shape for name, extent in barrels.items() if extent is not None and extent.shape}
+        hcal = innermost("hcal", region)
+        if hcal is not None and getattr(calorimeters[hcal.name], field) > lengths[f"ecal_{field}"]:
+            edge(f"hcal_{field}", hcal, field)
+    barrels = {"ECAL": barrel, "HCAL": innermost("hcal", "barrel")}
+    shapes = {name: group.cells.shape for name, group in barrels.items() if group is not None and group.cells.shape}
+    lengths["phi_symmetry"] = 1
     if "ECAL" not in shapes:
         text = "1 stands for no symmetry: the hits do not show the sides of the barrel"
         notes["phi_symmetry"] = Note("fill in", text)
-        return 1
+        return lengths, None
     described = []
     for name, shape in shapes.items():
         sides = " or ".join(f"{sides} sides" if sides else "a cylinder" for sides in shape.as_good)
@@ -189,11 +228,13 @@ def _symmetry(barrels: dict[str, measure.Extent | None], notes: Notes) -> int | 
     certain = all(len(shape.as_good) == 1 for shape in shapes.values())
     text = f"barrels: {', '.join(described)}; endcaps not looked at"
     notes["phi_symmetry"] = Note("measured" if certain else "guessed", text)
-    return math.gcd(*(sides for shape in shapes.values() for sides in shape.as_good)) or None
+    lengths["phi_symmetry"] = math.gcd(*(sides for shape in shapes.values() for sides in shape.as_good)) or None
+    shape = shapes["ECAL"]
+    return lengths, None if len(shape.as_good) > 1 or shape.phase else shape.sides or None
 
 
-def _calorimeter(group: Group, file: PodioFile, notes: Notes, layer_members: bool, slope: float) -> Calorimeter:
-    """The calorimeter of a group; `layer_members`: whether hits name their layer; `slope` as of `measure_cells`."""
+def _calorimeter(group: Group, file: PodioFile, notes: Notes, absorber: str | None) -> Calorimeter:
+    """The calorimeter of a group, whose layers are of `absorber`."""
     digitised, simulated = (tuple(sample.name for sample in group.of(simulated=flag)) for flag in (False, True))
     values: dict[str, Any] = {"collections": digitised, "sim_collections": simulated}
 
@@ -207,20 +248,20 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, layer_members: boo
         for name, place in group.places.items():
             by.setdefault(place.get(what, ("", ""))[1], []).append(name)
         source = next(source for source in FOUND_BY if source in by)
-        how = "found" if source in ("type", "link") else "guessed"
+        how = {"given": "given", "type": "found", "link": "found"}.get(source, "guessed")
         note(what, how, f"{FOUND_BY[source]} ({', '.join(by[source])})")
     if not digitised:
         note("collections", "fill in", "digitised hits, for files that have them")
-    digitisation = measure.measure_digitisation(group)
+    digitisation = measure.measure_digitisation(group.samples)
     if digitisation is not None:
-        seen = f"{measure.counted(digitisation.n_cells, 'cell')} with digitised and simulated energy"
+        seen = f"{counted(digitisation.n_cells, 'cell')} with digitised and simulated energy"
         note("sim_scale", "measured", seen, float(f"{digitisation.scale:.6g}"))
         unit = 10.0 ** (math.floor(math.log10(digitisation.threshold)) - 1)
         threshold = float(f"{math.floor(digitisation.threshold / unit) * unit:.2g}")
         note("sim_threshold", "measured", "GeV, the smallest simulated energy of these cells, rounded down", threshold)
     elif simulated:
-        note("sim_scale", "fill in", "factor from visible to calibrated energy of simulated hits")
-        note("sim_threshold", "fill in", "GeV, visible energy from which on a cell is read out")
+        note("sim_scale", "fill in", "factor from deposited to calibrated energy, without which simulated hits are not read")
+        note("sim_threshold", "fill in", "GeV, deposited energy from which on a cell is read out")
     if simulated:
         text = "ns after a straight flight at c, energy before and after which does not count"
         note("sim_time_window", "fill in", text)
@@ -231,81 +272,105 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, layer_members: boo
         first, encoding = next(iter(encodings.items()))
         others = ", ".join(name for name, text in encodings.items() if text != encoding)
         note("cell_encoding", "found", f"{first}; others in {others}" if others else first, encoding)
-    elif not layer_members:
+    elif group.cells.sample.layer is None:
         note("cell_encoding", "fill in", "bit field of the cell ids; without it layers are not known")
-    cells = measure.measure_cells(group, slope)
-    if cells is None or not cells.pitches:
-        note("layers", "fill in", "there are no hits; with inner_radius or inner_z, for models of any detector")
-    else:
-        _describe(cells, TYPICAL[group.kind], note)
+    cells = group.cells
+    layers, text = _layers(cells, absorber)
+    note("layers", "given" if absorber else "fill in", text, layers)
+    # Without layers, hits are at the centres of their cells: as far behind the face as before the end.
+    ahead = 0.0 if cells.pitches else max(0.0, sum(part.count * part.pitch for part in layers) - cells.back + cells.front) / 2
+    how = "measured" if cells.on_layers and cells.pitches else "guessed"
+    text = f"{cells.sample.seen}, on layers" if cells.on_layers else f"all but half a percent of {cells.sample.seen} are behind it"
+    if cells.pitches:
+        spacing = float(np.median(cells.pitches))
+        text = f"half a layer before the first of {counted(len(cells.pitches), 'layer')}, most of {spacing:.2f} mm; {cells.sample.seen}"
+    radius, length = cells.sample.radius, np.abs(cells.sample.position[:, 2])
+    faces = {"inner_radius" if group.region == "barrel" else "inner_z": cells.front - ahead}
+    if group.kind == "muon":  # a muon system may have both
+        in_barrel = radius * np.median(length) > length * np.median(radius)
+        behind = {"inner_radius": radius[in_barrel], "inner_z": length[~in_barrel]}
+        faces = {name: float(np.quantile(part, measure.OUTLIERS)) for name, part in behind.items() if len(part)}
+        how, text = "guessed", f"all but half a percent of {cells.sample.seen} are behind it"
+    for field, face in faces.items():
+        note(field, how, text, round(face, 1))
+    if cells.shape is not None:
+        note("sides", "measured", "0: a cylinder" if not cells.shape.sides else "by the layers", cells.shape.sides)
+        note("phase", "measured", "rad, azimuth of the normal of a side", round(cells.shape.phase, 4))
+    note("cell_size", *(("measured", "mm") if cells.size else ("fill in", "mm; too few cells are hit")), cells.size or None)
     required = group.kind != "muon" and group.region != "other"
     return Calorimeter(name=group.name, kind=group.kind, region=group.region, required=required, **values)
 
 
-def _describe(
-    cells: measure.Cells, typical: tuple[str, float, float, float], note: Callable[[str, str, str, Any], None]
-) -> None:
-    """Faces, cells and layers, for models that read the geometry; the matter of layers is `typical` of their kind."""
-    material, *per_mm, cell_size = typical
-    for field, value in cells.face.items():
-        how = ("measured", "by the layers") if cells.on_layers else ("guessed", "the hits lie on no layers")
-        note(field, *how, value)
-    how = ("measured", "mm") if cells.size else ("fill in", "mm; too few cells are hit")
-    note("cell_size", *how, cells.size or cell_size)
+def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str]:
+    """Layers, their lengths null without `absorber`, and how they were found.
+
+    Without layers in the hits the absorber's are evenly spaced in their range, or fill what is given of them.
+    """
+    pitches, extent = list(cells.pitches), cells.back - cells.front
+    seen = f"{counted(len(pitches), 'layer')} with hits" if pitches else "no layers in the hits"
+    if cells.on_layers and not pitches:
+        seen = f"one layer, at {(cells.front + cells.back) / 2:.0f} mm, in the hits"
+    gaps = [i for i, pitch in enumerate(pitches) if pitch > GAP * np.median(pitches)]
+    if gaps:
+        seen += f"; {', '.join(f'{pitches[i]:g} mm' for i in gaps)} between two of them is a gap"
+    if absorber is None:
+        asked = "--absorber CALORIMETER=MATERIAL:MM gives the lengths"
+        if not pitches:
+            return (), f"{seen}, so their depth is not known; --absorber ecal=PbWO4:220 and the like gives it"
+        matter: Any = [(None, None, None)] * len(pitches)
+        text = f"{seen}; {asked}"
+    else:
+        matter = matter_of_layers(absorber, max(len(pitches), 1)).tolist()
+        text = f"{seen}; lengths of {absorber} (PDG), without the rest of the layer"
+        if len(matter) > len(pitches) > 0:
+            text += f"; the last {len(matter) - len(pitches)} of {len(matter)} without hits"
+        pitches += [pitches[-1] if pitches else extent / len(matter)] * (len(matter) - len(pitches))
+        for i, (thickness, *_) in enumerate(matter):
+            if cells.pitches and thickness > pitches[i] + 0.05:
+                message = f"absorber '{absorber}': {thickness:g} mm in a layer of {pitches[i]:g} mm"
+                raise ConfigError(f"{message} ({counted(len(cells.pitches), 'layer')} measured)")
+            pitches[i] = round(max(pitches[i], thickness), 2)
+    rows = [(pitch, *lengths) for pitch, (_, *lengths) in zip(pitches, matter, strict=True)]
     layers = []
-    for count, pitch in cells.pitches:
-        radiation, interaction = (float(f"{lengths * pitch:.3g}") for lengths in per_mm)
-        layers.append(Layers(count=count, pitch=pitch, radiation_lengths=radiation, interaction_lengths=interaction))
-    counted = "counts and pitches are measured" if cells.on_layers else "one, as deep as the hits"
-    note("layers", "fill in", f"{counted}; lengths as of {material}", tuple(layers))
+    for (pitch, radiation, interaction), same in itertools.groupby(rows):
+        lengths = [None if value is None else float(f"{value:.4g}") for value in (radiation, interaction)]
+        count = len(list(same))
+        layers.append(Layers(count=count, pitch=pitch, radiation_lengths=lengths[0], interaction_lengths=lengths[1]))
+    return tuple(layers), text
 
 
-def _with_common_encoding(calorimeters: list[Calorimeter], notes: Notes) -> tuple[Calorimeter, ...]:
-    """Calorimeters whose cell encoding was not found get the one that all others have."""
-    known = {part.cell_encoding: part.name for part in calorimeters if part.cell_encoding is not None}
-    for i, calorimeter in enumerate(calorimeters):
-        field = f"calorimeters.{calorimeter.name}.cell_encoding"
-        if calorimeter.cell_encoding is None and len(known) == 1 and field in notes:
-            ((encoding, name),) = known.items()
-            calorimeters[i] = dataclasses.replace(calorimeter, cell_encoding=encoding)
-            notes[field] = Note("guessed", f"as in {name}")
-    return tuple(calorimeters)
-
-
-def _truth_tracks(sources: Sources, sides: int | None, notes: Notes) -> TruthTracking | None:
-    """How tracks are made from Monte Carlo particles; None without simulated tracker hits."""
+def _truth_tracks(sources: Sources, sides: int | None, notes: Notes, like: str | None) -> TruthTracking | None:
+    """How tracks are made from Monte Carlo particles, as in the detector `like`; None without simulated tracker hits."""
     if not sources.sim_tracker_hits:
+        text = "the file has no simulated tracker hits, so no tracks are made from Monte Carlo particles"
+        sources.left_out["truth_tracks"] = text
+        if like is not None:
+            raise ConfigError(f"--tracks-as {like}: {text}")
         return None
-    like = load_detector(TRUTH_TRACKS_OF).truth_tracks
-    assert like is not None
     notes["truth_tracks.sim_tracker_hits"] = Note("found", "all simulated tracker hits")
     if sides is not None:
         notes["truth_tracks.sides"] = Note("measured", "ECAL barrel")
-    for field in ("min_layers", "max_vertex_radius", "inverse_pt", "angle", "impact"):
-        notes[f"truth_tracks.{field}"] = Note("fill in", f"this is {TRUTH_TRACKS_OF}'s; for --truth-tracks only")
-    return dataclasses.replace(like, sim_tracker_hits=sources.sim_tracker_hits, sides=sides)
-
-
-def _note_collections(sources: Sources, notes: Notes) -> None:
-    digitised = any(group.of(simulated=False) for group in sources.groups)
-    # Contributions link simulated hits to particles; the reference is optional.
-    optional = {"references": True, "hit_links": not digitised, "track_links": not sources.named["tracks"]}
-    for field, (how, what) in COLLECTIONS.items():
-        if sources.named[field]:
-            notes[field] = Note(how, what)
-        elif not optional.get(field):
-            notes[field] = Note("fill in", f"the file has no {what.split(';')[0]}")
+    settings = TruthTracking(sim_tracker_hits=())
+    if like is not None:
+        known = load_detector(like).truth_tracks
+        if known is None:
+            raise ConfigError(f"--tracks-as {like}: this detector does not describe truth_tracks")
+        settings = known
+    for field in TRUTH_TRACKS:
+        unknown = "for --truth-tracks only; --tracks-as cld takes CLD's"
+        notes[f"truth_tracks.{field}"] = Note("given", f"{like}'s") if like else Note("fill in", unknown)
+    return dataclasses.replace(settings, sim_tracker_hits=sources.sim_tracker_hits, sides=sides)
 
 
 def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes, *, given: float | None) -> float:
-    """The field as `given`, else its most certain value, T; the note has all that the file tells of it."""
+    """Field along z, T: as given, or the most certain estimate."""
     estimates = measure.measure_field(file, detector, entries)
     said = [
         f"{value:.4g} +- {uncertainty:.1g} from {source}" if uncertainty else f"{value:.4g} from {source}"
         for value, uncertainty, source in estimates
     ]
     if given is not None:
-        notes["b_field"] = Note("found", "; ".join(("as given", *said)))
+        notes["b_field"] = Note("given", "; ".join(("--b-field", *said)))
         return given
     if not estimates:
         raise InputError(
@@ -313,22 +378,32 @@ def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes, *, g
             f" particles in {entries} entries, and no parameter of that name; give the field in T with --b-field",
             file=file.path,
         )
-    best, uncertainty, _ = estimates[0]
+    best, uncertainty, source = estimates[0]
+    if not 1 / measure.MAX_FIELD < best < measure.MAX_FIELD:
+        raise InputError(
+            f"{source} give a field of {best:.4g} T: units are not EDM4hep's, mm and GeV (of curvatures in 1/cm comes 10 "
+            "times the field, of momenta in MeV 1,000 times); correct the file, or give the field in T with --b-field",
+            file=file.path,
+        )
     nominal = ("better: the nominal value",) if uncertainty else ()
     notes["b_field"] = Note("measured" if uncertainty else "found", "; ".join((*said, *nominal)))
     return float(f"{best:.4g}")
 
 
 def _with_hadron_scale(file: PodioFile, detector: Detector, entries: int, notes: Notes) -> Detector:
-    """The detector with the scale of hadrons in its HCALs, by isolated tracks."""
+    """The detector with the scale of hadrons in its HCALs, by isolated tracks; null if these do not tell."""
+    if not any(calorimeter.kind == "hcal" for calorimeter in detector.calorimeters):
+        return detector
     scale, how = measure.measure_hadron_scale(file, detector, entries)
-    known = not math.isnan(scale)
-    note = Note("measured", how) if known else Note("fill in", f"{how}; 1 is ild_g4's, CLD's is 0.79")
+    low, high = HADRON_SCALES
+    if scale is not None and not low <= scale <= high:
+        scale, how = None, f"{how}: not plausible, from {low:g} to {high:g} is; are energies in GeV, and calibrated?"
+    note = Note("measured", how) if scale is not None else Note("fill in", f"{how}; 1 is ild_g4's, CLD's is 0.79")
     calorimeters = []
     for calorimeter in detector.calorimeters:
         if calorimeter.kind == "hcal":
             notes[f"calorimeters.{calorimeter.name}.hadron_scale"] = note
-            calorimeter = dataclasses.replace(calorimeter, hadron_scale=round(scale, 2) if known else 1.0)
+            calorimeter = dataclasses.replace(calorimeter, hadron_scale=None if scale is None else round(scale, 2))
         calorimeters.append(calorimeter)
     return dataclasses.replace(detector, calorimeters=tuple(calorimeters))
 
@@ -342,9 +417,9 @@ def write_draft(draft: DetectorDraft, path: str | Path, *, force: bool = False) 
 def draft_to_yaml(draft: DetectorDraft) -> str:
     """The text of the file, from which `pflow.physics.detector.load_detector` gives the drafted detector."""
     lines = [
-        f"# Drafted by pflow detector from {Path(draft.path).name}, {measure.counted(draft.entries, 'event')}.",
+        f"# Drafted by pflow detector from {Path(draft.path).name}, {counted(draft.entries, 'event')}.",
         "# Fields, meaning and units (mm, T, GeV): pflow/physics/detector.py. How a value was found stands behind it:",
-        "# found (in the file), measured (with hits and tracks), guessed (check it), FILL IN (the file cannot tell).",
+        "# given, found (in the file), measured (with hits and tracks), guessed (check it), FILL IN (null: not known).",
         *_lines(draft.detector, "", draft.notes),
     ]
     if draft.left_out:

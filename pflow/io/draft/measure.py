@@ -1,4 +1,4 @@
-"""Measure calorimeters: extent, cells and layers, digitisation, scale of hadrons; and the field."""
+"""Measure calorimeters with their hits: extent, layers, cells, digitisation; and the field and scales with tracks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import InputError
+from pflow.errors import InputError, PflowError
 from pflow.event import jagged
-from pflow.event.scales import Entries
-from pflow.io.draft.collect import Group, HitSample
+from pflow.event.scales import HADRONS, Entries
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.physics import geometry
@@ -24,97 +23,101 @@ from pflow.physics.detector import Detector
 
 OUTLIERS = 0.005  # fraction of hits that may lie outside a calorimeter without visible layers
 STRAY = 0.05  # layers with fewer hits than this fraction of the median layer's are not real layers
-
 MIN_SAME_CELLS = 10  # cells with a digitised and a simulated hit that a scale needs at least
-
 MIN_TRACKS = 3  # that an estimate of the field needs; the spread of fewer is unreliable
 ELECTRON = 11
-
 MIN_HADRONS = 20  # isolated tracks that a scale of hadrons needs at least
 SURE = 0.1  # largest relative uncertainty of it
 MAX_TRACKS = 200  # tracks of an event that are looked at, on average
+JETS = 8.0  # tracks of an event, on average, from which on the events are of jets
+NEUTRALS = 1.06  # factor by which neutral particles near the tracks of jets make the scale too small, of ild_g4's Z -> qq
+MAX_FIELD = 10.0  # T, of a detector; a larger one shows other units of lengths or momenta
 
 PARAMETER = r"(?i)(b_?field|magnetic_?field|solenoid_?field)(_?z)?$"
 """Parameters of a file's metadata that give the field, T."""
-MAX_FIELD = 10.0  # larger values of such a parameter are in other units
 
 
-class Extent(NamedTuple):
-    """Where a barrel or an endcap begins and ends."""
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class HitSample:
+    """Hits of one collection, or of several joined ones, whose position is finite."""
+
+    name: str
+    simulated: bool  # edm4hep::SimCalorimeterHit
+    cell: npt.NDArray[Any]  # event and cell id [hit]
+    position: Floats  # [hit, 3], mm
+    energy: Floats  # [hit], GeV
+    time: Floats  # [hit], ns; NaN where unknown
+    layer: npt.NDArray[np.int32] | None  # [hit]; None if the file does not say how cell ids are made
+    codes: tuple[int, ...] = ()  # different values of the member ``type``
+
+    def __len__(self) -> int:
+        return len(self.cell)
+
+    def __getitem__(self, mask: npt.NDArray[np.bool_]) -> HitSample:
+        picked = {name: getattr(self, name)[mask] for name in ("cell", "position", "energy", "time")}
+        return dataclasses.replace(self, **picked, layer=None if self.layer is None else self.layer[mask])
+
+    @property
+    def radius(self) -> Floats:
+        """Distance from the z axis, mm."""
+        return np.asarray(np.hypot(self.position[:, 0], self.position[:, 1]))
+
+    @property
+    def seen(self) -> str:
+        """Numbers of hits and of events in words."""
+        n_events = len(np.unique(self.cell["event"]))
+        return f"{counted(len(self), 'hit')} in {counted(n_events, 'event')}"
+
+
+class Cells(NamedTuple):
+    """Where a barrel or endcaps begin and end along the normal of the face, and their layers and cells; mm."""
 
     sample: HitSample
-    layer: npt.NDArray[np.int32] | None  # of each hit, if the hits lie on the layers that the file numbers
-    distance: Floats  # of each hit from the axis, along the normal of its side, or |z|; mm
-    range: geometry.LayerRange  # of the distances
-    on_layers: bool  # if not, the range holds 99% of the hits: half a percent is cut on each side
+    front: float
+    back: float
     shape: geometry.BarrelShape | None  # of a barrel on layers
+    pitches: tuple[float, ...]  # thickness of each layer, from the inside; empty if the hits show no layers, or one
+    on_layers: bool  # if not, 99% of the hits are between front and back
+    size: float  # distance of neighbouring cells, 0: not known
+
+    def like(self, other: Cells) -> bool:
+        """Whether these are hits of the same technology as another collection's, and not far behind or before it."""
+        few = min(len(self.sample), len(other.sample)) < geometry.MIN_CELLS
+        gap = max(self.front - other.back, other.front - self.back)
+        pitch, others = (float(np.median(cells.pitches)) if cells.pitches else 0.0 for cells in (self, other))
+        sizes, pitches = sorted((self.size, other.size)), sorted((pitch, others))
+        same_cells = few or not sizes[0] or sizes[1] < 1.25 * sizes[0]
+        same_layers = few or pitches[1] <= 1.15 * pitches[0]
+        return same_cells and same_layers and gap < 3 * max(*pitches, 1.0)
 
 
-def measure_extent(groups: Sequence[Group], region: str) -> Extent | None:
-    """Extent of the ``barrel`` or ``endcap`` that these calorimeters make; None without hits."""
-    sample = _hits(groups, simulated=False) or _hits(groups, simulated=True)
+def measure_cells(samples: Sequence[HitSample], region: str) -> Cells | None:
+    """Measure a ``barrel``, or endcaps and rings, by the digitised hits, else by the simulated ones; None without."""
+    sample = joined(samples, simulated=False) or joined(samples, simulated=True)
     if sample is None:
         return None
     x, y, z = sample.position.T
     # Layer numbers that start again in each module, or count towers, are of no use.
     for layer in (sample.layer, None) if sample.layer is not None else (None,):
+        shape, distance = None, np.abs(z)
         if region == "barrel":
             shape = geometry.barrel_shape(x, y, layer)
             distance = geometry.distance_to_sides(x, y, *(shape.sides, shape.phase) if shape else (0, 0.0))
-            on_layers = shape is not None
-        else:
-            shape, distance = None, np.abs(z)
-            on_layers = geometry.fraction_on_layers(distance, layer) >= geometry.MIN_ON_LAYERS
-        if on_layers:
-            return Extent(sample, layer, distance, geometry.layer_range(distance, layer), on_layers, shape)
+        if shape or (region != "barrel" and geometry.fraction_on_layers(distance, layer) >= geometry.MIN_ON_LAYERS):
+            extent = geometry.layer_range(distance, layer)
+            layered = distance
+            if layer is None:  # without the hits on stray layers
+                by_position = geometry.layers_by_position(distance)
+                counts = np.bincount(by_position)
+                layered = distance[counts[by_position] > STRAY * np.median(counts)]
+            runs = geometry.layer_pitches(layered, layer)
+            pitches = tuple(round(pitch, 2) for count, pitch in runs for _ in range(count) if round(pitch, 2) > 0)
+            size = round(geometry.cell_pitch(sample.position, distance), 2)
+            return Cells(sample, extent.front, extent.back, shape, pitches, True, size)
     front, back = np.quantile(distance, [OUTLIERS, 1 - OUTLIERS]).tolist()
-    return Extent(
-        sample, None, distance, geometry.LayerRange(front=front, back=back, spacing=0.0, count=0), False, None
-    )
-
-
-class Cells(NamedTuple):
-    """Where a calorimeter begins, mm, the shape of its barrel, and its cells and layers.
-
-    Hits that lie on no layers make one layer, as deep as they are.
-    """
-
-    on_layers: bool
-    face: dict[str, float | int]  # fields of `pflow.physics.detector.Calorimeter`
-    size: float  # mm, 0: not known
-    pitches: list[tuple[int, float]]  # number and thickness, mm, of consecutive layers that are alike
-
-
-def measure_cells(group: Group, slope: float) -> Cells | None:
-    """Cells and layers of a calorimeter, of rings and the like as of endcaps; None without hits.
-
-    Of a muon system, barrel and endcaps are told apart by `slope`, the ratio of radius and |z| of the ECAL's corner.
-    """
-    extent = measure_extent([group], "barrel" if group.region == "barrel" else "endcap")
-    if extent is None:
-        return None
-    position, distance, shape = extent.sample.position, extent.distance, extent.shape
-    face: dict[str, float | int] = {}
-    if not extent.on_layers:
-        radius, length = extent.sample.radius, np.abs(position[:, 2])
-        in_barrel = radius > slope * length if group.kind == "muon" else np.full(len(radius), group.region == "barrel")
-        depth = 1.0
-        for name, behind in (("inner_radius", radius[in_barrel]), ("inner_z", length[~in_barrel])):
-            if len(behind):
-                face[name] = round(float(np.quantile(behind, OUTLIERS)), 1)
-                depth = max(depth, float(behind.max()) - face[name])
-        return Cells(False, face, 0.0, [(1, round(depth, 2))])
-    face["inner_z" if shape is None else "inner_radius"] = round(extent.range.front, 1)
-    if shape is not None:
-        face |= {"sides": shape.sides, "phase": round(shape.phase, 4)}
-    layered = distance
-    if extent.layer is None:  # without the hits on stray layers
-        layer = geometry.layers_by_position(distance)
-        counts = np.bincount(layer)
-        layered = distance[counts[layer] > STRAY * np.median(counts)]
-    runs = geometry.layer_pitches(layered, extent.layer)
-    pitches = [(count, rounded) for count, pitch in runs if (rounded := round(pitch, 2)) > 0]
-    return Cells(True, face, round(geometry.cell_pitch(position, distance), 2), pitches)
+    # Cells of towers that point to the origin are neighbours in no plane: by all positions.
+    size = round(geometry.cell_pitch(sample.position, np.zeros(len(sample))), 2)
+    return Cells(sample, front, back, None, (), False, size)
 
 
 class Digitisation(NamedTuple):
@@ -126,9 +129,9 @@ class Digitisation(NamedTuple):
     measures_time: bool  # whether digitised hits have times other than 0
 
 
-def measure_digitisation(group: Group) -> Digitisation | None:
+def measure_digitisation(samples: Sequence[HitSample]) -> Digitisation | None:
     """Compare digitised and simulated hits of a calorimeter; None if too few cells have both."""
-    hits, visible = (_hits([group], simulated=flag) for flag in (False, True))
+    hits, visible = (joined(samples, simulated=flag) for flag in (False, True))
     if hits is None or visible is None:
         return None
     _, in_hits, in_visible = np.intersect1d(hits.cell, visible.cell, return_indices=True)
@@ -141,16 +144,16 @@ def measure_digitisation(group: Group) -> Digitisation | None:
     return Digitisation(scale, threshold, len(ratio), bool((hits.time[np.isfinite(hits.time)] != 0).any()))
 
 
-def _hits(groups: Sequence[Group], *, simulated: bool) -> HitSample | None:
-    """Digitised or simulated hits, joined; None without hits. Layers only if all collections have them."""
-    samples = [sample for group in groups for sample in group.of(simulated=simulated) if len(sample)]
-    if not samples:
-        return None
-    joined: dict[str, Any] = {}
+def joined(samples: Sequence[HitSample], *, simulated: bool) -> HitSample | None:
+    """Digitised or simulated hits in one; None without hits. Layers only if all collections have them."""
+    chosen = [sample for sample in samples if sample.simulated == simulated and len(sample)]
+    if len(chosen) < 2:
+        return chosen[0] if chosen else None
+    fields: dict[str, Any] = {}
     for field in ("cell", "position", "energy", "time", "layer"):
-        parts = [getattr(sample, field) for sample in samples]
-        joined[field] = None if any(part is None for part in parts) else np.concatenate(parts)
-    return dataclasses.replace(samples[0], **joined)
+        parts = [getattr(sample, field) for sample in chosen]
+        fields[field] = None if any(part is None for part in parts) else np.concatenate(parts)
+    return dataclasses.replace(chosen[0], **fields)
 
 
 def measure_field(file: PodioFile, detector: Detector, stop: int) -> list[tuple[float, float, str]]:
@@ -174,9 +177,10 @@ def measure_field(file: PodioFile, detector: Detector, stop: int) -> list[tuple[
 
 def _field_of_tracks(file: PodioFile, detector: Detector, stop: int) -> Floats:
     """By the transverse momenta of charged particles and their tracks in 1 T; electrons, which radiate, left out."""
-    reader = Edm4hepReader(file, detector=dataclasses.replace(detector, b_field=1.0))
+    scaled = [dataclasses.replace(part, sim_scale=part.sim_scale or 1.0) for part in detector.calorimeters]
     try:
-        events = reader.read(0, stop)
+        one_tesla = dataclasses.replace(detector, b_field=1.0, calorimeters=tuple(scaled))
+        events = Edm4hepReader(file, detector=one_tesla).read(0, stop)
     except InputError:
         return np.zeros(0)
     tracks, truth, links = events.tracks, events.truth, events.track_links
@@ -191,25 +195,29 @@ def _field_of_tracks(file: PodioFile, detector: Detector, stop: int) -> Floats:
     return b_field[np.isfinite(b_field)]
 
 
-def measure_hadron_scale(file: PodioFile, detector: Detector, stop: int) -> tuple[float, str]:
-    """`hadron_scale` of the HCAL by isolated tracks of the first `stop` entries, and how sure it is; NaN: why not."""
-    if not any(calorimeter.kind == "hcal" for calorimeter in detector.calorimeters):
-        return np.nan, "no HCAL"
+def measure_hadron_scale(file: PodioFile, detector: Detector, stop: int) -> tuple[float | None, str]:
+    """`hadron_scale` of the HCAL by isolated tracks of the first `stop` entries, and how sure it is; None: why not."""
     try:
         events = Edm4hepReader(file, detector=detector).read(0, stop, truth=False)
-    except InputError as error:
-        return np.nan, str(error)
+    except PflowError as error:
+        return None, str(error)
     if events.tracks is None:
-        return np.nan, "no tracks"
-    scales = Entries.of(events, most=len(events) * MAX_TRACKS).hadron_scales()
-    n_tracks = counted(len(scales), "isolated track")
+        return None, "no tracks"
+    entries = Entries.of(events, most=len(events) * MAX_TRACKS)
+    scales, per_event = entries.hadron_scales(), len(entries.momentum) / max(len(events), 1)
+    n_tracks = f"{counted(len(scales), 'isolated track')} of {HADRONS[0]:g} to {HADRONS[1]:g} GeV"
+    needed = f"{MIN_HADRONS} tracks and {SURE:.0%}"
     if len(scales) < MIN_HADRONS:
-        return np.nan, f"{n_tracks}, {MIN_HADRONS} are needed (--entries)"
+        return None, f"{n_tracks} in {counted(len(events), 'event')}; {needed} are needed (--entries)"
     scale, uncertainty = _median(scales)
     measured = f"{scale:.2f} +- {uncertainty:.2f} by {n_tracks}"
     if not uncertainty < SURE * scale:
-        return np.nan, f"{measured}, {SURE:.0%} is needed (--entries)"
-    return scale, f"{measured}; if they are of jets, the scale is some 6% larger"
+        n_needed = int(len(scales) * (uncertainty / (SURE * abs(scale))) ** 2) + 1
+        return None, f"{measured}; {needed} are needed, some {n_needed:,} tracks (--entries)"
+    if per_event < JETS:
+        return scale, measured
+    seen = f"times {NEUTRALS} for neutral particles near them, as {per_event:.0f} tracks of an event are of jets"
+    return scale * NEUTRALS, f"{measured}, {seen}"
 
 
 def _median(values: Floats) -> tuple[float, float]:

@@ -50,6 +50,8 @@ OVERLAY = 1 << 23
 STATE = ("D0", "Z0", "phi", "omega", "tanLambda", "referencePoint.x", "referencePoint.y", "referencePoint.z")
 """Members of edm4hep::TrackState that are read."""
 
+FORWARD = 0.25  # collections whose hits all have a smaller r / |z| are of luminosity and other forward calorimeters
+COPY = 0.5  # a collection that shares more than this fraction of its cells with others is a copy of their hits
 MAX_LINKED = 10  # entries that are read to find the targets of links
 MOSTLY = 0.8  # fraction of links that must lead into the collections read; others: to detectors that are not described
 MOST_CUT = 0.4  # largest plausible fraction of the energy of simulated hits that a time window cuts
@@ -127,16 +129,75 @@ class Edm4hepReader:
         for name in (name for part, names in unread.items() if not there[part] for name in names):
             if columns.has(f"{name}{SUBSET}"):
                 self.notes[name] = f"{name} only refers to objects of other collections (a subset) and is not read"
+        self._check_scales()
+        listed = [collection.name for collection in list_collections(file) if collection.kind == "Track"]
+        if detector.tracks and not self.sources["tracks"] and listed:
+            close = nearest(detector.tracks[0], listed, n=1) or listed
+            text = f"no tracks are read: the file has no {', '.join(detector.tracks)}, and has {', '.join(listed)}"
+            self.notes["tracks"] = f"{text} (nearest: {close[0]}, for 'tracks' of the description)"
         self.truth_tracks = truth_tracks and not self.sources["tracks"]
         if not self.truth_tracks:
             return
-        if (settings := detector.truth_tracks) is None:
-            raise ConfigError(f"detector '{detector.name}' does not describe truth_tracks, how they are made")
+        settings = detector.truth_tracks
+        if settings is None or settings.unknown:
+            lacks = "" if settings is None else ": " + ", ".join(settings.unknown)
+            raise ConfigError(
+                f"detector '{detector.name}' does not describe truth_tracks, how tracks are made{lacks}; "
+                "pflow detector FILE --tracks-as DETECTOR takes them from a built-in one, for a file with simulated "
+                "tracker hits (edm4hep::SimTrackerHit)"
+            )
         for needed in (settings.sim_tracker_hits, detector.truth_particles):
             if columns.first(*needed) is None:
                 message = f"tracks from Monte Carlo particles need one of {', '.join(needed)}, and the file holds none"
-                close = nearest(needed[0], columns.collections) if needed else ()
+                close = nearest(needed[0], columns.collections) if needed else []
                 raise InputError(message, file=self.path, field=next(iter(needed), None), suggestions=close)
+
+    def _check_scales(self) -> None:
+        """Refuse simulated hits whose scale is not known, and note those that have the energy that was deposited."""
+        if not self.sim:
+            return
+        read = [calorimeter for calorimeter in self.detector.calorimeters if self.sources[calorimeter.name]]
+        if unknown := [calorimeter.name for calorimeter in read if calorimeter.sim_scale is None]:
+            raise ConfigError(
+                f"detector '{self.detector.name}' does not say sim_scale of {', '.join(unknown)}, the factor from the "
+                "deposited to the calibrated energy of simulated hits: write it into its YAML file (1 keeps them)"
+            )
+        if uncalibrated := [calorimeter.name for calorimeter in read if calorimeter.sim_scale == 1]:
+            text = f"simulated hits of {', '.join(uncalibrated)} have the energy that was deposited: sim_scale is 1"
+            self.notes["sim_scale"] = text
+
+    def note_unnamed(self) -> None:
+        """Note collections of hits that no calorimeter names, by the first entries.
+
+        Not those that hold the cells of named ones, nor luminosity and other very forward calorimeters.
+        """
+        file, stop = self.file, min(self.num_entries, MAX_LINKED)
+        kind = "SimCalorimeterHit" if self.sim else "CalorimeterHit"
+        known = {name for part in self.detector.calorimeters for name in (*part.collections, *part.sim_collections)}
+        others = [c.name for c in list_collections(file) if c.kind == kind and not (c.subset or c.unreadable)]
+        others = [name for name in others if name not in known]
+        if not others or not stop:
+            return
+
+        def get(name: str, member: str) -> npt.NDArray[Any]:
+            return jagged.flat(file.columns.get(name, member, start=0, stop=stop))
+
+        with suppress(InputError):  # an entry that cannot be decoded
+            whole = [name for name in self.hit_collections if name not in self.subsets]
+            read = np.concatenate([np.zeros(0, np.uint64), *(get(name, "cellID") for name in whole)])
+            energy, missing = sum(float(np.nansum(get(name, "energy"))) for name in whole), 0.0
+            unnamed = []
+            for name in others:
+                radius, z = np.hypot(get(name, "position.x"), get(name, "position.y")), np.abs(get(name, "position.z"))
+                copied = np.isin(get(name, "cellID"), read).mean() > COPY if len(z) else True
+                if not copied and not self.subsets and (radius > FORWARD * z).any():
+                    missing += (mine := float(np.nansum(get(name, "energy"))))
+                    unnamed.append(f"{name} ({len(z):,} hits, {mine:.3g} GeV)")
+            if unnamed:
+                self.notes["hits"] = (
+                    f"detector '{self.detector.name}' names no calorimeter for the hits of {', '.join(unnamed)} in the "
+                    f"first {stop} entries: {missing:.3g} of {energy + missing:.3g} GeV are missing from the particles"
+                )
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
         """Entries `start` to `stop`; see `pflow.io.open.Reader`."""
@@ -294,6 +355,7 @@ class _Range:
         columns = jagged.columns(particles)
         pt = np.hypot(columns["px"], columns["py"])
         radius = np.hypot(columns["vertex.x"], columns["vertex.y"])
+        assert settings.max_vertex_radius is not None and settings.min_layers is not None
         charged = (np.abs(columns["charge"]) == 1) & (columns["status"] == 1) & (radius < settings.max_vertex_radius)
         crossing = charged & (pt > CROSSING_PT) & (np.abs(columns["pz"]) < CROSSING_TAN_LAMBDA * pt)
         n_tracks, n = int((n_layers[crossing] >= settings.min_layers).sum()), int(crossing.sum())

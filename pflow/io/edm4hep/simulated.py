@@ -122,7 +122,7 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
     energy = values["energy"].astype(np.float64)
     n_hits = len(energy)
     time = np.full(n_hits, np.nan)
-    scale = np.full(n_hits, calorimeter.sim_scale)
+    scale = np.full(n_hits, 1.0 if calorimeter.sim_scale is None else calorimeter.sim_scale)
     if calorimeter.sim_deep_scale is not None:
         first_layer, deep_scale = calorimeter.sim_deep_scale
         scale[values["layer"] >= first_layer] = deep_scale
@@ -207,7 +207,7 @@ def make_truth_tracks(
     are the settings.
     """
     settings = detector.truth_tracks
-    assert settings is not None
+    assert settings is not None and settings.min_layers is not None and settings.max_vertex_radius is not None
     counts = jagged.count(truth)
     charge = jagged.flat(truth.charge, np.float64)
     vertex, momentum = jagged.vectors(truth["vertex"]), jagged.vectors(truth[["px", "py", "pz"]])  # [P, 3]
@@ -264,7 +264,8 @@ def _smeared(
     return columns | {f"calo_p{axis}": at_face[:, i] for i, axis in enumerate("xyz")}
 
 
-def _resolution(terms: tuple[float, ...], momentum: Floats) -> Floats:
+def _resolution(terms: tuple[float, ...] | None, momentum: Floats) -> Floats:
     """Constant term and multiple scattering in quadrature, a (+) b / p."""
+    assert terms is not None
     constant, scattering = terms
     return np.hypot(constant, scattering / momentum)

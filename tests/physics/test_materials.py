@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+
+from pflow.errors import ConfigError
+from pflow.physics.materials import MATERIALS, matter_of_layers
+
+
+@pytest.mark.parametrize(
+    ("material", "radiation", "interaction"),
+    [  # cm, as the PDG's pages of each material state
+        ("tungsten", 0.3504, 9.946),
+        ("lead", 0.5612, 17.59),
+        ("iron", 1.757, 16.77),
+        ("copper", 1.436, 15.32),
+        ("silicon", 9.370, 46.52),
+        ("PbWO4", 0.8904, 20.27),
+        ("BGO", 1.118, 22.32),
+        ("polystyrene", 41.31, 77.07),
+        ("uranium", 0.3166, 11.03),
+    ],
+)
+def test_lengths_in_cm(material, radiation, interaction):
+    ((thickness, *lengths),) = matter_of_layers(f"{material}:10", 1)
+    assert thickness == 10.0
+    assert [1 / length for length in lengths] == pytest.approx([radiation, interaction], rel=1e-3)
+
+
+def test_layers_of_two_thicknesses_and_of_several_materials():
+    layers = matter_of_layers("Tungsten:20x2.1+10x4.2,silicon:0.5", 28)  # no hits in the last two
+    assert layers[[0, 19, 20, 29], 0].tolist() == pytest.approx([2.6, 2.6, 4.7, 4.7])
+    assert layers[0, 1] == pytest.approx(2.1 / 3.504 + 0.5 / 93.7, rel=1e-3)
+    assert len(matter_of_layers("lead:4", 25)) == 25
+    assert len(np.unique(matter_of_layers("steel:40x20", 39), axis=0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("led:4", r"no material 'led'.*nearest matches: lead"),
+        ("lead", r"expected CALORIMETER=MATERIAL:MM"),
+        ("lead:4mm", r"expected CALORIMETER=MATERIAL:MM"),
+        ("lead:-4", r"expected CALORIMETER=MATERIAL:MM"),
+        ("lead:0", r"expected CALORIMETER=MATERIAL:MM"),
+        ("lead:4+2", r"expected CALORIMETER=MATERIAL:MM"),
+        ("lead:10x4", r"is of 10 layers, and hits are in 25"),
+        ("lead:30x4,copper:25x1", r"materials are of 25 and of 30 layers"),
+    ],
+)
+def test_what_is_no_absorber_is_said(text, message):
+    with pytest.raises(ConfigError, match=message):
+        matter_of_layers(text, 25)
+
+
+def test_materials_are_ordinary_matter():
+    for name, (radiation, interaction, density) in MATERIALS.items():
+        assert 5 < radiation < interaction < 250, name
+        assert 1 < density < 20, name
