@@ -22,7 +22,7 @@ from pflow.physics.detector import KINDS, REGIONS
 HIT_KINDS = ("CalorimeterHit", "SimCalorimeterHit")
 CELL = np.dtype([("event", np.int64), ("id", np.uint64)])
 
-KIND_NAMES = (("lumi", r"lumi|beamcal|lhcal"), ("muon", r"muon|yoke"), ("hcal", r"hcal"), ("ecal", r"ecal|emcal"))
+KIND_NAMES = (("lumi", r"lumi|beamcal"), ("muon", r"muon|yoke"), ("hcal", r"hcal"), ("ecal", r"ecal|emcal"))
 REGION_NAMES = (("other", r"ring|plug|other"), ("barrel", r"barrel"), ("endcap", r"endcap"))
 """Patterns of collection names, in lower case, by kind and region of calorimeter; the first match counts."""
 
@@ -194,10 +194,6 @@ def _groups(
         for number, (mine, cells) in enumerate(_technologies(kind, region, distinct, partners, simulated), start=1):
             names = {sample.name for sample in mine}
             distinct = [sample for sample in distinct if sample.name not in names]
-            if not cells.size and (kind == "muon" or region == "other"):  # would stop the others
-                why = f"of {cells.sample.seen} the size of its cells is not known (--entries)"
-                left_out |= dict.fromkeys(names, why)
-                continue
             found = {sample.name: places[sample.name] for sample in mine}
             groups.append(Group(name if number == 1 else f"{name}_{number}", kind, region, mine, found, cells))
         for sample in distinct:
@@ -219,8 +215,11 @@ def _technologies(
         cells = measure_cells([sample], region) if sample.simulated == simulated else None
         if cells is None:
             rest.append(sample)
-        elif (same := next((mine for mine, of in found if kind == "muon" or cells.like(of)), None)) is not None:
-            same.append(sample)
+            continue
+        for number, (mine, of) in enumerate(found):
+            if kind == "muon" or cells.like(of):
+                found[number] = [*mine, sample], measure_cells([*mine, sample], region) or of
+                break
         else:
             found.append(([sample], cells))
     for sample in rest:  # simulated hits of the digitised ones, and empty collections
@@ -229,8 +228,9 @@ def _technologies(
             if linked or len(found) == 1 or any(np.isin(sample.cell, other.cell).any() for other in mine):
                 mine.append(sample)
                 break
-    again = [(sorted(mine, key=lambda sample: sample.name), measure_cells(mine, region)) for mine, _ in found]
-    return sorted(((mine, cells) for mine, cells in again if cells is not None), key=lambda pair: pair[1].front)
+    for mine, _ in found:
+        mine.sort(key=lambda sample: sample.name)
+    return sorted(found, key=lambda pair: pair[1].front)
 
 
 def _without_copies(samples: Sequence[HitSample], left_out: dict[str, str]) -> list[HitSample]:

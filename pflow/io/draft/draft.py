@@ -111,6 +111,7 @@ def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
     for group in (group for group in sources.groups if group.kind == "muon"):
         group = _muon_system(group, lengths["ecal_inner_radius"] / lengths["ecal_inner_z"])
         calorimeters[group.name] = _calorimeter(group, file, notes, _absorber_of(group, answers, used))
+    calorimeters = _with_sizes(calorimeters, sources, notes)
     if unused := set(answers.absorber) - used:
         known = [*calorimeters, *dict.fromkeys(group.kind for group in sources.groups)]
         first = sorted(unused)[0]
@@ -299,6 +300,25 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, absorber: str | No
     note("cell_size", *(("measured", "mm") if cells.size else ("fill in", "mm; too few cells are hit")), cells.size or None)
     required = group.kind != "muon" and group.region != "other"
     return Calorimeter(name=group.name, kind=group.kind, region=group.region, required=required, **values)
+
+
+def _with_sizes(calorimeters: dict[str, Calorimeter], sources: Sources, notes: Notes) -> dict[str, Calorimeter]:
+    """The calorimeters; too few hits for the size of their cells: those of another one of the kind, or it is left out."""
+    described = {}
+    for name, part in calorimeters.items():
+        field = f"calorimeters.{name}.cell_size"
+        alike = [other for other in calorimeters.values() if other.kind == part.kind and other.cell_size is not None]
+        if part.cell_size is None and alike:
+            notes[field] = Note("guessed", f"as of {alike[-1].name}; {notes[field].text}")
+            part = dataclasses.replace(part, cell_size=alike[-1].cell_size)
+        if part.cell_size is None and not part.required:  # it would stop the others
+            reason = f"{notes[f'calorimeters.{name}.layers'].text.split(';')[0]}, the size of its cells is not known"
+            sources.left_out.update(dict.fromkeys((*part.collections, *part.sim_collections), f"{reason} (--entries)"))
+            for noted in [noted for noted in notes if noted.startswith(f"calorimeters.{name}.")]:
+                del notes[noted]
+            continue
+        described[name] = part
+    return described
 
 
 def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str]:

@@ -103,7 +103,8 @@ def measure_cells(samples: Sequence[HitSample], region: str) -> Cells | None:
         if region == "barrel":
             shape = geometry.barrel_shape(x, y, layer)
             distance = geometry.distance_to_sides(x, y, *(shape.sides, shape.phase) if shape else (0, 0.0))
-        if shape or (region != "barrel" and geometry.fraction_on_layers(distance, layer) >= geometry.MIN_ON_LAYERS):
+        on_layers = shape or (region != "barrel" and geometry.fraction_on_layers(distance, layer) >= geometry.MIN_ON_LAYERS)
+        if on_layers and not (layer is None and _rows_of_towers(sample.position, distance, region)):
             extent = geometry.layer_range(distance, layer)
             layered = distance
             if layer is None:  # without the hits on stray layers
@@ -118,6 +119,20 @@ def measure_cells(samples: Sequence[HitSample], region: str) -> Cells | None:
     # Cells of towers that point to the origin are neighbours in no plane: by all positions.
     size = round(geometry.cell_pitch(sample.position, np.zeros(len(sample))), 2)
     return Cells(sample, front, back, None, (), False, size)
+
+
+def _rows_of_towers(position: Floats, distance: Floats, region: str) -> bool:
+    """Whether each row of cells has a distance of its own, as of towers that point to the origin, and not many layers."""
+    x, y, z = np.abs(position.T)
+    rows = np.round(np.stack([z] if region == "barrel" else [x, y]))
+    _, row, counts = np.unique(rows, axis=1, return_inverse=True, return_counts=True)
+    order = np.lexsort((distance, row))
+    end = np.cumsum(counts)
+    spread = distance[order][end - 1] - distance[order][end - counts]
+    several = counts > 1
+    one_layer = np.ptp(distance) <= 2 * geometry.TOLERANCE
+    alike = counts[several & (spread <= geometry.TOLERANCE)].sum() / max(counts[several].sum(), 1)
+    return bool(not one_layer and counts[several].sum() > 0.2 * len(distance) and alike > geometry.MIN_ON_LAYERS)
 
 
 class Digitisation(NamedTuple):

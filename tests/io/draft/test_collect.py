@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 
-from pflow.io.draft.collect import CELL, HitSample, by_code, by_name, place_samples
+from pflow.errors import ConfigError
+from pflow.io.draft.collect import CELL, by_code, by_name, place_samples
+from pflow.io.draft.measure import HitSample
 
 
 def known(source: str, **values: str) -> dict[str, tuple[str, str]]:
@@ -11,19 +13,16 @@ def known(source: str, **values: str) -> dict[str, tuple[str, str]]:
 @pytest.mark.parametrize(
     ("kind", "region", "names"),
     [  # of CLD and CLIC, ILD, SiD, ALLEGRO and ePIC
-        ("ecal", "barrel", "ECALBarrel EcalBarrelCollectionRec EM_BARREL ECalBarrelModuleThetaMergedPositioned"),
-        ("ecal", "barrel", "EcalBarrelScFiRecHits"),
-        ("ecal", "endcap", "ECalEndcapCollection"),
+        ("ecal", "barrel", "ECALBarrel ECalBarrelModuleThetaMergedPositioned EcalBarrelScFiRecHits EmCalBarrel"),
+        ("ecal", "endcap", "ECalEndcapCollection EcalEndcapNRecHits"),
         ("ecal", "other", "ECalPlugCollection EcalEndcapRingCollectionRec"),
-        ("ecal", "endcap", "EMEndcap EmCalEndcap"),
-        ("hcal", "endcap", "HcalEndcapsCollectionRec HAD_ENDCAP HadEndcapHits DigitalHCALEndcap"),
+        ("hcal", "endcap", "HcalEndcapsCollectionRec DigitalHCALEndcap"),
         ("hcal", "other", "HCALOther HCalRingCollection"),
         ("hcal", "", "LFHCALRecHits"),
         ("muon", "barrel", "YokeBarrelCollection MuonTaggerBarrelPhiThetaPositioned"),
         ("muon", "", "MUON"),
-        ("lumi", "", "LumiCalCollection BeamCalHits LHCAL LHCalHits BCAL B0ECalRecHits EcalLumiSpecRecHits"),
-        ("lumi", "endcap", "HcalFarForwardZDCRecHits"),
-        ("", "", "SomeHits"),
+        ("lumi", "", "LumiCalCollection BeamCalHits EcalLumiSpecRecHits"),
+        ("", "", "SomeHits HAD_PLATES"),
     ],
 )
 def test_names_of_collections(kind, region, names):
@@ -73,14 +72,18 @@ def test_the_type_code_goes_before_the_name_and_a_linked_partner_tells_the_place
     assert place_samples(hits, {"Steps": "ECALBarrel"})["Steps"] == known("link", kind="ecal", region="barrel")
 
 
-def test_endcaps_follow_each_other_and_a_ring_surrounds_the_first():
-    expected = {
-        "ecal endcap": (2000, 300, 1500),
-        "hcal other": (2060, 1520, 2500),
-        "hcal endcap": (2200, 300, 2500),
-        "muon endcap": (3800, 300, 4000),
-        "lumi endcap": (1100, 40, 120),
-    }
-    hits = [sample(str(n), endcap(*extent, seed=n)) for n, extent in enumerate(expected.values())]
-    places = place_samples(hits, {}).values()
-    assert [f"{place['kind'][0]} {place['region'][0]}" for place in places] == list(expected)
+def test_hits_close_to_the_beam_are_of_a_forward_calorimeter_whatever_its_name():
+    hits = [sample("HcalFarForwardZDCRecHits", endcap(35000, 40, 300)), sample("HcalEndcap", endcap(2200, 300, 2500))]
+    places = place_samples(hits, {})
+    assert places["HcalFarForwardZDCRecHits"]["kind"] == ("lumi", "geometry")
+    assert places["HcalEndcap"] == known("name", kind="hcal", region="endcap")
+
+
+def test_the_region_follows_from_the_layers_and_a_given_place_from_nothing_else():
+    hits = [sample("LFHCALRecHits", endcap(3600, 300, 2500)), sample("Plates", endcap(2000, 300, 1500))]
+    places = place_samples(hits, {}, {"Plates": "ecal_endcap"})
+    assert places["LFHCALRecHits"] == {"kind": ("hcal", "name"), "region": ("endcap", "geometry")}
+    assert places["Plates"] == known("given", kind="ecal", region="endcap")
+    for wrong in ("ecal", "ecal_middle", "tracker_barrel"):
+        with pytest.raises(ConfigError, match=f"--place Plates={wrong}: expected e.g. Plates=ecal_barrel"):
+            place_samples(hits, {}, {"Plates": wrong})

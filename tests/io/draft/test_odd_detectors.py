@@ -1,0 +1,155 @@
+"""Detectors unlike the built-in ones: several technologies, crystals, calorimeters without hits, other units."""
+
+import numpy as np
+import pytest
+
+from pflow.errors import ConfigError, InputError
+from pflow.io.draft.draft import Answers, Note, draft_detector, draft_to_yaml, write_draft
+from pflow.io.open import read_events
+from pflow.physics.detector import load_detector
+from pflow.physics.geometry import Geometry
+
+N_EVENTS, N_HITS = 4, 400
+ABSORBERS = Answers(absorber={"ecal": "tungsten:2.1", "hcal": "steel:20"})
+
+
+def hits(name, x, y, z, layer, seed=0):
+    """A collection with these places of hits, [event, hit]."""
+    rng = np.random.default_rng(seed)
+    content = {f"{name}.cellID": (np.array(layer) << 5) + seed, f"{name}.energy": rng.exponential(0.01, x.shape)}
+    content |= {f"{name}.time": np.full(x.shape, 0.5)}
+    return content | {f"{name}.position.{axis}": values for axis, values in zip("xyz", (x, y, z), strict=True)}
+
+
+def barrel(name, front, pitch, count, cell, *, seed=1):
+    """A cylinder with cells along the circle and z."""
+    rng = np.random.default_rng(seed)
+    shape = N_EVENTS, N_HITS
+    layer = rng.integers(0, count, shape)
+    radius = front + (layer + 0.5) * pitch
+    phi = np.round(rng.uniform(-300, 300, shape) / cell) * cell / front  # a part of the circle, where cells are close
+    z = np.round(rng.uniform(-200, 200, shape) / cell) * cell
+    return hits(name, radius * np.cos(phi), radius * np.sin(phi), z, layer, seed)
+
+
+def without(content, *names):
+    return {key: values for key, values in content.items() if not key.startswith(names)}
+
+
+def emptied(content, *names):
+    return {key: [[]] * N_EVENTS if key.startswith(names) else values for key, values in content.items()}
+
+
+def described(draft):
+    return {part.name: part for part in draft.detector.calorimeters}
+
+
+def test_two_calorimeters_behind_each_other_are_two(made_up, write_made_up):
+    """The same cells and layers, with 273 mm of air between."""
+    content = without(made_up(sides=0), "ECALBarrel") | barrel("EcalBarrelFront", 1600.0, 6.0, 10, 5.0)
+    content |= barrel("EcalBarrelRear", 1600.0 + 60.0 + 273.0, 6.0, 12, 5.0, seed=2)
+    draft = draft_detector(write_made_up(content), ABSORBERS)
+    near, far = described(draft)["ecal_barrel"], described(draft)["ecal_barrel_2"]
+    assert (near.collections, far.collections) == (("EcalBarrelFront",), ("EcalBarrelRear",))
+    assert (near.inner_radius, far.inner_radius) == pytest.approx((1600.0, 1933.0), abs=0.5)
+    assert [part.count for part in (*near.layers, *far.layers)] == [10, 12]
+    assert draft.detector.ecal_outer_radius == pytest.approx(2005.0, abs=0.5)
+
+
+def test_imaging_layers_between_fibres_are_calorimeters_of_their_own(made_up, write_made_up):
+    content = without(made_up(sides=0), "ECALBarrel") | barrel("EcalBarrelScFi", 1600.0, 16.0, 12, 15.0)
+    content |= barrel("EcalBarrelImaging", 1603.0, 32.0, 6, 0.5, seed=3)
+    answers = Answers(absorber={"ecal_barrel": "lead:8", "ecal_barrel_2": "silicon:0.5", "hcal": "steel:20"})
+    parts = described(draft_detector(write_made_up(content), answers))
+    assert parts["ecal_barrel"].collections == ("EcalBarrelScFi",)
+    assert parts["ecal_barrel_2"].collections == ("EcalBarrelImaging",)
+    (fibres,), (imaging,) = parts["ecal_barrel"].layers, parts["ecal_barrel_2"].layers
+    assert (fibres.count, fibres.pitch, imaging.count, imaging.pitch) == pytest.approx((12, 16.0, 6, 32.0))
+    assert (fibres.radiation_lengths, imaging.radiation_lengths) == pytest.approx((8 / 5.612, 0.5 / 93.7), rel=1e-3)
+
+
+def test_crystals_of_one_layer_are_asked_for_their_depth(made_up, write_made_up):
+    content = without(made_up(sides=0), "ECALBarrel") | barrel("EcalBarrelCrystals", 1690.0, 20.0, 1, 10.0)
+    path = write_made_up(content)
+    draft = draft_detector(path)
+    assert described(draft)["ecal_barrel"].layers == ()
+    said = "one layer, at 1700 mm, in the hits, so their depth is not known; --absorber ecal=PbWO4:220 and the like gives it"
+    assert draft.notes["calorimeters.ecal_barrel.layers"] == Note("fill in", said)
+    with pytest.raises(ConfigError, match=r"does not say layers of ecal_barrel; .*--absorber"):
+        Geometry.of(draft.detector)
+    draft = draft_detector(path, Answers(absorber={"ecal_barrel": "PbWO4:220"}))
+    crystals = described(draft)["ecal_barrel"]
+    assert (crystals.inner_radius, draft.detector.ecal_outer_radius) == pytest.approx((1590.0, 1810.0), abs=0.2)
+    (layer,) = crystals.layers
+    assert (layer.count, layer.pitch, layer.radiation_lengths) == pytest.approx((1, 220.0, 24.71), rel=1e-3)
+    assert crystals.cell_size == pytest.approx(10.0, rel=0.05)
+
+
+def test_crystals_without_layers_lie_in_the_depth_that_is_given(made_up, write_made_up):
+    """Cells along phi and z, whose centres are at other radii along z."""
+    content = barrel("EcalBarrelCrystals", 1690.0, 20.0, 1, 10.0)
+    stretch = 1 + 0.03 * np.abs(content["EcalBarrelCrystals.position.z"]) / 200
+    for axis in "xy":
+        content[f"EcalBarrelCrystals.position.{axis}"] *= stretch
+    path = write_made_up(without(made_up(sides=0), "ECALBarrel") | content, encodings=None)
+    draft = draft_detector(path)
+    assert described(draft)["ecal_barrel"].layers == ()
+    assert "no layers in the hits" in draft.to_fill_in()["calorimeters.ecal_barrel.layers"]
+    crystals = described(draft_detector(path, Answers(absorber={"ecal_barrel": "PbWO4:220"})))["ecal_barrel"]
+    assert crystals.layers[0].pitch == 220.0
+    assert crystals.inner_radius == pytest.approx(1725.0 - 110.0, abs=5.0)
+
+
+def test_calorimeters_without_hits_are_left_out_and_stop_no_other(made_up, write_made_up):
+    content = emptied(made_up() | barrel("MuonBarrel", 4000.0, 200.0, 5, 30.0), "HCALEndcap", "MuonBarrel")
+    draft = draft_detector(write_made_up(content), ABSORBERS)
+    assert list(described(draft)) == ["ecal_barrel", "ecal_endcap", "hcal_barrel"]
+    assert draft.left_out["HCALEndcap"] == draft.left_out["MuonBarrel"] == "no hits in the first 4 entries"
+    assert "#   HCALEndcap: no hits in the first 4 entries" in draft_to_yaml(draft)
+
+
+def test_the_count_of_an_absorber_adds_layers_without_hits_and_thick_ones_are_refused(made_up, write_made_up):
+    path = write_made_up(made_up())
+    answers = Answers(absorber={"ecal": "tungsten:10x2.1+15x4.2", "hcal": "steel:20"})
+    draft = draft_detector(path, answers)
+    first, second = described(draft)["ecal_barrel"].layers  # hits are in 20
+    assert [(part.count, part.pitch) for part in (first, second)] == [(10, 6.0), (15, 6.0)]
+    assert second.radiation_lengths == pytest.approx(2 * first.radiation_lengths, rel=1e-3)
+    assert "the last 5 of 25 without hits" in draft.notes["calorimeters.ecal_barrel.layers"].text
+    with pytest.raises(ConfigError, match=r"absorber 'steel:20': 20 mm in a layer of 6 mm \(20 layers measured\)"):
+        draft_detector(path, Answers(absorber={"ecal": "steel:20"}))
+    with pytest.raises(
+        ConfigError, match=r"--absorber hcl=...: no such calorimeter; drafted are .*nearest matches: hcal"
+    ):
+        draft_detector(path, Answers(absorber={"hcl": "steel:20"}))
+
+
+@pytest.mark.parametrize(("factor", "field"), [(10.0, "30"), (1000.0, "3000")])
+def test_a_field_of_another_unit_is_refused(made_up, write_made_up, factor, field):
+    content = made_up()
+    content["_Tracks_trackStates.omega"] = content["_Tracks_trackStates.omega"] * factor
+    with pytest.raises(InputError, match=rf"give a field of {field}\.?\d* T: units are not EDM4hep's, mm and GeV"):
+        draft_detector(write_made_up(content))
+
+
+def test_how_tracks_are_made_is_null_or_as_in_a_built_in_detector(cld_sim_path, tmp_path):
+    draft = draft_detector(cld_sim_path, Answers(b_field=2.0))
+    assert draft.detector.truth_tracks.unknown == ("min_layers", "max_vertex_radius", "inverse_pt", "angle", "impact")
+    write_draft(draft, tmp_path / "mine.yaml")
+    assert load_detector(tmp_path / "mine.yaml") == draft.detector
+    like_cld = draft_detector(cld_sim_path, Answers(b_field=2.0, tracks_as="cld")).detector.truth_tracks
+    assert like_cld.impact == load_detector("cld").truth_tracks.impact
+    assert like_cld.unknown == ()
+
+
+def test_without_tracks_and_their_hits_nothing_leads_in_a_circle(made_up, write_made_up):
+    path = write_made_up(without(made_up(), "Tracks", "_Tracks", "TrackLinks", "_TrackLinks"))
+    with pytest.raises(
+        ConfigError, match=r"--tracks-as cld: the file has no simulated tracker hits, so no tracks are made"
+    ):
+        draft_detector(path, Answers(b_field=3.0, tracks_as="cld"))
+    draft = draft_detector(path, Answers(b_field=3.0))
+    assert draft.detector.truth_tracks is None
+    assert "no simulated tracker hits" in draft.left_out["truth_tracks"]
+    with pytest.raises(ConfigError, match=r"does not describe truth_tracks, .* a file with simulated tracker hits"):
+        read_events(path, detector=draft.detector, truth_tracks=True)
