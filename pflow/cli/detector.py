@@ -48,9 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CALORIMETER=MATERIAL:MM",
-        help="material and its thickness in each layer of a calorimeter (ecal_barrel) or of all of a kind (ecal), whose "
-        "radiation and interaction lengths are the PDG's: ecal=lead:4.0; of several materials hcal=steel:20,polystyrene:3; "
-        "of two thicknesses ecal=tungsten:20x2.1+10x4.2; of crystals ecal=PbWO4:220 (repeatable)",
+        help="material and thickness in each layer of a calorimeter (ecal_barrel) or of all of a kind (ecal), whose "
+        "radiation and interaction lengths are the PDG's: ecal=lead:4.0; several hcal=steel:20,polystyrene:3; layers "
+        "of two thicknesses ecal=tungsten:20x2.1+10x4.2; crystals ecal=PbWO4:220 (repeatable)",
     )
     parser.add_argument(
         "--place",
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="COLLECTION=PLACE",
-        help="calorimeter of a collection of hits whose name does not tell: ecal_barrel, hcal_endcap, muon ... (repeatable)",
+        help="calorimeter of hits whose collection does not tell it: ecal_barrel, hcal_endcap, muon ... (repeatable)",
     )
     tracks_as = "detector with the resolutions of tracks from Monte Carlo particles, for --truth-tracks: cld"
     parser.add_argument("--tracks-as", metavar="DETECTOR", help=tracks_as)

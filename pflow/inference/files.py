@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import itertools
-import json
 import os
 import platform
 import time
@@ -39,7 +37,7 @@ from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import EventFile, matching
 from pflow.io.particles_root import FORMATS, OutputWriter, RecoWriter, count_entries, read_provenance
 from pflow.physics.arrays import Floats
-from pflow.physics.detector import Detector
+from pflow.physics.detector import Detector, digest
 from pflow.physics.geometry import check_described
 
 SUFFIXES = (".root", ".h5", ".hdf5", ".edm4hep")
@@ -405,7 +403,6 @@ WAYS = ("on_error", "batch_size", "chunk_size", "device", "engine", "cluster", "
 
 def describe_input(file: EventFile) -> dict[str, Any]:
     """Path, size, UUID and schema of an input file, and a digest of its detector's description, as plain data."""
-    description = json.dumps(to_plain(file.detector), sort_keys=True)
     return {
         "path": file.path,
         "bytes": os.path.getsize(file.path) if os.path.isfile(file.path) else None,
@@ -413,7 +410,7 @@ def describe_input(file: EventFile) -> dict[str, Any]:
         "schema": file.schema,
         "entries": file.num_entries,
         "truth_tracks": file.truth_tracks,
-        "description": hashlib.sha256(description.encode()).hexdigest()[:12],
+        "description": digest(file.detector),
     }
 
 

@@ -342,7 +342,9 @@ def check_cells(subject: Subject) -> Iterator[Check]:
             apart = float(np.median(depth[layer == last]) - np.median(depth[layer == first])) / (last - first)
             mean = float(np.append(pitch, np.full(last, pitch[-1]))[first:last].mean())
             if not 1 / PITCH < apart / mean < PITCH:
-                text = f"layers {first} to {last} of {calorimeter.name} are {apart:.3g} mm apart (described: {mean:.3g})"
+                text = (
+                    f"layers {first} to {last} of {calorimeter.name} are {apart:.3g} mm apart (described: {mean:.3g})"
+                )
                 wrong.append(text)
     if n_checked:
         yield Check("cells", not wrong, "; ".join(wrong) or "cells and layers are as large as described")

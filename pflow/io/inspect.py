@@ -11,7 +11,7 @@ from pathlib import Path
 import awkward as ak
 import numpy as np
 
-from pflow.errors import InputError, first_line
+from pflow.errors import ConfigError, InputError, first_line
 from pflow.event import jagged
 from pflow.event.scales import Check, SampleScales
 from pflow.io.checks import Expected, check_events
@@ -21,7 +21,7 @@ from pflow.io.edm4hep.podio import PodioFile, open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.open import EventFile, ReadOptions
 from pflow.io.root import open_root, tree_names
-from pflow.physics.detector import Detector
+from pflow.physics.detector import Detector, load_detector
 
 CHUNK_SIZE = 100  # entries read at once
 CHECKED = 100  # events whose energies are checked
@@ -104,9 +104,13 @@ def inspect_file(
                 targets = options.expected.targets or {}
                 file.expected = Expected(targets=targets, sample=sample_of(file.detector))
                 return _by_events(file, min(file.num_entries, max_entries))
-        except NoDetectorError as error:
+        except (NoDetectorError, ConfigError) as error:
+            if isinstance(error, ConfigError):
+                load_detector(options.detector or "")  # an error if there is no such description
+            draft = "`pflow detector FILE -o mine.yaml` drafts a description"
+            reason = str(error) if isinstance(error, ConfigError) else f"{error.summary}; {draft}"
             sim = options.schema == "edm4hep-sim"
-            return _by_collections(path, error.summary, sim=sim, max_entries=max_entries)
+            return _by_collections(path, reason, sim=sim, max_entries=max_entries)
     except Exception as error:  # a file of a format that nobody thought of may make anything fail
         if options != ReadOptions(expected=options.expected) or not (tables := _tables(path)):
             raise
@@ -196,8 +200,7 @@ def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: in
     with closing(open_podio(path)) as file:
         stop = min(file.columns.num_entries, max_entries)
         collections = collection_contents(file, stop)
-        draft = "`pflow detector FILE -o mine.yaml` drafts a description"
-        missing = [MissingPart("detector", "everything", f"{reason}; {draft}")]
+        missing = [MissingPart("detector", "everything", reason)]
         if not _readable(collections, *HITS):
             missing.append(MissingPart("calorimeter hits", "reconstruction", _why_none(collections, *HITS)))
         kinds = {info.name: info.kind for info in collections}

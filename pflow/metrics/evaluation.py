@@ -31,6 +31,7 @@ from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstructio
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.stats import Tree
 from pflow.metrics.table import ParticleTable
+from pflow.physics.detector import digest
 
 REFERENCE = "reference"
 """Name in the results of the algorithm whose particles are in the truth file (`Events.reference`)."""
@@ -368,6 +369,9 @@ def _evaluate_files(
         try:
             truth_chunks = reading.iterate(truth[part], chunk_size)
             for events, recos in _chunks(total, part_files, truth_chunks, collection, chunk_size):
+                if not total.counts["n_events"]:
+                    for name, paths in part_files.items():
+                        check_description(paths[0], name, events)
                 total.update(events, recos, on_error=reading.on_error)
                 progress(total.counts["n_events"], done, len(parts))
         except InputError as error:
@@ -485,6 +489,22 @@ def _sample(path: FilePath) -> SampleScales | None:
     """Scales of the training sample of the model that made an output."""
     scales = (provenance_of(path) or {}).get("configuration", {}).get("tokeniser", {}).get("sample")
     return None if scales is None else from_plain(SampleScales, scales, "sample")
+
+
+def check_description(reco: FilePath, name: str, events: Events) -> None:
+    """Warn of particles of a model that reads the geometry, made with another description of the events' detector."""
+    made = provenance_of(reco) or {}
+    by_geometry = made.get("configuration", {}).get("tokeniser", {}).get("config", {}).get("geometry")
+    described = {entry["description"] for entry in _inputs(reco) or () if entry.get("description")}
+    if by_geometry and described and digest(events.detector) not in described:
+        options = made.get("options", {})
+        before = options.get("read_as") or f"detector '{options.get('detector')}' as it was described then"
+        warnings.warn(
+            f"{reco}: the particles of {name} were made with another description ({before}) than the one that the "
+            f"truth is read with, detector '{events.detector.name}': give the same --detector",
+            ImplausibleWarning,
+            stacklevel=2,
+        )
 
 
 def check_input(reco: str, events: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 from pathlib import Path
 
-from pflow.config import from_plain, load_yaml, resolve
+from pflow.config import from_plain, load_yaml, resolve, to_plain
 from pflow.errors import ConfigError, check_options
 
 KINDS = ("ecal", "hcal", "muon", "lumi")
@@ -176,6 +178,11 @@ class Detector:
             if value is not None and not value > inner:
                 raise ConfigError(f"{where}: {field} must be above the ECAL's, {inner:g} mm")
         check_options(self, where, "at least 1", lambda n: n is None or n >= 1, "phi_symmetry")
+
+
+def digest(detector: Detector) -> str:
+    """Twelve digits that differ between different descriptions."""
+    return hashlib.sha256(json.dumps(to_plain(detector), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def load_detector(name: str | Path | Detector) -> Detector:

@@ -61,7 +61,8 @@ def matter_of_layers(text: str, count: int) -> Floats:
         name = folded.get(name.strip().casefold(), name.strip())
         check_choice(name, MATERIALS, "material")
         runs = [re.fullmatch(r"(?:(\d+)x)?(\d+\.?\d*)", run.strip()) for run in numbers.split("+")]
-        if not all(run and float(run[2]) > 0 for run in runs) or (len(runs) > 1 and not all(run[1] for run in runs if run)):
+        some_uncounted = len(runs) > 1 and not all(run and run[1] for run in runs)
+        if some_uncounted or not all(run and float(run[2]) > 0 for run in runs):
             raise ConfigError(f"absorber '{text}': expected {SYNTAX}")
         thickness = [float(run[2]) for run in runs if run for _ in range(int(run[1] or 1))]
         counted = any(run[1] for run in runs if run)

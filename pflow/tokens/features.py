@@ -263,9 +263,9 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Flo
             remedy = "; --truth-tracks makes them from Monte Carlo particles and simulated tracker hits"
         elif part == "tracks":
             remedy = (
-                f", and detector '{events.detector.name}' does not describe how to make them (truth_tracks): give a file "
-                "with tracks, or one with simulated tracker hits (edm4hep::SimTrackerHit), of which pflow detector drafts "
-                "a description"
+                f", and detector '{events.detector.name}' does not describe how to make them (truth_tracks): give a "
+                "file with tracks, or one with simulated tracker hits (edm4hep::SimTrackerHit), which pflow detector "
+                "describes"
             )
         raise events.error(f"the model reads {part.replace('_', ' ')} and the file holds none{remedy}", field=part)
     matrix = []

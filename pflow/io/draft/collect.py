@@ -36,8 +36,8 @@ MIN_CELLS = 20  # hits that a collection needs to be recognised as a copy
 
 Place = dict[str, tuple[str, str]]
 """``kind`` and ``region`` of a collection's hits as far as they are known, as in `pflow.physics.detector.Calorimeter`,
-each with how it was found: ``given``, by the ``type`` code of the hits, by ``name``, by a ``link`` from or to hits whose
-place is known, or by ``geometry``."""
+each with how it was found: ``given``, by the ``type`` code of the hits, by ``name``, by a ``link`` from or to hits of
+known place, or by ``geometry``."""
 
 
 class Group(NamedTuple):
@@ -76,7 +76,9 @@ def collect(file: PodioFile, stop: int, given: Mapping[str, str]) -> Sources:
     hits = [info.name for info in usable if info.kind in HIT_KINDS]
     for name in given:
         if name not in hits:
-            raise ConfigError(f"--place: no collection of hits '{name}' in {file.path}", suggestions=nearest(name, hits))
+            raise ConfigError(
+                f"--place: no collection of hits '{name}' in {file.path}", suggestions=nearest(name, hits)
+            )
     counted_kinds = ("MCParticle", "ReconstructedParticle", "TrackerHit")
     counts = {info.name: count_objects(file, info, stop) for info in usable if info.kind in counted_kinds}
     pairs = {name: link_pairs(file, name, stop) for name in of("Link")}
@@ -183,7 +185,9 @@ def _groups(
             left_out[sample.name] = "hits of a luminosity or other very forward calorimeter"
         elif not kind or not (region or kind == "muon"):
             remedy = f"--place {sample.name}=ecal_barrel or another says it"
-            left_out[sample.name] = f"{counted(len(sample), 'hit')}, in which part of the detector is not known; {remedy}"
+            left_out[sample.name] = (
+                f"{counted(len(sample), 'hit')}, in which part of the detector is not known; {remedy}"
+            )
         else:
             by_place.setdefault((kind, "other" if kind == "muon" else region), []).append(sample)
     groups: list[Group] = []
@@ -207,7 +211,8 @@ def _technologies(
 ) -> list[tuple[list[HitSample], Cells]]:
     """Collections of one place by technology, from the inside, with their layers; without those that have no hits.
 
-    Those of digitised hits (or `simulated` ones, in a file without any) decide. Collections whose cells or layers differ, or that lie behind each other, are calorimeters of their own.
+    Digitised hits decide, or `simulated` ones in a file without any. Collections whose cells or layers differ, or that
+    lie behind each other, are calorimeters of their own.
     """
     found: list[tuple[list[HitSample], Cells]] = []
     rest = []
@@ -249,12 +254,14 @@ def _without_copies(samples: Sequence[HitSample], left_out: dict[str, str]) -> l
 def place_samples(
     samples: Sequence[HitSample], linked: Mapping[str, str], given: Mapping[str, str] = {}
 ) -> dict[str, Place]:
-    """Place of each collection, as given, by type code, name, partner (`linked`: whose hits lead to which), geometry."""
+    """Place of each collection: as given, by type code, name, links (`linked`: whose hits lead to which), geometry."""
     places = {sample.name: by_name(sample.name) | by_code(sample.codes) for sample in samples}
     for name, place in given.items():
         kind, _, region = place.partition("_")
         if kind not in KINDS or region not in ("" if kind in ("muon", "lumi") else None, *REGIONS):
-            raise ConfigError(f"--place {name}={place}: expected e.g. {name}=ecal_barrel, hcal_endcap, hcal_other or muon")
+            raise ConfigError(
+                f"--place {name}={place}: expected e.g. {name}=ecal_barrel, hcal_endcap, hcal_other or muon"
+            )
         places[name] = _known("given", kind, region)
     for name, partner in linked.items():
         if name in places and partner in places:

@@ -47,7 +47,7 @@ TRUTH_TRACKS = ("min_layers", "max_vertex_radius", "inverse_pt", "angle", "impac
 
 
 class Note(NamedTuple):
-    """How a value was found (``found`` in the file, ``measured``, ``given``, ``guessed``, to ``fill in``), and where."""
+    """How a value was found: ``found`` in the file, ``measured``, ``given``, ``guessed``, to ``fill in``; and where."""
 
     how: str
     text: str
@@ -82,9 +82,7 @@ class Answers:
     tracks_as: str | None = None  # built-in detector, or file of a detector, with `truth_tracks`
 
 
-def draft_detector(
-    path: str | PathLike[str], answers: Answers = Answers(), *, max_entries: int = 100  # noqa: B008
-) -> DetectorDraft:
+def draft_detector(path: str | PathLike[str], answers: Answers = Answers(), *, max_entries: int = 100) -> DetectorDraft:
     """Draft the description of the detector that an EDM4hep or other podio file is from, by its first `max_entries`.
 
     Calorimeters without hits in these are left out. An `InputError` if it is not such a file, has no hits of an ECAL,
@@ -92,8 +90,12 @@ def draft_detector(
     """
     with open_root(path) as directory:
         if sniff(directory, str(path)) == "flat":
-            message = "a flat ntuple numbers its calorimeters, and does not say which they are: copy the description of a"
-            remedy = "detector (configs/detector) whose calorimeters come in the order of its layout, and change lengths"
+            message = (
+                "a flat ntuple numbers its calorimeters, and does not say which they are: copy the description of a"
+            )
+            remedy = (
+                "detector (configs/detector) whose calorimeters come in the order of its layout, and change lengths"
+            )
             raise InputError(f"{message} {remedy}", file=path)
         file = PodioFile(directory, path)
         return _draft(file, answers, min(max_entries, file.columns.num_entries))
@@ -109,8 +111,9 @@ def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
     }
     lengths, sides = _lengths(file, sources, calorimeters, entries, notes)
     for group in (group for group in sources.groups if group.kind == "muon"):
-        group = _muon_system(group, lengths["ecal_inner_radius"] / lengths["ecal_inner_z"])
-        calorimeters[group.name] = _calorimeter(group, file, notes, _absorber_of(group, answers, used))
+        slope = lengths["ecal_inner_radius"] / lengths["ecal_inner_z"]
+        absorber = _absorber_of(group, answers, used)
+        calorimeters[group.name] = _calorimeter(_muon_system(group, slope), file, notes, absorber, slope)
     calorimeters = _with_sizes(calorimeters, sources, notes)
     if unused := set(answers.absorber) - used:
         known = [*calorimeters, *dict.fromkeys(group.kind for group in sources.groups)]
@@ -234,8 +237,8 @@ def _lengths(
     return lengths, None if len(shape.as_good) > 1 or shape.phase else shape.sides or None
 
 
-def _calorimeter(group: Group, file: PodioFile, notes: Notes, absorber: str | None) -> Calorimeter:
-    """The calorimeter of a group, whose layers are of `absorber`."""
+def _calorimeter(group: Group, file: PodioFile, notes: Notes, absorber: str | None, slope: float = 1.0) -> Calorimeter:
+    """The calorimeter of a group, whose layers are of `absorber`; `slope` of a muon system as of `_muon_system`."""
     digitised, simulated = (tuple(sample.name for sample in group.of(simulated=flag)) for flag in (False, True))
     values: dict[str, Any] = {"collections": digitised, "sim_collections": simulated}
 
@@ -261,7 +264,11 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, absorber: str | No
         threshold = float(f"{math.floor(digitisation.threshold / unit) * unit:.2g}")
         note("sim_threshold", "measured", "GeV, the smallest simulated energy of these cells, rounded down", threshold)
     elif simulated:
-        note("sim_scale", "fill in", "factor from deposited to calibrated energy, without which simulated hits are not read")
+        note(
+            "sim_scale",
+            "fill in",
+            "factor from deposited to calibrated energy, without which simulated hits are not read",
+        )
         note("sim_threshold", "fill in", "GeV, deposited energy from which on a cell is read out")
     if simulated:
         text = "ns after a straight flight at c, energy before and after which does not count"
@@ -279,31 +286,33 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, absorber: str | No
     layers, text = _layers(cells, absorber)
     note("layers", "given" if absorber else "fill in", text, layers)
     # Without layers, hits are at the centres of their cells: as far behind the face as before the end.
-    ahead = 0.0 if cells.pitches else max(0.0, sum(part.count * part.pitch for part in layers) - cells.back + cells.front) / 2
-    how = "measured" if cells.on_layers and cells.pitches else "guessed"
-    text = f"{cells.sample.seen}, on layers" if cells.on_layers else f"all but half a percent of {cells.sample.seen} are behind it"
-    if cells.pitches:
-        spacing = float(np.median(cells.pitches))
-        text = f"half a layer before the first of {counted(len(cells.pitches), 'layer')}, most of {spacing:.2f} mm; {cells.sample.seen}"
-    radius, length = cells.sample.radius, np.abs(cells.sample.position[:, 2])
+    depth, seen = sum(part.count * part.pitch for part in layers), cells.sample.seen
+    ahead = 0.0 if cells.pitches else max(0.0, depth - cells.back + cells.front) / 2
     faces = {"inner_radius" if group.region == "barrel" else "inner_z": cells.front - ahead}
+    how, text = "guessed", f"all but half a percent of {seen} are behind it"
     if group.kind == "muon":  # a muon system may have both
-        in_barrel = radius * np.median(length) > length * np.median(radius)
-        behind = {"inner_radius": radius[in_barrel], "inner_z": length[~in_barrel]}
+        radius, length = cells.sample.radius, np.abs(cells.sample.position[:, 2])
+        behind = {"inner_radius": radius[radius > slope * length], "inner_z": length[radius <= slope * length]}
         faces = {name: float(np.quantile(part, measure.OUTLIERS)) for name, part in behind.items() if len(part)}
-        how, text = "guessed", f"all but half a percent of {cells.sample.seen} are behind it"
+    elif cells.pitches:
+        first = f"the first of {counted(len(cells.pitches), 'layer')}, most of {np.median(cells.pitches):.2f} mm"
+        how, text = "measured", f"half a layer before {first}; {seen}"
     for field, face in faces.items():
         note(field, how, text, round(face, 1))
     if cells.shape is not None:
         note("sides", "measured", "0: a cylinder" if not cells.shape.sides else "by the layers", cells.shape.sides)
         note("phase", "measured", "rad, azimuth of the normal of a side", round(cells.shape.phase, 4))
-    note("cell_size", *(("measured", "mm") if cells.size else ("fill in", "mm; too few cells are hit")), cells.size or None)
+    note(
+        "cell_size",
+        *(("measured", "mm") if cells.size else ("fill in", "mm; too few cells are hit")),
+        cells.size or None,
+    )
     required = group.kind != "muon" and group.region != "other"
     return Calorimeter(name=group.name, kind=group.kind, region=group.region, required=required, **values)
 
 
 def _with_sizes(calorimeters: dict[str, Calorimeter], sources: Sources, notes: Notes) -> dict[str, Calorimeter]:
-    """The calorimeters; too few hits for the size of their cells: those of another one of the kind, or it is left out."""
+    """With cells of another one of the kind, or left out, where too few hits show their size."""
     described = {}
     for name, part in calorimeters.items():
         field = f"calorimeters.{name}.cell_size"
@@ -360,7 +369,7 @@ def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str
 
 
 def _truth_tracks(sources: Sources, sides: int | None, notes: Notes, like: str | None) -> TruthTracking | None:
-    """How tracks are made from Monte Carlo particles, as in the detector `like`; None without simulated tracker hits."""
+    """How tracks are made from true particles, as in the detector `like`; None without simulated tracker hits."""
     if not sources.sim_tracker_hits:
         text = "the file has no simulated tracker hits, so no tracks are made from Monte Carlo particles"
         sources.left_out["truth_tracks"] = text
@@ -401,8 +410,8 @@ def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes, *, g
     best, uncertainty, source = estimates[0]
     if not 1 / measure.MAX_FIELD < best < measure.MAX_FIELD:
         raise InputError(
-            f"{source} give a field of {best:.4g} T: units are not EDM4hep's, mm and GeV (of curvatures in 1/cm comes 10 "
-            "times the field, of momenta in MeV 1,000 times); correct the file, or give the field in T with --b-field",
+            f"{source} give a field of {best:.4g} T: units are not EDM4hep's, mm and GeV (curvatures in 1/cm make it "
+            "10 times too large, momenta in MeV 1,000 times); correct the file, or give the field in T with --b-field",
             file=file.path,
         )
     nominal = ("better: the nominal value",) if uncertainty else ()

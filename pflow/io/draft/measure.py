@@ -30,7 +30,9 @@ MIN_HADRONS = 20  # isolated tracks that a scale of hadrons needs at least
 SURE = 0.1  # largest relative uncertainty of it
 MAX_TRACKS = 200  # tracks of an event that are looked at, on average
 JETS = 8.0  # tracks of an event, on average, from which on the events are of jets
-NEUTRALS = 1.06  # factor by which neutral particles near the tracks of jets make the scale too small, of ild_g4's Z -> qq
+NEUTRALS = (
+    1.06  # factor by which neutral particles near the tracks of jets make the scale too small, of ild_g4's Z -> qq
+)
 MAX_FIELD = 10.0  # T, of a detector; a larger one shows other units of lengths or momenta
 
 PARAMETER = r"(?i)(b_?field|magnetic_?field|solenoid_?field)(_?z)?$"
@@ -103,7 +105,9 @@ def measure_cells(samples: Sequence[HitSample], region: str) -> Cells | None:
         if region == "barrel":
             shape = geometry.barrel_shape(x, y, layer)
             distance = geometry.distance_to_sides(x, y, *(shape.sides, shape.phase) if shape else (0, 0.0))
-        on_layers = shape or (region != "barrel" and geometry.fraction_on_layers(distance, layer) >= geometry.MIN_ON_LAYERS)
+        on_layers = shape or (
+            region != "barrel" and geometry.fraction_on_layers(distance, layer) >= geometry.MIN_ON_LAYERS
+        )
         if on_layers and not (layer is None and _rows_of_towers(sample.position, distance, region)):
             extent = geometry.layer_range(distance, layer)
             layered = distance
@@ -122,7 +126,7 @@ def measure_cells(samples: Sequence[HitSample], region: str) -> Cells | None:
 
 
 def _rows_of_towers(position: Floats, distance: Floats, region: str) -> bool:
-    """Whether each row of cells has a distance of its own, as of towers that point to the origin, and not many layers."""
+    """Whether each row of cells has a distance of its own, as of towers that point to the origin; not so of layers."""
     x, y, z = np.abs(position.T)
     rows = np.round(np.stack([z] if region == "barrel" else [x, y]))
     _, row, counts = np.unique(rows, axis=1, return_inverse=True, return_counts=True)

@@ -355,7 +355,8 @@ class _Range:
         columns = jagged.columns(particles)
         pt = np.hypot(columns["px"], columns["py"])
         radius = np.hypot(columns["vertex.x"], columns["vertex.y"])
-        assert settings.max_vertex_radius is not None and settings.min_layers is not None
+        assert settings.max_vertex_radius is not None
+        assert settings.min_layers is not None
         charged = (np.abs(columns["charge"]) == 1) & (columns["status"] == 1) & (radius < settings.max_vertex_radius)
         crossing = charged & (pt > CROSSING_PT) & (np.abs(columns["pz"]) < CROSSING_TAN_LAMBDA * pt)
         n_tracks, n = int((n_layers[crossing] >= settings.min_layers).sum()), int(crossing.sum())

@@ -207,7 +207,8 @@ def make_truth_tracks(
     are the settings.
     """
     settings = detector.truth_tracks
-    assert settings is not None and settings.min_layers is not None and settings.max_vertex_radius is not None
+    assert settings is not None  # and complete: checked when the file was opened
+    assert settings.max_vertex_radius is not None
     counts = jagged.count(truth)
     charge = jagged.flat(truth.charge, np.float64)
     vertex, momentum = jagged.vectors(truth["vertex"]), jagged.vectors(truth[["px", "py", "pz"]])  # [P, 3]

@@ -229,7 +229,7 @@ def test_cells_and_layers_are_measured(real, name, detector):
             assert layers.pitch == pytest.approx(like.pitch, abs=0.15)
             assert layers.count == pytest.approx(like.count, abs=5)
             assert (layers.radiation_lengths, layers.interaction_lengths) == (None, None)
-    with pytest.raises(ConfigError, match="lengths of layers of ecal_barrel, .*; hadron_scale of hcal_barrel, hcal_"):
+    with pytest.raises(ConfigError, match=r"lengths of layers of ecal_barrel, .*; hadron_scale of hcal_barrel, hcal_"):
         Geometry.of(real[name].detector)
 
 

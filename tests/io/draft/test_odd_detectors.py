@@ -73,8 +73,8 @@ def test_crystals_of_one_layer_are_asked_for_their_depth(made_up, write_made_up)
     path = write_made_up(content)
     draft = draft_detector(path)
     assert described(draft)["ecal_barrel"].layers == ()
-    said = "one layer, at 1700 mm, in the hits, so their depth is not known; --absorber ecal=PbWO4:220 and the like gives it"
-    assert draft.notes["calorimeters.ecal_barrel.layers"] == Note("fill in", said)
+    said = "one layer, at 1700 mm, in the hits, so their depth is not known; --absorber ecal=PbWO4:220"
+    assert draft.notes["calorimeters.ecal_barrel.layers"] == Note("fill in", f"{said} and the like gives it")
     with pytest.raises(ConfigError, match=r"does not say layers of ecal_barrel; .*--absorber"):
         Geometry.of(draft.detector)
     draft = draft_detector(path, Answers(absorber={"ecal_barrel": "PbWO4:220"}))

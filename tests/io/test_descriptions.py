@@ -1,0 +1,103 @@
+"""Descriptions that do not fit a file are said by every verb that reads it; each would change energies in silence."""
+
+import dataclasses
+
+import pytest
+
+from pflow.errors import ConfigError, InputError
+from pflow.event.events import ImplausibleWarning
+from pflow.io.flat import write_events
+from pflow.io.open import read_events
+from pflow.metrics.evaluation import check_description
+from pflow.physics.detector import Layers, digest, load_detector
+from pflow.tokens.features import feature_columns
+
+CLD = load_detector("cld")
+
+
+def changed(change, kind, detector=CLD):
+    """The description with all calorimeters of a kind changed; None leaves one out."""
+    parts = (change(part) if part.kind == kind else part for part in detector.calorimeters)
+    return dataclasses.replace(detector, name="mine", calorimeters=tuple(part for part in parts if part is not None))
+
+
+def ten_times(part):
+    thicker = tuple(dataclasses.replace(layers, pitch=10 * layers.pitch) for layers in part.layers)
+    return dataclasses.replace(part, layers=thicker)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        (
+            lambda _: None,
+            "hcal",
+            r"names no calorimeter for the hits of HCALBarrel .*, HCALOther .*: 167 of 393 GeV are",
+        ),
+        (ten_times, "ecal", r"layers \d+ to \d+ of ecal_barrel are 5.05 mm apart \(described: 50.5\); layers"),
+        (
+            lambda part: dataclasses.replace(part, cell_size=10.2),
+            "ecal",
+            r"cells of ecal_barrel are 5 mm .*described: 10",
+        ),
+        (
+            lambda part: dataclasses.replace(part, cell_size=9.0),
+            "hcal",
+            r"cells of hcal_barrel are 30 mm .*described: 9",
+        ),
+    ],
+    ids=["deleted", "ten times the pitch", "twice the cells", "a third of the cells"],
+)
+def test_a_description_of_another_detector_is_said(cld_path, change, kind, message):
+    with pytest.warns(ImplausibleWarning, match=message):
+        read_events(cld_path, detector=changed(change, kind))
+
+
+def test_layers_apart_are_said_of_flat_files_too(cld_rec, tmp_path):
+    wrong = changed(ten_times, "ecal", cld_rec.detector)
+    write_events(tmp_path / "cld.root", dataclasses.replace(cld_rec, detector=wrong))
+    with pytest.warns(ImplausibleWarning, match=r"of ecal_endcap are 5.05 mm apart \(described: 50.5\)"):
+        read_events(tmp_path / "cld.root")
+
+
+def test_a_wrong_name_of_the_tracks_is_said_with_the_nearest(cld_path):
+    detector = dataclasses.replace(CLD, tracks=("SiTrack_Refited",))
+    said = (
+        r"no tracks are read: the file has no SiTrack_Refited, and has SiTracks_Refitted \(nearest: SiTracks_Refitted"
+    )
+    with pytest.warns(ImplausibleWarning, match=said):
+        assert read_events(cld_path, detector=detector).tracks is None
+
+
+def test_simulated_hits_need_a_scale_and_deposited_energy_is_said(cld_sim_path):
+    unknown = changed(lambda part: dataclasses.replace(part, sim_scale=None), "ecal")
+    with pytest.raises(ConfigError, match=r"'mine' does not say sim_scale of ecal_barrel, ecal_endcap, the factor"):
+        read_events(cld_sim_path, detector=unknown)
+    deposited = changed(lambda part: dataclasses.replace(part, sim_scale=1.0), "ecal")
+    with pytest.warns(ImplausibleWarning, match=r"hits of ecal_barrel, ecal_endcap have the energy that was deposited"):
+        read_events(cld_sim_path, detector=deposited)
+
+
+def test_a_file_without_tracks_has_a_remedy_that_its_detector_allows(cld_rec):
+    bare = dataclasses.replace(cld_rec, tracks=None, track_links=None)
+    with pytest.raises(InputError, match=r"holds none; --truth-tracks makes them from Monte Carlo particles"):
+        feature_columns(bare, "tracks", ["omega"])
+    unable = dataclasses.replace(bare, detector=dataclasses.replace(CLD, truth_tracks=None))
+    with pytest.raises(
+        InputError, match=r"holds none, and detector 'cld' does not describe how .* give a file with tracks"
+    ):
+        feature_columns(unable, "tracks", ["omega"])
+
+
+def test_truth_that_is_read_with_another_description_than_the_particles_is_said(cld_rec, monkeypatch):
+    made = {"configuration": {"tokeniser": {"config": {"geometry": True}}}, "options": {"detector": "cld"}}
+    thin = changed(lambda part: dataclasses.replace(part, layers=(Layers(count=1, pitch=1.0),)), "muon")
+    for detector, good in ((CLD, True), (thin, False)):
+        inputs = [{"description": digest(detector)}]
+        monkeypatch.setattr("pflow.metrics.evaluation.provenance_of", lambda _: made)
+        monkeypatch.setattr("pflow.metrics.evaluation._inputs", lambda _, inputs=inputs: inputs)
+        if good:
+            check_description("reco.root", "PFlow", cld_rec)
+            continue
+        with pytest.warns(ImplausibleWarning, match=r"reco.root: the particles of PFlow were made with another"):
+            check_description("reco.root", "PFlow", cld_rec)
