@@ -93,10 +93,10 @@ def _print(draft: DetectorDraft, output: str, fitting: list[str]) -> None:
     for field in filter(draft.notes.__contains__, SHOWN):
         value = getattr(draft.detector, field)
         values.append((field, ", ".join(value) if isinstance(value, tuple) else str(value), *draft.notes[field]))
-    scales = {name: note for name, note in draft.notes.items() if name.endswith(".hadron_scale")}
-    if scales:
-        (value,) = {part.hadron_scale for part in draft.detector.calorimeters if part.kind == "hcal"}
-        values.append(("hadron_scale", str(value), *next(iter(scales.values()))))
+    for kind, field in (("ecal", "electron_scale"), ("hcal", "hadron_scale")):
+        for part in [part for part in draft.detector.calorimeters if part.kind == kind][:1]:  # all have the same
+            note = draft.notes[f"calorimeters.{part.name}.{field}"]
+            values.append((field, str(getattr(part, field)), *note))
     print(f"\n{text_table(('value', '', 'how', 'from'), values)}\n")
     facts = [("left out", f"{name} ({reason})") for name, reason in sorted(draft.left_out.items())]
     missing: dict[str, list[str]] = {}

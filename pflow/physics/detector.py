@@ -67,6 +67,8 @@ class Calorimeter:
     """Factor on the energies of an HCAL that gives isolated charged hadrons the response of ild_g4
     (`pflow.event.scales.HADRON_RESPONSE`); None: not known. Detectors calibrate their HCALs differently; a model that
     reads the geometry reads one scale."""
+    electron_scale: float = 1.0
+    """The same of an ECAL, which gives electrons their energy: 1 unless the file is calibrated otherwise."""
 
     def __post_init__(self) -> None:
         for field, value, choices in (("kind", self.kind, KINDS), ("region", self.region, REGIONS)):
@@ -76,12 +78,15 @@ class Calorimeter:
         low, high = HADRON_SCALES
         plausible = f"from {low:g} to {high:g} (HCALs are calibrated to some 10%: 1 is ild_g4's, 0.79 CLD's)"
         check_options(self, where, plausible, lambda f: f is None or low <= f <= high, "hadron_scale")
+        check_options(self, where, f"from {low:g} to {high:g}", lambda f: low <= f <= high, "electron_scale")
         check_options(self, where, "above 0", lambda f: f is None or 0 < f < math.inf, "sim_scale")
         lengths = ("inner_radius", "inner_z", "cell_size")
         check_options(self, where, length, lambda size: size is None or 0 < size < math.inf, *lengths)
         check_options(self, where, "at least 3, or 0 for a cylinder", lambda n: n == 0 or n >= 3, "sides")
         if self.hadron_scale not in (None, 1) and self.kind != "hcal":
             raise ConfigError(f"{where}: hadron_scale is for an HCAL, not for kind '{self.kind}'")
+        if self.electron_scale != 1 and self.kind != "ecal":
+            raise ConfigError(f"{where}: electron_scale is for an ECAL, not for kind '{self.kind}'")
         # Where a scale means nothing, descriptions with and without it are equal.
         object.__setattr__(self, "hadron_scale", self.hadron_scale if self.kind == "hcal" else None)
         object.__setattr__(self, "sim_scale", self.sim_scale if self.sim_collections else None)

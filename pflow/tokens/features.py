@@ -83,8 +83,8 @@ def kind_and_depth(columns: Columns, detector: Detector) -> tuple[Any, Any]:
 
 
 def at_hadron_scale(columns: Mapping[str, Any], detector: Detector) -> Values:
-    """Energies of hits, float32 [N], times `pflow.physics.detector.Calorimeter.hadron_scale`."""
-    scale = np.array([calorimeter.hadron_scale or 1.0 for calorimeter in detector.calorimeters], dtype=np.float32)
+    """Energies of hits, float32 [N], times the scales of their `pflow.physics.detector.Calorimeter`."""
+    scale = np.array([(part.hadron_scale or 1.0) * part.electron_scale for part in detector.calorimeters], np.float32)
     return single(columns["energy"]) * constant(scale, like=columns["subdetector"])[columns["subdetector"]]
 
 

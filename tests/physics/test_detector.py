@@ -33,6 +33,8 @@ def test_built_in_detectors_are_complete(name):
         ({"kind": "hcal", "hadron_scale": 0.0}, "hadron_scale must be from 0.3 to 3 .*, found 0.0"),
         ({"kind": "hcal", "hadron_scale": 79.0}, "hadron_scale must be from 0.3 to 3 .*, found 79.0"),
         ({"kind": "hcal", "hadron_scale": float("inf")}, "hadron_scale must be from 0.3 to 3 .*, found inf"),
+        ({"kind": "ecal", "electron_scale": 5.0}, "electron_scale must be from 0.3 to 3, found 5.0"),
+        ({"kind": "hcal", "electron_scale": 1.1}, "electron_scale is for an ECAL, not for kind 'hcal'"),
         ({"kind": "ecal", "hadron_scale": 0.8}, "hadron_scale is for an HCAL, not for kind 'ecal'"),
     ],
 )

@@ -206,15 +206,13 @@ def test_without_track_features_there_are_no_tracks_and_without_truth_no_assignm
 
 
 @pytest.mark.parametrize("merge", [None, MERGE])
-def test_a_model_that_reads_the_geometry_reads_hcals_at_one_scale(events, readout_config, merge):
+def test_a_model_that_reads_the_geometry_reads_calorimeters_at_one_scale(events, readout_config, merge):
     config = dataclasses.replace(readout_config, geometry=True, merge=merge, hit_energy_min=1.5)
-    doubled = tuple(
-        dataclasses.replace(part, hadron_scale=2.0) if part.kind == "hcal" else part
-        for part in events.detector.calorimeters
-    )
+    scales = {"hcal": {"hadron_scale": 2.0}, "ecal": {"electron_scale": 1.5}}
+    doubled = tuple(dataclasses.replace(part, **scales.get(part.kind, {})) for part in events.detector.calorimeters)
     scaled = dataclasses.replace(events, detector=dataclasses.replace(events.detector, calorimeters=doubled))
     tokeniser = Tokeniser.fit([events], config)
-    for name, factor in (("hcal", 2.0), ("ecal", 1.0)):
+    for name, factor in (("hcal", 2.0), ("ecal", 1.5)):
         energies = []
         for some in (events, scaled):
             arrays = tokeniser.encode(some)[1].arrays

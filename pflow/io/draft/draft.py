@@ -141,7 +141,7 @@ def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
         elif not optional.get(field):
             notes[field] = Note("fill in", f"the file has no {what.split(';')[0]}")
     detector = dataclasses.replace(detector, b_field=_field(file, detector, entries, notes, given=answers.b_field))
-    detector = _with_hadron_scale(file, detector, entries, notes)
+    detector = _with_scales(file, detector, entries, notes)
     return DetectorDraft(detector=detector, notes=notes, left_out=sources.left_out, path=file.path, entries=entries)
 
 
@@ -419,21 +419,27 @@ def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes, *, g
     return float(f"{best:.4g}")
 
 
-def _with_hadron_scale(file: PodioFile, detector: Detector, entries: int, notes: Notes) -> Detector:
-    """The detector with the scale of hadrons in its HCALs, by isolated tracks; null if these do not tell."""
-    if not any(calorimeter.kind == "hcal" for calorimeter in detector.calorimeters):
-        return detector
-    scale, how = measure.measure_hadron_scale(file, detector, entries)
+def _with_scales(file: PodioFile, detector: Detector, entries: int, notes: Notes) -> Detector:
+    """The detector with the scales of ECAL and HCAL by isolated tracks; null for an HCAL of which these do not tell."""
+    (electron, of_electrons), (hadron, of_hadrons) = measure.measure_scales(file, detector, entries)
     low, high = HADRON_SCALES
-    if scale is not None and not low <= scale <= high:
-        scale, how = None, f"{how}: not plausible, from {low:g} to {high:g} is; are energies in GeV, and calibrated?"
-    note = Note("measured", how) if scale is not None else Note("fill in", f"{how}; 1 is ild_g4's, CLD's is 0.79")
+    if hadron is not None and not low <= hadron <= high:
+        hadron, of_hadrons = None, f"{of_hadrons}: not plausible; are energies in GeV, and calibrated?"
     calorimeters = []
-    for calorimeter in detector.calorimeters:
-        if calorimeter.kind == "hcal":
-            notes[f"calorimeters.{calorimeter.name}.hadron_scale"] = note
-            calorimeter = dataclasses.replace(calorimeter, hadron_scale=None if scale is None else round(scale, 2))
-        calorimeters.append(calorimeter)
+    for part in detector.calorimeters:
+        if part.kind == "hcal":
+            how = (
+                ("fill in", f"{of_hadrons}; 1 is ild_g4's, CLD's is 0.79")
+                if hadron is None
+                else ("measured", of_hadrons)
+            )
+            notes[f"calorimeters.{part.name}.hadron_scale"] = Note(*how)
+            part = dataclasses.replace(part, hadron_scale=None if hadron is None else round(hadron, 2))
+        elif part.kind == "ecal":
+            how = ("guessed", f"as files should be; {of_electrons}") if electron is None else ("measured", of_electrons)
+            notes[f"calorimeters.{part.name}.electron_scale"] = Note(*how)
+            part = dataclasses.replace(part, electron_scale=1.0 if electron is None else round(electron, 2))
+        calorimeters.append(part)
     return dataclasses.replace(detector, calorimeters=tuple(calorimeters))
 
 

@@ -14,20 +14,25 @@ import numpy.typing as npt
 
 from pflow.errors import InputError, PflowError
 from pflow.event import jagged
-from pflow.event.scales import HADRONS, Entries
+from pflow.event.scales import ALONE, MAX_AROUND, ROUNDS, Entries
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.physics import geometry
 from pflow.physics.arrays import Floats
-from pflow.physics.detector import Detector
+from pflow.physics.detector import HADRON_SCALES, Detector
 
 OUTLIERS = 0.005  # fraction of hits that may lie outside a calorimeter without visible layers
 STRAY = 0.05  # layers with fewer hits than this fraction of the median layer's are not real layers
 MIN_SAME_CELLS = 10  # cells with a digitised and a simulated hit that a scale needs at least
 MIN_TRACKS = 3  # that an estimate of the field needs; the spread of fewer is unreliable
 ELECTRON = 11
-MIN_HADRONS = 20  # isolated tracks that a scale of hadrons needs at least
-SURE = 0.1  # largest relative uncertainty of it
+MIN_SCALES = 20  # tracks that a scale of hadrons or electrons needs at least
+SURE, SURE_OF_ELECTRONS = 0.1, 0.03  # largest relative uncertainties of these
+DIFFERENT = 0.05  # smallest relative difference of the scale of electrons from 1 that counts
+MIN_ELECTRON = 2.0  # GeV, momentum of an electron; softer ones lose more in front of the ECAL
+MAX_BEHIND = 0.01  # largest energy of an electron in the HCAL over its momentum
+PEAK = 0.22  # largest difference of the logarithm of an electron's energy over its momentum from the median
+NARROW_PEAK = 0.08  # largest median deviation of these, as a fraction: electrons have 0.03 to 0.05
 MAX_TRACKS = 200  # tracks of an event that are looked at, on average
 JETS = 8.0  # tracks of an event, on average, from which on the events are of jets
 NEUTRALS = (
@@ -214,29 +219,65 @@ def _field_of_tracks(file: PodioFile, detector: Detector, stop: int) -> Floats:
     return b_field[np.isfinite(b_field)]
 
 
-def measure_hadron_scale(file: PodioFile, detector: Detector, stop: int) -> tuple[float | None, str]:
-    """`hadron_scale` of the HCAL by isolated tracks of the first `stop` entries, and how sure it is; None: why not."""
+def measure_scales(file: PodioFile, detector: Detector, stop: int) -> tuple[tuple[float | None, str], ...]:
+    """`electron_scale` of the ECAL and `hadron_scale` of the HCAL by isolated tracks of the first `stop` entries.
+
+    Each with how sure it is, or None and why not. Hadrons that shower in the ECAL alone tell nothing of its scale: they
+    leave 0.57 of their momentum in ild_g4, 0.64 to 0.74 in CLD.
+    """
     try:
         events = Edm4hepReader(file, detector=detector).read(0, stop, truth=False)
     except PflowError as error:
-        return None, str(error)
+        return ((None, str(error)),) * 2
     if events.tracks is None:
-        return None, "no tracks"
-    entries = Entries.of(events, most=len(events) * MAX_TRACKS)
-    scales, per_event = entries.hadron_scales(), len(entries.momentum) / max(len(events), 1)
-    n_tracks = f"{counted(len(scales), 'isolated track')} of {HADRONS[0]:g} to {HADRONS[1]:g} GeV"
-    needed = f"{MIN_HADRONS} tracks and {SURE:.0%}"
-    if len(scales) < MIN_HADRONS:
-        return None, f"{n_tracks} in {counted(len(events), 'event')}; {needed} are needed (--entries)"
+        return ((None, "no tracks"),) * 2
+    entries, seen = Entries.of(events, most=len(events) * MAX_TRACKS), counted(len(events), "event")
+    per_event = len(entries.momentum) / max(len(events), 1)
+    electron, how = _surely(_electron_scales(entries), "isolated electron", seen, SURE_OF_ELECTRONS)
+    if electron is not None and abs(electron - 1) < DIFFERENT:
+        electron, how = 1.0, f"{how}: calibrated"
+    elif electron is not None:
+        factors = np.array([1.0, electron])  # of the HCAL and the ECAL
+        entries = dataclasses.replace(entries, narrow=entries.narrow * factors, around=entries.around * factors)
+    hadron, text = _surely(entries.hadron_scales(), "isolated track", seen, SURE)
+    if hadron is not None and per_event >= JETS:
+        text += f", times {NEUTRALS} for neutral particles near them, as {per_event:.0f} tracks of an event are of jets"
+        hadron *= NEUTRALS
+    return (electron, how), (hadron, text)
+
+
+def _electron_scales(entries: Entries) -> Floats:
+    """Momentum over energy of isolated tracks that leave next to all of it in the ECAL, [electron]; use the median.
+
+    Of these 95% are electrons in single particles of ild_g4 and CLD, and n of them measure the scale to 0.09 / sqrt(n).
+    """
+    p, (in_hcal, elsewhere) = entries.momentum, entries.narrow.T
+    isolated = (entries.separation > ALONE) & (entries.around.sum(axis=1) < MAX_AROUND * p) & (p > MIN_ELECTRON)
+    showers = isolated & (in_hcal < MAX_BEHIND * p) & (elsewhere > 0)
+    scales = p[showers] / elsewhere[showers]
+
+    def near(scale: float) -> Floats:
+        return np.asarray(scales[np.abs(np.log(scales / scale)) < PEAK])
+
+    chosen = near(max(np.geomspace(*HADRON_SCALES, 24).tolist(), key=lambda scale: len(near(scale))))
+    for _ in range(ROUNDS):
+        chosen = near(float(np.median(chosen))) if len(chosen) else chosen
+    # The energies of hadrons that shower in the ECAL make no narrow peak.
+    narrow = len(chosen) > 0 and np.median(np.abs(chosen / np.median(chosen) - 1)) < NARROW_PEAK
+    return chosen if narrow else chosen[:0]
+
+
+def _surely(scales: Floats, what: str, seen: str, sure: float) -> tuple[float | None, str]:
+    """The median of scales, None unless it is sure to a fraction `sure`; and their number in words."""
+    n_tracks, needed = f"{counted(len(scales), what)} in {seen}", f"{MIN_SCALES} and {sure:.0%} are needed"
+    if len(scales) < MIN_SCALES:
+        return None, f"{n_tracks}; {needed} (--entries)"
     scale, uncertainty = _median(scales)
     measured = f"{scale:.2f} +- {uncertainty:.2f} by {n_tracks}"
-    if not uncertainty < SURE * scale:
-        n_needed = int(len(scales) * (uncertainty / (SURE * abs(scale))) ** 2) + 1
-        return None, f"{measured}; {needed} are needed, some {n_needed:,} tracks (--entries)"
-    if per_event < JETS:
-        return scale, measured
-    seen = f"times {NEUTRALS} for neutral particles near them, as {per_event:.0f} tracks of an event are of jets"
-    return scale * NEUTRALS, f"{measured}, {seen}"
+    if not uncertainty < sure * scale:
+        n_needed = int(len(scales) * (uncertainty / (sure * abs(scale))) ** 2) + 1
+        return None, f"{measured}; {needed}, some {n_needed:,} (--entries)"
+    return scale, measured
 
 
 def _median(values: Floats) -> tuple[float, float]:

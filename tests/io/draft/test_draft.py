@@ -243,7 +243,7 @@ def test_isolated_tracks_give_the_scale_of_hadrons_if_they_are_enough(drafts, re
     unknown = "; 1 is ild_g4's, CLD's is 0.79"
     scale, note = noted(drafts[1])
     assert (scale, note.how, "sim_scale" in note.text) == (None, "fill in", True)
-    few = "9 isolated tracks of 3 to 50 GeV in 40 events; 20 tracks and 10% are needed (--entries)"
+    few = "9 isolated tracks in 40 events; 20 and 10% are needed (--entries)"
     assert noted(real["ild_g4_zqq_rntuple"]) == (None, Note("fill in", few + unknown))
 
     path, jets = data_dir / "edm4hep" / "ild_g4_zqq_rntuple.root", "times 1.06 for neutral particles near them, as "
@@ -253,7 +253,7 @@ def test_isolated_tracks_give_the_scale_of_hadrons_if_they_are_enough(drafts, re
         value, note = noted(draft_detector(path))
         assert (value, note.how) == (1.13 if how == "measured" else None, how)
         assert note.text.startswith(f"{scale:.2f} +- ")
-        assert "by 41 isolated tracks of 3 to 50 GeV" in note.text
+        assert "by 41 isolated tracks in 40 events" in note.text
         assert (jets in note.text) == (how == "measured")
 
 

@@ -1,6 +1,8 @@
+import numpy as np
 import pytest
 
-from pflow.io.draft.measure import measure_field
+from pflow.event.scales import Entries
+from pflow.io.draft.measure import _electron_scales, measure_field
 from pflow.io.edm4hep.podio import open_podio
 from pflow.physics.detector import load_detector
 
@@ -23,3 +25,28 @@ def test_a_parameter_gives_the_field_and_others_do_not(stated, name):
     assert stated({name: ("-3.5",)}) == [(3.5, 0.0, f"parameter '{name}' of the file's metadata")]
     for others in ({name: ("3500",)}, {name: ("strong",)}, {name: ("1", "2")}, {"field.stepper": ("3",)}, {}):
         assert stated(others) == []
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.8, 1.0, 1.4])
+def test_electrons_give_the_scale_of_the_ecal_and_hadrons_none(scale):
+    rng = np.random.default_rng(1)
+    n_electrons, n = 60, 110
+    momentum = rng.uniform(3.0, 40.0, n)
+    in_ecal = (
+        np.where(np.arange(n) < n_electrons, rng.normal(1.0, 0.06, n), rng.normal(0.55, 0.18, n)) * momentum / scale
+    )
+    columns = dict.fromkeys(("by_helix", "by_state", "turned", "energy"), np.zeros(n))
+    entries = Entries(
+        momentum=momentum,
+        narrow=np.stack([np.zeros(n), in_ecal], axis=1),
+        around=np.zeros((n, 2)),
+        separation=np.full(n, np.inf),
+        **columns,
+    )
+    found = _electron_scales(entries)
+    assert len(found) == pytest.approx(n_electrons, abs=10)
+    assert np.median(found) == pytest.approx(scale, rel=0.03)
+    only_hadrons = {name: values[n_electrons:] for name, values in vars(entries).items()}
+    assert len(_electron_scales(Entries(**only_hadrons))) == 0
+    crowded = Entries(**vars(entries) | {"separation": np.zeros(n)})
+    assert len(_electron_scales(crowded)) == 0
