@@ -16,7 +16,6 @@ from pflow.io.draft.measure import Cells, HitSample, counted, measure_cells
 from pflow.io.edm4hep.collections import Collection, count_objects, link_pairs, list_collections
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import COPY, FORWARD
-from pflow.physics import geometry
 from pflow.physics.detector import KINDS, REGIONS
 
 HIT_KINDS = ("CalorimeterHit", "SimCalorimeterHit")
@@ -34,20 +33,26 @@ REGION_CODES = {1: "barrel", 2: "endcap", 3: "other", 4: "other"}
 
 MIN_CELLS = 20  # hits that a collection needs to be recognised as a copy
 
-Place = dict[str, tuple[str, str]]
-"""``kind`` and ``region`` of a collection's hits as far as they are known, as in `pflow.physics.detector.Calorimeter`,
-each with how it was found: ``given``, by the ``type`` code of the hits, by ``name``, by a ``link`` from or to hits of
-known place, or by ``geometry``."""
+FOUND_BY = {"given": "--place", "type": "type of hits", "link": "links", "name": "name"}
+"""How the place of a collection is known, in words, the most certain first; a name may mislead."""
+
+
+class Place(NamedTuple):
+    """Calorimeter of a collection's hits, as of `pflow.physics.detector.Calorimeter`, and how it is known."""
+
+    kind: str
+    region: str
+    how: str  # as in `FOUND_BY`
 
 
 class Group(NamedTuple):
-    """Digitised and simulated collections that make one calorimeter, how their places were found, and its layers."""
+    """Digitised and simulated collections that make one calorimeter, and its layers."""
 
     name: str
     kind: str
     region: str
     samples: list[HitSample]
-    places: Mapping[str, Place]
+    known_by: tuple[str, str]  # how its place is known, as in `FOUND_BY`, and in words
     cells: Cells
 
     def of(self, *, simulated: bool) -> list[HitSample]:
@@ -180,16 +185,14 @@ def _groups(
     places = place_samples(samples, partners, given)
     by_place: dict[tuple[str, str], list[HitSample]] = {}
     for sample in samples:
-        kind, region = (places[sample.name].get(what, ("", ""))[0] for what in ("kind", "region"))
-        if kind == "lumi":
+        place = places.get(sample.name)
+        if place is None:
+            where = f"in which part of the detector is not known; --place {sample.name}=ecal_barrel or another says it"
+            left_out[sample.name] = f"{counted(len(sample), 'hit')}, {where}"
+        elif place.kind == "lumi":
             left_out[sample.name] = "hits of a luminosity or other very forward calorimeter"
-        elif not kind or not (region or kind == "muon"):
-            remedy = f"--place {sample.name}=ecal_barrel or another says it"
-            left_out[sample.name] = (
-                f"{counted(len(sample), 'hit')}, in which part of the detector is not known; {remedy}"
-            )
         else:
-            by_place.setdefault((kind, "other" if kind == "muon" else region), []).append(sample)
+            by_place.setdefault(place[:2], []).append(sample)
     groups: list[Group] = []
     simulated = all(sample.simulated for of_place in by_place.values() for sample in of_place)
     for kind, region in sorted(by_place, key=lambda place: (KINDS.index(place[0]), REGIONS.index(place[1]))):
@@ -198,8 +201,10 @@ def _groups(
         for number, (mine, cells) in enumerate(_technologies(kind, region, distinct, partners, simulated), start=1):
             names = {sample.name for sample in mine}
             distinct = [sample for sample in distinct if sample.name not in names]
-            found = {sample.name: places[sample.name] for sample in mine}
-            groups.append(Group(name if number == 1 else f"{name}_{number}", kind, region, mine, found, cells))
+            how = min((places[name].how for name in names), key=list(FOUND_BY).index)
+            known_by = f"{FOUND_BY[how]} ({', '.join(sorted(name for name in names if places[name].how == how))})"
+            full_name = name if number == 1 else f"{name}_{number}"
+            groups.append(Group(full_name, kind, region, mine, (how, known_by), cells))
         for sample in distinct:
             only = f"{counted(len(sample), 'simulated hit')} without digitised ones" if len(sample) else "no hits"
             left_out[sample.name] = f"{only} in the first {stop} entries"
@@ -252,63 +257,48 @@ def _without_copies(samples: Sequence[HitSample], left_out: dict[str, str]) -> l
 
 
 def place_samples(
-    samples: Sequence[HitSample], linked: Mapping[str, str], given: Mapping[str, str] = {}
+    samples: Sequence[HitSample], linked: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, Place]:
-    """Place of each collection: as given, by type code, name, links (`linked`: whose hits lead to which), geometry."""
-    places = {sample.name: by_name(sample.name) | by_code(sample.codes) for sample in samples}
-    for name, place in given.items():
-        kind, _, region = place.partition("_")
-        if kind not in KINDS or region not in ("" if kind in ("muon", "lumi") else None, *REGIONS):
-            raise ConfigError(
-                f"--place {name}={place}: expected e.g. {name}=ecal_barrel, hcal_endcap, hcal_other or muon"
-            )
-        places[name] = _known("given", kind, region)
-    for name, partner in linked.items():
-        if name in places and partner in places:
-            places[name] = {what: (value, "link") for what, (value, _) in places[partner].items()} | places[name]
+    """Places as far as they are known: as given, by type code, by name, or by links (`linked`: hits lead to which)."""
+    places = {}
     for sample in samples:
-        place = places[sample.name]
-        if not len(sample) or sample.name in given:
-            continue
-        if np.all(sample.radius < FORWARD * np.abs(sample.position[:, 2])):
-            place["kind"] = ("lumi", "geometry")
-        elif "region" not in place and "kind" in place and (region := region_by_shape(sample)):
-            place["region"] = (region, "geometry")
-    return places
+        place = next(filter(None, (_given(sample.name, given), by_code(sample.codes), by_name(sample.name))), None)
+        near_beam = len(sample) and np.all(sample.radius < FORWARD * np.abs(sample.position[:, 2]))
+        if near_beam and sample.name not in given:
+            place = Place("lumi", "endcap", "name")
+        if place is not None:
+            places[sample.name] = place
+    by_link = {name: places[to]._replace(how="link") for name, to in linked.items() if to in places}
+    return by_link | places
 
 
-def by_code(codes: Sequence[int]) -> Place:
-    """Place by the member ``type`` of hits; unknown for codes that say nothing, or that disagree on the kind."""
+def _given(name: str, given: Mapping[str, str]) -> Place | None:
+    if name not in given:
+        return None
+    kind, _, region = given[name].partition("_")
+    if kind not in KINDS or not (region in REGIONS or (kind in ("muon", "lumi") and not region)):
+        place = f"{name}={given[name]}"
+        raise ConfigError(f"--place {place}: expected e.g. {name}=ecal_barrel, hcal_endcap, hcal_other or muon")
+    return Place(kind, region or "other", "given")
+
+
+def by_code(codes: Sequence[int]) -> Place | None:
+    """Place by the member ``type`` of hits; None for codes that say nothing, or that disagree on the kind."""
     kinds = {KIND_CODES.get(code // 10 % 10, "") for code in codes}
-    if len(kinds) != 1 or kinds == {""}:
-        return {}
     regions = {REGION_CODES.get(code // 1000 % 10, "") for code in codes}
-    return _known("type", kinds.pop(), regions.pop() if len(regions) == 1 else "other")
+    region = regions.pop() if len(regions) == 1 else "other"
+    return _known(kinds.pop(), region, "type") if len(kinds) == 1 else None
 
 
-def by_name(name: str) -> Place:
-    """Place by the collection's name, as far as it tells, e.g. ``EcalEndcapRingCollectionRec``."""
-    kind_and_region = (
+def by_name(name: str) -> Place | None:
+    """Place by the collection's name, e.g. ``EcalEndcapRingCollectionRec``; None if it does not tell."""
+    kind, region = (
         next((value for value, pattern in patterns if re.search(pattern, name.lower())), "")
         for patterns in (KIND_NAMES, REGION_NAMES)
     )
-    return _known("name", *kind_and_region)
+    return _known(kind, region, "name")
 
 
-def _known(source: str, kind: str, region: str) -> Place:
-    return {what: (value, source) for what, value in (("kind", kind), ("region", region)) if value}
-
-
-def region_by_shape(sample: HitSample) -> str:
-    """``barrel`` or ``endcap`` by the layers on which the hits lie; "" if they lie on neither's.
-
-    Of both, it is the one of fewer layers: the cells of a layer form a grid, whose rows look like layers too.
-    """
-    (x, y), z = sample.position.T[:2], np.abs(sample.position[:, 2])
-    n_layers = {}
-    if (shape := geometry.barrel_shape(x, y, sample.layer)) is not None:
-        distance = geometry.distance_to_sides(x, y, shape.sides, shape.phase)
-        n_layers["barrel"] = geometry.layer_range(distance).count
-    if geometry.fraction_on_layers(z, sample.layer) >= geometry.MIN_ON_LAYERS:
-        n_layers["endcap"] = geometry.layer_range(z).count
-    return min(n_layers, key=n_layers.__getitem__, default="")
+def _known(kind: str, region: str, how: str) -> Place | None:
+    region = "other" if kind in ("muon", "lumi") else region  # these are described as one
+    return Place(kind, region, how) if kind and region else None

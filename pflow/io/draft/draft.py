@@ -37,9 +37,6 @@ COLLECTIONS = {  # fields of a detector that name collections, and what these ho
     "references": ("guessed", "particles of another algorithm"),
 }
 
-FOUND_BY = {"given": "--place", "type": "type of hits", "link": "links", "name": "name", "geometry": "geometry"}
-"""Sources of a calorimeter's place, in words; all but the last two are certain."""
-
 UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
 GAP = 3.0  # a layer that is thicker than this many of the median layer is a gap
 LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")  # fields that are written behind the lengths
@@ -247,13 +244,8 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, absorber: str | No
         if value is not None:
             values[field] = value
 
-    for what in ("kind",) if group.kind == "muon" else ("kind", "region"):  # by the most trustworthy collections
-        by: dict[str, list[str]] = {}
-        for name, place in group.places.items():
-            by.setdefault(place.get(what, ("", ""))[1], []).append(name)
-        source = next(source for source in FOUND_BY if source in by)
-        how = {"given": "given", "type": "found", "link": "found"}.get(source, "guessed")
-        note(what, how, f"{FOUND_BY[source]} ({', '.join(by[source])})")
+    how, known_by = group.known_by
+    note("kind", {"type": "found", "link": "found", "name": "guessed"}.get(how, how), known_by)
     if not digitised:
         note("collections", "fill in", "digitised hits, for files that have them")
     digitisation = measure.measure_digitisation(group.samples)

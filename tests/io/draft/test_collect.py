@@ -2,12 +2,8 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError
-from pflow.io.draft.collect import CELL, by_code, by_name, place_samples
+from pflow.io.draft.collect import CELL, Place, by_code, by_name, place_samples
 from pflow.io.draft.measure import HitSample
-
-
-def known(source: str, **values: str) -> dict[str, tuple[str, str]]:
-    return {what: (value, source) for what, value in values.items() if value}
 
 
 @pytest.mark.parametrize(
@@ -18,16 +14,14 @@ def known(source: str, **values: str) -> dict[str, tuple[str, str]]:
         ("ecal", "other", "ECalPlugCollection EcalEndcapRingCollectionRec"),
         ("hcal", "endcap", "HcalEndcapsCollectionRec DigitalHCALEndcap"),
         ("hcal", "other", "HCALOther HCalRingCollection"),
-        ("hcal", "", "LFHCALRecHits"),
-        ("muon", "barrel", "YokeBarrelCollection MuonTaggerBarrelPhiThetaPositioned"),
-        ("muon", "", "MUON"),
-        ("lumi", "", "LumiCalCollection BeamCalHits EcalLumiSpecRecHits"),
-        ("", "", "SomeHits HAD_PLATES"),
+        ("muon", "other", "YokeBarrelCollection MuonTaggerBarrelPhiThetaPositioned MUON"),
+        ("lumi", "other", "LumiCalCollection BeamCalHits EcalLumiSpecRecHits"),
+        ("", "", "SomeHits HAD_PLATES LFHCALRecHits"),
     ],
 )
 def test_names_of_collections(kind, region, names):
     for name in names.split():
-        assert by_name(name) == known("name", kind=kind, region=region), name
+        assert by_name(name) == (Place(kind, region, "name") if kind else None), name
 
 
 @pytest.mark.parametrize(
@@ -38,15 +32,15 @@ def test_names_of_collections(kind, region, names):
         ((4021,), "hcal", "other"),
         ((3010,), "ecal", "other"),
         ((1032, 2032), "muon", "other"),
-        ((2040,), "lumi", "endcap"),
-        ((10,), "ecal", ""),
+        ((2040,), "lumi", "other"),
+        ((10,), "", ""),
         ((0,), "", ""),
         ((1010, 1021), "", ""),
         ((), "", ""),
     ],
 )
 def test_type_codes_of_hits(codes, kind, region):
-    assert by_code(codes) == known("type", kind=kind, region=region)
+    assert by_code(codes) == (Place(kind, region, "type") if kind else None)
 
 
 def sample(name: str, position: np.ndarray, *, simulated: bool = False, codes: tuple[int, ...] = ()) -> HitSample:
@@ -66,24 +60,21 @@ def endcap(front: float, inner: float, outer: float, *, seed: int = 0) -> np.nda
 
 
 def test_the_type_code_goes_before_the_name_and_a_linked_partner_tells_the_place():
-    places = place_samples([sample("ECALBarrel", endcap(2000, 300, 1500), codes=(2021,))], {})
-    assert places["ECALBarrel"] == known("type", kind="hcal", region="endcap")
+    hits = [sample("ECALBarrel", endcap(2000, 300, 1500), codes=(2021,))]
+    assert place_samples(hits, {}, {}) == {"ECALBarrel": Place("hcal", "endcap", "type")}
     hits = [sample("ECALBarrel", np.zeros((0, 3))), sample("Steps", np.zeros((0, 3)), simulated=True)]
-    assert place_samples(hits, {"Steps": "ECALBarrel"})["Steps"] == known("link", kind="ecal", region="barrel")
+    assert place_samples(hits, {"Steps": "ECALBarrel"}, {})["Steps"] == Place("ecal", "barrel", "link")
 
 
 def test_hits_close_to_the_beam_are_of_a_forward_calorimeter_whatever_its_name():
-    hits = [sample("HcalFarForwardZDCRecHits", endcap(35000, 40, 300)), sample("HcalEndcap", endcap(2200, 300, 2500))]
-    places = place_samples(hits, {})
-    assert places["HcalFarForwardZDCRecHits"]["kind"] == ("lumi", "geometry")
-    assert places["HcalEndcap"] == known("name", kind="hcal", region="endcap")
+    hits = [sample("HcalEndcapZDC", endcap(35000, 40, 300)), sample("HcalEndcap", endcap(2200, 300, 2500))]
+    places = place_samples(hits, {}, {})
+    assert [places[hit.name].kind for hit in hits] == ["lumi", "hcal"]
 
 
-def test_the_region_follows_from_the_layers_and_a_given_place_from_nothing_else():
-    hits = [sample("LFHCALRecHits", endcap(3600, 300, 2500)), sample("Plates", endcap(2000, 300, 1500))]
-    places = place_samples(hits, {}, {"Plates": "ecal_endcap"})
-    assert places["LFHCALRecHits"] == {"kind": ("hcal", "name"), "region": ("endcap", "geometry")}
-    assert places["Plates"] == known("given", kind="ecal", region="endcap")
+def test_a_given_place_goes_before_all():
+    hits = [sample("EcalBarrel", endcap(2000, 300, 1500), codes=(2021,))]
+    assert place_samples(hits, {}, {"EcalBarrel": "ecal_endcap"})["EcalBarrel"] == Place("ecal", "endcap", "given")
     for wrong in ("ecal", "ecal_middle", "tracker_barrel"):
-        with pytest.raises(ConfigError, match=f"--place Plates={wrong}: expected e.g. Plates=ecal_barrel"):
-            place_samples(hits, {}, {"Plates": wrong})
+        with pytest.raises(ConfigError, match=f"--place EcalBarrel={wrong}: expected e.g. EcalBarrel=ecal_barrel"):
+            place_samples(hits, {}, {"EcalBarrel": wrong})
