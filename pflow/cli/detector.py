@@ -22,7 +22,7 @@ SHOWN = ("b_field", "ecal_inner_radius", "ecal_outer_radius", "ecal_inner_z", "p
 ASK = {
     "layers": "--absorber ecal=MATERIAL:MM",
     "hadron_scale": "more --entries, or single particles; or write it",
-    "sim_scale": "write it, for simulated hits",
+    "sim_scale": "--sim-scale ecal=FACTOR, for simulated hits",
     "truth_tracks": "--tracks-as cld, for --truth-tracks",
 }
 """How what a draft lacks is given, by field."""
@@ -60,6 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COLLECTION=PLACE",
         help="calorimeter of hits whose collection does not tell it: ecal_barrel, hcal_endcap, muon ... (repeatable)",
     )
+    parser.add_argument(
+        "--sim-scale",
+        type=pair,
+        action="append",
+        default=[],
+        metavar="CALORIMETER=FACTOR",
+        help="from deposited to calibrated energy of simulated hits, in a file without digitised ones (repeatable)",
+    )
     tracks_as = "detector with the resolutions of tracks from Monte Carlo particles, for --truth-tracks: cld"
     parser.add_argument("--tracks-as", metavar="DETECTOR", help=tracks_as)
     parser.add_argument("--entries", **number(1, 100, "N", "events to read (default: %(default)s)"))
@@ -68,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draft the description and write it."""
+    from pflow.errors import reading
     from pflow.io.atomic import check_output
     from pflow.io.detect import fitting_detectors
     from pflow.io.draft.draft import Answers, draft_detector, write_draft
@@ -75,7 +84,9 @@ def run(args: argparse.Namespace) -> int:
 
     check_output(args.output, inputs=[args.file], force=args.force)
     options = {name: getattr(args, name) for name in ("name", "b_field", "tracks_as")}
-    answers = Answers(**options, absorber=dict(args.absorber), place=dict(args.place))
+    with reading("--sim-scale: expected a number"):
+        sim_scale = {name: float(factor) for name, factor in args.sim_scale}
+    answers = Answers(**options, absorber=dict(args.absorber), sim_scale=sim_scale, place=dict(args.place))
     draft = draft_detector(args.file, answers, max_entries=args.entries)
     write_draft(draft, args.output, force=args.force)
     with closing(open_podio(args.file)) as file:

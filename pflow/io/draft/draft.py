@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import yaml
@@ -36,6 +36,8 @@ COLLECTIONS = {  # fields of a detector that name collections, and what these ho
     "track_links": ("found", "links from tracks to Monte Carlo particles"),
     "references": ("guessed", "particles of another algorithm"),
 }
+
+T = TypeVar("T")
 
 UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
 GAP = 3.0  # a layer that is thicker than this many of the median layer is a gap
@@ -75,6 +77,7 @@ class Answers:
     name: str | None = None
     b_field: float | None = None  # T
     absorber: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by calorimeter or kind
+    sim_scale: Mapping[str, float] = dataclasses.field(default_factory=dict)  # by calorimeter or kind
     place: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by collection
     tracks_as: str | None = None  # built-in detector, or file of a detector, with `truth_tracks`
 
@@ -100,23 +103,19 @@ def draft_detector(path: str | PathLike[str], answers: Answers = Answers(), *, m
 
 def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
     sources, notes = collect(file, entries, answers.place), Notes()
-    used: set[str] = set()
+    known = [name for group in sources.groups for name in (group.name, group.kind)]
+    for option, given in (("absorber", answers.absorber), ("sim-scale", answers.sim_scale)):
+        for name in set(given) - set(known):
+            message = f"--{option} {name}=...: no such calorimeter; drafted are {', '.join(dict.fromkeys(known))}"
+            raise ConfigError(message, suggestions=nearest(name, known))
     calorimeters = {
-        group.name: _calorimeter(group, file, notes, _absorber_of(group, answers, used))
-        for group in sources.groups
-        if group.kind != "muon"
+        group.name: _calorimeter(group, file, notes, answers) for group in sources.groups if group.kind != "muon"
     }
     lengths, sides = _lengths(file, sources, calorimeters, entries, notes)
     for group in (group for group in sources.groups if group.kind == "muon"):
         slope = lengths["ecal_inner_radius"] / lengths["ecal_inner_z"]
-        absorber = _absorber_of(group, answers, used)
-        calorimeters[group.name] = _calorimeter(_muon_system(group, slope), file, notes, absorber, slope)
+        calorimeters[group.name] = _calorimeter(_muon_system(group, slope), file, notes, answers, slope)
     calorimeters = _with_sizes(calorimeters, sources, notes)
-    if unused := set(answers.absorber) - used:
-        known = [*calorimeters, *dict.fromkeys(group.kind for group in sources.groups)]
-        first = sorted(unused)[0]
-        message = f"--absorber {first}=...: no such calorimeter; drafted are {', '.join(known)}"
-        raise ConfigError(message, suggestions=nearest(first, known))
     stated = file.parameters.get("detectorName", ())
     if stated and not answers.name:
         notes["name"] = Note("found", "detectorName of the simulation")
@@ -142,13 +141,9 @@ def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
     return DetectorDraft(detector=detector, notes=notes, left_out=sources.left_out, path=file.path, entries=entries)
 
 
-def _absorber_of(group: Group, answers: Answers, used: set[str]) -> str | None:
-    """The absorber given for a calorimeter, by its name or else its kind, which is `used` then."""
-    for name in (group.name, group.kind):
-        if name in answers.absorber:
-            used.add(name)
-            return answers.absorber[name]
-    return None
+def _answer(group: Group, answers: Mapping[str, T]) -> T | None:
+    """The answer for a calorimeter, by its name or else its kind."""
+    return answers.get(group.name, answers.get(group.kind))
 
 
 def _muon_system(group: Group, slope: float) -> Group:
@@ -234,8 +229,8 @@ def _lengths(
     return lengths, None if len(shape.as_good) > 1 or shape.phase else shape.sides or None
 
 
-def _calorimeter(group: Group, file: PodioFile, notes: Notes, absorber: str | None, slope: float = 1.0) -> Calorimeter:
-    """The calorimeter of a group, whose layers are of `absorber`; `slope` of a muon system as of `_muon_system`."""
+def _calorimeter(group: Group, file: PodioFile, notes: Notes, answers: Answers, slope: float = 1.0) -> Calorimeter:
+    """The calorimeter of a group; `slope` of a muon system as of `_muon_system`."""
     digitised, simulated = (tuple(sample.name for sample in group.of(simulated=flag)) for flag in (False, True))
     values: dict[str, Any] = {"collections": digitised, "sim_collections": simulated}
 
@@ -256,11 +251,9 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, absorber: str | No
         threshold = float(f"{math.floor(digitisation.threshold / unit) * unit:.2g}")
         note("sim_threshold", "measured", "GeV, the smallest simulated energy of these cells, rounded down", threshold)
     elif simulated:
-        note(
-            "sim_scale",
-            "fill in",
-            "factor from deposited to calibrated energy, without which simulated hits are not read",
-        )
+        scale = _answer(group, answers.sim_scale)
+        what = "factor from deposited to calibrated energy, without which simulated hits are not read"
+        note("sim_scale", *(("fill in", what) if scale is None else ("given", "--sim-scale")), scale)
         note("sim_threshold", "fill in", "GeV, deposited energy from which on a cell is read out")
     if simulated:
         text = "ns after a straight flight at c, energy before and after which does not count"
@@ -275,6 +268,7 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, absorber: str | No
     elif group.cells.sample.layer is None:
         note("cell_encoding", "fill in", "bit field of the cell ids; without it layers are not known")
     cells = group.cells
+    absorber = _answer(group, answers.absorber)
     layers, text = _layers(cells, absorber)
     note("layers", "given" if absorber else "fill in", text, layers)
     # Without layers, hits are at the centres of their cells: as far behind the face as before the end.

@@ -226,7 +226,8 @@ def measure_scales(file: PodioFile, detector: Detector, stop: int) -> tuple[tupl
     leave 0.57 of their momentum in ild_g4, 0.64 to 0.74 in CLD.
     """
     try:
-        events = Edm4hepReader(file, detector=detector).read(0, stop, truth=False)
+        truth_tracks = detector.truth_tracks is not None and not detector.truth_tracks.unknown
+        events = Edm4hepReader(file, detector=detector, truth_tracks=truth_tracks).read(0, stop, truth=False)
     except PflowError as error:
         return ((None, str(error)),) * 2
     if events.tracks is None:

@@ -174,6 +174,8 @@ class Edm4hepReader:
         file, stop = self.file, min(self.num_entries, MAX_LINKED)
         kind = "SimCalorimeterHit" if self.sim else "CalorimeterHit"
         known = {name for part in self.detector.calorimeters for name in (*part.collections, *part.sim_collections)}
+        for name in self.subsets:
+            known.update(file.names(file.references(f"{name}{SUBSET}", 0, stop)[1]))
         others = [c.name for c in list_collections(file) if c.kind == kind and not (c.subset or c.unreadable)]
         others = [name for name in others if name not in known]
         if not others or not stop:
@@ -190,7 +192,7 @@ class Edm4hepReader:
             for name in others:
                 radius, z = np.hypot(get(name, "position.x"), get(name, "position.y")), np.abs(get(name, "position.z"))
                 copied = np.isin(get(name, "cellID"), read).mean() > COPY if len(z) else True
-                if not copied and not self.subsets and (radius > FORWARD * z).any():
+                if not copied and (radius > FORWARD * z).any():
                     missing += (mine := float(np.nansum(get(name, "energy"))))
                     unnamed.append(f"{name} ({len(z):,} hits, {mine:.3g} GeV)")
             if unnamed:

@@ -208,6 +208,7 @@ def make_truth_tracks(
     """
     settings = detector.truth_tracks
     assert settings is not None  # and complete: checked when the file was opened
+    assert settings.min_layers is not None
     assert settings.max_vertex_radius is not None
     counts = jagged.count(truth)
     charge = jagged.flat(truth.charge, np.float64)

@@ -1,5 +1,7 @@
 """Detectors unlike the built-in ones: several technologies, crystals, calorimeters without hits, other units."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -140,6 +142,17 @@ def test_how_tracks_are_made_is_null_or_as_in_a_built_in_detector(cld_sim_path, 
     like_cld = draft_detector(cld_sim_path, Answers(b_field=2.0, tracks_as="cld")).detector.truth_tracks
     assert like_cld.impact == load_detector("cld").truth_tracks.impact
     assert like_cld.unknown == ()
+
+
+def test_the_scale_of_simulated_hits_is_given_or_null(cld_sim_path):
+    answers = Answers(b_field=2.0, tracks_as="cld", sim_scale={"ecal": 37.5, "hcal_barrel": 46.0})
+    draft = draft_detector(cld_sim_path, answers)
+    scales = {name: part.sim_scale for name, part in described(draft).items()}
+    assert (scales["ecal_endcap"], scales["hcal_barrel"], scales["hcal_endcap"]) == (37.5, 46.0, None)
+    assert draft.notes["calorimeters.ecal_barrel.sim_scale"] == Note("given", "--sim-scale")
+    complete = dataclasses.replace(answers, sim_scale={"ecal": 37.5, "hcal": 46.0})
+    note = draft_detector(cld_sim_path, complete).notes["calorimeters.hcal_barrel.hadron_scale"]
+    assert "isolated track in" in note.text  # made from Monte Carlo particles
 
 
 def test_without_tracks_and_their_hits_nothing_leads_in_a_circle(made_up, write_made_up):
