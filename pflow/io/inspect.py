@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -150,7 +150,18 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
             raise
         return _by_events(file, stop, refused=str(error))
     kinds = {calorimeter.name: calorimeter.kind for calorimeter in file.detector.calorimeters}
-    parts = tuple(
+    there = dict(template.parts())
+    podio = file.reader.file if isinstance(file.reader, Edm4hepReader) else None
+    content = _without_events(file, podio, stop, sim=getattr(file.reader, "sim", None))
+    missing = [MissingPart("truth", LEARNING, refused)] if refused else []
+    missing += _missing(content, tracks="tracks" in there, truth="truth" in there, links="hit_links" in there)
+    if without_layers := [name for name in kinds if counts[name] and not layered[name]]:
+        reason = f"no cell encoding for {', '.join(without_layers)}"
+        missing.append(MissingPart("layers", "models that use the layers of hits", reason))
+    checks = file.notes()
+    if left_out:
+        checks.append(Check("objects", False, f"left out in {len(left_out)} entries; the first: {left_out[0]}"))
+    parts = [
         Part(
             name=name,
             kind=kinds.get(name, ""),
@@ -159,69 +170,54 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
             mean=counts[name] / max(stop, 1),
             mean_energy=energies[name] / max(stop, 1) if name in energies else None,
         )
-        for name in (*kinds, *(name for name, _ in template.parts() if name != "hits"))
-    )
-    collections: tuple[Collection, ...] = ()
-    detectors: dict[str, str] = {}
-    if isinstance(file.reader, Edm4hepReader):
-        collections = collection_contents(file.reader.file, stop)
-        detectors = _reasons(file.reader.file, file.reader.sim)
-    there = dict(template.parts())
-    missing = [MissingPart("truth", LEARNING, refused)] if refused else []
-    missing += _missing(collections, tracks="tracks" in there, truth="truth" in there, links="hit_links" in there)
-    if without_layers := [name for name in kinds if counts[name] and not layered[name]]:
-        reason = f"no cell encoding for {', '.join(without_layers)}"
-        missing.append(MissingPart("layers", "models that use the layers of hits", reason))
-    checks = file.notes()
-    if left_out:
-        checks.append(Check("objects", False, f"left out in {len(left_out)} entries; the first: {left_out[0]}"))
-    return FileContent(
-        path=file.path,
-        schema=file.schema,
-        uuid=file.uuid,
-        num_entries=file.num_entries,
+        for name in (*kinds, *(name for name in there if name != "hits"))
+    ]
+    return dataclasses.replace(
+        content,
         detector=file.detector.name,
-        detectors=detectors,
-        entries_read=stop,
-        parts=parts,
+        parts=tuple(parts),
         calorimeter_hits=sum(counts[name] for name in kinds),
         absent=file.absent,
         has_truth=template.has_truth,
         truth_tracks=file.truth_tracks,
         bad_entries=bad_entries,
         checks=(*checks, *plausible),
-        collections=collections,
         missing=tuple(missing),
     )
 
 
+def _without_events(
+    file: EventFile | PodioFile, podio: PodioFile | None, stop: int, *, sim: bool | None
+) -> FileContent:
+    """What needs no detector: the collections of a podio file, and which detectors fit; `sim` as of these."""
+    fitting = [] if podio is None else fitting_detectors(podio, sim=sim)
+    return FileContent(
+        path=file.path,
+        schema=file.schema,
+        uuid=file.uuid,
+        num_entries=file.columns.num_entries if isinstance(file, PodioFile) else file.num_entries,
+        detectors={match.detector.name: match.reason for match in fitting},
+        entries_read=stop,
+        collections=() if podio is None else collection_contents(podio, stop),
+    )
+
+
 def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: int) -> FileContent:
-    """A podio file that no detector fits."""
+    """A podio file that no detector fits, or that is not read as a detector for this reason."""
     with closing(open_podio(path)) as file:
-        stop = min(file.columns.num_entries, max_entries)
-        collections = collection_contents(file, stop)
-        missing = [MissingPart("detector", "everything", reason)]
-        if not _readable(collections, *HITS):
-            missing.append(MissingPart("calorimeter hits", "reconstruction", _why_none(collections, *HITS)))
-        kinds = {info.name: info.kind for info in collections}
-        ends = [[kinds.get(name) for name in link.split(" -> ")] for info in collections for link in info.links]
-        missing += _missing(
-            collections,
-            tracks=_readable(collections, "Track"),
-            truth=_readable(collections, "MCParticle"),
-            links=_readable(collections, "SimCalorimeterHit") or ["CalorimeterHit", "MCParticle"] in ends,
-        )
-        return FileContent(
-            path=file.path,
-            schema=file.schema,
-            uuid=file.uuid,
-            num_entries=file.columns.num_entries,
-            detectors=_reasons(file, sim or None),
-            entries_read=stop,
-            has_truth=any(info.kind == "MCParticle" for info in collections),
-            collections=collections,
-            missing=tuple(missing),
-        )
+        content = _without_events(file, file, min(file.columns.num_entries, max_entries), sim=sim or None)
+    kinds = {info.name: info.kind for info in content.collections}
+    ends = [[kinds.get(name) for name in link.split(" -> ")] for info in content.collections for link in info.links]
+    missing = [MissingPart("detector", "everything", reason)]
+    if not _readable(content, *HITS):
+        missing.append(MissingPart("calorimeter hits", "reconstruction", _why_none(content, *HITS)))
+    missing += _missing(
+        content,
+        tracks=_readable(content, "Track"),
+        truth=_readable(content, "MCParticle"),
+        links=_readable(content, "SimCalorimeterHit") or ["CalorimeterHit", "MCParticle"] in ends,
+    )
+    return dataclasses.replace(content, has_truth="MCParticle" in kinds.values(), missing=tuple(missing))
 
 
 def _tables(path: str | Path) -> tuple[Table, ...]:
@@ -242,29 +238,24 @@ def _tables(path: str | Path) -> tuple[Table, ...]:
     return tuple(tables)
 
 
-def _reasons(file: PodioFile, sim: bool | None) -> dict[str, str]:
-    """Why each built-in detector does not fit a file, "" if it does; `sim` as of `fitting_detectors`."""
-    return {match.detector.name: match.reason for match in fitting_detectors(file, sim=sim)}
-
-
-def _missing(collections: Sequence[Collection], *, tracks: bool, truth: bool, links: bool) -> Iterator[MissingPart]:
+def _missing(content: FileContent, *, tracks: bool, truth: bool, links: bool) -> Iterator[MissingPart]:
     """The missing parts; `tracks`, `truth`, `links` (from hits to particles): whether the file has them."""
     if not tracks:
-        reason = "none that the detector names" if _readable(collections, "Track") else _why_none(collections, "Track")
-        if _readable(collections, "SimTrackerHit") and _readable(collections, "MCParticle"):
+        reason = "none that the detector names" if _readable(content, "Track") else _why_none(content, "Track")
+        if _readable(content, "SimTrackerHit") and _readable(content, "MCParticle"):
             reason += "; --truth-tracks makes them from Monte Carlo particles"
         yield MissingPart("tracks", "charged particles", reason)
     if not truth:
-        yield MissingPart("truth", LEARNING, _why_none(collections, "MCParticle"))
+        yield MissingPart("truth", LEARNING, _why_none(content, "MCParticle"))
     elif not links:
         yield MissingPart("links from hits to particles", LEARNING, "none in the file")
 
 
-def _readable(collections: Sequence[Collection], *kinds: str) -> bool:
-    return any(info.kind in kinds and not info.unreadable and not info.subset for info in collections)
+def _readable(content: FileContent, *kinds: str) -> bool:
+    return any(info.kind in kinds and not info.unreadable and not info.subset for info in content.collections)
 
 
-def _why_none(collections: Sequence[Collection], *kinds: str) -> str:
+def _why_none(content: FileContent, *kinds: str) -> str:
     """Why a file has no such collections: it holds none, or unreadable ones, by name and type."""
-    refused = [info for info in collections if info.kind in kinds and info.unreadable]
+    refused = [info for info in content.collections if info.kind in kinds and info.unreadable]
     return "; ".join(f"{info.name} ({info.type}) has {info.unreadable}" for info in refused) or "none in the file"

@@ -64,7 +64,7 @@ class TokenConfig:
     geometry
         Whether the model is for any detector that is described: it knows the kind of a hit's calorimeter and the hit's
         depth there (`pflow.physics.geometry`), and neither the calorimeter nor the layer; and it reads HCAL energies
-        times the detector's ``hadron_scale``.
+        times the detector's ``hadron_scale`` and ``electron_scale``.
     readout
         Whether the model also gets hits and tracks in physical units, and in training the targets' fractions of them.
     """

@@ -422,7 +422,11 @@ def _with_scales(file: PodioFile, detector: Detector, entries: int, notes: Notes
             notes[f"calorimeters.{part.name}.hadron_scale"] = Note(*how)
             part = dataclasses.replace(part, hadron_scale=None if hadron is None else round(hadron, 2))
         elif part.kind == "ecal":
-            how = ("guessed", f"as files should be; {of_electrons}") if electron is None else ("measured", of_electrons)
+            how = (
+                ("guessed", f"energies as in the file; {of_electrons}")
+                if electron is None
+                else ("measured", of_electrons)
+            )
             notes[f"calorimeters.{part.name}.electron_scale"] = Note(*how)
             part = dataclasses.replace(part, electron_scale=1.0 if electron is None else round(electron, 2))
         calorimeters.append(part)
