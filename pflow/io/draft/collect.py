@@ -207,7 +207,7 @@ def _groups(
             groups.append(Group(full_name, kind, region, mine, (how, known_by), cells))
         for sample in distinct:
             only = f"{counted(len(sample), 'simulated hit')} without digitised ones" if len(sample) else "no hits"
-            left_out[sample.name] = f"{only} in the first {stop} entries"
+            left_out[sample.name] = f"{only} in {counted(stop, 'event')}"
     return groups
 
 

@@ -90,13 +90,10 @@ def draft_detector(path: str | PathLike[str], answers: Answers = Answers(), *, m
     """
     with open_root(path) as directory:
         if sniff(directory, str(path)) == "flat":
-            message = (
-                "a flat ntuple numbers its calorimeters, and does not say which they are: copy the description of a"
+            message = "a flat ntuple numbers its calorimeters, and does not say which they are: describe them by hand, "
+            raise InputError(
+                f"{message}as in a file of configs/detector, in the order of the layout's codes", file=path
             )
-            remedy = (
-                "detector (configs/detector) whose calorimeters come in the order of its layout, and change lengths"
-            )
-            raise InputError(f"{message} {remedy}", file=path)
         file = PodioFile(directory, path)
         return _draft(file, answers, min(max_entries, file.columns.num_entries))
 
@@ -297,22 +294,22 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, answers: Answers, 
     return Calorimeter(name=group.name, kind=group.kind, region=group.region, required=required, **values)
 
 
-def _with_sizes(calorimeters: dict[str, Calorimeter], sources: Sources, notes: Notes) -> dict[str, Calorimeter]:
+def _with_sizes(calorimeters: Mapping[str, Calorimeter], sources: Sources, notes: Notes) -> dict[str, Calorimeter]:
     """With cells of another one of the kind, or left out, where too few hits show their size."""
     described = {}
-    for name, part in calorimeters.items():
-        field = f"calorimeters.{name}.cell_size"
+    for group in sources.groups:
+        part, field = calorimeters[group.name], f"calorimeters.{group.name}.cell_size"
         alike = [other for other in calorimeters.values() if other.kind == part.kind and other.cell_size is not None]
         if part.cell_size is None and alike:
             notes[field] = Note("guessed", f"as of {alike[-1].name}; {notes[field].text}")
             part = dataclasses.replace(part, cell_size=alike[-1].cell_size)
         if part.cell_size is None and not part.required:  # it would stop the others
-            reason = f"{notes[f'calorimeters.{name}.layers'].text.split(';')[0]}, the size of its cells is not known"
-            sources.left_out.update(dict.fromkeys((*part.collections, *part.sim_collections), f"{reason} (--entries)"))
-            for noted in [noted for noted in notes if noted.startswith(f"calorimeters.{name}.")]:
+            few = f"{group.cells.sample.seen}, too few for the size of its cells (--entries)"
+            sources.left_out.update(dict.fromkeys((*part.collections, *part.sim_collections), few))
+            for noted in [noted for noted in notes if noted.startswith(f"calorimeters.{group.name}.")]:
                 del notes[noted]
-            continue
-        described[name] = part
+        else:
+            described[group.name] = part
     return described
 
 

@@ -181,8 +181,8 @@ def test_a_reconstructed_file_of_cld_gives_its_collections_and_calibration(real)
         assert drafted.sim_measures_time == built_in.sim_measures_time
         assert drafted.sim_scale == pytest.approx(built_in.sim_scale, rel=1e-5)
     left_out = real["cld_rec"].left_out
-    assert left_out["HCALOther"] == "no hits in the first 1 entries"
-    assert left_out["MUON"] == "6 layers with hits, the size of its cells is not known (--entries)"
+    assert left_out["HCALOther"] == "no hits in 1 event"
+    assert left_out["MUON"] == "19 hits in 1 event, too few for the size of its cells (--entries)"
     assert draft.tracks == cld.tracks
     assert set(draft.tracker_hits) == set(cld.tracker_hits)
     assert (draft.hit_links, draft.track_links, draft.references) == (cld.hit_links, cld.track_links, cld.references)

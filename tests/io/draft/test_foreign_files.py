@@ -85,7 +85,7 @@ def test_events_with_other_names_give_the_same_detector(renamed_cld, with_ids, w
     for name, original in zip(("ecal_barrel", "ecal_endcap", "hcal_barrel", "hcal_endcap"), CALORIMETERS, strict=True):
         assert placed[name] == (RENAMED[original],)
     assert without_codes or placed["hcal_other"] == ("Ring",)
-    assert without_codes or draft.left_out["Shell"].endswith("the size of its cells is not known (--entries)")
+    assert without_codes or draft.left_out["Shell"].endswith("too few for the size of its cells (--entries)")
     assert not without_codes or detector.calorimeters[0].sim_collections == ("PoleSteps",)
     for field in ("ecal_inner_radius", "ecal_outer_radius", "ecal_inner_z"):
         assert getattr(detector, field) == pytest.approx(getattr(cld, field), abs=5.05)

@@ -106,8 +106,8 @@ def test_calorimeters_without_hits_are_left_out_and_stop_no_other(made_up, write
     content = emptied(made_up() | barrel("MuonBarrel", 4000.0, 200.0, 5, 30.0), "HCALEndcap", "MuonBarrel")
     draft = draft_detector(write_made_up(content), ABSORBERS)
     assert list(described(draft)) == ["ecal_barrel", "ecal_endcap", "hcal_barrel"]
-    assert draft.left_out["HCALEndcap"] == draft.left_out["MuonBarrel"] == "no hits in the first 4 entries"
-    assert "#   HCALEndcap: no hits in the first 4 entries" in draft_to_yaml(draft)
+    assert draft.left_out["HCALEndcap"] == draft.left_out["MuonBarrel"] == "no hits in 4 events"
+    assert "#   HCALEndcap: no hits in 4 events" in draft_to_yaml(draft)
 
 
 def test_the_count_of_an_absorber_adds_layers_without_hits_and_thick_ones_are_refused(made_up, write_made_up):
