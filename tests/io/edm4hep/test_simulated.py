@@ -20,7 +20,8 @@ def sim_content(content):
     simulated = {key: values for key, values in content.items() if "MCParticles" in key}
     for name, energy, zeros in (("SimA", [[0.4, 0.5], [0.4]], [[0, 0], [0]]), ("SimB", [[0.4], []], [[0], []])):
         simulated |= {f"{name}.energy": energy, f"{name}.cellID": zeros}
-        simulated |= {f"{name}.position.{axis}": zeros for axis in "xyz"}
+        simulated |= {f"{name}.position.{axis}": zeros for axis in "yz"}
+        simulated[f"{name}.position.x"] = [[0.001] * len(event) for event in zeros]  # at the origin they are left out
     return simulated | {
         "SimA.contributions_begin": [[0, 2], [0]],
         "SimA.contributions_end": [[2, 3], [2]],
