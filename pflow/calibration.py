@@ -24,7 +24,7 @@ from pflow.io.open import ReadOptions
 from pflow.metrics.event import CountMetrics
 from pflow.metrics.match import Matches, Matching, match
 from pflow.metrics.particles import ParticleMetrics
-from pflow.metrics.stats import Distribution, Floats, Ints
+from pflow.metrics.stats import Floats, Ints, resolution_68
 from pflow.metrics.table import ParticleTable
 from pflow.model.api import DecodingConfig
 from pflow.physics.kinematics import tangent_basis
@@ -34,6 +34,7 @@ from pflow.tokens.tokens import targets_of
 
 CRITERIA = ("energy", "number", "reference")  # for the best configuration, see `best`
 
+RULES = (Matching(), Matching().close)  # for all matches, and for the headline efficiency
 PHOTON = CLASSES.index("photon")
 
 MIN_PULLS = 40  # fewest pulls for a curve
@@ -98,10 +99,10 @@ def calibrate(
     used.
     """
     trials = [
-        (decoding, CalibrationFit(), [ParticleMetrics() for _ in inputs], [CountMetrics() for _ in inputs])
+        (decoding, CalibrationFit(), [ParticleMetrics(axes=()) for _ in inputs], [CountMetrics() for _ in inputs])
         for decoding in decodings
     ]
-    references = [ParticleMetrics() for _ in inputs]
+    references = [ParticleMetrics(axes=()) for _ in inputs]
     encode = functools.partial(model.tokeniser.encode, truth=False)
     expected = Expected(targets=model.tokeniser.config.chosen_by, sample=model.tokeniser.sample)
     reading, on_error = dataclasses.replace(reading, expected=expected), reading.on_error
@@ -117,7 +118,7 @@ def calibrate(
             truth = ParticleTable.from_records(targets_of(with_truth, model.tokeniser.config).particles)
             if usable.reference is not None:
                 others = ParticleTable.from_records(usable.reference)
-                references[number].update(truth, others, match(truth, others, Matching()))
+                references[number].update(truth, others, *(match(truth, others, rule) for rule in RULES))
             for decoding, fit, particles, counts in trials:
                 engine = Engine(model, decoding=decoding, batch_size=batch_size, device=device)
                 generated = engine.collect(tokens).tokens()
@@ -125,8 +126,8 @@ def calibrate(
                     model.tokeniser.decode(generated), ~generated.finite(), events, model.path, on_error
                 )
                 reco = ParticleTable.from_records(finite.particles)
-                matches = match(truth, reco, Matching())
-                particles[number].update(truth, reco, matches)
+                matches, close = (match(truth, reco, rule) for rule in RULES)
+                particles[number].update(truth, reco, matches, close)
                 fit.update(truth, reco, finite.particles, matches, generated.by_track)
                 counts[number].update(truth, reco)
     reference = _scores(references)["efficiency"]
@@ -250,7 +251,7 @@ def fit_curve(sigma: Floats, values: Floats) -> Curve | None:
     order = np.argsort(sigma, kind="stable")
     points: dict[float, float] = {}
     for part in np.array_split(order, min(max(len(sigma) // PULLS_PER_BIN, 1), MAX_BINS)):
-        width = Distribution(values[part]).resolution_68().value
+        width = resolution_68(np.sort(values[part], axis=None))
         if width > 0:
             points[float(np.log(np.median(sigma[part])))] = float(np.log(width))
     return Curve(tuple(points), tuple(points.values())) if points else None

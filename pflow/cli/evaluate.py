@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     from pflow.io.atomic import check_output, make_folder
     from pflow.io.open import matching
     from pflow.metrics.evaluation import evaluate, provenance_of, truth_settings
-    from pflow.metrics.report import table
+    from pflow.metrics.report import document, table
 
     matches = _matching(args.match, args.cut)
     truth, reco = matching(args.truth), matching(args.reco)
@@ -122,7 +122,9 @@ def run(args: argparse.Namespace) -> int:
     }
     console = Console(quiet=args.quiet)
     console.print(table(result, width=console.width))
-    n_plots = _write(result, inputs, folder, args)
+    content = document(result, inputs=inputs)
+    _write(folder / "metrics.json", f"{json.dumps(content, indent=1, allow_nan=False)}\n".encode(), args)
+    n_plots = 0 if args.no_plots else _draw(result, content, folder, args)
     plots = f", report.html and {n_plots} plots" if n_plots else ""
     console.print(f"wrote metrics.json{plots} to {folder}", soft_wrap=True)
     return 0
@@ -154,25 +156,26 @@ def _compared(options: Sequence[str]) -> dict[str, list[str]]:
     return files
 
 
-def _write(result: EvaluationResult, inputs: dict[str, Any], folder: Path, args: argparse.Namespace) -> int:
-    """Write the plots and report.html, then metrics.json; return the number of plots."""
-    from pflow.io.atomic import replacing
-    from pflow.metrics.report import document
+def _draw(result: EvaluationResult, content: dict[str, Any], folder: Path, args: argparse.Namespace) -> int:
+    """Write the plots, each as soon as it is drawn, and report.html; return the number of plots."""
+    from rich.console import Console
+    from rich.progress import track
+
+    from pflow.plots.evaluation import figures
+    from pflow.plots.report_page import report_page
     from pflow.plots.style import rendered
 
-    content = document(result, inputs=inputs)
-    files: dict[str, bytes] = {}
-    if not args.no_plots:
-        from pflow.plots.evaluation import figures
-        from pflow.plots.report_page import report_page
+    images, drawn, console = {}, figures(result), Console(stderr=True)
+    for name in track(drawn, description="drawing", console=console, transient=True, disable=args.quiet):
+        images[name] = rendered(drawn[name], "png")
+        _write(folder / f"{name}.png", images[name], args)
+        _write(folder / f"{name}.pdf", rendered(drawn[name], "pdf"), args)
+    _write(folder / "report.html", report_page(result, content, images).encode(), args)
+    return 2 * len(images)
 
-        drawn = figures(result)
-        files = {f"{name}.{kind}": rendered(drawn[name], kind) for name in drawn for kind in ("png", "pdf")}
-        images = {name: files[f"{name}.png"] for name in drawn}
-        files["report.html"] = report_page(result, content, images).encode()
-    # Last: metrics.json is there only if all the rest is.
-    files["metrics.json"] = f"{json.dumps(content, indent=1, allow_nan=False)}\n".encode()
-    for name, data in files.items():
-        with replacing(folder / name, force=args.force) as partial:
-            partial.write_bytes(data)
-    return sum(name.endswith((".png", ".pdf")) for name in files)
+
+def _write(path: Path, data: bytes, args: argparse.Namespace) -> None:
+    from pflow.io.atomic import replacing
+
+    with replacing(path, force=args.force) as partial:
+        partial.write_bytes(data)

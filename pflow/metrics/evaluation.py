@@ -9,6 +9,7 @@ import itertools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -25,12 +26,15 @@ from pflow.io.open import FilePath, Files, ReadOptions, matching
 from pflow.io.particles_root import count_entries, iterate_reco, read_provenance, truth_options
 from pflow.io.root import file_uuid
 from pflow.metrics import jets
-from pflow.metrics.event import CountMetrics, EventMetrics, TrackMetrics
+from pflow.metrics.energy import ConfusionBudget, JetEnergyMetrics, energy_by_kind, jet_axes
+from pflow.metrics.event import CountMetrics, EventMetrics, PhotonPairMetrics, TrackMetrics
+from pflow.metrics.jets import Bosons
 from pflow.metrics.match import HitMatching, Matches, Matching, match, match_by_hits
 from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstruction
 from pflow.metrics.particles import ParticleMetrics
-from pflow.metrics.stats import Tree
+from pflow.metrics.stats import Bootstrap, Chunks, Floats, Ints, Number, Tree, difference, leaves
 from pflow.metrics.table import ParticleTable
+from pflow.metrics.taus import TauMetrics, Taus, find_taus
 from pflow.physics.detector import digest
 
 REFERENCE = "reference"
@@ -69,43 +73,89 @@ class EvaluationSettings:
         return select_targets(events, **self.chosen_by)
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class TrueEvents:
+    """What all algorithms are compared with in a chunk of events; each part is made once.
+
+    `truth` has the targets, `visible` the particles of `visible_truth`; `jets` their jets, None without fastjet; `axes`
+    the `jet_axes`; `oracle` the oracle's `energy_by_kind`, None without it.
+    """
+
+    truth: ParticleTable
+    visible: ParticleTable
+    jets: Mapping[str, ParticleTable] | None
+    axes: dict[str, Floats]
+    taus: Taus
+    bosons: Bosons
+    oracle: Floats | None = None
+
+    @classmethod
+    def of(cls, events: Events, targets: Targets, *, oracle: Floats | None = None) -> TrueEvents:
+        """From events and their targets."""
+        visible = visible_truth(events, targets)
+        return cls(
+            truth=ParticleTable.from_records(targets.particles),
+            visible=visible,
+            jets=jets.true_jets(visible) if jets.available() else None,
+            axes=jet_axes(events, visible),
+            taus=find_taus(events, targets),
+            bosons=jets.find_bosons(events, targets),
+            oracle=oracle,
+        )
+
+
 class AlgorithmMetrics:
     """All metrics of one algorithm; jets if fastjet is installed."""
 
     def __init__(self) -> None:
-        self.n_events = 0
+        self.positions = Chunks()
         self.particles = ParticleMetrics()
         self.counts = CountMetrics()
+        self.pairs = PhotonPairMetrics()
         self.events = EventMetrics()
+        self.jet_energy = JetEnergyMetrics()
+        self.budget = ConfusionBudget()
+        self.taus = TauMetrics()
         self.tracks = TrackMetrics()
         self.jets = jets.JetMetrics() if jets.available() else None
+        self.bosons = jets.BosonMetrics()
 
-    def update(
-        self,
-        *,
-        truth: ParticleTable,
-        visible: ParticleTable,
-        reco: ParticleTable,
-        matches: Matches,
-        expected: ParticleTable,
-    ) -> None:
-        """Count events by their targets, visible truth, reconstructed particles (`expected`: for sums), and matches."""
-        self.n_events += len(truth.counts)
-        self.particles.update(truth, reco, matches, expected)
+    def update(self, true: TrueEvents, reco: ParticleTable, matches: Matches, close: Matches, positions: Ints) -> None:
+        """Count events by their reconstructed particles, which count as they stand, and by all and `close` matches.
+
+        `positions` int64 [event]: places of the events in the input.
+        """
+        truth, visible = true.truth, true.visible
+        self.positions.append(positions)
+        self.particles.update(truth, reco, matches, close)
         self.counts.update(truth, reco)
-        self.events.update(visible, expected)
-        if self.jets is not None:
-            self.jets.update(visible, expected)
+        self.pairs.update(truth, reco, matches)
+        self.events.update(visible, reco)
+        self.jet_energy.update(true.axes, reco)
+        self.budget.update(visible, truth, reco, matches, true.oracle)
+        self.taus.update(true.taus, reco, matches)
+        if self.jets is not None and true.jets is not None:
+            self.jets.update(true.jets, reco)
+            self.bosons.update(true.bosons, reco, matches)
 
     def result(self) -> Tree:
         """Results with the keys of ``metrics.json``."""
+        bootstrap = Bootstrap(np.concatenate([np.zeros(0, dtype=np.int64), *self.positions]))
+        optional = {
+            "photon_pairs": self.pairs.result(bootstrap),
+            "jet_energy": self.jet_energy.result(bootstrap),
+            "taus": self.taus.result(bootstrap),
+            "hadronic_mass": self.bosons.result(bootstrap),
+            "jets": {} if self.jets is None else self.jets.result(bootstrap),
+        }
         return {
-            "n_events": self.n_events,
-            "count": self.counts.result(),
-            **self.particles.result(),
-            "event": self.events.result(),
-            "track_momentum": self.tracks.result(),
-            **({} if self.jets is None else {"jets": self.jets.result()}),
+            "n_events": bootstrap.weights.shape[1],
+            "count": self.counts.result(bootstrap),
+            **self.particles.result(bootstrap),
+            "event": self.events.result(bootstrap),
+            "track_momentum": self.tracks.result(bootstrap),
+            "confusion_budget": self.budget.result(bootstrap),
+            **{name: tree for name, tree in optional.items() if tree},
         }
 
 
@@ -124,6 +174,8 @@ class EvaluationResult:
         Name of each algorithm for tables and plots.
     matched_otherwise
         Definition of the matching of each algorithm that cannot be matched by the rule of `settings`.
+    sample, detector, energy
+        Texts for tables and plots: names of the truth files, of the detector, and the events' true visible energies.
     """
 
     settings: EvaluationSettings
@@ -135,6 +187,9 @@ class EvaluationResult:
     algorithms: dict[str, Tree]
     titles: dict[str, str]
     matched_otherwise: dict[str, str] = dataclasses.field(default_factory=dict)
+    sample: str = ""
+    detector: str = ""
+    energy: str = ""
 
     def __repr__(self) -> str:
         numbers = {name: tree["class"]["all"]["efficiency"].value for name, tree in self.algorithms.items()}
@@ -147,9 +202,40 @@ class EvaluationResult:
 
         return html(self, caption=summary(self))
 
+    @property
+    def baseline(self) -> str | None:
+        """The algorithm that others are compared with: the file's reference, else the first further algorithm."""
+        others = [name for name in self.algorithms if name not in (self.name, ORACLE)]
+        return REFERENCE if REFERENCE in others else next(iter(others), None)
+
+
+def paired(first: Tree, second: Tree, by: Callable[[Number, Number], Number] = difference) -> dict[str, Number]:
+    """Differences of the numbers of two trees, first minus second, with errors of the paired comparison, by key.
+
+    The trees are of `EvaluationResult.algorithms`, of one evaluation or of two: events are compared that have the same
+    place in the input, so that the same events as two detectors see them make a pair, too. `by`:
+    `pflow.metrics.stats.ratio` for the quotient. ValueError: the trees have other numbers of events.
+
+    >>> events = pflow.read_events("gammasep_test_small.root")
+    >>> result = pflow.evaluate(pflow.reconstruct(events, "general"), events, oracle=False)
+    >>> change = paired(result.algorithms["PFlow"], result.algorithms["reference"])
+    >>> change["energy_weighted_efficiency"].value > 0
+    True
+    """
+    if first["n_events"] != second["n_events"]:
+        raise ValueError(
+            f"numbers of {first['n_events']} and of {second['n_events']} events are not of the same events"
+        )
+    others = dict(leaves(second))
+    return {
+        key: by(number, others[key])
+        for key, number in leaves(first)
+        if isinstance(number, Number) and isinstance(others.get(key), Number)
+    }
+
 
 class Evaluation:
-    """Accumulates chunks of events: exact quantiles need about 40 bytes for each matched particle and algorithm.
+    """Accumulates chunks of events: exact quantiles need about 100 bytes for each particle and algorithm.
 
     `oracle` adds the algorithm ``oracle``, perfect pattern recognition; as `name` it is the one under evaluation.
     """
@@ -167,6 +253,8 @@ class Evaluation:
         self.algorithms: dict[str, AlgorithmMetrics] = {}
         self.titles: dict[str, str] = {}
         self.matched_by: dict[str, str] = {}
+        self.samples: dict[str, None] = {}
+        self.detectors: dict[str, None] = {}
 
     def update(
         self,
@@ -187,6 +275,9 @@ class Evaluation:
             reco.check_events(events)
         flags = np.bitwise_or.reduce([events.flags, *(reco.flags for reco in recos.values())])
         good = (flags & Flag.BAD_INPUT) == 0
+        positions = self.counts["n_events"] + np.arange(len(events))
+        self.samples |= dict.fromkeys([Path(events.path).name] if events.path else [])
+        self.detectors |= {events.detector.name: None}
         self.counts["n_events"] += len(events)
         self.counts["n_bad_input"] += int(np.sum(~good))
         self.counts["n_truth_tracks"] += int(np.count_nonzero(flags & Flag.TRUTH_TRACKS))
@@ -194,12 +285,13 @@ class Evaluation:
             self.counts["n_max_particles"] += int(np.count_nonzero(recos[self.name].flags & Flag.MAX_PARTICLES))
 
         events, settings = events[good], self.settings
-        recos = {algorithm: reco[good] for algorithm, reco in recos.items()}
+        recos, positions = {algorithm: reco[good] for algorithm, reco in recos.items()}, positions[good]
         targets, events = without_refused(events, settings.targets, on_error)
         good = (events.flags & Flag.BAD_INPUT) == 0
         if not good.all():
             self.counts["n_bad_input"] += int(np.sum(~good))
             events, recos = events[good], {algorithm: reco[good] for algorithm, reco in recos.items()}
+            positions = positions[good]
             targets = settings.targets(events)
         if self.oracle:
             calibration = load_calibration(events.detector)
@@ -208,21 +300,24 @@ class Evaluation:
             particles, title = events.reference, events.reference_name or REFERENCE
             recos[REFERENCE] = Reconstruction(particles=particles, event=events.event, flags=events.flags, name=title)
         self.n_targets += int(targets.counts.sum())
-        truth, visible = ParticleTable.from_records(targets.particles), visible_truth(events, targets)
+        oracle = recos.get(ORACLE) if self.oracle else None
+        by_oracle = None if oracle is None else energy_by_kind(ParticleTable.from_records(oracle.particles))
+        true = TrueEvents.of(events, targets, oracle=by_oracle)
         for algorithm, reconstruction in recos.items():
             if reconstruction.track_links is not None:
                 reconstruction.check_links("track_links", events)
             where: dict[str, Any] = {"name": reconstruction.name, "file": events.path or None, "entries": events.entry}
-            particles = expected = ParticleTable.from_records(reconstruction.particles, **where)
+            particles = ParticleTable.from_records(reconstruction.particles, **where)
             rule = self._rule(algorithm, reconstruction)
             if isinstance(rule, Matching):
-                matches = match(truth, particles, rule)
+                matches, close = (match(true.truth, particles, of) for of in (rule, rule.close))
             else:
                 reconstruction.check_links("hit_links", events)
                 links = Links.of(targets.hit_links), Links.of(reconstruction.hit_links)
-                matches = match_by_hits(*links, events.hits, truth.counts, particles.counts, rule)
+                counts = true.truth.counts, particles.counts
+                matches, close = (match_by_hits(*links, events.hits, *counts, of) for of in (rule, rule.close))
             metrics = self.algorithms.setdefault(algorithm, AlgorithmMetrics())
-            metrics.update(truth=truth, visible=visible, reco=particles, expected=expected, matches=matches)
+            metrics.update(true, particles, matches, close, positions)
             metrics.tracks.update(reconstruction.track_momentum(events))
             self.titles[algorithm] = reconstruction.name
 
@@ -241,6 +336,8 @@ class Evaluation:
     def result(self) -> EvaluationResult:
         """The numbers so far."""
         default, n_titles = self.settings.matching.definition, Counter(self.titles.values())
+        some = next(iter(self.algorithms.values()), None)
+        samples = list(self.samples)
         return EvaluationResult(
             settings=self.settings,
             **self.counts,
@@ -248,7 +345,22 @@ class Evaluation:
             algorithms={algorithm: metrics.result() for algorithm, metrics in self.algorithms.items()},
             titles={name: f"{title} ({name})" if n_titles[title] > 1 else title for name, title in self.titles.items()},
             matched_otherwise={name: rule for name, rule in self.matched_by.items() if rule != default},
+            sample=", ".join(samples[:2]) + (f" and {len(samples) - 2} more" if len(samples) > 2 else ""),
+            detector=", ".join(self.detectors),
+            energy="" if some is None else _energy_text(some.events.events["true_energy"]),
         )
+
+
+def _energy_text(energy: Floats) -> str:
+    """The visible energies of events in words.
+
+    >>> _energy_text(np.array([91.2, 91.19, 91.2, 85.0]))
+    '91.2 GeV'
+    """
+    if not len(energy):
+        return ""
+    low, middle, high = np.quantile(energy, (0.0, 0.5, 1.0)).tolist()
+    return f"{high:.3g} GeV" if middle > 0.99 * high else f"{low:.3g} to {high:.3g} GeV"
 
 
 def visible_truth(events: Events, targets: Targets) -> ParticleTable:

@@ -1,20 +1,38 @@
-"""Metrics of whole events: numbers of particles, visible energy and mass, and momentum of tracks."""
+"""Metrics of whole events: numbers of particles, pairs of photons, visible energy and mass, and momentum of tracks."""
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from pflow.metrics.particles import RESPONSE_EDGES
-from pflow.metrics.stats import Axis, Distribution, Floats, Tree, WeightedFraction, fraction, fractions
+from pflow.metrics.match import Matches
+from pflow.metrics.particles import RESPONSE_EDGES, response_numbers
+from pflow.metrics.stats import (
+    Axis,
+    Bootstrap,
+    Columns,
+    Distribution,
+    Floats,
+    Series,
+    Tree,
+    fractions,
+    mean,
+    mean90,
+    median,
+    resolution_68,
+    rms90,
+    rms90_over_mean90,
+)
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import CLASSES
 
 OPENING_ANGLE = Axis(
     name="opening_angle",
-    label="Opening angle of the two photons",
+    label="True opening angle of the two photons",
     unit="mrad",
     edges=np.array([10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 90.0, 130.0, 200.0]),
     log=True,
@@ -24,50 +42,126 @@ MIN_WIDE_MRAD = 30.0
 PHOTON = CLASSES.index("photon")
 
 
-class CountMetrics:
-    """Fraction of events with the right number of particles, and the separation of one photon from two.
+def photon_events(truth: ParticleTable) -> npt.NDArray[np.int64]:
+    """Number of photons of each event whose only targets are photons, else 0."""
+    n_photons = np.bincount(truth.event[truth.classes == PHOTON], minlength=len(truth.counts))
+    return np.where(n_photons == truth.counts, n_photons, 0)
 
-    The separation counts events whose only targets are one or two photons: one reconstructed particle is right for one
-    photon, two or more are right for two.
+
+def opening_angles(truth: ParticleTable, pair: npt.NDArray[Any]) -> Floats:
+    """Angle between the two particles of each event of `pair`, mrad."""
+    first = truth.offsets[pair]
+    return np.asarray(1e3 * angle_between(truth.momentum[first], truth.momentum[first + 1]))
+
+
+class CountMetrics:
+    """Fraction of events with exactly the right number of particles, also of events of one or two photons.
+
+    Events whose only targets are one or two photons need as many reconstructed particles: three are wrong for two.
     """
 
     def __init__(self, *, axis: Axis = OPENING_ANGLE) -> None:
         self.axis = axis
-        self.differences: Counter[int] = Counter()
-        self.singles = np.zeros(2, dtype=np.int64)  # right, all
-        self.pairs = np.zeros((2, len(axis) + 1), dtype=np.int64)  # right, all, in bins of the opening angle
+        self.events = Columns()
 
     def update(self, truth: ParticleTable, reco: ParticleTable) -> None:
         """Count events."""
-        self.differences.update((reco.counts - truth.counts).tolist())
+        n_photons = photon_events(truth)
+        angles = np.full(len(n_photons), np.nan)
+        pair = np.flatnonzero(n_photons == 2)
+        angles[pair] = opening_angles(truth, pair)
+        self.events.add(difference=reco.counts - truth.counts, n_photons=n_photons, bin=self.axis.index(angles))
 
-        n_photons = np.bincount(truth.event[truth.classes == PHOTON], minlength=len(truth.counts))
-        only_photons = n_photons == truth.counts
-        right = np.minimum(reco.counts, 2) == truth.counts
-        single = only_photons & (truth.counts == 1)
-        self.singles += [np.sum(right[single]), np.sum(single)]
-        pair = np.flatnonzero(only_photons & (truth.counts == 2))
-        first = truth.offsets[pair]
-        bins = self.axis.index(1e3 * angle_between(truth.momentum[first], truth.momentum[first + 1]))
-        n = len(self.axis) + 1
-        self.pairs += np.stack([np.bincount(bins[right[pair]], minlength=n), np.bincount(bins, minlength=n)])
-
-    def result(self) -> Tree:
+    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
         """Keys under ``count``."""
-        right, total = (self.singles + self.pairs.sum(axis=1)).tolist()
-        binned = self.pairs[:, :-1]
-        wide = self.axis.edges[:-1] >= MIN_WIDE_MRAD
-        wide_right, wide_total = (self.singles + binned[:, wide].sum(axis=1)).tolist()
+        difference, n_photons, bins = (self.events[name] for name in ("difference", "n_photons", "bin"))
+        bootstrap = bootstrap or Bootstrap(len(difference), n=0)
+        right, n_bins = difference == 0, len(self.axis)
+        single, pair = n_photons == 1, n_photons == 2
+        wide = pair & np.isin(bins, np.flatnonzero(self.axis.edges[:-1] >= MIN_WIDE_MRAD))
+        right_pairs, pairs = (np.bincount(bins[of], minlength=n_bins + 1)[:n_bins] for of in (pair & right, pair))
+        numbers = Counter(difference.tolist())
         return {
-            "exact_fraction": fraction(self.differences[0], self.differences.total()),
-            "one_vs_two_accuracy": fraction(right, total),
-            "one_vs_two_accuracy_above_30_mrad": fraction(wide_right, wide_total),
-            "difference": {str(value): self.differences[value] for value in sorted(self.differences)},
+            "exact_fraction": bootstrap.count(right),
+            "one_vs_two_accuracy": bootstrap.count(right, single | pair),
+            "one_vs_two_accuracy_above_30_mrad": bootstrap.count(right, single | wide),
+            "difference": {str(value): numbers[value] for value in sorted(numbers)},
             "two_photons_found": {
                 "edges": self.axis.edges.tolist(),
                 "unit": self.axis.unit,
-                "n_events": binned[1].tolist(),
-                "efficiency": fractions(*binned),
+                "n_events": pairs.tolist(),
+                "efficiency": fractions(right_pairs, pairs),
+            },
+        }
+
+
+class PhotonPairMetrics:
+    """Opening angle and mass of pairs of photons, reconstructed over true, and the angle of each photon.
+
+    Counts events whose only targets are two photons, if both have a match. The mass is of massless photons; photons
+    have their rank by true energy, the first one is the harder.
+    """
+
+    def __init__(self, *, axis: Axis = OPENING_ANGLE) -> None:
+        self.axis = axis
+        self.n_events = self.n_pairs = 0
+        self.pairs = Columns()
+
+    def update(self, truth: ParticleTable, reco: ParticleTable, matches: Matches) -> None:
+        """Count events."""
+        is_pair = photon_events(truth) == 2
+        partner = np.full(len(truth), -1)
+        partner[matches.truth] = matches.reco
+        first = truth.offsets[:-1][is_pair]
+        both = (partner[first] >= 0) & (partner[first + 1] >= 0)
+        self.n_pairs += len(first)
+        true = np.stack([first[both], first[both] + 1])
+        true = np.take_along_axis(true, truth.rank[true], axis=0)  # [2, pairs], the harder photon first
+        measured = partner[true]
+        opening, energy = {}, {}
+        for name, table, (a, b) in (("true", truth, true), ("reco", reco, measured)):
+            opening[name] = angle_between(table.momentum[a], table.momentum[b])
+            energy[name] = np.sqrt(table.energy[a] * table.energy[b])
+        masses = {name: energy[name] * np.sin(0.5 * opening[name]) for name in opening}
+        angles = np.degrees(angle_between(truth.momentum[true], reco.momentum[measured]))
+        self.pairs.add(
+            event=(self.n_events + truth.event[true[0]]).astype(np.int32),
+            bin=self.axis.index(1e3 * opening["true"]),
+            opening=opening["reco"] / opening["true"],
+            mass=masses["reco"] / masses["true"],
+            angle_1=angles[0],
+            angle_2=angles[1],
+        )
+        self.n_events += len(truth.counts)
+
+    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
+        """Keys under ``photon_pairs``; none without pairs."""
+        if not self.n_pairs:
+            return {}
+        bootstrap = bootstrap or Bootstrap(self.n_events, n=0)
+        event, bins = self.pairs["event"], self.pairs["bin"]
+
+        def numbers(rows: npt.NDArray[Any]) -> Tree:
+            values = {
+                name: Distribution(self.pairs[name][rows], event[rows], bootstrap)
+                for name in ("opening", "mass", "angle_1", "angle_2")
+            }
+            return {
+                "opening_response": values["opening"].number(median),
+                **{f"mass_{key}": n for key, n in values["mass"].numbers(response=median, width=resolution_68).items()},
+                **{f"{name}_mean_deg": values[name].number(mean) for name in ("angle_1", "angle_2")},
+            }
+
+        in_bins = [numbers(bins == k) for k in range(len(self.axis))]
+        return {
+            "n_pairs": self.n_pairs,
+            "n_found": len(event),
+            **numbers(bins >= 0),
+            "binned": {
+                "edges": self.axis.edges.tolist(),
+                "unit": self.axis.unit,
+                "n_found": [int(np.sum(bins == k)) for k in range(len(self.axis))],
+                **{key: Series.of(of_bin[key] for of_bin in in_bins) for key in in_bins[0]},
             },
         }
 
@@ -80,52 +174,59 @@ class EventMetrics:
     """Response of the visible energy and mass: reconstructed over true, of all visible particles, target or not."""
 
     def __init__(self) -> None:
-        self.energy, self.mass = Distribution(), Distribution()
+        self.events = Columns()
 
     def update(self, visible: ParticleTable, reco: ParticleTable) -> None:
-        """Count events by their visible truth and reconstructed particles."""
-        true_energy, true_mass = _energy_and_mass(visible)
-        energy, mass = _energy_and_mass(reco)
-        used = true_energy > 0
-        self.energy.add(energy[used] / true_energy[used])
-        massive = used & (true_mass > MIN_MASS_FRACTION * true_energy)
-        self.mass.add(mass[massive] / true_mass[massive])
+        """Count events by their visible truth and the plain sums of their reconstructed particles."""
+        columns = zip(("true_energy", "true_mass", "energy", "mass"), (*_sums(visible), *_sums(reco)), strict=True)
+        self.events.add(**dict(columns))
 
-    def result(self) -> Tree:
+    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
         """Keys under ``event``."""
-        return {"visible_energy": _numbers(self.energy), "visible_mass": _numbers(self.mass)}
+        columns = {name: self.events[name] for name in ("true_energy", "true_mass", "energy", "mass")}
+        bootstrap = bootstrap or Bootstrap(len(columns["energy"]), n=0)
+        used = columns["true_energy"] > 0
+        massive = used & (columns["true_mass"] > MIN_MASS_FRACTION * columns["true_energy"])
+        result = {}
+        for name, rows in (("energy", np.flatnonzero(used)), ("mass", np.flatnonzero(massive))):
+            response = Distribution(columns[name][rows] / columns[f"true_{name}"][rows], rows, bootstrap)
+            result[f"visible_{name}"] = {
+                "n_events": len(response),
+                **response_numbers(response),
+                **response.numbers(rms90=rms90, mean90=mean90, rms90_over_mean90=rms90_over_mean90),
+                "histogram": response.histogram(RESPONSE_EDGES),
+            }
+        return result
+
+
+MIN_NONE = 1e-5
+"""Smallest part of the tracks' momentum in no particle that is more than rounding."""
 
 
 class TrackMetrics:
     """Fractions of the track momentum in neutral particles, and in no particle."""
 
     def __init__(self) -> None:
-        self.neutral, self.none = WeightedFraction(), WeightedFraction()
+        self.events = Columns()
 
     def update(self, momentum: Floats) -> None:
         """Count events by their `pflow.event.particles.Reconstruction.track_momentum`."""
-        total, neutral, none = momentum[momentum[:, 0] > 0].T
-        self.none.add(total, none / total)
-        if not np.isnan(neutral).any():  # unknown without links from tracks
-            self.neutral.add(total, neutral / total)
+        total, neutral, none = momentum.T
+        rounded = np.where(none > MIN_NONE * total, none, 0.0)  # differences of sums in float32
+        self.events.add(total=total, neutral=neutral, none=rounded)
 
-    def result(self) -> Tree:
+    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
         """Keys under ``track_momentum``."""
-        return {"in_neutral": self.neutral.result(), "in_none": self.none.result()}
+        total, neutral, none = (self.events[name].astype(np.float64) for name in ("total", "neutral", "none"))
+        bootstrap = bootstrap or Bootstrap(len(total), n=0)
+        linked = np.where(np.isnan(neutral), 0.0, total)  # the part in neutrals is unknown without links from tracks
+        return {
+            "in_neutral": bootstrap.fraction(np.nan_to_num(neutral), linked, linked**2),
+            "in_none": bootstrap.fraction(none, total, total**2),
+        }
 
 
-def _numbers(response: Distribution) -> Tree:
-    return {
-        "n_events": response.count,
-        "response_median": response.median(),
-        "resolution_68": response.resolution_68(),
-        "resolution_68_over_median": response.resolution_68_over_median(),
-        "rms90": response.rms90(),
-        "histogram": response.histogram(RESPONSE_EDGES),
-    }
-
-
-def _energy_and_mass(table: ParticleTable) -> tuple[Floats, Floats]:
+def _sums(table: ParticleTable) -> tuple[Floats, Floats]:
     """Sum of energies and invariant mass of each event, GeV; 0 for a negative squared mass."""
     n, columns = len(table.counts), (table.energy, *table.momentum.T)
     energy, px, py, pz = (np.bincount(table.event, column, n).astype(np.float64) for column in columns)

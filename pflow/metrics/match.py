@@ -22,6 +22,8 @@ from pflow.physics.kinematics import angle_between
 
 ANGLE_SCALE = 0.1
 """Angle, rad, with the cost of an energy error of 100%."""
+CLOSE = 0.5
+"""Largest cost of the matches that the headline efficiency counts: 50% of the energy, or 50 mrad; half the hits."""
 PAIRS_AT_ONCE = 1 << 20
 """Pairs whose costs are held in memory together: about 150 MB."""
 
@@ -73,6 +75,11 @@ class Matching:
         """The rule in a sentence."""
         formula = COSTS[self.cost][1]
         return f"one-to-one assignment of least total cost, {formula}; pairs above cost {self.cut:g} are not matches"
+
+    @property
+    def close(self) -> Matching:
+        """The same rule with a largest cost of `CLOSE`."""
+        return dataclasses.replace(self, cut=min(self.cut, CLOSE))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -190,6 +197,11 @@ class HitMatching:
     def cut(self) -> float:
         """Largest cost of a match, 1 - overlap."""
         return 1.0 - self.min_overlap
+
+    @property
+    def close(self) -> HitMatching:
+        """The same rule with a largest cost of `CLOSE`."""
+        return dataclasses.replace(self, min_overlap=max(self.min_overlap, 1.0 - CLOSE))
 
     @property
     def definition(self) -> str:

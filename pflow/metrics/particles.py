@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pflow.metrics.match import Matches
-from pflow.metrics.stats import Axis, Chunks, Distribution, Number, Series, Tree, WeightedFraction, fraction, fractions
+from pflow.metrics.stats import (
+    Axis,
+    Bootstrap,
+    Columns,
+    Distribution,
+    Floats,
+    Number,
+    Series,
+    Tree,
+    mean,
+    median,
+    quantile_68,
+    quantile_by_rank,
+    ratio,
+    resolution_68,
+    resolution_by_rank,
+)
 from pflow.metrics.table import ParticleTable
 from pflow.physics.arrays import Index
 from pflow.physics.kinematics import angle_between
@@ -23,142 +40,182 @@ ENERGY = Axis(
 )
 THETA = Axis(name="theta", label="True polar angle", unit="deg", edges=np.linspace(0, 180, 13))
 
+DISTANCE = Axis(
+    name="distance",
+    label="Angle to the next charged particle",
+    unit="mrad",
+    edges=np.array([1.0, 5.0, 10.0, 20.0, 30.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0, 500.0, 1000.0, 3142.0]),
+    log=True,
+)
+AXES = (ENERGY, THETA, DISTANCE)
+
+UNITS = {"GeV": 1.0, "deg": np.degrees(1.0), "mrad": 1e3}
+"""Units of the axes in units of a table: GeV and rad."""
+
 RESPONSE_EDGES = np.linspace(0.5, 1.5, 101)
 ANGLE_EDGES_DEG = np.logspace(-4, 2, 91)
 
 
 class ParticleMetrics:
-    """Metrics of a one-to-one assignment, also in bins of energy [GeV] and polar angle [deg], the two `axes`.
+    """Metrics of one-to-one assignments, also in bins of energy [GeV], polar angle [deg] and distance [mrad].
 
-    Efficiency, response and angle are by the true particle's class, energy and polar angle; fake rate and purity by the
-    reconstructed particle's. Particles outside the bins count in all numbers without bins.
+    `distance` is the angle to the next charged particle of the same list. Efficiency, response and angle are by the
+    true particle's class and bin; fake rate and purity by the reconstructed particle's. Particles outside the bins
+    count in all numbers without bins.
     """
 
-    def __init__(self, *, axes: tuple[Axis, Axis] = (ENERGY, THETA)) -> None:
-        n = len(CLASSES)
+    def __init__(self, *, axes: tuple[Axis, ...] = AXES) -> None:
         self.axes = axes
-        self.n_truth, self.n_reco = np.zeros((2, n), dtype=np.int64)
-        self.confusion = np.zeros((n, n), dtype=np.int64)  # [true class, reconstructed class] of matched pairs
-        # Numbers of true, matched, reconstructed and fake particles by class and bin.
-        self.binned = {axis.name: np.zeros((4, n, len(axis) + 1), dtype=np.int64) for axis in axes}
-        self.pairs = {name: Chunks() for name in ("class", "response", "angle", *self.binned)}
-        self.fake_energy, self.matched_energy = WeightedFraction(), WeightedFraction()
-        self.n_charge = self.n_pdg = 0
+        self.n_events = 0
+        self.truth, self.reco, self.pairs = Columns(), Columns(), Columns()
 
-    def update(
-        self, truth: ParticleTable, reco: ParticleTable, matches: Matches, expected: ParticleTable | None = None
-    ) -> None:
-        """Count events; true energies must be above 0. `expected`: particles of `reco` with energies for sums."""
-        n, i, j = len(CLASSES), matches.truth, matches.reco
-        is_fake = ~np.isin(np.arange(len(reco)), j)
-        self.n_truth += np.bincount(truth.classes, minlength=n)
-        self.n_reco += np.bincount(reco.classes, minlength=n)
-        self.confusion += _count(truth.classes[i], reco.classes[j], (n, n))
-        self.fake_energy.add((reco if expected is None else expected).energy, is_fake)
-        self.matched_energy.add(truth.energy, np.isin(np.arange(len(truth)), i))
-        self.n_charge += int(np.sum(np.rint(truth.charge[i]) == np.rint(reco.charge[j])))
-        self.n_pdg += int(np.sum(np.abs(truth.pdg[i]) == np.abs(reco.pdg[j])))
+    def update(self, truth: ParticleTable, reco: ParticleTable, matches: Matches, close: Matches) -> None:
+        """Count events; true energies must be above 0. `close`: the matches of the headline efficiency."""
+        i, j = matches.truth, matches.reco
+        true, measured = self._columns(truth), self._columns(reco)
+        is_found, is_close = (np.isin(np.arange(len(truth)), of.truth) for of in (matches, close))
+        self.truth.add(**true, found=is_found, close=is_close)
+        self.reco.add(**measured, fake=~np.isin(np.arange(len(reco)), j))
+        self.pairs.add(
+            **{name: values[i] for name, values in true.items() if name != "energy"},
+            reco_class=measured["class"][j],
+            response=reco.energy[j] / truth.energy[i],
+            angle=np.degrees(angle_between(truth.momentum[i], reco.momentum[j])),
+            same_charge=np.rint(truth.charge[i]) == np.rint(reco.charge[j]),
+            same_pdg=np.abs(truth.pdg[i]) == np.abs(reco.pdg[j]),
+        )
+        self.n_events += len(truth.counts)
 
-        self.pairs["class"].append(truth.classes[i].astype(np.int8))
-        self.pairs["response"].append(reco.energy[j] / truth.energy[i])
-        self.pairs["angle"].append(np.degrees(angle_between(truth.momentum[i], reco.momentum[j])))
+    def _columns(self, table: ParticleTable) -> dict[str, npt.NDArray[Any]]:
+        """Event, class, energy, and the bin on each axis (named as a property of the table) of its particles."""
+        columns: dict[str, npt.NDArray[Any]] = {
+            "event": (self.n_events + table.event).astype(np.int32),
+            "class": table.classes.astype(np.int8),
+        }
         for axis in self.axes:
-            true_bin, reco_bin = (
-                axis.index(table.energy if axis.name == "energy" else np.degrees(table.theta))
-                for table in (truth, reco)
-            )
-            true, measured = (truth.classes, true_bin), (reco.classes, reco_bin)
-            rows = ((*true, slice(None)), (*true, i), (*measured, slice(None)), (*measured, is_fake))
-            counts = [_count(classes[row], bins[row], (n, len(axis) + 1)) for classes, bins, row in rows]
-            self.binned[axis.name] += counts
-            self.pairs[axis.name].append(true_bin[i].astype(np.int8))
+            values = getattr(table, axis.name) * UNITS[axis.unit]
+            columns[f"{axis.name}_bin"] = axis.index(values).astype(np.int8)
+        return {**columns, "energy": table.energy}
 
-    def result(self) -> Tree:
-        """Keys of an algorithm's tree: energy, angle, charge, pdg, class, confusion, binned."""
-        pairs = {name: np.concatenate(parts) if parts else np.empty(0) for name, parts in self.pairs.items()}
-        response, angle = Distribution(pairs["response"]), Distribution(pairs["angle"])
-        error = Distribution(response.values - 1)
-        n_matched, same_class = int(self.confusion.sum()), int(np.trace(self.confusion))
-        binned: dict[str, Tree] = {axis.name: {"edges": axis.edges.tolist(), "unit": axis.unit} for axis in self.axes}
-        classes: Tree = {}
-        for name, row in {"all": slice(None), **{name: slice(c, c + 1) for c, name in enumerate(CLASSES)}}.items():
-            of_class = np.isin(pairs["class"], np.arange(len(CLASSES))[row])
-            columns = {key: values[of_class] for key, values in pairs.items()}
-            classes[name] = self._class_result(row, Distribution(columns["response"]), Distribution(columns["angle"]))
-            for axis in self.axes:
-                binned[axis.name][name] = self._binned_result(axis, row, columns)
-        full = np.pad(self.confusion, ((0, 1), (0, 1)))
-        full[:-1, -1] = self.n_truth - self.confusion.sum(axis=1)
-        full[-1, :-1] = self.n_reco - self.confusion.sum(axis=0)
+    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
+        """Keys of an algorithm's tree: energy, angle, charge, pdg, class, confusion, binned; without: no intervals."""
+        bootstrap = bootstrap or Bootstrap(self.n_events, n=0)
+        event, response, angle = (self.pairs[name] for name in ("event", "response", "angle"))
+        responses, angles = (Distribution(values, event, bootstrap) for values in (response, angle))
+        n, true, measured = len(CLASSES), self.truth["class"], self.reco["class"]
+        confusion = _count((self.pairs["class"], self.pairs["reco_class"]), (n + 1, n + 1))
+        confusion[:-1, -1] = np.bincount(true, minlength=n) - confusion[:-1].sum(axis=1)
+        confusion[-1, :-1] = np.bincount(measured, minlength=n) - confusion[:, :-1].sum(axis=0)
+
+        def of_pairs(right: npt.NDArray[Any]) -> Number:
+            return bootstrap.fraction(self._sums(self.pairs, right)[:, 0, 0], self._sums(self.pairs)[:, 0, 0])
+
+        def of_energy(particles: Columns, passed: str) -> Number:
+            weights = particles["energy"]
+            columns = (weights * particles[passed], weights, weights**2)
+            return bootstrap.fraction(*(np.bincount(particles["event"], w, self.n_events) for w in columns))
+
         return {
-            "n_truth": int(self.n_truth.sum()),
-            "n_reco": int(self.n_reco.sum()),
-            "n_matched": n_matched,
+            "n_truth": len(true),
+            "n_reco": len(measured),
+            "n_matched": len(event),
             "energy": {
-                "mean_abs_rel_error": Distribution(np.abs(error.values)).mean(),
-                "mean_rel_error": error.mean(),
-                **_response_numbers(response),
+                "mean_abs_rel_error": Distribution(np.abs(response - 1), event, bootstrap).number(mean),
+                "mean_rel_error": Distribution(response - 1, event, bootstrap).number(mean),
+                **response_numbers(responses),
             },
-            "angle": {"mean_deg": angle.mean(), **_angle_numbers(angle)},
-            "charge": {"accuracy": fraction(self.n_charge, n_matched)},
-            "pdg": {"accuracy": fraction(self.n_pdg, n_matched), "class_accuracy": fraction(same_class, n_matched)},
-            "class": classes,
-            "fake_energy_fraction": self.fake_energy.result(),
-            "energy_weighted_efficiency": self.matched_energy.result(),
+            "angle": angles.numbers(mean_deg=mean, median_deg=median, q68_deg=quantile_68),
+            "charge": {"accuracy": of_pairs(self.pairs["same_charge"])},
+            "pdg": {
+                "accuracy": of_pairs(self.pairs["same_pdg"]),
+                "class_accuracy": of_pairs(self.pairs["class"] == self.pairs["reco_class"]),
+            },
+            "class": self._by_class(bootstrap),
+            "fake_energy_fraction": of_energy(self.reco, "fake"),
+            "energy_weighted_efficiency": of_energy(self.truth, "close"),
+            "energy_weighted_efficiency_loose": of_energy(self.truth, "found"),
             "confusion": {
                 "true_classes": [*CLASSES, "fake"],
                 "reco_classes": [*CLASSES, "missed"],
-                "counts": full.tolist(),
+                "counts": confusion.tolist(),
             },
-            "binned": binned,
+            "binned": {axis.name: self._binned(bootstrap, axis) for axis in self.axes},
             "histograms": {
-                "response": response.histogram(RESPONSE_EDGES),
-                "angle_deg": angle.histogram(ANGLE_EDGES_DEG),
+                "response": responses.histogram(RESPONSE_EDGES),
+                "angle_deg": angles.histogram(ANGLE_EDGES_DEG),
             },
         }
 
-    def _class_result(self, row: slice, response: Distribution, angle: Distribution) -> Tree:
-        n_truth, n_reco = int(self.n_truth[row].sum()), int(self.n_reco[row].sum())
-        n_matched, n_right = int(self.confusion[row].sum()), int(np.diagonal(self.confusion)[row].sum())
-        return {
-            "n_truth": n_truth,
-            "n_reco": n_reco,
-            "efficiency": fraction(n_matched, n_truth),
-            "fake_rate": fraction(n_reco - int(self.confusion[:, row].sum()), n_reco),
-            "purity": fraction(n_right, n_reco),
-            "identified": fraction(n_right, n_matched),
-            **_response_numbers(response),
-            **_angle_numbers(angle),
+    def _by_class(self, bootstrap: Bootstrap) -> Tree:
+        right = self.pairs["class"] == self.pairs["reco_class"]
+        true, measured, matched = (self._sums(of)[:, :, 0] for of in (self.truth, self.reco, self.pairs))
+        fractions = {
+            "efficiency": (self._sums(self.truth, self.truth["close"]), true),
+            "efficiency_loose": (self._sums(self.truth, self.truth["found"]), true),
+            "fake_rate": (self._sums(self.reco, self.reco["fake"]), measured),
+            "purity": (self._sums(self.pairs, right), measured),
+            "identified": (self._sums(self.pairs, right), matched),
         }
+        numbers = {name: bootstrap.fractions(passed[:, :, 0], total) for name, (passed, total) in fractions.items()}
+        classes: Tree = {}
+        for k, (name, rows) in enumerate(self._groups()):
+            classes[name] = {
+                "n_truth": int(true[:, k].sum()),
+                "n_reco": int(measured[:, k].sum()),
+                **{key: values[k] for key, values in numbers.items()},
+            }
+            response, angle = (
+                Distribution(self.pairs[column][rows], self.pairs["event"][rows], bootstrap)
+                for column in ("response", "angle")
+            )
+            classes[name] |= response_numbers(response) | angle.numbers(median_deg=median, q68_deg=quantile_68)
+        return classes
 
-    def _binned_result(self, axis: Axis, row: slice, pairs: dict[str, npt.NDArray[Any]]) -> Tree:
-        n_truth, n_matched, n_reco, n_fake = self.binned[axis.name][:, row, :-1].sum(axis=1)
-        bins = [pairs[axis.name] == i for i in range(len(axis))]
-        response, angle = ([Distribution(pairs[name][of_bin]) for of_bin in bins] for name in ("response", "angle"))
-        return {
-            "n_truth": n_truth.tolist(),
-            "n_reco": n_reco.tolist(),
-            "efficiency": fractions(n_matched, n_truth),
-            "fake_rate": fractions(n_fake, n_reco),
-            "response_median": Series.of(d.median() for d in response),
-            "resolution_68": Series.of(d.resolution_68() for d in response),
-            "median_deg": Series.of(d.median() for d in angle),
-            "q68_deg": Series.of(d.quantile(0.68) for d in angle),
-        }
+    def _binned(self, bootstrap: Bootstrap, axis: Axis) -> Tree:
+        true, measured = (self._sums(of, axis=axis) for of in (self.truth, self.reco))
+        passed = self._sums(self.truth, self.truth["close"], axis), self._sums(self.reco, self.reco["fake"], axis)
+        binned: Tree = {"edges": axis.edges.tolist(), "unit": axis.unit}
+        for k, (name, rows) in enumerate(self._groups()):
+            binned[name] = {
+                "n_truth": true[:, k].sum(axis=0).astype(int).tolist(),
+                "n_reco": measured[:, k].sum(axis=0).astype(int).tolist(),
+                "efficiency": Series.of(bootstrap.fractions(passed[0][:, k], true[:, k])),
+                "fake_rate": Series.of(bootstrap.fractions(passed[1][:, k], measured[:, k])),
+            }
+            in_bins = [np.flatnonzero(rows & (self.pairs[f"{axis.name}_bin"] == i)) for i in range(len(axis))]
+            response, angle = ([np.sort(self.pairs[of][i]) for i in in_bins] for of in ("response", "angle"))
+            medians, widths = [quantile_by_rank(x, 0.5) for x in response], [resolution_by_rank(x) for x in response]
+            numbers = {
+                "response_median": medians,
+                "resolution_68": widths,
+                "resolution_68_over_median": [w * (1 / m.value) for w, m in zip(widths, medians, strict=True)],
+                "median_deg": [quantile_by_rank(x, 0.5) for x in angle],
+                "q68_deg": [quantile_by_rank(x, 0.68) for x in angle],
+            }
+            binned[name] |= {key: Series.of(of_bins) for key, of_bins in numbers.items()}
+        return binned
+
+    def _groups(self) -> list[tuple[str, npt.NDArray[np.bool_]]]:
+        """Names, and the matched pairs, of all classes and of each true class."""
+        classes = self.pairs["class"]
+        return [("all", classes >= 0), *((name, classes == k) for k, name in enumerate(CLASSES))]
+
+    def _sums(self, particles: Columns, passed: npt.NDArray[Any] | None = None, axis: Axis | None = None) -> Floats:
+        """Number of particles that pass: float64 [event, all and each class, bins of the axis or 1]."""
+        rows = slice(None) if passed is None else np.flatnonzero(passed)
+        n_bins = 1 if axis is None else len(axis)
+        event, classes = particles["event"][rows], particles["class"][rows]
+        bins = 0 * event if axis is None else particles[f"{axis.name}_bin"][rows]
+        counts = _count((event, classes, bins), (self.n_events, len(CLASSES), n_bins + 1))[:, :, :n_bins]
+        return np.concatenate([counts.sum(axis=1, keepdims=True), counts], axis=1).astype(np.float64)
 
 
-def _count(row: Index, column: Index, shape: tuple[int, int]) -> Index:
-    """Frequency of each pair (row, column), int64 of the given shape."""
-    return np.bincount(row * shape[1] + column, minlength=shape[0] * shape[1]).reshape(shape)
+def response_numbers(response: Distribution) -> dict[str, Number]:
+    """Median, width, and width over median of a response."""
+    numbers = response.numbers(response_median=median, resolution_68=resolution_68)
+    return {**numbers, "resolution_68_over_median": ratio(numbers["resolution_68"], numbers["response_median"])}
 
 
-def _response_numbers(response: Distribution) -> dict[str, Number]:
-    return {
-        "response_median": response.median(),
-        "resolution_68": response.resolution_68(),
-        "resolution_68_over_median": response.resolution_68_over_median(),
-    }
-
-
-def _angle_numbers(angle: Distribution) -> dict[str, Number]:
-    return {"median_deg": angle.median(), "q68_deg": angle.quantile(0.68)}
+def _count(index: tuple[npt.NDArray[Any], ...], shape: tuple[int, ...]) -> Index:
+    """Frequency of each combination of indices, int64 of the given shape."""
+    return np.bincount(np.ravel_multi_index(index, shape), minlength=math.prod(shape)).reshape(shape)

@@ -1,19 +1,21 @@
 """Numbers with their 68.3% intervals: fractions, means, quantiles and resolutions, alone or in bins.
 
-A `Distribution` keeps every value, so quantiles and resolutions are exact and do not depend on the order of the values
-or on chunks. A `WeightedFraction` depends on the order of chunks by rounding only (1e-15 relative).
+Events are independent of each other, particles of one event are not. So intervals come from a bootstrap over events:
+each event counts as often as a Poisson number of mean 1 says, drawn `N_RESAMPLES` times (ATL-PHYS-PUB-2021-011). The
+numbers go by the event's place in its input, so that all algorithms, and other evaluations of the same events, are
+resampled together: `difference` and `ratio` of two numbers have the errors of a paired comparison. Counts of events,
+which are independent, have Clopper-Pearson intervals; quantiles in bins, with few particles an event, have intervals
+by rank.
 
-Intervals of quantiles assume no shape: a quantile q of n values lies between the quantiles q -+ sqrt(q (1 - q) / n),
-and the narrowest interval of content c between contents c -+ sqrt(c (1 - c) / n). To first order this is the standard
-error of a sample quantile, and of the length of the narrowest interval (R. Grübel, Annals of Statistics 16 (1988) 619).
-With fewer than three values the interval is NaN.
+An interval has the quantiles of the resampled values, shifted so that their median is the value: widths of small
+samples are biased, and widths of resamples twice. With fewer than three entries or events it is NaN.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +25,11 @@ from scipy.special import betaincinv
 LEVEL = 0.683
 """Content of every interval: one standard deviation of a normal distribution."""
 
+N_RESAMPLES = 200
+"""Resamples of a bootstrap: the length of an interval is known to 6%."""
+SEED = 1
+"""Of the weights of the events."""
+
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Tree: TypeAlias = dict[str, Any]
@@ -31,20 +38,65 @@ Tree: TypeAlias = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """A value and its 68.3% interval, in the value's unit. NaN where the data do not define it."""
+    """A value and its 68.3% interval, in the value's unit. NaN where the data do not define it.
+
+    `replicas`: the values of the resamples, float64 [N_RESAMPLES], for `difference` and `ratio`; not in every number.
+    """
 
     value: float
     low: float
     high: float
+    replicas: Floats | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @classmethod
     def undefined(cls) -> Number:
         """A metric without entries."""
         return cls(math.nan, math.nan, math.nan)
 
+    @classmethod
+    def resampled(cls, value: float, replicas: Floats, *, few: bool = False) -> Number:
+        """A value with the interval of its resamples; NaN if `few` entries or events are behind it."""
+        defined = replicas[np.isfinite(replicas)]
+        if few or 2 * len(defined) <= len(replicas) or not math.isfinite(value):
+            return cls(value, math.nan, math.nan, replicas)
+        low, middle, high = np.quantile(defined, (0.5 * (1 - LEVEL), 0.5, 0.5 * (1 + LEVEL))).tolist()
+        return cls(value, value + low - middle, value + high - middle, replicas)
+
     def __mul__(self, factor: float) -> Number:
         """The number in another unit; the factor is positive."""
-        return Number(self.value * factor, self.low * factor, self.high * factor)
+        replicas = None if self.replicas is None else self.replicas * factor
+        return Number(self.value * factor, self.low * factor, self.high * factor, replicas)
+
+
+def difference(a: Number, b: Number) -> Number:
+    """a - b of the same events, with the error of the paired comparison; NaN where all resamples agree."""
+    return _paired(np.subtract, a, b)
+
+
+def ratio(a: Number, b: Number) -> Number:
+    """a / b of the same events, with the error of the paired comparison; NaN where all resamples agree."""
+    return _paired(np.divide, a, b)
+
+
+def _paired(function: Callable[[Any, Any], Any], a: Number, b: Number) -> Number:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(function(np.float64(a.value), np.float64(b.value)))
+        if a.replicas is None or b.replicas is None:
+            return Number(value, math.nan, math.nan)
+        replicas = function(a.replicas, b.replicas)
+    # A number without an interval of its own has none beside another one.
+    unknown = any(math.isnan(number.low) for number in (a, b))
+    defined = replicas[np.isfinite(replicas)]
+    return Number.resampled(value, replicas, few=unknown or not len(defined) or bool(np.ptp(defined) == 0))
+
+
+def in_quadrature(a: Number, b: Number) -> Number:
+    """Root of a^2 - b^2 with the sign of this, as `difference`."""
+
+    def root(x: Any, y: Any) -> Any:
+        return np.sign(x**2 - y**2) * np.sqrt(np.abs(x**2 - y**2))
+
+    return _paired(root, a, b)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -118,22 +170,58 @@ def fraction(passed: float, total: float) -> Number:
     return Number(float(series.value), float(series.low), float(series.high))
 
 
-class WeightedFraction:
-    """Fraction of a total weight that passes; Clopper-Pearson interval for n = (sum of w)^2 / (sum of w^2) entries."""
+class Bootstrap:
+    """Weights of E events in the resamples of a bootstrap, uint8 [resamples, E].
 
-    def __init__(self) -> None:
-        self.passed = self.total = self.squares = 0.0
+    `positions`: places of the events in their input, int64 [E], or their number; an event has the same weights
+    wherever it has the same place. With `n` of 0 numbers have no intervals.
+    """
 
-    def add(self, weights: Floats, passed: npt.NDArray[Any]) -> None:
-        """Count entries with weights of at least 0; `passed`: whether (bool), or what fraction of, each passes."""
-        self.passed += float(np.sum(weights * passed))
-        self.total += float(np.sum(weights))
-        self.squares += float(np.sum(weights**2))
+    def __init__(self, positions: Ints | int, *, n: int = N_RESAMPLES) -> None:
+        places = np.arange(positions) if isinstance(positions, int) else positions
+        generator = np.random.default_rng(SEED)
+        n_places, at_once = int(places.max(initial=-1)) + 1, 10_000
+        sizes = [min(at_once, n_places - start) for start in range(0, n_places, at_once)]
+        # Event by event, so that the weights do not depend on the number of events.
+        draws = [generator.poisson(1.0, (size, n)).astype(np.uint8) for size in sizes]
+        drawn = np.concatenate([np.zeros((0, n), dtype=np.uint8), *draws])
+        self.weights = np.ascontiguousarray(drawn[places].T)
 
-    def result(self) -> Number:
-        """Fraction and interval; NaN in (0, 1) if the total is 0."""
-        effective = self.total**2 / self.squares if self.total else 0.0
-        return fraction(min(self.passed / (self.total or 1.0), 1.0) * effective, effective)
+    def fractions(self, passed: Floats, total: Floats, squares: Floats | None = None) -> list[Number]:
+        """Sum of `passed` / sum of `total` over events, float64 [E, K] each, for each of the K columns.
+
+        Where all or nothing passes, or fewer than three events have a total, resamples do not tell an interval; it is
+        then Clopper-Pearson's for (sum of w)^2 / (sum of w^2) entries of weights w. `squares` float64 [E, K] has each
+        event's sum of w^2; by default the weights are 1. NaN in (0, 1) where the total is 0.
+        """
+        squares = total if squares is None else squares
+        sums, totals = passed.sum(axis=0), total.sum(axis=0)
+        effective = np.divide(totals**2, squares.sum(axis=0), out=np.zeros(len(totals)), where=totals > 0)
+        share = np.divide(sums, totals, out=np.full(len(totals), np.nan), where=totals > 0)
+        exact = fractions(np.clip(np.nan_to_num(share), 0, 1) * effective, effective)
+        weights = self.weights.astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            replicas = (weights @ passed) / (weights @ total)  # [resamples, K]
+        n_events = np.count_nonzero(total, axis=0)
+        numbers = []
+        for k, value in enumerate(share.tolist()):
+            number = Number.resampled(value, replicas[:, k])
+            if n_events[k] < 3 or not 0 < value < 1 or number.low == number.high:
+                number = Number(value, float(exact.low[k]), float(exact.high[k]), replicas[:, k])
+            low, high = np.clip((number.low, number.high), 0.0, 1.0).tolist()
+            numbers.append(Number(value, low, high, replicas[:, k]))
+        return numbers
+
+    def fraction(self, passed: npt.ArrayLike, total: npt.ArrayLike, squares: npt.ArrayLike | None = None) -> Number:
+        """The same of one column, [E]."""
+        columns = (None if x is None else np.asarray(x, dtype=np.float64)[:, None] for x in (passed, total, squares))
+        return self.fractions(*columns)[0]  # type: ignore[arg-type]
+
+    def count(self, passed: npt.NDArray[np.bool_], counted: npt.NDArray[np.bool_] | None = None) -> Number:
+        """Fraction of the events, of those `counted` bool [E], that pass, with its Clopper-Pearson interval."""
+        total = np.ones(len(passed)) if counted is None else counted.astype(np.float64)
+        exact = fraction(float(np.sum(passed * total)), float(total.sum()))
+        return dataclasses.replace(exact, replicas=self.fraction(passed * total, total).replicas)
 
 
 class Chunks(list[npt.NDArray[Any]]):
@@ -143,91 +231,162 @@ class Chunks(list[npt.NDArray[Any]]):
         return Chunks(self)
 
 
+class Columns:
+    """Columns of entries that grow chunk by chunk; all chunks have the same names."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[str, Chunks] = {}
+
+    def add(self, **columns: npt.NDArray[Any]) -> None:
+        """Append entries."""
+        for name, values in columns.items():
+            self.chunks.setdefault(name, Chunks()).append(values)
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """A column of all entries; empty before the first chunk."""
+        parts = self.chunks.get(name)
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+Statistic: TypeAlias = Callable[[Floats], float]
+"""A function of rising values, float64 [N]; NaN where they are too few."""
+
+
+def mean(values: Floats) -> float:
+    """Mean of the values."""
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+def quantile(values: Floats, q: float) -> float:
+    """Quantile q (0 to 1) of rising values, linear between neighbours as numpy.quantile's default."""
+    if not len(values):
+        return math.nan
+    place = q * (len(values) - 1)
+    k = int(place)
+    low, high = float(values[k]), float(values[min(k + 1, len(values) - 1)])
+    return low + (place - k) * (high - low)
+
+
+def median(values: Floats) -> float:
+    """Quantile 1/2."""
+    return quantile(values, 0.5)
+
+
+def quantile_68(values: Floats) -> float:
+    """Quantile 0.68."""
+    return quantile(values, 0.68)
+
+
+def resolution_68(values: Floats, content: float = LEVEL) -> float:
+    """Half the length of the narrowest interval that holds 68.3% (`content`) of at least two rising values."""
+    if len(values) < 2:
+        return math.nan
+    size = _size(content, len(values))
+    return 0.5 * float(np.min(values[size - 1 :] - values[: len(values) - size + 1]))
+
+
+def iqr_over_median(values: Floats) -> float:
+    """Interquartile range / median; NaN unless there are two values and the median is above 0."""
+    middle = median(values)
+    return (quantile(values, 0.75) - quantile(values, 0.25)) / middle if len(values) > 1 and middle > 0 else math.nan
+
+
+def rms90(values: Floats) -> float:
+    """Smallest root mean square of any 90% of at least two rising values, about their mean.
+
+    As ILDPerformance's UdsAnalysis; M. Thomson, NIM A 611 (2009) 25.
+    """
+    return float(np.std(_of_90(values))) if len(values) > 1 else math.nan
+
+
+def mean90(values: Floats) -> float:
+    """Mean of the 90% of `rms90`."""
+    return float(np.mean(_of_90(values))) if len(values) > 1 else math.nan
+
+
+def rms90_over_mean90(values: Floats) -> float:
+    """`rms90` / `mean90`; NaN unless the mean is above 0."""
+    core = _of_90(values) if len(values) > 1 else values
+    return float(np.std(core) / np.mean(core)) if len(values) > 1 and np.mean(core) > 0 else math.nan
+
+
+def jet_energy_resolution(values: Floats) -> float:
+    """sqrt(2) `rms90_over_mean90` of the summed energies of two equal jets (UdsAnalysis)."""
+    return math.sqrt(2) * rms90_over_mean90(values)
+
+
+def _of_90(values: Floats) -> Floats:
+    """The 90% of rising values with the smallest root mean square: they are neighbours."""
+    size = _size(0.9, len(values))
+    shifted = values - values[len(values) // 2]  # so that squares keep their digits
+    sums, squares = (np.concatenate([[0.0], np.cumsum(x)]) for x in (shifted, shifted**2))
+    variance = (squares[size:] - squares[:-size]) / size - ((sums[size:] - sums[:-size]) / size) ** 2
+    start = int(np.argmin(variance))
+    return values[start : start + size]
+
+
+def _size(content: float, n: int) -> int:
+    """Number of values in a fraction of n; at least one. Rounded, because 0.9 * 10 is 9.000...1."""
+    return max(1, math.ceil(round(content * n, 9)))
+
+
+def quantile_by_rank(values: Floats, q: float) -> Number:
+    """Quantile q of rising values that are independent, between the quantiles q -+ sqrt(q (1 - q) / n)."""
+    spread = math.sqrt(q * (1 - q) / max(len(values), 1))
+    return _by_rank(values, *(quantile(values, min(max(p, 0.0), 1.0)) for p in (q, q - spread, q + spread)))
+
+
+def resolution_by_rank(values: Floats) -> Number:
+    """`resolution_68` of rising values that are independent, between the values for contents c -+ sqrt(c (1 - c) / n).
+
+    To first order the standard error of the length of the narrowest interval (R. Grübel, Ann. Stat. 16 (1988) 619).
+    """
+    spread = math.sqrt(LEVEL * (1 - LEVEL) / max(len(values), 1))
+    return _by_rank(values, *(resolution_68(values, c) for c in (LEVEL, LEVEL - spread, min(1.0, LEVEL + spread))))
+
+
+def _by_rank(values: Floats, value: float, low: float, high: float) -> Number:
+    return Number(value, low, high) if len(values) >= 3 else Number(value, math.nan, math.nan)
+
+
 class Distribution:
-    """All values of one quantity."""
+    """All values of one quantity, float64 [N], rising; ValueError for an infinity or NaN.
 
-    def __init__(self, values: npt.ArrayLike = ()) -> None:
-        self._chunks = Chunks([np.empty(0)])  # the first one is sorted
-        self.add(values)
+    `event` int64 [N]: each value's event, in the order of the `bootstrap`, without which numbers have no intervals.
+    """
 
-    def add(self, values: npt.ArrayLike) -> None:
-        """Count all values; ValueError for an infinity or NaN."""
-        flat = np.array(values, dtype=np.float64).ravel()
+    def __init__(
+        self, values: npt.ArrayLike, event: npt.NDArray[Any] | None = None, bootstrap: Bootstrap | None = None
+    ) -> None:
+        flat = np.asarray(values, dtype=np.float64).ravel()
         if not np.isfinite(flat).all():
             raise ValueError("cannot count values that are infinite or not a number")
-        if len(flat):
-            self._chunks.append(flat)
+        order = np.argsort(flat, kind="stable")
+        self.values = flat[order]
+        self.event = None if event is None else event[order]
+        self.bootstrap = bootstrap
 
-    @property
-    def count(self) -> int:
+    def __len__(self) -> int:
         """Number of values."""
-        return sum(map(len, self._chunks))
+        return len(self.values)
 
-    @property
-    def values(self) -> Floats:
-        """float64 [count], rising."""
-        if len(self._chunks) > 1:
-            self._chunks = Chunks([np.sort(np.concatenate(self._chunks))])
-        return self._chunks[0]
+    def numbers(self, **statistics: Statistic) -> dict[str, Number]:
+        """Statistics by name, each with its interval; all of the same resamples."""
+        names = list(statistics)
+        values = [statistic(self.values) for statistic in statistics.values()]
+        if self.bootstrap is None or self.event is None:
+            return {name: Number(value, math.nan, math.nan) for name, value in zip(names, values, strict=True)}
+        replicas = np.full((len(names), len(self.bootstrap.weights)), np.nan)
+        too_few = len(self) < 3 or len(np.unique(self.event)) < 3
+        if not too_few:
+            for row, weights in enumerate(self.bootstrap.weights):
+                resample = np.repeat(self.values, weights[self.event])  # still rising
+                replicas[:, row] = [statistic(resample) for statistic in statistics.values()]
+        return {name: Number.resampled(values[k], replicas[k], few=too_few) for k, name in enumerate(names)}
 
-    def mean(self) -> Number:
-        """Mean and standard error; NaN without values, the error also with one."""
-        if not self.count:
-            return Number.undefined()
-        mean = float(np.mean(self.values))
-        error = float(np.std(self.values, ddof=1)) / math.sqrt(self.count) if self.count > 1 else math.nan
-        return Number(mean, mean - error, mean + error)
-
-    def quantile(self, q: float) -> Number:
-        """Quantile q (0 to 1), linear between neighbouring values as numpy.quantile's default."""
-        if not self.count:
-            return Number.undefined()
-        spread = math.sqrt(q * (1 - q) / self.count)
-        return self._number(*self._quantiles(q, q - spread, q + spread))
-
-    def median(self) -> Number:
-        """Quantile 1/2."""
-        return self.quantile(0.5)
-
-    def resolution_68(self) -> Number:
-        """Half the length of the narrowest interval that holds 68.3% of at least two values."""
-        if self.count < 2:
-            return Number.undefined()
-        spread = math.sqrt(LEVEL * (1 - LEVEL) / self.count)
-        return self._number(*(0.5 * self._narrowest(c)[2] for c in (LEVEL, LEVEL - spread, LEVEL + spread)))
-
-    def resolution_68_over_median(self) -> Number:
-        """`resolution_68` / median, without the median's error; undefined unless the median is above 0."""
-        median = self.median().value
-        return self.resolution_68() * (1 / median) if median > 0 else Number.undefined()
-
-    def iqr_over_median(self) -> Number:
-        """Interquartile range / median, without the median's error; undefined unless the median is above 0."""
-        median = self.median().value
-        if self.count < 2 or not median > 0:
-            return Number.undefined()
-        spread = 0.5 / math.sqrt(self.count)
-        contents: list[float] = [0.5, max(0.0, 0.5 - spread), min(1.0, 0.5 + spread)]
-        ends = [self._quantiles((1 - c) / 2, (1 + c) / 2) for c in contents]
-        return self._number(*[(high - low) / median for low, high in ends])
-
-    def rms90(self) -> Number:
-        """Standard deviation in the narrowest interval with 90% of at least two values; Thomson, NIM A 611 (2009) 25.
-
-        The interval is the standard error from the influence function, with both ends equally far from the mean.
-        """
-        if self.count < 2:
-            return Number.undefined()
-        content = 0.9
-        start, stop, length = self._narrowest(content)
-        squares = (self.values[start:stop] - np.mean(self.values[start:stop])) ** 2
-        rms = math.sqrt(np.mean(squares))
-        if not rms:
-            return Number(0.0, 0.0, 0.0)
-        influence = squares - (0.5 * length) ** 2
-        variance = content * float(np.mean(influence**2)) - (content * float(np.mean(influence))) ** 2
-        error = math.sqrt(max(0.0, variance) / self.count) / content / (2 * rms)
-        return self._number(rms, max(0.0, rms - error), rms + error)
+    def number(self, statistic: Statistic) -> Number:
+        """One statistic with its interval."""
+        return self.numbers(number=statistic)["number"]
 
     def histogram(self, edges: npt.ArrayLike) -> Histogram:
         """Counts between edges; bins hold their lower edge, the last one both."""
@@ -235,20 +394,6 @@ class Distribution:
         below, above = np.sum(self.values < bounds[0]), np.sum(self.values > bounds[-1])
         counts = np.histogram(self.values, bounds)[0].astype(np.float64)
         return Histogram(edges=bounds, counts=counts, below=float(below), above=float(above))
-
-    def _quantiles(self, *q: float) -> list[float]:
-        return list(map(float, np.quantile(self.values, np.clip(q, 0.0, 1.0))))
-
-    def _narrowest(self, content: float) -> tuple[int, int, float]:
-        """First rank, last rank + 1, and length of the first narrowest interval with this fraction of the values."""
-        # Rounded, because 0.9 * 10 is 9.000...1; the interval holds at least one value.
-        size = min(self.count, max(1, math.ceil(round(min(content, 1.0) * self.count, 9))))
-        lengths = self.values[size - 1 :] - self.values[: self.count - size + 1]
-        start = int(np.argmin(lengths))
-        return start, start + size, float(lengths[start])
-
-    def _number(self, value: float, low: float, high: float) -> Number:
-        return Number(value, low, high) if self.count >= 3 else Number(value, math.nan, math.nan)
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

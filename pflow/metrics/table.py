@@ -75,6 +75,20 @@ class ParticleTable:
         return np.arctan2(np.hypot(self.momentum[:, 0], self.momentum[:, 1]), self.momentum[:, 2])
 
     @cached_property
+    def distance(self) -> Floats:
+        """float64 [N]: smallest angle, rad, to the momentum of another charged particle of the event; NaN for none."""
+        length = np.linalg.norm(self.momentum, axis=1, keepdims=True)
+        unit = np.divide(self.momentum, length, out=np.full_like(self.momentum, np.nan), where=length > 0)
+        angles = np.full(len(self), np.nan)
+        for first, last in zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True):
+            charged = first + np.flatnonzero(self.charge[first:last])
+            cosines = unit[first:last] @ unit[charged].T
+            cosines[charged - first, np.arange(len(charged))] = np.nan  # itself
+            if cosines.shape[1] > 1 or (cosines.size and np.isfinite(cosines).any()):
+                angles[first:last] = np.arccos(np.clip(np.fmax.reduce(cosines, axis=1), -1, 1))
+        return angles
+
+    @cached_property
     def rank(self) -> Ints:
         """int64 [N]: place of each particle in its event by falling energy, from 0."""
         ranks = np.empty(len(self), dtype=np.int64)

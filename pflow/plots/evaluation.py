@@ -1,10 +1,10 @@
-"""Figures of an evaluation: metrics in bins, distributions, and the confusion matrix."""
+"""Figures of an evaluation: metrics in bins, distributions, confusion matrices, and the confusion budget."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import mplhep
@@ -14,10 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from pflow.metrics.energy import ABS_COS_THETA
 from pflow.metrics.evaluation import REFERENCE, EvaluationResult
 from pflow.metrics.event import OPENING_ANGLE
 from pflow.metrics.oracle import ORACLE
-from pflow.metrics.particles import ENERGY, THETA
+from pflow.metrics.particles import AXES, DISTANCE, ENERGY, THETA
 from pflow.metrics.stats import Axis, Histogram, Number, Series, Tree
 from pflow.plots.style import COLORS, MARKERS, styled
 
@@ -33,8 +34,32 @@ BINNED: tuple[tuple[str, str, dict[str, Any]], ...] = (
 CLASSES = ("charged_hadron", "photon", "neutral_hadron")
 """Classes with a panel each."""
 
-WORDS = {"resolution_68": "energy resolution", "q68_deg": "68% quantile of the angle"}
+BY_CLASS = {
+    ENERGY: ("response_median", "resolution_68", "q68_deg", "efficiency", "fake_rate"),
+    THETA: ("response_median", "resolution_68"),
+    DISTANCE: ("efficiency", "fake_rate"),
+}
+"""By axis: binned metrics with a panel for each class."""
+
+WORDS = {
+    "resolution_68": "energy resolution",
+    "q68_deg": "68% quantile of the angle",
+    "confusion_budget": "where the resolution of the visible energy comes from",
+    "photon_pairs": "opening angle and mass of pairs of photons",
+    "photon_pairs_angle": "angle of each photon of a pair",
+}
 """Captions of figures by the part of the name before ``_vs_``, where it would be unreadable."""
+
+STEPS = {
+    "photons": "photons",
+    "neutral_hadrons": "neutral\nhadrons",
+    "charged": "charged",
+    "measurement_photons": "photons'\nenergies",
+    "measurement_neutral_hadrons": "hadrons'\nenergies",
+    "measurement_charged": "tracks'\nmomenta",
+    "rest": "rest",
+}
+"""Names of the steps of the confusion budget."""
 
 
 def caption(name: str) -> str:
@@ -59,21 +84,22 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
     # Colours and markers go by role: further algorithms do not change them.
     further = [name for name in titles if name not in (result.name, ORACLE, REFERENCE)]
     roles = {name: k for k, name in enumerate((result.name, ORACLE, REFERENCE, *further))}
+    where = ", ".join(filter(None, (result.sample, result.detector, result.energy)))
     text = f"{result.n_events - result.n_bad_input} events, truth rule '{result.settings.rule}'"
     if result.n_truth_tracks:
         text += ", tracks from Monte Carlo particles"
+    text = f"{where}\n{text}" if where else text
     common: dict[str, Any] = {"text": text, "styles": {titles[name]: roles[name] for name in titles}}
     drawn = _binned_figures(trees, common) | _distributions(trees, common)
-    separation = {title: tree["count"]["two_photons_found"]["efficiency"] for title, tree in trees.items()}
-    if _any_value(separation):
-        drawn["two_photons_found"] = plot_binned(
-            OPENING_ANGLE, {text: separation}, label="Both photons found", reference=1.0, styles=common["styles"]
-        )
+    drawn |= _photon_figures(trees, common) | _energy_figures(trees, common)
     for name, tree in result.algorithms.items():
+        ending, titled = "" if name == result.name else f"_{name}", f"{titles[name]}, {text}"
         counts, *classes = (tree["confusion"][key] for key in ("counts", "true_classes", "reco_classes"))
         if np.any(counts):
-            figure = plot_confusion(counts, *classes, text=f"{titles[name]}, {text}")
-            drawn["confusion" if name == result.name else f"confusion_{name}"] = figure
+            drawn[f"confusion{ending}"] = plot_confusion(counts, *classes, text=titled)
+        if "taus" in tree:
+            counts, *modes = (tree["taus"]["modes"][key] for key in ("counts", "true_modes", "reco_modes"))
+            drawn[f"tau_modes{ending}"] = plot_confusion(counts, *modes, text=titled, of="decay mode")
     return drawn
 
 
@@ -82,20 +108,78 @@ def _binned_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[s
         return {title: tree["binned"][axis.name][group][metric] for title, tree in trees.items()}
 
     drawn: dict[str, Figure] = {}
-    for axis, (metric, label, options) in itertools.product((ENERGY, THETA), BINNED):
+    for axis, (metric, label, options) in itertools.product(AXES, BINNED):
         of_all = series(axis, "all", metric)
-        if _any_value(of_all):
+        if _any_value(of_all) and (axis is not DISTANCE or metric in BY_CLASS[DISTANCE]):
             drawn[f"{metric}_vs_{axis.name}"] = plot_binned(
                 _labelled(axis, metric), {common["text"]: of_all}, label=label, styles=common["styles"], **options
             )
-    for metric, label, options in BINNED:
-        by_class = {f"{group.replace('_', ' ')}s": series(ENERGY, group, metric) for group in CLASSES}
-        if any(map(_any_value, by_class.values())):
+        by_class = {f"{group.replace('_', ' ')}s": series(axis, group, metric) for group in CLASSES}
+        if metric in BY_CLASS[axis] and any(map(_any_value, by_class.values())):
             # Tracks measure a hundred times better than showers of hadrons.
             options = {"log": True} if metric == "resolution_68" else options
-            drawn[f"{metric}_vs_energy_by_class"] = plot_binned(
-                _labelled(ENERGY, metric), by_class, label=label, **common, **options
+            drawn[f"{metric}_vs_{axis.name}_by_class"] = plot_binned(
+                _labelled(axis, metric), by_class, label=label, **common, **options
             )
+    return drawn
+
+
+def _photon_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[str, Figure]:
+    """Pairs of photons by their opening angle."""
+    drawn: dict[str, Figure] = {}
+    efficiency = {title: tree["count"]["two_photons_found"]["efficiency"] for title, tree in trees.items()}
+    if _any_value(efficiency):
+        panel, styles = {common["text"]: efficiency}, common["styles"]
+        drawn["two_photons_found"] = plot_binned(
+            OPENING_ANGLE, panel, label="Exactly two particles found", reference=1.0, styles=styles
+        )
+    pairs = {title: tree["photon_pairs"]["binned"] for title, tree in trees.items() if "photon_pairs" in tree}
+
+    def panels(**keys: str) -> dict[str, dict[str, Series]]:
+        return {name.replace("_", " "): {title: of[key] for title, of in pairs.items()} for name, key in keys.items()}
+
+    ratios = panels(opening_angle="opening_response", mass="mass_response")
+    angles = panels(harder_photon="angle_1_mean_deg", softer_photon="angle_2_mean_deg")
+    if pairs and any(map(_any_value, ratios.values())):
+        label = "Median of reconstructed / true"
+        drawn["photon_pairs"] = plot_binned(OPENING_ANGLE, ratios, label=label, reference=1.0, **common)
+        label = "Mean angle to the true photon [deg]"
+        drawn["photon_pairs_angle"] = plot_binned(OPENING_ANGLE, angles, label=label, log=True, **common)
+    return drawn
+
+
+def _energy_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[str, Figure]:
+    """Jet energy resolution and scale, and the confusion budget."""
+    drawn: dict[str, Figure] = {}
+    by_title = {title: tree["jet_energy"] for title, tree in trees.items() if "jet_energy" in tree}
+    energies = sorted({energy for tree in by_title.values() for energy in tree}, key=float)
+    labels: dict[str, tuple[str, dict[str, Any]]] = {
+        "resolution": (r"Jets: $\sqrt{2}\ RMS_{90}\,/\,Mean_{90}$", {"limits": (0.0, None)}),
+        "scale": (r"Jets: $Mean_{90}\,/\,\sqrt{s}$", {"reference": 1.0}),
+    }
+    for key, (label, options) in labels.items():
+        of_energy = {
+            f"$\\sqrt{{s}}$ = {energy} GeV": {
+                title: tree[energy]["binned"][key] for title, tree in by_title.items() if energy in tree
+            }
+            for energy in energies
+        }
+        if any(map(_any_value, of_energy.values())):
+            drawn[f"jet_energy_{key}_vs_abs_cos_theta"] = plot_binned(
+                ABS_COS_THETA, of_energy, label=label, **common, **options
+            )
+        if len(energies) > 1:
+            points = {
+                title: {float(energy): tree[energy][f"{key}_barrel"] for energy in energies if energy in tree}
+                for title, tree in by_title.items()
+            }
+            name = f"jet_energy_{key}_vs_sqrt_s"
+            drawn[name] = plot_points(
+                points, xlabel=r"$\sqrt{s}$ [GeV]", label=f"{label}, $|\\cos\\theta|<0.7$", **common
+            )
+    budgets = {title: tree["confusion_budget"] for title, tree in trees.items()}
+    if any(np.isfinite(tree["gain"]["rest"].low) for tree in budgets.values()):
+        drawn["confusion_budget"] = plot_budget(budgets, **common)
     return drawn
 
 
@@ -125,17 +209,30 @@ def _distributions(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[st
             label = f"{quantity.replace('_', ' ').capitalize()}, reconstructed / true"
             of_events = {title: (tree["histogram"], _response_text(tree)) for title, tree in events.items()}
             drawn[quantity] = plot_distribution(of_events, **common, label=label, central=True)
+    for boson in sorted({boson for tree in trees.values() for boson in tree.get("hadronic_mass", ())}):
+        masses = {title: tree.get("hadronic_mass", {}).get(boson) for title, tree in trees.items()}
+        of_bosons = {title: (tree["histogram"], _response_text(tree)) for title, tree in masses.items() if tree}
+        label = f"Mass of the two jets of {boson}, reconstructed / true"
+        drawn[f"hadronic_mass_{boson}"] = plot_distribution(
+            of_bosons, **common, label=label, central=True, fraction_of="bosons"
+        )
     jets = {title: tree["jets"]["durham_2"] for title, tree in trees.items() if tree.get("jets")}
     if any(tree["n_true"] for tree in jets.values()):
         label = "Energy of jets, reconstructed / true (Durham, two jets)"
         texts = {title: f"IQR / median {_digits(tree['iqr_over_median'])}" for title, tree in jets.items()}
         of_jets = {title: (tree["histogram"], texts[title]) for title, tree in jets.items()}
         drawn["jets"] = plot_distribution(of_jets, **common, label=label, central=True, fraction_of="jets")
+        label = "Angle between true and reconstructed jet [deg] (Durham, two jets)"
+        of_jets = {
+            title: (tree["angle_histogram_deg"], f"68% within {_digits(tree['q68_deg'])} deg")
+            for title, tree in jets.items()
+        }
+        drawn["jets_angle"] = plot_distribution(of_jets, **common, label=label, log_x=True, fraction_of="jets")
     return drawn
 
 
 def _any_value(series: Mapping[str, Series]) -> bool:
-    return any(np.isfinite(values.value).any() for values in series.values())
+    return any(np.isfinite(values.value + values.low + values.high).any() for values in series.values())
 
 
 def _labelled(axis: Axis, metric: str) -> Axis:
@@ -166,6 +263,8 @@ def plot_binned(
 ) -> Figure:
     """Points with 68.3% intervals against a binned quantity, by algorithm, in a panel for each title.
 
+    A point without an interval is left out.
+
     `text`: title of the legend; `reference`: height of a thin line; `log`: logarithmic vertical axis; `styles`: index
     of the colour and marker of each algorithm, by default its place.
     """
@@ -177,7 +276,8 @@ def plot_binned(
         if reference is not None:
             axes.axhline(reference, color="0.6", linewidth=1, zorder=0)
         for k, (name, values) in enumerate(series.items()):
-            defined = np.isfinite(values.value)
+            # Fewer than three entries have no interval, and would look exact.
+            defined = np.isfinite(values.value + values.low + values.high)
             if not defined.any():
                 continue
             filled |= defined
@@ -188,7 +288,7 @@ def plot_binned(
                 x,
                 value,
                 xerr=[x - low, high - x],
-                yerr=np.nan_to_num(np.maximum(0, [value - values.low[defined], values.high[defined] - value])),
+                yerr=np.maximum(0, [value - values.low[defined], values.high[defined] - value]),
                 linestyle="none",
                 elinewidth=1.2,
                 **_style(styles, name, k),
@@ -205,8 +305,59 @@ def plot_binned(
         axes.set_title(title, loc="left")
     bins = np.flatnonzero(filled) if filled.any() else np.arange(len(axis))
     panels[0].set(xlim=(axis.edges[bins[0]], axis.edges[bins[-1] + 1]), ylabel=label, ylim=limits)
-    _legend(figure, panels[0], text)
+    _legend(figure, panels, text)
     return figure
+
+
+@styled()
+def plot_points(
+    by_name: Mapping[str, Mapping[float, Number]],
+    *,
+    xlabel: str,
+    label: str,
+    text: str = "",
+    styles: Mapping[str, int] | None = None,
+) -> Figure:
+    """Numbers with their 68.3% intervals by place on the horizontal axis, for each algorithm."""
+    figure = Figure()
+    axes = figure.add_subplot()
+    for k, (name, numbers) in enumerate(by_name.items()):
+        _errorbars(axes, list(numbers), list(numbers.values()), label=name, **_style(styles, name, k))
+    axes.set(xlabel=xlabel, ylabel=label)
+    _legend(figure, [axes])
+    axes.set_title(text, loc="left")
+    return figure
+
+
+@styled()
+def plot_budget(budgets: Mapping[str, Tree], *, text: str = "", styles: Mapping[str, int] | None = None) -> Figure:
+    """What each step of the `ConfusionBudget` of each algorithm gains in quadrature, in % of the visible energy."""
+    figure = Figure(figsize=(9.0, 5.2))
+    axes = figure.add_subplot()
+    steps = [step for step in STEPS if any(step in tree["gain"] for tree in budgets.values())]
+    for k, (name, tree) in enumerate(budgets.items()):
+        known = {steps.index(step): number * 100.0 for step, number in tree["gain"].items()}
+        places = [place + 0.14 * (k - 0.5 * (len(budgets) - 1)) for place in known]
+        total = tree["resolution"]["measured"] * 100.0
+        title = f"{name}: {total.value:.2f} in all"
+        _errorbars(axes, places, list(known.values()), label=title, **_style(styles, name, k))
+    axes.axhline(0.0, color="0.6", linewidth=1, zorder=0)
+    confusion = sum(step in ("photons", "neutral_hadrons", "charged") for step in steps)
+    axes.axvline(confusion - 0.5, color="0.6", linewidth=1, linestyle=":")
+    axes.set_xticks(range(len(steps)), [STEPS[step] for step in steps], fontsize=11)
+    axes.minorticks_off()
+    axes.set_ylabel(r"Part of $RMS_{90}/Mean_{90}$ [%]")
+    _legend(figure, [axes])
+    axes.set_title(text, loc="left")
+    return figure
+
+
+def _errorbars(axes: Axes, places: Sequence[float], numbers: Sequence[Number], **style: Any) -> None:
+    """Points with their intervals; those without an interval are left out."""
+    value, low, high = np.array([(n.value, n.low, n.high) for n in numbers], dtype=np.float64).reshape(-1, 3).T
+    shown = np.isfinite(value + low + high)
+    errors = np.maximum(0, [value - low, high - value])[:, shown]
+    axes.errorbar(np.array(places)[shown], value[shown], yerr=errors, linestyle="none", elinewidth=1.2, **style)
 
 
 def _style(styles: Mapping[str, int] | None, name: str, place: int) -> dict[str, Any]:
@@ -214,13 +365,17 @@ def _style(styles: Mapping[str, int] | None, name: str, place: int) -> dict[str,
     return {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)]}
 
 
-def _legend(figure: Figure, axes: Axes, text: str = "") -> None:
-    """Put the legend of the axes above all panels, where it hides no point."""
-    handles, labels = axes.get_legend_handles_labels()
+def _legend(figure: Figure, panels: Iterable[Axes], text: str = "") -> None:
+    """Put the legend of all panels above them, where it hides no point."""
+    handles: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
     if handles:
-        ncols = min(3, len(labels))
-        spacing = {"columnspacing": 1.0, "handlelength": 1.2}
-        figure.legend(handles, labels, loc="outside upper center", ncols=ncols, title=text or None, **spacing)
+        ncols = min(3, len(handles))
+        spacing: dict[str, Any] = {"columnspacing": 1.0, "handlelength": 1.2}
+        shown = list(handles.values()), list(handles)
+        figure.legend(*shown, loc="outside upper center", ncols=ncols, title=text or None, **spacing)
 
 
 @styled()
@@ -262,7 +417,7 @@ def plot_distribution(
         axes.set_xscale("log")
     axes.set(xlabel=label, ylabel=f"Fraction of {fraction_of}")
     axes.set_ylim(bottom=0)
-    _legend(figure, axes)
+    _legend(figure, [axes])
     axes.set_title(text, loc="left")
     return figure
 
@@ -283,7 +438,12 @@ def _middle(histograms: Sequence[Histogram]) -> slice:
 
 @styled()
 def plot_confusion(
-    counts: npt.ArrayLike, true_classes: Sequence[str], reco_classes: Sequence[str], *, text: str = ""
+    counts: npt.ArrayLike,
+    true_classes: Sequence[str],
+    reco_classes: Sequence[str],
+    *,
+    text: str = "",
+    of: str = "class",
 ) -> Figure:
     """Counts [true, reconstructed]; cells are coloured by the fraction of their row and show fraction and count."""
     matrix = np.asarray(counts, dtype=np.float64)
@@ -301,7 +461,7 @@ def plot_confusion(
         ticks(range(len(names)), [name.replace("_", "\n") for name in names], fontsize=10)
     axes.tick_params(which="both", length=0)
     axes.minorticks_off()
-    axes.set(xlabel="Reconstructed class", ylabel="True class")
-    figure.colorbar(image, ax=axes, label="Fraction of the true class")
+    axes.set(xlabel=f"Reconstructed {of}", ylabel=f"True {of}")
+    figure.colorbar(image, ax=axes, label=f"Fraction of the true {of}")
     axes.set_title(text, loc="left")
     return figure

@@ -76,8 +76,8 @@ def test_the_existence_threshold_is_chosen_where_there_is_a_refinement(few, tmp_
     assert [line.split(":")[0] for line in lines] == [
         f"eos_threshold 0.999, existence_threshold {p}" for p in (0.4, 0.99)
     ]
-    assert "efficiency 0.0000" in lines[1]  # no particle of a network with initial weights is that probable
-    assert "efficiency 0.0000" not in lines[0]
+    assert "fraction 0.0000" in lines[1]  # no particle of a network with initial weights is that probable
+    assert "fraction 0.0000" not in lines[0]
     score = [float(text.split()[0]) for text in re.findall(r"(?:efficiency|fraction) (.*?)[, ]", lines[0])]
     chosen = load_model(tmp_path / "out").reconstructor.decoding.existence_threshold
     assert chosen == (0.4 if score[0] > score[1] else 0.99)

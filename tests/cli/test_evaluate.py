@@ -96,6 +96,13 @@ def test_metrics_figures_and_a_report_are_written(written):
     assert not list(written.glob("*.tmp-*"))
 
 
+def test_numbers_are_written_before_the_figures(evaluated, tmp_path):
+    with patch("pflow.plots.evaluation.figures", side_effect=KeyboardInterrupt):
+        assert evaluated("-q", "--no-oracle") == 130
+    assert metrics(tmp_path / "out")["n_events_read"] == N_EVENTS
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["metrics.json"]
+
+
 def metrics(folder):
     return json.loads((folder / "metrics.json").read_text())
 
@@ -124,7 +131,7 @@ def lists(sample_dir, tmp_path_factory):
 
 
 def numbers_of(folder):
-    return metrics(folder) | {"inputs": None}
+    return metrics(folder) | {"inputs": None, "sample": None}
 
 
 def reco_of(*paths):

@@ -141,7 +141,7 @@ def test_impossible_settings_are_refused(settings):
 def test_pandora_on_the_geant4_samples(data_dir):
     for sample, expected in {  # from PHYSICS.md, section 5, by independent code
         "gamma1": {"count.exact_fraction": (0.934, 0.0005), "angle.mean_deg": (0.036, 0.0005)},
-        "gammasep": {"count.one_vs_two_accuracy": (0.947, 0.0005)},
+        "gammasep": {"count.one_vs_two_accuracy": (0.890, 0.0005)},
     }.items():
         evaluation = Evaluation(name="Pandora")
         for events in iterate_events(data_dir / "g4" / f"{sample}_test.root", chunk_size=500):
@@ -193,7 +193,7 @@ def test_algorithms_without_hits_are_matched_by_energy_and_angle_and_named(make_
     )
     result = evaluation.result()
     assert result.matched_otherwise == dict.fromkeys(["Bare", "reference"], Matching().definition)
-    by_energy = evaluate(make_events(TRUTH), answer(records)).algorithms["PFlow"]
+    by_energy = pflow.evaluate(answer(records), make_events(TRUTH)).algorithms["PFlow"]
     assert same(result.algorithms["reference"], by_energy)
     assert same(result.algorithms["Bare"], by_energy)
     assert same(result.algorithms["Linked"], result.algorithms["PFlow"])
@@ -254,7 +254,7 @@ def test_repr_and_html_of_a_result(events, pandora):
     assert repr(result).startswith("<EvaluationResult: 25 events, efficiency: PFlow 0.9")
     assert len(repr(result)) < 120
     table = result._repr_html_()
-    assert table.startswith("<table><caption>25 events</caption>")
+    assert table.startswith("<table><caption>25 events, gammasep_test_small.root, ild_g4, 5.44 to 74.2 GeV</caption>")
     assert "<td>fake rate</td>" in table
 
 
@@ -289,8 +289,12 @@ def test_only_the_event_with_invalid_truth_is_skipped(events, pandora, spoil):
         result = pflow.evaluate(pandora, looped, on_error="skip")
     assert (result.n_events, result.n_bad_input) == (25, 1)
     expected = document(pflow.evaluate(pandora[1:], events[1:]))
-    for key in ("energy", "oracle"):
-        assert document(result)[key] == expected[key]
+    numbers, wanted = (
+        dict(leaves({key: tree[key] for key in ("energy", "oracle")})) for tree in (document(result), expected)
+    )
+    # The other events keep their places, and so their weights in the resamples.
+    values = [key for key in wanted if not key.endswith("_interval")]
+    assert {key: numbers[key] for key in values} == {key: wanted[key] for key in values}
 
 
 def test_an_invalid_particle_of_the_reference_is_left_out(events, pandora, spoil, tmp_path):

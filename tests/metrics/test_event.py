@@ -3,7 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from pflow.metrics.event import CountMetrics, EventMetrics, TrackMetrics
+from pflow.metrics.event import CountMetrics, EventMetrics, PhotonPairMetrics, TrackMetrics
+from pflow.metrics.match import match
 from pflow.metrics.stats import Axis
 
 AXIS = Axis(name="opening_angle", label="Opening angle", unit="mrad", edges=np.array([10.0, 50.0, 100.0]))
@@ -33,10 +34,31 @@ def test_numbers_of_particles(make_table):
     counts = metrics.result()
     assert counts["exact_fraction"].value == pytest.approx(0.6)
     assert counts["difference"] == {"-1": 2, "0": 6, "1": 2}
-    assert counts["one_vs_two_accuracy"].value == pytest.approx(4 / 7)  # three pairs and a single of seven
-    assert counts["one_vs_two_accuracy_above_30_mrad"].value == 2 / 4  # the pair of 80 mrad and a single of four
+    # Two pairs and a single of seven; three particles are wrong for the pair of 80 mrad.
+    assert counts["one_vs_two_accuracy"].value == pytest.approx(3 / 7)
+    assert counts["one_vs_two_accuracy_above_30_mrad"].value == 1 / 4  # a single of four
     assert counts["two_photons_found"]["n_events"] == [2, 1]
-    assert counts["two_photons_found"]["efficiency"].value.tolist() == [0.5, 1.0]
+    assert counts["two_photons_found"]["efficiency"].value.tolist() == [0.5, 0.0]
+
+
+def pair_metrics(make_table, truth, reco):
+    metrics, true, found = PhotonPairMetrics(axis=AXIS), make_table(truth), make_table(reco)
+    metrics.update(true, found, match(true, found))
+    return metrics.result()
+
+
+def test_pairs_at_their_barycentre_show(make_table):
+    """Both photons of 80 mrad in the middle, one of 20 mrad turned out to 30 on each side, a pair with one found."""
+    truth = [photons(0, 80), photons(0, 20), photons(0, 80), photons(0), [(22, 20.0, 90, 0), *photons(80)]]
+    reco = [photons(40, 41), photons(-5, 25), photons(0), photons(0, 20), [*photons(80), (22, 10.0, 90, 0)]]
+    result = pair_metrics(make_table, truth, reco)
+    assert (result["n_pairs"], result["n_found"]) == (4, 3)
+    assert result["binned"]["n_found"] == [1, 2]
+    assert result["binned"]["opening_response"].value == pytest.approx([1.5, (1 / 80 + 1) / 2], rel=1e-3)
+    assert result["binned"]["mass_response"].value == pytest.approx([1.5, (1 / 80 + 0.5**0.5) / 2], rel=1e-3)
+    # of the equal photons the first one is the harder: 40, 5, 0 mrad; the others 39, 5, 0
+    assert result["angle_1_mean_deg"].value == pytest.approx(math.degrees(0.045 / 3), rel=1e-3)
+    assert result["angle_2_mean_deg"].value == pytest.approx(math.degrees(0.044 / 3), rel=1e-3)
 
 
 def back_to_back(energy):

@@ -1,14 +1,18 @@
+import dataclasses
 import math
 
 import awkward as ak
+import numpy as np
 import pytest
 
+import pflow
 from pflow.errors import ConfigError
-from pflow.event.schema import make_particles
+from pflow.event.particles import Reconstruction
+from pflow.event.schema import make_links, make_particles
 from pflow.io.open import read_events
 from pflow.metrics import jets as module
-from pflow.metrics.evaluation import AlgorithmMetrics
-from pflow.metrics.jets import ALGORITHMS, JetMetrics, find_jets
+from pflow.metrics.evaluation import AlgorithmMetrics, EvaluationSettings
+from pflow.metrics.jets import ALGORITHMS, JetMetrics, find_jets, true_jets
 
 # Two back-to-back pairs of photons, each pair 2 degrees wide
 DIJET = [(22, 20.0, 90, -1), (22, 20.0, 90, 1), (22, 25.0, 90, 179), (22, 15.0, 90, 181)]
@@ -68,20 +72,32 @@ def test_response(make_table):
     # Jets of 40 and 40 GeV are reconstructed with 36 and 44 GeV: median 1, quartiles 0.95 and 1.05
     reco = [(22, 18.0, 90, -1), (22, 18.0, 90, 1), (22, 44.0, 90, 180)]
     metrics = JetMetrics()
-    metrics.update(make_table([DIJET]), make_table([reco]))
+    metrics.update(true_jets(make_table([DIJET])), make_table([reco]))
     for name in ALGORITHMS:
         result = metrics.result()[name]
         assert result["response_median"].value == pytest.approx(1.0, rel=1e-5)
         assert result["iqr_over_median"].value == pytest.approx(0.1, rel=1e-4)
         assert result["efficiency"].value == 1
         assert result["n_true"] == 2
+        assert result["q68_deg"].value < 1
+
+
+def test_angles_of_jets(make_table):
+    """Jets turned by 1 degree in azimuth and one, not the other, by 0.5 in the polar angle."""
+    turned = [(22, 20.0, 90, 1), (22, 20.0, 90.5, 181)]
+    metrics = JetMetrics()
+    metrics.update(true_jets(make_table([[(22, 20.0, 90, 0), (22, 20.0, 90, 180)]])), make_table([turned]))
+    result = metrics.result()["genkt_r04"]
+    assert result["median_deg"].value == pytest.approx(0.5 * (1 + math.hypot(1, 0.5)), rel=1e-3)
+    assert result["phi_rms90_mrad"].value == pytest.approx(0, abs=1e-3)
+    assert result["theta_rms90_mrad"].value == pytest.approx(1e3 * math.radians(0.25), rel=1e-3)
 
 
 def test_jets_match_within_a_tenth_of_a_radian_and_soft_true_ones_are_not_counted(make_table):
     metrics = JetMetrics()
     true = make_table([[(22, 20.0, 90, 0), (22, 9.9, 90, 90)]])
     for angle in (0.11, 0.09):
-        metrics.update(true, make_table([[(22, 20.0, 90, math.degrees(angle))]]))
+        metrics.update(true_jets(true), make_table([[(22, 20.0, 90, math.degrees(angle))]]))
     result = metrics.result()["genkt_r04"]
     assert (result["n_true"], result["efficiency"].value) == (2, 0.5)
 
@@ -91,3 +107,29 @@ def test_without_the_package_metrics_have_no_jets(make_table, monkeypatch):
     with pytest.raises(ConfigError, match="pip install"):
         find_jets(make_table([DIJET]), radius=0.4)
     assert "jets" not in AlgorithmMetrics().result()
+
+
+def test_masses_of_hadronic_bosons(make_events, make_records):
+    """ZH: the jets of the Z (60 and 40 GeV) and of the H, and a photon of no boson; W to two jets, and a muon's W."""
+    z, h = [(211, 60.0, 90, 0), (-211, 40.0, 90, 80)], [(211, 50.0, 90, 180), (-211, 70.0, 90, 290)]
+    quarks = [(1, 60.0, 90, 0), (-1, 40.0, 90, 80), (5, 50.0, 90, 180), (-5, 70.0, 90, 290)]
+    zh = [(23, 100.0, 90, 40), (25, 120.0, 90, 240), *quarks, *z, *h, (22, 100.0, 0, 0)]
+    ww = [(24, 90.0, 90, 0), (-24, 90.0, 90, 180), *quarks[:2], *z, (13, 80.0, 90, 180)]
+    parents = [[-1, -1, 0, 0, 1, 1, 2, 3, 4, 5, -1], [-1, -1, 0, 0, 2, 3, 1]]
+    events = make_events([zh, ww])
+    # Bosons and quarks have no hits.
+    seen = [[k for k, (code, *_) in enumerate(event) if abs(code) in (22, 13, 211)] for event in (zh, ww)]
+    truth = ak.with_field(events.truth, ak.values_astype(ak.Array(parents), np.int64), "parent")
+    links = make_links(source=[range(len(hits)) for hits in seen], particle=seen)
+    events = dataclasses.replace(events, truth=truth, hits=events.hits[ak.Array(seen)], hit_links=links)
+    found = [[*z, *h[:1], (-211, 63.0, 90, 290), zh[-1]], [(211, 66.0, 90, 0), (-211, 44.0, 90, 80), ww[-1]]]
+    reco = Reconstruction(particles=make_records(found), event=np.arange(2), flags=np.zeros(2, np.uint32))
+    settings = EvaluationSettings(rule="calo")
+    result = pflow.evaluate(reco, events, oracle=False, settings=settings).algorithms["PFlow"]["hadronic_mass"]
+    assert {name: tree["n_bosons"] for name, tree in result.items()} == {"Z": 1, "W": 1, "H": 1}
+    expected = {"Z": 1.0, "W": 1.1, "H": math.sqrt(0.9)}
+    responses = {name: tree["response_median"].value for name, tree in result.items()}
+    assert responses == pytest.approx(expected, rel=1e-4)
+    assert result["Z"]["median_gev"].value == pytest.approx(
+        2 * math.sqrt(60 * 40) * math.sin(math.radians(40)), rel=1e-4
+    )

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pflow.metrics.evaluation import AlgorithmMetrics, EvaluationResult, EvaluationSettings
-from pflow.metrics.match import Matching, match
+import pflow
+from pflow.event.particles import Reconstruction
 from pflow.metrics.report import DEFINITIONS, SCHEMA, TABLE_ROWS, document, number_text, table
 from pflow.metrics.stats import Number, Series, leaves
 from pflow.physics.pdg import CLASSES
@@ -28,36 +28,32 @@ PROMISED_KEYS = [
     "charge.accuracy",
     "pdg.accuracy",
     "fake_energy_fraction",
+    "energy_weighted_efficiency",
+    "energy_weighted_efficiency_loose",
     *(
         f"class.{name}.{metric}"
         for name in CLASSES
-        for metric in ("efficiency", "fake_rate", "purity", "response_median", "resolution_68")
+        for metric in ("efficiency", "efficiency_loose", "fake_rate", "purity", "response_median", "resolution_68")
     ),
     *(
         f"event.{quantity}.{metric}"
         for quantity in ("visible_energy", "visible_mass")
-        for metric in ("response_median", "resolution_68", "rms90")
+        for metric in ("response_median", "resolution_68", "rms90", "rms90_over_mean90")
     ),
 ]
 """What the documentation promises."""
 
 
+TRUTH = [[(22, 10.0, 90, 0), (211, 5.0, 40, 50)], [(22, 20.0, 90, 0)], [], [(22, 9.0, 90, 0), (22, 5.0, 90, 1)]]
+RECO = [[(22, 10.5, 90, 0)], [(22, 20.0, 90, 0), (130, 1.0, 20, 30)], [], [(22, 9.0, 90, 0), (22, 4.0, 90, 1)]]
+
+
 @pytest.fixture
-def result(make_table):
-    truth = make_table([[(22, 10.0, 90, 0), (211, 5.0, 40, 50)], [(22, 20.0, 90, 0)], []])
-    reco = make_table([[(22, 10.5, 90, 0)], [(22, 20.0, 90, 0), (130, 1.0, 20, 30)], []])
-    algorithm, reference = AlgorithmMetrics(), AlgorithmMetrics()
-    algorithm.update(truth=truth, visible=truth, reco=reco, expected=reco, matches=match(truth, reco, Matching()))
-    reference.update(truth=truth, visible=truth, reco=truth, expected=truth, matches=match(truth, truth, Matching()))
-    return EvaluationResult(
-        settings=EvaluationSettings(),
-        n_events=3,
-        n_bad_input=1,
-        n_max_particles=2,
-        name="PFlow",
-        algorithms={"PFlow": algorithm.result(), "reference": reference.result()},
-        titles={"PFlow": "PFlow", "reference": "Classic"},
-    )
+def result(make_records, make_events):
+    events = make_events(TRUTH, reference=make_records(TRUTH), reference_name="Classic")
+    reco = Reconstruction(particles=make_records(RECO), event=np.arange(4), flags=np.zeros(4, np.uint32))
+    evaluated = pflow.evaluate(reco, events, oracle=False)
+    return dataclasses.replace(evaluated, n_bad_input=1, n_max_particles=2)
 
 
 def printed(result) -> str:
@@ -73,7 +69,7 @@ def test_numbers_stay_whole_in_80_columns(result):
     console.print(table(dataclasses.replace(result, algorithms=trees), width=console.width))
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
-    (row,) = [line.split()[-4:] for line in lines if line.startswith(" efficiency ")]
+    row = next(line for line in lines if line.startswith(" efficiency  ")).split()[-5:-1]  # without the difference
     assert all(re.fullmatch(r"0\.\d+\([+-]?\d+\)", number) for number in row)
 
 
@@ -90,7 +86,7 @@ def test_the_document_has_the_numbers_of_the_result_as_json_without_nan(result):
     assert (content["schema"], content["inputs"]) == (SCHEMA, {"reco": "a.root"})
     assert content["settings"]["truth_rule"] == "stable"
     assert "angle/0.1 rad" in content["settings"]["matching"]["definition"]
-    assert [content[key] for key in ("n_events_read", "n_bad_input", "n_max_particles")] == [3, 1, 2]
+    assert [content[key] for key in ("n_events_read", "n_bad_input", "n_max_particles")] == [4, 1, 2]
     assert {"pflow", "numpy", "python"} <= set(content["versions"])
     assert content["definitions"]["angle.mean_deg"]["unit"] == "deg"
     assert content["class"]["muon"]["efficiency"] is None
@@ -99,6 +95,11 @@ def test_the_document_has_the_numbers_of_the_result_as_json_without_nan(result):
     assert content["class"]["photon"]["efficiency"] == 1.0
     assert content["class"]["charged_hadron"]["efficiency"] == 0.0
     assert content["reference"]["count"]["exact_fraction"] == 1.0
+    change = content["differences"]
+    assert change["to"] == "reference"
+    assert change["PFlow"]["count.exact_fraction"] == content["count"]["exact_fraction"] - 1
+    assert len(change["PFlow"]["fake_energy_fraction_interval"]) == 2
+    assert (content["sample"], content["detector"]) == ("truth.root", "ild_g4")
     binned = content["binned"]["energy"]
     assert len(binned["all"]["efficiency"]) == len(binned["edges"]) - 1
     assert np.shape(binned["all"]["efficiency_interval"]) == (len(binned["edges"]) - 1, 2)
@@ -113,7 +114,8 @@ def definition_of(key: str) -> str:
 def test_numbers_have_definitions_and_definitions_numbers(result):
     keys = [key for key, content in leaves(result.algorithms["PFlow"]) if isinstance(content, Number | Series)]
     used = {definition_of(key) for key in keys}
-    optional = {text for keys, text in DEFINITIONS.items() if keys.startswith("jets.")}
+    of_samples = ("jets.", "jet_energy.", "taus.", "hadronic_mass.")
+    optional = {text for keys, text in DEFINITIONS.items() if keys.startswith(of_samples)}
     assert used | optional == set(DEFINITIONS.values())
     assert all(definition_of(key) for key in TABLE_ROWS)
 
@@ -134,9 +136,13 @@ def test_table_shows_algorithms_numbers_and_settings(result):
         "exact count",
         "angle, mean [deg]",
         "photon: efficiency",
-        "3 events, 1 of them left out (bad input), 2 stopped at the maximum number of particles",
+        "4 events, 1 of them left out (bad input), 2 stopped at the maximum number of particles",
+        "truth.root, ild_g4, 0 to 20 GeV",
         "rule 'stable', energy above 0.1 GeV",
         "above cost 3",
+        "Efficiency: matches of cost at most 0.5; loose: 3",
+        "PFlow - Classic",
+        "exact count │ 0.50 ±0.31 │ 1.00 -0.37 │ -0.50 ±0.30",
     ):
         assert part in text
     assert "muon" not in text  # no algorithm has a number

@@ -1,13 +1,35 @@
-import dataclasses
 import math
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from pflow.metrics.stats import LEVEL, Axis, Distribution, WeightedFraction, fraction, fractions, leaves
+from pflow.metrics.stats import (
+    LEVEL,
+    Axis,
+    Bootstrap,
+    Distribution,
+    Number,
+    difference,
+    fraction,
+    fractions,
+    in_quadrature,
+    iqr_over_median,
+    jet_energy_resolution,
+    leaves,
+    mean,
+    mean90,
+    median,
+    quantile,
+    quantile_by_rank,
+    ratio,
+    resolution_68,
+    resolution_by_rank,
+    rms90,
+    rms90_over_mean90,
+)
 
-WIDTHS = ("resolution_68", "iqr_over_median", "rms90")
+WIDTHS = (resolution_68, iqr_over_median, rms90)
 
 
 def responses(n, seed=0):
@@ -33,81 +55,133 @@ def test_impossible_counts_and_values_that_are_not_finite_are_refused(passed, va
         Distribution([1.0, value])
 
 
-@pytest.mark.parametrize(
-    ("weights", "n_passed", "value", "effective"),
-    [([3.0, 1.0, 1.0], 1, 0.6, 25 / 11), ([0.1] * 10, 3, 0.3, 10)],
-    ids=["(sum w)^2 / sum w^2 = 25 / 11", "equal weights: binomial"],
-)
-def test_weighted_fraction(weights, n_passed, value, effective):
-    weighted = WeightedFraction()
-    weighted.add(np.array(weights), np.arange(len(weights)) < n_passed)
-    expected = fraction(value * effective, effective)
-    assert dataclasses.astuple(weighted.result()) == pytest.approx((value, expected.low, expected.high))
-
-
-def test_mean_and_standard_error():
-    # mean of 1, 2, 3, 6 is 3; variance (4 + 1 + 0 + 9) / 3; error sqrt(14 / 3 / 4)
-    error = math.sqrt(14 / 12)
-    assert dataclasses.astuple(Distribution([1.0, 2.0, 3.0, 6.0]).mean()) == pytest.approx((3, 3 - error, 3 + error))
-
-
 @pytest.mark.parametrize("q", [0.0, 0.3, 1.0])
 def test_quantiles_are_numpys(q):
-    values = responses(20_000)
-    assert Distribution(values).quantile(q).value == pytest.approx(np.quantile(values, q), rel=1e-14)
+    values = np.sort(responses(20_000))
+    assert quantile(values, q) == pytest.approx(np.quantile(values, q), rel=1e-14)
 
 
 RUN = [0.0, 0.5, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 9.0]
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "expected"),
+    ("statistic", "values", "expected"),
     [
-        ("resolution_68", RUN, 0.3),  # 7 of 10 values: the narrowest run is 1.0 ... 1.6
-        ("resolution_68_over_median", RUN, 0.3 / 1.25),
-        ("iqr_over_median", [4.0, 0.0, 2.0, 1.0, 3.0], 1),  # quartiles 1 and 3
-        ("rms90", [*range(9), 1000.0], math.sqrt(60 / 9)),  # nine of ten: 0 ... 8
-        ("median", [2.0] * 5, 2),
-        *((name, [2.0] * 5, 0) for name in WIDTHS),
+        (resolution_68, RUN, 0.3),  # 7 of 10 values: the narrowest run is 1.0 ... 1.6
+        (iqr_over_median, [0.0, 1.0, 2.0, 3.0, 4.0], 1),  # quartiles 1 and 3
+        (rms90, [*range(9), 1000.0], math.sqrt(60 / 9)),  # nine of ten: 0 ... 8
+        (mean90, [*range(9), 1000.0], 4),
+        (rms90_over_mean90, [*range(9), 1000.0], math.sqrt(60 / 9) / 4),
+        (jet_energy_resolution, [*range(9), 1000.0], math.sqrt(2 * 60 / 9) / 4),
+        # The narrowest nine, 1 ... 9, have most of their values at the ends; 0 ... 8.5 have the smaller RMS.
+        (rms90, [0.0, 1.0, 4.7, 4.7, 4.7, 4.7, 4.7, 4.7, 8.5, 8.9], np.std([1.0, *[4.7] * 6, 8.5, 8.9])),
+        (median, [2.0] * 5, 2),
+        *((width, [2.0] * 5, 0) for width in WIDTHS),
     ],
 )
-def test_widths(name, values, expected):
-    assert getattr(Distribution(values), name)().value == pytest.approx(expected)
+def test_statistics(statistic, values, expected):
+    assert statistic(np.array(values, dtype=np.float64)) == pytest.approx(expected)
+
+
+def test_rms90_is_the_smallest_of_any_90_percent():
+    values = np.sort(responses(60))
+    size = math.ceil(0.9 * len(values))
+    assert rms90(values) == pytest.approx(min(np.std(values[k : k + size]) for k in range(len(values) - size + 1)))
+
+
+@pytest.mark.parametrize(("statistic", "min_values"), [(mean, 1), (median, 1), *((width, 2) for width in WIDTHS)])
+def test_numbers_of_few_values_and_events_are_undefined(statistic, min_values):
+    for n in range(4):
+        number = Distribution(np.arange(1.0, n + 1), np.arange(n), Bootstrap(n)).number(statistic)
+        assert math.isnan(number.value) == (n < min_values)
+        assert math.isnan(number.low) == math.isnan(number.high) == (n < 3)
+    of_two_events = Distribution([1.0, 2.0, 3.0, 4.0], np.array([0, 0, 1, 1]), Bootstrap(2)).number(statistic)
+    assert not math.isnan(of_two_events.value)
+    assert math.isnan(of_two_events.low)
+
+
+def coverage(numbers, truth) -> float:
+    return float(np.mean([number.low <= truth <= number.high for number in numbers]))
+
+
+@pytest.mark.parametrize("statistic", [median, *WIDTHS])
+def test_intervals_cover_the_truth(statistic):
+    rng, bootstrap = np.random.default_rng(3), Bootstrap(400)
+    truth = statistic(np.sort(rng.normal(1, 0.1, 400_000)))
+    samples = [Distribution(rng.normal(1, 0.1, 400), np.arange(400), bootstrap) for _ in range(150)]
+    # Narrowest intervals of a finite sample are biased low.
+    assert 0.55 < coverage([sample.number(statistic) for sample in samples], truth) < 0.82
+    by_rank = {median: lambda x: quantile_by_rank(x, 0.5), resolution_68: resolution_by_rank}
+    if statistic in by_rank:
+        assert 0.55 < coverage([by_rank[statistic](sample.values) for sample in samples], truth) < 0.82
+
+
+def test_particles_of_one_event_are_no_independent_entries():
+    """Half of 300 events lose all of their ten particles: the error is that of 300 events, not of 3000 particles."""
+    rng, total = np.random.default_rng(5), np.full(300, 10.0)
+    numbers = [Bootstrap(300).fraction(10.0 * (rng.uniform(size=300) < 0.5), total) for _ in range(100)]
+    assert np.median([0.5 * (number.high - number.low) for number in numbers]) == pytest.approx(0.5 / 300**0.5, rel=0.1)
+    assert 0.55 < coverage(numbers, 0.5) < 0.82
 
 
 @pytest.mark.parametrize(
-    ("name", "min_values", "min_interval"),
-    [
-        ("mean", 1, 2),
-        ("median", 1, 3),
-        *((name, 2, 3) for name in (*WIDTHS, "resolution_68_over_median")),
-    ],
+    ("passed", "total", "effective"),
+    [([2, 3, 5], [2, 3, 5], 10), ([0, 0, 0], [2, 3, 5], 10), ([3, 1], [4, 1], 5)],
+    ids=["all", "nothing", "two events"],
 )
-def test_numbers_of_few_values_are_undefined(name, min_values, min_interval):
-    for n in range(4):
-        number = getattr(Distribution(np.arange(1.0, n + 1)), name)()
-        assert math.isnan(number.value) == (n < min_values)
-        assert math.isnan(number.low) == math.isnan(number.high) == (n < min_interval)
+def test_where_resamples_tell_no_interval_it_is_clopper_pearsons(passed, total, effective):
+    expected = fraction(sum(passed) / sum(total) * effective, effective)
+    assert Bootstrap(len(total)).fraction(passed, total) == expected
+    assert expected.low < expected.high
 
 
-@pytest.mark.parametrize("name", ["median", *WIDTHS])
-def test_intervals_cover_the_truth(name):
-    rng = np.random.default_rng(3)
-    truth = getattr(Distribution(rng.normal(1, 0.1, 400_000)), name)().value
-    numbers = [getattr(Distribution(rng.normal(1, 0.1, 400)), name)() for _ in range(300)]
-    # Narrowest intervals of a finite sample are biased low.
-    assert 0.55 < np.mean([number.low <= truth <= number.high for number in numbers]) < 0.80
+def test_an_effective_number_of_entries_of_unequal_weights():
+    # weights 3, 1, 1, one an event: (sum w)^2 / sum w^2 = 25 / 11
+    weights = np.array([3.0, 1.0, 1.0])
+    expected = fraction(25 / 11, 25 / 11)
+    number = Bootstrap(3).fraction(weights, weights, weights**2)
+    assert (number.low, number.high) == pytest.approx((expected.low, expected.high))
 
 
-def test_chunks_give_identical_results():
-    values = responses(10_000)
-    at_once, in_chunks = Distribution(values), Distribution()
-    for chunk in np.array_split(np.roll(values, 17), 23):
-        in_chunks.add(chunk)
-        assert in_chunks.median().value  # sorted in between
-    assert in_chunks.count == at_once.count
-    for name in ("mean", "median", "resolution_68_over_median", *WIDTHS):
-        assert getattr(in_chunks, name)() == getattr(at_once, name)()
+def test_without_a_total_a_fraction_is_unknown():
+    number = Bootstrap(5).fraction(np.zeros(5), np.zeros(5))
+    assert math.isnan(number.value)
+    assert (number.low, number.high) == (0, 1)
+
+
+def test_an_event_has_the_same_weights_wherever_it_has_the_same_place():
+    few, many = Bootstrap(10), Bootstrap(20_000)
+    assert np.array_equal(few.weights, many.weights[:, :10])
+    assert np.array_equal(Bootstrap(np.array([3, 7])).weights, few.weights[:, [3, 7]])
+    assert many.weights.mean() == pytest.approx(1, abs=0.01)
+    assert many.weights.var() == pytest.approx(1, abs=0.01)
+
+
+def test_comparisons_of_the_same_events_have_the_errors_of_pairs():
+    """Two measurements that share most of their noise: the difference is known better than either one."""
+    rng, n = np.random.default_rng(1), 500
+    common, bootstrap = rng.normal(1.0, 0.1, n), Bootstrap(n)
+    a, b = (Distribution(common + rng.normal(shift, 0.01, n), np.arange(n), bootstrap) for shift in (0.0, 0.1))
+    first, second = a.number(mean), b.number(mean)
+    expected = 0.01 * math.sqrt(2 / n)
+    of_ratio = 0.01 * math.sqrt((1 + 1 + 1.1**2) / n)  # the common noise is that of a tenth
+    for number, value, error in (
+        (difference(second, first), 0.1, expected),
+        (ratio(second, first), second.value / first.value, of_ratio),
+    ):
+        assert number.value == pytest.approx(value, abs=5 * expected)
+        assert 0.5 * (number.high - number.low) == pytest.approx(error, rel=0.2)
+    assert 0.5 * (first.high - first.low) == pytest.approx(0.1 / math.sqrt(n), rel=0.25)
+    same = difference(first, first)
+    assert same.value == 0
+    assert math.isnan(same.low)  # not known, and not exact
+
+
+def test_differences_in_quadrature_keep_their_sign():
+    three, five = (Number(x, x - 0.1, x + 0.1, np.linspace(x - 0.2, x + 0.2, 200)) for x in (3.0, 5.0))
+    assert in_quadrature(five, three).value == pytest.approx(4)
+    assert in_quadrature(three, five).value == pytest.approx(-4)
+    assert in_quadrature(five, three).low < 4 < in_quadrature(five, three).high
 
 
 def test_histogram_counts_every_value_once_the_upper_edge_in_the_last_bin():

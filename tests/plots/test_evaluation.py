@@ -5,6 +5,7 @@ import pytest
 
 from pflow.event.particles import Reconstruction
 from pflow.io.open import read_events
+from pflow.metrics.energy import ABS_COS_THETA
 from pflow.metrics.evaluation import AlgorithmMetrics, Evaluation
 from pflow.metrics.stats import Axis, Histogram, Number, Series
 from pflow.plots.evaluation import figures, plot_binned, plot_confusion, plot_distribution
@@ -24,9 +25,13 @@ def test_every_metric_with_values_has_a_figure(result):
     binned = ("response_median", "resolution_68", "q68_deg", "efficiency", "fake_rate")
     assert set(drawn) == {
         *(f"{metric}_vs_{axis}" for metric in binned for axis in ("energy", "theta")),
-        *("response", "angle", "count_difference", "visible_energy", "visible_mass", "two_photons_found", "jets"),
+        *("response", "angle", "count_difference", "visible_energy", "visible_mass", "jets", "jets_angle"),
+        *("two_photons_found", "photon_pairs", "photon_pairs_angle", "confusion_budget"),
         *("confusion", "confusion_reference"),
         *(f"{metric}_vs_energy_by_class" for metric in binned),
+        *(f"{metric}_vs_theta_by_class" for metric in ("response_median", "resolution_68")),
+        # No photon has a charged particle beside it, but reconstructed ones have.
+        *("fake_rate_vs_distance", "fake_rate_vs_distance_by_class"),
     }
     assert drawn["fake_rate_vs_energy"].axes[0].get_xlabel() == "Reconstructed energy [GeV]"
     assert drawn["efficiency_vs_energy"].axes[0].get_xlabel() == "True energy [GeV]"
@@ -40,7 +45,68 @@ def test_every_metric_with_values_has_a_figure(result):
     assert not any(figure.axes[0].patches for figure in empty.values())
     assert rendered(empty["angle"], "png").startswith(b"\x89PNG")
     without_jets = {name: {**tree, "jets": {}} for name, tree in result.algorithms.items()}
-    assert set(figures(dataclasses.replace(result, algorithms=without_jets))) == set(drawn) - {"jets"}
+    assert set(figures(dataclasses.replace(result, algorithms=without_jets))) == set(drawn) - {"jets", "jets_angle"}
+
+
+def texts_of(figure) -> str:
+    """Titles of the figure's panels and of its legends."""
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    return "\n".join([*titles, *(legend.get_title().get_text() for legend in figure.legends)])
+
+
+def test_sample_detector_and_energy_stand_on_each_figure(result):
+    named = dataclasses.replace(result, sample="some.root", detector="of_mine", energy="91 GeV")
+    for name, figure in figures(named).items():
+        assert "some.root, of_mine, 91 GeV\n25 events, truth rule 'stable'" in texts_of(figure), name
+
+
+def of_response(number):
+    return {"response_median": number, "resolution_68": number}
+
+
+@pytest.fixture(scope="module")
+def jets_and_taus(result):
+    """The results with numbers of two energies of jets, and of taus."""
+    number, bins = Number(0.04, 0.03, 0.05), len(ABS_COS_THETA)
+    of_bins = Series.of([number] * (bins - 1) + [Number(0.2, float("nan"), float("nan"))])
+    of_energy = {f"{key}{part}": number for key in ("resolution", "scale") for part in ("", "_barrel", "_endcap")}
+    of_energy["binned"] = {"resolution": of_bins, "scale": of_bins}
+    taus = {"modes": {"counts": [[3, 1], [0, 2]], "true_modes": ["e", "mu"], "reco_modes": ["e", "other"]}}
+    masses = {"H": {"histogram": Histogram(edges=np.array([0.5, 1.5]), counts=np.array([3.0])), **of_response(number)}}
+    added = {"jet_energy": {"200": of_energy, "91": of_energy}, "taus": taus, "hadronic_mass": masses}
+    algorithms = {name: {**tree, **added} for name, tree in result.algorithms.items()}
+    return figures(dataclasses.replace(result, algorithms=algorithms))
+
+
+def test_jet_energies_have_a_panel_for_each_energy_and_a_figure_against_it(jets_and_taus):
+    panels = jets_and_taus["jet_energy_resolution_vs_abs_cos_theta"].axes
+    assert ["91" in panels[0].get_title(loc="left"), "200" in panels[1].get_title(loc="left")] == [True, True]
+    axes = jets_and_taus["jet_energy_resolution_vs_sqrt_s"].axes[0]
+    ((x, y, bars), _) = points(axes)
+    assert (sorted(x), list(y), bars[0]) == ([91, 200], [0.04, 0.04], pytest.approx((0.03, 0.05)))
+    assert rendered(jets_and_taus["jet_energy_scale_vs_sqrt_s"], "png").startswith(b"\x89PNG")
+
+
+def test_a_boson_has_the_masses_of_its_jets(jets_and_taus):
+    axes = jets_and_taus["hadronic_mass_H"].axes[0]
+    assert axes.get_xlabel() == "Mass of the two jets of H, reconstructed / true"
+    assert [patch.get_data().values.tolist() for patch in axes.patches] == [[1.0], [1.0]]
+
+
+def test_decay_modes_have_a_matrix_for_each_algorithm(jets_and_taus):
+    axes = jets_and_taus["tau_modes_reference"].axes[0]
+    assert [text.get_text() for text in axes.texts] == ["75.0%\n3", "25.0%\n1", "100.0%\n2"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("Reconstructed decay mode", "True decay mode")
+
+
+def test_the_budget_shows_gains_in_percent_of_the_energy(result):
+    axes = figures(result)["confusion_budget"].axes[0]
+    gains = result.algorithms["reference"]["confusion_budget"]["gain"]
+    shown = [number for number in gains.values() if np.isfinite(number.low)]
+    _, (_, heights, _) = points(axes)
+    assert list(heights) == pytest.approx([100 * number.value for number in shown])
+    total = 100 * result.algorithms["reference"]["confusion_budget"]["resolution"]["measured"].value
+    assert axes.figure.legends[0].get_texts()[1].get_text() == f"pandora: {total:.2f} in all"
 
 
 def test_the_colour_of_an_algorithm_does_not_depend_on_the_others(sample_dir):
@@ -76,7 +142,7 @@ def points(axes):
     """Horizontal and vertical positions and the ends of the vertical intervals of each line's points."""
     for container in axes.containers:
         data = container.lines[0]
-        bars = container.lines[2][1].get_segments()
+        bars = container.lines[2][-1].get_segments()  # the last ones are vertical
         yield data.get_xdata(), data.get_ydata(), [tuple(segment[:, 1]) for segment in bars]
 
 
@@ -92,6 +158,12 @@ def test_points_are_the_values_with_their_intervals_and_empty_bins_are_left_out(
     ((_, y, _),) = points(figure.axes[0])
     assert list(y) == [0.8]
     assert figure.axes[0].get_xlim() == pytest.approx((10, 100))
+
+
+def test_bins_of_fewer_than_three_entries_are_left_out():
+    few = Series.of([Number(0.5, 0.4, 0.7), Number(0.8, float("nan"), float("nan"))])
+    ((_, y, _),) = points(plot_binned(AXIS, {"": {"PFlow": few}}, label="Resolution").axes[0])
+    assert list(y) == [0.5]
 
 
 def test_algorithms_have_different_places_in_a_bin():

@@ -62,7 +62,15 @@ def test_the_page_loads_nothing(result):
 def test_the_page_has_numbers_events_method_definitions_and_provenance(result):
     result.algorithms["PFlow"]["count"]["exact_fraction"] = Number(0.934, 0.922, 0.946)
     text = unescape(report(result))
-    for part in ("0.934 ±0.012", "7 events", "rule 'stable'", "class.*.efficiency", "a.root", "Classic"):
+    for part in (
+        "0.934 ±0.012",
+        "7 events",
+        "PFlow - Classic",
+        "rule 'stable'",
+        "class.*.efficiency",
+        "a.root",
+        "Classic",
+    ):
         assert part in text
 
 
