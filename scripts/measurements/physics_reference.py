@@ -35,8 +35,10 @@ FIGURES = (
     "angle.median_deg",
     "pdg.class_accuracy",
     "energy_weighted_efficiency",
+    "energy_weighted_efficiency_loose",
     "fake_energy_fraction",
     "event.visible_energy.response_median",
+    "event.visible_energy.rms90_over_mean90",
 )
 """Keys of metrics.json."""
 

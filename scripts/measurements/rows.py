@@ -1,7 +1,8 @@
 """Results as rows of scripts/results/results.csv, and tables of them in documents.
 
-A row holds one quantity that one model reaches on one sample, with its 68.3% interval, and what the reference algorithm
-(Pandora) and the oracle (perfect particle flow) reach on the same events. Cells without a number are empty.
+A row holds one quantity that one model reaches on one sample, with its 68.3% interval, what the reference algorithm
+(Pandora) and the oracle (perfect particle flow) reach on the same events, and the difference of the model to the
+reference with the interval of the paired comparison. Cells without a number are empty.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ class Row:
     high: float = math.nan
     reference: float = math.nan
     oracle: float = math.nan
+    difference: float = math.nan
+    difference_low: float = math.nan
+    difference_high: float = math.nan
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -47,6 +51,11 @@ class Row:
         if math.isnan(self.low):
             return f"{self.value:.4g}"
         return number_text(Number(self.value, self.low, self.high))
+
+    @property
+    def difference_text(self) -> str:
+        """The paired difference to the reference with its error, or "-"."""
+        return number_text(Number(self.difference, self.difference_low, self.difference_high), sign=True)
 
     @property
     def others(self) -> tuple[str, str]:
@@ -67,15 +76,20 @@ def read_rows(path: Path = CSV) -> list[Row]:
         ]
 
 
-def write_rows(rows: Iterable[Row], path: Path = CSV) -> None:
-    """Add rows to a file; they take the places of those with the same model, sample and quantity."""
-    known = {row.key: row for row in (*read_rows(path), *rows)}
+def write_rows(rows: Iterable[Row], path: Path = CSV, *, whole: bool = False) -> None:
+    """Add rows to a file; they take the places of those with the same model, sample and quantity.
+
+    `whole`: they are all of their models and samples, so that others of these go.
+    """
+    new = list(rows)
+    measured = {row.key[:2] for row in new if whole}
+    known = {row.key: row for row in (*(row for row in read_rows(path) if row.key[:2] not in measured), *new)}
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path, force=True) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([field.name for field in dataclasses.fields(Row)])
         for row in known.values():
-            numbers = (row.value, row.low, row.high, row.reference, row.oracle)
+            numbers = dataclasses.astuple(row)[3:]
             writer.writerow([*row.key, *("" if math.isnan(x) else f"{x:.6g}" for x in numbers)])
     print(f"wrote {path}", flush=True)
 

@@ -17,7 +17,7 @@ from measurements.rows import CSV, DATA, Row, write_rows
 from pflow.checkpoint.load import load_model
 from pflow.inference.files import reconstruct_files
 from pflow.io.atomic import replacing
-from pflow.metrics.evaluation import REFERENCE, EvaluationResult, EvaluationSettings, evaluate
+from pflow.metrics.evaluation import REFERENCE, EvaluationResult, EvaluationSettings, evaluate, paired
 from pflow.metrics.match import Matching
 from pflow.metrics.oracle import ORACLE
 from pflow.metrics.stats import Number, leaves
@@ -41,23 +41,33 @@ class Sample:
         return data / f"{self.name}{'.edm4hep' if self.name.startswith('edm4hep/') else f'_{split}'}.root"
 
 
+UDS = ("uds200", "uds500")
+"""Samples of two jets of light quarks at 200 and 500 GeV, test files alone."""
 SAMPLES = {
     "flagship": (
         *(Sample(f"g4/{name}", (PHOTON, TRANSLATION, GENERAL)) for name in ("gamma1", "gammasep")),
-        *(Sample(f"g4/{name}", (GENERAL,)) for name in ("single", "multi", "zqq", "zh")),
+        *(Sample(f"g4/{name}", (GENERAL,)) for name in ("single", "multi", "zqq", "zh", *UDS)),
         Sample("g4/tau10", (GENERAL, TRANSLATION), rule="entering"),
     ),
     "cld": (
-        *(Sample(f"cld_g4/{name}", (GENERAL,)) for name in ("gammasep", "single", "multi", "zqq", "zh")),
+        *(Sample(f"cld_g4/{name}", (GENERAL,)) for name in ("gammasep", "single", "multi", "zqq", "zh", *UDS)),
         Sample("edm4hep/cld_rec", (GENERAL,)),
         Sample("edm4hep/cld_zuds100_sim", (GENERAL,), truth_tracks=True),
     ),
 }
 """Samples by the verb that evaluates them."""
 
+_COUNT = {
+    "exactly the right number of photons [%]": "count.one_vs_two_accuracy",
+    "the same, pairs above 30 mrad [%]": "count.one_vs_two_accuracy_above_30_mrad",
+}
 _PHOTONS = {
-    "right number of photons [%]": "count.one_vs_two_accuracy",
-    "right number, pairs above 30 mrad [%]": "count.one_vs_two_accuracy_above_30_mrad",
+    **_COUNT,
+    "pairs: opening angle / true, median": "photon_pairs.opening_response",
+    "pairs: mass / true, median": "photon_pairs.mass_response",
+    "pairs: mass / true, resolution_68": "photon_pairs.mass_width",
+    "pairs: mean angle of the harder [deg]": "photon_pairs.angle_1_mean_deg",
+    "pairs: mean angle of the softer [deg]": "photon_pairs.angle_2_mean_deg",
 }
 _ENERGY = {
     "energy, median response [%]": "energy.response_median",
@@ -65,27 +75,34 @@ _ENERGY = {
     "angle, median [deg]": "angle.median_deg",
     "angle, mean [deg]": "angle.mean_deg",
 }
+EFFICIENCY, FAKES = "efficiency by energy, cost <= 0.5 [%]", "fake energy [%]"
 _PARTICLES = {
-    "energy-weighted efficiency [%]": "energy_weighted_efficiency",
-    "fake energy fraction [%]": "fake_energy_fraction",
+    EFFICIENCY: "energy_weighted_efficiency",
+    "efficiency by energy, cost <= 3 [%]": "energy_weighted_efficiency_loose",
+    FAKES: "fake_energy_fraction",
     "class right, of matched [%]": "pdg.class_accuracy",
 }
-_VISIBLE = {"visible energy, median response [%]": "event.visible_energy.response_median"}
+RESPONSE, RESOLUTION = "sum of energies, median response [%]", "sum of energies, resolution_68 / median [%]"
+_SUMS = {
+    RESPONSE: "event.visible_energy.response_median",
+    RESOLUTION: "event.visible_energy.resolution_68_over_median",
+}
 _FULL = {
-    "found, by number [%]": "class.all.efficiency",
+    "efficiency by number, cost <= 0.5 [%]": "class.all.efficiency",
+    "efficiency by number, cost <= 3 [%]": "class.all.efficiency_loose",
     "fakes, by number [%]": "class.all.fake_rate",
     **_PARTICLES,
     "angle, median [deg]": "angle.median_deg",
-    **_VISIBLE,
+    RESPONSE: "event.visible_energy.response_median",
 }
+DURHAM = "jets (Durham, two): IQR / median [%]"
 _JETS = {
-    **_VISIBLE,
-    "visible energy, resolution_68 / median [%]": "event.visible_energy.resolution_68_over_median",
-    "jets (kt R = 0.4), IQR / median [%]": "jets.genkt_r04.iqr_over_median",
-    "jets (kt R = 0.7), IQR / median [%]": "jets.genkt_r07.iqr_over_median",
-    "jets (Durham, two), IQR / median [%]": "jets.durham_2.iqr_over_median",
+    **_SUMS,
+    "jets (kt R = 0.4): IQR / median [%]": "jets.genkt_r04.iqr_over_median",
+    "jets (kt R = 0.7): IQR / median [%]": "jets.genkt_r07.iqr_over_median",
+    DURHAM: "jets.durham_2.iqr_over_median",
     "angle, 68% quantile [deg]": "angle.q68_deg",
-    "photons found [%]": "class.photon.efficiency",
+    "photons: efficiency by number, cost <= 0.5 [%]": "class.photon.efficiency",
     "electrons: class right, of matched [%]": "class.electron.identified",
 }
 CLASSES = ("photon", "neutral hadron", "charged hadron")
@@ -99,14 +116,39 @@ BY_CLASS = {
     for name in CLASSES
     for quantity, key in OF_CLASS.items()
 }
+BUDGET = {
+    "in all [%]": "confusion_budget.resolution.measured",
+    "confusion of photons [%]": "confusion_budget.gain.photons",
+    "confusion of neutral hadrons [%]": "confusion_budget.gain.neutral_hadrons",
+    "confusion of charged particles [%]": "confusion_budget.gain.charged",
+    "photons' energies [%]": "confusion_budget.gain.measurement_photons",
+    "neutral hadrons' energies [%]": "confusion_budget.gain.measurement_neutral_hadrons",
+    "tracks' momenta [%]": "confusion_budget.gain.measurement_charged",
+    "rest [%]": "confusion_budget.gain.rest",
+}
+"""Where RMS90 / Mean90 of the sum of energies comes from."""
+
+
+def _two_jets(energy: int) -> dict[str, str]:
+    """Jet energy resolution and scale of events at rest, by sqrt(s) in GeV."""
+    tree = f"jet_energy.{energy}"
+    return {
+        "jets: sqrt2 RMS90 / Mean90, barrel [%]": f"{tree}.resolution_barrel",
+        "jets: sqrt2 RMS90 / Mean90, endcaps [%]": f"{tree}.resolution_endcap",
+        "jets: Mean90 / sqrt(s), barrel [%]": f"{tree}.scale_barrel",
+    }
+
+
 QUANTITIES: dict[str, dict[str, str]] = {
     "gamma1": {**_ENERGY, "exactly one particle [%]": "count.exact_fraction"},
     "gammasep": _PHOTONS,
     "single": _PARTICLES,
-    "multi": _PARTICLES,
-    "zqq": {**_PARTICLES, **_JETS, **BY_CLASS},
-    "zh": {**_PARTICLES, **_JETS, **BY_CLASS},
-    "tau10": _PARTICLES,
+    "multi": {**_PARTICLES, **_SUMS},
+    "zqq": {**_PARTICLES, **_JETS, **_two_jets(91), **BY_CLASS, **BUDGET},
+    "zh": {**_PARTICLES, **_JETS, **BY_CLASS, **BUDGET},
+    "uds200": {**_PARTICLES, **_SUMS, **_two_jets(200), **BUDGET},
+    "uds500": {**_PARTICLES, **_SUMS, **_two_jets(500), **BUDGET},
+    "tau10": {**_PARTICLES, "decay mode right [%]": "taus.mode_right"},
     "cld_rec": _FULL,
     "cld_zuds100_sim": _FULL,
 }
@@ -135,13 +177,17 @@ def run(args: argparse.Namespace) -> bool:
         name = args.save_as or args.checkpoint
         models = {name: args.checkpoint} if args.checkpoint else {model: model for model in sample.models}
         results = measure(sample, path, models, device=args.device)
-        write_rows([row for model, result in results.items() for row in rows(result, sample.name, model)], target)
+        write_rows(
+            [row for model, result in results.items() for row in rows(result, sample.name, model)], target, whole=True
+        )
         for model, result in results.items():
-            if (sample.name, model) in FIGURES:
-                name, of_evaluation = FIGURES[sample.name, model]
-                target.with_name("figures").mkdir(parents=True, exist_ok=True)
-                with replacing(target.with_name("figures") / f"{name}.png", force=True) as partial:
-                    partial.write_bytes(rendered(figures(result)[of_evaluation], "png"))
+            wanted = FIGURES.get((sample.name, model), {})
+            drawn = figures(result) if wanted else {}
+            target.with_name("figures").mkdir(parents=True, exist_ok=True)
+            for name, of_evaluation in wanted.items():
+                if of_evaluation in drawn:  # not of a few events
+                    with replacing(target.with_name("figures") / f"{name}.png", force=True) as partial:
+                        partial.write_bytes(rendered(drawn[of_evaluation], "png"))
         print(f"{sample.name}: {results[min(results)].n_events} events", flush=True)
     return final
 
@@ -178,22 +224,34 @@ def measure(
 def rows(result: EvaluationResult, sample: str, model: str) -> Iterator[Row]:
     """The rows of a sample; quantities that the model has no number for are left out."""
     flat = {name: dict(leaves(tree)) for name, tree in result.algorithms.items()}
+    change = paired(result.algorithms[model], result.algorithms[REFERENCE]) if REFERENCE in flat else {}
     for quantity, key in QUANTITIES[sample.rpartition("/")[2]].items():
         factor = 100.0 if quantity.endswith("[%]") else 1.0
-        ours, reference, oracle = (
-            flat[name][key] * factor if name in flat else Number.undefined() for name in (model, REFERENCE, ORACLE)
+        ours, reference, oracle, difference = (
+            of.get(key, Number.undefined()) * factor
+            for of in (flat[model], flat.get(REFERENCE, {}), flat.get(ORACLE, {}), change)
         )
         if not math.isnan(ours.value):
-            yield Row(model, sample, quantity, ours.value, ours.low, ours.high, reference.value, oracle.value)
+            numbers = (ours.value, ours.low, ours.high, reference.value, oracle.value)
+            yield Row(model, sample, quantity, *numbers, difference.value, difference.low, difference.high)
 
 
 ALONE = {"g4": "ILD alone", "cld_g4": "CLD alone"}
 """Names in results.csv of the models trained on the files of one detector, by the folder of these."""
 
 FIGURES = {
-    ("g4/gamma1", GENERAL): ("gamma1_resolution_68", "resolution_68_vs_energy"),
-    ("g4/gammasep", GENERAL): ("gammasep_two_found", "two_photons_found"),
-    ("g4/zqq", GENERAL): ("zqq_visible_energy", "visible_energy"),
-    ("cld_g4/zqq", ALONE["g4"]): ("zero_shot_visible_energy", "visible_energy"),
+    ("g4/gamma1", GENERAL): {"gamma1_resolution_68": "resolution_68_vs_energy"},
+    ("g4/gammasep", GENERAL): {
+        "gammasep_two_found": "two_photons_found",
+        "gammasep_pairs": "photon_pairs",
+        "gammasep_pairs_angle": "photon_pairs_angle",
+    },
+    ("g4/zqq", GENERAL): {
+        "zqq_visible_energy": "visible_energy",
+        "zqq_confusion_budget": "confusion_budget",
+        "zqq_jet_energy": "jet_energy_resolution_vs_abs_cos_theta",
+    },
+    ("g4/tau10", GENERAL): {"tau10_modes": "tau_modes"},
+    ("cld_g4/zqq", ALONE["g4"]): {"zero_shot_visible_energy": "visible_energy"},
 }
-"""By sample and model, the figure of RESULTS.md and the name that an evaluation gives it."""
+"""By sample and model, the figures of RESULTS.md and the names that an evaluation gives them."""

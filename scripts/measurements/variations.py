@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     for folder in SIDES:
-        write_rows(measured(args.data_dir, folder, args.events))
+        write_rows(measured(args.data_dir, folder, args.events), whole=True)
 
 
 def measured(data: Path, folder: str, n_events: int) -> Iterator[Row]:
@@ -69,5 +69,6 @@ def measured(data: Path, folder: str, n_events: int) -> Iterator[Row]:
         result = evaluate(reco, changed, name=GENERAL, oracle=False)
         print(f"{sample.name} {name}: {result.n_events} events", flush=True)
         for row in rows(result, sample.name, GENERAL):
-            if row.quantity in QUANTITIES["multi"] or row.quantity.startswith("visible energy"):
-                yield dataclasses.replace(row, sample=f"{sample.name} {name}", reference=np.nan)
+            if row.quantity in QUANTITIES["multi"]:
+                no_reference = dict.fromkeys(("reference", "difference", "difference_low", "difference_high"), np.nan)
+                yield dataclasses.replace(row, sample=f"{sample.name} {name}", **no_reference)

@@ -27,7 +27,7 @@ def test_the_documents_hold_the_tables_of_the_results(monkeypatch):
 
 def test_every_figure_of_the_report_is_there():
     links = [line.rpartition("(")[2].rstrip(")") for line in REPORT.read_text("utf-8").splitlines() if line[:2] == "!["]
-    drawn = {name for name, _ in shipped.FIGURES.values()}
+    drawn = {name for of_model in shipped.FIGURES.values() for name in of_model}
     assert {ROOT / link for link in links} == {rows.RESULTS / "figures" / f"{name}.png" for name in drawn}
     assert all((ROOT / link).is_file() for link in links)
 
@@ -45,7 +45,12 @@ def test_rows_come_back_and_take_the_places_of_those_before(tmp_path):
     rows = read_rows(path)
     assert [(row.key, row.value) for row in rows] == [(first.key, 7.25), (second.key, 2.0)]
     assert math.isnan(rows[0].reference)
-    assert path.read_text().splitlines()[0] == "model,sample,quantity,value,low,high,reference,oracle"
+    head = "model,sample,quantity,value,low,high,reference,oracle,difference,difference_low,difference_high"
+    assert path.read_text().splitlines()[0] == head
+    write_rows(
+        [Row("m", "s", "d", 1.0, difference=-0.5, difference_low=-0.75, difference_high=-0.25)], path, whole=True
+    )
+    assert [(row.quantity, row.difference_text) for row in read_rows(path)] == [("d", "-0.50 ±0.25")]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,12 @@ def test_the_shipped_models_are_measured(sample, tmp_path):
     results.main(["flagship", "--split", "val", "--data-dir", str(tmp_path), "--output", str(tmp_path)])
     rows = read_rows(tmp_path / "val" / "results.csv")
     assert {row.model for row in rows} == {shipped.PHOTON, shipped.TRANSLATION, shipped.GENERAL}
-    assert all(row.low <= row.value <= row.high and row.oracle == 100 for row in rows)
+    counts = [row for row in rows if "right number" in row.quantity]
+    assert all(row.low <= row.value <= row.high and row.oracle == 100 for row in counts)
+    assert {row.quantity for row in rows} >= {
+        "pairs: opening angle / true, median",
+        "pairs: mass / true, resolution_68",
+    }
     assert (tmp_path / "val" / "figures" / "gammasep_two_found.png").is_file()
     assert (CSV.read_bytes(), REPORT.read_bytes()) == before
 
