@@ -35,6 +35,7 @@ class Sample:
     models: tuple[str, ...]
     rule: str = "stable"
     truth_tracks: bool = False
+    detector: str | None = None  # its description, beside the file; None: pflow knows it
     matching: Matching = dataclasses.field(default_factory=Matching)
 
     def path(self, data: Path, split: str) -> Path:
@@ -52,7 +53,9 @@ SAMPLES = {
     "cld": (
         *(Sample(f"cld_g4/{name}", (GENERAL,)) for name in ("gammasep", "single", "multi", "zqq", "zh", *UDS)),
         Sample("edm4hep/cld_rec", (GENERAL,)),
+        Sample("edm4hep/cld_jettags", (GENERAL,)),
         Sample("edm4hep/cld_zuds100_sim", (GENERAL,), truth_tracks=True),
+        Sample("edm4hep/tiles_zqq", (GENERAL,), detector="tiles.yaml"),
     ),
 }
 """Samples by the verb that evaluates them."""
@@ -150,7 +153,9 @@ QUANTITIES: dict[str, dict[str, str]] = {
     "uds500": {**_PARTICLES, **_SUMS, **_two_jets(500), **BUDGET},
     "tau10": {**_PARTICLES, "decay mode right [%]": "taus.mode_right"},
     "cld_rec": _FULL,
+    "cld_jettags": _FULL,
     "cld_zuds100_sim": _FULL,
+    "tiles_zqq": {**_PARTICLES, **_JETS, **_two_jets(91), **BY_CLASS},
 }
 """By sample: names in results.csv, and keys in metrics.json."""
 
@@ -205,6 +210,8 @@ def measure(
         By model; each result holds all models, and the oracle of what its own model reads.
     """
     options: dict[str, Any] = {"truth_tracks": True} if sample.truth_tracks else {}
+    if sample.detector is not None:
+        options["detector"] = path.with_name(sample.detector)
     with tempfile.TemporaryDirectory() as folder:
         recos = {name: Path(folder) / f"{k}.root" for k, name in enumerate(models)}
         loaded = {name: load_model(path) for name, path in models.items()}
@@ -236,9 +243,6 @@ def rows(result: EvaluationResult, sample: str, model: str) -> Iterator[Row]:
             yield Row(model, sample, quantity, *numbers, difference.value, difference.low, difference.high)
 
 
-ALONE = {"g4": "ILD alone", "cld_g4": "CLD alone"}
-"""Names in results.csv of the models trained on the files of one detector, by the folder of these."""
-
 FIGURES = {
     ("g4/gamma1", GENERAL): {"gamma1_resolution_68": "resolution_68_vs_energy"},
     ("g4/gammasep", GENERAL): {
@@ -252,6 +256,6 @@ FIGURES = {
         "zqq_jet_energy": "jet_energy_resolution_vs_abs_cos_theta",
     },
     ("g4/tau10", GENERAL): {"tau10_modes": "tau_modes"},
-    ("cld_g4/zqq", ALONE["g4"]): {"zero_shot_visible_energy": "visible_energy"},
+    ("edm4hep/tiles_zqq", GENERAL): {"zero_shot_visible_energy": "visible_energy"},
 }
 """By sample and model, the figures of RESULTS.md and the names that an evaluation gives them."""

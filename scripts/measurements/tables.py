@@ -11,7 +11,6 @@ from typing import Any
 from measurements.paper import paper_tables
 from measurements.rows import REPORT, ROOT, Row, fill, read_rows, table
 from measurements.shipped import (
-    ALONE,
     BUDGET,
     BY_CLASS,
     CLASSES,
@@ -23,7 +22,6 @@ from measurements.shipped import (
     PHOTON,
     QUANTITIES,
     RESOLUTION,
-    RESPONSE,
     TRANSLATION,
     UDS,
 )
@@ -36,7 +34,7 @@ PHOTON_SAMPLES = ("gamma1", "gammasep")
 ILD_SAMPLES = ("single", "multi", "zqq", "zh", *UDS, "tau10")
 CLD_SAMPLES = ("gammasep", "single", "multi", "zqq", "zh", *UDS)
 MAIN = (EFFICIENCY, FAKES, "class right, of matched [%]", RESOLUTION)
-"""Quantities in the tables of fine-tuning and of disturbed events."""
+"""Quantities in the tables of disturbed events."""
 LEFT_OUT = (
     "jets (kt R = 0.4): IQR / median [%]",
     "jets (kt R = 0.7): IQR / median [%]",
@@ -50,12 +48,6 @@ OF_MANY_EVENTS = (EFFICIENCY, "efficiency by energy, cost <= 3 [%]", FAKES)
 """Quantities whose errors are too large for a table of four events."""
 CARD = ("energy, resolution_68 / median [%]", "exactly the right number of photons [%]", *MAIN, DURHAM)
 """Quantities on the cards."""
-ZERO_SHOT = {
-    "gammasep": ("exactly the right number of photons [%]",),
-    "single": MAIN[:3],
-    "multi": MAIN[:3],
-    "zqq": (*MAIN, RESPONSE, "angle, 68% quantile [deg]"),
-}
 VARIED = {
     "efficiency [%]": EFFICIENCY,
     "fakes [%]": FAKES,
@@ -108,7 +100,7 @@ def write_tables() -> None:
 def report_tables(rows: Rows) -> dict[str, str]:
     """The tables of RESULTS.md by the name of their place."""
     quoted = {f"`{name}`": name for name in (PHOTON, GENERAL, TRANSLATION)}
-    general, full = {"pflow": GENERAL}, ("cld_rec", "cld_zuds100_sim")
+    general, full = {"pflow": GENERAL}, ("cld_rec", "cld_jettags", "cld_zuds100_sim")
     jets = {JETS: JETS, f"`{GENERAL}`": GENERAL}
     return {
         "photons": samples_table(rows, quoted, "g4", PHOTON_SAMPLES),
@@ -116,9 +108,8 @@ def report_tables(rows: Rows) -> dict[str, str]:
         "ild": samples_table(rows, general, "g4", ILD_SAMPLES),
         "cld": samples_table(rows, general, "cld_g4", CLD_SAMPLES),
         "classes": class_table(rows),
-        "zero_shot": zero_shot_table(rows),
+        "zero_shot": samples_table(rows, general, "edm4hep", ("tiles_zqq",)),
         "full": samples_table(rows, general, "edm4hep", full, left_out=OF_MANY_EVENTS),
-        "fine_tuning": fine_tuning_table(rows),
         "robustness": variations_table(rows, "disturbed"),
         "moved": variations_table(rows, "moved"),
         "speed": speed_table(rows.values()),
@@ -194,19 +185,6 @@ def short_table(rows: Rows) -> str:
     return table(["sample", "quantity", "pflow", "Pandora", "oracle", "pflow - Pandora"], lines, left=2)
 
 
-def zero_shot_table(rows: Rows) -> str:
-    """Both detectors, by the models trained on the other alone, on itself alone, and on both."""
-    lines = []
-    for folder, other in (("cld_g4", "g4"), ("g4", "cld_g4")):
-        for sample, quantities in ZERO_SHOT.items():
-            for quantity in quantities:
-                place = (f"{folder}/{sample}", quantity)
-                texts = [cell(rows, model, *place) for model in (ALONE[other], ALONE[folder], GENERAL)]
-                pandora = rows[GENERAL, *place].others[0] if (GENERAL, *place) in rows else "-"
-                lines.append([f"{DETECTORS[folder]}, {sample}", quantity, *texts, pandora])
-    return table(["tested on", "quantity", "the other alone", "itself alone", "`general`", "Pandora"], lines, left=2)
-
-
 def variations_table(rows: Rows, kind: str) -> str:
     """Events of both detectors, `kind` disturbed or moved, a line for each variation."""
     names = dict.fromkeys(sample.partition(", ")[2] for _, sample, _ in rows if f"zqq {kind}, " in sample)
@@ -216,15 +194,6 @@ def variations_table(rows: Rows, kind: str) -> str:
         for name in names
     )
     return table(["events", *(f"{detector}: {name}" for detector in DETECTORS.values() for name in VARIED)], lines)
-
-
-def fine_tuning_table(rows: Rows) -> str:
-    """Jets of CLD by the model trained on the ILD alone, before and after training on some events of CLD."""
-    lines = []
-    for n in (0, 30, 100, 300):
-        model = f"{ALONE['g4']}, {n} events of CLD" if n else ALONE["g4"]
-        lines.append([str(n), *(cell(rows, model, "cld_g4/zqq", quantity) for quantity in MAIN)])
-    return table(["events of CLD", *MAIN], lines)
 
 
 def speed_table(rows: Iterable[Row]) -> str:
