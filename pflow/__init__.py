@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pflow.event.schema import make_particles as make_particles
     from pflow.event.truth import select_targets as select_targets
     from pflow.inference.events import reconstruct as reconstruct
+    from pflow.inference.explain import explain as explain
     from pflow.io.open import iterate_events as iterate_events
     from pflow.io.open import open_events as open_events
     from pflow.io.open import read_events as read_events
@@ -36,6 +37,7 @@ _MODULES = {
     "event.schema": ("make_particles",),
     "event.truth": ("select_targets",),
     "inference.events": ("reconstruct",),
+    "inference.explain": ("explain",),
     "io.open": ("iterate_events", "open_events", "read_events"),
     "io.particles_root": ("RecoWriter", "read_reco"),
     "metrics.evaluation": ("EvaluationSettings", "evaluate"),
