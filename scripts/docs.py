@@ -1,18 +1,16 @@
-"""Build the documentation as a site: the API, the notebooks with their outputs, README, RESULTS and other documents.
+"""Build the documentation as a site: the API, the notebooks as they are stored, README, RESULTS and other documents.
 
-    pip install -e '.[docs]' && python scripts/docs.py [--quick]    # into build/docs
+    pip install -e '.[docs]' && python scripts/docs.py    # into build/docs
 
-Without --quick the notebooks are run, which takes minutes. A broken link is an error.
+`scripts/notebooks.py` runs and stores the notebooks. A broken link is an error.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from html import unescape
 from pathlib import Path
 
@@ -29,18 +27,14 @@ pre {{ background: #f6f6f6; padding: .8em; overflow-x: auto; }} img {{ max-width
 {body}</body></html>"""
 
 
-def main(folder: Path, *, quick: bool) -> int:
+def main(folder: Path) -> int:
     import pdoc
     from nbconvert.filters.markdown import markdown2html
 
     shutil.rmtree(folder, ignore_errors=True)
     notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
-    with tempfile.TemporaryDirectory() as scratch:  # where they write
-        copies = [shutil.copy(path, scratch) for path in notebooks]
-        convert = ["nbconvert", "--to", "html", "--output-dir", str(folder / "notebooks"), *map(str, copies)]
-        environment = {**os.environ, "PFLOW_REPO": str(ROOT)}
-        options = [] if quick else ["--execute"]
-        subprocess.run([sys.executable, "-m", *convert, *options], check=True, cwd=scratch, env=environment)
+    convert = ["nbconvert", "--to", "html", "--output-dir", str(folder / "notebooks"), *map(str, notebooks)]
+    subprocess.run([sys.executable, "-m", *convert], check=True)
     for name in pflow.__all__:  # pdoc asks no module for names that it imports on first use
         setattr(pflow, name, getattr(pflow, name))
     pdoc.render.configure(docformat="numpy")
@@ -80,4 +74,4 @@ def targets(page: Path) -> set[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(ROOT / "build" / "docs", quick="--quick" in sys.argv[1:]))
+    sys.exit(main(ROOT / "build" / "docs"))

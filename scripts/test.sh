@@ -23,6 +23,6 @@ ruff format --check .
 echo "== mypy"
 mypy
 echo "== documents, as a site"
-python scripts/docs.py --quick
+python scripts/docs.py
 echo "== pytest"
 pytest --numprocesses=auto --dist=worksteal "$@"

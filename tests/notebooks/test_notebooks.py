@@ -1,5 +1,7 @@
-"""The notebooks run from top to bottom, and hold no outputs in git."""
+"""The notebooks run from top to bottom, and their stored outputs are small and need no kernel."""
 
+import base64
+import io
 import json
 import os
 import re
@@ -9,6 +11,9 @@ import nbformat
 import pytest
 from jupyter_client import KernelManager
 from nbclient import NotebookClient
+from PIL import Image
+
+import notebooks
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
@@ -61,7 +66,32 @@ def test_is_written_as_git_likes_it(path):
     assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert code
-    assert all(not cell.outputs and cell.execution_count is None for cell in code)
+    assert len(text.encode()) <= notebooks.MAX_SIZE
+    # Stored by scripts/notebooks.py, from top to bottom, or not yet.
+    assert [cell.execution_count for cell in code] in ([None] * len(code), [*range(1, len(code) + 1)])
+    outputs = [output for cell in code for output in cell.outputs]
+    assert {output.output_type for output in outputs} <= {"stream", "execute_result", "display_data"}
+    kinds = {kind for output in outputs for kind in output.get("data", {})}
+    assert kinds <= {"text/plain", "text/html", "image/png"}
+    assert not re.search(r"/(tmp|home|root|work)/|<iframe|<script", "".join(map(str, outputs)))
+
+
+def test_stored_outputs_are_small_and_name_no_folder_of_the_machine(tmp_path):
+    picture = io.BytesIO()
+    Image.effect_noise((300, 200), 50).save(picture, "png")
+    png = base64.b64encode(picture.getvalue()).decode()
+    drawn = nbformat.v4.new_output("display_data", {"image/png": png, "text/plain": "<Figure>"})
+    smaller = notebooks.reduced(drawn, "/tmp/x").data
+    assert list(smaller) == ["image/png"]
+    assert len(smaller["image/png"]) < 0.8 * len(png)
+    assert Image.open(io.BytesIO(base64.b64decode(smaller["image/png"]))).size == (300, 200)
+    page = nbformat.v4.new_output("execute_result", {"text/html": "<iframe>", "text/plain": "at /tmp/x/a.root"})
+    assert notebooks.reduced(page, "/tmp/x").data == {"text/plain": "at a.root"}
+    said = nbformat.v4.new_output("stream", name="stdout", text="wrote /tmp/x/a.root in /tmp/x\n")
+    assert notebooks.reduced(said, "/tmp/x").text == "wrote a.root in .\n"
+    assert notebooks.reduced(nbformat.v4.new_output("stream", name="stderr", text="12%"), "/tmp/x") is None
+    widget = nbformat.v4.new_output("display_data", {"application/vnd.jupyter.widget-view+json": {}})
+    assert notebooks.reduced(widget, "/tmp/x") is None
 
 
 def test_links_lead_somewhere(path):
