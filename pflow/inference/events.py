@@ -267,7 +267,7 @@ def reconstruct(
     if sample is not None and (said := problems(sample.compared(SampleScales.of(first), first.detector))):
         warnings.warn(f"{events.path or 'these events'}: {said}", ImplausibleWarning, 2)
     reconstruction = reconstruct_valid(usable, ready, on_error)
-    momentum = reconstruction.track_momentum(usable).sum(axis=0)
+    momentum = track_momentum(reconstruction, usable, model).sum(axis=0)
     warn_of_tracks(momentum, count_flags(reconstruction.flags), len(events), events.path or "these events")
     if "tracks" in left_out and reconstruction.track_links is not None:  # the caller's events have all of them
         index = jagged.local_index(jagged.count(events.tracks))[~left_out["tracks"]]
@@ -308,10 +308,16 @@ def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> Reconstr
     reconstruction = finite_events(reconstruction, not_finite, events, model.path, on_error)
     flags = reconstruction.flags.copy()
     complete = (flags & (Flag.BAD_INPUT | Flag.MAX_PARTICLES | Flag.NOT_FINITE)) == 0
-    total, neutral, lost = reconstruction.track_momentum(events).T
+    total, neutral, lost = track_momentum(reconstruction, events, model).T
     flags[complete & (lost > MOST_UNUSED * total)] |= np.uint32(Flag.LOST_TRACKS)
     flags[complete & (neutral > MOST_UNUSED * total)] |= np.uint32(Flag.NEUTRAL_TRACKS)
     return dataclasses.replace(reconstruction, flags=flags)
+
+
+def track_momentum(reconstruction: Reconstruction, events: Events, model: TrainedModel) -> Floats:
+    """`Reconstruction.track_momentum`; zeros of a model that reads no tracks, which can lose none."""
+    reads_tracks = bool(model.tokeniser.config.track_features)
+    return reconstruction.track_momentum(events if reads_tracks else dataclasses.replace(events, tracks=None))
 
 
 def warn_of_tracks(momentum: Floats, flagged: Mapping[str, int], n_events: int, where: str) -> None:

@@ -19,7 +19,14 @@ from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.data.files import Chunk, FileOptions, OpenFiles
 from pflow.errors import ConfigError, InputError, collected_warnings, first_line, missing_package
 from pflow.event.particles import Reconstruction
-from pflow.inference.events import BATCH_SIZE, Engine, reconstruct_valid, usable_events, with_detector
+from pflow.inference.events import (
+    BATCH_SIZE,
+    Engine,
+    reconstruct_valid,
+    track_momentum,
+    usable_events,
+    with_detector,
+)
 from pflow.physics.arrays import Floats
 
 
@@ -70,7 +77,8 @@ class Worker:
             as_trained = events if tokeniser.config.geometry else with_detector(events, tokeniser.detector)
             usable = usable_events(as_trained, settings.max_hits, on_error, valid=True)
             reconstruction = reconstruct_valid(usable, self._engine, on_error)
-        return ChunkResult(reconstruction, reconstruction.track_momentum(usable).sum(axis=0), tuple(warnings))
+        momentum = track_momentum(reconstruction, usable, self.model).sum(axis=0)
+        return ChunkResult(reconstruction, momentum, tuple(warnings))
 
 
 class Executor(NamedTuple):
