@@ -97,9 +97,13 @@ class Subject:
 
     @functools.cached_property
     def status_problem(self) -> str:
-        """Message if no particle is stable; "" if some are, and without truth."""
-        truth = self.events.truth
-        return "" if truth is None else unknown_status(jagged.columns(truth)["status"], self.stable_status)
+        """Message if no particle is stable; "" if some are, without truth, and under rules that do not ask for it."""
+        truth, rule = self.events.truth, (self.expected.targets or {}).get("rule", "stable")
+        return (
+            ""
+            if truth is None or rule != "stable"
+            else unknown_status(jagged.columns(truth)["status"], self.stable_status)
+        )
 
     @functools.cached_property
     def showering_energy(self) -> float:
