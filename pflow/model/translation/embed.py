@@ -53,8 +53,7 @@ class SourceEmbedder(nn.Module):
         if self.framed:
             features = functional.pad(features, (0, 0, 2, 0))
             mask = functional.pad(mask, (2, 0), value=True)
-            frame = torch.tensor([BOS, EOS], device=kind.device).expand(kind.shape[0], 2)
-            kind = torch.cat([frame, kind], dim=1)
+            kind = functional.pad(functional.pad(kind, (1, 0), value=EOS), (1, 0), value=BOS)
         return self.embed(features, kind), None if tokens.full else mask
 
 

@@ -7,6 +7,7 @@ a sequence. They have no weights. Letters: B batch, T target particles, V vocabu
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -41,6 +42,13 @@ def kind_of_next(mask: Tensor) -> Tensor:
     return is_particle * SAMPLE + (before & ~is_particle) * EOS
 
 
+@functools.cache
+def _on_device(rows: tuple[tuple[float, ...], ...], device: torch.device) -> Tensor:
+    """A constant, copied to a device once: each copy would be a wait for a GPU."""
+    with torch.inference_mode(False):  # training uses it, too
+        return torch.tensor(rows, device=device)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpecialTokens:
     """One of the two treatments. `kind` is int64 [...]: pad 0, bos 1, eos 2, sample 3."""
@@ -56,7 +64,7 @@ class SpecialTokens:
 
     def marks(self, kind: Tensor) -> Tensor:
         """Numbers that mark a token, float32 [..., marks]."""
-        return torch.tensor(self.marks_of_kinds, device=kind.device)[kind]
+        return _on_device(self.marks_of_kinds, kind.device)[kind]
 
     def labels(self, target: Target) -> dict[str, Tensor]:
         """Target of each classifying head, int64 [B, T + 1]; `IGNORE` where it has no loss."""
