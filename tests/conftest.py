@@ -381,7 +381,7 @@ def largest_file() -> Callable[[int], AbstractContextManager[None]]:
 def no_figures() -> Iterator[None]:
     """Fits draw nothing, which is half of their time here; `test_end_to_end.py` looks for the figures."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pflow.cli.fit.rendered", lambda figure, kind: b"")
+        patch.setattr("pflow.train.callbacks.rendered", lambda figure, kind: b"")
         yield
 
 
@@ -412,6 +412,6 @@ def run(made_once, small, tiny) -> Path:
     options = [*tiny, f"--data.train={small['val']}", f"--data.val={small['val']}", "--trainer.max_epochs=2"]
 
     def fit(folder: Path) -> None:
-        assert main([*options, f"--output={folder}"]) == 0
+        assert main("fit", [*options, f"--output={folder}"]) == 0
 
     return made_once("run", fit)

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from pflow.checkpoint.load import load_model
-from pflow.cli.fit import main
+from pflow.cli import fit
 from pflow.config import config_dir, to_plain
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
@@ -36,7 +36,7 @@ def options(recipe: str, stage: int, variant: str | None) -> dict[str, Any]:
     """What `pflow fit --print-config` prints of a set-up."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), tempfile.TemporaryDirectory() as folder:
-        assert main([*load_recipe(recipe).variant(variant).write(folder, stage), "--print-config"]) == 0
+        assert fit.main("fit", [*load_recipe(recipe).variant(variant).write(folder, stage), "--print-config"]) == 0
     return yaml.safe_load(printed.getvalue())
 
 
@@ -107,7 +107,7 @@ def trained(sample_dir, tmp_path_factory):
             *([f"--start-from={train(recipe, 0, variant)}"] if stage else []),
             f"--output={folder}",
         ]
-        assert main(arguments) == 0
+        assert fit.main("fit", arguments) == 0
         (checkpoint,) = folder.rglob("best.ckpt")
         return checkpoint
 

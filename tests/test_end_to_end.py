@@ -29,7 +29,7 @@ def no_network(monkeypatch):
 @pytest.mark.usefixtures("no_network")
 def test_what_each_command_leaves_behind_without_a_connection(tiny, small, tmp_path):
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}", "--trainer.max_epochs=1"]
-    with patch("pflow.cli.fit.rendered", rendered):
+    with patch("pflow.train.callbacks.rendered", rendered):
         assert main(["fit", *tiny, *data, f"--output={tmp_path / 'run'}"]) == 0
     names = {path.name for path in (tmp_path / "run").rglob("*")}
     assert {"best.ckpt", "last.ckpt", "config.yaml", "metrics.csv", "training.png", "training.pdf"} <= names

@@ -1,7 +1,7 @@
 """`pflow VERB ...`: the table of verbs, exit codes, signals, and errors and warnings as the command line shows them.
 
-`fit` is Lightning's command line, which uses jsonargparse. The other verbs use argparse: messages are shorter, the help
-has no ``type: int, default: null``, and only the verb that runs is imported.
+`fit`, `validate`, `test` and `predict` are Lightning's command line, which uses jsonargparse. The other verbs use
+argparse: messages are shorter, the help has no ``type: int, default: null``, and only the verb that runs is imported.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ EXIT_CODES = {
     143: "terminated (SIGTERM)",
 }
 """Return values of `main`."""
+
+LIGHTNING = ("fit", "validate", "test", "predict")
+"""Verbs of `pflow.cli.fit`."""
 
 AGAIN_AFTER = 0.05
 """Seconds after which a signal that Python dropped is sent again."""
@@ -147,7 +150,10 @@ def _run(verb: str, arguments: list[str]) -> int:
         # NumPy's of a division by zero, of NaN ...: nothing that somebody at a command line can do something about.
         warnings.filterwarnings("ignore", ".*encountered", RuntimeWarning)
         warnings.showwarning = show
-        code = int(import_module("pflow.cli.fit").main(arguments)) if verb == "fit" else run_parsed(verb, arguments)
+        if verb in LIGHTNING:
+            code = int(import_module("pflow.cli.fit").main(verb, arguments))
+        else:
+            code = run_parsed(verb, arguments)
     return code or (3 if skipped else 0)
 
 

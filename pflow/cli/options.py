@@ -15,6 +15,9 @@ N = TypeVar("N", int, float)
 
 VERBS = {
     "fit": "train a model: pflow fit --config gamma1 --data.train FILE --data.val FILE",
+    "validate": "losses and wrong energy of a model on validation files: pflow validate --checkpoint RUN/best.ckpt",
+    "test": "the same on test files, --data.test",
+    "predict": "run a model as Lightning does, for callbacks of your own, on --data.predict (else: pflow reconstruct)",
     "recipe": "train a model in stages and calibrate it: pflow recipe photon --data-dir g4 --output runs/photon",
     "inspect": "show what a file holds, or what an output or a model was made from",
     "detector": "draft the description of the detector that a file is from, for --detector",

@@ -11,9 +11,15 @@ from pflow.errors import ConfigError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow recipe`."""
-    from pflow.config import builtin_names
+    from pflow.config import builtin_names, load_yaml, resolve
 
-    names = ", ".join(builtin_names("recipes"))
+    names, listed = ", ".join(builtin_names("recipes")), []
+    for name in builtin_names("recipes"):
+        variants = load_yaml(resolve("recipes", name)).get("variants", {})
+        # One with stages is a recipe of its own, whose variants have both names (`pflow.train.recipe`).
+        of = [f"{own}_{part}" for own, changes in variants.items() for part in changes.get("variants", {})]
+        if shown := [own for own in variants if "variants" not in variants[own]] + of:
+            listed.append(f"{name}: {', '.join(shown)}")
     parser.add_argument("recipe", metavar="RECIPE", help=f"{names}, or a YAML file of the same form")
     parser.add_argument(
         "options", nargs="*", metavar="-- OPTION", help="options of `pflow fit` for all stages, after a --"
@@ -25,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of the samples that the recipe names (without calibration also: files of your own, as options of "
         "`pflow fit`)",
     )
-    parser.add_argument("--variant", metavar="NAME", help="which variant, where the recipe has some")
+    text = f"which variant, where the recipe has some ({'; '.join(listed)})"
+    parser.add_argument("--variant", metavar="NAME", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,7 +54,7 @@ def check(commands: Mapping[str, Sequence[str]]) -> None:
     from pflow.cli import calibrate
     from pflow.cli.fit import TrainingCLI
     from pflow.config import to_plain
-    from pflow.train.model_spec import differences
+    from pflow.data.datamodule import differences
 
     first = None
     for name, (verb, *words) in commands.items():
@@ -59,11 +66,11 @@ def check(commands: Mapping[str, Sequence[str]]) -> None:
                 if unknown:
                     raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}")
             elif first is None:
-                first = TrainingCLI(words)
+                first = TrainingCLI("fit", words, run=False)
             else:
                 # The model of the stage before does not exist yet: take the one that the first stage starts from. Their
                 # options differ only by those that stages set, which `words` sets again.
-                stage = TrainingCLI([*words, "--start-from", first.config["start_from"] or "null"])
+                stage = TrainingCLI("fit", [*words, "--start-from", first.config["start_from"] or "null"], run=False)
                 ours, theirs = (to_plain(cli.datamodule.token_config) for cli in (stage, first))
                 if changed := differences("data", ours, theirs, whose="the stages before"):
                     raise ConfigError("; ".join(changed))

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ import pytorch_lightning as pl
 import torch
 from torch import distributed
 
+from pflow.config import to_plain
 from pflow.data.dataset import EventDataset, LabelledBatch, StepLoader, StopRequest
 from pflow.data.files import Chunk, FileOptions, read_chunks, spread_sample, survey
 from pflow.errors import ConfigError, InputError, PflowError, nearest
@@ -31,14 +32,16 @@ from pflow.tokens.tokens import TokenConfig, targets_of
 
 Paths = str | list[str] | None
 
+SPLITS = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",), "predict": ("predict",)}
+"""Files that each of Lightning's stages reads."""
 FEW = 8  # entries at the beginning of each file in which targets are looked for
 SAMPLE_EVENTS = 1000  # training events from which `SampleScales` are taken
 
 
 class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
-    """Event files for training and validation.
+    """Event files for training, validation, test and prediction.
 
-    The tokeniser is fitted on a sample of the training files alone, unless one is set before (`tokeniser`). Files are
+    The tokeniser is the model's, if it is trained; else it is fitted on a sample of the training files alone. Files are
     read in chunks and never held whole. It has the parameters of `TokenConfig`, too.
 
     Parameters
@@ -47,6 +50,10 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         Files to train on: paths or glob patterns.
     val
         Files to validate on, in the same way.
+    test
+        Files to test on. Only the files of a stage are opened.
+    predict
+        Files whose particles are to be predicted; they need no truth.
     detector
         Built-in name or YAML file; default: detected from the file.
     schema
@@ -86,6 +93,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         *,
         train: Paths = None,
         val: Paths = None,
+        test: Paths = None,
+        predict: Paths = None,
         detector: str | None = None,
         schema: str | None = None,
         layout: str | None = None,
@@ -103,8 +112,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         **tokens: Any,
     ) -> None:
         super().__init__()
-        self.paths: dict[str, Paths] = {"train": train, "val": val}
-        self.token_config = TokenConfig(**tokens, readout=False)
+        self.paths: dict[str, Paths] = {"train": train, "val": val, "test": test, "predict": predict}
+        self.token_config, self._given = TokenConfig(**tokens, readout=False), frozenset(tokens)
         self.options = FileOptions(
             detector=detector,
             schema=schema,
@@ -123,8 +132,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.repeat = dict(repeat or {})
         self.augmentation = augment
         self.tokeniser: Tokeniser | None = None
-        self.begins_with_model = False
-        """Whether a training begins with a model's weights: the tokeniser stays, but for what the files' events are."""
         self._chunks: dict[str, list[Chunk]] = {}
         self._train: StepLoader | None = None
         self._left_out: list[str] = []
@@ -135,15 +142,15 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """Whether to stop after the present batch; of several ranks, together."""
 
     def setup(self, stage: str) -> None:
-        """Find the files, and fit the tokeniser on the training files unless a model has one."""
+        """Find the files of a stage; before a fit, fit the tokeniser on the training files unless the model has one."""
         if self._n_ranks == 1:
-            self._chunks = self._set_up()
+            self._chunks |= self._set_up(stage)
             return
         # One rank inspects the files for all. All ranks raise its error; otherwise they would never return.
         message: tuple[dict[str, list[Chunk]], FileOptions, Tokeniser | None] | PflowError | None = None
         if self.trainer.is_global_zero:
             try:
-                chunks = self._set_up()
+                chunks = self._set_up(stage)
                 message = chunks, self.options, self.tokeniser
             except PflowError as error:
                 message = error
@@ -151,32 +158,30 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         if isinstance(message, PflowError):
             raise message
         assert message is not None  # the first rank has sent it
-        self._chunks, self.options, self.tokeniser = message
+        chunks, self.options, self.tokeniser = message
+        self._chunks |= chunks
 
-    def _set_up(self) -> dict[str, list[Chunk]]:
-        """The chunks of each split; makes the tokeniser."""
+    def _set_up(self, stage: str) -> dict[str, list[Chunk]]:
+        """The chunks of each split of a stage; makes the tokeniser of a fit."""
         chunks: dict[str, list[Chunk]] = {}
-        for name, given in self.paths.items():
+        for name in SPLITS[stage]:
+            given = self.paths[name]
             if not given:
                 raise ConfigError(f"no {name} files are given: set data.{name}")
             paths = list(dict.fromkeys(matching(given)))
             chunks[name], self.options = survey(paths, self.options, self.chunk_size)
             self._left_out += [path for path in paths if path not in self.options.known]
-        trained = self.tokeniser
+        model = None if self.trainer is None else self.trainer.lightning_module
+        trained, begins = getattr(model, "tokeniser", None), getattr(model, "began_with", None) is not None
+        trained = trained or self.tokeniser
+        if trained is not None:
+            self.use(trained)
+        if stage != "fit":  # the weights, and the tokeniser with them, may be loaded later
+            return chunks
         if self.tokeniser is None:
             sample = spread_sample(chunks["train"], self.tokeniser_events)
             events = read_chunks(sample, self.options)
             self.tokeniser = Tokeniser.fit(events, self.token_config, on_error=self.options.on_error)
-        elif self.begins_with_model:
-            with self.options.open(chunks["train"][0].path) as file:
-                if differing := self.tokeniser.other_geometry(file.detector):
-                    alone = f"the model to begin with reads detector '{self.tokeniser.detector.name}' alone"
-                    remedy = "begin with 'general', which reads any detector"
-                    message = f"{alone}, and this one differs in {', '.join(differing)}: {remedy}"
-                    raise InputError(message, file=file.path, field="detector")
-        if trained is not None:
-            expected = dataclasses.replace(self.options.expected, sample=trained.sample)
-            self.options = dataclasses.replace(self.options, expected=expected)
         for name, of_split in chunks.items():
             _check_targets(name, of_split, self.options, self.tokeniser.config)
         train, val = (dict.fromkeys(chunk.path for chunk in of_split) for of_split in chunks.values())
@@ -184,7 +189,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         if common := [path for path in val if os.path.realpath(path) in known]:
             why = "what was learnt by heart looks good there"
             warnings.warn(f"data.val: {', '.join(common)} is also in data.train: {why}", stacklevel=2)
-        if trained is None or self.begins_with_model:
+        if trained is None or begins:
             of_file: dict[str, list[Chunk]] = {}
             for chunk in chunks["train"]:
                 of_file.setdefault(chunk.path, []).append(chunk)
@@ -196,6 +201,23 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             self.tokeniser = dataclasses.replace(self.tokeniser, sample=scales)
         chunks["train"] = self._repeated(chunks["train"])
         return chunks
+
+    def use(self, tokeniser: Tokeniser) -> None:
+        """Take the tokeniser of a trained model.
+
+        ConfigError: other tokens were asked for. InputError: a file is of a detector that the model does not read.
+        """
+        asked = {name: value for name, value in to_plain(self.token_config).items() if name in self._given}
+        if changed := differences("data", asked, to_plain(tokeniser.config)):
+            raise ConfigError(f"other tokens than the model's: {'; '.join(changed)}")
+        for path, known in self.options.known.items():
+            if isinstance(known.detector, Detector) and (differing := tokeniser.other_geometry(known.detector)):
+                alone = f"the model reads detector '{tokeniser.detector.name}' alone"
+                remedy = "'general' reads any detector"
+                message = f"{alone}, and this one differs in {', '.join(differing)}: {remedy}"
+                raise InputError(message, file=path, field="detector")
+        expected = dataclasses.replace(self.options.expected, sample=tokeniser.sample)
+        self.options, self.tokeniser = dataclasses.replace(self.options, expected=expected), tokeniser
 
     def _of_any_detector(self, scales: SampleScales, paths: Iterable[str], before: SampleScales | None) -> SampleScales:
         """Scales that all detectors share, and what the detectors of the training files and of earlier ones cover."""
@@ -236,6 +258,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume within the epoch of a checkpoint, by the batches that it has not seen, unless the epoch has others."""
+        if "train" not in self._chunks:  # no fit
+            return
         same = state.get("batching") == self._batching()
         if not same:
             what = "training files, sizes of batches, devices or workers differ from the checkpoint's"
@@ -270,6 +294,14 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """Batches of the validation files, in their order."""
         return self._loader("val")
 
+    def test_dataloader(self) -> StepLoader:
+        """Batches of the test files, in their order."""
+        return self._loader("test")
+
+    def predict_dataloader(self) -> StepLoader:
+        """Batches of the files to predict, in their order and without truth."""
+        return self._loader("predict")
+
     def teardown(self, stage: str) -> None:
         """Repeat here what workers warned of, and tell each rank what any of them skipped."""
         refused = any(dataset.refused for dataset in self._datasets)
@@ -285,7 +317,11 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             warnings.warn(message, BadEntriesWarning, stacklevel=2)
 
     def _loader(self, name: str) -> StepLoader:
-        assert self.tokeniser is not None
+        trained = None if self.trainer is None else getattr(self.trainer.lightning_module, "tokeniser", None)
+        if trained is not None and trained is not self.tokeniser:
+            self.use(trained)
+        if self.tokeniser is None:
+            raise ConfigError("there is no tokeniser: name a trained model (--checkpoint, ckpt_path), or train one")
         dataset = EventDataset(
             self._chunks[name],
             options=self.options,
@@ -299,6 +335,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             rank=0 if self._n_ranks == 1 else self.trainer.global_rank,
             n_ranks=self._n_ranks,
             augmentation=self.augmentation if name == "train" else None,
+            truth=name != "predict",
         )
         self._datasets.append(dataset)
         if self._n_ranks > 1 and self._group is None:
@@ -323,6 +360,14 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     def _n_ranks(self) -> int:
         """Number of processes that train together."""
         return 1 if self.trainer is None else int(self.trainer.world_size)
+
+
+def differences(
+    group: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], whose: str = "the weights"
+) -> list[str]:
+    """Options of a group that are not the same, in words."""
+    changed = [name for name in ours if name in theirs and ours[name] != theirs[name]]
+    return [f"{group}.{name} is {ours[name]}, but {whose} have {theirs[name]}" for name in changed]
 
 
 def _check_targets(name: str, chunks: Sequence[Chunk], options: FileOptions, config: TokenConfig) -> None:

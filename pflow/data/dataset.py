@@ -84,6 +84,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
     rank: int = 0
     n_ranks: int = 1
     augmentation: Augmentation | None = None
+    truth: bool = True
 
     def __post_init__(self) -> None:
         if not self.chunks:
@@ -146,7 +147,9 @@ class EventDataset(IterableDataset[LabelledBatch]):
 
     def _encoded(self, events: Events) -> tuple[Tokens, Events]:
         """Tokens of a chunk and the chunk; where bad entries are skipped, those the model cannot read are empty."""
-        return without_refused(events, lambda some: self.tokeniser.encode(some, warn=False), self.options.on_error)
+        return without_refused(
+            events, lambda some: self.tokeniser.encode(some, truth=self.truth, warn=False), self.options.on_error
+        )
 
     def _in_order(self, parts: Iterable[Tokens]) -> Iterator[LabelledBatch]:
         for part in parts:

@@ -1,9 +1,10 @@
-"""Callbacks: a line an epoch, averaged weights, frozen modules, and what signals do."""
+"""Callbacks: a run's folder, a line an epoch, averaged weights, frozen modules, and what signals do."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,16 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import WeightAveraging
+from pytorch_lightning.cli import LightningArgumentParser
 from torch import Tensor
 
+from pflow.checkpoint.load import read_checkpoint
 from pflow.errors import ConfigError
+from pflow.io.atomic import replacing
+from pflow.plots.style import rendered
+from pflow.plots.training import plot_training
 from pflow.train.module import MONITOR, ParticleFlow
+from pflow.train.run_folder import make_loggers, read_history
 
 COLUMNS = {
     "train/loss": "train loss {:.4f}",
@@ -38,6 +45,99 @@ class EpochLine(pl.Callback):  # type: ignore[misc]
         metrics = trainer.callback_metrics
         figures = [text.format(float(metrics[key])) for key, text in COLUMNS.items() if key in metrics]
         pl_module.print(f"epoch {trainer.current_epoch + 1}: {', '.join(figures)}", flush=True)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
+        """Say that the training was stopped early, and why."""
+        for early in trainer.early_stopping_callbacks:
+            if early.stopping_reason_message and early.stopped_epoch:
+                reason = early.stopping_reason_message.removesuffix(" Signaling Trainer to stop.")
+                epochs = f"epoch {trainer.current_epoch} of {trainer.max_epochs}"
+                pl_module.print(f"stopped early, after {epochs}: {reason}", flush=True)
+
+
+class RunFolder(pl.Callback):  # type: ignore[misc]
+    """Writes the logs, the configuration and the training curves of a run, and says which model is the best.
+
+    It begins the logs just before the first step, after all checks. A new training has its ``config.yaml`` with its
+    first batch, a resumed one with its first checkpoint: a resume that fails changes nothing. It is written without
+    ``checkpoint``: it says how to train, not which training to resume.
+    """
+
+    def __init__(self, folder: Path, parser: LightningArgumentParser, configuration: Any) -> None:
+        self.folder, self.parser, self.configuration = folder, parser, configuration.clone()
+        self.configuration.pop("checkpoint", None)
+        self.began = self.saved = False
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: ParticleFlow, content: dict[str, Any]) -> None:
+        """Tell the others where the checkpoints are, if the folder was moved: else they would forget the best one."""
+        if Path(trainer.ckpt_path).resolve().parent == self.folder.resolve():
+            for state in content["callbacks"].values():
+                if "best_model_path" in state:
+                    state.update(_moved(state, state["dirpath"], str(self.folder.resolve())))
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
+        """Begin the logs, unless it is a trial: loggers write when they are made."""
+        self.began, self.saved = True, bool(trainer.fast_dev_run)
+        if not trainer.fast_dev_run:
+            trainer.loggers = trainer.loggers or make_loggers(self.folder)
+            for logger in trainer.loggers:
+                groups = ("model", "data", "trainer")
+                logger.log_hyperparams({group: self.configuration[group].as_dict() for group in groups})
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: ParticleFlow, *_: Any) -> None:
+        """Write the configuration of a new training."""
+        if trainer.ckpt_path is None:
+            self.on_save_checkpoint(trainer, pl_module, {})
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: ParticleFlow, _: dict[str, Any]) -> None:
+        """Write the configuration, once."""
+        if trainer.is_global_zero and not self.saved:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with replacing(self.folder / "config.yaml", force=True) as partial:
+                self.parser.save(self.configuration, partial, skip_none=False, overwrite=True, multifile=False)
+        self.saved = True
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
+        """Draw the training curves, and say which model is the best, or that nothing was left to train.
+
+        ConfigError: nothing was left, and the checkpoint is of another folder, which stays empty.
+        """
+        release_ranks(trainer)  # they do not draw
+        if not trainer.is_global_zero:
+            return
+        last = self.folder / "last.ckpt"
+        if not self.began:
+            by_steps = 0 < trainer.max_steps <= trainer.global_step
+            option, done = ("max_steps", trainer.global_step) if by_steps else ("max_epochs", trainer.current_epoch)
+            text = (
+                f"nothing left to train: {trainer.ckpt_path} has {done} {option[4:]}, and trainer.{option} is "
+                f"{getattr(trainer, option)}; to train on, raise --trainer.{option.replace('_', '-')}"
+            )
+            if not last.exists():
+                raise ConfigError(text)
+            print(text)
+        if history := read_history(self.folder):
+            figure = plot_training(history, text=self.folder.name)
+            for kind in ("png", "pdf"):
+                with replacing(self.folder / f"training.{kind}", force=True) as path:
+                    path.write_bytes(rendered(figure, kind))
+        ours = (
+            c for c in trainer.checkpoint_callbacks if c.monitor and Path(c.dirpath).resolve() == self.folder.resolve()
+        )
+        best = next(ours)
+        if best.best_model_score is not None and Path(best.best_model_path).is_file():
+            epoch = read_checkpoint(best.best_model_path).header.provenance["epoch"] + 1
+            quantity = COLUMNS.get(best.monitor, f"{best.monitor} {{:.4g}}").format(float(best.best_model_score))
+            print(f"best model: {best.best_model_path} (epoch {epoch}, {quantity})")
+        elif last.exists():
+            print(f"no best model by {best.monitor}, without a validation; the last one is {last}")
+
+
+def _moved(value: Any, old: str, new: str) -> Any:
+    """Plain data with the beginning of each path in it replaced."""
+    if isinstance(value, dict):
+        return {_moved(key, old, new): _moved(part, old, new) for key, part in value.items()}
+    return new + value.removeprefix(old) if isinstance(value, str) and value.startswith(old) else value
 
 
 class AveragedWeights(WeightAveraging):  # type: ignore[misc]
@@ -76,11 +176,13 @@ class Freeze(pl.Callback):  # type: ignore[misc]
 
     def setup(self, trainer: pl.Trainer, pl_module: ParticleFlow, stage: str) -> None:
         """Freeze, before there is an optimiser; ConfigError: random weights."""
+        if stage != "fit":
+            return
+        if pl_module.tokeniser is None:
+            raise ConfigError("Freeze: the weights are random; name a trained model with --start-from")
         pl_module.configure_model()
         reconstructor = pl_module.reconstructor
         assert reconstructor is not None
-        if pl_module.spec.purpose == "fresh":
-            raise ConfigError("Freeze: the weights are random; name a trained model with --start-from")
         names = reconstructor.first_stage_modules
         self._frozen = [reconstructor.get_submodule(name).requires_grad_(False) for name in names]
 
@@ -124,11 +226,19 @@ class StopOnSignal(pl.Callback):  # type: ignore[misc]
             raise Interrupted(pl_module.data.stop.agreed)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Write the checkpoint."""
+        """Write the checkpoint, and say how to resume."""
         if isinstance(exception, Interrupted):
             release_ranks(trainer)
             if trainer.global_step:
                 trainer.save_checkpoint(self.path, weights_only=False)
+        if isinstance(exception, Interrupted | KeyboardInterrupt) and trainer.is_global_zero:
+            said = "terminated" if exception.args == (signal.SIGTERM,) else "interrupted"
+            saved = f"saved {self.path}; resume with: pflow fit --checkpoint {self.path.parent}"
+            print(
+                f"pflow fit: {said}: {saved if self.path.exists() else 'nothing was saved'}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def release_ranks(trainer: pl.Trainer) -> None:

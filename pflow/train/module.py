@@ -2,47 +2,68 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import awkward as ak
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor
 
 from pflow.checkpoint.format import KEY, Header
+from pflow.checkpoint.load import PREFIX, Checkpoint, check_weights, load_weights, read_checkpoint
 from pflow.config import VERSION
 from pflow.data.batch import Batch, Target
-from pflow.data.datamodule import ParticleFlowData
+from pflow.data.datamodule import ParticleFlowData, differences
 from pflow.data.dataset import LabelledBatch
 from pflow.errors import ConfigError, InputError, check_choice
+from pflow.inference.events import ParticleCollector
 from pflow.metrics.match import Matching, match
 from pflow.metrics.table import ParticleTable
-from pflow.model.api import GeneratedParticles, ModelInputs, Reconstructor, describe
+from pflow.model.api import GeneratedParticles, ModelInputs, Reconstructor, build_reconstructor, describe
 from pflow.model.pointing import PointingReconstructor
-from pflow.train.model_spec import ModelSpec
+from pflow.physics.arrays import Index
+from pflow.tokens.particles import Calibration
+from pflow.tokens.tokeniser import Tokeniser
 from pflow.train.muon import Muon
 
-MONITOR = "val/wrong_energy"
+WRONG_ENERGY = "wrong_energy"
+MONITOR = f"val/{WRONG_ENERGY}"
 """What chooses the best epoch: the share of the validation targets' energy that is wrong, see `wrong_energy`."""
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 """Precisions of training that are allowed: in all, weights, positions and directions stay in single precision."""
 
+NO_MODEL = "there is no model: load one (load_from_checkpoint, start_from, ckpt_path; --checkpoint), or train one"
+
 RANK_STRIDE = 0x9E3779B97F4A7C15
 """Difference of the seeds of two ranks: above any number of batches, and no multiple of 2**32 (see `data.seed`)."""
 
 
-class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
-    """Training of a model of any architecture.
+class Prediction(NamedTuple):
+    """The particles of a batch [event, particle], numbers and entries of its events, int64 [event], and their files."""
 
-    The model is built once the data module has its tokeniser, which decides sizes and scales. ConfigError: a value out
-    of range.
+    particles: ak.Array
+    event: Index
+    entry: Index
+    path: tuple[str, ...]
+
+
+class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
+    """Training, validation, test and prediction of a model of any architecture, with Lightning's `Trainer`.
+
+    The model is built once the data module has its tokeniser, which decides sizes and scales, or when a checkpoint is
+    loaded, which has one (`load_from_checkpoint`, ``ckpt_path``). ConfigError: a value out of range. InputError:
+    `start_from` is no trained model that pflow can use.
 
     >>> from functools import partial
     >>> from pflow.model.pointing import PointingNetworkConfig
@@ -53,6 +74,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     reconstructor
         The architecture: ``pointing``, ``translation``, or a class of `pflow.model.api.Reconstructor`. It makes the
         model from sizes and scales.
+    start_from
+        Begin with the weights of this trained model: a checkpoint, a folder of weights, or the name of a model that
+        comes with pflow; parts that it does not have begin at random.
     lr
         Highest learning rate.
     optimiser
@@ -69,6 +93,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self,
         *,
         reconstructor: Callable[[ModelInputs], Reconstructor] = PointingReconstructor,
+        start_from: str | Path | None = None,
         lr: float = 1e-3,
         optimiser: Literal["adamw", "muon"] = "adamw",
         weight_decay: float = 0.01,
@@ -81,14 +106,35 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
                 f"expected lr > 0, weight_decay >= 0, 0 <= warmup < 1 and 0 <= final_lr <= 1, found lr {lr}, "
                 f"weight_decay {weight_decay}, warmup {warmup}, final_lr {final_lr}"
             )
+        # What makes the model is in the header of a checkpoint, as plain data.
+        self.save_hyperparameters(ignore=["reconstructor", "start_from"], logger=False)
         self.make_reconstructor = reconstructor
         check_choice(optimiser, ("adamw", "muon"), "optimiser")
         self.lr, self.warmup, self.final_lr = lr, warmup, final_lr
         self.optimiser, self.weight_decay = optimiser, weight_decay
-        self.spec = ModelSpec()
+        self.tokeniser: Tokeniser | None = None
+        """That of the weights; None: they are random."""
+        self.calibration: Calibration | None = None
+        """That of the weights, until they are trained."""
         self.reconstructor: Reconstructor | None = None
+        self.began_with: dict[str, Any] | None = None
+        """Provenance of the weights that a new training begins with; None: they are random."""
+        self._before: Mapping[str, Any] = {}  # provenance of the checkpoint that is resumed
+        self._started: Checkpoint | None = None
         self._unchecked: tuple[LabelledBatch, list[str], Tensor, torch.cuda.Event | None] | None = None
         self._began = time.monotonic()  # s
+        if start_from is not None:
+            self._started = read_checkpoint(start_from)
+            check_weights(self._started)  # its options are safe: a network of their sizes is one of its weights
+            self.tokeniser, self.calibration = self._started.header.tokeniser, self._started.header.calibration
+            self.began_with = {"sha256": self._started.digest, **self._started.header.provenance}
+            if reconstructor is PointingReconstructor:  # the default
+                self.make_reconstructor = partial(build_reconstructor, self._started.header.model)
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, weights_only: bool = True, **options: Any) -> Any:
+        """Lightning's, which by default reads weights and plain data only, so that it runs no code from the file."""
+        return super().load_from_checkpoint(checkpoint_path, *args, weights_only=weights_only, **options)
 
     @property
     def data(self) -> ParticleFlowData:
@@ -99,28 +145,56 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         return module
 
     def configure_model(self) -> None:
-        """Build the model, when the data module is set up.
+        """Build the model if its tokeniser is known; else `on_load_checkpoint` does.
 
-        ConfigError: options that make no model, or do not fit the model of `spec`. InputError: as of `load_weights`.
+        ConfigError: options that make no model, or do not fit the weights to begin with; names them. InputError: as of
+        `load_weights`.
         """
-        if self.reconstructor is not None:
+        known = self._trainer is not None and (self._started is not None or self.trainer.state.fn == "fit")
+        if self.reconstructor is not None or not known or self.data.tokeniser is None:
             return
         if self.trainer.precision not in PRECISIONS:
             raise ConfigError(
                 f"trainer.precision: with {self.trainer.precision} positions and directions of hits would not have the "
                 f"precision that the network needs; expected {', '.join(PRECISIONS)}"
             )
-        tokeniser = self.data.tokeniser
-        assert tokeniser is not None  # the data module is set up
         try:
-            reconstructor = self.make_reconstructor(ModelInputs(**tokeniser.model_inputs))
+            reconstructor = self.make_reconstructor(ModelInputs(**self.data.tokeniser.model_inputs))
         except (TypeError, ValueError) as error:
             raise ConfigError(f"model.reconstructor: {error}") from error
-        self.data.use_readout(reconstructor.needs_readout)
-        self.spec.check_network(reconstructor)
-        if new := self.spec.load_into(reconstructor):
+        if self._started is not None and (new := begin_with(reconstructor, self._started)):
             self.print(f"begin at random: {', '.join(new)}")
-        self.reconstructor = reconstructor
+        self._set(reconstructor, self.data.tokeniser)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take the tokeniser of the checkpoint, and build its model unless there is one; then Lightning loads weights.
+
+        ConfigError: options of the network that the checkpoint has otherwise. InputError: not a checkpoint of pflow.
+        """
+        if not isinstance(checkpoint.get(KEY), str):
+            raise InputError(f"not a checkpoint of pflow: it has no text under the key '{KEY}'")
+        header = Header.from_dict(json.loads(checkpoint[KEY]), file="the checkpoint", prefix=f"{KEY}.")
+        if self._trainer is None:
+            self.began_with = dict(header.provenance)
+        else:
+            self._before, self.began_with = header.provenance, header.provenance.get("began_with")
+            decay = header.provenance.get("ema_decay")
+            if self.trainer.training and decay is not None and self._ema_decay is None:
+                raise ConfigError(f"the checkpoint averages its weights: resume it with --ema.decay {decay}")
+        ours = self.reconstructor or build_reconstructor(header.model, ModelInputs(**header.tokeniser.model_inputs))
+        if {name: value.shape for name, value in ours.state_dict(prefix=PREFIX).items()} != {
+            name: value.shape for name, value in checkpoint["state_dict"].items()
+        }:
+            refuse(describe(ours), header.model)
+        self._set(ours, header.tokeniser)
+
+    def _set(self, reconstructor: Reconstructor, tokeniser: Tokeniser) -> None:
+        self.reconstructor, self.tokeniser = reconstructor, tokeniser
+        if self._trainer is not None:
+            if self.data.tokeniser is not tokeniser:
+                self.data.use(tokeniser)
+            self.data.use_readout(reconstructor.needs_readout)
+            self.tokeniser = self.data.tokeniser
 
     def configure_optimizers(self) -> Any:
         """The optimiser and the learning rate of each step; ConfigError if the number of steps is not known."""
@@ -141,7 +215,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_fit_start(self) -> None:
-        """Begin to count the time."""
+        """Begin to count the time; weights that change are no longer calibrated."""
+        self.calibration = None
         self._began = time.monotonic()
 
     def on_train_start(self) -> None:
@@ -205,14 +280,41 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
 
     def validation_step(self, labelled: LabelledBatch, batch_idx: int) -> None:
         """Losses, and the wrong energy when decoded."""
-        assert self.reconstructor is not None
+        self._evaluate("val", labelled)
+
+    def test_step(self, labelled: LabelledBatch, batch_idx: int) -> None:
+        """As `validation_step`."""
+        self._evaluate("test", labelled)
+
+    def _evaluate(self, split: str, labelled: LabelledBatch) -> None:
+        if self.reconstructor is None:
+            raise ConfigError(NO_MODEL)
         losses = self.reconstructor.training_step(labelled.batch)
-        self._log("val", losses, len(labelled.batch) if labelled.weight else 0)
+        self._log(split, losses, len(labelled.batch) if labelled.weight else 0)
         wrong, true = wrong_energy(self.reconstructor, labelled.batch)
         # Each rank logs in each step: Lightning averages over the ranks, and would hang without one of them.
         if true > 0 or self.trainer.world_size > 1:
             mev = round(1e3 * true) if labelled.weight else 0  # Lightning weights a mean with whole numbers
-            self._log_mean(MONITOR, torch.tensor(wrong / max(true, 1e-9), device=self.device), mev)
+            share = torch.tensor(wrong / max(true, 1e-9), device=self.device)
+            self._log_mean(f"{split}/{WRONG_ENERGY}", share, mev)
+
+    def forward(self, batch: Batch) -> GeneratedParticles:
+        """Decode the particles of a batch, in the units of the tokeniser (`predict_step` gives physical ones)."""
+        if self.reconstructor is None:
+            raise ConfigError(NO_MODEL)
+        return self.reconstructor.generate(batch)
+
+    def predict_step(self, labelled: LabelledBatch, batch_idx: int) -> Prediction | None:
+        """The particles of a batch; None of one that is there to keep ranks in step."""
+        if not labelled.weight:
+            return None
+        generated, n_events = self(labelled.batch), len(labelled.batch)
+        collector = ParticleCollector(n_events, linked=False)
+        collector.add(np.arange(n_events), dataclasses.replace(generated, hit_fraction=None, track_fraction=None))
+        assert self.tokeniser is not None
+        particles = self.tokeniser.decode(collector.tokens(), calibration=self.calibration).particles
+        event, entry = labelled.event.cpu().numpy(), labelled.entry.cpu().numpy()
+        return Prediction(particles, event, entry, labelled.path)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the header: tokeniser, model, and where the weights come from; `check_losses` first."""
@@ -223,24 +325,27 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         header = Header(version=VERSION, tokeniser=self.data.tokeniser, model=model, provenance=made)
         checkpoint[KEY] = json.dumps(header.to_dict())
 
+    @property
+    def _ema_decay(self) -> float | None:
+        return next((c.decay for c in self.trainer.callbacks if isinstance(c, WeightAveraging)), None)
+
     def _provenance(self) -> dict[str, Any]:
         data, given = self.data, self.data.paths["train"]
         files = [given] if isinstance(given, str) else list(given or ())
-        before = self.spec.provenance if self.spec.resumed else {}
         return {
             "train": [Path(path).name for path in files],
             "repeat": data.repeat,
-            "began_with": self.spec.began_with,
+            "began_with": self.began_with,
             "n_events": data.n_events("train", distinct=True),
             "epoch": self.current_epoch,
             "step": self.global_step,
-            "wall_s": before.get("wall_s", 0.0) + time.monotonic() - self._began,
-            "parts": before.get("parts", 0) + 1,
+            "wall_s": self._before.get("wall_s", 0.0) + time.monotonic() - self._began,
+            "parts": self._before.get("parts", 0) + 1,
             "devices": self.trainer.world_size,
             "batch_size": data.batch_size,
             "seed": data.seed,
             **{name: getattr(self, name) for name in ("lr", "optimiser", "weight_decay", "final_lr")},
-            "ema_decay": next((c.decay for c in self.trainer.callbacks if isinstance(c, WeightAveraging)), None),
+            "ema_decay": self._ema_decay,
             "precision": str(self.trainer.precision),
             "torch": torch.__version__,
         }
@@ -254,6 +359,38 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         # Lightning takes the mean of the ranks' sizes, rounded down: a multiple of their number keeps it exact.
         n_ranks = self.trainer.world_size
         self.log(key, value, on_step=False, on_epoch=True, batch_size=size * n_ranks, sync_dist=n_ranks > 1)
+
+
+def begin_with(reconstructor: Reconstructor, started: Checkpoint) -> list[str]:
+    """Load the weights of a trained model; returns the parts of the network that it does not have, which stay random.
+
+    A part is a module without any weight of its own there; an item of a list is not one, since a stack with another
+    number of layers is another network. ConfigError: options that do not fit the weights. InputError: as of
+    `load_weights`.
+    """
+    weights, new = dict(started.state_dict), []
+    for name, value in reconstructor.state_dict(prefix=PREFIX).items():
+        path = name.split(".")
+        parents = [".".join(path[:n]) for n in range(2, len(path))]
+        absent = next(
+            (part for part in parents if not any(key.startswith(f"{part}.") for key in started.state_dict)), None
+        )
+        if absent is not None and not absent.rpartition(".")[2].isdecimal():
+            weights[name] = value
+            new.append(absent.removeprefix(PREFIX))
+    try:
+        load_weights(reconstructor, dataclasses.replace(started, state_dict=weights))
+    except InputError:
+        refuse(describe(reconstructor), started.header.model)
+        raise
+    return sorted(set(new))
+
+
+def refuse(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """A ConfigError that names the options of the network, if any, that a model's weights have with another value."""
+    networks = (description["init_args"].get("network", {}) for description in (ours, theirs))
+    if changed := differences("model.reconstructor.network", *networks):
+        raise ConfigError("; ".join(changed))
 
 
 def _not_finite(names: list[str], labelled: LabelledBatch) -> InputError:

@@ -14,7 +14,7 @@ import yaml
 
 from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.checkpoint.save import write_weights
-from pflow.cli.fit import main
+from pflow.cli import fit
 from pflow.cli.main import main as main_with_exit_code
 from pflow.errors import ConfigError, InputError, PflowError
 from pflow.io.flat import write_events
@@ -60,7 +60,7 @@ def test_a_fit_leaves_checkpoints_its_configuration_and_logs(run):
 
 
 def test_without_a_validation_the_last_line_names_the_last_model(tiny, data, tmp_path, capsys):
-    assert main([*tiny, *data, "--trainer.max-steps=1"]) == 0
+    assert fit.main("fit", [*tiny, *data, "--trainer.max-steps=1"]) == 0
     last = tmp_path / "new" / "last.ckpt"
     said = f"no best model by val/wrong_energy, without a validation; the last one is {last}"
     assert capsys.readouterr().out.splitlines()[-1] == said
@@ -90,7 +90,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_run_is_resumed_by_its_checkpoint_alone(moved, run, capsys):
-    assert main(["--checkpoint", str(moved / "last.ckpt"), "--trainer.max-epochs=3"]) == 0
+    assert fit.main("fit", ["--checkpoint", str(moved / "last.ckpt"), "--trainer.max-epochs=3"]) == 0
     assert f"resume {moved / 'last.ckpt'}: epoch 2, step 14\n" in capsys.readouterr().out
     assert logged(moved, "val/loss") == logged(run, "val/loss")
     assert len(logged(moved, "val/loss", version=1)) == 1
@@ -112,13 +112,13 @@ def test_a_resume_that_fails_writes_nothing(moved, tmp_path, monkeypatch):
         (["--output=other/folder", "--trainer.max-steps=14"], r"has 14 steps, and .* raise --trainer\.max-steps"),
     ):
         with pytest.raises(PflowError, match=message):
-            main([f"--checkpoint={moved}", *options])
+            fit.main("fit", [f"--checkpoint={moved}", *options])
         assert files(tmp_path) == before
         assert os.listdir(tmp_path) == ["moved"]
 
 
 def test_where_nothing_is_left_to_train_the_option_to_raise_and_the_best_model_are_said(moved, capsys):
-    assert main([f"--checkpoint={moved}"]) == 0
+    assert fit.main("fit", [f"--checkpoint={moved}"]) == 0
     shown = capsys.readouterr().out
     assert re.search(NOTHING_LEFT, shown)
     wrong = logged(moved, "val/wrong_energy")
@@ -137,7 +137,7 @@ def test_a_run_that_was_moved_keeps_its_best_model_and_has_the_rate_that_is_aske
     torch.save(content, moved / "last.ckpt")
     best = read_checkpoint(moved / "best.ckpt").digest
     options = ["--trainer.max-epochs=3", "--model.lr=0.02", "--model.final-lr=1"]
-    assert main([f"--checkpoint={moved}", *options]) == 0
+    assert fit.main("fit", [f"--checkpoint={moved}", *options]) == 0
     assert logged(moved, "lr-AdamW/pg1", version=1) == [0.02]
     assert read_checkpoint(moved / "best.ckpt").digest == best
     assert re.search(rf"{moved / 'best.ckpt'} \(epoch [12], wrong energy 0.00%\)", capsys.readouterr().out)
@@ -145,14 +145,14 @@ def test_a_run_that_was_moved_keeps_its_best_model_and_has_the_rate_that_is_aske
 
 def test_a_run_is_not_overwritten_nor_resumed_without_its_checkpoint(moved, tiny, data):
     with pytest.raises(ConfigError, match=r"already holds a run .*--checkpoint"):
-        main([*tiny, *data, f"--output={moved}"])
+        fit.main("fit", [*tiny, *data, f"--output={moved}"])
     (moved / "last.ckpt").unlink()
     with pytest.raises(ConfigError, match=r"has no last\.ckpt to resume: begin it again, with pflow fit --config"):
-        main([f"--checkpoint={moved}"])
+        fit.main("fit", [f"--checkpoint={moved}"])
 
 
 def test_the_same_seed_gives_the_same_losses_and_weights(run, tiny, data, tmp_path):
-    main([*tiny, *data, "--trainer.max_epochs=2"])
+    fit.main("fit", [*tiny, *data, "--trainer.max_epochs=2"])
     assert logged(tmp_path / "new", "train/loss") == logged(run, "train/loss")
     again, once = (read_checkpoint(folder / "last.ckpt").state_dict for folder in (tmp_path / "new", run))
     assert all(torch.equal(again[name], weight) for name, weight in once.items())
@@ -169,10 +169,12 @@ def test_a_pointing_fit_that_stops_within_an_epoch_goes_on_where_it_was(small, t
         "--trainer.limit_val_batches=2",
     ]
     undisturbed, resumed = tmp_path / "undisturbed", tmp_path / "resumed"
-    main([*options, "--trainer.max_steps=10", f"--output={undisturbed}"])
-    main([*options, "--trainer.max_steps=4", f"--output={resumed}"])
+    fit.main("fit", [*options, "--trainer.max_steps=10", f"--output={undisturbed}"])
+    fit.main("fit", [*options, "--trainer.max_steps=4", f"--output={resumed}"])
     assert read_checkpoint(resumed / "last.ckpt").header.provenance["step"] == 4
-    main([*options, "--trainer.max_steps=10", f"--output={resumed}", f"--checkpoint={resumed / 'last.ckpt'}"])
+    fit.main(
+        "fit", [*options, "--trainer.max_steps=10", f"--output={resumed}", f"--checkpoint={resumed / 'last.ckpt'}"]
+    )
     later = logged(resumed, "val/loss", version=1)
     assert later == logged(undisturbed, "val/loss")[2:]
     assert len(later) == 2
@@ -181,15 +183,17 @@ def test_a_pointing_fit_that_stops_within_an_epoch_goes_on_where_it_was(small, t
 def test_a_model_of_one_detector_begins_no_training_on_another(sample_dir, tmp_path):
     sample = sample_dir / "cld_multi_test_small.root"
     data = [f"--data.train={sample}", f"--data.val={sample}", f"--output={tmp_path / 'run'}"]
-    with pytest.raises(InputError, match=r"reads detector 'ild_g4' alone, .* differs in b_field.*begin with 'general'"):
-        main([*data, "--start-from=ild-g4-photon"])
+    with pytest.raises(
+        InputError, match=r"reads detector 'ild_g4' alone, .* differs in b_field.*'general' reads any detector"
+    ):
+        fit.main("fit", [*data, "--start-from=ild-g4-photon"])
 
 
 def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path):
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}"]
     options = ["--trainer.max_epochs=1", "--model.lr=1e-12", "--trainer.enable_progress_bar=false"]
     begun = tmp_path / "begun"
-    assert main([*data, *options, f"--start-from={run / 'best.ckpt'}", f"--output={begun}"]) == 0
+    assert fit.main("fit", [*data, *options, f"--start-from={run / 'best.ckpt'}", f"--output={begun}"]) == 0
     old, new = (load_model(folder / "best.ckpt") for folder in (run, begun))
     assert dataclasses.replace(new.tokeniser, sample=old.tokeniser.sample) == old.tokeniser
     for name, value in old.reconstructor.state_dict().items():
@@ -201,7 +205,7 @@ def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path):
 
     options[0] = "--trainer.max_epochs=2"
     continued = [f"--start-from={run / 'best.ckpt'}", f"--checkpoint={begun / 'last.ckpt'}", f"--output={begun}"]
-    assert main([*data, *options, *continued]) == 0
+    assert fit.main("fit", [*data, *options, *continued]) == 0
     provenance = read_checkpoint(begun / "last.ckpt").header.provenance
     assert (provenance["step"], provenance["began_with"]["sha256"]) == (8, old.digest)
 
@@ -219,7 +223,7 @@ def test_what_does_not_fit_the_weights_is_refused_by_name(run, data, option, mes
     resumed = ["--config", str(run / "config.yaml"), f"--checkpoint={run / 'last.ckpt'}"]
     for model in ([f"--start-from={run / 'best.ckpt'}"], resumed):
         with pytest.raises(ConfigError, match=message):
-            main([*model, *data, option])
+            fit.main("fit", [*model, *data, option])
 
 
 @pytest.mark.parametrize(
@@ -230,7 +234,7 @@ def test_an_option_holds_that_is_the_default_of_some_network(name, dropout, stat
     theirs = read_checkpoint(name).header.model["init_args"]["network"]
     assert theirs["dropout"] == 0.1 - dropout
     options = [f"{NETWORK}.dropout={dropout}", *([] if stated is None else [f"--{stated}={POINTING}"])]
-    assert main([f"--start-from={name}", *options, "--print_config"]) == 0
+    assert fit.main("fit", [f"--start-from={name}", *options, "--print_config"]) == 0
     ours = network(yaml.safe_load(capsys.readouterr().out))  # with options that are newer than the model
     assert {**ours, **theirs, "dropout": dropout} == ours
 
@@ -242,7 +246,7 @@ def test_an_option_in_a_file_goes_before_the_models_which_null_takes_back(run, t
         f"start_from: {run / 'best.ckpt'}\nmodel: {{reconstructor: {{init_args: {{network: {{dropout: 0.25}}}}}}}}\n"
     )
     (tmp_path / "b.yaml").write_text("start_from: null\n")
-    assert main(["--config=a.yaml", *filter(None, [null]), "--print_config"]) == 0
+    assert fit.main("fit", ["--config=a.yaml", *filter(None, [null]), "--print_config"]) == 0
     options = network(yaml.safe_load(capsys.readouterr().out))
     assert (options["dropout"], options["width"]) == (0.25, PointingNetworkConfig().width if null else 8)
 
@@ -260,7 +264,7 @@ def first_stage(small, tmp_path_factory):
         f"{NETWORK}.{size}" for size in ("width=8", "heads=1", "hidden_width=8", "encoder_layers=1", "decoder_layers=1")
     ]
     options += [f"--data.train={small['test']}", f"--data.val={small['val']}", f"--output={folder}"]
-    assert main([*options, *SHORT, "--model.lr=1e-12"]) == 0
+    assert fit.main("fit", [*options, *SHORT, "--model.lr=1e-12"]) == 0
     return folder
 
 
@@ -269,7 +273,7 @@ SECOND_STAGE = (f"{NETWORK}.refine_layers=1", "--trainer.callbacks+=pflow.train.
 
 def test_a_fit_can_add_a_part_to_a_trained_model_and_freeze_the_rest(first_stage, data, tmp_path, capsys):
     options = [*SECOND_STAGE, "--model.reconstructor.training.deferred_target_prob=0.1"]
-    assert main([*data, *SHORT, *options, f"--start-from={first_stage / 'best.ckpt'}"]) == 0
+    assert fit.main("fit", [*data, *SHORT, *options, f"--start-from={first_stage / 'best.ckpt'}"]) == 0
     assert "begin at random: " in capsys.readouterr().out
     old, new = (load_model(folder / "best.ckpt") for folder in (first_stage, tmp_path / "new"))
     assert new.config["model"]["init_args"]["training"]["deferred_target_prob"] == 0.1
@@ -285,47 +289,46 @@ def test_devices_that_are_not_the_tasks_of_the_slurm_job_are_refused(tiny, data,
     for name, value in {**variables, "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "1"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match="Set `devices=1`"):
-        main([*tiny, *data, "--trainer.accelerator=cpu", "--trainer.devices=2"])
+        fit.main("fit", [*tiny, *data, "--trainer.accelerator=cpu", "--trainer.devices=2"])
 
 
 def test_random_weights_are_not_frozen_and_weights_alone_not_continued(run, data, tmp_path):
     with pytest.raises(ConfigError, match=r"weights are random; name a trained model with --start-from"):
-        main([*data, *SECOND_STAGE, "--trainer.enable_progress_bar=false"])
+        fit.main("fit", [*data, *SECOND_STAGE, "--trainer.enable_progress_bar=false"])
     write_weights(run / "best.ckpt", tmp_path / "toy")
     config = ["--config", str(run / "config.yaml"), f"--output={tmp_path / 'other'}"]
     with pytest.raises(ConfigError, match=r"toy holds weights alone: .* last\.ckpt"):
-        main([*config, f"--checkpoint={tmp_path / 'toy'}"])
+        fit.main("fit", [*config, f"--checkpoint={tmp_path / 'toy'}"])
 
 
 def test_checkpoints_are_models_of_the_averaged_weights_without_which_they_are_not_continued(tiny, data, tmp_path):
     folder = tmp_path / "new"
-    main([*tiny, *data, "--ema.decay=0.9", "--trainer.max_epochs=1"])
+    fit.main("fit", [*tiny, *data, "--ema.decay=0.9", "--trainer.max_epochs=1"])
     content = torch.load(folder / "best.ckpt", weights_only=True)
     loaded = load_model(folder / "best.ckpt").reconstructor.state_dict(prefix="reconstructor.")
     assert all(torch.equal(value, content["state_dict"][name]) for name, value in loaded.items())
     assert any(not torch.equal(value, content["current_model_state"][name]) for name, value in loaded.items())
-    with pytest.raises(ConfigError, match=r"continue with --ema\.decay 0\.9"):
-        main([f"--checkpoint={folder}", "--ema.decay=null"])
+    with pytest.raises(ConfigError, match=r"resume it with --ema\.decay 0\.9"):
+        fit.main("fit", [f"--checkpoint={folder}", "--ema.decay=null"])
 
 
-def test_the_help_begins_with_what_is_asked_for_most_and_shows_dashes_and_a_text_for_each_option_of_ours(capsys):
-    assert main(["--help"]) == 0
+def test_help_begins_with_what_is_used_most_and_has_dashes_and_texts(capsys):
+    assert fit.main("fit", ["--help"]) == 0
     text = capsys.readouterr().out
     assert not [name for name in re.findall(r"--[\w.-]+", text) if "_" in name]
-    ours = text[text.index("Event files for training") : text.index("Linked arguments")]
+    ours = text[text.index("Event files for training") : text.index("--model-checkpoint ")]
     assert re.findall(r"--data\.[\w-]+ [A-Z_\[{,.a-z\]}]+\s+\(type", ours) == []
-    assert text.index("Event files for training") < text.index("--trainer.accelerator")  # Lightning's are behind ours
     shown = set(re.findall(r"--[a-z][\w.-]+", "\n".join(text.splitlines()[:24])))
     assert {"--model.reconstructor.network.width", "--model.lr", "--checkpoint", "--trainer.max-epochs"} <= shown
     names = {name for name in shown if name != "--print-config"}
     values = {"--config": "gamma1", "--start-from": "null", "--checkpoint": "null"}
     words = [word for name in sorted(names) for word in (name, values.get(name, "8"))]
-    assert main([*words, "--print-config"]) == 0  # each is one
+    assert fit.main("fit", [*words, "--print-config"]) == 0  # each is one
 
 
 @pytest.mark.parametrize("words", [["--model.reconstructor=translation"], ["--model.reconstructor", "translation"]])
 def test_an_architecture_has_a_short_name(words, capsys):
-    assert main([*words, "--print_config"]) == 0
+    assert fit.main("fit", [*words, "--print_config"]) == 0
     printed = yaml.safe_load(capsys.readouterr().out)["model"]["reconstructor"]["class_path"]
     assert printed == "pflow.model.translation.TranslationReconstructor"
 
@@ -335,7 +338,7 @@ def test_shipped_configurations_are_not_replaced_in_silence(tmp_path, monkeypatc
     (tmp_path / "gamma1").write_text("model: {reconstructor: {init_args: {network: {width: 48}}}}")
     for name, width in (("gamma1", 32), ("./gamma1", 48)):
         with warnings.catch_warnings(record=True, action="always") as said:
-            assert main(["--config", name, "--print-config"]) == 0
+            assert fit.main("fit", ["--config", name, "--print-config"]) == 0
         assert network(yaml.safe_load(capsys.readouterr().out))["width"] == width
         assert any("comes with pflow; your file is './gamma1'" in str(warning.message) for warning in said) == (
             width == 32
@@ -367,17 +370,20 @@ def test_a_second_ctrl_c_stops_at_once(tiny, data, monkeypatch, capsys):
     [
         ("--trainer.max_epoch=3", "nearest matches: --trainer.max_epochs"),  # no abbreviation of it
         (f"{NETWORK}.widht=3", "nearest matches: --network.width"),
-        ("--data.batch_size=x", "data.batch_size"),
+        ("--data.batch_size=x", "error: --data.batch_size: expected int, found x"),
+        ("--model.lr=abc", "error: --model.lr: expected float, found abc"),
+        ("--data.merge.ecal-mm=20", "error: --data.merge: the following arguments are required: hcal_mm"),
+        ("--data.augment.overlay.cone=x", "error: --data.augment.overlay.cone: expected float, found x"),
         ("--config={}", "nearest matches: --trainer.max_steps"),
         ("--model.reconstructor.width=3", "nearest matches: --network.width"),
-        ("--learning-rate=1", "nearest matches: --model.lr)"),
+        ("--learning-rate=1", "nearest matches: --model.lr"),
         ("--model.wd=1", "nearest matches: --model.weight_decay"),
         ("--batch-size=1", "nearest matches: --data.batch_size"),
     ],
 )
 def test_wrong_usage_is_said_in_one_line(option, message, tmp_path, capsys):
     (tmp_path / "a.yaml").write_text("trainer: {max_step: 3}")
-    assert main([option.format(tmp_path / "a.yaml")]) == 2
+    assert fit.main("fit", [option.format(tmp_path / "a.yaml")]) == 2
     said = capsys.readouterr().err
     assert said.startswith("pflow fit: error: ")
     assert message in said
@@ -389,7 +395,10 @@ def test_a_checkpoint_with_code_is_refused(run, small, tmp_path, payload):
     torch.save({**content, "callbacks": payload[0]}, tmp_path / "bad.ckpt")
     for option in ("--checkpoint", "--start-from"):
         with pytest.raises(InputError, match="runs no code"):
-            main([f"--data.train={small['val']}", f"--output={tmp_path / 'new'}", f"{option}={tmp_path / 'bad.ckpt'}"])
+            fit.main(
+                "fit",
+                [f"--data.train={small['val']}", f"--output={tmp_path / 'new'}", f"{option}={tmp_path / 'bad.ckpt'}"],
+            )
     assert not payload[1].exists()
 
 

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from pflow.cli.main import EXIT_CODES, SIGNALS, main, raised_signals
+from pflow.cli.main import EXIT_CODES, LIGHTNING, SIGNALS, main, raised_signals
 from pflow.cli.options import VERBS
 from pflow.errors import InputError
 
@@ -25,14 +25,14 @@ def test_help_lists_every_verb_and_exit_code_and_a_misspelt_verb_names_the_neare
     assert "Did you mean 'reconstruct'?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"fit"}))
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - set(LIGHTNING)))
 def test_every_command_explains_itself(verb, capsys):
     with pytest.raises(SystemExit, match="0"):
         main([verb, "--help"])
     assert f"pflow {verb}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"fit"}))
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - set(LIGHTNING)))
 def test_a_wrong_option_is_said_with_the_nearest_before_what_is_missing(verb, capsys):
     right = {"inspect": "--detector", "convert": "--chunk-size"}.get(verb, "--output")
     with pytest.raises(SystemExit, match="2"):

@@ -4,6 +4,7 @@ from importlib import import_module
 import pytest
 
 from pflow.calibration import CRITERIA
+from pflow.cli.main import LIGHTNING
 from pflow.cli.options import OPTIONS, VERBS, add_options, at_least
 from pflow.event.truth import RULES
 from pflow.io.particles_root import FORMATS
@@ -17,7 +18,7 @@ def actions(verb: str) -> list[argparse.Action]:
     return parser._actions
 
 
-@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"fit"}))
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - set(LIGHTNING)))
 def test_options_are_named_alike_in_all_verbs(verb):
     reference = argparse.ArgumentParser()
     add_options(reference, *OPTIONS)

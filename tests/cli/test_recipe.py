@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +86,25 @@ def test_a_model_to_begin_with_counts_for_the_stages_behind(tmp_path):
 
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(("folder", "name", "n"), [("sample_dir", "gamma1_small.h5", 6), ("data_dir", FULL, 30)])
-def test_the_published_system_runs_on_the_papers_own_files(request, tmp_path, folder, name, n):
+def test_the_published_system_runs_on_the_papers_own_files(request, tmp_path, folder, name, n, capsys):
     sample, out = str(request.getfixturevalue(folder) / name), tmp_path / "out"
     files = ["--", f"--data.train={sample}", f"--data.val={sample}", "--trainer.max_epochs=1"]
     assert main(["recipe", "paper", "--variant", "as_published_v1_kind", "--output", str(out), *files]) == 0
+    assert "rule 'stable'" not in capsys.readouterr().err  # its rule is calo
     model, reco = str(out / "stage_1" / "best.ckpt"), str(tmp_path / "reco.root")
     assert main(["reconstruct", sample, "--checkpoint", model, "--output", reco, "--max-particles", "3"]) == 0
     assert main(["evaluate", reco, "--truth", sample, "--output", str(out), "--no-plots"]) == 0
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["settings"]["truth_rule"] == "calo"
     assert metrics["n_truth"] >= metrics["n_events_read"] == n
+
+
+def test_help_lists_the_variants_of_each_recipe(capsys):
+    with pytest.raises(SystemExit):
+        main(["recipe", "paper", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for name in ("general", "paper"):
+        variants = load_recipe(name).named_variants
+        assert f"{name}: " in shown
+        assert all(re.search(rf"\b{variant}\b", shown) for variant in variants)
+    assert "photon: " not in shown

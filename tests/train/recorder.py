@@ -7,7 +7,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from pflow.cli import fit
+from pflow.train import callbacks
 
 
 class Recorder(pl.Callback):
@@ -15,7 +15,7 @@ class Recorder(pl.Callback):
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        fit.rendered = lambda figure, kind: b""  # as `no_figures`, in these processes
+        callbacks.rendered = lambda figure, kind: b""  # as `no_figures`, in these processes
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, index: int) -> None:
         step = {"epoch": trainer.current_epoch, "weight": batch.weight, "entries": batch.entry.tolist()}

@@ -12,11 +12,10 @@ from lightning_fabric.strategies.launchers.subprocess_script import _ChildProces
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
-from pflow.cli.fit import main
+import pflow.cli.fit
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError
 from pflow.train.callbacks import AveragedWeights, EpochLine, Freeze, release_ranks
-from pflow.train.model_spec import ModelSpec
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers:UserWarning",
@@ -109,7 +108,7 @@ def test_a_decay_that_makes_no_average_and_checkpoints_without_the_raw_weights_a
 def test_frozen_modules_have_no_gradients_and_stay_in_evaluation_mode():
     model = torch.nn.ModuleDict({"first": torch.nn.Linear(2, 2), "second": torch.nn.Linear(2, 1)})
     model.first_stage_modules = ("first",)
-    module = SimpleNamespace(reconstructor=model, spec=ModelSpec(purpose="start"), configure_model=lambda: None)
+    module = SimpleNamespace(reconstructor=model, tokeniser="theirs", configure_model=lambda: None)
     callback = Freeze()
     callback.setup(None, module, "fit")
     model.train()
@@ -156,7 +155,7 @@ def interrupted(small, tiny):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ParticleFlowData, "on_before_batch_transfer", counted)
             defaults = () if "--checkpoint" in options else (*tiny, *data, "--ema.decay=0.9")
-            return main([*defaults, *options]), batches
+            return pflow.cli.fit.main("fit", [*defaults, *options]), batches
 
     return fit
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+import pflow.cli.fit
 from pflow.checkpoint.load import load_model
-from pflow.cli.fit import main
 from pflow.cli.main import main as cli_main
 from pflow.data.batch import Target
 from pflow.errors import ConfigError
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor 
 def test_what_cannot_be_trained_is_refused_by_name(tiny, small, tmp_path, option, message):
     data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
     with pytest.raises(ConfigError, match=message):
-        main([*tiny, *data, option])
+        pflow.cli.fit.main("fit", [*tiny, *data, option])
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,9 @@ def draws(small, tmp_path, tiny, monkeypatch):
     def fit(*options: str) -> list[tuple[float, float]]:
         found.clear()
         data = [f"--data.train={small['val']}", f"--data.val={small['val']}", "--trainer.limit_val_batches=0"]
-        main([*tiny, *data, "--trainer.max_epochs=1", f"--output={tmp_path / str(options)}", *options])
+        pflow.cli.fit.main(
+            "fit", [*tiny, *data, "--trainer.max_epochs=1", f"--output={tmp_path / str(options)}", *options]
+        )
         return [*found]
 
     monkeypatch.setattr(TranslationReconstructor, "training_step", step)
@@ -162,7 +164,7 @@ def run(sample, no_figures, tmp_path_factory) -> Path:
         *("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--trainer.precision=bf16-mixed"),
         *("--trainer.max_epochs=3", f"--output={folder}", f"--data.train={sample}", f"--data.val={sample}"),
     ]
-    assert main(options) == 0
+    assert pflow.cli.fit.main("fit", options) == 0
     return folder
 
 
