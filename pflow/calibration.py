@@ -17,9 +17,9 @@ import numpy.typing as npt
 from pflow.checkpoint.load import TrainedModel
 from pflow.errors import ConfigError, check_choice
 from pflow.event import jagged
+from pflow.event.checks import Expected
 from pflow.event.events import Flag, without_refused
 from pflow.inference.events import MAX_HITS, Engine, finite_events, usable_events, with_detector
-from pflow.io.checks import Expected
 from pflow.io.open import ReadOptions
 from pflow.metrics.event import CountMetrics
 from pflow.metrics.match import Matches, Matching, match

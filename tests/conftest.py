@@ -93,6 +93,12 @@ def cld_sim_path(sample_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def cld_sim(cld_sim_path: Path) -> Events:
+    """The first three before their reconstruction, with tracks made from Monte Carlo particles."""
+    return read_events(cld_sim_path, truth_tracks=True)
+
+
+@pytest.fixture(scope="session")
 def made_once(tmp_path_factory) -> Callable[..., Path]:
     """Makes a folder of this name, once by all processes of the tests; not to be changed."""
     base = tmp_path_factory.getbasetemp()

@@ -158,8 +158,8 @@ def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def read_options(args: argparse.Namespace, **expected: Any) -> ReadOptions:
-    """The options of `add_file_options`; `expected` as of `pflow.io.checks.Expected`."""
-    from pflow.io.checks import Expected
+    """The options of `add_file_options`; `expected` as of `pflow.event.checks.Expected`."""
+    from pflow.event.checks import Expected
     from pflow.io.open import ReadOptions
 
     given = {field.name: getattr(args, field.name) for field in dataclasses.fields(ReadOptions) if field.name in args}

@@ -114,8 +114,11 @@ def _report(summary: Summary, place: str) -> str:
     events = [f"{summary.n_events} events", f"{summary.n_particles} particles"]
     happened = [f"{n} {what}" for n, what in counts if n]
     momentum, *elsewhere = summary.track_momentum
-    for particles, part in zip(("neutral particles", "none"), elsewhere, strict=True):
-        if part > 0:
+    # One event may hold a Lambda or a converted photon, whose tracks are in a neutral particle or in none.
+    for flag, particles, part in zip(
+        ("NEUTRAL_TRACKS", "LOST_TRACKS"), ("neutral particles", "none"), elsewhere, strict=True
+    ):
+        if 2 * summary.flagged[flag] > summary.n_events:
             happened.append(f"{part / momentum:.1%} of the momentum of tracks in {particles}")
     said = ", ".join([*events, *happened, f"{summary.seconds:.1f} s"])
     return f"{place}: {said} ({summary.model}, detector {summary.detector}, device {summary.device})"

@@ -21,9 +21,9 @@ from pflow.data.dataset import EventDataset, LabelledBatch, StepLoader, StopRequ
 from pflow.data.files import Chunk, FileOptions, read_chunks, spread_sample, survey
 from pflow.errors import ConfigError, InputError, PflowError, nearest
 from pflow.event.augment import Augmentation
-from pflow.event.events import BadEntriesWarning
-from pflow.event.scales import SampleScales, joined
-from pflow.io.checks import Expected
+from pflow.event.checks import compare, problems
+from pflow.event.events import BadEntriesWarning, ImplausibleWarning
+from pflow.event.scales import SampleScales, Scales, measure
 from pflow.io.open import matching
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import measures
@@ -36,6 +36,7 @@ SPLITS = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",), "pre
 """Files that each of Lightning's stages reads."""
 FEW = 8  # entries at the beginning of each file in which targets are looked for
 SAMPLE_EVENTS = 1000  # training events from which `SampleScales` are taken
+CHECKED_EVENTS = 100  # events of the validation files, and of all when a training goes on, that are checked
 
 
 class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
@@ -120,7 +121,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             layout=layout,
             truth_tracks=truth_tracks,
             on_error=on_error,
-            expected=Expected(targets=self.token_config.chosen_by),
+            expected=None,  # a sample is checked in `_measure`; epochs read the same events again and again
         )
         self.batch_size = batch_size
         self.max_tokens = max_tokens
@@ -189,13 +190,12 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         if common := [path for path in val if os.path.realpath(path) in known]:
             why = "what was learnt by heart looks good there"
             warnings.warn(f"data.val: {', '.join(common)} is also in data.train: {why}", stacklevel=2)
-        if trained is None or begins:
-            of_file: dict[str, list[Chunk]] = {}
-            for chunk in chunks["train"]:
-                of_file.setdefault(chunk.path, []).append(chunk)
-            most = max(1, SAMPLE_EVENTS // len(of_file))
-            sample = [run for listed in of_file.values() for run in spread_sample(listed, most)]
-            scales = joined(list(map(SampleScales.of, read_chunks(sample, self.options))))
+        new = trained is None or begins
+        expected = None if trained is None else trained.sample
+        self._measure(chunks["val"], CHECKED_EVENTS, expected)
+        measured = self._measure(chunks["train"], SAMPLE_EVENTS if new else CHECKED_EVENTS, expected)
+        if new:
+            scales = measured.sample()
             if self.tokeniser.config.geometry:
                 scales = self._of_any_detector(scales, train, None if trained is None else trained.sample)
             self.tokeniser = dataclasses.replace(self.tokeniser, sample=scales)
@@ -216,8 +216,22 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
                 remedy = "'general' reads any detector"
                 message = f"{alone}, and this one differs in {', '.join(differing)}: {remedy}"
                 raise InputError(message, file=path, field="detector")
-        expected = dataclasses.replace(self.options.expected, sample=tokeniser.sample)
-        self.options, self.tokeniser = dataclasses.replace(self.options, expected=expected), tokeniser
+        self.tokeniser = tokeniser
+
+    def _measure(self, chunks: Sequence[Chunk], n_events: int, expected: SampleScales | None) -> Scales:
+        """What about `n_events` of chunks are like, the same number of each file; warns of a file with a problem."""
+        of_file: dict[str, list[Chunk]] = {}
+        for chunk in chunks:
+            of_file.setdefault(chunk.path, []).append(chunk)
+        total = Scales()
+        for path, listed in of_file.items():
+            sample = spread_sample(listed, max(1, n_events // len(of_file)))
+            events = read_chunks(sample, self.options)
+            scales = sum((measure(some, targets=self.token_config.chosen_by) for some in events), Scales())
+            if said := problems(compare(scales, expected)):
+                warnings.warn(f"{path}: {said}", ImplausibleWarning, stacklevel=2)
+            total += scales
+        return total
 
     def _of_any_detector(self, scales: SampleScales, paths: Iterable[str], before: SampleScales | None) -> SampleScales:
         """Scales that all detectors share, and what the detectors of the training files and of earlier ones cover."""
@@ -231,8 +245,10 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             for name, (low, high) in before.measures.items():
                 smallest, largest = ranges.get(name, (low, high))
                 ranges[name] = min(low, smallest), max(high, largest)
+        trails = {name: value for name, value in scales.trails.items() if name == "response"}
+        of_one: dict[str, Any] = dict.fromkeys(("ecal_hit", "hcal_hit", "b_field"))
         return dataclasses.replace(
-            scales, ecal_hit=None, hcal_hit=None, b_field=None, detectors=tuple(sorted(set(names))), measures=ranges
+            scales, **of_one, trails=trails, detectors=tuple(sorted(set(names))), measures=ranges
         )
 
     def use_readout(self, readout: bool) -> None:

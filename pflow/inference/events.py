@@ -19,6 +19,7 @@ from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.data.collate import Padder, cut
 from pflow.errors import ConfigError, first_line
 from pflow.event import jagged
+from pflow.event.checks import compare, problems
 from pflow.event.events import (
     MOST_UNUSED,
     Events,
@@ -32,7 +33,7 @@ from pflow.event.events import (
 )
 from pflow.event.jagged import MIN_HIT_FRACTION, Links
 from pflow.event.particles import TRUTH_OPTIONS, Reconstruction
-from pflow.event.scales import SampleScales, first_events, problems
+from pflow.event.scales import measure
 from pflow.io.detect import geometry_fits
 from pflow.io.open import Files, read_events
 from pflow.model.api import DecodingConfig, GeneratedParticles
@@ -263,10 +264,9 @@ def reconstruct(
         error = events.error_of(events.without_truth().violations()[0])
         warnings.warn(f"hits or tracks cannot be used and are left out; the first: {error}", LeftOutWarning, 2)
     usable = usable_events(cleaned, max_hits, on_error)
-    first, sample = first_events(usable), model.tokeniser.sample
-    if sample is not None and (said := problems(sample.compared(SampleScales.of(first), first.detector))):
-        warnings.warn(f"{events.path or 'these events'}: {said}", ImplausibleWarning, 2)
     reconstruction = reconstruct_valid(usable, ready, on_error)
+    if said := problems(compare(measure(usable, reconstruction.particles), model.tokeniser.sample)):
+        warnings.warn(f"{events.path or 'these events'}: {said}", ImplausibleWarning, 2)
     momentum = track_momentum(reconstruction, usable, model).sum(axis=0)
     warn_of_tracks(momentum, count_flags(reconstruction.flags), len(events), events.path or "these events")
     if "tracks" in left_out and reconstruction.track_links is not None:  # the caller's events have all of them

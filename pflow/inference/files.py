@@ -26,13 +26,14 @@ from pflow.checkpoint.format import fitting_models, read_header
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.config import VERSION, shipped_models, to_plain, versions
 from pflow.data.files import Chunk, FileOptions
-from pflow.errors import ConfigError, InputError, PflowError, check_choice
+from pflow.errors import ConfigError, InputError, PflowError, check_choice, warn
 from pflow.event import jagged
-from pflow.event.events import Flag, count_flags, leave_out_files
+from pflow.event.checks import compare, problems
+from pflow.event.events import Flag, ImplausibleWarning, count_flags, leave_out_files
+from pflow.event.scales import Scales
 from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, warn_of_tracks
 from pflow.inference.worker import ChunkResult, Executor, Settings, Worker, dask_cluster, entries_of_a_chunk
 from pflow.io.atomic import check_output, make_folder
-from pflow.io.checks import Expected
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import EventFile, matching
 from pflow.io.particles_root import FORMATS, OutputWriter, RecoWriter, count_entries, read_provenance
@@ -61,6 +62,8 @@ class Summary:
     """Events with each flag, by its name."""
     truncated: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     """Input file and entry of each event that was cut at its largest number of particles."""
+    scales: Scales = dataclasses.field(default_factory=Scales)
+    """What the events of one output are like."""
     seconds: float = 0.0
     """Wall time from the first entry read to the last one written."""
     written: list[Path] = dataclasses.field(default_factory=list)
@@ -146,9 +149,9 @@ def reconstruct_files(
     model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint)
     tokeniser, place = model.tokeniser, pick_device(device)
     of_model = detector is None and not tokeniser.config.geometry  # files of the model's detector
-    read_as, expected = tokeniser.detector if of_model else detector, Expected(sample=tokeniser.sample)
-    settings = Settings(
-        reading=dataclasses.replace(reading, detector=read_as, expected=expected),
+    read_as = tokeniser.detector if of_model else detector
+    settings = Settings(  # the workers measure what they read; the sum is compared below
+        reading=dataclasses.replace(reading, detector=read_as, expected=None),
         max_particles=max_particles,
         candidates=candidates,
         max_hits=max_hits,
@@ -193,6 +196,8 @@ def reconstruct_files(
                     part = write(Edm4hepRecoWriter(out.path, source, **more), of_output, show)
                 else:
                     part = write(RecoWriter(out.path, format=format, **more), of_output, show)
+                if said := problems(compare(part.scales, model.tokeniser.sample)):
+                    warn(f"{', '.join(out.inputs)}: {said}", ImplausibleWarning, stacklevel=2)
                 warn_of_tracks(part.track_momentum, part.flagged, part.n_events, str(out.path))
                 summary.add(part)
                 summary.written.append(out.path)
@@ -315,6 +320,7 @@ def write(
             total.n_left_out += int(np.count_nonzero(flags & (Flag.UNUSABLE_HITS | Flag.UNUSABLE_TRACKS)))
             total.track_momentum = total.track_momentum + result.track_momentum
             total.flagged.update(count_flags(flags))
+            total.scales += result.scales
             cut = chunk.start + np.flatnonzero(flags & Flag.MAX_PARTICLES)
             total.truncated += [(chunk.path, int(entry)) for entry in cut]
             on_progress(total.n_events)

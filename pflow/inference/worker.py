@@ -19,6 +19,7 @@ from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.data.files import Chunk, FileOptions, OpenFiles
 from pflow.errors import ConfigError, InputError, collected_warnings, first_line, missing_package
 from pflow.event.particles import Reconstruction
+from pflow.event.scales import Scales, measure
 from pflow.inference.events import (
     BATCH_SIZE,
     Engine,
@@ -44,9 +45,11 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChunkResult:
-    """Particles of a chunk, the momentum of its tracks (`Reconstruction.track_momentum`), the warnings on the way."""
+    """Particles of a chunk, what its events are like, the momentum of its tracks (`Reconstruction.track_momentum`), the
+    warnings on the way."""
 
     reconstruction: Reconstruction
+    scales: Scales
     track_momentum: Floats  # [3], summed over the events, GeV
     warnings: tuple[Warning, ...]
 
@@ -77,8 +80,9 @@ class Worker:
             as_trained = events if tokeniser.config.geometry else with_detector(events, tokeniser.detector)
             usable = usable_events(as_trained, settings.max_hits, on_error, valid=True)
             reconstruction = reconstruct_valid(usable, self._engine, on_error)
+            scales = measure(events, reconstruction.particles)
         momentum = track_momentum(reconstruction, usable, self.model).sum(axis=0)
-        return ChunkResult(reconstruction, momentum, tuple(warnings))
+        return ChunkResult(reconstruction, scales, momentum, tuple(warnings))
 
 
 class Executor(NamedTuple):

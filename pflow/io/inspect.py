@@ -13,8 +13,8 @@ import numpy as np
 
 from pflow.errors import ConfigError, InputError, first_line
 from pflow.event import jagged
-from pflow.event.scales import Check, SampleScales
-from pflow.io.checks import Expected, check_events
+from pflow.event.checks import Check, Expected, compare
+from pflow.event.scales import SampleScales, Scales, measure
 from pflow.io.detect import NoDetectorError, fitting_detectors
 from pflow.io.edm4hep.collections import Collection, collection_contents
 from pflow.io.edm4hep.podio import PodioFile, open_podio
@@ -24,7 +24,6 @@ from pflow.io.root import open_root, tree_names
 from pflow.physics.detector import Detector, load_detector
 
 CHUNK_SIZE = 100  # entries read at once
-CHECKED = 100  # events whose energies are checked
 
 HITS = ("CalorimeterHit", "SimCalorimeterHit")
 LEARNING = "training and evaluation"
@@ -79,7 +78,7 @@ class FileContent:
     has_truth: bool = False  # particles, and links from hits to them
     truth_tracks: bool = False  # whether tracks are made from Monte Carlo particles
     bad_entries: dict[int, str] = dataclasses.field(default_factory=dict)  # with the error of each
-    checks: tuple[Check, ...] = ()  # of the first entries
+    checks: tuple[Check, ...] = ()  # of all entries read
     collections: tuple[Collection, ...] = ()  # of a podio file, whether the detector names them or not
     missing: tuple[MissingPart, ...] = ()
     tables: tuple[Table, ...] = ()  # of a ROOT file that holds no events
@@ -101,7 +100,7 @@ def inspect_file(
     try:
         try:
             with options.open(path) as file:
-                targets = options.expected.targets or {}
+                targets = (options.expected and options.expected.targets) or {}
                 file.expected = Expected(targets=targets, sample=sample_of(file.detector))
                 return _by_events(file, min(file.num_entries, max_entries))
         except (NoDetectorError, ConfigError) as error:
@@ -124,7 +123,7 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
     counts, layered, energies = Counter[str](), Counter[str](), defaultdict[str, float](float)
     bad_entries: dict[int, str] = {}
     left_out: list[InputError] = []
-    plausible: list[Check] = []
+    scales, expected = Scales(), file.expected or Expected()
     try:
         template = file.read_all(file.num_entries, truth=not refused)[0]  # no event, but all parts
         for start, end in file.ranges(CHUNK_SIZE):
@@ -133,9 +132,8 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
             events, errors, of_objects = file.read_all(start, min(end, stop), truth=not refused)
             bad_entries |= {error.entry: str(error) for error in errors if error.entry is not None}
             left_out += of_objects
-            if start == 0:
-                with suppress(InputError):  # unusable truth is listed as missing
-                    plausible = check_events(events[:CHECKED], file.expected)
+            with suppress(InputError):  # unusable truth is listed as missing
+                scales += measure(events, targets=expected.targets)
             if events.reference is not None:
                 energies["reference"] += float(ak.sum(events.reference.energy))
             counts.update({name: int(jagged.count(part).sum()) for name, part in events.parts() if name != "hits"})
@@ -181,7 +179,7 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
         has_truth=template.has_truth,
         truth_tracks=file.truth_tracks,
         bad_entries=bad_entries,
-        checks=(*checks, *plausible),
+        checks=(*checks, *compare(scales, expected.sample)),
         missing=tuple(missing),
     )
 

@@ -15,9 +15,9 @@ import numpy as np
 from pflow.config import builtin_names
 from pflow.errors import ConfigError, InputError, PflowError, check_choice, missing_package, nearest, warn
 from pflow.event import jagged
+from pflow.event.checks import Check, Expected, compare, problems
 from pflow.event.events import Events, ImplausibleWarning, LeftOutWarning, concatenate, give_up, leave_out
-from pflow.event.scales import Check, first_events, problems
-from pflow.io.checks import Expected, check_events
+from pflow.event.scales import Scales, measure
 from pflow.io.detect import best_detector, first_entries, geometry_fits
 from pflow.io.edm4hep.collections import READ
 from pflow.io.edm4hep.podio import PodioFile
@@ -63,12 +63,14 @@ class EventFile:
     truth_tracks
         Whether its tracks are made from Monte Carlo particles.
     expected
-        What the caller knows of its events, for the checks of the first ones (`pflow.io.checks.Expected`).
+        What the caller knows of its events, for the checks of all that is read; None: they are not checked.
+    scales
+        What the events are like that were read so far, with truth and without (`pflow.event.scales`).
     said
         Names of the checks that were warned of.
     """
 
-    def __init__(self, path: str, reopen: Callable[[], Reader], *, expected: Expected) -> None:
+    def __init__(self, path: str, reopen: Callable[[], Reader], *, expected: Expected | None) -> None:
         self._reopen = reopen
         self.expected = expected
         self.reader = reader = with_retries(path, reopen)
@@ -76,13 +78,17 @@ class EventFile:
         self.detector, self.absent, self.sources = reader.detector, reader.absent, reader.sources
         self.num_entries, self.truth_tracks = reader.num_entries, reader.truth_tracks
         self.layout = getattr(reader, "layout", None)
-        self._checked: set[bool] = set()  # with truth, without
+        self.scales = {truth: Scales() for truth in (True, False)}
+        self._measured = {truth: np.zeros(self.num_entries, dtype=np.bool_) for truth in (True, False)}  # by entry
+        self._compared = {True: 0, False: 0}  # number of events at the last comparison
         self.said: set[str] = set()
 
     def __enter__(self) -> EventFile:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._warn(self._compare(at_least=1.0), stacklevel=3)
         self.close()
 
     def __len__(self) -> int:
@@ -142,15 +148,32 @@ class EventFile:
             entries = f"{len({error.entry for error in left_out})} of {len(events)} entries"
             message = f"{entries} have objects that cannot be used; these are left out; the first: {left_out[0]}"
             warn(message, LeftOutWarning, stacklevel=3)
-        checks = self.notes()
-        if truth not in self._checked and jagged.count(events.hits).any():
-            self._checked.add(truth)
-            with suppress(InputError):  # unusable truth: raised where it is used
-                checks += check_events(first_events(events), self.expected)
+        self._warn([*self.notes(), *self._check(events, truth)], stacklevel=4)
+        return events
+
+    def _warn(self, checks: Iterable[Check], stacklevel: int) -> None:
+        """Warn of the failed checks whose names were not said before."""
         if new := [check for check in checks if not check.good and check.name not in self.said]:
             self.said |= {check.name for check in new}
-            warn(f"{self.path}: {problems(new)}", ImplausibleWarning, stacklevel=3)
-        return events
+            warn(f"{self.path}: {problems(new)}", ImplausibleWarning, stacklevel=stacklevel)
+
+    def _check(self, events: Events, truth: bool) -> Iterator[Check]:
+        """Measure the events that were not measured before; compare after the first, after twice as many, and so on."""
+        if self.expected is None or not (new := ~self._measured[truth][events.entry]).any():
+            return
+        self._measured[truth][events.entry] = True
+        with suppress(InputError):  # unusable truth: raised where it is used
+            targets = self.expected.targets if truth else None
+            self.scales[truth] += measure(events if new.all() else events[new], targets=targets)
+        yield from self._compare(at_least=2.0)
+
+    def _compare(self, *, at_least: float) -> Iterator[Check]:
+        """Compare what was measured if it is `at_least` so many times what it was before, or all of the file."""
+        for truth, scales in self.scales.items():
+            n, before = scales.n_events, self._compared[truth]
+            if self.expected is not None and n > before and (n >= at_least * before or n == self.num_entries):
+                self._compared[truth] = n
+                yield from compare(scales, self.expected.sample)
 
     def notes(self) -> list[Check]:
         """Problems noticed so far while the file was opened and read."""
@@ -225,8 +248,8 @@ class ReadOptions:
     layout: str | Path | Layout | None = None
     truth_tracks: bool = False
     on_error: OnError = "raise"
-    expected: Expected = Expected()  # noqa: RUF009
-    """Truth rule and training sample, for the checks of the first events."""
+    expected: Expected | None = Expected()  # noqa: RUF009
+    """Truth rule and training sample, for the checks of the events; None: they are not checked."""
 
     def open(self, path: FilePath) -> EventFile:
         """Open a file; errors as of `open_events`."""

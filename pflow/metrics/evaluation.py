@@ -16,12 +16,12 @@ import numpy as np
 
 from pflow.config import from_plain
 from pflow.errors import ConfigError, InputError, check_choice
+from pflow.event.checks import Expected
 from pflow.event.events import Events, Flag, ImplausibleWarning, leave_out_files, without_refused
 from pflow.event.jagged import Links
 from pflow.event.particles import Reconstruction, concatenate
 from pflow.event.scales import SampleScales
 from pflow.event.truth import RULES, STABLE_STATUS, Targets, select_targets
-from pflow.io.checks import Expected
 from pflow.io.open import FilePath, Files, ReadOptions, matching
 from pflow.io.particles_root import count_entries, iterate_reco, read_provenance, truth_options
 from pflow.io.root import file_uuid

@@ -44,12 +44,6 @@ def cld_podio(data_dir: Path) -> Iterator[PodioFile]:
 
 
 @pytest.fixture(scope="session")
-def cld_sim(cld_sim_path: Path) -> Events:
-    """The first three before their reconstruction, with tracks made from Monte Carlo particles."""
-    return read_events(cld_sim_path, truth_tracks=True)
-
-
-@pytest.fixture(scope="session")
 def full_cld(data_dir: Path) -> tuple[Events, Events]:
     """A fully simulated event of CLD, by its standard software; and before its reconstruction, with true tracks."""
     names = ("cld_rec", "cld_sim")

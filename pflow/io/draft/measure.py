@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pflow.errors import InputError, PflowError
 from pflow.event import jagged
-from pflow.event.scales import ALONE, MAX_AROUND, ROUNDS, Entries
+from pflow.event.closure import ROUNDS, TrackDeposits
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.physics import geometry
@@ -232,7 +232,7 @@ def measure_scales(file: PodioFile, detector: Detector, stop: int) -> tuple[tupl
         return ((None, str(error)),) * 2
     if events.tracks is None:
         return ((None, "no tracks"),) * 2
-    entries, seen = Entries.of(events, most=len(events) * MAX_TRACKS), counted(len(events), "event")
+    entries, seen = TrackDeposits.of(events, most=len(events) * MAX_TRACKS), counted(len(events), "event")
     per_event = len(entries.momentum) / max(len(events), 1)
     electron, how = _surely(_electron_scales(entries), "isolated electron", seen, SURE_OF_ELECTRONS)
     if electron is not None and abs(electron - 1) < DIFFERENT:
@@ -247,14 +247,13 @@ def measure_scales(file: PodioFile, detector: Detector, stop: int) -> tuple[tupl
     return (electron, how), (hadron, text)
 
 
-def _electron_scales(entries: Entries) -> Floats:
+def _electron_scales(entries: TrackDeposits) -> Floats:
     """Momentum over energy of isolated tracks that leave next to all of it in the ECAL, [electron]; use the median.
 
     Of these 95% are electrons in single particles of ild_g4 and CLD, and n of them measure the scale to 0.09 / sqrt(n).
     """
     p, (in_hcal, elsewhere) = entries.momentum, entries.narrow.T
-    isolated = (entries.separation > ALONE) & (entries.around.sum(axis=1) < MAX_AROUND * p) & (p > MIN_ELECTRON)
-    showers = isolated & (in_hcal < MAX_BEHIND * p) & (elsewhere > 0)
+    showers = entries.isolated() & (p > MIN_ELECTRON) & (in_hcal < MAX_BEHIND * p) & (elsewhere > 0)
     scales = p[showers] / elsewhere[showers]
 
     def near(scale: float) -> Floats:

@@ -134,6 +134,7 @@ def eic_file(made_up, write):
     return write(content, ids={name: number for number, name in enumerate(types, 1)}, types=types)
 
 
+@pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")  # random energies are of no shower
 def test_hits_of_edm4eic_are_read_with_their_layer_and_tracks_refused_by_name(eic_file):
     draft = draft_detector(eic_file, Answers(b_field=1.7))
     reason = "no trackStates_begin, no trackStates_end"

@@ -1,7 +1,9 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
-from pflow.event.scales import Entries
+from pflow.event.closure import TrackDeposits
 from pflow.io.draft.measure import _electron_scales, measure_field
 from pflow.io.edm4hep.podio import open_podio
 from pflow.physics.detector import load_detector
@@ -35,18 +37,18 @@ def test_electrons_give_the_scale_of_the_ecal_and_hadrons_none(scale):
     in_ecal = (
         np.where(np.arange(n) < n_electrons, rng.normal(1.0, 0.06, n), rng.normal(0.55, 0.18, n)) * momentum / scale
     )
-    columns = dict.fromkeys(("by_helix", "by_state", "turned", "energy"), np.zeros(n))
-    entries = Entries(
-        momentum=momentum,
-        narrow=np.stack([np.zeros(n), in_ecal], axis=1),
-        around=np.zeros((n, 2)),
-        separation=np.full(n, np.inf),
-        **columns,
-    )
+    columns = dict.fromkeys((field.name for field in dataclasses.fields(TrackDeposits)), np.zeros(n))
+    columns |= {
+        "momentum": momentum,
+        "narrow": np.stack([np.zeros(n), in_ecal], axis=1),
+        "around": np.zeros((n, 2)),
+        "separation": np.full(n, np.inf),
+    }
+    entries = TrackDeposits(**columns)
     found = _electron_scales(entries)
     assert len(found) == pytest.approx(n_electrons, abs=10)
     assert np.median(found) == pytest.approx(scale, rel=0.03)
     only_hadrons = {name: values[n_electrons:] for name, values in vars(entries).items()}
-    assert len(_electron_scales(Entries(**only_hadrons))) == 0
-    crowded = Entries(**vars(entries) | {"separation": np.zeros(n)})
+    assert len(_electron_scales(TrackDeposits(**only_hadrons))) == 0
+    crowded = TrackDeposits(**vars(entries) | {"separation": np.zeros(n)})
     assert len(_electron_scales(crowded)) == 0

@@ -1,15 +1,16 @@
 """Readable files with wrong physics: reading corrects them or warns once, with numbers."""
 
 import dataclasses
+import re
 import warnings
 
 import awkward as ak
 import numpy as np
 import pytest
 
+from pflow.event.checks import Expected
 from pflow.event.events import ImplausibleWarning
 from pflow.event.truth import select_targets
-from pflow.io.checks import Expected
 from pflow.io.open import ReadOptions, read_events
 from pflow.metrics.evaluation import visible_truth
 from pflow.physics.detector import load_detector
@@ -92,9 +93,9 @@ def test_particles_without_tracks_because_tracker_hits_are_missing(rewrite, sim_
 )
 def test_directions_and_frames(rewrite, cld_path, change):
     without, with_truth, _ = said(rewrite(cld_path, change))
-    assert "tracks have a hit within 60 mm of where the helix from the IP in 2 T leads them" in without
-    messages = ("rad from their particles", "times those of their", "opposite charge", "rad from their direction")
-    assert any(message in with_truth for message in messages)
+    assert re.search("where they enter|the helix from the IP leads|off what their hits", without)
+    messages = r"rad from their \d+ particles|times those of their|opposite charge|rad from their direction"
+    assert re.search(messages, with_truth)
 
 
 @pytest.mark.parametrize("factor", [1e-3, 10.0])
@@ -126,7 +127,9 @@ def assert_same_tracks(events, expected):
     assert ak.mean(abs(events.tracks.calo_position - expected.tracks.calo_position)[hard] < 30.0) > 0.8
 
 
-@pytest.mark.parametrize(("field", "text"), [(2.1, "2 T would fit"), (1.0, "2 T would fit"), (-2.0, "60 mm of where")])
+@pytest.mark.parametrize(
+    ("field", "text"), [(2.1, "2 T would fit"), (1.0, "2 T would fit"), (-2.0, "the helix from the IP leads")]
+)
 def test_another_field(cld_path, field, text):
     detector = dataclasses.replace(load_detector("cld"), b_field=field)
     without, with_truth, _ = said(cld_path, detector=detector)
@@ -136,7 +139,7 @@ def test_another_field(cld_path, field, text):
 
 def test_masses_in_mev_give_a_warning(rewrite, cld_path):
     with_truth, _ = said(rewrite(cld_path, {"MCParticles.mass": lambda mass: 1000 * mass}), [True])
-    assert "masses of true particles are 1e+03 times the PDG's" in with_truth
+    assert re.search(r"hits have 0\.0\d times the energy of stable particles", with_truth)
 
 
 @pytest.fixture

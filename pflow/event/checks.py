@@ -1,0 +1,442 @@
+"""Whether events are plausible: what `pflow.event.scales` says, by itself and against a model's training sample.
+
+Where a value is expected, it is the same in every sampling calorimeter: a trail (`pflow.event.closure`) has a hit in
+nearly every layer, a minimum ionising particle leaves about as much per radiation length, isolated hadrons leave three
+quarters of their momentum. Halves of a detector are alike, and so are the events of a file. The limits hold for all
+samples and detectors at hand: simplified ILD and CLD (Geant4), a calorimeter of lead and scintillator tiles, and CLD's
+own simulation and reconstruction. The sample that a model was trained on narrows some.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pflow.event.closure import HADRON_RESPONSE, MIN_MOMENTUM, N_LAYERS
+from pflow.event.scales import WIDE, Estimate, SampleScales, Scales, Table, quantile_of
+from pflow.physics.arrays import Floats, Mask
+from pflow.physics.detector import Calorimeter
+from pflow.physics.geometry import measures
+
+SURE, VERY_SURE = 3.0, 5.0  # standard deviations, besides what is plausible, by which a value and a block must differ
+MIN_TRACKS, MIN_HALF = 8, 20  # fewest tracks in the barrel or the endcaps, and in half of them
+MIN_EVENTS, MIN_HITS = 5, 200  # fewest events for ratios that fluctuate with them, and hits of a calorimeter
+N_BLOCKS, BLOCK = 25, {"tracks": 20, "events": 5}  # parts of a file that are compared, and their smallest sizes
+
+CELLS = {"ecal": (11.0, 1.4), "hcal": (22.0, 1.6)}
+"""Largest energy of the fifth of the hits with the least (`pflow.event.scales.LOWER`), MeV per radiation length of a
+layer, and largest plausible ratio to it. Found: 9.5 to 12.8 in ECALs of silicon and tungsten and of scintillator and
+lead, 15 (photons) to 28.5 in HCALs of scintillator and steel."""
+HIT_ENERGY = (2e-5, 1.0)  # GeV, plausible medians of hits where the layers are not described
+ON_LAYERS = 0.85  # smallest plausible fraction of hits on the layer of their depth, or the next one
+CELL_SIZE = 1.5  # largest plausible ratio of cell sizes to the described ones
+OUTSIDE, TWICE = 0.05, 0.05  # largest plausible fractions of hits outside of their calorimeter, and in another's cell
+BEYOND_REACH = 0.4  # largest plausible fraction of tracks whose state is farther than their field lets them go
+UNITS = 30.0  # energies that differ by more than this factor are in different units
+RESPONSE = (0.3, 1.5)  # plausible ratios of the energy in hits to the energy of stable particles that shower
+RECONSTRUCTED = (0.6, 1.3)
+"""Plausible energies of particles: over the larger of hits' energy and tracks' momentum, and over the sum of both."""
+MIN_TRUE = 20  # fewest of these particles: an antiproton leaves more than its energy
+MIN_LINKED = 20  # fewest hits of a calorimeter whose links are looked at
+UNOWNED = 0.25  # largest plausible fraction of hit energy without a target, and of tracks without a particle
+MOST_WIDE = 0.12  # largest plausible fraction of the energy of hits far from their particle's direction
+TRACKLESS, UNEQUAL = 0.45, 0.25
+"""Largest plausible fraction of the energy in the HCAL away from all tracks (found: 0.10 to 0.36), and difference of
+barrel and endcaps."""
+MIN_HCAL, MIN_PER_EVENT, MIN_LOST = 1.0, 3, 10  # GeV and tracks of an event, and events, for this fraction
+
+
+class Check(NamedTuple):
+    """Result of one check."""
+
+    name: str
+    good: bool
+    text: str
+
+
+def problems(checks: Iterable[Check]) -> str:
+    """Texts of the failed checks; "" if all pass."""
+    return "; ".join(check.text for check in checks if not check.good)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What a verb knows of the events that it reads.
+
+    `targets`: how it chooses them, options of `pflow.event.truth.select_targets`; None: it has no targets. `sample`: of
+    what the events' model was trained on; None: there is no model, or it does not say.
+    """
+
+    targets: Mapping[str, Any] | None = None
+    sample: SampleScales | None = None
+
+
+class Quantity(NamedTuple):
+    """A column of tracks, and what is plausible for its quantile, or its mean if that is None.
+
+    `halves` and `changes`: largest plausible difference of halves of the detector and of parts of a file, of logarithms
+    if `ratio`. `text` with the value and the number of tracks, before a region.
+    """
+
+    name: str
+    column: str
+    text: str
+    quantile: float | None = 0.5
+    low: float = -np.inf
+    high: float = np.inf
+    halves: float = np.inf
+    changes: float = np.inf
+    ratio: bool = False
+
+    def estimate(self, values: Floats) -> Estimate:
+        """The mean or quantile of values."""
+        return Estimate.of(values, self.quantile)
+
+    def plausible(self, estimate: Estimate) -> bool:
+        """Whether it lies between `low` and `high`, but for its error."""
+        return self.low - SURE * estimate.sigma <= estimate.value <= self.high + SURE * estimate.sigma
+
+    def said(self, estimate: Estimate, where: str = "") -> str:
+        """The text of a value."""
+        return self.text.format(estimate.value, n=estimate.n) + (f" in {where}" if where else "")
+
+    def value(self, estimate: Estimate) -> str:
+        """The value in the format of the text."""
+        start = self.text.index("{:")
+        return self.text[start : self.text.index("}", start) + 1].format(estimate.value)
+
+
+def _share(name: str, column: str, text: str, low: float, halves: float, changes: float) -> Quantity:
+    """A mean of numbers from 0 to 1."""
+    return Quantity(name, column, text, None, low, halves=halves, changes=changes)
+
+
+CELL = "a minimum ionising particle leaves {:.3g} GeV in a cell of the "
+ENTERS = "hits of the ECAL lie {:.1f} cells beside {n} tracks that enter, in "
+BEHIND = "hits of the HCAL lie {:.1f} cells beside {n} tracks, in "
+MOMENTA = "momenta of {n} tracks are {:+.1%} off what their hits in the ECAL say"
+LEAVE = "{n} isolated hadrons leave {:.2f} of their momentum"
+PT_RATIO = "transverse momenta of tracks are {:.3f} times those of their {n} particles"
+OWN = "{:.0%} of the hits where {n} tracks enter"
+LEAST, MOST = HADRON_RESPONSE / 1.3, HADRON_RESPONSE * 1.3
+QUANTITIES = (
+    _share("entries", "trail", "{:.0%} of {n} tracks have hits of the ECAL where they enter", 0.65, 0.15, 0.3),
+    _share("lost hits", "layers", "{n} tracks have hits in {:.0%} of the first layers of the ECAL", 0.9, 0.06, 0.15),
+    Quantity("place", "azimuth", f"{ENTERS}azimuth", low=-0.6, high=0.6, changes=1.0),
+    Quantity("place", "polar", f"{ENTERS}polar angle", low=-0.6, high=0.6, changes=1.0),
+    _share("helix", "helix", "the helix from the IP leads {:.0%} of {n} tracks to their state", 0.6, 0.3, 0.4),
+    Quantity("curvature", "momentum", MOMENTA, low=-0.02, high=0.02, changes=0.05),
+    _share("HCAL", "behind", "{:.0%} of {n} tracks above 3 GeV have hits of the HCAL behind them", 0.55, 0.25, 0.5),
+    Quantity("HCAL place", "hcal_azimuth", f"{BEHIND}azimuth", low=-1.0, high=1.0, changes=2.0),
+    Quantity("HCAL place", "hcal_polar", f"{BEHIND}polar angle", low=-1.0, high=1.0, changes=2.0),
+    Quantity("response of hadrons", "response", LEAVE, low=LEAST, high=MOST, halves=0.3, changes=0.7, ratio=True),
+    Quantity("ECAL cells", "ecal_cell", f"{CELL}ECAL, by {{n}} tracks", halves=0.1, changes=0.4, ratio=True),
+    Quantity("HCAL cells", "hcal_cell", f"{CELL}HCAL, by {{n}} tracks", 0.25, halves=0.25, changes=1.0, ratio=True),
+    Quantity("tracks twice", "twice", "{:.0%} of {n} tracks enter where another one does", None, 0.0, 0.3),
+    _share("links of trails", "own", f"{OWN} are linked to the track's particle", 0.9, np.inf, 0.2),
+)
+"""Of trails; lengths are in cells."""
+
+OF_PARTICLES = (
+    Quantity("field", "pt_ratio", PT_RATIO, low=0.98, high=1.02),
+    Quantity("track directions", "angle", "tracks are {:.2g} rad from their {n} particles (median)", high=0.005),
+    Quantity("charges", "opposite", "{:.0%} of {n} tracks have the opposite charge of their particles", None, high=0.5),
+)
+"""Of tracks that are linked to true particles."""
+
+TYPICAL = Quantity("", "typical", "hits of the ECAL have {:.3g} GeV in {n} events", changes=np.log(3.0), ratio=True)
+
+NARROWED = {"response": 1.2, "ecal_cell": 1.2, "hcal_cell": 1.25}
+"""Largest plausible ratio to the training sample's value, which is in `SampleScales.trails`."""
+
+LARGEST = {"max_energy": "energy", "max_hits": "n_hits", "opening": ""}
+"""Scales of which smaller ones are usual, and their column of events, if they are the largest of it."""
+
+COMPARED = (
+    ("ecal_hit", 1.6, "a typical hit of the ECAL has {} GeV"),
+    ("hcal_hit", 1.6, "a typical hit of the HCAL has {} GeV"),
+    ("max_energy", 3.0, "events have up to {} GeV in hits"),
+    ("max_hits", 3.0, "events have up to {} hits"),
+    ("opening", 5.0, "the energy of a typical event spreads over {} rad around its direction"),
+    ("b_field", 1.05, "tracks are curved as in {} T"),
+)
+"""Scales compared with the training sample's: attribute, largest plausible ratio, text of the message."""
+
+BEYOND = 1.02  # largest plausible ratio of a detector's measures to the range of the training
+
+
+def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
+    """What the scales of events say, by themselves and against the sample that a model was trained on."""
+    if scales.detector is None:
+        return []
+    checks = [*_sums(scales), *_calorimeters(scales), *_closure(scales, sample), *_lost_tracks(scales)]
+    checks += [*_reconstructed(scales), *_changes(scales)]
+    if sample is not None:
+        checks += _sample(scales, sample)
+    checks += [Check(name, False, text) for name, text in scales.texts.items()]
+    return [check._replace(good=bool(check.good)) for check in checks]  # not of NumPy: they become JSON
+
+
+def _sums(scales: Scales) -> Iterator[Check]:
+    """Energies in hits, tracks, truth and reconstruction, and what belongs to particles."""
+    table = scales.table("looked")
+    total = {name: float(values.sum(dtype=np.float64)) for name, values in table.items()}
+    hits, few = total.get("energy", 0.0), len(table["file"]) < MIN_EVENTS if table else True
+    energies = {"true": "energy of stable particles that shower", "reference": "particles of the reference"}
+    if total.get("n_tracks", 0) >= MIN_TRACKS:  # fewer may be soft conversions
+        energies["momentum"] = "momenta of tracks"
+    for name, what in energies.items():
+        if hits and total.get(name):
+            factor = UNITS if name == "true" else UNITS**1.5
+            good = 1 / factor < hits / total[name] < factor
+            yield Check("units", good, f"{hits:.4g} GeV in hits, {total[name]:.4g} GeV in {what}")
+    if "targets" in total and hits and total["n true"] >= MIN_TRUE:
+        ratio = _ratio(table["energy"], table["true"])
+        low, high = (RESPONSE[0] / 1.5, RESPONSE[1] * 1.5) if few else RESPONSE
+        good = low < ratio.value + SURE * ratio.sigma and ratio.value - SURE * ratio.sigma < high
+        yield Check("response", good, f"hits have {ratio.value:.2f} times the energy of stable particles that shower")
+    if "targets" in total and hits:
+        share = abs(1 - total["targets"] / hits)
+        yield Check("targets", share < UNOWNED, f"{share:.1%} of the hits' energy belongs to no target")
+    if total.get("straight") and not few:
+        ratio = _ratio(table["wide"], table["straight"])
+        text = f"{ratio.value:.1%} of the energy of particles is farther than {WIDE:g} rad from their direction"
+        yield Check("directions", ratio.value - SURE * ratio.sigma < MOST_WIDE, text)
+    if "true" in total and scales.detector is not None:
+        shares = {
+            f"energy of {part.name}": total[f"linked {part.name}"] / total[f"energy {part.name}"]
+            for part in scales.detector.calorimeters
+            if total.get(f"energy {part.name}") and np.sum(scales.hits[part.kind, part.name]["energy"]) >= MIN_LINKED
+        }
+        if total.get("n_tracks", 0) >= MIN_TRACKS:
+            shares["tracks"] = total["linked tracks"] / total["n_tracks"]
+        lost = [f"{share:.0%} of the {what}" for what, share in shares.items() if share < 1 - UNOWNED]
+        good = "hits and tracks are linked to particles"
+        yield Check("links", not lost, f"{', '.join(lost)} is linked to particles" if lost else good)
+    if total.get("states", 0) >= MIN_TRACKS:
+        share = total["beyond"] / total["states"]
+        text = f"{share:.0%} of {total['states']:.0f} tracks cannot reach their state at the calorimeter in the field"
+        yield Check("reach", share - SURE * np.sqrt(0.25 / total["states"]) < BEYOND_REACH, text)
+
+
+def _reconstructed(scales: Scales) -> Iterator[Check]:
+    """The energy of particles against hits and tracks, of all events and of each."""
+    table = scales.table("events")
+    if "reconstructed" not in table:
+        return
+    energy, hits = (table[name].astype(np.float64) for name in ("reconstructed", "energy"))
+    momentum = table.get("momentum", np.zeros(len(hits))).astype(np.float64)
+    least, most = np.maximum(hits, momentum), hits + momentum
+    text = f"particles have {energy.sum():.4g} GeV, hits {hits.sum():.4g} GeV, tracks {momentum.sum():.4g} GeV"
+    good = RECONSTRUCTED[0] * least.sum() <= energy.sum() <= RECONSTRUCTED[1] * most.sum()
+    far = (energy > 1.5 * RECONSTRUCTED[1] * most) & (energy > 10.0)
+    if good and far.any():
+        entries = _entries(scales, table, far)
+        text = f"particles of {entries} have up to {energy[far].max():.4g} GeV, their hits and tracks up to"
+        text += f" {most[far].max():.4g} GeV"
+    yield Check("reconstructed energy", good and not far.any(), text)
+
+
+def _ratio(part: Floats, whole: Floats) -> Estimate:
+    """Ratio of two sums over events, whose error is by the spread of the events."""
+    part, whole = part.astype(np.float64), whole.astype(np.float64)
+    ratio, n = float(part.sum() / whole.sum()), len(whole)
+    return Estimate(ratio, float(np.sqrt(((part - ratio * whole) ** 2).sum()) / whole.sum()), n)
+
+
+def _calorimeters(scales: Scales) -> Iterator[Check]:
+    """Energies, places and layers of the hits of each calorimeter against its description."""
+    assert scales.detector is not None
+    good = {
+        "cells": "hits of calorimeters have the energy of minimum ionising particles",
+        "hits twice": "no two hits are in one cell",
+        "cell size": "cells are as large as described",
+        "faces": "hits lie within their calorimeters as described",
+        "layers": "layers follow the depth of the hits",
+    }
+    wrong: dict[str, list[str]] = {}  # of what was checked
+    for part in scales.detector.calorimeters:
+        counts = scales.hits.get((part.kind, part.name), {})
+        if np.sum(counts.get("energy", 0)) < MIN_HITS or part.kind not in CELLS:
+            continue
+        wrong.setdefault("cells", []).extend(_cells(part, counts["energy"]))
+        n, twice = counts["twice"]
+        text = f"{twice} of {n} hits of {part.name} lie in the cell of another one"
+        wrong.setdefault("hits twice", []).extend([text] if twice > TWICE * n else [])
+        if part.cell_size and "size" in counts:
+            # Where few cells are hit, the nearest hit may not be a neighbour: the hits show an upper limit.
+            size, described = counts["size"][1] / counts["size"][0], part.cell_size
+            text = f"cells of {part.name} are {size:.3g} mm large (described: {described:g})"
+            far = described > CELL_SIZE * size or size > 2 * CELL_SIZE * described
+            wrong.setdefault("cell size", []).extend([text] if far else [])
+        if n_placed := np.sum(counts.get("outside", 0)):
+            share, name = counts["outside"][1] / n_placed, "inner_radius" if part.region == "barrel" else "inner_z"
+            depth = sum(layers.count * layers.pitch for layers in part.layers)
+            face = f"{name} {getattr(part, name) or 0:g} mm, layers of {depth:.4g} mm"
+            text = f"{share:.0%} of the hits of {part.name} lie outside of it: {face}"
+            wrong.setdefault("faces", []).extend([text] if share > OUTSIDE else [])
+            if share <= OUTSIDE and (n_layered := counts["shift"].sum()) >= MIN_HITS:
+                # The first layer may be 0 or 1, so the most frequent difference counts, and its neighbours.
+                on = np.convolve(counts["shift"], np.ones(3), "same").max() / n_layered
+                text = f"{on:.0%} of the hits of {part.name} have the layer of their depth: encoding or pitch is wrong"
+                wrong.setdefault("layers", []).extend([text] if on < ON_LAYERS else [])
+    yield from (Check(name, not said, "; ".join(said) or good[name]) for name, said in wrong.items())
+
+
+def _cells(part: Calorimeter, counts: npt.NDArray[Any]) -> list[str]:
+    """What is wrong with the energies of a calorimeter's hits."""
+    if sum(layers.count for layers in part.layers) < N_LAYERS:
+        median = quantile_of(counts, 0.5)[1]
+        good = HIT_ENERGY[0] < median < HIT_ENERGY[1]
+        return [] if good else [f"a typical hit of {part.name} has {median:.3g} GeV: is its unit GeV?"]
+    (of_length, factor), length = CELLS[part.kind], part.layers[0].radiation_lengths
+    if not length:  # not known
+        return []
+    expected = 1e-3 * of_length * length / part.electron_scale
+    low, value, high = quantile_of(counts, sure=SURE)
+    if low < expected * factor and high > expected / factor:
+        return []
+    text = f"the fifth of the hits of {part.name} with the least energy has up to {value:.2g} GeV, expected"
+    return [f"{text} {expected:.2g} GeV of layers of {length:g} radiation lengths"]
+
+
+def _closure(scales: Scales, sample: SampleScales | None) -> Iterator[Check]:
+    """Trails and linked tracks against what is plausible, by region, and halves of the detector against each other."""
+    assert scales.detector is not None
+    tracks, particles = scales.table("tracks"), scales.table("particles")
+    n, b_field = len(tracks.get("file", ())), scales.detector.b_field
+    if n < MIN_TRACKS:
+        text = f"too few tracks above {MIN_MOMENTUM:g} GeV, {n} ({MIN_TRACKS} are needed): no trail could be checked"
+        yield Check("closure", True, text)
+    for quantity in OF_PARTICLES:
+        estimate = quantity.estimate(particles.get(quantity.column, np.zeros(0)))
+        if estimate.n >= MIN_TRACKS:
+            good, text = quantity.plausible(estimate), quantity.said(estimate)
+            if quantity.name == "field":
+                text += f" in {b_field:g} T" + ("" if good else f"; {b_field / estimate.value:.3g} T would fit")
+            yield Check(quantity.name, good, text)
+    if n < MIN_TRACKS:
+        return
+    endcap = tracks["endcap"] > 0
+    halves = {axis: tracks[axis] > 0 for axis in "zxy"}
+    for quantity in QUANTITIES:
+        values, found, said = tracks[quantity.column], [], []
+        known = np.isfinite(values)
+        regions = {"the barrel": known & ~endcap, "the endcaps": known & endcap}
+        regions = {where: inside for where, inside in regions.items() if inside.sum() >= MIN_TRACKS} or {"": known}
+        for where, inside in regions.items():
+            estimate = quantity.estimate(values[inside])
+            if estimate.n < MIN_TRACKS or (quantity.name == "curvature" and not _prompt(values[inside])):
+                continue
+            found.append(text := quantity.said(estimate, where))
+            expected = None if sample is None or estimate.n < MIN_HALF else sample.trails.get(quantity.column)
+            if not quantity.plausible(estimate):
+                said.append(text)
+            elif expected and _differ(estimate, expected, np.log(NARROWED[quantity.column]), ratio=True):
+                said.append(f"{text}, and in the training sample of the model {expected:.3g}")
+            for axis, positive in halves.items():
+                one, other = (quantity.estimate(values[inside & half]) for half in (positive, ~positive))
+                if min(one.n, other.n) >= MIN_HALF and _differ(one, other, quantity.halves, ratio=quantity.ratio):
+                    said.append(f"{text}: {quantity.value(one)} at +{axis} and {quantity.value(other)} at -{axis}")
+        if found:
+            yield Check(quantity.name, not said, "; ".join(said or found))
+
+
+def _prompt(error: Floats) -> bool:
+    """Whether tracks have much the same error of their momentum: particles that begin elsewhere have any."""
+    low, high = np.quantile(error, [0.25, 0.75])
+    return bool(high - low < 0.06)
+
+
+def _differ(one: Estimate, other: Estimate | float, least: float, *, ratio: bool, sure: float = SURE) -> bool:
+    """Whether two values, or their logarithms, differ by more than `least` and their errors."""
+    other = other if isinstance(other, Estimate) else Estimate(other, 0.0, 0)
+    if ratio:
+        one, other = one.logarithm(), other.logarithm()
+    return abs(one.value - other.value) > least + sure * float(np.hypot(one.sigma, other.sigma))
+
+
+def _lost_tracks(scales: Scales) -> Iterator[Check]:
+    """Energy in the HCAL away from all tracks: where it is most of the energy, tracks are lost."""
+    table, said, found, shares = scales.table("looked"), [], [], []
+    for region in ("barrel", "endcap") if "n_tracks" in table else ():
+        used = (table["n_tracks"] >= MIN_PER_EVENT) & (table[f"hcal {region}"] > MIN_HCAL)
+        if used.sum() < MIN_LOST:
+            continue
+        shares.append(_ratio(table[f"apart {region}"][used], table[f"hcal {region}"][used]))
+        text = f"{shares[-1].value:.0%} of the energy in the HCAL ({region}) of {used.sum()} events is far from tracks"
+        found.append(text)
+        if shares[-1].value - SURE * shares[-1].sigma > TRACKLESS:
+            said.append(f"{text}: tracks are lost")
+    if not said and len(shares) == 2 and _differ(shares[0], shares[1], UNEQUAL, ratio=False):
+        said = [f"{'; '.join(found)}: tracks are lost"]
+    if found:
+        yield Check("lost tracks", not said, "; ".join(said or found))
+
+
+def _changes(scales: Scales) -> Iterator[Check]:
+    """Parts of a file that differ from the others, with their entries."""
+    said, n_compared = [], 0
+    for name, quantities in (("tracks", QUANTITIES), ("events", (TYPICAL,))):
+        table = scales.table(name)
+        for quantity in quantities:
+            values = table.get(quantity.column, np.zeros(0))
+            known = np.flatnonzero(np.isfinite(values))
+            n_blocks = len(known) // max(BLOCK[name], len(known) // N_BLOCKS)
+            if n_blocks < 3:
+                continue
+            n_compared += 1
+            whole = quantity.estimate(values).value
+            differing = [
+                block
+                for block in np.array_split(known, n_blocks)
+                if _differ(
+                    quantity.estimate(values[block]), whole, quantity.changes, ratio=quantity.ratio, sure=VERY_SURE
+                )
+            ]
+            if 0 < 2 * len(differing) < n_blocks:
+                chosen = np.zeros(len(values), dtype=np.bool_)
+                chosen[np.concatenate(differing)] = True
+                one, other = (quantity.estimate(values[rows]) for rows in (chosen, ~chosen))
+                text = f"{_entries(scales, table, chosen)}: {quantity.said(one)}; {quantity.value(other)} in others"
+                said.append(text)
+    if n_compared:
+        yield Check("changes", not said, "; ".join(said) or "all parts of the file are alike")
+
+
+def _entries(scales: Scales, table: Table, chosen: Mask) -> str:
+    """First and last entry of rows, by file if there are several."""
+    texts = []
+    for file in np.unique(table["file"][chosen]):
+        entries = np.unique(table["entry"][chosen & (table["file"] == file)])
+        text = f"entry {entries[0]}" if len(entries) == 1 else f"entries {entries[0]} to {entries[-1]}"
+        texts.append(f"{text} of {scales.paths[int(file)]}" if len(scales.paths) > 1 else text)
+    return ", ".join(texts)
+
+
+def _sample(scales: Scales, sample: SampleScales) -> Iterator[Check]:
+    """Events against the sample that a model was trained on."""
+    assert scales.detector is not None
+    found, table = scales.sample(), scales.table("events")
+    for name, factor, what in COMPARED:
+        theirs, ours = getattr(sample, name), getattr(found, name)
+        if theirs and ours:
+            good = (name in LARGEST or 1 / factor < ours / theirs) and ours / theirs < factor
+            text = f"{what.format(f'{ours:.3g}')}, and in the training sample of the model {theirs:.3g}"
+            if not good and LARGEST.get(name):
+                text += f" ({_entries(scales, table, table[LARGEST[name]] > factor * theirs)})"
+            yield Check("training sample", good, text)
+    if sample.detectors:
+        outside = []
+        for name, (smallest, largest) in measures(scales.detector).items():
+            low, high = sample.measures.get(name, (-np.inf, np.inf))
+            if smallest < low / BEYOND or largest > high * BEYOND:
+                value = smallest if smallest < low / BEYOND else largest
+                outside.append(f"{name} {value:.3g} (training: {low:.3g} to {high:.3g})")
+        trained = f"what the model was trained on, {', '.join(sample.detectors)} and their variations"
+        where = f"outside {trained}: {'; '.join(outside)}" if outside else f"within {trained}"
+        yield Check("detector", not outside, f"detector '{scales.detector.name}' is {where}")

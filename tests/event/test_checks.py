@@ -1,0 +1,408 @@
+"""What is wrong with events is said with numbers, and nothing is said of events that are right."""
+
+import dataclasses
+import re
+
+import awkward as ak
+import numpy as np
+import pytest
+
+from pflow.checkpoint.format import read_header
+from pflow.event import jagged
+from pflow.event.checks import compare
+from pflow.event.checks import problems as problems_of
+from pflow.event.events import Events
+from pflow.event.jagged import Links
+from pflow.event.scales import Scales, measure
+from pflow.event.schema import make_hits
+from pflow.io.open import open_events, read_events
+from pflow.physics.detector import load_detector
+from pflow.physics.geometry import measures
+
+
+def checks(events, sample=None, **targets):
+    return compare(measure(events, targets=targets), sample)
+
+
+def problems(events, **targets) -> set[str]:
+    return {check.name for check in checks(events, **targets) if not check.good}
+
+
+def part(events, kind, region):
+    """Which hits are in a kind of calorimeter of a region, bool [hit]."""
+    chosen = [kind in ("", part.kind) and region in ("", part.region) for part in events.detector.calorimeters]
+    return np.array(chosen)[jagged.flat(events.hits.subdetector)]
+
+
+def hits(change, kind="", region=""):
+    """Changes columns of hits in some calorimeters: `change` gives new columns by name from all of them."""
+
+    def changed(events):
+        columns, mine = jagged.columns(events.hits), part(events, kind, region)
+        new = {name: np.where(mine, values, columns[name]) for name, values in change(columns).items()}
+        new = {name: values.astype(columns[name].dtype) for name, values in new.items()}
+        return dataclasses.replace(events, hits=jagged.replaced(events.hits, new))
+
+    return changed
+
+
+def energy(factor, kind="", region=""):
+    return hits(lambda columns: {"energy": factor * columns["energy"]}, kind, region)
+
+
+def moved(change, kind="", region=""):
+    """Moves hits: `change` takes and gives x, y, z."""
+
+    def change_columns(columns):
+        names = [f"position.{axis}" for axis in "xyz"]
+        return dict(zip(names, change(*(columns[name] for name in names)), strict=True))
+
+    return hits(change_columns, kind, region)
+
+
+def turned(kind, region, angle=0.3):
+    cos, sin = np.cos(angle), np.sin(angle)
+    return moved(lambda x, y, z: (cos * x - sin * y, sin * x + cos * y, z), kind, region)
+
+
+def kept(name, choose):
+    """Leaves out hits or tracks, and the truth with its links: `choose` gives a mask [object]."""
+
+    def changed(events):
+        records = getattr(events, name)
+        keep = ak.unflatten(choose(events), ak.num(records))
+        return dataclasses.replace(events.without_truth(), **{name: records[keep]})
+
+    return changed
+
+
+def into_barrel(events):
+    return abs(jagged.flat(events.tracks.calo_position.z)) < events.detector.ecal_inner_z - 1
+
+
+def twice_in_the_barrel(events):
+    again = ak.unflatten(part(events, "", "barrel"), ak.num(events.hits))
+    shifted = moved(lambda x, y, z: (x, y, z + 0.01))(events)
+    joined = ak.concatenate([events.hits, shifted.hits[again]], axis=1)
+    return dataclasses.replace(events.without_truth(), hits=joined)
+
+
+def tracks(factor, *names):
+    """Multiplies vectors or numbers of tracks."""
+
+    def changed(events):
+        columns = jagged.columns(events.tracks)
+        new = {key: factor * values for key, values in columns.items() if key.partition(".")[0] in names}
+        return dataclasses.replace(events, tracks=jagged.replaced(events.tracks, new))
+
+    return changed
+
+
+def omega(factor):
+    """Tracks as they are read where the file has `factor` times their omega."""
+    inverse = tracks(1 / factor, "momentum", "calo_momentum")
+    return lambda events: tracks(factor, "omega")(inverse(events))
+
+
+CASES = {
+    "ECAL x 0.4": (energy(0.4, "ecal"), "fifth of the hits of ecal_barrel with the least energy has up to 0.00"),
+    "ECAL endcap x 0.05": (energy(0.05, "ecal", "endcap"), "fifth of the hits of ecal_endcap .* 0.000"),
+    "ECAL barrel x 0.5": (energy(0.5, "ecal", "barrel"), "fifth of the hits of ecal_barrel"),
+    "ECAL barrel x 2": (energy(2.0, "ecal", "barrel"), "fifth of the hits of ecal_barrel"),
+    "HCAL barrel x 3": (energy(3.0, "hcal", "barrel"), "fifth of the hits of hcal_barrel"),
+    "HCAL x 0.25": (energy(0.25, "hcal"), "fifth of the hits of hcal_barrel"),
+    "every second hit": (
+        kept("hits", lambda events: np.arange(ak.count(events.hits.energy)) % 2 > 0),
+        r"tracks have hits in [5-7]\d% of the first layers of the ECAL",
+    ),
+    "HCAL empty": (
+        kept("hits", lambda events: ~part(events, "hcal", "")),
+        "0% of .* tracks above 3 GeV have hits of the HCAL",
+    ),
+    "barrel twice": (twice_in_the_barrel, r"\d+ of \d+ hits of ecal_barrel lie in the cell of another one"),
+    "ECAL endcap turned": (turned("ecal", "endcap"), r"\d+% of \d+ tracks have hits of the ECAL where they enter"),
+    "ECAL endcap mirrored": (
+        moved(lambda x, y, z: (x, y, -z), "ecal", "endcap"),
+        r"\d+% of \d+ tracks have hits of the ECAL where they enter",
+    ),
+    "z + 10 mm": (moved(lambda x, y, z: (x, y, z + 10)), r"hits of the ECAL lie -\d\.\d cells beside"),
+    "momenta x 1.1": (tracks(1.1, "momentum"), r"momenta of \d+ tracks are \+1?\d\.\d% off"),
+    "omega x 1.05": (omega(1.05), r"momenta of \d+ tracks are -4.\d% off"),
+    "omega in 1/cm": (omega(10.0), r"\d+% of \d+ tracks cannot reach their state at the calorimeter"),
+    "tracks twice": (
+        lambda events: dataclasses.replace(
+            events.without_truth(), tracks=ak.concatenate([events.tracks, events.tracks], axis=1)
+        ),
+        r"100% of \d+ tracks enter where another one does",
+    ),
+}
+
+
+@pytest.fixture(scope="session", params=["cld_zqq_small.edm4hep.root", "zqq_test_small.root"])
+def jets(request, sample_dir) -> Events:
+    """Five or six hadronic Z decays, of CLD and ILD."""
+    return read_events(sample_dir / request.param)
+
+
+def test_nothing_is_said_of_events_that_are_right(jets, cld_sim):
+    for events in (jets, jets.without_truth(), cld_sim):
+        assert problems_of(checks(events, read_header("general").tokeniser.sample)) == ""
+    found = {check.name for check in checks(jets)}
+    assert found >= {"units", "response", "targets", "directions", "links", "cells", "hits twice", "faces", "layers"}
+    assert found >= {"field", "track directions", "charges", "entries", "lost hits", "place", "helix", "curvature"}
+    assert found >= {"HCAL", "HCAL place", "ECAL cells", "HCAL cells", "tracks twice", "links of trails"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_hits_and_tracks_that_do_not_belong_together_are_said(jets, case):
+    change, said = CASES[case]
+    assert re.search(said, problems_of(compare(measure(change(jets).without_truth()))))
+
+
+def test_a_wrong_scale_of_one_calorimeter_is_said(cld_rec):
+    text = problems_of(compare(measure(energy(0.25, "hcal", "endcap")(cld_rec.without_truth()))))
+    assert re.fullmatch(
+        r"the fifth of the hits of hcal_endcap with the least energy has up to .* GeV, expected .*", text
+    )
+
+
+def shuffled_links(events, share=0.3):
+    links, random = Links.of(events.hit_links), np.random.default_rng(1)
+    source, chosen = links.source.copy(), random.random(len(links)) < share
+    for number in range(len(events)):
+        mine = np.flatnonzero(chosen & (links.event == number))
+        source[mine] = source[random.permutation(mine)]
+    return dataclasses.replace(events, hit_links=dataclasses.replace(links, source=source).records())
+
+
+def next_hits(events):
+    links, counts = Links.of(events.hit_links), jagged.count(events.hits)
+    source = (links.source + 1) % counts[links.event]
+    return dataclasses.replace(events, hit_links=dataclasses.replace(links, source=source).records())
+
+
+def shifted_links(events):
+    """Links of hits to the next particles, the last ones to the first."""
+    links = Links.of(events.hit_links)
+    particle = (links.particle + 1) % jagged.count(events.truth)[links.event]
+    return dataclasses.replace(events, hit_links=dataclasses.replace(links, particle=particle).records())
+
+
+def without_boost(events, beta=0.015):
+    """Truth in the frame in which the beams of CLD collide head on."""
+    truth = jagged.columns(events.truth)
+    px, e = truth["px"] - beta * truth["energy"], truth["energy"] - beta * truth["px"]
+    return dataclasses.replace(events, truth=jagged.replaced(events.truth, {"px": px, "energy": e}))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (shuffled_links, r"[67]\d% of the hits where \d+ tracks enter are linked to the track's particle"),
+        (next_hits, r"\d+% of the hits where \d+ tracks enter are linked to the track's particle"),
+        (shifted_links, r"\d+% of the hits where \d+ tracks enter are linked to the track's particle"),
+        (without_boost, r"tracks are 0\.0\d+ rad from their \d+ particles \(median\)"),
+        (tracks(1.1, "momentum"), r"transverse momenta .* 1\.100 times those of their .*; .* T would fit"),
+        (tracks(-1, "charge"), r"100% of \d+ tracks have the opposite charge"),
+        (energy(1000.0), "GeV in hits, .* GeV in energy of stable particles that shower"),
+        (energy(2.0), "hits have 1.[789].* times the energy of stable particles"),
+    ],
+)
+def test_truth_that_does_not_belong_to_the_events_is_said(jets, change, said):
+    assert re.search(said, problems_of(checks(change(jets))))
+
+
+def test_a_status_that_no_particle_has_is_said(cld_rec):
+    truth = jagged.replaced(cld_rec.truth, {"status": jagged.flat(cld_rec.truth.status) * 2001})
+    assert problems(dataclasses.replace(cld_rec, truth=truth)) == {"status"}
+
+
+def test_tracks_that_are_lost_in_the_endcaps_are_said(data_dir):
+    """The energy in the HCAL fluctuates with neutral hadrons: some events are needed."""
+    events = read_events(data_dir / "g4" / "zqq_val.root", entry_stop=96, truth=False)
+    for changed, said in ((events, ""), (kept("tracks", into_barrel)(events), "tracks are lost")):
+        total = sum((measure(changed[i : i + 24]) for i in range(0, 96, 24)), Scales())
+        text = problems_of(compare(total))
+        assert (
+            re.search(rf"\d+% of the energy in the HCAL \(endcap\) of \d+ events .*{said}", text) if said else not text
+        )
+
+
+def test_a_change_within_a_file_is_said_with_the_entries(cld_rec):
+    """Ten times the events, and then two in MeV, in chunks."""
+    part = measure(cld_rec.without_truth())
+    later = dataclasses.replace(cld_rec.without_truth()[:2], entry=np.array([50, 51]))
+    before = [dataclasses.replace(cld_rec.without_truth(), entry=np.arange(i, i + 5)) for i in range(0, 50, 5)]
+    total = sum(map(measure, before), Scales())
+    assert len(total.table("events")["entry"]) == 10 * len(part.table("events")["entry"])
+    assert problems_of(compare(total)) == ""
+    for factor in (1000.0, 3.0):
+        (said,) = (check.text for check in compare(total + measure(energy(factor)(later))) if check.name == "changes")
+        assert re.search(r"entries 50 to 51: a minimum ionising particle leaves .* in others", said), said
+
+
+def test_scales_of_many_events_are_thinned_evenly(cld_rec, monkeypatch):
+    monkeypatch.setattr("pflow.event.scales.MAX_ROWS", 200)
+    events = cld_rec.without_truth()
+    total = sum((measure(dataclasses.replace(events, entry=events.entry + i)) for i in range(0, 100, 5)), Scales())
+    assert (total.n_events, total.step) == (100, 8)
+    assert total.table("events")["entry"].tolist() == list(range(0, 100, 8))
+    counts = measure(events).hits["ecal", "ecal_barrel"]["energy"]
+    np.testing.assert_array_equal(total.hits["ecal", "ecal_barrel"]["energy"], 20 * counts)
+
+
+def test_energies_of_particles_are_compared_with_hits_and_tracks(cld_rec):
+    particles = cld_rec.reference
+    for wrong, said in ((1.0, ""), (30.0, r"particles have .* GeV, hits .* GeV, tracks")):
+        scaled = ak.with_field(particles, wrong * particles.energy, "energy")
+        text = problems_of(compare(measure(cld_rec, scaled)))
+        assert re.match(said, text) if said else not text
+    scaled = ak.with_field(particles, np.where(np.arange(5) == 3, 20.0, 1.0) * particles.energy, "energy")
+    (check,) = (c for c in compare(measure(cld_rec[3:4], scaled[3:4])) if c.name == "reconstructed energy")
+    assert not check.good
+
+
+def test_too_few_tracks_are_said(cld_rec):
+    without = dataclasses.replace(cld_rec.without_truth(), tracks=None)
+    (check,) = (check for check in checks(without) if check.name == "closure")
+    assert check.good
+    assert check.text == "too few tracks above 1 GeV, 0 (8 are needed): no trail could be checked"
+
+
+@pytest.mark.parametrize(
+    ("factor", "field", "said"),
+    [
+        (1.0, 2.0, ""),
+        (2.0, 2.0, r"hit of the ECAL has 0\.02.* GeV, and in the training sample of the model 0\.01"),
+        (3.0, 2.0, r"hit of the HCAL has 0\.1.* GeV, and in the training sample of the model 0\.04"),
+        (1000.0, 2.0, r"events have up to .*e\+0. GeV in hits, and in the training sample .* \(entries 0 to 4\)"),
+        (1.0, 3.0, "tracks are curved as in 3 T, and in the training sample of the model 2"),
+        (1.35, 2.0, "a minimum ionising particle leaves .* of the ECAL, .*, and in the training sample of the model"),
+    ],
+)
+def test_scales_are_compared_with_those_of_the_training_sample(cld_path, cld_rec, factor, field, said):
+    detector = dataclasses.replace(load_detector("cld"), b_field=field)
+    with open_events(cld_path, detector=detector) as file:
+        events, *_ = file.read_all(truth=False)
+    text = problems_of(checks(energy(factor)(events), measure(cld_rec).sample()))
+    assert re.search(said, text) if said else not text
+
+
+def test_a_detector_outside_of_the_training_is_said(cld_rec):
+    near = load_detector("cld")
+    coarse = [dataclasses.replace(c, cell_size=90.0) if c.kind == "hcal" else c for c in near.calorimeters]
+    far = dataclasses.replace(near, name="mine", calorimeters=tuple(coarse), b_field=5.0)
+    sample = dataclasses.replace(
+        measure(cld_rec).sample(), b_field=None, detectors=("cld", "ild_g4"), measures=measures(near)
+    )
+    said = {}
+    for detector in (near, far):
+        events = dataclasses.replace(cld_rec, detector=detector)
+        (said[detector.name],) = (check for check in checks(events, sample) if check.name == "detector")
+    assert said["cld"].good
+    assert not said["mine"].good
+    assert said["mine"].text == (
+        "detector 'mine' is outside what the model was trained on, cld, ild_g4 and their variations: field [T] 5 "
+        "(training: 2 to 2); cell size of the HCAL [mm] 90 (training: 30 to 30)"
+    )
+
+
+@pytest.mark.parametrize("model", ["ild-g4-photon", "ild-g4-translation", "general"])
+def test_jets_without_tracks_are_no_photons(sample_dir, model):
+    events = dataclasses.replace(read_events(sample_dir / "zqq_test_small.root").without_truth(), tracks=None)
+    said = problems_of(checks(events, read_header(model).tokeniser.sample))
+    spread = r"energy of a typical event spreads over 1\.\d+ rad .*, and in the training sample of the model 0\.0377"
+    assert not said if model == "general" else re.search(spread, said)
+
+
+def test_hits_without_targets_are_found(cld_rec):
+    links = cld_rec.hit_links
+    events = dataclasses.replace(cld_rec, hit_links=links[links.source % 3 > 0])
+    text = problems_of(checks(events))
+    assert re.search(r"\d+\.\d% of the hits' energy belongs to no target", text)
+    assert re.search(r"\d+% of the energy of ecal_barrel.* is linked to particles", text)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (lambda layer, bits: layer >> 1, "hits of ecal_endcap have the layer of their depth"),
+        (lambda layer, bits: 2 * layer + bits, "hits of ecal_barrel have the layer"),
+        (lambda layer, bits: 7 + 0 * layer, "hits of ecal_barrel have the layer"),
+        (lambda layer, bits: 40 - layer, "hits of ecal_endcap have the layer"),
+        (lambda layer, bits: layer + 1, ""),
+    ],
+)
+def test_layers_that_are_not_those_of_the_depth_are_found(cld_rec, cld_sim, changed, said):
+    for events in (cld_rec, cld_sim):
+        bits = np.random.default_rng(1).integers(0, 2, ak.count(events.hits.layer))
+        text = problems_of(checks(hits(lambda columns, b=bits: {"layer": changed(columns["layer"], b)})(events)))
+        assert re.search(rf"\d+% of the {said}.*encoding or pitch is wrong", text) if said else not text
+
+
+def test_links_that_are_absent_are_said(cld_rec):
+    links = cld_rec.hit_links
+    outside = links[cld_rec.hits.subdetector[links.source] != 0]
+    for change, said in (
+        ({"hit_links": outside}, "0% of the energy of ecal_barrel"),
+        ({"track_links": None}, "0% of the tracks"),
+    ):
+        assert f"{said} is linked to particles" in problems_of(checks(dataclasses.replace(cld_rec, **change)))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "said"),
+    [
+        ("ecal_barrel", {"inner_radius": 2450.0}, r"\d+% of the hits .* inner_radius 2450 mm, layers of 202 mm"),
+        ("ecal_barrel", {"inner_radius": 215.0}, "hits of ecal_barrel lie outside of it"),  # cm
+        ("ecal_endcap", {"inner_z": 1500.0}, "hits of ecal_endcap .* inner_z 1500 mm"),
+        ("hcal_barrel", {"layers": load_detector("cld").calorimeters[0].layers[:1]}, "hits of hcal_barrel lie outside"),
+        ("ecal_barrel", {"cell_size": 10.2}, r"cells of ecal_barrel are 5\S* mm large \(described: 10\.2\)"),
+        ("ecal_endcap", {"cell_size": 0.51}, r"cells of ecal_endcap are 5\S* mm large \(described: 0\.51\)"),
+    ],
+)
+def test_hits_outside_of_their_calorimeter_as_described_are_found(cld_rec, name, wrong, said):
+    detector = cld_rec.detector
+    parts = (dataclasses.replace(old, **wrong) if old.name == name else old for old in detector.calorimeters)
+    events = dataclasses.replace(cld_rec, detector=dataclasses.replace(detector, calorimeters=tuple(parts)))
+    assert re.search(said, problems_of(checks(events)))
+
+
+def test_hits_that_were_left_out_are_not_compared(cld_rec):
+    bad = np.arange(ak.count(cld_rec.hits.energy)) % 50 == 0
+    names = ("energy", "position.x", "position.y", "position.z")
+    events = hits(lambda columns: {name: np.where(bad, 0.0, columns[name]) for name in names})(cld_rec)
+    assert problems_of(checks(events.without_truth())) == ""
+
+
+def test_the_barrel_may_have_more_sides_than_the_detector_is_symmetric():
+    """ILD's barrel is an octagon; its endcaps, with a square hole, make the detector's symmetry 4."""
+    ild, random = load_detector("ild"), np.random.default_rng(2)
+    layer, side = random.integers(0, 20, 1000), random.integers(0, 8, 1000)
+    depth, along = ild.ecal_inner_radius + 6.7 * (layer + 0.5), random.uniform(-700, 700, 1000)
+    angle = side * np.pi / 4
+    x, y = depth * np.cos(angle) - along * np.sin(angle), depth * np.sin(angle) + along * np.cos(angle)
+    number = [calorimeter.name for calorimeter in ild.calorimeters].index("ecal_barrel")
+    columns = {"energy": 0 * x + 1, "x": x, "y": y, "z": along, "layer": layer, "subdetector": 0 * layer + number}
+    events = Events(detector=ild, hits=make_hits(**{name: values[None] for name, values in columns.items()}))
+    assert {check.name: check.good for check in checks(events)}["layers"]
+
+
+@pytest.mark.slow
+def test_nothing_is_said_of_any_sample(data_dir, sample_dir):
+    """All files, as a model for any detector reads them; those of a detector or an energy beyond it are said to be."""
+    said, sample = {}, read_header("general").tokeniser.sample
+    for path in sorted([*data_dir.glob("*/*.root"), *sample_dir.glob("*.root")]):
+        if path.name == "packed_numbers.root":
+            continue
+        options = {"detector": data_dir / "edm4hep" / "tiles.yaml"} if path.name.startswith("tiles") else {}
+        options |= {"truth_tracks": True} if "_sim" in path.name else {}
+        targets = {"rule": "entering"} if path.name.startswith("tau") else {}
+        with open_events(path, **options) as file:
+            file.expected = None
+            chunks = (file.read(start, stop) for start, stop in file.ranges(100) if start < 500)
+            total = sum((measure(events, targets=targets) for events in chunks), Scales())
+        if text := problems_of(compare(total, sample)):
+            said[path.name] = text
+    assert list(said) == ["tiles_zqq.edm4hep.root"], said
+    assert re.fullmatch(r"detector 'tiles' is outside what the model was trained on.*", said["tiles_zqq.edm4hep.root"])
