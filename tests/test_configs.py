@@ -80,7 +80,10 @@ def test_the_recipes_of_the_shipped_models_are_those_that_they_were_trained_with
     assert shipped["class_path"] == configured["class_path"]
     for part in shipped["init_args"].keys() - {"decoding"}:
         expected = configured["init_args"][part]
-        assert {**expected, **shipped["init_args"][part]} == expected, part
+        given = {**expected, **shipped["init_args"][part]}
+        if part == "loss":  # weights of losses that came later have no effect on what was trained before
+            given = {"weights": {**expected["weights"], **given["weights"]}}
+        assert given == expected, part
     tokens = to_plain(model.tokeniser.config)
     del tokens["readout"]
     assert {key: value for key, value in tokens.items() if value != recipe["data"][key]} == {}

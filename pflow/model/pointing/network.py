@@ -177,7 +177,8 @@ def share_energy(particles: Particles, listed: Tensor, expected: Tensor, existen
     variance = (particles.energy_log_sigma.exp() * energy).square() + existence * (1.0 - existence) * energy.square()
     variance = (variance * (listed & ~particles.by_track)).detach()
     cosine = particles.direction.detach() @ particles.direction.detach().transpose(1, 2)  # [B, T, T]
-    weight = variance[:, None] * (-cosine.clamp(-1.0, 1.0).arccos() / SHARING_ANGLE).exp()
+    angle = (2.0 - 2.0 * cosine).clamp(min=0.0).sqrt()  # a chord: ONNX Runtime has no arc cosine in double precision
+    weight = variance[:, None] * (-angle / SHARING_ANGLE).exp()
     weight = weight / weight.sum(2, keepdim=True).clamp(min=1e-12)  # where nothing can take it, it is lost
     taken = ((expected - energy * listed)[:, None] @ weight).squeeze(1)  # GeV
     # The exponential keeps an energy that is reduced above zero.
