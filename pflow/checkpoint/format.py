@@ -109,13 +109,10 @@ GONE = {
 
 
 def _without_gone_options(model: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """A description without options of `GONE` and a false `target_position`; a warning names those with an effect."""
+    """A description without options of `GONE`; a warning names those with an effect."""
     kept = copy.deepcopy(dict(model))
     decoding = kept.get("init_args", {}).get("decoding") or {}
     given = {name: decoding.pop(name) for name in GONE if name in decoding}
-    network = kept.get("init_args", {}).get("network") or {}
-    if network.get("target_position") is False:  # a network that has it is refused
-        del network["target_position"]
     if lost := [f"{name} {value}" for name, value in given.items() if value != GONE[name]]:
         warnings.warn(
             f"{file}: made by pflow 0.3, whose decoding options {', '.join(lost)} are gone: its particles differ from "

@@ -162,8 +162,11 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             reconstructor = self.make_reconstructor(ModelInputs(**self.data.tokeniser.model_inputs))
         except (TypeError, ValueError) as error:
             raise ConfigError(f"model.reconstructor: {error}") from error
-        if self._started is not None and (new := begin_with(reconstructor, self._started)):
-            self.print(f"begin at random: {', '.join(new)}")
+        if self._started is not None:
+            new, left_out = begin_with(reconstructor, self._started)
+            for what, parts in (("begin at random", new), ("left out", left_out)):
+                if parts:
+                    self.print(f"{what}: {', '.join(parts)}")
         self._set(reconstructor, self.data.tokeniser)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -361,29 +364,37 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.log(key, value, on_step=False, on_epoch=True, batch_size=size * n_ranks, sync_dist=n_ranks > 1)
 
 
-def begin_with(reconstructor: Reconstructor, started: Checkpoint) -> list[str]:
-    """Load the weights of a trained model; returns the parts of the network that it does not have, which stay random.
+def begin_with(reconstructor: Reconstructor, started: Checkpoint) -> tuple[list[str], list[str]]:
+    """Load the weights of a trained model.
 
-    A part is a module without any weight of its own there; an item of a list is not one, since a stack with another
-    number of layers is another network. ConfigError: options that do not fit the weights. InputError: as of
-    `load_weights`.
+    Returns the parts of the network that it does not have, which stay random, and its parts that the network does not
+    have. ConfigError: options that do not fit the weights. InputError: as of `load_weights`.
     """
-    weights, new = dict(started.state_dict), []
-    for name, value in reconstructor.state_dict(prefix=PREFIX).items():
-        path = name.split(".")
-        parents = [".".join(path[:n]) for n in range(2, len(path))]
-        absent = next(
-            (part for part in parents if not any(key.startswith(f"{part}.") for key in started.state_dict)), None
-        )
-        if absent is not None and not absent.rpartition(".")[2].isdecimal():
-            weights[name] = value
-            new.append(absent.removeprefix(PREFIX))
+    ours, theirs = reconstructor.state_dict(prefix=PREFIX), started.state_dict
+    new, left_out = _parts_without(ours, theirs), _parts_without(theirs, ours)
+    weights = {name: value for name, value in theirs.items() if name not in left_out}
+    weights |= {name: ours[name] for name in new}
     try:
         load_weights(reconstructor, dataclasses.replace(started, state_dict=weights))
     except InputError:
         refuse(describe(reconstructor), started.header.model)
         raise
-    return sorted(set(new))
+    return sorted(set(new.values())), sorted(set(left_out.values()))
+
+
+def _parts_without(weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> dict[str, str]:
+    """The part that each of some weights belongs to, of those whose part has no weight among `others`.
+
+    A part is a module; an item of a list is not one, since a stack with another number of layers is another network.
+    """
+    parts: dict[str, str] = {}
+    for name in weights:
+        path = name.split(".")
+        parents = [".".join(path[:n]) for n in range(2, len(path))]
+        absent = next((part for part in parents if not any(key.startswith(f"{part}.") for key in others)), None)
+        if absent is not None and not absent.rpartition(".")[2].isdecimal():
+            parts[name] = absent.removeprefix(PREFIX)
+    return parts
 
 
 def refuse(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:

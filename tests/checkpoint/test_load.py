@@ -211,7 +211,6 @@ def test_decoding_options_that_are_gone_are_named(save_options, header):
     with pytest.warns(FutureWarning, match=message):
         read = read_checkpoint(save_options("decoding", photon_depth=12.0, require_all_tracks=False))
     assert read.header.model == header.model
-    assert read_checkpoint(save_options("network", target_position=False)).header.model == header.model
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -6,22 +6,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pflow.data.batch import Batch, Target, TokenSet
+from pflow.data.batch import Batch, Readout, Target, TokenSet
 from pflow.model.api import DecodingConfig, ModelInputs
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.model.translation.special import EOS
 
 N_CHARGE, N_PDG = 3, 6
 FEATURES = {"hits": 4, "tracks": 5, "tracker_hits": 3}
-VARIANTS = (  # of special tokens, decoder and source: each value of one with each of another
-    *(("flags", "vanilla", "hits"), ("flags", "multi_projection", "typed")),
-    *(("kind", "multi_projection", "hits"), ("kind", "vanilla", "typed")),
+VARIANTS = (  # of special tokens, decoder, source and direction: each value of one with each of another, of sources two
+    *(("flags", "vanilla", "hits", "copied"), ("flags", "multi_projection", "typed", "angles")),
+    *(("kind", "multi_projection", "hits", "vector"), ("kind", "vanilla", "typed", "copied")),
+    *(("flags", "multi_projection", "cross", "copied"), ("kind", "vanilla", "cross", "angles")),
 )
+HITS_OF_TOKEN = 2
 
 
 @pytest.fixture(params=VARIANTS, ids="-".join)
 def variant(request: pytest.FixtureRequest) -> dict[str, str]:
-    return dict(zip(("special", "decoder", "source"), request.param, strict=True))
+    return dict(zip(("special", "decoder", "source", "direction"), request.param, strict=True))
 
 
 def _mask(lengths: list[int]) -> Tensor:
@@ -38,6 +40,13 @@ def _make_batch(hits: list[int], particles: list[int] | None = None, *, seed: in
         return TokenSet(features * mask[..., None], mask)
 
     B = len(hits)
+    readout = _make_readout(hits, generator)
+
+    def shares(particles: Tensor, items: Tensor) -> Tensor:
+        """Random fractions of each item, whose sum over the particles is at most 1."""
+        parts = torch.rand(*particles.shape, items.shape[1], generator=generator)
+        return parts / (parts.sum(1, keepdim=True) + 0.1) * particles[..., None] * items[:, None]
+
     target = None
     if particles is not None:
         mask = _mask(particles)
@@ -48,12 +57,32 @@ def _make_batch(hits: list[int], particles: list[int] | None = None, *, seed: in
             energy=torch.randn(mask.shape, generator=generator) * mask,
             direction=direction * mask[..., None],
             mask=mask,
+            hit_fraction=shares(mask, readout.mask),
+            track_fraction=shares(mask, readout.track_mask),
         )
     return Batch(
         hits=tokens("hits", hits),
         tracks=tokens("tracks", [i % 4 for i in range(B)]),
         tracker_hits=tokens("tracker_hits", [(i + 2) % 5 for i in range(B)]),
         target=target,
+        readout=readout,
+    )
+
+
+def _make_readout(hits: list[int], generator: torch.Generator) -> Readout:
+    """Tokens of two hits each, and the tracks of `_make_batch`."""
+    mask, track_mask = _mask([HITS_OF_TOKEN * n for n in hits]), _mask([i % 4 for i in range(len(hits))])
+    of_tracks = [torch.randn(*track_mask.shape, 3, generator=generator) * track_mask[..., None] for _ in range(3)]
+    return Readout(
+        energy=torch.rand(mask.shape, generator=generator) * mask,
+        position=2000.0 * normalize(torch.randn(*mask.shape, 3, generator=generator), dim=-1) * mask[..., None],
+        subdetector=torch.zeros_like(mask, dtype=torch.int64),
+        layer=torch.zeros_like(mask, dtype=torch.int64),
+        token=torch.arange(mask.shape[1]).div(HITS_OF_TOKEN, rounding_mode="floor") * mask,
+        mask=mask,
+        **dict(zip(("track_momentum", "track_position", "track_direction"), of_tracks, strict=True)),
+        track_charge=track_mask.float(),
+        track_mask=track_mask,
     )
 
 
@@ -84,11 +113,15 @@ def event_of() -> Callable[[Batch, int], Batch]:
     """Event i of a batch alone, without padding and target."""
 
     def event(batch: Batch, i: int) -> Batch:
-        parts = []
+        parts, readout = [], batch.readout
         for tokens in (batch.hits, batch.tracks, batch.tracker_hits):
             n = int(tokens.mask[i].sum())
             parts.append(TokenSet(tokens.features[i : i + 1, :n], tokens.mask[i : i + 1, :n]))
-        return Batch(*parts)
+        own = {
+            name: values[i : i + 1, : int((readout.track_mask if name.startswith("track_") else readout.mask)[i].sum())]
+            for name, values in vars(readout).items()
+        }
+        return Batch(*parts, readout=Readout(**own))
 
     return event
 

@@ -328,14 +328,21 @@ class Encoder(nn.Module):
         self.layers = stack(layers)
         self.norm = final_norm(width=width, style=style)
 
-    def forward(self, x: Tensor, *, mask: Mask = None, **tokens: Any) -> Tensor:
-        """Encode x, float [B, S, W]; `tokens`, float [B, S, ...], go to the self-attention of each layer."""
-        packing = Packing.of(mask)
+    def forward(
+        self, x: Tensor, *, mask: Mask = None, memory: Tensor | None = None, memory_mask: Mask = None, **tokens: Any
+    ) -> Tensor:
+        """Encode x, float [B, S, W]; `tokens`, float [B, S, ...], go to the self-attention of each layer.
+
+        Layers with attention to a memory attend to `memory`, float [B, M, W]; events are then not packed.
+        """
+        packing = Packing.of(mask) if memory is None else None
         context: dict[str, Any] = {"mask": mask, **tokens}
         if packing is not None:
             x = packing.pack(x)
             context = {"lengths": packing.lengths, **{name: packing.pack(values) for name, values in tokens.items()}}
         for layer in self.layers:
+            if memory is not None:
+                context |= {"memory": layer.memory_attention.project(memory), "memory_mask": memory_mask}
             x = layer(x, **context)
         x = self.norm(x)
         return x if packing is None else packing.unpack(x)

@@ -23,7 +23,7 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.model.common.transformer import CrossAttention, KeyValue, Lengths, Mask, attend
-from pflow.model.pointing.geometry import normalise
+from pflow.model.common.vectors import normalise
 
 # Initial strengths of the widest and the narrowest head: attention falls by e at sqrt(2 / strength), 0.8 and 0.026 rad.
 MIN_STRENGTH, MAX_STRENGTH = 3.0, 3000.0

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from pflow.data.batch import Batch
 from pflow.model.common.decode import change_tensors
+from pflow.model.common.vectors import normalise
 
 FAR = 2000.0  # from the vertex, along its momentum, of a track whose position at the calorimeter is not known, mm
 THETA_UNIT, ARC_UNIT = 0.003, 0.01  # of differences in polar angle and of arcs in azimuth, rad
@@ -297,16 +298,3 @@ def _polar_angle(unit: Tensor) -> Tensor:
     theta = torch.atan2(torch.hypot(x, y), z) / THETA_UNIT
     rounded = theta.to(unit.dtype)
     return torch.stack([rounded, (theta - rounded).to(unit.dtype)], dim=-1)
-
-
-def normalise(vectors: Tensor) -> Tensor:
-    """Vectors [..., 3] divided by their lengths; null vectors stay."""
-    length: Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    return vectors / length.clamp(min=1e-12)
-
-
-def tangent_basis(direction: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit vectors of increasing polar angle and azimuth at unit vectors float [..., 3]; on the z axis phi is y."""
-    x, y, z = direction.unbind(-1)
-    phi = normalise(torch.stack([-y, x + 1e-12, torch.zeros_like(z)], dim=-1))
-    return torch.linalg.cross(phi, direction), phi

@@ -13,10 +13,11 @@ from torch.nn import functional
 
 from pflow.model.api import ModelInputs
 from pflow.model.common.transformer import FullyConnected, gelu
+from pflow.model.common.vectors import normalise, tangent_basis
 from pflow.model.pointing.assignment import Pairs
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import N_CHARGE, PreviousParticles
-from pflow.model.pointing.geometry import Columns, Tables, TokenFrames, TokenTracks, normalise, tangent_basis
+from pflow.model.pointing.geometry import Columns, Tables, TokenFrames, TokenTracks
 from pflow.model.pointing.showers import (
     PROXY_FEATURES,
     ConversionDirectionCorrection,

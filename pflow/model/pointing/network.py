@@ -35,11 +35,12 @@ from pflow.model.common.transformer import (
     gelu,
     initialise,
 )
+from pflow.model.common.vectors import normalise
 from pflow.model.pointing.assignment import AssignmentLogits, PairList, ParticleAssignment, ramp
 from pflow.model.pointing.attention import Coverage, DirectionalSelfAttention, Directions
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import CoverageDecoder, ParticleDecoder
-from pflow.model.pointing.geometry import EncodedSource, Tokens, cosines, gather, make_tokens_and_items, normalise
+from pflow.model.pointing.geometry import EncodedSource, Tokens, cosines, gather, make_tokens_and_items
 from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles
 from pflow.model.pointing.showers import ConversionDirectionCorrection, PairwiseMessages, n_proxy_features
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from pflow.model.common.transformer import ConstantLinear, FullyConnected, gelu
+from pflow.model.common.vectors import LOG_WEIGHT, normalise, tangent_basis
 from pflow.model.pointing.assignment import (
     N_DELTA_FEATURES,
     PairList,
@@ -29,9 +30,8 @@ from pflow.model.pointing.assignment import (
     rows_of_each,
     sums_of_each,
 )
-from pflow.model.pointing.geometry import FractionSums, ItemSums, normalise, tangent_basis
+from pflow.model.pointing.geometry import FractionSums, ItemSums
 
-LOG_WEIGHT = 4.0  # offset w0 of the weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)
 # Energy of a particle's hits from which they are a shower, GeV; over the width below it, the weight of its shape and
 # direction rises from 0. Less is a small rest of hits that are assigned to others, whose shape has no meaning.
 DEPOSIT, DEPOSIT_WIDTH = 3e-5, 2.5e-5

@@ -9,7 +9,7 @@ from pflow.model.api import MAX_LAYERS, MAX_SIZE, ModelInputs, check_range
 from pflow.model.common.transformer import LayerStyle
 from pflow.model.translation.special import SPECIAL
 
-SOURCES = {"hits": (), "typed": ("track_features", "tracker_hit_features")}
+SOURCES = {"hits": (), "cross": ("track_features",), "typed": ("track_features", "tracker_hit_features")}
 """Which token types each source reads beside hits."""
 
 
@@ -24,7 +24,8 @@ class TranslationNetworkConfig:
     decoder
         ``vanilla`` (paper, version 1) or ``multi_projection`` (version 2), which needs `n_projections`.
     source
-        ``hits`` or ``typed``: hits, tracks and tracker hits as one sequence.
+        ``hits``; ``cross`` (the author's later branch): hits attend to tracks; ``typed``: hits, tracks and tracker hits
+        as one sequence.
     width, heads, feedforward
         Token width of the encoder (`n_projections` times the decoder's), attention heads, hidden width.
     embedder, embedder_layers
@@ -34,9 +35,14 @@ class TranslationNetworkConfig:
         Dropout probability of sub-layer outputs and hidden layers.
     norm, activation
         ``post`` (paper) or ``pre``; ``relu`` (paper) or ``gelu``.
+    target_position
+        Whether the position in the output sequence is embedded (the author's notes); else the causal mask alone carries
+        the order.
     direction
-        What the head of the direction predicts: ``angles`` (paper), theta and phi, or ``vector``, three components. A
-        network cannot follow phi around the circle without a jump somewhere, near which its directions are wrong.
+        ``angles`` (paper): theta and phi are regressed; ``vector``: three components, since a network cannot follow phi
+        around the circle without a jump somewhere, near which its directions are wrong; ``copied``: with the energy,
+        from cells that are chosen (`pflow.model.translation.copy`), since a squared error of a direction that could be
+        either of two is smallest between them. Of particles without hits nothing can be copied.
     """
 
     special: str = "flags"
@@ -53,6 +59,7 @@ class TranslationNetworkConfig:
     dropout: float = 0.0
     norm: str = "post"
     activation: str = "relu"
+    target_position: bool = False
     direction: str = "angles"
 
     def __post_init__(self) -> None:
@@ -62,7 +69,7 @@ class TranslationNetworkConfig:
         check_choice(self.decoder, ("vanilla", "multi_projection"), "decoder")
         check_choice(self.source, SOURCES, "source")
         check_choice(self.embedder, ("v1", "v2"), "embedder")
-        check_choice(self.direction, ("angles", "vector"), "direction")
+        check_choice(self.direction, ("angles", "vector", "copied"), "direction")
         if (self.decoder == "multi_projection") != (self.n_projections is not None):
             needs = "needs it" if self.n_projections is None else "has none"
             raise ValueError(f"n_projections: the '{self.decoder}' decoder {needs}")

@@ -17,6 +17,8 @@ from pflow.model.common.transformer import FullyConnected, Mask
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.special import BOS, EOS, PAD, SAMPLE, SpecialTokens, kind_of_input
 
+N_FRAME = 2  # bos and eos, in front of the hits
+
 
 class TokenEmbedder(nn.Module):
     """Embed tokens of F features, to which the marks of special tokens are added."""
@@ -45,14 +47,14 @@ class SourceEmbedder(nn.Module):
         self.embed = TokenEmbedder(features=features, width=config.width, special=special, config=config)
 
     def forward(self, tokens: TokenSet) -> tuple[Tensor, Mask]:
-        """Tokens float [B, N', W], N' = N + 2 if framed, and their mask."""
+        """Tokens float [B, N', W], N' = N + N_FRAME if framed, and their mask."""
         features, mask = tokens.features, tokens.mask
         if not tokens.full:
             features = features.masked_fill(~mask[..., None], 0.0)  # whatever padding holds, NaN included
         kind = torch.where(mask, SAMPLE, PAD)
         if self.framed:
-            features = functional.pad(features, (0, 0, 2, 0))
-            mask = functional.pad(mask, (2, 0), value=True)
+            features = functional.pad(features, (0, 0, N_FRAME, 0))
+            mask = functional.pad(mask, (N_FRAME, 0), value=True)
             kind = functional.pad(functional.pad(kind, (1, 0), value=EOS), (1, 0), value=BOS)
         return self.embed(features, kind), None if tokens.full else mask
 
@@ -88,7 +90,7 @@ class TargetTokens(NamedTuple):
 class TargetEmbedder(nn.Module):
     """Embed target tokens: one-hot charge and PDG, energy, direction, and the marks of special tokens.
 
-    No token has a position: the causal mask alone carries the order.
+    With ``target_position`` the sinusoidal embedding of the token's index (Vaswani et al. 2017) is added.
     """
 
     def __init__(self, *, n_charge: int, n_pdg: int, special: SpecialTokens, config: TranslationNetworkConfig) -> None:
@@ -96,13 +98,25 @@ class TargetEmbedder(nn.Module):
         self.special = special
         self.n_charge = n_charge + special.offset
         self.n_pdg = n_pdg + special.offset
-        features, width = self.n_charge + self.n_pdg + 4, config.decoder_width
-        self.embed = TokenEmbedder(features=features, width=width, special=special, config=config)
+        features, self.width = self.n_charge + self.n_pdg + 4, config.decoder_width
+        self.embed = TokenEmbedder(features=features, width=self.width, special=special, config=config)
+        self.position = config.target_position
 
-    def forward(self, tokens: TargetTokens) -> Tensor:
-        """Embed `tokens` [B, T]; float [B, T, W]."""
+    def forward(self, tokens: TargetTokens, *, first: int = 0) -> Tensor:
+        """Embed `tokens` [B, T], which begin at index `first` of their sequence; float [B, T, W]."""
         special = (tokens.kind != SAMPLE)[..., None]
         charge = functional.one_hot(self.special.index(tokens.charge, tokens.kind), self.n_charge)
         pdg = functional.one_hot(self.special.index(tokens.pdg, tokens.kind), self.n_pdg)
         continuous = torch.cat([tokens.energy[..., None], tokens.direction], dim=-1).masked_fill(special, 0.0)
-        return self.embed(torch.cat([charge, pdg, continuous], dim=-1), tokens.kind)  # type: ignore[no-any-return]
+        embedded: Tensor = self.embed(torch.cat([charge, pdg, continuous], dim=-1), tokens.kind)
+        if self.position:
+            index = torch.arange(first, first + embedded.shape[1], device=embedded.device)
+            embedded = embedded + _sinusoid(index, self.width).to(embedded.dtype)
+        return embedded
+
+
+def _sinusoid(index: Tensor, width: int) -> Tensor:
+    """Sines and cosines of `index` [T] at geometric wavelengths, [T, W]."""
+    even = torch.arange(0, width, 2, device=index.device)
+    angle = index[:, None] / 10_000.0 ** (even / width)
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :width]

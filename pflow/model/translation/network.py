@@ -1,7 +1,8 @@
 """The first paper's networks: a Transformer from detector hits to a sequence of particles.
 
-Its encoder reads hits alone or all types as one sequence; there are two decoders. No source token has a position, so
-their order changes nothing. Letters: B batch, S source length, T target particles, W width, n projections.
+Its encoder reads hits alone, hits that attend to tracks, or all types as one sequence; there are two decoders. No
+source token has a position, so their order changes nothing. Letters: B batch, S source length, T target particles, W
+width, n projections.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from pflow.model.common.transformer import (
     stack,
 )
 from pflow.model.translation.config import TranslationNetworkConfig
+from pflow.model.translation.copy import Copier, TeacherForcing
 from pflow.model.translation.embed import SourceEmbedder, TargetEmbedder, TargetTokens
 from pflow.model.translation.special import SPECIAL
 
 
 def make_encoder(config: TranslationNetworkConfig) -> Encoder:
-    """A stack of standard layers."""
-    layers = (standard_layer(config, memory=False) for _ in range(config.encoder_layers))
+    """A stack of standard layers, which attend to the tracks, too, where the source is ``cross``."""
+    layers = (standard_layer(config, memory=config.source == "cross") for _ in range(config.encoder_layers))
     return Encoder(layers, width=config.width, style=config.style)
 
 
@@ -53,7 +55,7 @@ def standard_layer(config: TranslationNetworkConfig, *, memory: bool = True) -> 
 
 
 class Source(nn.Module):
-    """Hits, with bos and eos, in one sequence with the other types."""
+    """Hits, with bos and eos, in one sequence with the other types; ``cross``: hits attend to the tracks instead."""
 
     def __init__(self, inputs: ModelInputs, config: TranslationNetworkConfig) -> None:
         super().__init__()
@@ -63,23 +65,26 @@ class Source(nn.Module):
 
         others = {"tracks": inputs.track_features, "tracker_hits": inputs.tracker_hit_features}
         self.hits = embed(inputs.hit_features)
+        self.tracks = embed(others.pop("tracks")) if config.source == "cross" else None
         self.others = nn.ModuleDict({name: embed(n, framed=False) for name, n in others.items() if n})
         self.encoder = make_encoder(config)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Mask]:
         """Encoded tokens of `batch`, float [B, S, W], and their mask; ValueError if it lacks a type that is read."""
+        tracks = {} if self.tracks is None else {"tracks": self.tracks}
         parts: list[tuple[Tensor, Mask]] = []
-        for name, embed in {"hits": self.hits, **dict(self.others.items())}.items():
+        for name, embed in {**tracks, "hits": self.hits, **dict(self.others.items())}.items():
             tokens = getattr(batch, name)
             if tokens is None:
                 raise ValueError(f"{name}: the network reads them and the batch has none")
             parts.append(embed(tokens))
+        memory, memory_mask = parts.pop(0) if tracks else (None, None)
         x = torch.cat([tokens for tokens, _ in parts], dim=1)
         mask = None
         if any(mask is not None for _, mask in parts):
             masks = [torch.ones_like(x[..., 0], dtype=torch.bool) if m is None else m for x, m in parts]
             mask = torch.cat(masks, dim=1)
-        return self.encoder(x, mask=mask), mask
+        return self.encoder(x, mask=mask, memory=memory, memory_mask=memory_mask), mask
 
 
 class MultiProjectionLayer(nn.Module):
@@ -146,23 +151,27 @@ class Decoder(nn.Module):
 
 
 class Heads(nn.Module):
-    """Linear maps to the logits of each classifier, to normalised log10 E, and to theta and phi or a vector.
+    """Linear maps to the logits of each classifier and, unless `Copier` gives them, to log10 E and a direction.
 
-    Theta is pi/2 + output: at the poles, where a network with small outputs would otherwise start, phi gets no
-    gradient. The angles are returned as a unit vector, which has no jump at 2 pi. Heads stay in the weights' own
-    precision under autocast: bfloat16 resolves an angle of 3 rad to half a degree.
+    The energy is normalised; the direction is theta and phi, or a vector. Theta is pi/2 + output: at the poles, where a
+    network with small outputs would otherwise start, phi gets no gradient. The angles are returned as a unit vector,
+    which has no jump at 2 pi. Heads stay in the weights' own precision under autocast: bfloat16 resolves an angle of 3
+    rad to half a degree.
     """
 
     def __init__(self, *, classes: Mapping[str, int], width: int, direction: str = "angles") -> None:
         super().__init__()
         self.classifiers = nn.ModuleDict({name: FullyConnected((width, n)) for name, n in classes.items()})
-        self.continuous = FullyConnected((width, 3 if direction == "angles" else 4))
+        outputs = {"angles": 3, "vector": 4, "copied": 0}[direction]
+        self.continuous = FullyConnected((width, outputs)) if outputs else None
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """Of x float [B, T, W]: logits [B, T, V] of each classifier, ``energy`` [B, T] and ``direction`` [B, T, 3]."""
         with torch.autocast(x.device.type, enabled=False):
-            x = x.to(next(self.continuous.parameters()).dtype)
+            x = x.to(next(self.parameters()).dtype)
             prediction = {name: head(x) for name, head in self.classifiers.items()}
+            if self.continuous is None:
+                return prediction
             energy, *place = self.continuous(x).float().unbind(-1)
             if len(place) == 2:
                 theta, phi = place
@@ -186,6 +195,7 @@ class TranslationNetwork(nn.Module):
         offset = self.special.offset
         classes = {"charge": inputs.n_charge + offset, "pdg": inputs.n_pdg + offset, **self.special.heads}
         self.heads = Heads(classes=classes, width=config.decoder_width, direction=config.direction)
+        self.copy = Copier(inputs, config) if config.direction == "copied" else None
         initialise(self)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -194,10 +204,20 @@ class TranslationNetwork(nn.Module):
         At each of T + 1 positions, for the token after bos, the first particle, ..., the last: ``charge`` and ``pdg``,
         logits [B, T + 1, V] over the physical classes behind the special ones; ``energy`` [B, T + 1], log10 E
         normalised; ``direction`` [B, T + 1, 3], unit vector; with special tokens by kind ``kind``, logits [B, T + 1,
-        4]. ValueError: the batch has no target, or lacks a source that the network reads.
+        4]; where directions are copied the fields of `Copied` and `TeacherForcing`. ValueError: the batch has no
+        target, or lacks a source that the network reads.
         """
         if batch.target is None:
             raise ValueError("target: the batch has none, and training needs one")
         memory, mask = self.source(batch)
         x = self.target(TargetTokens.teacher(batch.target))
-        return self.heads(self.decoder(x, self.decoder.project(memory), memory_mask=mask))  # type: ignore[no-any-return]
+        x = self.decoder(x, self.decoder.project(memory), memory_mask=mask)
+        prediction: dict[str, Tensor] = self.heads(x)
+        if self.copy is not None:
+            items = self.copy.items(memory, batch)
+            forced = TeacherForcing.of(batch, items)
+            if self.training:
+                with torch.no_grad():
+                    forced = forced.with_own(self.copy(x, items, forced.assigned, forced.true).fraction)
+            prediction |= self.copy(x, items, forced.assigned, forced.true)._asdict() | forced._asdict()
+        return prediction

@@ -24,6 +24,7 @@ from pflow.model.api import (
 from pflow.model.common.decode import Compaction, change_tensors, decode
 from pflow.model.common.transformer import KVCache
 from pflow.model.translation.config import TranslationNetworkConfig
+from pflow.model.translation.copy import LOSSES, copy_losses
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork
 from pflow.model.translation.special import IGNORE, SAMPLE, SpecialTokens
@@ -35,13 +36,16 @@ def losses_of(
     """The paper's losses by name, unweighted, and ``total``, scalars, of what `TranslationNetwork.forward` predicts.
 
     Cross-entropies of the classes, and mean square errors of the normalised log10 E and of the components of the unit
-    vector; means over real tokens: padding neither dilutes nor dominates them.
+    vector; means over real tokens: padding neither dilutes nor dominates them. Where directions are copied, the losses
+    of `copy_losses`.
     """
     losses = {}
     for name, label in special.labels(target).items():
         logits = prediction[name].float().flatten(0, 1)
         total = functional.cross_entropy(logits, label.flatten(), ignore_index=IGNORE, reduction="sum")
         losses[name] = total / (label != IGNORE).sum().clamp(min=1)
+    if "pointer" in prediction:
+        return with_total(losses | copy_losses(prediction, target), weights)
     energy, direction = (prediction[name][:, :-1].float() for name in ("energy", "direction"))  # without eos
     losses["energy"] = _mean_square_error(energy[..., None], target.energy[..., None], target.mask)
     losses["direction"] = _mean_square_error(direction, target.direction, target.mask)
@@ -63,14 +67,24 @@ class TranslationDecoder:
         states, self.memory_mask = network.source(batch)
         self.memory = [known.contiguous() for known in network.decoder.project(states)]
         self.caches = [KVCache() for _ in self.memory]
-        self.tokens = TargetTokens.bos(len(batch), batch.hits.mask.device)
+        self.items = self.assigned = None
+        if network.copy is not None:
+            self.items = network.copy.items(states, batch)
+            self.assigned = torch.zeros_like(self.items.energy)[:, None]
+        self.tokens, self.n_decoded = TargetTokens.bos(len(batch), batch.hits.mask.device), 0
         self.next: dict[str, Tensor] = {}
 
     def advance(self) -> Tensor:
         """Predict the next token of each event; bool [B'], True = it is a particle."""
-        network, x = self.network, self.network.target(self.tokens)
+        network, x = self.network, self.network.target(self.tokens, first=self.n_decoded)
+        self.n_decoded += 1
         x = network.decoder(x, self.memory, memory_mask=self.memory_mask, caches=self.caches)
-        prediction = {name: value[:, 0] for name, value in network.heads(x).items()}
+        prediction = network.heads(x)
+        if network.copy is not None:
+            copied = network.copy(x, self.items, self.assigned)
+            self.assigned = self.assigned + copied.fraction
+            prediction |= {"energy": copied.energy, "direction": copied.direction}
+        prediction = {name: value[:, 0] for name, value in prediction.items()}
         token = network.special.choose(prediction, eos_threshold=self.eos_threshold)
         continuous = {name: prediction[name] for name in ("energy", "direction")}
         self.next = {"charge": token.charge, "pdg": token.pdg, **continuous, "score": token.score}
@@ -83,8 +97,9 @@ class TranslationDecoder:
 
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended."""
-        parts = self.memory, self.memory_mask, self.next
-        self.memory, self.memory_mask, self.next = change_tensors(compaction.apply, parts)
+        parts = self.memory, self.memory_mask, self.items, self.assigned, self.next
+        changed = change_tensors(compaction.apply, parts)
+        self.memory, self.memory_mask, self.items, self.assigned, self.next = changed
         for cache in self.caches:
             cache.compact(compaction)
 
@@ -98,8 +113,9 @@ class TranslationDecoder:
 class TranslationReconstructor(Reconstructor):
     """Network, decoding and losses of the first paper's models.
 
-    Losses: ``charge``, ``pdg``, ``energy``, ``direction``, and ``kind`` with these special tokens. ValueError: inputs
-    that the source does not read, or options that do not belong together.
+    Losses: ``charge``, ``pdg``, ``energy``, ``direction``, ``kind`` with these special tokens, and ``pointer`` and
+    ``assignment`` where directions are copied. ValueError: inputs that the source does not read, or options that do not
+    belong together.
     """
 
     def __init__(
@@ -112,7 +128,10 @@ class TranslationReconstructor(Reconstructor):
     ) -> None:
         super().__init__(inputs, decoding=decoding, network=network, loss=loss)
         self.network = TranslationNetwork(inputs, network)
-        self.loss_weights = loss.complete(("charge", "pdg", *self.network.special.heads, "energy", "direction"))
+        self.needs_readout = self.network.copy is not None
+        of_copy = LOSSES if self.needs_readout else ()
+        names = ("charge", "pdg", *self.network.special.heads, "energy", "direction", *of_copy)
+        self.loss_weights = loss.complete(names)
 
     def training_step(self, batch: Batch) -> dict[str, Tensor]:
         """Losses of teacher forcing; see `Reconstructor.training_step`."""

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pflow.model.pointing.geometry import FAR, Columns, ItemPlaces, TokenFrames, TokenTracks, cosines, tangent_basis
+from pflow.model.common.vectors import tangent_basis
+from pflow.model.pointing.geometry import FAR, Columns, ItemPlaces, TokenFrames, TokenTracks, cosines
 
 
 @pytest.fixture

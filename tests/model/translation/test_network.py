@@ -5,10 +5,12 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
-from pflow.data.batch import Batch, TokenSet
+from pflow.data.batch import Batch, Readout, TokenSet
 from pflow.model.common.transformer import initialise
+from pflow.model.translation.copy import Copied, TeacherForcing
 from pflow.model.translation.network import Heads
 
+OF_CELLS = {*Copied._fields, *TeacherForcing._fields} - {"energy", "direction"}
 HITS, PARTICLES = [12, 0, 5, 9], [3, 0, 1, 4]
 
 
@@ -27,32 +29,55 @@ def garbage(batch: Batch) -> Batch:
     nonsense = {"charge": -7, "pdg": 99, "energy": torch.inf}
     values = {name: getattr(target, name).masked_fill(blank, value) for name, value in nonsense.items()}
     values["direction"] = target.direction.masked_fill(blank[..., None], torch.nan)
+    no_hit, no_track = ~batch.readout.mask, ~batch.readout.track_mask
+    values["track_fraction"] = target.track_fraction.masked_fill(blank[..., None] | no_track[:, None], torch.nan)
+    values["hit_fraction"] = target.hit_fraction.masked_fill(blank[..., None] | no_hit[:, None], torch.nan)
+    nonsense = {"energy": torch.nan, "position": torch.inf, "token": 99}
+    of_hits = {name: getattr(batch.readout, name) for name in nonsense}
+    of_hits = {
+        name: value.masked_fill(no_hit.view(*no_hit.shape, *[1] * (value.ndim - 2)), nonsense[name])
+        for name, value in of_hits.items()
+    }
     sources = (spoil(tokens) for tokens in (batch.hits, batch.tracks, batch.tracker_hits))
-    return Batch(*sources, dataclasses.replace(target, **values))
+    momentum = batch.readout.track_momentum.masked_fill(no_track[..., None], torch.nan)
+    readout = dataclasses.replace(batch.readout, **of_hits, track_momentum=momentum)
+    return Batch(*sources, dataclasses.replace(target, **values), readout)
 
 
 def padded(batch: Batch) -> Batch:
     """The same events with more padding."""
     target = batch.target._with(lambda value: pad(value, (0, 0) * (value.ndim - 2) + (0, 3)))
+    more_tracks = pad(target.track_fraction, (0, 7))
+    target = dataclasses.replace(target, hit_fraction=pad(target.hit_fraction, (0, 5)), track_fraction=more_tracks)
+    of_items = {
+        name: pad(value, (0, 0) * (value.ndim - 2) + (0, 7 if name.startswith("track_") else 5))
+        for name, value in vars(batch.readout).items()
+    }
+    readout = Readout(**of_items)
     sources = (batch.hits, batch.tracks, batch.tracker_hits)
     padded = (TokenSet(pad(tokens.features, (0, 0, 0, 7)), pad(tokens.mask, (0, 7))) for tokens in sources)
-    return Batch(*padded, target)
+    return Batch(*padded, target, readout)
 
 
 def test_shapes_and_dtypes(variant, batch, make_model):
     prediction = make_model(**variant).network(batch)
     offset, extra = {"flags": (3, {}), "kind": (1, {"kind": (4,)})}[variant["special"]]
     last = {"charge": (3 + offset,), "pdg": (6 + offset,), "energy": (), "direction": (3,), **extra}
-    assert {name: value.shape for name, value in prediction.items()} == {
+    assert {name: value.shape for name, value in prediction.items() if name not in OF_CELLS} == {
         name: (4, 5, *shape) for name, shape in last.items()
     }
+    sizes = {}
+    if variant["direction"] == "copied":
+        n_items = 13 + 3 * (variant["source"] == "typed")  # of cells with one that pads, and tracks
+        sizes = dict.fromkeys(OF_CELLS, (4, 5, n_items)) | {"item_energy": (4, n_items), "pointer": (4, 5, 13)}
+    assert {name: value.shape for name, value in prediction.items() if name in OF_CELLS} == sizes
     assert {value.dtype for value in prediction.values()} == {torch.float32}
     torch.testing.assert_close(prediction["direction"].norm(dim=-1), torch.ones(4, 5))
 
 
 def test_training_reduces_the_loss_and_trains_every_weight(variant, batch, make_model):
     model = make_model(**variant).train()
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
     totals = []
     for _ in range(12):
         losses = model.training_step(batch)
@@ -61,7 +86,10 @@ def test_training_reduces_the_loss_and_trains_every_weight(variant, batch, make_
         losses["total"].backward()
         assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()] == []
         optimiser.step()
-        totals.append(losses["total"].item())
+        of_direction = (
+            losses["direction"] if variant["direction"] == "copied" else 0.0
+        )  # of random ones, far from any cell
+        totals.append((losses["total"] - of_direction).item())
     assert totals[-1] < 0.9 * totals[0]
 
 
@@ -69,12 +97,25 @@ def shuffled(batch: Batch) -> Batch:
     """The same events with their source tokens in another order, padding between them."""
     generator = torch.Generator().manual_seed(5)
 
-    def shuffle(tokens: TokenSet) -> TokenSet:
-        order = torch.rand(tokens.mask.shape, generator=generator).argsort(dim=1)
+    def shuffle(tokens: TokenSet, order: torch.Tensor | None = None) -> TokenSet:
+        if order is None:
+            order = torch.rand(tokens.mask.shape, generator=generator).argsort(dim=1)
         features = tokens.features.gather(1, order[..., None].expand_as(tokens.features))
         return TokenSet(features, tokens.mask.gather(1, order))
 
-    return Batch(shuffle(batch.hits), shuffle(batch.tracks), shuffle(batch.tracker_hits), batch.target)
+    order, of_tracks = (
+        torch.rand(part.mask.shape, generator=generator).argsort(dim=1) for part in (batch.hits, batch.tracks)
+    )
+    tracks = {"track_mask": batch.readout.track_mask.gather(1, of_tracks)}
+    momentum = batch.readout.track_momentum
+    tracks["track_momentum"] = momentum.gather(1, of_tracks[..., None].expand_as(momentum))
+    token = order.argsort(dim=1).gather(1, batch.readout.token)
+    readout = dataclasses.replace(batch.readout, token=token, **tracks)
+    fraction = batch.target.track_fraction
+    fraction = fraction.gather(2, of_tracks[:, None].expand_as(fraction))
+    target = dataclasses.replace(batch.target, track_fraction=fraction)
+    others = shuffle(batch.tracks, of_tracks), shuffle(batch.tracker_hits)
+    return Batch(shuffle(batch.hits, order), *others, target, readout)
 
 
 @pytest.mark.parametrize("change", [garbage, padded, shuffled])
@@ -82,8 +123,8 @@ def test_padding_and_order_of_source_tokens_change_no_prediction(variant, batch,
     model, mask = make_model(**variant), pad(batch.target.mask, (1, 0), value=True)  # bos and the particles
     with torch.no_grad():
         first, second = model.network(batch), model.network(change(batch))
-    for name, value in first.items():
-        torch.testing.assert_close(second[name][:, :5][mask], value[mask], rtol=1e-5, atol=1e-5, msg=name)
+    for name in set(first) - OF_CELLS:
+        torch.testing.assert_close(second[name][:, :5][mask], first[name][mask], rtol=1e-5, atol=1e-5, msg=name)
 
 
 def test_what_padding_holds_changes_no_gradient(variant, batch, make_model):
@@ -109,9 +150,10 @@ def test_a_prediction_sees_the_particles_before_it_and_none_after(variant, batch
             assert not torch.allclose(first[0, position], second[0, position])
 
 
-def test_tracks_are_read(batch, make_model):
-    model = make_model(source="typed")
-    for name in ("tracks", "tracker_hits"):
+@pytest.mark.parametrize(("source", "read"), [("cross", ["tracks"]), ("typed", ["tracks", "tracker_hits"])])
+def test_tracks_are_read(source, read, batch, make_model):
+    model = make_model(source=source)
+    for name in read:
         tokens = getattr(batch, name)
         shifted = TokenSet(tokens.features + 1.0, tokens.mask)
         with torch.no_grad():
@@ -143,7 +185,9 @@ def test_autocast_trains_and_embeds_and_predicts_in_full_precision(variant, batc
     torch.testing.assert_close(direction.norm(dim=-1), torch.ones(4, 5))
 
 
-@pytest.mark.parametrize("options", [{"norm": "pre"}, {"embedder": "v2"}, {"activation": "gelu"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"norm": "pre"}, {"embedder": "v2"}, {"activation": "gelu"}, {"target_position": True}], ids=str
+)
 def test_options_change_the_prediction_and_train(options, batch, make_model):
     model = make_model(**options)
     assert not torch.allclose(model.network(batch)["energy"], make_model().network(batch)["energy"])
@@ -177,7 +221,7 @@ def test_weights_initially_keep_the_variance():
         ({"n_projections": 2}, "n_projections"),
         ({"decoder": "multi_projection", "n_projections": None}, "n_projections"),
         ({"track_features": 5}, "track_features"),
-        ({"tracker_hit_features": 3}, "tracker_hit_features"),
+        ({"source": "cross", "tracker_hit_features": 3}, "tracker_hit_features"),
         ({"source": "typed", "track_features": 0, "tracker_hit_features": 0}, "track_features"),
     ],
 )
@@ -192,10 +236,10 @@ def test_typed_reads_the_types_it_is_given(batch, make_model):
     assert torch.equal(network(without)["energy"], network(batch)["energy"])
 
 
-@pytest.mark.parametrize("name", ["tracks", "tracker_hits"])
-def test_a_batch_without_what_the_network_reads_is_rejected(name, batch, make_model):
+@pytest.mark.parametrize(("source", "name"), [("cross", "tracks"), ("typed", "tracks"), ("typed", "tracker_hits")])
+def test_a_batch_without_what_the_network_reads_is_rejected(source, name, batch, make_model):
     with pytest.raises(ValueError, match=f"{name}: .*the batch has none"):
-        make_model(source="typed").training_step(dataclasses.replace(batch, **{name: None}))
+        make_model(source=source).training_step(dataclasses.replace(batch, **{name: None}))
 
 
 @pytest.mark.parametrize(
