@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pflow.event.truth import select_targets as select_targets
     from pflow.inference.events import reconstruct as reconstruct
     from pflow.inference.explain import explain as explain
+    from pflow.inference.scan import scan as scan
     from pflow.io.open import iterate_events as iterate_events
     from pflow.io.open import open_events as open_events
     from pflow.io.open import read_events as read_events
@@ -38,6 +39,7 @@ _MODULES = {
     "event.truth": ("select_targets",),
     "inference.events": ("reconstruct",),
     "inference.explain": ("explain",),
+    "inference.scan": ("scan",),
     "io.open": ("iterate_events", "open_events", "read_events"),
     "io.particles_root": ("RecoWriter", "read_reco"),
     "metrics.evaluation": ("EvaluationSettings", "evaluate"),

@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         metavar="FILE",
         help="event file: EDM4hep (TTree or RNTuple), flat ntuple or HDF5; output of `pflow reconstruct`, metrics.json "
-        "of `pflow evaluate`, or a trained model (a checkpoint, a folder of weights, the name of one of pflow's)",
+        "of `pflow evaluate`, scan.json of `pflow scan`, or a trained model (a checkpoint, a folder of weights, the "
+        "name of one of pflow's)",
     )
     add_file_options(parser, detector="built-in name or YAML file (default: the one that fits)")
     parser.add_argument("--json", action="store_true", help="print JSON only")
@@ -173,8 +174,10 @@ def _provenance(file: str) -> dict[str, Any] | None:
 
     path = Path(file)
     if path.suffix == ".json":
-        with reading("expected the metrics.json of an evaluation", file=file):
-            return {"kind": "evaluation", **json.loads(path.read_text("utf-8"))["inputs"]}
+        with reading("expected the metrics.json of an evaluation or the scan.json of a scan", file=file):
+            content = json.loads(path.read_text("utf-8"))
+            is_scan = str(content["schema"]).startswith("pflow-scan")
+            return {"kind": "scan", **content["provenance"]} if is_scan else {"kind": "evaluation", **content["inputs"]}
     if path.suffix == ".ckpt" or model_folder(file) is not None:
         from pflow.checkpoint.load import read_checkpoint
 

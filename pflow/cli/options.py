@@ -24,6 +24,7 @@ VERBS = {
     "convert": "turn the first paper's HDF5 files into ROOT files",
     "reconstruct": "turn events into particles with a trained model: ROOT file in, ROOT file out",
     "evaluate": "compare reconstructed particles with the truth: metrics, table, plots, report",
+    "scan": "compare forms of a detector without retuning: pflow scan FILE --vary cells=1,2,4 --output DIR",
     "display": "draw an event: a figure, or an interactive page",
     "calibrate": "choose decoding options and calibrate the uncertainties of a model on validation files",
     "export": "write a model as ONNX for inference from C++, or its weights alone",
@@ -132,6 +133,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "max-hits": number(
         1, 32768, "N", "largest event to reconstruct; events with more hits are bad entries (default: %(default)s)"
     ),
+    "cluster": {
+        "help": "local:N for N processes, or address of a dask scheduler, for whose processes it waits "
+        "(pflow[cluster])",
+    },
     "force": {"action": "store_true", "help": "replace outputs that exist"},
     "verbose": {"action": "store_true", "help": "list the events whose decoding was cut"},
     "quiet": {"action": "store_true", "help": "no progress bar and no table"},

@@ -63,11 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "warning; with --output-dir also a file that cannot be used: stop, or list it at the end (default: raise)",
     )
     add_options(parser, "max-particles", "max-hits", "batch-size", "chunk-size", "device")
-    parser.add_argument(
-        "--cluster",
-        help="local:N for N processes, or address of a dask scheduler, for whose processes it waits (pflow[cluster])",
-    )
-    add_options(parser, "force", "verbose")
+    add_options(parser, "cluster", "force", "verbose")
     add_option(parser, "quiet", help="no progress bar")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning, Events, leave_out_files
+from pflow.event.move import Move
 from pflow.io.open import EventFile, FilePath, ReadOptions
 
 
@@ -45,11 +46,12 @@ class FileOptions(ReadOptions):
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Entries ``start`` to ``stop`` (exclusive) of one file."""
+    """Entries ``start`` to ``stop`` (exclusive) of one file, moved into another form of the detector before use."""
 
     path: str
     start: int
     stop: int
+    move: Move = Move()  # noqa: RUF009
 
     @classmethod
     def of(cls, file: EventFile, size: int) -> list[Chunk]:

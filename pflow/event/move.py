@@ -6,11 +6,14 @@ densities and the field divided by s; coarser cells and fewer layers, which are 
 except for backscatter from it; digital readout. Approximate: polygons and moved faces. Hits and track entries are
 shifted along their rays from the origin. Showers keep their shape, their distances change; the material in front and
 the bending of tracks stay as simulated.
+
+`Variation` draws other detectors at random, for training; a `Move` is one other form of the detector, for scans.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -18,7 +21,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import check_options
+from pflow.config import from_plain
+from pflow.errors import ConfigError, check_options
 from pflow.event import jagged
 from pflow.event.disturb import keep_hits
 from pflow.event.events import Events
@@ -26,7 +30,7 @@ from pflow.event.merge_hits import equal_rows
 from pflow.event.overlay import sum_cells
 from pflow.event.schema import fields_of
 from pflow.physics.arrays import Floats, Index, Mask
-from pflow.physics.detector import KINDS
+from pflow.physics.detector import KINDS, Calorimeter, Detector, Layers
 from pflow.physics.geometry import (
     CELL,
     DEPTH,
@@ -47,6 +51,8 @@ LENGTHS = {"d0": 1, "z0": 1, "time": 1, "omega": -1}
 """Fields other than positions that change with the scale, and the power of the scale."""
 LEVELS = (0.0, 3.0, 10.0)
 """Thresholds of a semi-digital readout, in units of the median energy of the event's hits in the HCAL."""
+TIME_SEED = 1
+"""Of the errors of times, so that all forms of a detector have the same ones, in units of their resolution."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +72,8 @@ class Variation:
     coarser
         Integer factors on the cell size to draw from, for each kind of calorimeter. Exact.
     fewer_layers
-        Probability, for each kind, that only every second layer is read, with twice the energy. Exact.
+        Probability, for each kind, that only every second layer is read, with twice the energy (of an odd number of
+        layers: times the ratio of the numbers). Exact.
     ecal_threshold, hcal_threshold
         Largest threshold on the energy of a hit, GeV; drawn uniformly from 0.
     shorter_hcal
@@ -167,6 +174,171 @@ class Drawn:
         return dataclasses.replace(self, **{name: values[rows] for name, values in vars(self).items()})
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Move:
+    """Another form of a simulated detector, the same for all events; the default is the detector as simulated.
+
+    ConfigError: a value out of range.
+
+    Parameters
+    ----------
+    ecal_cells, hcal_cells
+        Whole factors on the cell size: cells of the simulation are summed. Exact, but for what the sample's own
+        threshold has removed of single cells.
+    layers
+        Every first, second, third ... layer of ECAL and HCAL is read, with as many times the energy. Exact; barrels and
+        endcaps must have a multiple of so many layers.
+    hcal_layers
+        Number of layers of the HCAL's barrel and endcaps, from the inside; None: all. Exact, except for backscatter
+        from the others, and for calorimeters behind it, which stay.
+    ecal_threshold, hcal_threshold
+        Smallest energy of a cell, GeV, as calibrated and after the steps above. Exact.
+    time
+        Resolution that is added to the times of hits, ns, in quadrature to the sample's own; inf: none is measured.
+    scale
+        Factor on all lengths and times, with densities and field divided by it. Exact, and no change of the physics:
+        what an algorithm makes of it tests the algorithm.
+    """
+
+    ecal_cells: int = 1
+    hcal_cells: int = 1
+    layers: int = 1
+    hcal_layers: int | None = None
+    ecal_threshold: float = 0.0
+    hcal_threshold: float = 0.0
+    time: float = 0.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        def whole(number: object) -> bool:
+            return number is None or (isinstance(number, int) and number >= 1)
+
+        cells = "a whole number of at least 1, because cells of the simulation can be summed and not be cut"
+        check_options(self, "scan", cells, whole, "ecal_cells", "hcal_cells")
+        check_options(self, "scan", "a whole number of at least 1", whole, "layers", "hcal_layers")
+        thresholds = "ecal_threshold", "hcal_threshold"
+        check_options(self, "scan", "an energy of at least 0 GeV", lambda value: 0 <= value < math.inf, *thresholds)
+        check_options(self, "scan", "a resolution of at least 0 ns", lambda value: value >= 0, "time")
+        check_options(self, "scan", "a factor above 0", lambda value: 0 < value < math.inf, "scale")
+
+    def detector(self, detector: Detector) -> Detector:
+        """The description of the detector after the move; ConfigError says why it cannot be made of this one."""
+        factor = {"ecal": self.ecal_cells, "hcal": self.hcal_cells}
+        n_layers = [sum(r.count for r in c.layers) for c in detector.calorimeters if c.kind == "hcal"]
+        if (self.hcal_layers or 0) > (most := max(n_layers, default=0)):
+            raise ConfigError(f"hcal_layers={self.hcal_layers}: the HCAL of '{detector.name}' has {most} layers")
+        calorimeters = []
+        for calorimeter in detector.calorimeters:
+            if calorimeter.kind in factor:
+                calorimeter = dataclasses.replace(
+                    calorimeter,
+                    layers=self._layers(calorimeter),
+                    cell_size=None
+                    if calorimeter.cell_size is None
+                    else calorimeter.cell_size * factor[calorimeter.kind],
+                )
+            calorimeters.append(calorimeter)
+        scaled = [_scaled_calorimeter(calorimeter, self.scale) for calorimeter in calorimeters]
+        lengths = "ecal_inner_radius", "ecal_inner_z", "ecal_outer_radius", "hcal_inner_radius", "hcal_inner_z"
+        sizes = {name: size * self.scale for name in lengths if (size := getattr(detector, name)) is not None}
+        b_field = detector.b_field / self.scale
+        return dataclasses.replace(detector, calorimeters=tuple(scaled), b_field=b_field, **sizes)
+
+    def _layers(self, calorimeter: Calorimeter) -> tuple[Layers, ...]:
+        """The ranges of layers of a calorimeter that are read; each stands for those behind it that are not."""
+        names = "pitch", "radiation_lengths", "interaction_lengths"
+        single = [
+            [getattr(layers, name) for name in names] for layers in calorimeter.layers for _ in range(layers.count)
+        ]
+        if self.hcal_layers is not None and calorimeter.kind == "hcal" and calorimeter.region != "other":
+            single = single[: self.hcal_layers]
+        if len(single) % self.layers and calorimeter.region != "other":
+            raise ConfigError(
+                f"layers={self.layers}: '{calorimeter.name}' has {len(single)} layers, which is no multiple of "
+                f"{self.layers}, so that no one factor on the energies is right"
+            )
+        groups = (
+            list(zip(*single[start : start + self.layers], strict=True)) for start in range(0, len(single), self.layers)
+        )
+        summed = [tuple(None if None in values else round(sum(values), 9) for values in group) for group in groups]
+        runs = ((dict(zip(names, sizes, strict=True)), len(list(run))) for sizes, run in itertools.groupby(summed))
+        return tuple(from_plain(Layers, {**sizes, "count": count}, calorimeter.name) for sizes, count in runs)
+
+    def check(self, events: Events) -> None:
+        """ConfigError: the events do not hold what an exact move needs, e.g. numbers of layers."""
+        detector, hits = self.detector(events.detector), jagged.columns(events.hits)
+        kind = kind_index(events.detector)[hits["subdetector"]]
+        where = f"{events.path or 'these events'}: "
+        for number, name in ((ECAL, "ecal"), (HCAL, "hcal")):
+            energy = hits["energy"][(kind == number) & (hits["energy"] > 0)]
+            threshold, least = getattr(self, f"{name}_threshold"), float(energy.min(initial=math.inf))
+            if 0 < threshold < least:
+                text = f"hits of the {name.upper()} have at least {least:.3g} GeV, the threshold of the sample"
+                raise ConfigError(f"{where}{name}_threshold={threshold:g} changes nothing: {text}")
+            described = all(c.cell_size and c.layers for c in detector.calorimeters if c.kind == name)
+            if not described and (getattr(self, f"{name}_cells"), self.layers, self.hcal_layers) != (1, 1, None):
+                text = f"detector '{detector.name}' does not say cell_size and layers of its {name.upper()}"
+                raise ConfigError(f"{where}{text}: complete its YAML file (pflow detector FILE drafts one)")
+        if (self.layers > 1 or self.hcal_layers) and np.any(hits["layer"][np.isin(kind, (ECAL, HCAL))] < 0):
+            raise ConfigError(f"{where}layers of hits are not known, so that none can be left out")
+        n_layers = np.array([sum(layers.count for layers in c.layers) for c in events.detector.calorimeters])
+        if self.hcal_layers and np.any((hits["layer"] >= n_layers[hits["subdetector"]])[kind == HCAL]):
+            raise ConfigError(f"{where}hcal_layers: numbers of layers go beyond those described, from 0")
+        if self.time and not np.isfinite(hits["time"]).any():
+            raise ConfigError(f"{where}time: hits have no times in this sample")
+
+    def apply(self, events: Events) -> Events:
+        """The events as a file of this form of the detector would have them, without the reference, which saw others.
+
+        Each event is moved alone. Events must not be rotated before. ConfigError: as of `detector`.
+        """
+        if self == Move():
+            return events
+        described = self.detector(events.detector)
+        n, kinds = len(events), np.zeros((len(events), len(KINDS)))
+        coarser, threshold = kinds.astype(np.int64) + 1, kinds.copy()
+        coarser[:, [ECAL, HCAL]] = self.ecal_cells, self.hcal_cells
+        threshold[:, [ECAL, HCAL]] = self.ecal_threshold, self.hcal_threshold
+        every = np.ones_like(coarser)
+        every[:, [ECAL, HCAL]] = self.layers
+        if self.hcal_layers is not None:
+            shorter = np.array([c.kind == "hcal" and c.region != "other" for c in events.detector.calorimeters])
+            hits = jagged.columns(events.hits)
+            cut = Move(hcal_layers=self.hcal_layers).detector(events.detector)
+            events = keep_hits(events, ~shorter[hits["subdetector"]] | (hits["layer"] < self.hcal_layers))
+            events = dataclasses.replace(events, detector=cut)
+        drawn = Drawn(
+            scale=np.full(n, self.scale),
+            sides=np.full(n, -1.0),
+            phase=np.zeros(n),
+            endcap=np.ones(n),
+            coarser=coarser,
+            every=every,
+            threshold=threshold,
+            hcal=np.ones(n),
+            missing=np.zeros(n, dtype=np.bool_),
+            digital=np.zeros(n, dtype=np.int64),
+            no_time=np.full(n, math.isinf(self.time)),
+        )
+        moved = move(change_cells(events, drawn), drawn)
+        if 0 < self.time < math.inf:
+            counts = jagged.count(moved.hits)
+            rows = zip(events.entry.tolist(), counts.tolist(), strict=True)
+            errors = [np.random.default_rng((TIME_SEED, entry)).standard_normal(count) for entry, count in rows]
+            time = jagged.columns(moved.hits)["time"]
+            time = (time + self.time * np.concatenate([[], *errors])).astype(time.dtype)
+            moved = dataclasses.replace(moved, hits=jagged.replaced(moved.hits, {"time": time}))
+        return dataclasses.replace(moved, detector=described, geometry=None, reference=None, reference_name="")
+
+
+def _scaled_calorimeter(calorimeter: Calorimeter, scale: float) -> Calorimeter:
+    """The description with all lengths multiplied."""
+    names = "inner_radius", "inner_z", "cell_size"
+    sizes = {name: size * scale for name in names if (size := getattr(calorimeter, name)) is not None}
+    layers = tuple(dataclasses.replace(layers, pitch=layers.pitch * scale) for layers in calorimeter.layers)
+    return dataclasses.replace(calorimeter, layers=layers, **sizes)
+
+
 def change_cells(events: Events, drawn: Drawn) -> Events:
     """Read other cells: fewer layers, coarser cells, thresholds, fewer calorimeters.
 
@@ -182,7 +354,8 @@ def change_cells(events: Events, drawn: Drawn) -> Events:
     keep = hits["layer"] % every == 0
     keep &= (kind != HCAL) | (hits["layer"] < np.ceil(drawn.hcal[event] * n_layers[hits["subdetector"]]))
     keep &= ~drawn.missing[event] | required[hits["subdetector"]]
-    energy = hits["energy"] * every.astype(hits["energy"].dtype)
+    of_layers = np.maximum(n_layers[hits["subdetector"]], 1)
+    energy = hits["energy"] * (of_layers / np.ceil(of_layers / every)).astype(hits["energy"].dtype)
     layer = np.where(hits["layer"] >= 0, hits["layer"] // every, hits["layer"]).astype(hits["layer"].dtype)
     columns = {"energy": energy, "layer": layer}
     if drawn.no_time.any():

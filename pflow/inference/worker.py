@@ -76,7 +76,7 @@ class Worker:
         settings, on_error = self.settings, self.settings.reading.on_error
         with collected_warnings() as warnings:
             events = self.files.open(chunk.path).read(chunk.start, chunk.stop, truth=False, on_error=on_error)
-            tokeniser = self.model.tokeniser
+            events, tokeniser = chunk.move.apply(events), self.model.tokeniser
             as_trained = events if tokeniser.config.geometry else with_detector(events, tokeniser.detector)
             usable = usable_events(as_trained, settings.max_hits, on_error, valid=True)
             reconstruction = reconstruct_valid(usable, self._engine, on_error)

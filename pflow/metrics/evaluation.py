@@ -262,9 +262,11 @@ class Evaluation:
         reconstructions: Mapping[str, Reconstruction],
         *,
         on_error: Literal["raise", "skip"] = "raise",
+        positions: Ints | None = None,
     ) -> None:
         """Count events with truth and links, and their reconstructions by algorithm, including `name`.
 
+        `positions` int64 [event]: places for the bootstrap, by default in the order of the events.
         `InputError`: the events hold no truth, a reconstruction is of other events, a particle's numbers are not
         finite, or links from hits, for matching by hits, are missing or wrong.
         """
@@ -275,7 +277,8 @@ class Evaluation:
             reco.check_events(events)
         flags = np.bitwise_or.reduce([events.flags, *(reco.flags for reco in recos.values())])
         good = (flags & Flag.BAD_INPUT) == 0
-        positions = self.counts["n_events"] + np.arange(len(events))
+        if positions is None:
+            positions = self.counts["n_events"] + np.arange(len(events))
         self.samples |= dict.fromkeys([Path(events.path).name] if events.path else [])
         self.detectors |= {events.detector.name: None}
         self.counts["n_events"] += len(events)

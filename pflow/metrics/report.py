@@ -287,12 +287,14 @@ def table(result: EvaluationResult, *, width: int | None = None, short: bool = F
     for section in _sections(result):
         made.add_section()
         for label, *numbers in section:
-            made.add_row(Text(label), *(Text(_short(number) if short else number, no_wrap=True) for number in numbers))
+            made.add_row(
+                Text(label), *(Text(short_text(number) if short else number, no_wrap=True) for number in numbers)
+            )
     too_wide = width is not None and Console(width=10 * width).measure(made).maximum > width
     return table(result, short=True) if too_wide and not short else made
 
 
-def _short(number: str) -> str:
+def short_text(number: str) -> str:
     """A text of `number_text` with its error in units of the last digit: 0.936(18)."""
     value, _, error = number.partition(" ")
     return f"{value}({error[0].strip('±')}{error[1:].lstrip('0.') or '0'})" if error else number

@@ -51,7 +51,7 @@ def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Ma
         f'<div class="numbers">{html(result)}</div>',
         "<h2>Figures</h2>",
         '<div class="figures">',
-        *(_figure(name, png) for name, png in images.items()),
+        *(embedded(png, caption(name), wide=name.endswith("_by_class")) for name, png in images.items()),
         "</div>",
         "<details><summary>Definitions</summary>",
         html_table(("key in metrics.json", "unit", "definition"), definitions),
@@ -75,9 +75,9 @@ def _origin(result: EvaluationResult, inputs: Mapping[str, Any]) -> list[tuple[s
     return lines
 
 
-def _figure(name: str, png: bytes) -> str:
-    data = base64.b64encode(png).decode("ascii")
-    text = escape(caption(name))
-    style = ' class="wide"' if name.endswith("_by_class") else ""
+def embedded(png: bytes, text: str, *, wide: bool = False) -> str:
+    """HTML of a picture with its caption, over the whole width of the page if `wide`."""
+    data, text = base64.b64encode(png).decode("ascii"), escape(text)
     image = f'<img alt="{text}" src="data:image/png;base64,{data}">'
+    style = ' class="wide"' if wide else ""
     return f"<figure{style}>{image}<figcaption>{text}</figcaption></figure>"

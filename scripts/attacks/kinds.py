@@ -211,6 +211,7 @@ def _spoilt(records: ak.Array, fields: list[str], entry: int, generator: Generat
 
 WORDS = (
     *("inspect", "convert", "reconstruct", "evaluate", "display", "calibrate", "export", "recipe", "detector", "fit"),
+    *("scan", "--vary", "cells=2", "layers=2,4", "radius=1"),
     *("--checkpoint", "-o", "--output", "--truth", "--on-error", "skip", "--device", "meta", "cuda:99", "cpu"),
     *("--max-particles", "0", "-1", "99999999999", "1e9", "nan", "--chunk-size", "--entry", "--reco", "--format"),
     *("--detector", "cld", "--schema", "flat", "--layout", "g4", "--rule", "calo", "--json", "--help", "--debug", "--"),

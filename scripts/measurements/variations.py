@@ -1,6 +1,7 @@
 """Evaluate `general` on test events of both detectors, disturbed or moved into other detectors, for results.csv.
 
-The first 120 events of each `zqq_test`. `pflow.event.move.Variation` says which moves are exact.
+The first 120 events of each `zqq_test`. The moves are those that `pflow scan` does not make: they are approximate, or
+depend on the whole sample (`pflow.event.move`).
 """
 
 from __future__ import annotations
@@ -34,13 +35,7 @@ DISTURBED = {
     "2% false tracks": Disturbance(fake_tracks=0.02),
 }
 MOVED = {
-    "three quarters of the size, 4/3 of the field": {"scale": (0.75, 0.75)},
-    "1.4 times the size, 1/1.4 of the field": {"scale": (1.4, 1.4)},
     "barrel of 8 sides, endcaps at 0.8 of their distance": {"sides": (8,), "endcap": (0.8, 0.8)},
-    "cells joined 2 x 2": {"coarser": (2,)},
-    "cells joined 4 x 4 (not in the training)": {"coarser": (4,)},
-    "every second layer read": {"fewer_layers": 1.0},
-    "HCAL of 50 to 100% of its layers (in the training 80 to 100%)": {"shorter_hcal": 0.5},
     "HCAL digital or semi-digital": {"digital": 1.0},
 }
 

@@ -1,3 +1,5 @@
+import dataclasses
+
 import awkward as ak
 import numpy as np
 import pytest
@@ -6,11 +8,11 @@ from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.augment import Augmentation, Overlay, augment
 from pflow.event.events import Events
-from pflow.event.move import Drawn, Variation, change_cells, move
+from pflow.event.move import Drawn, Move, Variation, change_cells, move
 from pflow.event.truth import select_targets
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
-from pflow.physics.geometry import Geometry, measures
+from pflow.physics.geometry import FAR, Geometry, measures
 
 STILL = {"sides": (0,), "endcap": (1.0, 1.0), "scale": (1.0, 1.0), "probability": 1.0}
 
@@ -197,3 +199,94 @@ def test_the_range_of_the_detectors_that_events_are_moved_into():
     low, high = before["interaction lengths of the HCAL"]
     assert after["interaction lengths of the HCAL"] == (0.5 * low, high)
     assert after["radiation lengths of the ECAL"] == before["radiation lengths of the ECAL"]
+
+
+MOVES = {
+    "cells": Move(ecal_cells=2, hcal_cells=2),
+    "layers": Move(layers=2),
+    "HCAL": Move(hcal_layers=40),
+    "scale": Move(scale=1.25),
+    "thresholds": Move(ecal_threshold=0.01, hcal_threshold=0.1),
+}
+
+
+@pytest.fixture(scope="module")
+def zqq(sample_dir) -> Events:
+    return read_events(sample_dir / "zqq_test_small.root", entry_stop=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cells", {"coarser": (2,)}),
+        ("layers", {"fewer_layers": 1.0}),
+        ("scale", {"scale": (1.25, 1.25)}),
+    ],
+)
+def test_a_move_is_one_of_the_variations_of_the_training(zqq, name, options, assert_same):
+    """The hits are theirs, and the description gives their geometry."""
+    chosen = drawn(zqq, **options)
+    varied, moved = move(change_cells(zqq, chosen), chosen), MOVES[name].apply(zqq)
+    moved.validate()
+    assert_same(
+        dataclasses.replace(varied, detector=moved.detector, geometry=None, reference=None, reference_name=""), moved
+    )
+    expected, found = varied.geometry, Geometry.of(moved.detector)
+    for field in ("cell_size", "edge", "density", "before"):
+        here, there = (np.minimum(getattr(of, field)[0], FAR) for of in (found, expected))
+        np.testing.assert_allclose(here, there, err_msg=field)
+    for faces in ("faces", "first"):
+        for axis in ("radius", "z"):
+            there, here = (np.minimum(getattr(getattr(of, faces), axis)[0], FAR) for of in (expected, found))
+            np.testing.assert_allclose(here, there, err_msg=f"{faces} {axis}")
+
+
+@pytest.mark.parametrize("move", [*MOVES.values(), Move(time=0.1)], ids=[*MOVES, "time"])
+def test_each_event_is_moved_alone(zqq, move, assert_same):
+    assert_same(move.apply(zqq)[1:], move.apply(zqq[1:]))
+
+
+def test_the_null_test_keeps_depths_and_energies(zqq):
+    moved = Move(scale=1.25).apply(zqq)
+    for name in ("radiation", "interaction"):
+        np.testing.assert_allclose(getattr(depths(moved), name), getattr(depths(zqq), name), atol=2e-3)
+    np.testing.assert_array_equal(jagged.flat(moved.hits.energy), jagged.flat(zqq.hits.energy))
+    assert moved.detector.b_field == pytest.approx(zqq.detector.b_field / 1.25)
+
+
+def test_layers_that_are_read_have_the_energy_of_all(zqq):
+    hits, moved = jagged.columns(zqq.hits), jagged.columns(Move(layers=2, hcal_layers=40).apply(zqq).hits)
+    hcal = np.array([calorimeter.kind == "hcal" for calorimeter in zqq.detector.calorimeters])[hits["subdetector"]]
+    keep = (hits["layer"] % 2 == 0) & ~(hcal & (hits["layer"] >= 40))
+    np.testing.assert_array_equal(moved["energy"], 2 * hits["energy"][keep])
+    np.testing.assert_array_equal(moved["layer"], hits["layer"][keep] // 2)
+
+
+def test_times_get_a_resolution_or_none(zqq):
+    time = jagged.columns(zqq.hits)["time"]
+    error, larger = (jagged.columns(Move(time=sigma).apply(zqq).hits)["time"] - time for sigma in (0.1, 1.0))
+    assert np.nanstd(error) == pytest.approx(0.1, rel=0.05)
+    np.testing.assert_allclose(larger, 10 * error, atol=1e-3)
+    assert np.isnan(jagged.columns(Move(time=np.inf).apply(zqq).hits)["time"]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": 4}, "has 30 layers, which is no multiple of 4"),
+        ({"hcal_layers": 60}, "the HCAL of 'ild_g4' has 48 layers"),
+        ({"hcal_layers": 33, "layers": 2}, "has 33 layers"),
+        ({"ecal_cells": 1.5}, "can be summed and not be cut"),
+        ({"ecal_threshold": 1e-9}, "changes nothing: hits of the ECAL have at least"),
+        ({"time": -1.0}, "at least 0 ns"),
+    ],
+)
+def test_a_move_that_would_not_be_exact_is_refused(zqq, options, message):
+    with pytest.raises(ConfigError, match=message):
+        Move(**options).check(zqq)
+
+
+def test_layers_must_be_known(zqq):
+    unknown = jagged.replaced(zqq.hits, {"layer": -1 + 0 * jagged.columns(zqq.hits)["layer"]})
+    with pytest.raises(ConfigError, match="layers of hits are not known"):
+        Move(layers=2).check(dataclasses.replace(zqq, hits=unknown))

@@ -54,7 +54,7 @@ def test_runs_from_top_to_bottom(path, kernel, tmp_path):
 
 
 def test_all_are_there():
-    assert [path.stem[:3] for path in NOTEBOOKS] == ["01_", "02_", "03_", "04_", "05_", "06_", "07_", "08_"]
+    assert [path.stem[:3] for path in NOTEBOOKS] == ["01_", "02_", "03_", "04_", "05_", "06_", "07_", "08_", "09_"]
 
 
 def test_is_written_as_git_likes_it(path):

@@ -1,0 +1,529 @@
+"""Scans: samples reconstructed as several forms of their detectors, point by point, and evaluated together."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from pflow.checkpoint.load import TrainedModel, load_model
+from pflow.config import VERSION, from_plain
+from pflow.data.files import Chunk, FileOptions
+from pflow.errors import ConfigError, InputError
+from pflow.event import jagged
+from pflow.event.events import Events
+from pflow.event.move import Move
+from pflow.event.particles import TRUTH_OPTIONS
+from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, with_detector
+from pflow.inference.files import INPUT_KEYS, SUFFIXES, Output, describe_input, provenance, run
+from pflow.inference.worker import ChunkResult, Executor, Settings, Worker, dask_cluster, entries_of_a_chunk
+from pflow.io.atomic import check_output, make_folder, replacing
+from pflow.io.checks import Expected
+from pflow.io.open import Files, ReadOptions, matching
+from pflow.metrics.evaluation import Evaluation, EvaluationSettings
+from pflow.metrics.scan import (
+    MODEL,
+    PARAMETERS,
+    Limit,
+    PointResult,
+    ScanPoint,
+    ScanResult,
+    parse_variations,
+    primary_sums,
+    scan_points,
+    shared_places,
+    value_text,
+)
+from pflow.metrics.stats import N_RESAMPLES, SEED, Floats, Ints
+from pflow.physics.detector import Detector
+from pflow.physics.geometry import measures
+from pflow.tokens.features import FEATURES
+from pflow.tokens.tokeniser import Tokeniser
+
+LOOKED_AT = 20
+"""Events whose hits and tokens are counted, and in which moves are checked."""
+DETECTOR = "detector"
+"""Name of what differs between samples of detectors that differ in more than one number."""
+CSV, REPORT, DOCUMENT = "scan.csv", "report.html", "scan.json"
+SCHEMA = "pflow-scan-point-1"
+
+
+def scan(
+    files: Files,
+    *,
+    vary: Mapping[str, Sequence[float]] | Sequence[str] = (),
+    output: str | Path | None = None,
+    grid: bool = False,
+    checkpoint: str | Path | TrainedModel = "general",
+    tuned: str | Path | None = None,
+    detector: Sequence[str | Path | Detector] | str | Path | Detector | None = None,
+    schema: str | None = None,
+    layout: str | Path | None = None,
+    truth_tracks: bool = False,
+    rule: str | None = None,
+    e_min: float | None = None,
+    entries: int | None = None,
+    oracle: bool = True,
+    null_test: bool = True,
+    on_error: Literal["raise", "skip"] = "raise",
+    max_hits: int = MAX_HITS,
+    batch_size: int | None = None,
+    chunk_size: int = 256,
+    device: str = "auto",
+    cluster: str | None = None,
+    force: bool = False,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> ScanResult:
+    """Reconstruct and evaluate samples as several forms of their detectors, without retuning anything.
+
+    Parameters
+    ----------
+    files
+        Events with truth. Files of the same detector are one sample; the first sample, as simulated, is the nominal
+        point, and samples of other detectors are points of their own.
+    vary
+        Values of `pflow.metrics.scan.PARAMETERS` by name, or as texts ``"cells=1,2,4"``: every sample is moved
+        (`pflow.event.move.Move`), one parameter at a time or with `grid` in all combinations.
+    output
+        Folder for ``scan.csv``, ``scan.json``, figures, ``report.html``, and ``points`` with the numbers of each point:
+        one that is finished is read, unless its inputs, model or options changed. None: nothing is written.
+    checkpoint, tuned
+        The model; and one that is tuned to the nominal point, where the model's own error is then measured.
+    detector, schema, layout, truth_tracks
+        As of `pflow.open_events`; `detector` for all files or one for each.
+    rule, e_min
+        Truth rule and smallest energy of a target, GeV; None: as the model was trained.
+    entries
+        Largest number of entries of each file. None: all.
+    oracle, null_test
+        Whether to evaluate the oracle (perfect pattern recognition) at each point; whether to scale the first sample.
+    cluster
+        As of `pflow reconstruct --cluster`; `checkpoint` and `tuned` must then be paths or names.
+    force
+        Replace outputs that exist, and points that were made otherwise.
+    on_progress
+        Called with the name of a point, and the numbers of events done, at all points, and of all.
+
+    Returns
+    -------
+    ScanResult
+        The points, the nominal one first; ratios to it have errors of the paired comparison where events have the same
+        primaries.
+
+    Raises
+    ------
+    ConfigError
+        A move that would not be exact, with the reason; a parameter that the model does not read; an output that exists
+        or was made otherwise.
+    InputError
+        A file that cannot be used, or that has no truth.
+
+    Examples
+    --------
+    >>> result = scan("zqq_test_small.root", vary={"cells": [1, 2]}, entries=4, oracle=False)
+    >>> [point.point.name for point in result.points]
+    ['nominal', 'cells=2', 'null test']
+    >>> result.change(result["cells=2"], "event.visible_energy.response_median").value > 0.9
+    True
+    """
+    if cluster is not None and isinstance(checkpoint, TrainedModel):
+        raise ConfigError("a cluster needs the path of the checkpoint: its processes load it themselves")
+    named = [f"{name}={','.join(map(str, vary[name]))}" for name in vary] if isinstance(vary, Mapping) else vary
+    steps = parse_variations(named)
+    folder = None if output is None else Path(output)
+    if folder is not None:
+        make_folder(folder / "points")
+        for name in (CSV, REPORT, DOCUMENT):
+            check_output(folder / name, force=force)
+    model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint)
+    models = {"tuned": load_model(tuned)} if tuned is not None else {}
+    config, paths, place = model.tokeniser.config, matching(files), pick_device(device)
+    if "time" in steps and not any(FEATURES["hits"][name].field == "hits.time" for name in config.hit_features):
+        raise ConfigError(
+            f"cannot vary time: the model '{model.path}' does not read the times of hits (it reads "
+            f"{', '.join(config.hit_features)}), so that its particles would stay the same"
+        )
+    settings = Settings(
+        reading=_reading(
+            paths, detector, model, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error
+        ),
+        max_particles=None,
+        candidates=None,
+        max_hits=max_hits,
+        batch_size=batch_limits(place)[0] if batch_size is None else batch_size,
+        device=str(place),
+    )
+    rules = from_plain(EvaluationSettings, {name: getattr(config, name) for name in TRUTH_OPTIONS}, model.path)
+    rules = dataclasses.replace(
+        rules, rule=rules.rule if rule is None else rule, e_min=rules.e_min if e_min is None else e_min
+    )
+    worker = Worker(model, settings)
+    with contextlib.closing(worker.files):
+        samples = _samples(paths, worker, entries, chunk_size, cluster)
+        detectors = {name: sample.detector for name, sample in samples.items()}
+        points = scan_points(detectors, steps, grid=grid, null_test=null_test, tuned=tuned is not None)
+        if not any(point.kind == "point" for point in points):
+            raise ConfigError("nothing to scan: give values other than the nominal ones, or files of several detectors")
+        labels, points = _with_detectors(points, detectors, steps)
+        nominal = samples[points[0].sample]
+        for point in points:
+            chunk = samples[point.sample].chunks[0]
+            file = worker.files.open(chunk.path)
+            point.move.check(file.read_all(chunk.start, min(chunk.stop, chunk.start + LOOKED_AT), truth=False)[0])
+        tasks = []
+        for point in points:
+            sample, of = samples[point.sample], models.get(point.kind, model)
+            chunks = [dataclasses.replace(chunk, move=point.move) for chunk in sample.chunks]
+            out = Output(Path() if folder is None else folder / "points" / point.file_name, [], chunks)
+            out.provenance = _made_from(sample, nominal, of, settings, rules, point.move, oracle=oracle)
+            tasks.append(Task(point, sample, out, _limits(of, sample.detector, nominal.detector, point)))
+        results = {
+            task.point.name: finished
+            for task in tasks
+            if folder is not None and (finished := _finished(task, force=force)) is not None
+        }
+        missing = [task for task in tasks if task.point.name not in results]
+        if len(samples) > 1 and missing:
+            _match(list(samples.values()), worker)
+        n_done, n_all = 0, sum(task.sample.n_events for task in missing)
+
+        def show(point: ScanPoint, n: int) -> None:
+            nonlocal n_done
+            n_done += n
+            if on_progress is not None:
+                on_progress(point.name, n_done, n_all)
+
+        for kind in ("", *models):
+            some = [task for task in missing if (task.point.kind in models) == bool(kind)]
+            if some:
+                ready = Worker(models[kind], settings) if kind else worker
+                with contextlib.closing(ready.files):
+                    for task, measured in _measured(some, ready, rules, cluster=cluster, oracle=oracle, show=show):
+                        results[task.point.name] = measured
+                        if folder is not None:
+                            _save(task, measured)
+    inputs = [described for sample in samples.values() for described in sample.inputs]
+    names = ", ".join(of_sample.name for of_sample in detectors.values())
+    made = provenance(inputs, model, settings, detector=names, chunk_size=chunk_size, cluster=cluster)
+    made["scan"] = {
+        "vary": {name: [value_text(value) for value in values] for name, values in steps.items()},
+        **{"grid": grid, "entries": entries, "oracle": oracle, "tuned": None if tuned is None else str(tuned)},
+        "settings": {**rules.chosen_by, "matching": rules.matching.definition},
+    }
+    result = ScanResult(
+        points=[results[point.name] for point in points],
+        labels=labels,
+        notes=tuple(_notes(model, nominal.detector, measured=tuned is not None)),
+        provenance=made,
+    )
+    if folder is not None:
+        _write(result, folder, force=force)
+    return result
+
+
+@dataclasses.dataclass(eq=False)
+class Sample:
+    """Files of one detector; `places` int64 [event] as of `pflow.metrics.evaluation.Evaluation.update`."""
+
+    name: str
+    detector: Detector
+    chunks: list[Chunk]
+    inputs: list[dict[str, Any]]
+    places: Ints
+    n_shared: int
+
+    @property
+    def n_events(self) -> int:
+        """Number of entries that are read."""
+        return sum(map(len, self.chunks))
+
+
+class Task(NamedTuple):
+    """A point to measure; the path, chunks and provenance of its numbers are in `out`."""
+
+    point: ScanPoint
+    sample: Sample
+    out: Output
+    limits: list[Limit]
+
+
+def _reading(paths: Sequence[str], detector: Any, model: TrainedModel, **options: Any) -> FileOptions:
+    """How files are read: as the detector given for all or for each, else the model's, else as detected."""
+    expected = Expected(sample=model.tokeniser.sample)
+    each = list(detector) if isinstance(detector, list | tuple) else [detector]
+    if detector is None and not model.tokeniser.config.geometry:
+        each = [model.tokeniser.detector]
+    if len(each) not in (1, len(paths)):
+        raise ConfigError(f"expected one detector for all files or one for each of {len(paths)}, found {len(each)}")
+    all_files = FileOptions(detector=each[0], expected=expected, **options)
+    if len(each) == 1:
+        return all_files
+    known = {path: ReadOptions(detector=of, **options) for path, of in zip(paths, each, strict=True)}
+    return dataclasses.replace(all_files, known=known)
+
+
+def _samples(
+    paths: Sequence[str], worker: Worker, entries: int | None, chunk_size: int, cluster: str | None
+) -> dict[str, Sample]:
+    """The samples by their names, in the order of the files; InputError: no entries, or not the model's detector."""
+    samples: dict[str, Sample] = {}
+    for path in paths:
+        file = worker.files.open(path)
+        if worker.settings.reading.detector is worker.model.tokeniser.detector:  # nobody named the files' own
+            check_geometry(file.read_all(0, LOOKED_AT, truth=False)[0], worker.model.tokeniser.detector)
+        chunks = Chunk.of(file, entries_of_a_chunk(cluster, file.num_entries, chunk_size))
+        if entries is not None:
+            chunks = [Chunk(path, c.start, min(c.stop, entries)) for c in chunks if c.start < entries]
+        if not chunks:
+            raise InputError("the file has no entries", file=path)
+        sample = next((sample for sample in samples.values() if sample.detector == file.detector), None)
+        if sample is None:
+            name = os.path.basename(path.partition("?")[0])
+            while name.endswith(SUFFIXES):
+                name = name.rpartition(".")[0]
+            name = name if name not in samples else f"{name} ({file.detector.name})"
+            sample = samples[name] = Sample(name, file.detector, [], [], np.zeros(0, dtype=np.int64), 0)
+        sample.chunks += chunks
+        sample.inputs.append(describe_input(file))
+    nominal = next(iter(samples.values()))
+    first = 0
+    for sample in samples.values():  # places that no two samples share, until events are matched
+        sample.places = first + np.arange(sample.n_events)
+        first += sample.n_events
+    nominal.n_shared = nominal.n_events
+    return samples
+
+
+def _match(samples: Sequence[Sample], worker: Worker) -> None:
+    """Give events with the same primaries as one of the first sample its place."""
+    sums: list[Floats] = []
+    for sample in samples:
+        files = (worker.files.open(chunk.path).read_all(chunk.start, chunk.stop)[0] for chunk in sample.chunks)
+        sums.append(np.concatenate([primary_sums(events) for events in files]))
+    for sample, mine in zip(samples[1:], sums[1:], strict=True):
+        places = shared_places(sums[0], mine)
+        sample.places = np.where(places >= 0, places, sample.places)
+        sample.n_shared = int(np.count_nonzero(places >= 0))
+
+
+def _with_detectors(
+    points: list[ScanPoint], detectors: Mapping[str, Detector], steps: Iterable[str]
+) -> tuple[dict[str, str], list[ScanPoint]]:
+    """Labels of all parameters, and the points with a value of what tells the samples apart.
+
+    That is the one measure of the detectors that differs (`pflow.physics.geometry.measures`), or else their number.
+    """
+    labels = {
+        name: f"{PARAMETERS[name].label}{f' [{unit}]' if (unit := PARAMETERS[name].unit) else ''}" for name in steps
+    }
+    if len(detectors) == 1:
+        return labels, points
+    name, values = DETECTOR, dict(zip(detectors, map(float, range(len(detectors))), strict=True))
+    with contextlib.suppress(ConfigError):  # a calorimeter is not described
+        known = {sample: measures(detector) for sample, detector in detectors.items()}
+        first = next(iter(known.values()))
+        differing = [key for key in first if len({of.get(key) for of in known.values()}) > 1]
+        if len(differing) == 1 and all(low == high for low, high in (of[differing[0]] for of in known.values())):
+            name = differing[0]
+            values = {sample: of[name][0] for sample, of in known.items()}
+    labels[name] = f"{name[0].upper()}{name[1:]}"
+    return labels, [dataclasses.replace(p, values={**p.values, name: values[p.sample]}) for p in points]
+
+
+def _measured(
+    tasks: Sequence[Task],
+    worker: Worker,
+    rules: EvaluationSettings,
+    *,
+    cluster: str | None,
+    oracle: bool,
+    show: Callable[[ScanPoint, int], None],
+) -> Iterator[tuple[Task, PointResult]]:
+    """Reconstruct the chunks of all points, here or on a cluster, and evaluate each point here when it is complete."""
+    with contextlib.ExitStack() as stack:
+        executor = Executor(submit=lambda chunk: functools.partial(worker.run, chunk))
+        if cluster is not None:
+            executor = stack.enter_context(dask_cluster(cluster, worker.model.path, worker.settings))
+        on_error = worker.settings.reading.on_error
+        reconstructed = run(((task.out, chunk) for task in tasks for chunk in task.out.chunks), executor)
+        for task in tasks:
+            begin, sample, place = time.perf_counter(), task.sample, 0
+            evaluation = Evaluation(name=MODEL, settings=rules, oracle=oracle)
+            counts: tuple[float, float] | None = None
+            show(task.point, 0)
+            for chunk, result in zip(task.out.chunks, reconstructed, strict=False):
+                if not isinstance(result, ChunkResult):
+                    raise result or RuntimeError(f"no result of {chunk}")
+                for warning in result.warnings:
+                    warnings.warn(warning, stacklevel=3)
+                events = worker.files.open(chunk.path).read(chunk.start, chunk.stop, on_error=on_error)
+                events = chunk.move.apply(events)
+                counts = counts or _hits_and_tokens(events[:LOOKED_AT], worker.model.tokeniser)
+                places = sample.places[place : place + len(events)]
+                evaluation.update(events, {MODEL: result.reconstruction}, on_error=on_error, positions=places)
+                place += len(events)
+                show(task.point, len(events))
+            if not evaluation.n_targets:
+                text = f"no true particle is a target under truth rule '{rules.rule}' above {rules.e_min:g} GeV"
+                raise InputError(text, file=task.out.chunks[0].path)
+            assert counts is not None  # a sample has chunks
+            yield (
+                task,
+                PointResult.of(
+                    evaluation.result(),
+                    point=task.point,
+                    n_events=sample.n_events,
+                    n_shared=sample.n_shared,
+                    hits=counts[0],
+                    tokens=counts[1],
+                    seconds=time.perf_counter() - begin,
+                    limits=tuple(task.limits),
+                ),
+            )
+
+
+def _hits_and_tokens(events: Events, tokeniser: Tokeniser) -> tuple[float, float]:
+    """Mean numbers of hits of an event, and of their tokens."""
+    as_trained = events if tokeniser.config.geometry else with_detector(events, tokeniser.detector)
+    tokens = tokeniser.encode(as_trained, truth=False, warn=False)
+    return float(jagged.count(events.hits).mean()), float(np.diff(tokens.offsets["hits"]).mean())
+
+
+def _limits(model: TrainedModel, detector: Detector, nominal: Detector, point: ScanPoint) -> list[Limit]:
+    """What of a point is outside of the model's training, and which sizes its encoder does not see."""
+    moved, sample, config, limits = point.move.detector(detector), model.tokeniser.sample, model.tokeniser.config, []
+    if sample is not None:
+        checks = sample.compared(sample, moved)
+        limits += [Limit("outside", check.text) for check in checks if check.name == "detector" and not check.good]
+    if not config.geometry and point.kind in ("point", "null test"):
+        limits.append(Limit("outside", f"the model was trained on detector '{model.tokeniser.detector.name}' alone"))
+    if config.merge is None or point.kind != "point":
+        return limits
+    for kind, merged in (("ecal", config.merge.ecal_mm), ("hcal", config.merge.hcal_mm)):
+        before, after = (
+            sorted({c.cell_size or 0.0 for c in of.calorimeters if c.kind == kind}) for of in (nominal, moved)
+        )
+        if before != after and max([*before, *after]) <= merged:
+            sizes = " and ".join(f"{size:g}" for size in dict.fromkeys((*before, *after)))
+            text = f"cells of the {kind.upper()} of {sizes} mm are merged to {merged:g} mm before the encoder"
+            limits.append(Limit("merged", text))
+    if point.move.layers > 1 and config.merge.depth:
+        depth = f"{config.merge.depth:g} radiation lengths, in the HCAL {config.merge.depth / 10:g} interaction lengths"
+        thickness = [
+            (layers.radiation_lengths if c.kind == "ecal" else 10 * (layers.interaction_lengths or 0.0)) or 0.0
+            for c in moved.calorimeters
+            if c.kind in ("ecal", "hcal")
+            for layers in c.layers
+        ]
+        if max(thickness, default=0.0) <= config.merge.depth:
+            limits.append(Limit("merged", f"layers are merged to {depth} before the encoder"))
+    return limits
+
+
+def _notes(model: TrainedModel, nominal: Detector, *, measured: bool) -> Iterator[str]:
+    """Limits of the whole scan."""
+    config, sample = model.tokeniser.config, model.tokeniser.sample
+    if config.merge is not None:
+        merge = config.merge
+        depth = f"{merge.depth:g} radiation lengths ({merge.depth / 10:g} interaction lengths)"
+        depth = depth if merge.depth else f"{merge.layers} layers"
+        kept = "; energies and positions are read from single hits" if config.readout else ""
+        yield (
+            f"The encoder sees cells merged to {merge.ecal_mm:g} mm (ECAL), {merge.hcal_mm:g} mm (HCAL) and {depth}: "
+            "what depends on finding particles (efficiency, fakes, confusion, pairs of photons) sees little of smaller "
+            f"cells and thinner layers{kept}."
+        )
+    trained = sample.detectors if sample is not None and sample.detectors else (model.tokeniser.detector.name,)
+    known = "is one of these" if nominal.name in trained else "is not one of these"
+    own = (
+        "row 'tuned model' has the error of the model that is not tuned, at the nominal point"
+        if measured
+        else "a model tuned to the nominal point (pflow fit --start-from) and --tuned measure its error there"
+    )
+    yield (
+        f"The same model, not retuned, at all points; trained on {', '.join(trained)}, and the nominal detector "
+        f"'{nominal.name}' {known}. {own[0].upper()}{own[1:]}."
+    )
+
+
+def _made_from(
+    sample: Sample,
+    nominal: Sample,
+    model: TrainedModel,
+    settings: Settings,
+    rules: EvaluationSettings,
+    move: Move,
+    *,
+    oracle: bool,
+) -> dict[str, Any]:
+    """All that the numbers of a point depend on, as plain data."""
+    made = {
+        "pflow": VERSION,
+        "model": model.digest[:12],
+        "decoding": dataclasses.asdict(model.reconstructor.decoding),
+        "inputs": [{key: entry[key] for key in INPUT_KEYS} for entry in sample.inputs],
+        "entries": sample.n_events,
+        "nominal sample": [entry["uuid"] for entry in nominal.inputs],
+        "move": {name: str(value) for name, value in vars(move).items()},
+        "truth": {**rules.chosen_by, "matching": rules.matching.definition},
+        "oracle": oracle,
+        "largest number of hits": settings.max_hits,
+        "resamples": [N_RESAMPLES, SEED],
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(made, default=str))
+    return plain
+
+
+def _finished(task: Task, *, force: bool) -> PointResult | None:
+    """The numbers of a point that was measured before; ConfigError names what differs, unless `force` replaces it."""
+    path = task.out.path
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        made, numbers = content["made_from"], content["numbers"]
+    except (OSError, ValueError, KeyError, TypeError):
+        made = {"schema": "is not of pflow scan"}
+    differing = [name for name, value in task.out.provenance.items() if made.get(name) != value]
+    if not differing:
+        return PointResult.of_plain(task.point, numbers, task.limits)
+    if not force:
+        raise ConfigError(
+            f"{path} was made otherwise: {', '.join(differing)}; choose another folder, or replace it with --force"
+        )
+    return None
+
+
+def _save(task: Task, result: PointResult) -> None:
+    content = {
+        "schema": SCHEMA,
+        "point": task.point.name,
+        "made_from": task.out.provenance,
+        "numbers": result.to_plain(),
+    }
+    with replacing(task.out.path, force=True) as partial:  # `_finished` has looked at what is there
+        partial.write_text(json.dumps(content, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _write(result: ScanResult, folder: Path, *, force: bool) -> None:
+    """Write figures, tables and the report; `DOCUMENT` last: it is there only if all the rest is."""
+    from pflow.plots.scan import scan_figures, scan_page
+    from pflow.plots.style import rendered
+
+    drawn = scan_figures(result)
+    files = {f"{name}.{kind}": rendered(drawn[name], kind) for name in drawn for kind in ("png", "pdf")}
+    files[CSV] = result.csv().encode()
+    files[REPORT] = scan_page(result, {name: files[f"{name}.png"] for name in drawn}).encode()
+    files[DOCUMENT] = f"{json.dumps(result.document(), indent=1, allow_nan=False)}\n".encode()
+    for name, content in files.items():
+        with replacing(folder / name, force=force) as partial:
+            partial.write_bytes(content)

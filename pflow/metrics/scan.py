@@ -1,0 +1,689 @@
+"""A scan: one sample as several forms of a detector see it, or samples of several detectors, compared with the nominal.
+
+All points are resampled together (`pflow.metrics.stats.Bootstrap`), so that ratios of the same events have the errors
+of a paired comparison; events that only one of two samples has are resampled on their own.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import fnmatch
+import io
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pflow.errors import ConfigError, nearest
+from pflow.event import jagged
+from pflow.event.events import Events
+from pflow.event.move import Move
+from pflow.event.schema import PXYZ
+from pflow.metrics.evaluation import REFERENCE, EvaluationResult
+from pflow.metrics.oracle import ORACLE
+from pflow.metrics.report import CLASS_ROWS, TABLE_ROWS, number_text, short_text, unit_of
+from pflow.metrics.stats import Floats, Ints, Number, Series, Tree, difference, in_quadrature, leaves, ratio
+from pflow.physics.detector import Detector
+
+MODEL = "PFlow"
+"""Name of the model's particles among the algorithms of a point."""
+NULL_SCALE = 1.25
+"""Factor on all lengths and times in the null test."""
+MAX_PULL = 2.5
+"""Largest deviation of the null test from 1, in its errors."""
+NAME_WIDTH, NUMBER_WIDTH = 22, 13
+"""Characters of a narrow table for the name of a point and for a number."""
+MIN_EVENTS = 30
+"""Fewest events for a verdict of the null test: resampling fewer gives errors that are too small."""
+SAME = 1e-5
+"""Largest relative difference of the sums over two events' primary particles for the same primaries."""
+
+
+class Parameter(NamedTuple):
+    """A quantity that a scan may vary by moving events; `fields` of `Move` that it sets."""
+
+    fields: tuple[str, ...]
+    kind: type
+    label: str
+    unit: str = ""
+
+
+PARAMETERS = {
+    "cells": Parameter(("ecal_cells", "hcal_cells"), int, "Cell size / the sample's"),
+    "ecal_cells": Parameter(("ecal_cells",), int, "ECAL cell size / the sample's"),
+    "hcal_cells": Parameter(("hcal_cells",), int, "HCAL cell size / the sample's"),
+    "layers": Parameter(("layers",), int, "Every n-th layer is read, n ="),
+    "hcal_layers": Parameter(("hcal_layers",), int, "Layers of the HCAL"),
+    "ecal_threshold": Parameter(("ecal_threshold",), float, "Threshold of an ECAL cell", "GeV"),
+    "hcal_threshold": Parameter(("hcal_threshold",), float, "Threshold of an HCAL cell", "GeV"),
+    "time": Parameter(("time",), float, "Resolution of times", "ns"),
+}
+"""What ``--vary`` takes."""
+
+_SIMULATE = (
+    "tracks and showers were simulated in this detector, and moving them there would not be exact: simulate the other "
+    "detector, and give its file beside this one"
+)
+REFUSED = {
+    "scale": "densities and the field would change with the lengths, which changes no physics: the null test, which "
+    "every scan has",
+    **dict.fromkeys(("radius", "length", "sides", "field", "b_field", "material", "absorber", "pitch"), _SIMULATE),
+    "digital": "the energy of a digital hit depends on a calibration by the whole sample: digitise the hits, and give "
+    "the file beside this one",
+}
+"""What cannot be varied by moving events, and why."""
+
+
+def parse_variations(texts: Sequence[str]) -> dict[str, tuple[float, ...]]:
+    """Values by parameter from NAME=VALUE,... ; ConfigError gives the reason why one cannot be varied.
+
+    >>> parse_variations(["cells=1,2,4", "time=0.1,none"])
+    {'cells': (1, 2, 4), 'time': (0.1, inf)}
+    """
+    values: dict[str, tuple[float, ...]] = {}
+    for text in texts:
+        name, _, given = text.partition("=")
+        if name in values:
+            raise ConfigError(f"--vary: {name} is given twice")
+        values[name] = tuple(_value(name, word.strip()) for word in given.split(","))
+    return values
+
+
+def _value(name: str, word: str) -> float:
+    if name in REFUSED:
+        raise ConfigError(f"cannot vary {name}: {REFUSED[name]}")
+    if name not in PARAMETERS:
+        expected, close = ", ".join(PARAMETERS), nearest(name, PARAMETERS)
+        raise ConfigError(f"--vary: no parameter '{name}', expected one of {expected}", suggestions=close)
+    kind = PARAMETERS[name].kind
+    try:
+        number: float = math.inf if name == "time" and word.casefold() == "none" else kind(word)
+    except ValueError:
+        expected = "whole numbers" if kind is int else "numbers"
+        raise ConfigError(f"--vary {name}: expected {expected}, with commas between them, found '{word}'") from None
+    return number
+
+
+Kind = Literal["nominal", "point", "null test", "tuned"]
+"""`null test`: `Move.scale`; `tuned`: the nominal point by a model that is tuned to it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScanPoint:
+    """A point: the events of a sample, moved; `values` of all parameters of the scan, NaN where unknown."""
+
+    name: str
+    kind: Kind = "point"
+    sample: str
+    move: Move = Move()  # noqa: RUF009
+    values: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def file_name(self) -> str:
+        """Of its numbers in the folder ``points``."""
+        return f"{re.sub(r'[^A-Za-z0-9.+-]+', '_', self.name)}.json"
+
+
+def scan_points(
+    samples: Mapping[str, Detector],
+    vary: Mapping[str, Sequence[float]],
+    *,
+    grid: bool = False,
+    null_test: bool = True,
+    tuned: bool = False,
+) -> list[ScanPoint]:
+    """The points of a scan, the nominal one first: the first sample as simulated.
+
+    Parameters are varied one at a time, or with `grid` in all combinations; each sample, by its name and detector, in
+    the same way. ConfigError: a value out of range, or a move that would not be exact in a detector.
+    """
+    points: list[ScanPoint] = []
+    for sample, detector in samples.items():
+        n_layers = [sum(layers.count for layers in c.layers) for c in detector.calorimeters if c.kind == "hcal"]
+        nominal = {name: 0.0 if PARAMETERS[name].kind is float else 1.0 for name in vary}
+        nominal |= {"hcal_layers": float(max(n_layers, default=0))} if "hcal_layers" in vary else {}
+        steps = {
+            name: [value for value in dict.fromkeys(values) if value != nominal[name]] for name, values in vary.items()
+        }
+        if grid:
+            all_values = ([nominal[name], *steps[name]] for name in vary)
+            combinations = [dict(zip(vary, values, strict=True)) for values in itertools.product(*all_values)]
+        else:
+            combinations = [{}, *({name: value} for name, values in steps.items() for value in values)]
+        first = not points
+        for values in combinations:
+            chosen = {name: value for name, value in values.items() if value != nominal[name]}
+            fields = {field: PARAMETERS[p].kind(v) for p, v in chosen.items() for field in PARAMETERS[p].fields}
+            move, label = Move(**fields), " ".join(f"{p}={value_text(v)}" for p, v in chosen.items())
+            move.detector(detector)
+            is_nominal = first and not chosen
+            name = "nominal" if is_nominal else label if first else f"{sample} {label}".strip()
+            kind: Kind = "nominal" if is_nominal else "point"
+            points.append(ScanPoint(name=name, kind=kind, sample=sample, move=move, values=nominal | chosen))
+        if first and null_test:
+            move = Move(scale=NULL_SCALE)
+            points.append(ScanPoint(name="null test", kind="null test", sample=sample, move=move, values=nominal))
+        if first and tuned:
+            points.append(ScanPoint(name="tuned model", kind="tuned", sample=sample, values=nominal))
+    return points
+
+
+def value_text(value: float) -> str:
+    """A value as ``--vary`` takes it.
+
+    >>> value_text(2.0), value_text(math.inf)
+    ('2', 'none')
+    """
+    return "none" if math.isinf(value) else f"{value:g}"
+
+
+class Quantity(NamedTuple):
+    """A quantity of a scan: `pattern` of its keys, its `head` in the table and the figures, if it is there, and whether
+    it depends on `finding` particles."""
+
+    pattern: str
+    head: str = ""
+    finding: bool = False
+
+
+QUANTITIES = (
+    Quantity("jet_energy.*.resolution", "jets, {0} GeV"),
+    Quantity("jet_energy.*.scale"),
+    Quantity("jet_energy.*.*_barrel"),
+    Quantity("jet_energy.*.*_endcap"),
+    Quantity("event.visible_energy.rms90_over_mean90", "visible E, RMS90"),
+    Quantity("event.visible_energy.response_median", "E response"),
+    Quantity("event.visible_energy.resolution_68_over_median"),
+    Quantity("confusion_budget.confusion", "confusion", finding=True),
+    Quantity("confusion_budget.measurement"),
+    Quantity("confusion_budget.resolution.*", finding=True),
+    Quantity("confusion_budget.gain.*", finding=True),
+    Quantity("class.photon.efficiency", "photons found", finding=True),
+    Quantity("class.neutral_hadron.efficiency", "neutral h. found", finding=True),
+    Quantity("class.*.efficiency", finding=True),
+    Quantity("class.*.fake_rate", finding=True),
+    Quantity("class.*.response_median"),
+    Quantity("class.*.resolution_68_over_median"),
+    Quantity("fake_energy_fraction", "fake energy", finding=True),
+    Quantity("energy_weighted_efficiency", finding=True),
+    Quantity("count.one_vs_two_accuracy_above_30_mrad", "1 or 2 photons", finding=True),
+    Quantity("count.one_vs_two_accuracy", finding=True),
+    Quantity("photon_pairs.opening_response", finding=True),
+    Quantity("photon_pairs.mass_response", finding=True),
+    Quantity("photon_pairs.mass_width", "pairs, mass", finding=True),
+    Quantity("photon_pairs.angle_*_mean_deg", finding=True),
+)
+"""Keys of an evaluation that a scan compares; the first pattern that a key has counts."""
+
+DERIVED = {
+    "confusion_budget.confusion": "root of the difference of squares of confusion_budget.resolution.measured and "
+    "confusion_budget.measurement, with its sign: what perfect pattern recognition would gain",
+    "confusion_budget.measurement": "confusion_budget.resolution.charged: all particles are found, with the energies "
+    "that the oracle measures",
+}
+"""Meaning of the keys that a scan adds."""
+SERIES = "count.two_photons_found"
+"""Pairs of photons in bins of their opening angle."""
+DIFFERENCES = ("confusion_budget.gain.", "confusion_budget.confusion")
+"""Beginnings of keys whose change is a difference: they may be 0, or below where the oracle is worse."""
+
+
+def quantity_of(key: str) -> Quantity | None:
+    """The quantity that a key belongs to."""
+    return next((quantity for quantity in QUANTITIES if fnmatch.fnmatchcase(key, quantity.pattern)), None)
+
+
+def label_of(key: str) -> str:
+    """A key in words.
+
+    >>> label_of("jet_energy.91.resolution"), label_of("class.photon.efficiency")
+    ('jets, 91 GeV: sqrt2 RMS90/Mean90', 'photon: efficiency')
+    """
+    head, *words = key.split(".")
+    if head == "class":
+        return f"{words[0].replace('_', ' ')}: {CLASS_ROWS.get(words[1], words[1].replace('_', ' '))}"
+    if head == "jet_energy":
+        what, _, where = words[1].partition("_")
+        angle = {"barrel": ", |cos| < 0.7", "endcap": ", |cos| >= 0.7"}.get(where, "")
+        kinds = {"resolution": "sqrt2 RMS90/Mean90", "scale": "Mean90/sqrt(s)"}
+        return f"jets, {words[0]} GeV{angle}: {kinds[what]}"
+    if key == "confusion_budget.confusion":
+        return "visible E: confusion"
+    if key == "confusion_budget.measurement":
+        return "visible E: measurement, all particles found"
+    if head == "confusion_budget":
+        return f"visible E, {words[0]}: {words[1].replace('_', ' ')}"
+    return TABLE_ROWS.get(key, key.replace("_", " "))
+
+
+def head_of(key: str) -> str:
+    """A headline key in two or three words."""
+    return _known(key).head.format(key.split(".")[1] if "." in key else "")
+
+
+def change_text(key: str, number: Number) -> str:
+    """A ratio, or a difference with its sign, and its error."""
+    return number_text(number, sign=key.startswith(DIFFERENCES))
+
+
+def scan_numbers(tree: Tree, *, budget: bool = True) -> dict[str, Number]:
+    """The numbers of a scan, by key, of an algorithm's results; `budget`: also of its confusion."""
+    numbers = {key: leaf for key, leaf in leaves(tree) if isinstance(leaf, Number)}
+    steps = "confusion_budget.resolution."
+    if not budget:
+        numbers = {key: number for key, number in numbers.items() if not key.startswith("confusion_budget")}
+    elif f"{steps}measurement_photons" in numbers:  # with the oracle, whose energies are the calorimeters' own
+        measured, perfect = numbers[f"{steps}measured"], numbers[f"{steps}charged"]
+        numbers["confusion_budget.confusion"] = in_quadrature(measured, perfect)
+        numbers["confusion_budget.measurement"] = perfect
+    return {key: number for key, number in numbers.items() if quantity_of(key) and math.isfinite(number.value)}
+
+
+class Limit(NamedTuple):
+    """Why the change at a point may be the model's and not the detector's: `kind` is outside or merged."""
+
+    kind: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class PointResult:
+    """The numbers of a point.
+
+    Parameters
+    ----------
+    algorithms
+        Numbers by algorithm (`MODEL`; ``oracle`` on request; ``reference`` if the sample has one) and key.
+    titles
+        Name of each algorithm.
+    n_events, n_shared
+        Number of events, and of those that the nominal point has, too.
+    hits, tokens
+        Mean numbers of hits of an event, and of tokens that the encoder sees.
+    series
+        `SERIES` of the model: edges, unit, and the efficiency with its interval; {} without pairs of photons.
+    limits
+        What is to be kept in mind.
+    """
+
+    point: ScanPoint
+    algorithms: dict[str, dict[str, Number]]
+    titles: dict[str, str]
+    n_events: int
+    n_shared: int
+    hits: float
+    tokens: float
+    seconds: float
+    series: dict[str, Any] = dataclasses.field(default_factory=dict)
+    limits: tuple[Limit, ...] = ()
+
+    @classmethod
+    def of(cls, result: EvaluationResult, **facts: Any) -> Self:
+        """The part of an evaluation that a scan compares."""
+        algorithms = {name: scan_numbers(tree, budget=name != ORACLE) for name, tree in result.algorithms.items()}
+        found = result.algorithms[MODEL]["count"]["two_photons_found"]
+        series = {}
+        if any(found["n_events"]):
+            efficiency = found["efficiency"]
+            columns = {name: getattr(efficiency, name).tolist() for name in ("value", "low", "high")}
+            series = {"edges": found["edges"], "unit": found["unit"], "n_events": found["n_events"], **columns}
+        return cls(algorithms=algorithms, titles=dict(result.titles), series=series, **facts)
+
+    def to_plain(self) -> dict[str, Any]:
+        """All numbers, with their resamples, as plain data; `of_plain` makes an equal result."""
+        algorithms = {
+            name: {key: [n.value, n.low, n.high, *_resamples(n)] for key, n in numbers.items()}
+            for name, numbers in self.algorithms.items()
+        }
+        names = "titles", "n_events", "n_shared", "hits", "tokens", "seconds", "series"
+        plain: dict[str, Any] = _without_nan({name: getattr(self, name) for name in names} | {"algorithms": algorithms})
+        return plain
+
+    @classmethod
+    def of_plain(cls, point: ScanPoint, content: Mapping[str, Any], limits: Sequence[Limit]) -> Self:
+        """From `to_plain`."""
+
+        def number(values: Sequence[float | None]) -> Number:
+            value, low, high, *resamples = (math.nan if v is None else v for v in values)
+            return Number(value, low, high, np.array(resamples) if resamples else None)
+
+        algorithms = {
+            name: {key: number(values) for key, values in numbers.items()}
+            for name, numbers in content["algorithms"].items()
+        }
+        facts = {name: value for name, value in content.items() if name != "algorithms"}
+        return cls(point=point, algorithms=algorithms, limits=tuple(limits), **facts)
+
+    @property
+    def pair_series(self) -> Series | None:
+        """The efficiency of `SERIES`."""
+        if not self.series:
+            return None
+        columns = {name: np.array(self.series[name], dtype=np.float64) for name in ("value", "low", "high")}
+        return Series(**columns)
+
+
+def _resamples(number: Number) -> list[float]:
+    """To six digits: the intervals of ratios are known to 6% (`N_RESAMPLES`)."""
+    return [] if number.replicas is None else [float(f"{value:.6g}") for value in number.replicas]
+
+
+def _without_nan(content: Any) -> Any:
+    if isinstance(content, Mapping):
+        return {key: _without_nan(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_without_nan(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def primary_sums(events: Events) -> Floats:
+    """Sums over the generator's stable particles that tell the primaries of events apart, float64 [event, 6].
+
+    Their number, and the sums of PDG codes, |px|, |py|, |pz| and energies [GeV].
+    """
+    if events.truth is None:
+        raise events.error("no truth particles, by which events of several samples are matched", field="truth")
+    columns, event = jagged.columns(events.truth), jagged.event_index(jagged.count(events.truth))
+    stable = columns["status"] == 1
+    momenta = [np.abs(columns[axis]) for axis in PXYZ]
+    weights = (np.ones(len(event)), columns["pdg"], *momenta, columns["energy"])
+    sums = [np.bincount(event[stable], weight[stable].astype(np.float64), len(events)) for weight in weights]
+    return np.stack(sums, axis=1).astype(np.float64)
+
+
+def shared_places(nominal: Floats, other: Floats) -> Ints:
+    """Place in the nominal sample of each event of another one with the same primaries, -1 for none, int64 [event].
+
+    Both from `primary_sums`. Events whose primaries occur twice in one sample are not matched.
+    """
+    from scipy.spatial import cKDTree
+
+    places = np.full(len(other), -1)
+    if not len(nominal) or not len(other):
+        return places
+    size = np.abs(np.concatenate([nominal, other])).max(axis=0)
+    mine, theirs = (sums / np.where(size > 0, size, 1.0) for sums in (nominal, other))
+    tree, same = cKDTree(mine), {"r": SAME, "p": np.inf}
+    n_mine, n_theirs = (cKDTree(of).query_ball_point(theirs, return_length=True, **same) for of in (mine, theirs))
+    alone = (n_mine == 1) & (n_theirs == 1)
+    places[alone] = tree.query(theirs[alone], p=np.inf)[1]
+    return places
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class ScanResult:
+    """The points of a scan, the nominal one first, and what limits all of them.
+
+    `labels`: the parameters with the labels of their axes; `notes`: limits of the whole scan, in sentences;
+    `provenance`: what the numbers were made from.
+    """
+
+    points: list[PointResult]
+    labels: dict[str, str]
+    notes: tuple[str, ...] = ()
+    provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        names = ", ".join(result.point.name for result in self.points)
+        return f"<ScanResult: {len(self.points)} points: {names}>"
+
+    def _repr_html_(self) -> str:
+        """The table of `pflow scan`, for notebooks."""
+        from pflow.show import html_table
+
+        heads, rows = self.cells()
+        return html_table(heads, itertools.chain.from_iterable(rows), caption=self.verdict)
+
+    def __getitem__(self, name: str) -> PointResult:
+        """A point by its name."""
+        for result in self.points:
+            if result.point.name == name:
+                return result
+        names = [result.point.name for result in self.points]
+        raise KeyError(f"no point '{name}' (nearest matches: {', '.join(nearest(name, names))})")
+
+    @property
+    def nominal(self) -> PointResult:
+        """The sample as simulated."""
+        return self.points[0]
+
+    @property
+    def algorithms(self) -> dict[str, str]:
+        """Names and titles of all algorithms, the model first."""
+        titles = {name: title for result in self.points for name, title in result.titles.items()}
+        return {name: titles[name] for name in (MODEL, ORACLE, REFERENCE) if name in titles}
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys that the nominal point has of the model, in the order of `QUANTITIES`."""
+        known = self.nominal.algorithms[MODEL]
+        order = [quantity.pattern for quantity in QUANTITIES]
+        return sorted(known, key=lambda key: order.index(_known(key).pattern))
+
+    @property
+    def headlines(self) -> list[str]:
+        """The keys for the table and the figures: of the visible energy only without jets."""
+        keys = [key for key in self.keys if _known(key).head]
+        jets = any(key.startswith("jet_energy") for key in keys)
+        return [key for key in keys if not (jets and key == "event.visible_energy.rms90_over_mean90")]
+
+    def change(self, result: PointResult, key: str, algorithm: str = MODEL, to: str | None = None) -> Number:
+        """A number over the nominal point's, by the same algorithm or another one (`to`).
+
+        The error is of the paired comparison as far as events are the same. Of `DIFFERENCES` the difference.
+        """
+        first = result.algorithms.get(algorithm, {}).get(key)
+        second = self.nominal.algorithms.get(to or algorithm, {}).get(key)
+        if first is None or second is None:
+            return Number.undefined()
+        change = (difference if key.startswith(DIFFERENCES) else ratio)(first, second)
+        return change if math.isfinite(change.value) else Number.undefined()  # over a number that is 0
+
+    def deviation(self, result: PointResult, key: str) -> float:
+        """How far the model's change at a point is from none, relative or (`DIFFERENCES`) absolute."""
+        return abs(self.change(result, key).value - (0.0 if key.startswith(DIFFERENCES) else 1.0))
+
+    def marks(self, result: PointResult, key: str) -> list[str]:
+        """Why the change of the model's number at a point may be the model's: outside, merged, null test."""
+        kinds = dict.fromkeys(limit.kind for limit in result.limits)
+        marks = [kind for kind in kinds if kind != "merged" or _known(key).finding]
+        null = self._of_kind("null test") if result.point.kind == "point" else None
+        if null is not None and self.deviation(result, key) < self.deviation(null, key):
+            marks.append("null test")
+        return marks
+
+    def _of_kind(self, kind: Kind) -> PointResult | None:
+        return next((result for result in self.points if result.point.kind == kind), None)
+
+    @property
+    def failed(self) -> dict[str, Number]:
+        """Headline numbers whose null test is off by more than `MAX_PULL` errors, with its ratio."""
+        null = self._of_kind("null test")
+        if null is None or null.n_events < MIN_EVENTS:
+            return {}
+        changes = {key: self.change(null, key) for key in self.headlines}
+        return {
+            key: number
+            for key, number in changes.items()
+            if self.deviation(null, key) > MAX_PULL * 0.5 * (number.high - number.low)
+        }
+
+    @property
+    def verdict(self) -> str:
+        """Whether the null test gives 1 within errors, in a sentence."""
+        if (null := self._of_kind("null test")) is None:
+            return "Null test: left out."
+        result = "not passed, changes of this size are the model's" if self.failed else "passed"
+        if null.n_events < MIN_EVENTS:
+            result = f"without a result, which takes {MIN_EVENTS} events"
+        ratios = ((key, self.change(null, key)) for key in self.headlines)
+        texts = (
+            f"{head_of(key)} {change_text(key, number)}{' (!)' if key in self.failed else ''}" for key, number in ratios
+        )
+        what = f"with lengths and times multiplied by {NULL_SCALE:g}, densities and field divided by it"
+        must = f"ratios must be 1 and differences 0 within {MAX_PULL:g} errors"
+        return f"Null test {result}: {what}, {must}; {', '.join(texts)}."
+
+    @property
+    def sentences(self) -> list[str]:
+        """What limits the scan: the verdict, notes, and the limits of points."""
+        texts: dict[str, list[str]] = {}
+        for result in self.points:
+            for limit in result.limits:
+                texts.setdefault(limit.text, []).append(result.point.name)
+        unpaired = [
+            f"{r.point.name} ({r.n_shared} of {r.n_events} events)" for r in self.points if r.n_shared < r.n_events
+        ]
+        paired = "Errors of ratios are of paired comparisons, by resampling the same events together"
+        return [
+            self.verdict,
+            *self.notes,
+            *(f"{', '.join(names)}: {text}." for text, names in texts.items()),
+            f"{paired}; unpaired for the other events of {', '.join(unpaired)}." if unpaired else f"{paired}.",
+        ]
+
+    def cells(self, keys: Sequence[str] | None = None) -> tuple[list[str], list[list[list[str]]]]:
+        """Heads, and texts of each row, by algorithm: the nominal point, then ratios to it.
+
+        Of all `headlines`, with hits, tokens and limits of each point, or only of some `keys`.
+        """
+        shown = self.headlines if keys is None else keys
+        heads = ["point", "hits", "tokens", *map(head_of, shown), "limits"]
+        sections = []
+        for name, title in self.algorithms.items():
+            rows = []
+            for result in self.points:
+                if name not in result.algorithms or (name != MODEL and result.point.kind == "tuned"):
+                    continue
+                numbers = result.algorithms[name]
+                marks = [self.marks(result, key) if name == MODEL else [] for key in shown]
+                texts = [number_text(numbers.get(key, Number.undefined())) for key in shown]
+                if result is not self.nominal:
+                    texts = [change_text(key, self.change(result, key, name)) for key in shown]
+                texts = [
+                    f"{text}{' ~' if 'null test' in of_key else ''}" for text, of_key in zip(texts, marks, strict=True)
+                ]
+                limits = ", ".join(dict.fromkeys(mark for of_key in marks for mark in of_key if mark != "null test"))
+                facts = (f"{result.hits:.0f}", f"{result.tokens:.0f}") if name == MODEL else ("", "")
+                rows.append([f"{title}, {result.point.name}", *facts, *texts, limits])
+                if result is self.nominal and name != MODEL:
+                    to_model = [change_text(key, self.change(result, key, name, to=MODEL)) for key in shown]
+                    rows.append([f"{title} / {self.algorithms[MODEL]}", "", "", *to_model, ""])
+            sections.append(rows)
+        if keys is not None:
+            heads, sections = [heads[0], *heads[3:-1]], [[[row[0], *row[3:-1]] for row in rows] for rows in sections]
+        return heads, sections
+
+    def tables(self, width: int = 200) -> list[Table]:
+        """The table for a terminal of `width` characters; in one too narrow without hits, tokens and limits of a point.
+
+        There 1.014(12) stands for 1.014 ±0.012, and quantities that do not fit are in a second table.
+        """
+        made = self._table(None)
+        if Console(width=10 * width).measure(made).maximum <= width:
+            return [made]
+        n = max(1, (width - NAME_WIDTH) // NUMBER_WIDTH)
+        return [self._table(self.headlines[start : start + n]) for start in range(0, len(self.headlines), n)]
+
+    def _table(self, keys: Sequence[str] | None) -> Table:
+        """Of all headlines with facts of each point, or of some `keys`, narrow."""
+        text = f"{self.nominal.n_events} events; first row: values, others: ratios to it (confusion: differences)"
+        style: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)} if keys else {}
+        caption = Text(f"~: less than the null test's{'; 1.014(12) is 1.014 ±0.012' if keys else ''}", "table.caption")
+        title = Text(text, "table.title")
+        table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", **style)
+        heads, sections = self.cells(keys)
+        for head in heads:
+            left = head in ("point", "limits")
+            table.add_column(Text(head), justify="left" if left else "right", no_wrap=left)
+        for rows in sections:
+            table.add_section()
+            for name, *cells in rows:
+                table.add_row(Text(name), *(Text(_narrow(cell) if keys else cell, no_wrap=True) for cell in cells))
+        return table
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One row for each point, algorithm and key: ``scan.csv``. `change`: to nominal; `to_model`: to its nominal."""
+        for result in self.points:
+            for name, title in self.algorithms.items():
+                for key, number in result.algorithms.get(name, {}).items():
+                    changes = {"change": self.change(result, key, name)}
+                    if result is self.nominal and name != MODEL:
+                        changes["to_model"] = self.change(result, key, name, to=MODEL)
+                    shared = result.n_shared / max(1, result.n_events)
+                    yield {
+                        "point": result.point.name,
+                        "kind": result.point.kind,
+                        "sample": result.point.sample,
+                        **{name: value_text(value) for name, value in result.point.values.items()},
+                        "algorithm": title,
+                        "quantity": key,
+                        "unit": unit_of(key),
+                        "events": result.n_events,
+                        "paired": f"{shared:.4g}",
+                        "hits": f"{result.hits:.6g}",
+                        "tokens": f"{result.tokens:.6g}",
+                        **_columns("value", number),
+                        **_columns("change", changes["change"]),
+                        "change_is": "difference" if key.startswith(DIFFERENCES) else "ratio",
+                        **_columns("to_model", changes.get("to_model", Number.undefined())),
+                        "limits": "; ".join(self.marks(result, key)) if name == MODEL else "",
+                    }
+
+    def csv(self) -> str:
+        """All numbers as a table of comma-separated values; intervals are of 68.3%."""
+        rows, text = list(self.rows()), io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
+
+    def document(self) -> dict[str, Any]:
+        """Points, limits and provenance as plain data for JSON: ``scan.json``."""
+        points = [
+            {
+                "name": result.point.name,
+                "kind": result.point.kind,
+                "sample": result.point.sample,
+                "values": {name: value_text(value) for name, value in result.point.values.items()},
+                **{name: getattr(result, name) for name in ("n_events", "n_shared", "hits", "tokens", "seconds")},
+                "limits": [limit._asdict() for limit in result.limits],
+                "two_photons_found": result.series,
+            }
+            for result in self.points
+        ]
+        plain: dict[str, Any] = _without_nan(
+            {
+                "schema": "pflow-scan-1",
+                "points": points,
+                "limits": self.sentences,
+                "null_test_failed": {key: [n.value, n.low, n.high] for key, n in self.failed.items()},
+                "provenance": self.provenance,
+            }
+        )
+        return plain
+
+
+def _known(key: str) -> Quantity:
+    quantity = quantity_of(key)
+    assert quantity is not None  # of `scan_numbers`
+    return quantity
+
+
+def _narrow(cell: str) -> str:
+    """A number with its error, and perhaps a mark, in fewer characters."""
+    number, mark, _ = cell.partition(" ~")
+    return f"{short_text(number)}{mark.strip()}"
+
+
+def _columns(name: str, number: Number) -> dict[str, str]:
+    names, values = (name, f"{name}_low", f"{name}_high"), (number.value, number.low, number.high)
+    return {key: "" if math.isnan(value) else f"{value:.6g}" for key, value in zip(names, values, strict=True)}

@@ -1,0 +1,191 @@
+"""Figures and page of a scan: a curve for each quantity, against each parameter."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pflow.metrics.evaluation import REFERENCE
+from pflow.metrics.event import OPENING_ANGLE
+from pflow.metrics.oracle import ORACLE
+from pflow.metrics.report import DEFINITIONS
+from pflow.metrics.scan import (
+    DERIVED,
+    DIFFERENCES,
+    MODEL,
+    NULL_SCALE,
+    PointResult,
+    ScanResult,
+    change_text,
+    label_of,
+    quantity_of,
+    value_text,
+)
+from pflow.metrics.stats import Number
+from pflow.plots.evaluation import plot_binned
+from pflow.plots.report_page import CSS, embedded
+from pflow.plots.style import COLORS, MARK, MARKERS, styled
+from pflow.show import html_table
+
+ROLES = {MODEL: 0, ORACLE: 1, REFERENCE: 2}
+"""Index of the colour of each algorithm, as in the figures of an evaluation."""
+
+
+def scan_figures(result: ScanResult) -> dict[str, Figure]:
+    """Matplotlib figures by the name of their file: each headline quantity, and pairs of photons by opening angle."""
+    drawn = {key.replace(".", "_"): plot_scan(result, key) for key in result.headlines}
+    pairs = {point.point.name: point.pair_series for point in result.points if point.point.kind != "null test"}
+    panel = {name: series for name, series in pairs.items() if series is not None}
+    if panel:
+        text = f"{result.nominal.n_events} events"
+        drawn["two_photons_found"] = plot_binned(OPENING_ANGLE, {text: panel}, label="Exactly two particles found")
+    return drawn
+
+
+@styled()
+def plot_scan(result: ScanResult, key: str) -> Figure:
+    """A quantity against each parameter, in a panel each.
+
+    Bars are the errors of the paired comparison with the nominal point; the nominal point's own error, which is common
+    to all, is a band around it. Open markers: the change may be the model's (`ScanResult.marks`).
+    """
+    panels = list(result.labels)
+    figure = Figure(figsize=(7.0, 5.4) if len(panels) == 1 else (5.0 * len(panels), 5.2))
+    all_axes = np.atleast_1d(figure.subplots(1, len(panels), sharey=True))
+    for axes, parameter in zip(all_axes, panels, strict=True):
+        _draw(axes, result, key, parameter)
+    all_axes[0].set_ylabel(label_of(key))
+    if null := [point for point in result.points if point.point.kind == "null test"]:
+        change = result.change(null[0], key)
+        all_axes[0].set_title(f"{result.nominal.n_events} events, null test: {change_text(key, change)}", loc="left")
+    shown = dict(zip(*reversed(all_axes[0].get_legend_handles_labels()), strict=True))
+    titles = tuple(result.algorithms.values())
+    labels = sorted(shown, key=lambda label: [*(not label.startswith(title) for title in titles), label])
+    figure.legend([shown[label] for label in labels], labels, loc="outside upper center", ncols=min(3, len(labels)))
+    return figure
+
+
+def _draw(axes: Axes, result: ScanResult, key: str, parameter: str) -> None:
+    """One panel."""
+    ticks: dict[float, str] = {}
+    for name, title in result.algorithms.items():
+        nominal = result.nominal.algorithms.get(name, {}).get(key)
+        if nominal is None:
+            continue
+        color, marker = COLORS[ROLES[name]], MARKERS[ROLES[name]]
+        if not math.isnan(nominal.low):
+            axes.axhspan(nominal.low, nominal.high, color=color, alpha=0.15, linewidth=0)
+        if name == REFERENCE and not any(name in point.algorithms for point in result.points[1:]):
+            axes.axhline(nominal.value, color=color, linestyle="--", linewidth=1.2, label=f"{title}, nominal")
+            continue
+        for number, (others, points) in enumerate(_curves(result, parameter, name).items()):
+            at = [point for point in points if key in point.algorithms[name]]
+            places = [_place(point, points, parameter) for point in at]
+            ticks |= {place: _tick(point, parameter) for place, point in zip(places, at, strict=True)}
+            style: dict[str, Any] = {
+                "color": color if not number else COLORS[(2 + number) % len(COLORS)],
+                "marker": marker,
+            }
+            values = [point.algorithms[name][key].value for point in at]
+            low, high = zip(*(_paired_bar(result, point, key, name, nominal) for point in at), strict=True)
+            axes.errorbar(
+                places, values, yerr=[low, high], elinewidth=1.4, linewidth=1.0, **style, label=f"{title}{others}"
+            )
+            doubtful = [k for k, point in enumerate(at) if name == MODEL and result.marks(point, key)]
+            if doubtful:
+                style |= {"linestyle": "none", "markerfacecolor": "white", "zorder": 5}
+                label = "" if number else "may be the model's (see limits)"
+                axes.plot([places[k] for k in doubtful], [values[k] for k in doubtful], **style, label=label)
+    axes.set_xticks(list(ticks), list(ticks.values()))
+    axes.minorticks_off()
+    axes.margins(x=0.1)
+    axes.set_xlabel(result.labels[parameter], fontsize=13)
+
+
+def _curves(result: ScanResult, parameter: str, algorithm: str) -> dict[str, list[PointResult]]:
+    """Points along a parameter, in its order, by the values of the others, in words ("" for the nominal ones)."""
+    by_others: dict[str, list[PointResult]] = {"": []}
+    nominal = result.nominal.point.values
+    for point in result.points:
+        if point.point.kind in ("null test", "tuned") or algorithm not in point.algorithms:
+            continue
+        others = {name: value for name, value in point.point.values.items() if name != parameter}
+        changed = [f"{name}={value_text(value)}" for name, value in others.items() if value != nominal[name]]
+        by_others.setdefault(f", {' '.join(changed)}" if changed else "", []).append(point)
+    curves = {name: points for name, points in by_others.items() if len(points) > 1 or not name}
+    return {name: sorted(points, key=lambda p: p.point.values[parameter]) for name, points in curves.items() if points}
+
+
+def _place(point: PointResult, points: Sequence[PointResult], parameter: str) -> float:
+    """Place on the axis: the value, or beside the largest one where it is not a number."""
+    value = point.point.values[parameter]
+    finite = [known for other in points if math.isfinite(known := other.point.values[parameter])]
+    return value if math.isfinite(value) else max(finite, default=0.0) + max(0.25 * np.ptp([0.0, *finite]), 1e-3)
+
+
+def _tick(point: PointResult, parameter: str) -> str:
+    return point.point.sample if parameter == "detector" else value_text(point.point.values[parameter])
+
+
+def _paired_bar(
+    result: ScanResult, point: PointResult, key: str, algorithm: str, nominal: Number
+) -> tuple[float, float]:
+    """Lengths of the bar below and above a point: the interval of its change, at the nominal value."""
+    if point is result.nominal:
+        return 0.0, 0.0
+    change = result.change(point, key, algorithm)
+    size = 1.0 if key.startswith(DIFFERENCES) else abs(nominal.value)
+    below, above = (change.value - change.low) * size, (change.high - change.value) * size
+    return (0.0, 0.0) if math.isnan(below + above) else (max(0.0, below), max(0.0, above))
+
+
+def scan_page(result: ScanResult, images: Mapping[str, bytes]) -> str:
+    """HTML of a scan with PNG `images` by name: limits, table, figures, definitions, provenance."""
+    made: Mapping[str, Any] = result.provenance
+    samples = dict.fromkeys(point.point.sample for point in result.points)
+    title = f"pflow scan of {', '.join(samples)}"
+    heads, sections = result.cells()
+    captions = {key.replace(".", "_"): label_of(key) for key in result.headlines}
+    definitions = [(key, text) for key, text in (DEFINITIONS | DERIVED).items() if quantity_of(key)]
+    facts: list[tuple[str, str]] = [
+        ("date", datetime.now(UTC).date().isoformat()),
+        ("model", made.get("checkpoint", {}).get("path", "")),
+        ("events", str(result.nominal.n_events)),
+        ("detector", made.get("options", {}).get("detector", "")),
+    ]
+    note = (
+        "The first row of each algorithm has the values of the nominal point, the others ratios to it (of the "
+        "confusion, which may be 0, differences) with the errors of paired comparisons. Bars in the figures are these "
+        "errors; the band is the nominal point's own error. Open markers, the last column and ~: the change may be the "
+        "model's and not the detector's. outside: of what the model was trained on; merged: cells or layers are merged "
+        "before the encoder, which blinds what depends on finding particles; ~: smaller than the change in the null "
+        f"test (lengths and times multiplied by {NULL_SCALE:g})."
+    )
+    parts = [
+        "<!doctype html>",
+        f'<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="{MARK}">',
+        f"<title>{escape(title)}</title><style>{CSS}</style></head><body>",
+        f"<h1>{escape(title)}</h1>",
+        html_table(("", ""), facts),
+        "<h2>Limits</h2><ul>",
+        *(f"<li>{escape(text)}</li>" for text in result.sentences),
+        "</ul><h2>Results</h2>",
+        f'<p class="note">{escape(note)}</p>',
+        f'<div class="numbers">{html_table(heads, itertools.chain.from_iterable(sections))}</div>',
+        '<h2>Figures</h2><div class="figures">',
+        *(embedded(png, captions.get(name, name.replace("_", " "))) for name, png in images.items()),
+        "</div><details><summary>Definitions</summary>",
+        html_table(("quantity in scan.csv", "definition"), definitions),
+        "</details><details><summary>Provenance in full</summary>",
+        f"<pre>{escape(json.dumps(result.provenance, indent=2))}</pre></details></body></html>",
+    ]
+    return "\n".join(parts) + "\n"

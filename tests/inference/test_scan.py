@@ -1,0 +1,208 @@
+import dataclasses
+import json
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from pflow.checkpoint.load import load_model
+from pflow.errors import ConfigError, InputError
+from pflow.event.move import Move
+from pflow.inference import scan as module
+from pflow.inference.scan import scan
+from pflow.io.flat import write_events
+from pflow.io.open import read_events
+from pflow.metrics.evaluation import REFERENCE, evaluate, paired
+from pflow.metrics.oracle import ORACLE
+from pflow.metrics.scan import MODEL
+from pflow.metrics.stats import ratio
+from pflow.physics.detector import load_detector
+
+N = 5
+KEY = "event.visible_energy.response_median"
+
+
+@pytest.fixture
+def options(model):
+    """Of a scan of a few events by a small model with random weights."""
+    return {"checkpoint": model, "entries": N, "oracle": False, "null_test": False, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def sample(sample_dir):
+    return sample_dir / "multi_test_small.root"
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """`tests/plots` draws them."""
+    monkeypatch.setattr("pflow.plots.scan.scan_figures", lambda _: {})
+
+
+def values(result, name):
+    return {key: number.value for key, number in result[name].algorithms[MODEL].items()}
+
+
+def test_a_point_is_the_evaluation_of_moved_events(sample, model, options):
+    result = scan(sample, vary={"cells": [1, 2]}, **options)
+    events = read_events(sample, entry_stop=N)
+    for name, move in (("nominal", Move()), ("cells=2", Move(ecal_cells=2, hcal_cells=2))):
+        moved = move.apply(events)
+        trained_on = dataclasses.replace(moved, detector=model.tokeniser.detector)  # the model knows this one alone
+        reco = model.reconstruct(trained_on)
+        expected = evaluate(reco, moved, oracle=False).algorithms[MODEL]["event"]["visible_energy"]["response_median"]
+        assert result[name].algorithms[MODEL][KEY] == expected
+    assert REFERENCE in result["nominal"].algorithms
+    assert REFERENCE not in result["cells=2"].algorithms  # it saw the events as simulated
+    assert result["cells=2"].hits < result["nominal"].hits
+    assert [limit.kind for limit in result["cells=2"].limits] == ["outside"]
+
+
+def test_chunks_change_nothing(sample, options):
+    whole, parts = (scan(sample, vary={"layers": [2]}, chunk_size=size, **options) for size in (256, 2))
+    for name in ("nominal", "layers=2"):
+        assert values(whole, name) == pytest.approx(values(parts, name), rel=1e-5)
+        first, second = (result.change(result[name], KEY).low for result in (whole, parts))
+        assert first == pytest.approx(second, rel=1e-4, nan_ok=True)
+
+
+def test_finished_points_are_not_measured_again(sample, options, tmp_path, no_figures):
+    steps, out = {"cells": [2]}, tmp_path / "scan"
+    shown: list[str] = []
+    first = scan(sample, vary=steps, output=out, on_progress=lambda name, *_: shown.append(name), **options)
+    assert set(shown) == {"nominal", "cells=2"}
+    with pytest.raises(ConfigError, match=r"scan\.csv: a file is there"):
+        scan(sample, vary=steps, output=out, **options)
+    shown.clear()
+    more = {**steps, "layers": [2]}
+    second = scan(sample, vary=more, output=out, force=True, on_progress=lambda name, *_: shown.append(name), **options)
+    assert set(shown) == {"layers=2"}
+    assert values(first, "cells=2") == pytest.approx(values(second, "cells=2"))
+    change = [result.change(result["cells=2"], KEY) for result in (first, second)]
+    assert change[0].low == pytest.approx(change[1].low, rel=1e-4, nan_ok=True)
+
+
+def test_a_point_that_was_made_otherwise_is_refused_or_replaced(sample, options, tmp_path, no_figures):
+    scan(sample, vary={"cells": [2]}, output=tmp_path, **options)
+    for name in ("scan.csv", "scan.json", "report.html"):
+        (tmp_path / name).unlink()
+    other = {**options, "entries": N - 1}
+    with pytest.raises(ConfigError, match=r"nominal\.json was made otherwise: entries; .*--force"):
+        scan(sample, vary={"cells": [2]}, output=tmp_path, **other)
+    result = scan(sample, vary={"cells": [2]}, output=tmp_path, force=True, **other)
+    assert result.nominal.n_events == N - 1
+    assert json.loads((tmp_path / "points" / "cells_2.json").read_text())["numbers"]["n_events"] == N - 1
+
+
+def test_an_interrupted_scan_keeps_the_points_that_are_complete(sample, options, tmp_path, no_figures):
+    measured = module._measured
+
+    def interrupted(tasks, *arguments, **named):
+        yield next(measured(tasks[:1], *arguments, **named))
+        raise KeyboardInterrupt
+
+    with patch.object(module, "_measured", interrupted), pytest.raises(KeyboardInterrupt):
+        scan(sample, vary={"cells": [2]}, output=tmp_path, **options)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["nominal.json"]
+    shown: list[str] = []
+    scan(sample, vary={"cells": [2]}, output=tmp_path, on_progress=lambda name, *_: shown.append(name), **options)
+    assert set(shown) == {"cells=2"}
+
+
+def test_samples_with_the_same_primaries_are_paired(sample, options, tmp_path):
+    """The second file has some of the events in another order, and is of a detector with a weaker field."""
+    events = read_events(sample, entry_stop=N)
+    write_events(tmp_path / "weak.root", events[[3, 1, 0, 4]])
+    weak = dataclasses.replace(load_detector("ild_g4"), name="weak", b_field=3.0)
+    files = [sample, tmp_path / "weak.root"]
+    result = scan(files, detector=["ild_g4", weak], **options)
+    assert [point.point.name for point in result.points] == ["nominal", "weak"]
+    assert result["weak"].n_shared == result["weak"].n_events == 4
+    assert result.labels == {"field [T]": "Field [T]"}
+    assert result["weak"].point.values == {"field [T]": 3.0}
+
+
+def test_samples_of_other_events_are_not_paired(sample, sample_dir, options):
+    files, tokens = [sample, sample_dir / "cld_multi_test_small.root"], ["ild_g4", "cld"]
+    result = scan(files, detector=tokens, vary={"cells": [2]}, **options)
+    names = [point.point.name for point in result.points]
+    assert names == ["nominal", "cells=2", "cld_multi_test_small", "cld_multi_test_small cells=2"]
+    assert [point.n_shared for point in result.points] == [N, N, 0, 0]
+    assert result.labels["detector"] == "Detector"
+
+
+def test_a_tuned_model_is_a_point(sample, options, random_checkpoint):
+    result = scan(sample, vary={"cells": [2]}, tuned=random_checkpoint, **options)
+    change = result.change(result["tuned model"], KEY)
+    assert change.value == pytest.approx(1.0)  # it is the same model
+    assert any("Row 'tuned model'" in note for note in result.notes)
+
+
+def test_general_says_what_limits_it(sample):
+    result = scan(sample, vary={"cells": [1, 2, 4], "layers": [2]}, entries=4, device="cpu")
+    kinds = {point.point.name: {limit.kind for limit in point.limits} for point in result.points}
+    assert kinds == {
+        "nominal": set(),
+        "cells=2": {"merged"},
+        "cells=4": {"merged", "outside"},
+        "layers=2": {"merged"},
+        "null test": set(),
+    }
+    assert "20 mm (ECAL), 90 mm (HCAL) and 8 radiation lengths" in result.notes[0]
+    assert {MODEL, ORACLE, REFERENCE} == result.nominal.algorithms.keys()
+    assert result["cells=4"].tokens > 0.8 * result.nominal.tokens  # though there are fewer hits
+    assert result["cells=4"].hits < 0.8 * result.nominal.hits
+    assert result.verdict.startswith("Null test ")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"vary": {"time": [0.1]}}, "does not read the times of hits"),
+        ({"vary": {"cells": [1]}}, "nothing to scan"),
+        ({"vary": {"layers": [7]}}, "no multiple of 7"),
+        ({"vary": {"cells": [2]}, "detector": ["ild_g4", "cld"]}, "one detector for all files or one for each of 1"),
+        ({"vary": {"cells": [2]}, "cluster": "local:1"}, "path of the checkpoint"),
+        ({"vary": {"cells": [2]}, "detector": None, "file": "cld_zqq_small.edm4hep.root"}, "it is of another detector"),
+    ],
+)
+def test_what_cannot_be_scanned_is_refused_before_any_work(sample, options, more, message):
+    file = sample.parent / more.pop("file", sample.name)
+    with patch.object(module, "_measured") as measured, pytest.raises((ConfigError, InputError), match=message):
+        scan(file, **options | more)
+    measured.assert_not_called()
+
+
+def test_a_file_without_truth_is_refused(sample, options, tmp_path):
+    write_events(tmp_path / "data.root", read_events(sample, entry_stop=2).without_truth())
+    with pytest.raises(InputError, match="holds none"):
+        scan(tmp_path / "data.root", vary={"cells": [2]}, **options)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_cluster_gives_the_same(sample, options, random_checkpoint):
+    pytest.importorskip("distributed", reason="dask is not installed (pflow[cluster])")
+    of_file = {**options, "checkpoint": random_checkpoint, "vary": {"cells": [2]}, "chunk_size": 3}
+    here, there = scan(sample, **of_file), scan(sample, cluster="local:1", **of_file)
+    for name in ("nominal", "cells=2"):
+        assert values(here, name) == pytest.approx(values(there, name), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_intervals_cover_on_splits_of_a_sample(data_dir):
+    """Of 20 parts of 50 events, 68.3% hold the change of all 1,000 in their paired intervals; 5 minutes of a core."""
+    n_parts, size = 20, 50
+    keys = ("event.visible_energy.response_median", "fake_energy_fraction", "class.photon.efficiency")
+    events, general = read_events(data_dir / "g4" / "zqq_train.root", entry_stop=n_parts * size), load_model("general")
+    both = [events, Move(layers=2).apply(events)]
+    recos = [general.reconstruct(of) for of in both]
+
+    def changes(rows):
+        nominal, moved = (evaluate(reco[rows], of[rows], oracle=False) for reco, of in zip(recos, both, strict=True))
+        return paired(moved.algorithms[MODEL], nominal.algorithms[MODEL], by=ratio)
+
+    whole = changes(slice(None))
+    parts = [changes(slice(start, start + size)) for start in range(0, n_parts * size, size)]
+    covered = [part[key].low <= whole[key].value <= part[key].high for part in parts for key in keys]
+    assert 0.53 < np.mean(covered) < 0.83  # of 60, which are not all independent

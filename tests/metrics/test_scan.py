@@ -1,0 +1,240 @@
+import dataclasses
+import io
+import json
+import math
+from fnmatch import fnmatch
+
+import awkward as ak
+import numpy as np
+import pytest
+from rich.console import Console
+
+from pflow.errors import ConfigError
+from pflow.event.move import Move
+from pflow.io.open import read_events
+from pflow.metrics.report import DEFINITIONS, number_text, short_text
+from pflow.metrics.scan import (
+    DERIVED,
+    MODEL,
+    PARAMETERS,
+    QUANTITIES,
+    REFUSED,
+    Limit,
+    PointResult,
+    ScanPoint,
+    ScanResult,
+    label_of,
+    parse_variations,
+    primary_sums,
+    scan_numbers,
+    scan_points,
+    shared_places,
+)
+from pflow.metrics.stats import Bootstrap, Distribution, Number, rms90_over_mean90
+from pflow.physics.detector import load_detector
+
+ILD = {"sample": load_detector("ild_g4")}
+
+
+def test_values_are_read_and_none_is_no_time_at_all():
+    values = parse_variations(["cells=1,2,4", "time=0.03, none", "ecal_threshold=0.001"])
+    assert values == {"cells": (1, 2, 4), "time": (0.03, math.inf), "ecal_threshold": (0.001,)}
+    assert all(isinstance(value, int) for value in values["cells"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["cell=1,2"], "no parameter 'cell'.*nearest matches: .*cells"),
+        (["cells=1,half"], "expected whole numbers, with commas between them, found 'half'"),
+        (["cells=1", "cells=2"], "given twice"),
+        (["radius=1500"], "simulate the other detector"),
+        (["scale=1.1"], "null test"),
+        (["digital=1"], "calibration by the whole sample"),
+    ],
+)
+def test_what_cannot_be_varied_is_refused_with_the_reason(texts, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_variations(texts)
+
+
+def test_every_parameter_sets_fields_of_a_move():
+    fields = {field.name for field in dataclasses.fields(Move)}
+    assert {name for parameter in PARAMETERS.values() for name in parameter.fields} == fields - {"scale"}
+    assert not REFUSED.keys() & PARAMETERS.keys()
+
+
+def test_one_parameter_at_a_time():
+    points = scan_points(ILD, {"cells": [1, 2, 4], "hcal_layers": [48, 40]})
+    assert [point.name for point in points] == ["nominal", "cells=2", "cells=4", "hcal_layers=40", "null test"]
+    assert points[0].values == {"cells": 1, "hcal_layers": 48}
+    assert points[3].move == Move(hcal_layers=40)
+    assert points[3].values == {"cells": 1, "hcal_layers": 40}
+
+
+def test_a_grid_has_all_combinations_once():
+    points = scan_points(ILD, {"cells": [1, 2], "layers": [1, 2]}, grid=True, null_test=False, tuned=True)
+    assert [point.name for point in points] == ["nominal", "layers=2", "cells=2", "cells=2 layers=2", "tuned model"]
+    assert points[3].move == Move(ecal_cells=2, hcal_cells=2, layers=2)
+
+
+def test_each_sample_is_varied():
+    other = dataclasses.replace(ILD["sample"], ecal_inner_radius=1500.0)
+    points = scan_points({**ILD, "small": other}, {"cells": [2]}, null_test=False)
+    assert [point.name for point in points] == ["nominal", "cells=2", "small", "small cells=2"]
+    assert [point.kind for point in points] == ["nominal", "point", "point", "point"]
+    assert len({point.file_name for point in points}) == len(points)
+
+
+def test_a_point_that_would_not_be_exact_is_refused():
+    with pytest.raises(ConfigError, match="no multiple of 4"):
+        scan_points(ILD, {"layers": [1, 4]})
+
+
+def test_quantities_are_those_of_an_evaluation():
+    for pattern in {quantity.pattern for quantity in QUANTITIES} - DERIVED.keys():
+        one = pattern.replace("*", "photon")
+        assert any(fnmatch(one, key) or fnmatch(key.replace("*", "photon"), pattern) for key in DEFINITIONS), pattern
+    assert label_of("confusion_budget.gain.neutral_hadrons") == "visible E, gain: neutral hadrons"
+
+
+def test_confusion_is_what_perfect_pattern_recognition_gains():
+    steps = {"measured": Number(0.05, 0.04, 0.06), "charged": Number(0.03, 0.02, 0.04)}
+    tree = {"confusion_budget": {"resolution": {**steps, "measurement_photons": Number(0.02, 0.01, 0.03)}}}
+    assert scan_numbers(tree)["confusion_budget.confusion"].value == pytest.approx(0.04)
+    assert not scan_numbers(tree, budget=False)
+
+
+def test_events_with_the_same_primaries_are_found_in_any_order(sample_dir):
+    events = read_events(sample_dir / "multi_test_small.root", entry_stop=8)
+    sums = primary_sums(events)
+    others = primary_sums(dataclasses.replace(events[[6, 2, 2, 7]], truth=_in_double(events[[6, 2, 2, 7]].truth)))
+    changed = 1.001 * primary_sums(events[:1])
+    # The same event twice has no place of its own.
+    np.testing.assert_array_equal(shared_places(sums, np.concatenate([others, changed])), [6, -1, -1, 7, -1])
+    np.testing.assert_array_equal(shared_places(sums, sums), np.arange(8))
+
+
+def _in_double(truth):
+    return ak.with_field(truth, ak.values_astype(truth.px, np.float64) * (1 + 1e-8), "px")
+
+
+def measured(response, places, *, key="event.visible_energy.rms90_over_mean90", **facts) -> PointResult:
+    bootstrap = Bootstrap(places)
+    number = Distribution(response, np.arange(len(response)), bootstrap).number(rms90_over_mean90)
+    given = {"point": ScanPoint(name="nominal", kind="nominal", sample="s"), "n_shared": len(response)} | facts
+    return PointResult(
+        algorithms={MODEL: {key: number}},
+        titles={MODEL: MODEL},
+        n_events=len(response),
+        hits=10.0,
+        tokens=5.0,
+        seconds=1.0,
+        **given,
+    )
+
+
+def other_point(name="cells=2", **facts) -> ScanPoint:
+    return ScanPoint(name=name, sample="s", **facts)
+
+
+def test_intervals_of_ratios_cover_paired_or_not():
+    """Of 100 samples of 60 events each, 68.3% hold the ratio of the whole population, within its error.
+
+    The two detectors have most of each event's fluctuation in common, so that pairing is worth a factor.
+    """
+    generator = np.random.default_rng(5)
+    n, size, key = 60_000, 60, "event.visible_energy.rms90_over_mean90"
+    common = generator.normal(0, 0.03, n) - 0.1 * (generator.random(n) < 0.05) * generator.exponential(1, n)
+    nominal = 1 + common + generator.normal(0, 0.008, n)
+    changed = 1 + 1.1 * common + generator.normal(0, 0.01, n)
+    true = rms90_over_mean90(np.sort(changed)) / rms90_over_mean90(np.sort(nominal))
+    covered, lengths = {"same": 0, "others": 0}, {"same": 0.0, "others": 0.0}
+    for start in range(0, 100 * size, size):
+        rows, places = slice(start, start + size), np.arange(size)
+        far = slice(n // 2 + start, n // 2 + start + size)
+        first = measured(nominal[rows], places)
+        points = {
+            "same": measured(changed[rows], places, point=other_point()),
+            "others": measured(changed[far], places + size, point=other_point(), n_shared=0),
+        }
+        result = ScanResult(points=[first, *points.values()], labels={"cells": "cells"})
+        for name, point in points.items():
+            # As it is stored: to six digits.
+            stored = PointResult.of_plain(point.point, json.loads(json.dumps(point.to_plain())), [])
+            change = result.change(stored, key)
+            covered[name] += change.low <= true <= change.high
+            lengths[name] += change.high - change.low
+    assert 55 <= covered["same"] <= 82
+    assert 55 <= covered["others"] <= 82
+    assert lengths["others"] > 2 * lengths["same"]
+
+
+def scanned(**null: float) -> ScanResult:
+    generator, key = np.random.default_rng(1), "fake_energy_fraction"
+    response, places = 1 + generator.normal(0, 0.03, 200), np.arange(200)
+    null_point = ScanPoint(name="null test", kind="null test", sample="s", move=Move(scale=1.25))
+    merged = (Limit("merged", "cells of 5 and 10 mm are merged to 20 mm"), Limit("outside", "outside it is"))
+    points = [
+        measured(response, places, key=key),
+        measured(1 + 1.005 * (response - 1), places, key=key, point=other_point(), limits=merged),
+        measured(1 + 1.5 * (response - 1), places, key=key, point=other_point("cells=4")),
+        measured(1 + null["width"] * (response - 1), places, key=key, point=null_point),
+    ]
+    return ScanResult(points=points, labels={"cells": "cells"}, provenance={"inputs": []})
+
+
+def test_a_change_smaller_than_that_of_the_null_test_is_marked():
+    result = scanned(width=1.02)
+    assert result.marks(result["cells=2"], "fake_energy_fraction") == ["merged", "outside", "null test"]
+    assert result.marks(result["cells=4"], "fake_energy_fraction") == []
+    assert result.marks(result["cells=2"], "class.photon.response_median")[:1] == ["outside"]
+    assert any("cells=2: cells of 5 and 10 mm" in text for text in result.sentences)
+
+
+def test_the_null_test_passes_or_names_what_fails():
+    assert scanned(width=1.0001).failed == {} or "passed" in scanned(width=1.0001).verdict
+    generator = np.random.default_rng(2)
+    result = scanned(width=1.02)
+    noisy = 1 + generator.normal(0, 0.06, 200)
+    wide = measured(noisy, np.arange(200), key="fake_energy_fraction", point=result["null test"].point)
+    failed = dataclasses.replace(result, points=[*result.points[:-1], wide])
+    assert list(failed.failed) == ["fake_energy_fraction"]
+    assert "not passed" in failed.verdict
+    assert "(!)" in failed.verdict
+
+
+def test_the_table_and_the_file_have_all_points():
+    result = scanned(width=1.02)
+    heads, sections = result.cells()
+    assert [row[0] for row in sections[0]] == ["PFlow, nominal", "PFlow, cells=2", "PFlow, cells=4", "PFlow, null test"]
+    assert heads == ["point", "hits", "tokens", "fake energy", "limits"]
+    assert sections[0][1][-2].endswith("~")
+    assert sections[0][1][-1] == "merged, outside"
+    lines = result.csv().splitlines()
+    assert len(lines) == 1 + len(result.points)
+    ratio = float(lines[3].split(",")[lines[0].split(",").index("change")])
+    assert ratio == pytest.approx(1.5, rel=0.01)
+    assert json.dumps(result.document(), allow_nan=False)
+    assert "cells=4" in result._repr_html_()
+    with pytest.raises(KeyError, match="nearest matches: cells=4, cells=2"):
+        result["cells=3"]
+
+
+@pytest.mark.parametrize("width", [60, 220])
+def test_numbers_of_a_narrow_table_stay_whole(width):
+    console = Console(width=width, record=True, file=io.StringIO())
+    for table in scanned(width=1.02).tables(width):
+        console.print(table)
+    text = console.export_text()
+    change = scanned(width=1.02).change(scanned(width=1.02)["cells=4"], "fake_energy_fraction")
+    expected = number_text(change)
+    assert (expected if width == 220 else short_text(expected)) in text
+    assert "…" not in text
+
+
+def test_events_of_other_samples_are_said():
+    result = scanned(width=1.02)
+    half = dataclasses.replace(result["cells=4"], n_shared=50)
+    text = dataclasses.replace(result, points=[*result.points[:2], half, result.points[3]]).sentences[-1]
+    assert "unpaired for the other events of cells=4 (50 of 200 events)" in text

@@ -1,0 +1,80 @@
+import math
+import re
+
+import numpy as np
+import pytest
+
+from pflow.event.move import Move
+from pflow.metrics.evaluation import REFERENCE
+from pflow.metrics.oracle import ORACLE
+from pflow.metrics.scan import MODEL, Limit, PointResult, ScanPoint, ScanResult
+from pflow.metrics.stats import Number
+from pflow.plots.scan import plot_scan, scan_figures, scan_page
+from pflow.plots.style import rendered
+
+KEYS = ("jet_energy.91.resolution", "fake_energy_fraction")
+
+
+def point(name, factor, *, kind="point", move=Move(), algorithms=(MODEL, ORACLE), limits=(), **values) -> PointResult:  # noqa: B008
+    replicas = factor * np.linspace(0.04, 0.06, 200)
+    number = Number(0.05 * factor, 0.045 * factor, 0.055 * factor, replicas)
+    series = {"edges": [10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 90.0, 130.0, 200.0], "unit": "mrad", "n_events": [5] * 8}
+    series |= {"value": [0.5] * 8, "low": [0.4] * 8, "high": [0.6] * 8}
+    return PointResult(
+        point=ScanPoint(name=name, kind=kind, sample="s", move=move, values=values),
+        algorithms={algorithm: dict.fromkeys(KEYS, number) for algorithm in algorithms},
+        titles={algorithm: algorithm for algorithm in algorithms},
+        series=series,
+        limits=limits,
+        n_events=100,
+        n_shared=100,
+        hits=2000.0,
+        tokens=700.0,
+        seconds=1.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def result() -> ScanResult:
+    merged = (Limit("outside", "cells of 20 mm <are outside>"),)
+    points = [
+        point("nominal", 1.0, kind="nominal", algorithms=(MODEL, ORACLE, REFERENCE), cells=1.0, time=0.0),
+        point("cells=4", 1.3, limits=merged, cells=4.0, time=0.0),
+        point("time=none", 1.1, cells=1.0, time=math.inf),
+        point("null test", 1.02, kind="null test", move=Move(scale=1.25), cells=1.0, time=0.0),
+    ]
+    return ScanResult(points=points, labels={"cells": "Cell size", "time": "Time [ns]"}, provenance={"inputs": []})
+
+
+def test_each_headline_has_a_figure_with_a_panel_for_each_parameter(result):
+    drawn = scan_figures(result)
+    assert set(drawn) == {"jet_energy_91_resolution", "fake_energy_fraction", "two_photons_found"}
+    cells, time = drawn["jet_energy_91_resolution"].axes
+    assert (cells.get_xlabel(), time.get_xlabel()) == ("Cell size", "Time [ns]")
+    assert [tick.get_text() for tick in cells.get_xticklabels()] == ["1", "4"]
+    assert [tick.get_text() for tick in time.get_xticklabels()] == ["0", "none"]
+    for figure in drawn.values():
+        assert rendered(figure, "png").startswith(b"\x89PNG")
+
+
+def test_points_have_paired_bars_and_doubtful_ones_are_open(result):
+    axes = plot_scan(result, "fake_energy_fraction").axes[0]
+    bars = [container for container in axes.containers if container.get_label() == MODEL]
+    (x, y) = bars[0].lines[0].get_data()
+    np.testing.assert_allclose(np.asarray(y, dtype=np.float64), [0.05, 0.065])
+    np.testing.assert_allclose(np.asarray(x, dtype=np.float64), [1, 4])
+    segments = bars[0].lines[2][0].get_segments()
+    # All resamples of the ratio agree: there is no bar, though the values have errors.
+    assert np.ptp(segments[1][:, 1]) == 0
+    (doubtful,) = (line for line in axes.lines if line.get_label().startswith("may be the model's"))
+    np.testing.assert_allclose(np.array(doubtful.get_data(), dtype=np.float64), [[4], [0.065]])
+
+
+def test_the_page_is_whole_and_begins_with_the_limits(result):
+    page = scan_page(result, {"fake_energy_fraction": b"\x89PNG"})
+    for tag in ("html", "body", "table", "tr", "td", "ul", "li", "div", "figure", "details"):
+        assert len(re.findall(rf"<{tag}[ >]", page)) == page.count(f"</{tag}>") > 0
+    assert page.index("Limits") < page.index("Results") < page.index("Figures")
+    assert "cells of 20 mm &lt;are outside&gt;" in page
+    assert re.search(r"<figcaption>fake energy</figcaption>", page)
+    assert "http" not in page  # nothing is loaded
