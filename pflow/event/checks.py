@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pflow.event.closure import HADRON_RESPONSE, MIN_MOMENTUM, N_LAYERS
 from pflow.event.scales import WIDE, Estimate, SampleScales, Scales, Table, quantile_of
 from pflow.physics.arrays import Floats, Mask
-from pflow.physics.detector import Calorimeter
+from pflow.physics.detector import Calorimeter, Detector
 from pflow.physics.geometry import measures
 
 SURE, VERY_SURE = 3.0, 5.0  # standard deviations, besides what is plausible, by which a value and a block must differ
@@ -431,12 +431,17 @@ def _sample(scales: Scales, sample: SampleScales) -> Iterator[Check]:
                 text += f" ({_entries(scales, table, table[LARGEST[name]] > factor * theirs)})"
             yield Check("training sample", good, text)
     if sample.detectors:
-        outside = []
-        for name, (smallest, largest) in measures(scales.detector).items():
-            low, high = sample.measures.get(name, (-np.inf, np.inf))
-            if smallest < low / BEYOND or largest > high * BEYOND:
-                value = smallest if smallest < low / BEYOND else largest
-                outside.append(f"{name} {value:.3g} (training: {low:.3g} to {high:.3g})")
-        trained = f"what the model was trained on, {', '.join(sample.detectors)} and their variations"
-        where = f"outside {trained}: {'; '.join(outside)}" if outside else f"within {trained}"
-        yield Check("detector", not outside, f"detector '{scales.detector.name}' is {where}")
+        yield check_training_range(scales.detector, sample)
+
+
+def check_training_range(detector: Detector, sample: SampleScales) -> Check:
+    """Whether a detector lies within what the model of a `sample` was trained on."""
+    outside = []
+    for name, (smallest, largest) in measures(detector).items():
+        low, high = sample.measures.get(name, (-np.inf, np.inf))
+        if smallest < low / BEYOND or largest > high * BEYOND:
+            value = smallest if smallest < low / BEYOND else largest
+            outside.append(f"{name} {value:.3g} (training: {low:.3g} to {high:.3g})")
+    trained = f"what the model was trained on, {', '.join(sample.detectors)} and their variations"
+    where = f"outside {trained}: {'; '.join(outside)}" if outside else f"within {trained}"
+    return Check("detector", not outside, f"detector '{detector.name}' is {where}")

@@ -20,6 +20,7 @@ from pflow.config import VERSION, from_plain
 from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
+from pflow.event.checks import Expected, check_training_range
 from pflow.event.events import Events
 from pflow.event.move import Move
 from pflow.event.particles import TRUTH_OPTIONS
@@ -27,7 +28,6 @@ from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_
 from pflow.inference.files import INPUT_KEYS, SUFFIXES, Output, describe_input, provenance, run
 from pflow.inference.worker import ChunkResult, Executor, Settings, Worker, dask_cluster, entries_of_a_chunk
 from pflow.io.atomic import check_output, make_folder, replacing
-from pflow.io.checks import Expected
 from pflow.io.open import Files, ReadOptions, matching
 from pflow.metrics.evaluation import Evaluation, EvaluationSettings
 from pflow.metrics.scan import (
@@ -258,13 +258,12 @@ class Task(NamedTuple):
 
 def _reading(paths: Sequence[str], detector: Any, model: TrainedModel, **options: Any) -> FileOptions:
     """How files are read: as the detector given for all or for each, else the model's, else as detected."""
-    expected = Expected(sample=model.tokeniser.sample)
     each = list(detector) if isinstance(detector, list | tuple) else [detector]
     if detector is None and not model.tokeniser.config.geometry:
         each = [model.tokeniser.detector]
     if len(each) not in (1, len(paths)):
         raise ConfigError(f"expected one detector for all files or one for each of {len(paths)}, found {len(each)}")
-    all_files = FileOptions(detector=each[0], expected=expected, **options)
+    all_files = FileOptions(detector=each[0], expected=Expected(sample=model.tokeniser.sample), **options)
     if len(each) == 1:
         return all_files
     known = {path: ReadOptions(detector=of, **options) for path, of in zip(paths, each, strict=True)}
@@ -401,9 +400,8 @@ def _hits_and_tokens(events: Events, tokeniser: Tokeniser) -> tuple[float, float
 def _limits(model: TrainedModel, detector: Detector, nominal: Detector, point: ScanPoint) -> list[Limit]:
     """What of a point is outside of the model's training, and which sizes its encoder does not see."""
     moved, sample, config, limits = point.move.detector(detector), model.tokeniser.sample, model.tokeniser.config, []
-    if sample is not None:
-        checks = sample.compared(sample, moved)
-        limits += [Limit("outside", check.text) for check in checks if check.name == "detector" and not check.good]
+    if sample is not None and sample.detectors and not (check := check_training_range(moved, sample)).good:
+        limits.append(Limit("outside", check.text))
     if not config.geometry and point.kind in ("point", "null test"):
         limits.append(Limit("outside", f"the model was trained on detector '{model.tokeniser.detector.name}' alone"))
     if config.merge is None or point.kind != "point":
