@@ -36,7 +36,7 @@ SPLITS = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",), "pre
 """Files that each of Lightning's stages reads."""
 FEW = 8  # entries at the beginning of each file in which targets are looked for
 SAMPLE_EVENTS = 1000  # training events from which `SampleScales` are taken
-CHECKED_EVENTS = 100  # events of the validation files, and of all when a training goes on, that are checked
+CHECKED_EVENTS = 100  # events of a split that are checked, except for the training files of a new training
 
 
 class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
@@ -177,7 +177,10 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         trained = trained or self.tokeniser
         if trained is not None:
             self.use(trained)
+        expected = None if trained is None else trained.sample
         if stage != "fit":  # the weights, and the tokeniser with them, may be loaded later
+            for name, of_split in chunks.items():
+                self._measure(of_split, CHECKED_EVENTS, expected, truth=name != "predict")
             return chunks
         if self.tokeniser is None:
             sample = spread_sample(chunks["train"], self.tokeniser_events)
@@ -191,7 +194,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             why = "what was learnt by heart looks good there"
             warnings.warn(f"data.val: {', '.join(common)} is also in data.train: {why}", stacklevel=2)
         new = trained is None or begins
-        expected = None if trained is None else trained.sample
         self._measure(chunks["val"], CHECKED_EVENTS, expected)
         measured = self._measure(chunks["train"], SAMPLE_EVENTS if new else CHECKED_EVENTS, expected)
         if new:
@@ -218,8 +220,15 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
                 raise InputError(message, file=path, field="detector")
         self.tokeniser = tokeniser
 
-    def _measure(self, chunks: Sequence[Chunk], n_events: int, expected: SampleScales | None) -> Scales:
-        """What about `n_events` of chunks are like, the same number of each file; warns of a file with a problem."""
+    def _measure(
+        self, chunks: Sequence[Chunk], n_events: int, expected: SampleScales | None, *, truth: bool = True
+    ) -> Scales:
+        """What about `n_events` of chunks are like, the same number of each file; warns of a file with a problem.
+
+        `truth`: also whether targets have the energy in hits.
+        """
+        config = self.token_config if self.tokeniser is None else self.tokeniser.config
+        targets = config.chosen_by if truth else None
         of_file: dict[str, list[Chunk]] = {}
         for chunk in chunks:
             of_file.setdefault(chunk.path, []).append(chunk)
@@ -227,7 +236,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         for path, listed in of_file.items():
             sample = spread_sample(listed, max(1, n_events // len(of_file)))
             events = read_chunks(sample, self.options)
-            scales = sum((measure(some, targets=self.token_config.chosen_by) for some in events), Scales())
+            scales = sum((measure(some, targets=targets) for some in events), Scales())
             if said := problems(compare(scales, expected)):
                 warnings.warn(f"{path}: {said}", ImplausibleWarning, stacklevel=2)
             total += scales

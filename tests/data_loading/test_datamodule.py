@@ -1,6 +1,8 @@
+import dataclasses
 import os
 import re
 
+import awkward as ak
 import numpy as np
 import pytest
 import torch
@@ -8,12 +10,14 @@ import torch
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
-from pflow.event.events import BadEntriesWarning
+from pflow.event.events import BadEntriesWarning, ImplausibleWarning
 from pflow.event.merge_hits import Merge
 from pflow.event.move import Variation
+from pflow.event.scales import measure
 from pflow.io.flat import write_events
 from pflow.io.open import EventFile, read_events
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import TokenConfig
 
 
 @pytest.fixture
@@ -37,6 +41,28 @@ def test_the_tokeniser_is_fitted_on_as_many_events_as_asked_for(data):
     data.tokeniser_events = 24
     data.setup("fit")
     assert data.tokeniser.n_events == 24
+
+
+def test_events_are_checked_by_the_truth_rule_of_the_model(data, train_files, monkeypatch):
+    rules = []
+
+    def noted(events, *, targets):
+        rules.append(targets["rule"])
+        return measure(events, targets=targets)
+
+    monkeypatch.setattr("pflow.data.datamodule.measure", noted)
+    data.tokeniser = Tokeniser.fit([read_events(path) for path in train_files], TokenConfig(rule="calo"))
+    data.setup("fit")
+    assert set(rules) == {"calo"}
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_files_of_every_stage_are_checked(make_photons, tmp_path, stage):
+    events, path = make_photons(4), str(tmp_path / "mev.root")
+    hits = ak.with_field(events.hits, 1000.0 * events.hits.energy, "energy")
+    write_events(path, dataclasses.replace(events, hits=hits))
+    with pytest.warns(ImplausibleWarning, match=r"mev\.root: .* GeV in hits, .* GeV in energy of stable particles"):
+        ParticleFlowData(val=path, test=path, predict=path).setup(stage)
 
 
 def test_training_is_shuffled_and_validation_is_not(data):
