@@ -232,9 +232,7 @@ def plan(
         raise ConfigError("name one place for the output: a file (output), or a folder (output_dir)")
     outputs: dict[Path, Output] = {}
     for path in inputs:
-        name = os.path.basename(path.partition("?")[0])
-        while name.endswith(SUFFIXES):
-            name = name.rpartition(".")[0]
+        name = stem(path)
         place = Path(output_dir, f"{name}.reco.edm4hep.root" if edm4hep else f"{name}.reco.root")
         if place in outputs:
             raise ConfigError(
@@ -244,6 +242,14 @@ def plan(
         outputs[place] = Output(place, [path])
     make_folder(output_dir)
     return list(outputs.values())
+
+
+def stem(path: str) -> str:
+    """Name of an event file without folders, endings (`SUFFIXES`) and the query of an address."""
+    name = os.path.basename(path.partition("?")[0])
+    while name.endswith(SUFFIXES):
+        name = name.rpartition(".")[0]
+    return name
 
 
 def prepare(

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from pflow.event.events import Events
 from pflow.event.move import Move
 from pflow.event.particles import TRUTH_OPTIONS
 from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, with_detector
-from pflow.inference.files import INPUT_KEYS, SUFFIXES, Output, describe_input, provenance, run
+from pflow.inference.files import INPUT_KEYS, Output, describe_input, provenance, run, stem
 from pflow.inference.worker import ChunkResult, Executor, Settings, Worker, dask_cluster, entries_of_a_chunk
 from pflow.io.atomic import check_output, make_folder, replacing
 from pflow.io.open import Files, ReadOptions, matching
@@ -286,9 +285,7 @@ def _samples(
             raise InputError("the file has no entries", file=path)
         sample = next((sample for sample in samples.values() if sample.detector == file.detector), None)
         if sample is None:
-            name = os.path.basename(path.partition("?")[0])
-            while name.endswith(SUFFIXES):
-                name = name.rpartition(".")[0]
+            name = stem(path)
             name = name if name not in samples else f"{name} ({file.detector.name})"
             sample = samples[name] = Sample(name, file.detector, [], [], np.zeros(0, dtype=np.int64), 0)
         sample.chunks += chunks
