@@ -230,8 +230,6 @@ DERIVED = {
     "that the oracle measures",
 }
 """Meaning of the keys that a scan adds."""
-SERIES = "count.two_photons_found"
-"""Pairs of photons in bins of their opening angle."""
 DIFFERENCES = ("confusion_budget.gain.", "confusion_budget.confusion")
 """Beginnings of keys whose change is a difference: they may be 0, or below where the oracle is worse."""
 
@@ -309,7 +307,8 @@ class PointResult:
     hits, tokens
         Mean numbers of hits of an event, and of tokens that the encoder sees.
     series
-        `SERIES` of the model: edges, unit, and the efficiency with its interval; {} without pairs of photons.
+        ``count.two_photons_found`` of the model, by the opening angle of pairs of photons: edges, unit, and the
+        efficiency with its interval; {} without pairs.
     limits
         What is to be kept in mind.
     """
@@ -364,7 +363,7 @@ class PointResult:
 
     @property
     def pair_series(self) -> Series | None:
-        """The efficiency of `SERIES`."""
+        """The efficiency of `series`."""
         if not self.series:
             return None
         columns = {name: np.array(self.series[name], dtype=np.float64) for name in ("value", "low", "high")}
