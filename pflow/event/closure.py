@@ -29,7 +29,7 @@ NARROW, ALONE = 0.08, 0.16  # cones, rad: in the first are a hadron's hits, in t
 APART = 0.1  # rad. A hit farther than this from the entries of all tracks belongs to none of them
 
 ECAL, HCAL = 0, 1  # columns of what is measured by kind of calorimeter
-TRAILS = ("ecal", "hcal")
+KINDS = ("ecal", "hcal")  # of the calorimeters that are looked at
 N_LAYERS = 6  # layers of a calorimeter, from its face, in which a trail is looked for
 WIDTH, CELLS = (25.0, 100.0), 3.0  # half width of a trail by kind, mm, and in cells where these are larger
 IN_FRONT, BEHIND = 60.0, (150.0, 1500.0)  # mm along the line, before and behind the entry, in which its hits lie
@@ -212,7 +212,7 @@ class _Hits(NamedTuple):
         index = np.flatnonzero(used)
         number, energy = columns["subdetector"][index], columns["energy"][index]
         position = jagged.vectors(events.hits, np.float32, field="position")[index]
-        kinds = [TRAILS.index(part.kind) if part.kind in TRAILS else -1 for part in parts]
+        kinds = [KINDS.index(part.kind) if part.kind in KINDS else -1 for part in parts]
         width = [
             max(WIDTH[k], CELLS * (part.cell_size or 0.0)) * (k >= 0) for k, part in zip(kinds, parts, strict=True)
         ]

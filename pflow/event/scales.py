@@ -17,6 +17,7 @@ from pflow.event import jagged
 from pflow.event.closure import (
     ECAL,
     HCAL,
+    KINDS,
     MIN_LAYERS,
     MIN_MOMENTUM,
     N_LAYERS,
@@ -34,7 +35,6 @@ from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between
 from pflow.physics.pdg import is_invisible
 
 ELECTRON, MUON = 11, 13
-KINDS = ("ecal", "hcal")  # of the calorimeters that are looked at
 
 MIN_TRACKS, MIN_HITS = 10, 100  # fewest for a typical value
 MAX_ROWS = 100_000  # of a table; more are thinned evenly
