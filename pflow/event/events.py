@@ -344,13 +344,13 @@ def leave_out_files(errors: Sequence[PflowError], n_files: int) -> None:
     warn(f"{len(errors)} of {n_files} files were left out:{texts}", BadEntriesWarning, stacklevel=3)
 
 
-def give_up(errors: Sequence[InputError], n_events: int, on_error: str = "skip") -> None:
+def give_up(errors: Sequence[InputError], n_events: int, on_error: str = "skip", stacklevel: int = 4) -> None:
     """Raise the first error, or warn how many of `n_events` entries have one; the warning names who called pflow."""
     if errors and on_error == "raise":
         raise errors[0]
     if errors:
         text = f"{len(errors)} of {n_events} entries cannot be used and were left empty; the first: {errors[0]}"
-        warn(text, BadEntriesWarning, stacklevel=4)
+        warn(text, BadEntriesWarning, stacklevel=stacklevel)
 
 
 def without_refused(events: Events, attempt: Callable[[Events], T], on_error: str = "skip") -> tuple[T, Events]:

@@ -35,7 +35,7 @@ from pflow.event.jagged import MIN_HIT_FRACTION, Links
 from pflow.event.particles import TRUTH_OPTIONS, Reconstruction
 from pflow.event.scales import measure
 from pflow.io.detect import geometry_fits
-from pflow.io.open import Files, read_events
+from pflow.io.open import Files, ReadOptions
 from pflow.model.api import DecodingConfig, GeneratedParticles
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Calorimeter, Detector
@@ -248,7 +248,8 @@ def reconstruct(
     model = model if isinstance(model, TrainedModel) else load_model(model)
     if not isinstance(events, Events):
         trained_on = None if model.tokeniser.config.geometry else model.tokeniser.detector
-        events = read_events(events, detector=trained_on, truth=False, on_error=on_error)
+        # What is read is compared below, with the particles.
+        events = ReadOptions(detector=trained_on, on_error=on_error, expected=None).read(events, truth=False)
         if trained_on is not None:
             check_geometry(events[:20], trained_on)
     ready = Engine(

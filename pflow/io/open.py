@@ -133,22 +133,22 @@ class EventFile:
         """
         return self._read(start, stop, truth=truth, on_error=on_error)
 
-    def _read(self, start: int, stop: int | None, *, truth: bool, on_error: OnError) -> Events:
-        """Read as `read` does; called by public functions only, whose caller a warning names."""
+    def _read(self, start: int, stop: int | None, *, truth: bool, on_error: OnError, stacklevel: int = 3) -> Events:
+        """Read as `read` does; a warning names the caller of the public function, `stacklevel` - 1 calls above."""
         if on_error not in ("raise", "skip"):
             raise ConfigError(f"on_error is '{on_error}', expected 'raise' or 'skip'")
         try:
             events, refused, left_out = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
         except InputError:
             if notes := self.notes():  # they may explain it, e.g. that files were merged whose ids differ
-                warn(f"{self.path}: {problems(notes)}", ImplausibleWarning, stacklevel=3)
+                warn(f"{self.path}: {problems(notes)}", ImplausibleWarning, stacklevel=stacklevel)
             raise
-        give_up(refused, len(events))
+        give_up(refused, len(events), stacklevel=stacklevel + 1)
         if left_out:
             entries = f"{len({error.entry for error in left_out})} of {len(events)} entries"
             message = f"{entries} have objects that cannot be used; these are left out; the first: {left_out[0]}"
-            warn(message, LeftOutWarning, stacklevel=3)
-        self._warn([*self.notes(), *self._check(events, truth)], stacklevel=4)
+            warn(message, LeftOutWarning, stacklevel=stacklevel)
+        self._warn([*self.notes(), *self._check(events, truth)], stacklevel=stacklevel + 1)
         return events
 
     def _warn(self, checks: Iterable[Check], stacklevel: int) -> None:
@@ -259,6 +259,27 @@ class ReadOptions:
                 raise ConfigError(f"a layout is for flat ntuples, not for schema '{self.schema}'")
         detector = None if self.detector is None else load_detector(self.detector)
         return EventFile(str(path), lambda: _open(str(path), self, detector), expected=self.expected)
+
+    def read(self, paths: Files, start: int = 0, stop: int | None = None, *, truth: bool = True) -> Events:
+        """Read the entries `start` to `stop` of files, for a public function, as `read_events` does."""
+        chunks: list[Events] = []
+        before = 0
+        for name in matching(paths):
+            if chunks and stop is not None and stop <= before:
+                break
+            with self.open(name) as file:
+                first = max(start - before, 0) if chunks else start
+                last = None if stop is None else stop - before
+                events = file._read(first, last, truth=truth, on_error=self.on_error, stacklevel=4)
+                if chunks and events.detector != chunks[0].detector:
+                    expected = chunks[0].detector.name
+                    text = f"is of detector '{events.detector.name}', files before it of '{expected}'"
+                    raise InputError(text, file=name)
+                chunks.append(events)
+                before += file.num_entries
+        if not chunks:
+            raise ConfigError("no files to read events from")
+        return chunks[0] if len(chunks) == 1 else concatenate(chunks)
 
     def iterate(self, paths: Files, chunk_size: int, *, truth: bool = True) -> Iterator[Events]:
         """Read files in chunks, as `iterate_events` does."""
@@ -436,24 +457,8 @@ def read_events(
     >>> read_events(["multi_test_small.root", "zqq_test*.root:events"], entry_start=20)
     <Events: 11 events of ild_g4, ...>
     """
-    options = ReadOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks)
-    chunks: list[Events] = []
-    before = 0
-    for name in matching(path):
-        if chunks and entry_stop is not None and entry_stop <= before:
-            break
-        with options.open(name) as file:
-            start = max(entry_start - before, 0) if chunks else entry_start
-            stop = None if entry_stop is None else entry_stop - before
-            events = file._read(start, stop, truth=truth, on_error=on_error)
-            if chunks and events.detector != chunks[0].detector:
-                expected = chunks[0].detector.name
-                raise InputError(f"is of detector '{events.detector.name}', files before it of '{expected}'", file=name)
-            chunks.append(events)
-            before += file.num_entries
-    if not chunks:
-        raise ConfigError("no files to read events from")
-    return chunks[0] if len(chunks) == 1 else concatenate(chunks)
+    options = ReadOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error)
+    return options.read(path, entry_start, entry_stop, truth=truth)
 
 
 def iterate_events(

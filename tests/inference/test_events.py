@@ -54,6 +54,14 @@ def test_files_are_read_as_the_detector_of_the_model(model, sample_dir, same_rec
         reconstruct(model, path)
 
 
+def test_what_is_implausible_in_a_file_is_said_once(model, events, tmp_path):
+    hits = ak.with_field(events.hits, 3 * events.hits.energy, "energy")
+    write_events(tmp_path / "a.root", dataclasses.replace(events, hits=hits))
+    with pytest.warns(ImplausibleWarning, match=r"a\.root: ") as caught:
+        model.reconstruct(tmp_path / "a.root")
+    assert [str(warning.message).partition(": ")[0] for warning in caught] == [str(tmp_path / "a.root")]
+
+
 def test_permuting_the_hits_changes_nothing(model, events):
     rng, events = np.random.default_rng(1), events[:8].without_truth()
     shuffled = ak.Array([hits[rng.permutation(len(hits))] for hits in events.hits])
