@@ -45,7 +45,7 @@ RESPONSE_EDGES = (0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 
 """Bins of a photon's true energy, GeV."""
 MIN_PHOTONS = 60  # fewest photons of a bin
 PASSES = 4
-"""Times that the response is measured with what is corrected so far; the last changed `general` by less than 0.7%."""
+"""Number of iterations of the response correction; the last one changed `general` by less than 0.7%."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -159,10 +159,10 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
     """A parser whose help has dashes, and whose errors are one line with the nearest names."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise a WrongUsageError: the option, what is wrong and the nearest names, in one line."""
+        """Raise a WrongUsageError: the option, the mistake and the nearest names, in one line."""
         text = re.sub(r"Expected a path but \S+ either not accessible or invalid", "", " ".join(message.split()))
         key = ".".join(re.findall(r'Parser key "([\w.]+)"', text))
-        # jsonargparse lists what each type of an option says; that of a plain one is not the one that is meant.
+        # jsonargparse lists the error of each type of a union; the user did not mean the plain types.
         text = re.sub(r'Parser key "[\w.]+":|Does not validate.*?Errors:| Given value type.*', "", text)
         reasons = [part.strip() for part in text.split(" - ") if part.strip()]
         reason = next((part for part in reasons if not part.startswith("Expected a <class")), reasons[0])
@@ -254,7 +254,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             self.model.tokeniser = self.begun.model.header.tokeniser
 
     def instantiate_trainer(self, **changed: Any) -> pl.Trainer:
-        """The trainer, with our callbacks beside those of the configuration and, in a fit, our loggers."""
+        """The trainer with the configured callbacks and pflow's; in a fit also with pflow's loggers."""
         given = self._get(self.config_init, "trainer")
         plugins, callbacks = (
             [*some] if isinstance(some, list) else [some]
@@ -278,7 +278,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         return super().instantiate_trainer(plugins=[*plugins, AtomicCheckpointIO()], callbacks=callbacks, **changed)
 
     def fit(self, **options: Any) -> None:
-        """Train, and say where what is written."""
+        """Train; print the run folder and, in a resume, the checkpoint."""
         text = f"checkpoints, logs and configuration: {self.folder}"
         if isinstance(self.begun, Resume):
             options["ckpt_path"], made = self.begun.model.path, self.begun.model.header.provenance

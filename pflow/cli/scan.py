@@ -16,15 +16,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="event files with truth; those of the first one's detector are the nominal sample, those of other "
-        "detectors points of their own",
+        help="event files with truth; files of the first file's detector are the nominal sample, each other detector "
+        "is a point of the scan",
     )
     add_option(
         parser,
         "output",
         metavar="DIR",
-        help="folder for scan.csv, scan.json, figures, report.html, and the numbers of each point, which are not "
-        "measured again",
+        help="folder for scan.csv, scan.json, figures, report.html, and the numbers of each point, which a later scan "
+        "reuses",
     )
     parser.add_argument(
         "--vary",
@@ -32,11 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VALUE,...",
         help="move the events into other forms of their detector; may be given several times. cells, ecal_cells, "
-        "hcal_cells: factors on the cell size; layers: every 1st, 2nd, 3rd ... layer is read; hcal_layers: their "
-        "number; ecal_threshold, hcal_threshold: of a cell, GeV; time: resolution of hits, ns, or none",
+        "hcal_cells: factors on the cell size; layers: every 1st, 2nd, 3rd ... layer is read; hcal_layers: number of "
+        "HCAL layers; ecal_threshold, hcal_threshold: of a cell, GeV; time: resolution of hits, ns, or none",
     )
     parser.add_argument(
-        "--grid", action="store_true", help="all combinations of what is varied (default: one parameter at a time)"
+        "--grid", action="store_true", help="all combinations of the values (default: vary one parameter at a time)"
     )
     add_option(
         parser,
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tuned",
         metavar="MODEL",
-        help="a model that is tuned to the nominal sample: the ratio of the two there is the model's own error",
+        help="a model tuned to the nominal sample: its ratio to the untuned model there is the model's error",
     )
     add_option(
         parser,
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--entries", **number(1, None, "N", "most entries of each file (default: all)"))
     parser.add_argument("--no-oracle", action="store_true", help="leave out the oracle (perfect pattern recognition)")
     parser.add_argument(
-        "--no-null-test", action="store_true", help="leave out the test that the model's answer is the detector's"
+        "--no-null-test", action="store_true", help="leave out the null test (all lengths scaled, same physics)"
     )
     add_option(parser, "on-error")
     add_options(parser, "max-hits", "batch-size", "chunk-size", "device")
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(
         parser,
         "force",
-        help="replace outputs that exist, and points that were made otherwise; others that are finished stay",
+        help="replace existing outputs, and points made with other settings; matching finished points stay",
     )
     add_option(parser, "quiet")
 

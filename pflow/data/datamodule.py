@@ -288,7 +288,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         same = state.get("batching") == self._batching()
         if not same:
             what = "training files, sizes of batches, devices or workers differ from the checkpoint's"
-            warnings.warn(f"{what}: the rest of its epoch is shuffled anew", stacklevel=2)
+            warnings.warn(f"{what}: the rest of its epoch is reshuffled", stacklevel=2)
         self._resumed = (int(state["epoch"]), int(state["n_batches"]) if same else 0)
 
     def _batching(self) -> str:

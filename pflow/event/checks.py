@@ -22,7 +22,8 @@ from pflow.physics.arrays import Floats, Mask
 from pflow.physics.detector import Calorimeter, Detector
 from pflow.physics.geometry import measures
 
-SURE, VERY_SURE = 3.0, 5.0  # standard deviations, besides what is plausible, by which a value and a block must differ
+# Standard deviations beyond the plausible range at which a value, and a block of a file, is reported.
+SURE, VERY_SURE = 3.0, 5.0
 MIN_TRACKS, MIN_HALF = 8, 20  # fewest tracks in the barrel or the endcaps, and in half of them
 MIN_EVENTS, MIN_HITS = 5, 200  # fewest events for ratios that fluctuate with them, and hits of a calorimeter
 N_BLOCKS, BLOCK = 25, {"tracks": 20, "events": 5}  # parts of a file that are compared, and their smallest sizes
@@ -40,9 +41,9 @@ UNITS = 30.0  # energies that differ by more than this factor are in different u
 RESPONSE = (0.3, 1.5)  # plausible ratios of the energy in hits to the energy of stable particles that shower
 RECONSTRUCTED = (0.6, 1.3)
 """Plausible energies of particles: over the larger of hits' energy and tracks' momentum, and over the sum of both."""
-MIN_TRUE = 20  # fewest of these particles: an antiproton leaves more than its energy
-MIN_LINKED = 20  # fewest hits of a calorimeter whose links are looked at
-UNOWNED = 0.25  # largest plausible fraction of hit energy without a target, and of tracks without a particle
+MIN_TRUE = 20  # fewest of these particles, since an antiproton leaves more than its energy
+MIN_LINKED = 20  # fewest hits of a calorimeter whose links are checked
+MAX_UNASSIGNED = 0.25  # largest plausible fraction of hit energy without a target, and of tracks without a particle
 MOST_WIDE = 0.12  # largest plausible fraction of the energy of hits far from their particle's direction
 TRACKLESS, UNEQUAL = 0.45, 0.25
 """Largest plausible fraction of the energy in the HCAL away from all tracks (found: 0.10 to 0.36), and difference of
@@ -67,8 +68,8 @@ def problems(checks: Iterable[Check]) -> str:
 class Expected:
     """What a verb knows of the events that it reads.
 
-    `targets`: how it chooses them, options of `pflow.event.truth.select_targets`; None: it has no targets. `sample`: of
-    what the events' model was trained on; None: there is no model, or it does not say.
+    `targets`: options of `pflow.event.truth.select_targets`; None: the verb uses no targets. `sample`: scales of the
+    model's training sample; None: there is no model, or its checkpoint has none.
     """
 
     targets: Mapping[str, Any] | None = None
@@ -76,10 +77,10 @@ class Expected:
 
 
 class Quantity(NamedTuple):
-    """A column of tracks, and what is plausible for its quantile, or its mean if that is None.
+    """A column of tracks with the plausible range of its `quantile` (its mean if None).
 
-    `halves` and `changes`: largest plausible difference of halves of the detector and of parts of a file, of logarithms
-    if `ratio`. `text` with the value and the number of tracks, before a region.
+    `halves` and `changes`: largest plausible difference between halves of the detector, and between parts of a file;
+    of logarithms if `ratio`. `text`: message with the value and the number of tracks; a region is appended.
     """
 
     name: str
@@ -97,11 +98,11 @@ class Quantity(NamedTuple):
         return Estimate.of(values, self.quantile)
 
     def plausible(self, estimate: Estimate) -> bool:
-        """Whether it lies between `low` and `high`, but for its error."""
+        """Whether an estimate lies between `low` and `high` within `SURE` standard deviations."""
         return self.low - SURE * estimate.sigma <= estimate.value <= self.high + SURE * estimate.sigma
 
     def said(self, estimate: Estimate, where: str = "") -> str:
-        """The text of a value."""
+        """The message for an estimate."""
         return self.text.format(estimate.value, n=estimate.n) + (f" in {where}" if where else "")
 
     def value(self, estimate: Estimate) -> str:
@@ -154,7 +155,7 @@ NARROWED = {"response": 1.2, "ecal_cell": 1.2, "hcal_cell": 1.25}
 """Largest plausible ratio to the training sample's value, which is in `SampleScales.trails`."""
 
 LARGEST = {"max_energy": "energy", "max_hits": "n_hits", "opening": ""}
-"""Scales of which smaller ones are usual, and their column of events, if they are the largest of it."""
+"""Scales that may be smaller than in the training sample; with the event column whose maximum they are."""
 
 COMPARED = (
     ("ecal_hit", 1.6, "a typical hit of the ECAL has {} GeV"),
@@ -170,7 +171,7 @@ BEYOND = 1.02  # largest plausible ratio of a detector's measures to the range o
 
 
 def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
-    """What the scales of events say, by themselves and against the sample that a model was trained on."""
+    """Check the scales of events, by themselves and against the training sample of a model."""
     if scales.detector is None:
         return []
     checks = [*_sums(scales), *_calorimeters(scales), *_closure(scales, sample), *_lost_tracks(scales)]
@@ -182,10 +183,10 @@ def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
 
 
 def _sums(scales: Scales) -> Iterator[Check]:
-    """Energies in hits, tracks, truth and reconstruction, and what belongs to particles."""
+    """Compare energies in hits, tracks, truth and reconstruction; check links to particles."""
     table = scales.table("looked")
     total = {name: float(values.sum(dtype=np.float64)) for name, values in table.items()}
-    hits, few = total.get("energy", 0.0), len(table["file"]) < MIN_EVENTS if table else True
+    hits, few_events = total.get("energy", 0.0), len(table["file"]) < MIN_EVENTS if table else True
     energies = {"true": "energy of stable particles that shower", "reference": "particles of the reference"}
     if total.get("n_tracks", 0) >= MIN_TRACKS:  # fewer may be soft conversions
         energies["momentum"] = "momenta of tracks"
@@ -196,13 +197,13 @@ def _sums(scales: Scales) -> Iterator[Check]:
             yield Check("units", good, f"{hits:.4g} GeV in hits, {total[name]:.4g} GeV in {what}")
     if "targets" in total and hits and total["n true"] >= MIN_TRUE:
         ratio = _ratio(table["energy"], table["true"])
-        low, high = (RESPONSE[0] / 1.5, RESPONSE[1] * 1.5) if few else RESPONSE
+        low, high = (RESPONSE[0] / 1.5, RESPONSE[1] * 1.5) if few_events else RESPONSE
         good = low < ratio.value + SURE * ratio.sigma and ratio.value - SURE * ratio.sigma < high
         yield Check("response", good, f"hits have {ratio.value:.2f} times the energy of stable particles that shower")
     if "targets" in total and hits:
         share = abs(1 - total["targets"] / hits)
-        yield Check("targets", share < UNOWNED, f"{share:.1%} of the hits' energy belongs to no target")
-    if total.get("straight") and not few:
+        yield Check("targets", share < MAX_UNASSIGNED, f"{share:.1%} of the hits' energy belongs to no target")
+    if total.get("straight") and not few_events:
         ratio = _ratio(table["wide"], table["straight"])
         text = f"{ratio.value:.1%} of the energy of particles is farther than {WIDE:g} rad from their direction"
         yield Check("directions", ratio.value - SURE * ratio.sigma < MOST_WIDE, text)
@@ -214,7 +215,7 @@ def _sums(scales: Scales) -> Iterator[Check]:
         }
         if total.get("n_tracks", 0) >= MIN_TRACKS:
             shares["tracks"] = total["linked tracks"] / total["n_tracks"]
-        lost = [f"{share:.0%} of the {what}" for what, share in shares.items() if share < 1 - UNOWNED]
+        lost = [f"{share:.0%} of the {what}" for what, share in shares.items() if share < 1 - MAX_UNASSIGNED]
         good = "hits and tracks are linked to particles"
         yield Check("links", not lost, f"{', '.join(lost)} is linked to particles" if lost else good)
     if total.get("states", 0) >= MIN_TRACKS:
@@ -224,7 +225,7 @@ def _sums(scales: Scales) -> Iterator[Check]:
 
 
 def _reconstructed(scales: Scales) -> Iterator[Check]:
-    """The energy of particles against hits and tracks, of all events and of each."""
+    """Compare the particles' energy with hits and tracks, in the sum of all events and in each."""
     table = scales.table("events")
     if "reconstructed" not in table:
         return
@@ -241,11 +242,11 @@ def _reconstructed(scales: Scales) -> Iterator[Check]:
     yield Check("reconstructed energy", good and not far.any(), text)
 
 
-def _ratio(part: Floats, whole: Floats) -> Estimate:
-    """Ratio of two sums over events, whose error is by the spread of the events."""
-    part, whole = part.astype(np.float64), whole.astype(np.float64)
-    ratio, n = float(part.sum() / whole.sum()), len(whole)
-    return Estimate(ratio, float(np.sqrt(((part - ratio * whole) ** 2).sum()) / whole.sum()), n)
+def _ratio(part: Floats, total: Floats) -> Estimate:
+    """Ratio of two sums over events; its error from the spread of the events."""
+    part, total = part.astype(np.float64), total.astype(np.float64)
+    ratio, n = float(part.sum() / total.sum()), len(total)
+    return Estimate(ratio, float(np.sqrt(((part - ratio * total) ** 2).sum()) / total.sum()), n)
 
 
 def _calorimeters(scales: Scales) -> Iterator[Check]:
@@ -288,7 +289,7 @@ def _calorimeters(scales: Scales) -> Iterator[Check]:
 
 
 def _cells(part: Calorimeter, counts: npt.NDArray[Any]) -> list[str]:
-    """What is wrong with the energies of a calorimeter's hits."""
+    """Messages about implausible hit energies of a calorimeter."""
     if sum(layers.count for layers in part.layers) < N_LAYERS:
         median = quantile_of(counts, 0.5)[1]
         good = HIT_ENERGY[0] < median < HIT_ENERGY[1]
@@ -305,7 +306,7 @@ def _cells(part: Calorimeter, counts: npt.NDArray[Any]) -> list[str]:
 
 
 def _closure(scales: Scales, sample: SampleScales | None) -> Iterator[Check]:
-    """Trails and linked tracks against what is plausible, by region, and halves of the detector against each other."""
+    """Trails and linked tracks within their plausible ranges, by region; halves of the detector alike."""
     assert scales.detector is not None
     tracks, particles = scales.table("tracks"), scales.table("particles")
     n, b_field = len(tracks.get("file", ())), scales.detector.b_field
@@ -324,7 +325,7 @@ def _closure(scales: Scales, sample: SampleScales | None) -> Iterator[Check]:
     endcap = tracks["endcap"] > 0
     halves = {axis: tracks[axis] > 0 for axis in "zxy"}
     for quantity in QUANTITIES:
-        values, found, said = tracks[quantity.column], [], []
+        values, measured, failed = tracks[quantity.column], [], []
         known = np.isfinite(values)
         regions = {"the barrel": known & ~endcap, "the endcaps": known & endcap}
         regions = {where: inside for where, inside in regions.items() if inside.sum() >= MIN_TRACKS} or {"": known}
@@ -332,50 +333,50 @@ def _closure(scales: Scales, sample: SampleScales | None) -> Iterator[Check]:
             estimate = quantity.estimate(values[inside])
             if estimate.n < MIN_TRACKS or (quantity.name == "curvature" and not _prompt(values[inside])):
                 continue
-            found.append(text := quantity.said(estimate, where))
+            measured.append(text := quantity.said(estimate, where))
             expected = None if sample is None or estimate.n < MIN_HALF else sample.trails.get(quantity.column)
             if not quantity.plausible(estimate):
-                said.append(text)
+                failed.append(text)
             elif expected and _differ(estimate, expected, np.log(NARROWED[quantity.column]), ratio=True):
-                said.append(f"{text}, and in the training sample of the model {expected:.3g}")
+                failed.append(f"{text}, and in the training sample of the model {expected:.3g}")
             for axis, positive in halves.items():
-                one, other = (quantity.estimate(values[inside & half]) for half in (positive, ~positive))
-                if min(one.n, other.n) >= MIN_HALF and _differ(one, other, quantity.halves, ratio=quantity.ratio):
-                    said.append(f"{text}: {quantity.value(one)} at +{axis} and {quantity.value(other)} at -{axis}")
-        if found:
-            yield Check(quantity.name, not said, "; ".join(said or found))
+                plus, minus = (quantity.estimate(values[inside & half]) for half in (positive, ~positive))
+                if min(plus.n, minus.n) >= MIN_HALF and _differ(plus, minus, quantity.halves, ratio=quantity.ratio):
+                    failed.append(f"{text}: {quantity.value(plus)} at +{axis} and {quantity.value(minus)} at -{axis}")
+        if measured:
+            yield Check(quantity.name, not failed, "; ".join(failed or measured))
 
 
 def _prompt(error: Floats) -> bool:
-    """Whether tracks have much the same error of their momentum: particles that begin elsewhere have any."""
+    """Whether the tracks' momentum errors are nearly equal; they scatter if the particles do not come from the IP."""
     low, high = np.quantile(error, [0.25, 0.75])
     return bool(high - low < 0.06)
 
 
-def _differ(one: Estimate, other: Estimate | float, least: float, *, ratio: bool, sure: float = SURE) -> bool:
-    """Whether two values, or their logarithms, differ by more than `least` and their errors."""
-    other = other if isinstance(other, Estimate) else Estimate(other, 0.0, 0)
+def _differ(a: Estimate, b: Estimate | float, tolerance: float, *, ratio: bool, sure: float = SURE) -> bool:
+    """Whether two values, or their logarithms, differ by more than `tolerance` and `sure` standard deviations."""
+    b = b if isinstance(b, Estimate) else Estimate(b, 0.0, 0)
     if ratio:
-        one, other = one.logarithm(), other.logarithm()
-    return abs(one.value - other.value) > least + sure * float(np.hypot(one.sigma, other.sigma))
+        a, b = a.logarithm(), b.logarithm()
+    return abs(a.value - b.value) > tolerance + sure * float(np.hypot(a.sigma, b.sigma))
 
 
 def _lost_tracks(scales: Scales) -> Iterator[Check]:
     """Energy in the HCAL away from all tracks: where it is most of the energy, tracks are lost."""
-    table, said, found, shares = scales.table("looked"), [], [], []
+    table, failed, measured, shares = scales.table("looked"), [], [], []
     for region in ("barrel", "endcap") if "n_tracks" in table else ():
         used = (table["n_tracks"] >= MIN_PER_EVENT) & (table[f"hcal {region}"] > MIN_HCAL)
         if used.sum() < MIN_LOST:
             continue
         shares.append(_ratio(table[f"apart {region}"][used], table[f"hcal {region}"][used]))
         text = f"{shares[-1].value:.0%} of the energy in the HCAL ({region}) of {used.sum()} events is far from tracks"
-        found.append(text)
+        measured.append(text)
         if shares[-1].value - SURE * shares[-1].sigma > TRACKLESS:
-            said.append(f"{text}: tracks are lost")
-    if not said and len(shares) == 2 and _differ(shares[0], shares[1], UNEQUAL, ratio=False):
-        said = [f"{'; '.join(found)}: tracks are lost"]
-    if found:
-        yield Check("lost tracks", not said, "; ".join(said or found))
+            failed.append(f"{text}: tracks are lost")
+    if not failed and len(shares) == 2 and _differ(shares[0], shares[1], UNEQUAL, ratio=False):
+        failed = [f"{'; '.join(measured)}: tracks are lost"]
+    if measured:
+        yield Check("lost tracks", not failed, "; ".join(failed or measured))
 
 
 def _changes(scales: Scales) -> Iterator[Check]:
@@ -390,19 +391,19 @@ def _changes(scales: Scales) -> Iterator[Check]:
             if n_blocks < 3:
                 continue
             n_compared += 1
-            whole = quantity.estimate(values).value
+            of_file = quantity.estimate(values).value
             differing = [
                 block
                 for block in np.array_split(known, n_blocks)
                 if _differ(
-                    quantity.estimate(values[block]), whole, quantity.changes, ratio=quantity.ratio, sure=VERY_SURE
+                    quantity.estimate(values[block]), of_file, quantity.changes, ratio=quantity.ratio, sure=VERY_SURE
                 )
             ]
             if 0 < 2 * len(differing) < n_blocks:
                 chosen = np.zeros(len(values), dtype=np.bool_)
                 chosen[np.concatenate(differing)] = True
-                one, other = (quantity.estimate(values[rows]) for rows in (chosen, ~chosen))
-                text = f"{_entries(scales, table, chosen)}: {quantity.said(one)}; {quantity.value(other)} in others"
+                part, rest = (quantity.estimate(values[rows]) for rows in (chosen, ~chosen))
+                text = f"{_entries(scales, table, chosen)}: {quantity.said(part)}; {quantity.value(rest)} in others"
                 said.append(text)
     if n_compared:
         yield Check("changes", not said, "; ".join(said) or "all parts of the file are alike")
@@ -419,11 +420,11 @@ def _entries(scales: Scales, table: Table, chosen: Mask) -> str:
 
 
 def _sample(scales: Scales, sample: SampleScales) -> Iterator[Check]:
-    """Events against the sample that a model was trained on."""
+    """Compare events with the training sample of a model."""
     assert scales.detector is not None
-    found, table = scales.sample(), scales.table("events")
+    read, table = scales.sample(), scales.table("events")
     for name, factor, what in COMPARED:
-        theirs, ours = getattr(sample, name), getattr(found, name)
+        theirs, ours = getattr(sample, name), getattr(read, name)
         if theirs and ours:
             good = (name in LARGEST or 1 / factor < ours / theirs) and ours / theirs < factor
             text = f"{what.format(f'{ours:.3g}')}, and in the training sample of the model {theirs:.3g}"
@@ -435,7 +436,7 @@ def _sample(scales: Scales, sample: SampleScales) -> Iterator[Check]:
 
 
 def check_training_range(detector: Detector, sample: SampleScales) -> Check:
-    """Whether a detector lies within what the model of a `sample` was trained on."""
+    """Whether a detector's geometry lies within the range of a model's training `sample`."""
     outside = []
     for name, (smallest, largest) in measures(detector).items():
         low, high = sample.measures.get(name, (-np.inf, np.inf))

@@ -1,10 +1,10 @@
-"""Tracks against what they leave in the calorimeters: where, in how many layers, and how much.
+"""Tracks compared with their deposits in the calorimeters: place, layers, energy.
 
 A charged particle leaves one hit in nearly every layer that it enters, whatever becomes of it later. So each track has
 a trail: the hits in the first `N_LAYERS` layers close to the line on which it enters. The trail shows where the
-calorimeter is (to a millimetre a track), how many hits are lost, and what a minimum ionising particle leaves in a cell.
-The energy behind isolated tracks shows the scale of whole showers. What separates the trail from the helix
-from the IP, in the direction in which another momentum would move it, is the relative error of momentum and field.
+calorimeter is (to a millimetre a track), how many hits are lost, and the energy of a minimum ionising particle in a
+cell. The energy behind isolated tracks shows the scale of whole showers. The distance of the trail from the helix of
+the IP, along the direction in which another momentum would move it, gives the relative error of momentum and field.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pflow.physics.kinematics import follow_to_calorimeter, tangent_basis, unit_
 
 MIN_MOMENTUM = 1.0  # GeV. Softer tracks curl, and scatter in the tracker
 NARROW, ALONE = 0.08, 0.16  # cones, rad: in the first are a hadron's hits, in the second enters no other track
-APART = 0.1  # rad. A hit farther than this from the entries of all tracks belongs to none of them
+APART = 0.1  # rad. A hit farther than this from the entries of all tracks belongs to no track
 
-ECAL, HCAL = 0, 1  # columns of what is measured by kind of calorimeter
+ECAL, HCAL = 0, 1  # columns of quantities measured by kind of calorimeter
 KINDS = ("ecal", "hcal")  # of the calorimeters that are looked at
 N_LAYERS = 6  # layers of a calorimeter, from its face, in which a trail is looked for
 WIDTH, CELLS = (25.0, 100.0), 3.0  # half width of a trail by kind, mm, and in cells where these are larger
@@ -48,9 +48,9 @@ ROUNDS = 5  # of the selection of hadrons, which depends on the scale
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class TrackDeposits:
-    """Tracks above `MIN_MOMENTUM` in events that have hits, and what they leave; lengths in mm, energies in GeV.
+    """Tracks above `MIN_MOMENTUM` in events with hits, and their deposits; lengths in mm, energies in GeV.
 
-    Float64 [track] if nothing else is said. `index` and `event`, int64: place in the flat list of tracks, and event.
+    Float64 [track] unless stated. `index` and `event`, int64: place in the flat list of tracks, and event.
     `momentum`; `entry` [track, 3]: ``calo_position``, or where the helix from the IP leads; `endcap`, bool: whether in
     an endcap; `by_helix`: distance of the helix' entry from ``calo_position``, NaN without one.
     `momentum_error`: relative error of momentum and field by the place of the trail; NaN of showers, of tracks without
@@ -276,7 +276,7 @@ def _chosen(tracks: ak.Array, hits: _Hits, most: int | None) -> tuple[Index, Ind
 def depth_behind(position: npt.NDArray[Any], part: Calorimeter, detector: Detector) -> Floats:
     """Depth of points [N, 3] behind the face of a calorimeter along its normal, mm, float64 [N].
 
-    Faces that the calorimeter does not describe are those of the detector's ECAL and HCAL; inf where none is known.
+    A face that the calorimeter does not describe is the detector's ECAL or HCAL face; inf if neither is known.
     """
     x, y, z = position.astype(np.float64).T
     ecal = part.kind == "ecal"

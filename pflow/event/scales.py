@@ -1,6 +1,6 @@
 """What events are like: energies of hits and events, trails of tracks, links to truth; sums over chunks.
 
-`measure` looks at a chunk, `Scales` of chunks add up in any order, and `pflow.event.checks` says what is wrong.
+`measure` measures a chunk, `Scales` of chunks add up in any order, and `pflow.event.checks` reports implausible values.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Estimate(NamedTuple):
 
 
 TRAILS: Mapping[str, float] = {"response": 0.5, "ecal_cell": 0.5, "hcal_cell": 0.25}
-"""Columns of tracks of which a sample has a typical value, and its quantile."""
+"""Columns of tracks and the quantile that is a sample's typical value."""
 
 Table = dict[str, npt.NDArray[Any]]
 """Columns of the same length."""
@@ -117,9 +117,9 @@ class Scales:
         while uneven or max((sum(map(_n_rows, tables)) for tables in chunks.values()), default=0) > MAX_ROWS:
             step, uneven = step if uneven else 2 * step, False
             for name, tables in chunks.items():
-                whole = _merged(tables)
-                kept = whole["entry"] % step == 0
-                chunks[name] = [{column: values[kept] for column, values in whole.items()}]
+                table = _merged(tables)
+                selected = table["entry"] % step == 0
+                chunks[name] = [{column: values[selected] for column, values in table.items()}]
         hits = dict(self.hits)
         for part, counts in other.hits.items():
             ours = hits.get(part, {})
@@ -374,11 +374,11 @@ def _of_hits(events: Events) -> dict[tuple[str, str], Table]:
     used = np.flatnonzero(energy > 0)
     bins = np.clip(PER_E * np.log(energy[used] / FIRST_BIN), 0, N_BINS - 1).astype(np.int64) + N_BINS * number[used]
     spectra = np.bincount(bins, minlength=len(events.detector.calorimeters) * N_BINS).reshape(-1, N_BINS)
-    event, found = jagged.event_index(jagged.count(events.hits)), {}
+    event, tables = jagged.event_index(jagged.count(events.hits)), {}
     used = used[: np.searchsorted(event[used], event[used[min(len(used), MAX_PLACED) - 1]] + 1)] if len(used) else used
     for i, part in enumerate(events.detector.calorimeters):
         table: Table = {"energy": spectra[i]}
-        found[part.kind, part.name] = table
+        tables[part.kind, part.name] = table
         mine = used[number[used] == i]
         if part.kind not in KINDS or not len(mine):
             continue
@@ -398,7 +398,7 @@ def _of_hits(events: Events) -> dict[tuple[str, str], Table]:
             table["shift"] = np.bincount(np.clip(shift, -MAX_SHIFT, MAX_SHIFT) + MAX_SHIFT, minlength=2 * MAX_SHIFT + 1)
             outside = (depth < -PLACE) | (depth > edges[-1] + PLACE)
             table["outside"] = np.bincount(outside, minlength=2)
-    return found
+    return tables
 
 
 def _cell_size(position: npt.NDArray[np.float32], layer: Index, event: Index) -> float:

@@ -201,7 +201,7 @@ def test_an_epoch_of_other_batches_is_shuffled_anew(train_files, val_file):
     data.setup("fit")
     state = {"epoch": 4, "n_batches": 3, "batching": data._batching()}
     data.batch_size = 7
-    with pytest.warns(UserWarning, match="the rest of its epoch is shuffled anew"):
+    with pytest.warns(UserWarning, match="the rest of its epoch is reshuffled"):
         data.load_state_dict(state)
     loader = data.train_dataloader()
     assert (loader.dataset.epoch, len([*loader])) == (4, 10)
