@@ -60,11 +60,11 @@ def reduced(output: Any, folder: str) -> Any:
         output.data = {"image/png": base64.b64encode(stored.getvalue()).decode() + "\n"}
         return output
     page = data.get("text/html", "")
-    kept = {kind: data[kind] for kind in ("text/plain", "text/html") if kind in data}
+    texts = {kind: data[kind] for kind in ("text/plain", "text/html") if kind in data}
     if "<iframe" in page or len(page) > MAX_HTML:
-        del kept["text/html"]
-    output.data = {kind: text.replace(folder + "/", "").replace(folder, ".") for kind, text in kept.items()}
-    return output if kept else None
+        del texts["text/html"]
+    output.data = {kind: text.replace(folder + "/", "").replace(folder, ".") for kind, text in texts.items()}
+    return output if texts else None
 
 
 def main() -> None:

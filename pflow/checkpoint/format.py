@@ -82,7 +82,7 @@ class Header:
         return cls(
             version=str(content.get("version", "")),
             tokeniser=part("tokeniser", lambda plain: from_plain(Tokeniser, plain, where="tokeniser")),
-            model=part("model", lambda plain: _without_gone_options(plain, file)),
+            model=part("model", lambda plain: _without_removed_options(plain, file)),
             calibration=part(
                 "calibration", lambda plain: None if plain is None else from_plain(Calibration, plain, "calibration")
             ),
@@ -95,7 +95,7 @@ def made_by(header: Mapping[str, Any]) -> str:
     return f" (made by pflow {header.get('version')}; the last version that reads models of 0.1 and 0.2 is pflow 0.3)"
 
 
-GONE = {
+REMOVED = {
     "require_all_tracks": False,
     "min_direction_change": 0.0,
     "photon_depth": 0.0,
@@ -105,22 +105,22 @@ GONE = {
     "min_trackless_energy": 0.0,
     "min_photon_existence": 0.0,
 }
-"""Decoding options of pflow 0.3 that are gone, and the values without effect."""
+"""Decoding options of pflow 0.3 that no longer exist, and the values that had no effect."""
 
 
-def _without_gone_options(model: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """A description without options of `GONE`; a warning names those with an effect."""
-    kept = copy.deepcopy(dict(model))
-    decoding = kept.get("init_args", {}).get("decoding") or {}
-    given = {name: decoding.pop(name) for name in GONE if name in decoding}
-    if lost := [f"{name} {value}" for name, value in given.items() if value != GONE[name]]:
+def _without_removed_options(model: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """A model description without the `REMOVED` options; warns of options that had an effect."""
+    description = copy.deepcopy(dict(model))
+    decoding = description.get("init_args", {}).get("decoding") or {}
+    given = {name: decoding.pop(name) for name in REMOVED if name in decoding}
+    if lost := [f"{name} {value}" for name, value in given.items() if value != REMOVED[name]]:
         warnings.warn(
             f"{file}: made by pflow 0.3, whose decoding options {', '.join(lost)} are gone: its particles differ from "
             "0.3's; `pflow calibrate` chooses the two thresholds that are left",
             FutureWarning,
             stacklevel=2,
         )
-    return kept
+    return description
 
 
 def read_header(name: str) -> Header:

@@ -16,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names, listed = ", ".join(builtin_names("recipes")), []
     for name in builtin_names("recipes"):
         variants = load_yaml(resolve("recipes", name)).get("variants", {})
-        # One with stages is a recipe of its own, whose variants have both names (`pflow.train.recipe`).
-        of = [f"{own}_{part}" for own, changes in variants.items() for part in changes.get("variants", {})]
-        if shown := [own for own in variants if "variants" not in variants[own]] + of:
+        # A variant with stages is itself a recipe; its variants are named by both (`pflow.train.recipe`).
+        nested = [f"{variant}_{part}" for variant, changes in variants.items() for part in changes.get("variants", {})]
+        if shown := [variant for variant in variants if "variants" not in variants[variant]] + nested:
             listed.append(f"{name}: {', '.join(shown)}")
     parser.add_argument("recipe", metavar="RECIPE", help=f"{names}, or a YAML file of the same form")
     parser.add_argument(

@@ -22,7 +22,7 @@ from pflow.physics.arrays import Floats, Mask
 from pflow.physics.detector import Calorimeter, Detector
 from pflow.physics.geometry import measures
 
-# Standard deviations beyond the plausible range at which a value, and a block of a file, is reported.
+# Standard deviations beyond the plausible range from which a value, and a block of a file, is reported.
 SURE, VERY_SURE = 3.0, 5.0
 MIN_TRACKS, MIN_HALF = 8, 20  # fewest tracks in the barrel or the endcaps, and in half of them
 MIN_EVENTS, MIN_HITS = 5, 200  # fewest events for ratios that fluctuate with them, and hits of a calorimeter
@@ -121,7 +121,7 @@ ENTERS = "hits of the ECAL lie {:.1f} cells beside {n} tracks that enter, in "
 BEHIND = "hits of the HCAL lie {:.1f} cells beside {n} tracks, in "
 MOMENTA = "momenta of {n} tracks are {:+.1%} off what their hits in the ECAL say"
 LEAVE = "{n} isolated hadrons leave {:.2f} of their momentum"
-PT_RATIO = "transverse momenta of tracks are {:.3f} times those of their {n} particles"
+PT_RATIO = "transverse momenta of tracks are {:.3f} times their {n} particles' momenta"
 OWN = "{:.0%} of the hits where {n} tracks enter"
 LEAST, MOST = HADRON_RESPONSE / 1.3, HADRON_RESPONSE * 1.3
 QUANTITIES = (

@@ -31,9 +31,8 @@ class Reconstruction(EventLists):
     particles
         [event, particle] records from `pflow.event.schema.make_particles`: four-momenta (`vector`), so that
         ``particles.pt``, ``particles.mass`` and ``+`` work, with pdg, charge [e] and score; if the algorithm gives
-        them, existence (a probability), scores (5, one a class) and covariance (10) [GeV^2]. They are a list to sum,
-        count and cluster without weights: what exists more probably than not, with energies that are right given this
-        list.
+        them, existence (a probability), scores (5, one a class) and covariance (10) [GeV^2]. Sum, count and cluster
+        them without weights: they exist more probably than not, and their energies hold given this list.
     event, flags
         Event number of the input, int64 [event]; `pflow.event.events.Flag` bits, uint32 [event].
     name
@@ -42,8 +41,8 @@ class Reconstruction(EventLists):
         [event, link] records, or None if the algorithm gives none: source (hit or track of the event), particle,
         weight (the particle's fraction of the source's energy; a source's weights sum to at most 1).
     candidates
-        The same of particles that are less probable than those of the list, with the energies that they have if they
-        exist, and without links; None if they were not asked for. They belong in no sum.
+        Records like `particles` for less probable ones, with the energy that each has if it exists, and without links;
+        None if not requested. Do not sum them.
     trained_with
         Truth rule and its options (`TRUTH_OPTIONS`) of the model's training; None: not known, or there was no training.
 

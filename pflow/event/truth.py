@@ -265,7 +265,7 @@ def _assign(ancestry: Ancestry, events: Events, rule: str, stable_status: Sequen
         return itself, final
     if rule == "entering":
         # The parent of the topmost ancestor with a vertex inside the calorimeter; if it has no parent, this ancestor.
-        # Moving an event scales its vertices and nothing else, so the faces are those of the simulation, scaled.
+        # Moving an event only scales its vertices, so the calorimeter faces are the simulation's, scaled.
         radius, detector = np.hypot(ancestry.vertex["x"], ancestry.vertex["y"]), events.detector
         moved = events.geometry
         scale = 1.0 if moved is None else (moved.first.radius / detector.ecal_inner_radius)[ancestry.event]

@@ -56,10 +56,11 @@ class Step:
 
 
 def explain(model: TrainedModel, event: Events) -> list[Step]:
-    """The steps of the decoding of one event, e.g. ``events[3:4]``, as of ``pflow.reconstruct``, on the CPU.
+    """Decoding steps of one event, e.g. ``events[3:4]``, as ``pflow.reconstruct`` decodes it, on the CPU.
 
-    A pointing model's are of its first stage, whose particles the refinement changes; tracks that start particles all
-    at once come first. ConfigError: another architecture. InputError: not one event, or none of its tokens is read.
+    Of a pointing model these are the steps of the first stage, before the refinement; particles with a track, which are
+    decoded at once, come first. ConfigError: another architecture. InputError: not exactly one event, or an event
+    without tokens that the model reads.
 
     >>> events = pflow.read_events("gammasep_test_small.root", entry_stop=1)
     >>> print(*explain(pflow.load_model("ild-g4-photon"), events), sep="; ")

@@ -431,22 +431,22 @@ def _notes(model: TrainedModel, nominal: Detector, *, measured: bool) -> Iterato
         merge = config.merge
         depth = f"{merge.depth:g} radiation lengths ({merge.depth / 10:g} interaction lengths)"
         depth = depth if merge.depth else f"{merge.layers} layers"
-        kept = "; energies and positions are read from single hits" if config.readout else ""
+        readout = "; energies and positions are read from single hits" if config.readout else ""
         yield (
             f"The encoder sees cells merged to {merge.ecal_mm:g} mm (ECAL), {merge.hcal_mm:g} mm (HCAL) and {depth}: "
             "what depends on finding particles (efficiency, fakes, confusion, pairs of photons) sees little of smaller "
-            f"cells and thinner layers{kept}."
+            f"cells and thinner layers{readout}."
         )
     trained = sample.detectors if sample is not None and sample.detectors else (model.tokeniser.detector.name,)
     known = "is one of these" if nominal.name in trained else "is not one of these"
-    own = (
+    model_error = (
         "row 'tuned model' has the error of the model that is not tuned, at the nominal point"
         if measured
         else "a model tuned to the nominal point (pflow fit --start-from) and --tuned measure its error there"
     )
     yield (
         f"The same model, not retuned, at all points; trained on {', '.join(trained)}, and the nominal detector "
-        f"'{nominal.name}' {known}. {own[0].upper()}{own[1:]}."
+        f"'{nominal.name}' {known}. {model_error[0].upper()}{model_error[1:]}."
     )
 
 
@@ -505,7 +505,7 @@ def _save(task: Task, result: PointResult) -> None:
         "made_from": task.out.provenance,
         "numbers": result.to_plain(),
     }
-    with replacing(task.out.path, force=True) as partial:  # `_finished` has looked at what is there
+    with replacing(task.out.path, force=True) as partial:  # `_finished` has checked existing files
         partial.write_text(json.dumps(content, allow_nan=False) + "\n", encoding="utf-8")
 
 

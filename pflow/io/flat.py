@@ -1,6 +1,6 @@
 """Flat ntuples: one branch for each quantity of `Events`, named by a layout (configs/layout/*.yaml).
 
-`FlatReader` reads them; `write_events` writes those of the built-in layout, which are read back without loss.
+`FlatReader` reads any layout; `write_events` writes the built-in one, which reads back without loss.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def open_root(path: str | PathLike[str]) -> Any:
 
 
 def first_bytes(path: str | PathLike[str]) -> bytes:
-    """The first bytes of a local file; none of one that cannot be opened."""
+    """The first bytes of a local file; b"" if it cannot be opened."""
     with suppress(OSError), open(path, "rb") as stream:
         return stream.read(8)
     return b""

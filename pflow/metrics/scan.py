@@ -310,7 +310,7 @@ class PointResult:
         ``count.two_photons_found`` of the model, by the opening angle of pairs of photons: edges, unit, and the
         efficiency with its interval; {} without pairs.
     limits
-        What is to be kept in mind.
+        Caveats of this point.
     """
 
     point: ScanPoint
@@ -328,12 +328,12 @@ class PointResult:
     def of(cls, result: EvaluationResult, **facts: Any) -> Self:
         """The part of an evaluation that a scan compares."""
         algorithms = {name: scan_numbers(tree, budget=name != ORACLE) for name, tree in result.algorithms.items()}
-        found = result.algorithms[MODEL]["count"]["two_photons_found"]
+        two_photons = result.algorithms[MODEL]["count"]["two_photons_found"]
         series = {}
-        if any(found["n_events"]):
-            efficiency = found["efficiency"]
+        if any(two_photons["n_events"]):
+            efficiency = two_photons["efficiency"]
             columns = {name: getattr(efficiency, name).tolist() for name in ("value", "low", "high")}
-            series = {"edges": found["edges"], "unit": found["unit"], "n_events": found["n_events"], **columns}
+            series = {name: two_photons[name] for name in ("edges", "unit", "n_events")} | columns
         return cls(algorithms=algorithms, titles=dict(result.titles), series=series, **facts)
 
     def to_plain(self) -> dict[str, Any]:

@@ -188,7 +188,7 @@ class Bootstrap:
         self.weights = np.ascontiguousarray(drawn[places].T)
 
     def fractions(self, passed: Floats, total: Floats, squares: Floats | None = None) -> list[Number]:
-        """Sum of `passed` / sum of `total` over events, float64 [E, K] each, for each of the K columns.
+        """Sum of `passed` / sum of `total` over events, float64 [E, K]; one ratio per column.
 
         Where all or nothing passes, or fewer than three events have a total, resamples do not tell an interval; it is
         then Clopper-Pearson's for (sum of w)^2 / (sum of w^2) entries of weights w. `squares` float64 [E, K] has each

@@ -85,7 +85,7 @@ class DecodingConfig:
         return dataclasses.replace(self, max_particles=max_particles)
 
     def with_candidates(self, threshold: float) -> Self:
-        """A copy that gives candidates of at least this probability to exist; ValueError: there are none."""
+        """A copy that also returns candidates of at least this existence; ValueError: the model has no existence."""
         raise ValueError("candidates: this model does not say how probably a particle exists")
 
 
@@ -154,7 +154,7 @@ class Reconstructor(nn.Module, ABC):
 
     @abstractmethod
     def training_step(self, batch: Batch) -> dict[str, Tensor]:
-        """Losses of a batch, scalars by name, of which ``total`` is minimised.
+        """Losses of a batch, scalars by name; the optimiser minimises ``total``.
 
         ValueError: the batch has no target, or lacks a source that the model reads.
         """

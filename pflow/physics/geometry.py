@@ -378,21 +378,21 @@ def check_described(detector: Detector) -> None:
 
 
 def _before(calorimeter: Calorimeter, calorimeters: Sequence[Calorimeter]) -> list[float]:
-    """Radiation and interaction lengths of the calorimeters in front: of the kinds that come before, and of its own.
+    """Radiation and interaction lengths of the calorimeters in front, of inner kinds and of the calorimeter's own kind.
 
-    In the same region if there are any, else one of each kind. Two of a kind may lie behind each other, not beside.
+    Inner kinds: the calorimeters of the same region, else one of the kind. Same kind: those that end before it begins.
     """
     front: list[Calorimeter] = []
     for kind in [] if calorimeter.kind == "lumi" else KINDS[: KINDS.index(calorimeter.kind)]:
-        of_kind = [other for other in calorimeters if other.kind == kind]
-        front += [other for other in of_kind if other.region == calorimeter.region] or of_kind[:1]
-    own = (calorimeter.kind, calorimeter.region)
-    for other in calorimeters:
+        of_kind = [part for part in calorimeters if part.kind == kind]
+        front += [part for part in of_kind if part.region == calorimeter.region] or of_kind[:1]
+    place = (calorimeter.kind, calorimeter.region)
+    for part in calorimeters:
         for field in ("inner_radius", "inner_z"):
-            face, mine = getattr(other, field), getattr(calorimeter, field)
-            back = None if face is None else face + sum(layers.count * layers.pitch for layers in other.layers)
-            if (other.kind, other.region) == own and None not in (back, mine) and back <= mine:
-                front.append(other)
-    ranges = [layers for other in front for layers in other.layers]
+            inner, face = getattr(part, field), getattr(calorimeter, field)
+            outer = None if inner is None else inner + sum(layers.count * layers.pitch for layers in part.layers)
+            if (part.kind, part.region) == place and None not in (outer, face) and outer <= face:
+                front.append(part)
+    ranges = [layers for part in front for layers in part.layers]
     lengths = ("radiation_lengths", "interaction_lengths")
     return [sum((layers.count * getattr(layers, name) for layers in ranges), start=0.0) for name in lengths]

@@ -67,9 +67,9 @@ def perigee(
         turned = np.arctan2(y - centre_y, x - centre_x) - np.arctan2(-centre_y, -centre_x)
         z0 = z - pz / pt * radius * np.abs(np.remainder(turned + np.pi, 2 * np.pi) - np.pi)
         perigee_px, perigee_py = -sense * pt * centre_y / distance, sense * pt * centre_x / distance
-    found = np.isfinite(d0) & np.isfinite(z0)
+    finite = np.isfinite(d0) & np.isfinite(z0)
     known = np.isfinite(perigee_px) & np.isfinite(perigee_py)
-    position = np.where(found, d0, 0.0), np.where(found, z0, 0.0)
+    position = np.where(finite, d0, 0.0), np.where(finite, z0, 0.0)
     return *position, np.where(known, perigee_px, px), np.where(known, perigee_py, py)
 
 

@@ -88,19 +88,19 @@ def _draw(axes: Axes, result: ScanResult, key: str, parameter: str) -> None:
             axes.axhline(nominal.value, color=color, linestyle="--", linewidth=1.2, label=f"{title}, nominal")
             continue
         for number, (others, points) in enumerate(_curves(result, parameter, name).items()):
-            at = [point for point in points if key in point.algorithms[name]]
-            places = [_place(point, points, parameter) for point in at]
-            ticks |= {place: _tick(point, parameter) for place, point in zip(places, at, strict=True)}
+            drawn = [point for point in points if key in point.algorithms[name]]
+            places = [_place(point, points, parameter) for point in drawn]
+            ticks |= {place: _tick(point, parameter) for place, point in zip(places, drawn, strict=True)}
             style: dict[str, Any] = {
                 "color": color if not number else COLORS[(2 + number) % len(COLORS)],
                 "marker": marker,
             }
-            values = [point.algorithms[name][key].value for point in at]
-            low, high = zip(*(_paired_bar(result, point, key, name, nominal) for point in at), strict=True)
+            values = [point.algorithms[name][key].value for point in drawn]
+            low, high = zip(*(_paired_bar(result, point, key, name, nominal) for point in drawn), strict=True)
             axes.errorbar(
                 places, values, yerr=[low, high], elinewidth=1.4, linewidth=1.0, **style, label=f"{title}{others}"
             )
-            doubtful = [k for k, point in enumerate(at) if name == MODEL and result.marks(point, key)]
+            doubtful = [k for k, point in enumerate(drawn) if name == MODEL and result.marks(point, key)]
             if doubtful:
                 style |= {"linestyle": "none", "markerfacecolor": "white", "zorder": 5}
                 label = "" if number else "may be the model's (see limits)"
@@ -128,7 +128,7 @@ def _curves(result: ScanResult, parameter: str, algorithm: str) -> dict[str, lis
 def _place(point: PointResult, points: Sequence[PointResult], parameter: str) -> float:
     """Place on the axis: the value, or beside the largest one where it is not a number."""
     value = point.point.values[parameter]
-    finite = [known for other in points if math.isfinite(known := other.point.values[parameter])]
+    finite = [known for p in points if math.isfinite(known := p.point.values[parameter])]
     return value if math.isfinite(value) else max(finite, default=0.0) + max(0.25 * np.ptp([0.0, *finite]), 1e-3)
 
 

@@ -113,12 +113,12 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.lr, self.warmup, self.final_lr = lr, warmup, final_lr
         self.optimiser, self.weight_decay = optimiser, weight_decay
         self.tokeniser: Tokeniser | None = None
-        """That of the weights; None: they are random."""
+        """Tokeniser of the loaded weights; None: the weights are random."""
         self.calibration: Calibration | None = None
-        """That of the weights, until they are trained."""
+        """Calibration of the loaded weights, until training changes them."""
         self.reconstructor: Reconstructor | None = None
         self.began_with: dict[str, Any] | None = None
-        """Provenance of the weights that a new training begins with; None: they are random."""
+        """Provenance of the weights that a new training starts from; None: they are random."""
         self._before: Mapping[str, Any] = {}  # provenance of the checkpoint that is resumed
         self._started: Checkpoint | None = None
         self._unchecked: tuple[LabelledBatch, list[str], Tensor, torch.cuda.Event | None] | None = None
@@ -308,7 +308,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         return self.reconstructor.generate(batch)
 
     def predict_step(self, labelled: LabelledBatch, batch_idx: int) -> Prediction | None:
-        """The particles of a batch; None of one that is there to keep ranks in step."""
+        """The particles of a batch; None for a padding batch, which only keeps ranks in step."""
         if not labelled.weight:
             return None
         generated, n_events = self(labelled.batch), len(labelled.batch)

@@ -92,7 +92,7 @@ def run_signalled(words: Sequence[str], *, log: Path, sent: signal.Signals, afte
 
 
 def _ended(child: int, sent: signal.Signals, *, after: float) -> tuple[int, resource.struct_rusage, bool]:
-    """Wait for a process; its status, its use of the machine, and whether it got the signal after some seconds."""
+    """Status of an ended process, its resource usage, and whether `sent` was sent to it after `after` seconds."""
     begin, signalled = time.monotonic(), False
     while True:
         ended, status, usage = os.wait4(child, os.WNOHANG)

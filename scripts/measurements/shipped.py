@@ -186,10 +186,10 @@ def run(args: argparse.Namespace) -> bool:
             [row for model, result in results.items() for row in rows(result, sample.name, model)], target, whole=True
         )
         for model, result in results.items():
-            wanted = FIGURES.get((sample.name, model), {})
-            drawn = figures(result) if wanted else {}
+            names = FIGURES.get((sample.name, model), {})
+            drawn = figures(result) if names else {}
             target.with_name("figures").mkdir(parents=True, exist_ok=True)
-            for name, of_evaluation in wanted.items():
+            for name, of_evaluation in names.items():
                 if of_evaluation in drawn:  # not of a few events
                     with replacing(target.with_name("figures") / f"{name}.png", force=True) as partial:
                         partial.write_bytes(rendered(drawn[of_evaluation], "png"))

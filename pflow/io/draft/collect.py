@@ -234,8 +234,8 @@ def _technologies(
             found.append(([sample], cells))
     for sample in rest:  # simulated hits of the digitised ones, and empty collections
         for mine, _ in found:
-            linked = partners.get(sample.name) in {other.name for other in mine}
-            if linked or len(found) == 1 or any(np.isin(sample.cell, other.cell).any() for other in mine):
+            linked = partners.get(sample.name) in {member.name for member in mine}
+            if linked or len(found) == 1 or any(np.isin(sample.cell, member.cell).any() for member in mine):
                 mine.append(sample)
                 break
     for mine, _ in found:

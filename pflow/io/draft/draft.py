@@ -90,7 +90,9 @@ def draft_detector(path: str | PathLike[str], answers: Answers = Answers(), *, m
     """
     with open_root(path) as directory:
         if sniff(directory, str(path)) == "flat":
-            message = "a flat ntuple numbers its calorimeters, and does not say which they are: describe them by hand, "
+            message = (
+                "a flat ntuple numbers its calorimeters, and does not say which they are: write their description, "
+            )
             raise InputError(
                 f"{message}as in a file of configs/detector, in the order of the layout's codes", file=path
             )
@@ -272,7 +274,7 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, answers: Answers, 
     depth, seen = sum(part.count * part.pitch for part in layers), cells.sample.seen
     ahead = 0.0 if cells.pitches else max(0.0, depth - cells.back + cells.front) / 2
     faces = {"inner_radius" if group.region == "barrel" else "inner_z": cells.front - ahead}
-    how, text = "guessed", f"all but half a percent of {seen} are behind it"
+    how, text = "guessed", f"99.5% of {seen} are behind it"
     if group.kind == "muon":  # a muon system may have both
         radius, length = cells.sample.radius, np.abs(cells.sample.position[:, 2])
         behind = {"inner_radius": radius[radius > slope * length], "inner_z": length[radius <= slope * length]}
@@ -295,17 +297,17 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, answers: Answers, 
 
 
 def _with_sizes(calorimeters: Mapping[str, Calorimeter], sources: Sources, notes: Notes) -> dict[str, Calorimeter]:
-    """With cells of another one of the kind, or left out, where too few hits show their size."""
+    """Where too few hits show the cell size, take it from a calorimeter of the same kind, or leave it out."""
     described = {}
     for group in sources.groups:
         part, field = calorimeters[group.name], f"calorimeters.{group.name}.cell_size"
-        alike = [other for other in calorimeters.values() if other.kind == part.kind and other.cell_size is not None]
+        alike = [c for c in calorimeters.values() if c.kind == part.kind and c.cell_size is not None]
         if part.cell_size is None and alike:
             notes[field] = Note("guessed", f"as of {alike[-1].name}; {notes[field].text}")
             part = dataclasses.replace(part, cell_size=alike[-1].cell_size)
         if part.cell_size is None and not part.required:  # it would stop the others
-            few = f"{group.cells.sample.seen}, too few for the size of its cells (--entries)"
-            sources.left_out.update(dict.fromkeys((*part.collections, *part.sim_collections), few))
+            reason = f"{group.cells.sample.seen}, too few for the size of its cells (--entries)"
+            sources.left_out.update(dict.fromkeys((*part.collections, *part.sim_collections), reason))
             for noted in [noted for noted in notes if noted.startswith(f"calorimeters.{group.name}.")]:
                 del notes[noted]
         else:
@@ -316,7 +318,7 @@ def _with_sizes(calorimeters: Mapping[str, Calorimeter], sources: Sources, notes
 def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str]:
     """Layers, their lengths null without `absorber`, and how they were found.
 
-    Without layers in the hits the absorber's are evenly spaced in their range, or fill what is given of them.
+    If the hits show no layers, the absorber's layers are evenly spaced over the hits' depth.
     """
     pitches, extent = list(cells.pitches), cells.back - cells.front
     seen = f"{counted(len(pitches), 'layer')} with hits" if pitches else "no layers in the hits"
@@ -403,7 +405,7 @@ def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes, *, g
 
 
 def _with_scales(file: PodioFile, detector: Detector, entries: int, notes: Notes) -> Detector:
-    """The detector with the scales of ECAL and HCAL by isolated tracks; null for an HCAL of which these do not tell."""
+    """The detector with ECAL and HCAL scales from isolated tracks; null for an HCAL without enough of them."""
     (electron, of_electrons), (hadron, of_hadrons) = measure.measure_scales(file, detector, entries)
     low, high = HADRON_SCALES
     if hadron is not None and not low <= hadron <= high:

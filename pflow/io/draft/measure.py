@@ -89,12 +89,12 @@ class Cells(NamedTuple):
 
     def like(self, other: Cells) -> bool:
         """Whether these are hits of the same technology as another collection's, and not far behind or before it."""
-        few = min(len(self.sample), len(other.sample)) < geometry.MIN_CELLS
+        too_few = min(len(self.sample), len(other.sample)) < geometry.MIN_CELLS
         gap = max(self.front - other.back, other.front - self.back)
         pitch, others = (float(np.median(cells.pitches)) if cells.pitches else 0.0 for cells in (self, other))
         sizes, pitches = sorted((self.size, other.size)), sorted((pitch, others))
-        same_cells = few or not sizes[0] or sizes[1] < 1.25 * sizes[0]
-        same_layers = few or pitches[1] <= 1.15 * pitches[0]
+        same_cells = too_few or not sizes[0] or sizes[1] < 1.25 * sizes[0]
+        same_layers = too_few or pitches[1] <= 1.15 * pitches[0]
         return same_cells and same_layers and gap < 3 * max(*pitches, 1.0)
 
 

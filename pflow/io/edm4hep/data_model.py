@@ -155,7 +155,7 @@ class DataModel:
         return [leaf for name, inner in self.structs[cpp_type] for leaf in self.leaves(inner, f"{prefix}{name}")]
 
     def nested(self, cpp_type: str) -> list[str]:
-        """The structs of which a type is made, itself first; none of a number."""
+        """All structs in a type, itself first; [] for a number."""
         if cpp_type not in self.structs:
             return []
         return [cpp_type, *(name for _, inner in self.structs[cpp_type] for name in self.nested(inner))]

@@ -185,9 +185,9 @@ class Edm4hepReader:
             return jagged.flat(file.columns.get(name, member, start=0, stop=stop))
 
         with suppress(InputError):  # an entry that cannot be decoded
-            whole = [name for name in self.hit_collections if name not in self.subsets]
-            read = np.concatenate([np.zeros(0, np.uint64), *(get(name, "cellID") for name in whole)])
-            energy, missing = sum(float(np.nansum(get(name, "energy"))) for name in whole), 0.0
+            full = [name for name in self.hit_collections if name not in self.subsets]
+            read = np.concatenate([np.zeros(0, np.uint64), *(get(name, "cellID") for name in full)])
+            energy, missing = sum(float(np.nansum(get(name, "energy"))) for name in full), 0.0
             unnamed = []
             for name in others:
                 radius, z = np.hypot(get(name, "position.x"), get(name, "position.y")), np.abs(get(name, "position.z"))

@@ -275,7 +275,7 @@ def _members(particles: ak.Array) -> dict[str, Any]:
 
 
 def _particle_id(particles: ak.Array, name: str, names: RecoNames, *, of: str | None = None) -> dict[str, Filled]:
-    """The identification `name` of particles, those of the list or of the collection `of`."""
+    """ParticleID collection `name` for the particles of collection `of`, by default `names.particles`."""
     if "scores" not in particles.fields:
         return {}
     counts = jagged.count(particles)

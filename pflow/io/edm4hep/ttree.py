@@ -330,7 +330,7 @@ class _Buffer(bytearray):
 
     @property
     def place(self) -> int:
-        """By which later parts refer to what follows."""
+        """Position by which later references name the next object."""
         return self._start + len(self) + 2
 
     @contextmanager
@@ -341,16 +341,16 @@ class _Buffer(bytearray):
         self[start : start + 4] = struct.pack(">I", COUNT | (len(self) - start - 4))
 
     def object(self, version: int) -> Any:
-        """What is appended within is an object of a class of this version."""
+        """Context: frame the appended bytes as an object of class version `version`."""
         return self._counted(struct.pack(">H", version))
 
     def any(self, class_name: str) -> Any:
-        """What is appended within is an object to which a pointer leads."""
+        """Context: frame the appended bytes as an object behind a pointer (TBuffer::WriteObjectAny)."""
         return self._counted(struct.pack(">I", NEW_CLASS) + class_name.encode() + b"\0")
 
     @contextmanager
     def array(self, n: int) -> Iterator[None]:
-        """What is appended within are the `n` objects of a TObjArray."""
+        """Context: the appended bytes are the `n` objects of a TObjArray."""
         with self.object(3):
             self += struct.pack(">HIIBii", 1, 0, 0, 0, n, 0)
             yield

@@ -37,7 +37,7 @@ class KeyValue(NamedTuple):
 
 
 class KVCache:
-    """Keys and values of the tokens decoded so far; an exported graph reads what is known and hands it on."""
+    """Keys and values of the tokens decoded so far; input and output of an exported graph."""
 
     def __init__(self, known: KeyValue | None = None) -> None:
         self.known = known

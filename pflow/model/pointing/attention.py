@@ -34,8 +34,8 @@ ROWS = 128  # tokens whose attention is computed at a time
 STEP = 16  # tokens in whose steps the slices of those that count begin and end
 # Minus the logarithm of the largest fraction of a token's attention that may be left out: 1/4 of the rounding.
 LOG_ROUNDING = 26.0 * math.log(2.0)
-# How far below zero the preference for directions counts at least: much farther, and the weights would be denormal
-# numbers, with which a CPU computes many times as slowly.
+# Lower bound of the direction bias (below zero, at least this far): much lower, and the weights would be denormal
+# numbers, which slow a CPU down many times.
 MIN_DEPTH = 60.0
 MARGIN = 1e-3  # rad, to the angle within which tokens count: near an axis, angles from cosines are rounded to 4e-4
 # Largest strength of a head for which all tokens count, be they back to back. Its logits are rounded as others are.

@@ -341,7 +341,7 @@ class BatchDecoder(Steps):
         return self.candidates().view(len(self.pointed.seed), 1, self.tables.n_items)
 
     def _make_tables(self) -> Tables:
-        """Tables of the source; on a CPU, which is not waited for, without masks where there is no padding."""
+        """Tables of the source; on a CPU: skip masks when nothing is padded (a GPU would synchronise)."""
         tables, tokens, items = self.source.tables(), self.source.tokens.mask, self.source.items.mask
         padded = not (self.on_cpu and tokens.all() and items.all())
         return tables._replace(padded=padded)

@@ -94,7 +94,7 @@ class ItemFeatures(Columns):
 
 @dataclasses.dataclass
 class FractionSums(Columns):
-    """What is summed over the items of a particle, times their fractions."""
+    """Sums over the items of a particle, weighted by their fractions."""
 
     energy: Annotated[Tensor, 1]  # of hits, GeV
     track_energy: Annotated[Tensor, 1]  # momentum of tracks, GeV

@@ -105,7 +105,7 @@ class RefinedParticles(NamedTuple):
     refinement: Refinement
     candidates: Particles  # each with the energy that it has if it exists
     of_candidates: Assigned
-    particles: Particles  # of the list, with the energies that are right given the list; of others without meaning
+    particles: Particles  # with energies given the list; entries outside the list are undefined
     assigned: Assigned
     existence: Tensor  # float [B, T], probability to exist; 1 in the list with a track
 
@@ -169,10 +169,10 @@ def share_energy(particles: Particles, listed: Tensor, expected: Tensor, existen
     """Energies of listed particles, as ln E [B, T], whose plain sum is the energy expected of all decoded particles.
 
     `particles` have the energies that the list's assignment gives, `expected` [B, T] are existence times energy if it
-    exists, GeV. Of two halves of a shower that are both listed each has the energy of the whole, and what is not listed
-    is lost: the difference of each decoded particle goes to the listed ones without a track around it, by their
-    variances, of energy and of existence, as in a least-squares fit with a constraint on the sum. So a photon, which is
-    measured well, keeps its energy, and a neutral hadron takes the difference.
+    exists, GeV. The two sums differ: two listed halves of a shower each have the energy of the whole, and the energy of
+    unlisted particles is lost. So each decoded particle's difference is shared among the listed trackless particles
+    around it, in proportion to their variances of energy and existence, as in a least-squares fit with a constraint on
+    the sum: a well-measured photon keeps its energy, a neutral hadron takes the difference.
     """
     energy = particles.log_energy.exp()
     variance = (particles.energy_log_sigma.exp() * energy).square() + existence * (1.0 - existence) * energy.square()
@@ -181,9 +181,9 @@ def share_energy(particles: Particles, listed: Tensor, expected: Tensor, existen
     angle = (2.0 - 2.0 * cosine).clamp(min=0.0).sqrt()  # a chord: ONNX Runtime has no arc cosine in double precision
     weight = variance[:, None] * (-angle / SHARING_ANGLE).exp()
     weight = weight / weight.sum(2, keepdim=True).clamp(min=1e-12)  # where nothing can take it, it is lost
-    taken = ((expected - energy * listed)[:, None] @ weight).squeeze(1)  # GeV
+    added = ((expected - energy * listed)[:, None] @ weight).squeeze(1)  # GeV
     # The exponential keeps an energy that is reduced above zero.
-    log_ratio = torch.where(taken < 0, taken / energy, (taken.clamp(min=0.0) / energy).log1p())
+    log_ratio = torch.where(added < 0, added / energy, (added.clamp(min=0.0) / energy).log1p())
     return torch.where(listed & ~particles.by_track, particles.log_energy + log_ratio, particles.log_energy)
 
 

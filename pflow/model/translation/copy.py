@@ -89,7 +89,7 @@ class TeacherForcing(NamedTuple):
         return cls(true, before(true), items.energy)
 
     def with_own(self, fraction: Tensor) -> TeacherForcing:
-        """For some events `assigned` is of the network's own fractions, float [B, T + 1, M], as in reconstruction.
+        """For some events, compute `assigned` from the network's predicted fractions, float [B, T + 1, M].
 
         Scheduled sampling: Bengio et al. 2015, arXiv:1506.03099.
         """
@@ -98,7 +98,7 @@ class TeacherForcing(NamedTuple):
 
 
 def before(fraction: Tensor) -> Tensor:
-    """The fractions of items that earlier particles have, of those of each, float [B, T, M]."""
+    """Fractions of items already assigned to earlier particles, from each particle's fractions, float [B, T, M]."""
     return (fraction.cumsum(1) - fraction).clamp(0.0, 1.0)
 
 
@@ -183,18 +183,18 @@ class Copier(nn.Module):
         return Copied(pointer, assignment, fraction, energy, direction)
 
     def _measure(self, x: Tensor, items: Items, fraction: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalised log10 E and unit vectors of particles with fractions of the items and with seeds at `start`.
+        """Normalised log10 E and unit vectors of particles, from the items' fractions and the seeds at `start`.
 
-        The best direction of most photons is that to the log-weighted barycentre. The field separates the electrons of
-        one that converted by angles proportional to 1 / E: then it is that to the energy-weighted mean or, where their
-        tracks are known, that of the sum of their momenta.
+        The log-weighted barycentre is the best direction of most photons. The field separates the electrons of a
+        converted photon by angles proportional to 1 / E: then the energy-weighted mean is better or, where their tracks
+        are known, the sum of their momenta.
         """
         n_cells, unit = items.n_cells, normalise(items.position)
         deposit = fraction * items.energy[:, None]
         energy, momentum = (part.sum(-1, keepdim=True) for part in deposit.tensor_split([n_cells], dim=-1))
         share = deposit[..., :n_cells] / energy.clamp(min=1e-9)
         weight = (LOG_WEIGHT + (share + 1e-12).log()).clamp(min=0.0)
-        # Each towards the seed, or the one before, if nothing is assigned.
+        # The small terms are fallbacks if nothing is assigned: the seed, or the previous estimate.
         direction = normalise(weight @ items.position[:, :n_cells] + 1e-6 * start)
         mean = normalise(share @ unit[:, :n_cells] + 1e-9 * start)
         along_tracks = normalise(deposit[..., n_cells:] @ unit[:, n_cells:] + 1e-6 * direction)

@@ -44,7 +44,7 @@ def kind_of_next(mask: Tensor) -> Tensor:
 
 @functools.cache
 def _on_device(rows: tuple[tuple[float, ...], ...], device: torch.device) -> Tensor:
-    """A constant, copied to a device once: each copy would be a wait for a GPU."""
+    """A constant, copied to a device once, to avoid a GPU synchronisation at each use."""
     with torch.inference_mode(False):  # training uses it, too
         return torch.tensor(rows, device=device)
 
