@@ -28,7 +28,7 @@ _collected: ContextVar[list[Warning] | None] = ContextVar("collected", default=N
 
 
 def warn(message: str, category: type[Warning] = UserWarning, stacklevel: int = 2) -> None:
-    """As `warnings.warn`, or to the list of `collected_warnings` around it."""
+    """Call `warnings.warn`, or append to the list of an enclosing `collected_warnings`."""
     collected = _collected.get()
     if collected is None:
         warnings.warn(message, category, stacklevel=stacklevel + 1)
@@ -38,7 +38,7 @@ def warn(message: str, category: type[Warning] = UserWarning, stacklevel: int = 
 
 @contextmanager
 def collected_warnings() -> Iterator[list[Warning]]:
-    """Collect what `warn` says in this thread alone, unlike `warnings.catch_warnings`, which is of the process."""
+    """Collect the messages of `warn` in this thread only (`warnings.catch_warnings` acts on the whole process)."""
     collected: list[Warning] = []
     token = _collected.set(collected)
     try:

@@ -1,7 +1,7 @@
 """Draft the description of the detector that a file is from: a YAML file for --detector.
 
-Each value says how it was found: given, in the file, measured with its hits and tracks, or guessed. What the file
-cannot tell is null: give it as an option, or fill it in.
+A comment beside each value says how it was found: given, in the file, measured with its hits and tracks, or guessed.
+A value that the file does not contain is null: give it as an option, or fill it in.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ASK = {
     "sim_scale": "--sim-scale ecal=FACTOR, for simulated hits",
     "truth_tracks": "--tracks-as cld, for --truth-tracks",
 }
-"""How what a draft lacks is given, by field."""
+"""Option that gives a field which a draft lacks."""
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="COLLECTION=PLACE",
-        help="calorimeter of hits whose collection does not tell it: ecal_barrel, hcal_endcap, muon ... (repeatable)",
+        help="calorimeter of a collection whose name does not say it: ecal_barrel, hcal_endcap, muon ... (repeatable)",
     )
     parser.add_argument(
         "--sim-scale",
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CALORIMETER=FACTOR",
-        help="from deposited to calibrated energy of simulated hits, in a file without digitised ones (repeatable)",
+        help="factor from deposited to calibrated energy of simulated hits, if none are digitised (repeatable)",
     )
     tracks_as = "detector with the resolutions of tracks from Monte Carlo particles, for --truth-tracks: cld"
     parser.add_argument("--tracks-as", metavar="DETECTOR", help=tracks_as)

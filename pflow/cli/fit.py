@@ -1,4 +1,4 @@
-"""`pflow fit | validate | test | predict`: Lightning's command line, and where its runs begin."""
+"""`pflow fit | validate | test | predict`: Lightning's command line, for new models, trained ones, and resumes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ DECISIVE = {
     "--model.reconstructor": "class_path",
     "--model.reconstructor.class_path": "class_path",
 }
-"""Options that say which model is meant, on the command line and in configurations."""
+"""Options that choose the model, on the command line and in configurations."""
 
 MOST_USED = """\
 used most:
@@ -76,17 +76,17 @@ used most:
 
 @dataclasses.dataclass(frozen=True)
 class Fresh:
-    """A model with random weights, of the class of network that is given."""
+    """A new model of the given network class, with random weights."""
 
     words: list[str]
     """The options to parse."""
     defaults: dict[str, Any]
-    """What they change, by the names of options."""
+    """Changed defaults, by option name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StartFrom(Fresh):
-    """The weights of a trained `model`, to begin a training with or to evaluate; its options are the defaults."""
+    """A trained `model`, to start a training from or to evaluate; its options are the defaults."""
 
     model: Checkpoint
 
@@ -96,10 +96,11 @@ class Resume(StartFrom):
 
 
 def resolve_run(verb: str, args: Sequence[str]) -> Resume | StartFrom | Fresh:
-    """What a command line asks for, by the last of each of its options and of those in its configurations.
+    """Choose between resume, start from a model, and a new model; the last value of each option counts.
 
-    ConfigError: the training to resume has no checkpoint, or only weights are left; the weights are of another class of
-    network. InputError: not a trained model that pflow can use.
+    Options are read from the command line and its configurations. ConfigError: the training to resume has no
+    checkpoint, or only weights; the weights belong to another network class. InputError: not a trained model that
+    pflow can use.
     """
     words: list[str] = []
     given: dict[str, str | None] = dict.fromkeys(DECISIVE.values())
@@ -136,7 +137,7 @@ def resolve_run(verb: str, args: Sequence[str]) -> Resume | StartFrom | Fresh:
     if (source := resumed or start) is None or source in ("best", "last", "hpc"):  # words of Lightning's ckpt_path
         return Fresh(words, {"model.reconstructor": {"class_path": class_path or ARCHITECTURES["pointing"]}})
     model = read_checkpoint(source)
-    check_weights(model)  # its options are safe to be defaults: a network of their sizes is one of its weights
+    check_weights(model)  # so that its options are safe defaults: they make a network that its weights fit
     if resumed and not Path(resumed).is_file():
         raise ConfigError(
             f"{resumed} holds weights alone: to continue a training, --checkpoint takes its last.ckpt; "
@@ -152,11 +153,11 @@ def resolve_run(verb: str, args: Sequence[str]) -> Resume | StartFrom | Fresh:
 
 
 class WrongUsageError(ConfigError):
-    """An option that a verb does not have, or a value that it does not take."""
+    """An unknown option, or a value that an option does not accept."""
 
 
 class Parser(LightningArgumentParser):  # type: ignore[misc]
-    """A parser whose help has dashes, and whose errors are one line with the nearest names."""
+    """A parser with dashes in its help and one-line errors that give the nearest names."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise a WrongUsageError: the option, the mistake and the nearest names, in one line."""
@@ -169,7 +170,7 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
         reason = re.sub(r"Expected a <class '(\w+)'>", r"expected \1", reason).replace(". Got value: ", ", found ")
         wrong = re.search(r"rguments: --([\w.]+)|(?:Group '([\w.]+)' does not accept )?[Oo]ption '([\w.]+)'", reason)
         suggestions = []
-        if wrong and "nearest matches" not in reason:  # as an architecture's own parser says
+        if wrong and "nearest matches" not in reason:  # an architecture's own parser has added them
             known = getattr(self, "of_verb", self)._option_string_actions  # type: ignore[union-attr]
             suggestions = nearest_options(".".join(filter(None, wrong.groups())), known)
         if key:
@@ -183,7 +184,7 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
 
 
 class TrainingCLI(LightningCLI):  # type: ignore[misc]
-    """Lightning's command line for `ParticleFlow` and `ParticleFlowData`; without `run` it makes the objects only."""
+    """Lightning's command line for `ParticleFlow` and `ParticleFlowData`; without `run` it only makes the objects."""
 
     def __init__(self, verb: str, args: Sequence[str], *, run: bool = True) -> None:
         self.verb, self.begun = verb, resolve_run(verb, args)
@@ -204,7 +205,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             )
 
     def subcommands(self) -> dict[str, set[str]]:
-        """Lightning's subcommand of the verb alone: a parser takes a second to make."""
+        """Only add the subcommand of this verb: each parser takes a second to make."""
         return {self.verb: LightningCLI.subcommands()[self.verb]}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -224,10 +225,10 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         parser.add_lightning_class_args(EarlyStopping, "early_stopping")
         parser.add_lightning_class_args(LearningRateMonitor, "learning_rate_monitor")
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
-        resumed = isinstance(self.begun, Resume)  # the weights are its checkpoint's, wherever it began
+        resumed = isinstance(self.begun, Resume)  # its weights come from the checkpoint, not from `start_from`
         parser.link_arguments("start_from", "model.start_from", compute_fn=lambda start: None if resumed else start)
         parser.link_arguments("output", "model_checkpoint.dirpath")
-        for name in ("monitor", "mode"):  # a training stops when its best model does not get better
+        for name in ("monitor", "mode"):  # early stopping follows the quantity of the best checkpoint
             parser.link_arguments(f"model_checkpoint.{name}", f"early_stopping.{name}")
 
     def before_instantiate_classes(self) -> None:
@@ -297,7 +298,7 @@ def _without_chatter() -> Iterator[None]:
     for logger in ("pytorch_lightning.utilities.rank_zero", "lightning_fabric.utilities.seed"):
         logging.getLogger(logger).setLevel(logging.WARNING)
     with warnings.catch_warnings():
-        for category in (DeprecationWarning, FutureWarning):  # functions which are for their authors to replace
+        for category in (DeprecationWarning, FutureWarning):  # of libraries: only their authors can act on them
             module = r"(pytorch_lightning|lightning_fabric|jsonargparse)\b"
             warnings.filterwarnings("ignore", category=category, module=module)
         warnings.filterwarnings("ignore", category=PossibleUserWarning)

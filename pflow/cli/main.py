@@ -147,7 +147,7 @@ def _run(verb: str, arguments: list[str]) -> int:
 
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)
-        # NumPy's of a division by zero, of NaN ...: nothing that somebody at a command line can do something about.
+        # NumPy's warnings of a division by zero, NaN ...: a user of the command line cannot act on them.
         warnings.filterwarnings("ignore", ".*encountered", RuntimeWarning)
         warnings.showwarning = show
         if verb in LIGHTNING:

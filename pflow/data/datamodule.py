@@ -223,7 +223,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     def _measure(
         self, chunks: Sequence[Chunk], n_events: int, expected: SampleScales | None, *, truth: bool = True
     ) -> Scales:
-        """What about `n_events` of chunks are like, the same number of each file; warns of a file with a problem.
+        """Scales of about `n_events`, the same number from each file; warns of a file that fails a check.
 
         `truth`: also whether targets have the energy in hits.
         """
@@ -390,7 +390,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
 def differences(
     group: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], whose: str = "the weights"
 ) -> list[str]:
-    """Options of a group that are not the same, in words."""
+    """Options of a group that differ, in words."""
     changed = [name for name in ours if name in theirs and ours[name] != theirs[name]]
     return [f"{group}.{name} is {ours[name]}, but {whose} have {theirs[name]}" for name in changed]
 

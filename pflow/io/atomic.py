@@ -1,7 +1,7 @@
-"""Outputs, files and folders: the one rule of what may be written where, and complete ones only.
+"""Write output files and folders atomically, and decide which existing ones may be replaced.
 
-An output that exists is refused, and ``--force`` (`force`) replaces it; inputs are never replaced. It is written beside
-its place and renamed at the end. `holds`, the names of all files in it, makes an output a folder.
+Only ``--force`` (`force`) replaces an existing output; inputs are never replaced. An output is written beside its final
+path and renamed at the end. `holds`, the names of all files in it, makes an output a folder.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ def check_output(
 ) -> Path:
     """Check, before any work, that an output can be written at `path`, or where it links to; return it as a Path.
 
-    It must not be or lie in one of `inputs`. What exists there is a file that only `force` replaces; or with
-    `holds` a folder that is empty, or that `force` replaces if it holds nothing but such files. A `ConfigError` gives
-    the reason if not.
+    It must not be, or lie in, one of `inputs`. Replacing an existing file needs `force`, and so does, with `holds`, a
+    folder that contains only files of these names; an empty folder does not. ConfigError: why the output is refused.
     """
     path = Path(path)
     target = _target(path)
@@ -71,9 +70,9 @@ def replacing(
 ) -> Iterator[Path]:
     """Yield a path beside `path` to write to (a new folder if it `holds` files); rename it to `path` at the end.
 
-    It is removed if anything fails. A folder that is replaced is first moved aside; if the process is killed then, the
-    next output to `path` moves it back. Parameters and errors as of `check_output`; an `OutputError` if the disk is
-    full or the folder around it vanished.
+    If anything fails, the temporary output is removed. A folder to replace is first moved aside; if the process is
+    killed then, the next output to `path` moves it back. Parameters and errors as of `check_output`; OutputError: the
+    disk is full, or the parent folder vanished.
     """
     check = functools.partial(check_output, path, inputs=tuple(inputs), force=force, holds=holds)
     target = _target(check())
@@ -128,7 +127,7 @@ def _beside(target: Path, kind: str, process: str = "") -> Path:
 
 
 def _clean(target: Path) -> None:
-    """Remove what dead processes of this machine left beside `target`; move back a folder that one had moved aside."""
+    """Remove temporary outputs of dead processes beside `target`; move back a folder that one had moved aside."""
     for kind in ("earlier", "tmp"):
         for left in glob.glob(str(_beside(Path(glob.escape(str(target))), kind, "*"))):
             process = left.rpartition("-")[2]

@@ -89,7 +89,7 @@ def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[Detec
 
 
 def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
-    """The built-in detector that fits a file best, of several the one that the file names; else a `NoDetectorError`."""
+    """The built-in detector that fits a file best; if several do, the one that the file names. Else NoDetectorError."""
     matches = fitting_detectors(file, sim=sim)
     fitting = [match for match in matches if match.fits]
     if not fitting:

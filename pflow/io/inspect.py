@@ -187,7 +187,7 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
 def _without_events(
     file: EventFile | PodioFile, podio: PodioFile | None, stop: int, *, sim: bool | None
 ) -> FileContent:
-    """What needs no detector: the collections of a podio file, and which detectors fit; `sim` as of these."""
+    """The collections of a podio file, and which detectors fit; `sim` as of `fitting_detectors`."""
     fitting = [] if podio is None else fitting_detectors(podio, sim=sim)
     return FileContent(
         path=file.path,
@@ -201,7 +201,7 @@ def _without_events(
 
 
 def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: int) -> FileContent:
-    """A podio file that no detector fits, or that is not read as a detector for this reason."""
+    """A podio file without detector; `reason`: why none is used."""
     with closing(open_podio(path)) as file:
         content = _without_events(file, file, min(file.columns.num_entries, max_entries), sim=sim or None)
     kinds = {info.name: info.kind for info in content.collections}

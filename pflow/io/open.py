@@ -63,11 +63,11 @@ class EventFile:
     truth_tracks
         Whether its tracks are made from Monte Carlo particles.
     expected
-        What the caller knows of its events, for the checks of all that is read; None: they are not checked.
+        Targets and training sample that events are checked against; None: no checks.
     scales
-        What the events are like that were read so far, with truth and without (`pflow.event.scales`).
+        Scales of the events read so far, with truth and without (`pflow.event.scales`).
     said
-        Names of the checks that were warned of.
+        Names of the checks that a warning has reported.
     """
 
     def __init__(self, path: str, reopen: Callable[[], Reader], *, expected: Expected | None) -> None:
@@ -152,13 +152,13 @@ class EventFile:
         return events
 
     def _warn(self, checks: Iterable[Check], stacklevel: int) -> None:
-        """Warn of the failed checks whose names were not said before."""
+        """Warn of failed checks that no earlier warning has reported."""
         if new := [check for check in checks if not check.good and check.name not in self.said]:
             self.said |= {check.name for check in new}
             warn(f"{self.path}: {problems(new)}", ImplausibleWarning, stacklevel=stacklevel)
 
     def _check(self, events: Events, truth: bool) -> Iterator[Check]:
-        """Measure the events that were not measured before; compare after the first, after twice as many, and so on."""
+        """Measure new events; compare after the first chunk, and whenever their number has doubled."""
         if self.expected is None or not (new := ~self._measured[truth][events.entry]).any():
             return
         self._measured[truth][events.entry] = True
@@ -168,7 +168,7 @@ class EventFile:
         yield from self._compare(at_least=2.0)
 
     def _compare(self, *, at_least: float) -> Iterator[Check]:
-        """Compare what was measured if it is `at_least` so many times what it was before, or all of the file."""
+        """Compare if `at_least` times as many events are measured as at the last comparison, or the whole file is."""
         for truth, scales in self.scales.items():
             n, before = scales.n_events, self._compared[truth]
             if self.expected is not None and n > before and (n >= at_least * before or n == self.num_entries):

@@ -47,7 +47,7 @@ class Calorimeter:
     collections: tuple[str, ...] = ()  # digitised (edm4hep::CalorimeterHit); all that a file has are joined
     sim_collections: tuple[str, ...] = ()  # edm4hep::SimCalorimeterHit, read if a file holds no digitised hits at all
     sim_scale: float | None = None
-    """Factor from visible (deposited) energy to calibrated energy, for simulated hits, which are not read without."""
+    """Factor from visible (deposited) to calibrated energy; required to read simulated hits."""
     sim_deep_scale: tuple[float, ...] | None = None  # of two samplings: first layer of the deeper one, factor there
     sim_threshold: float | None = None  # visible energy, GeV, above which a simulated cell is kept; None keeps all
     sim_time_window: tuple[float, ...] | None = None
@@ -68,7 +68,7 @@ class Calorimeter:
     (`pflow.event.closure.HADRON_RESPONSE`); None: not known. Detectors calibrate their HCALs differently; a model that
     reads the geometry reads one scale."""
     electron_scale: float = 1.0
-    """The same of an ECAL, which gives electrons their energy: 1 unless the file is calibrated otherwise."""
+    """Factor on the energies of an ECAL that gives electrons their energy; 1 if the file's are calibrated so."""
 
     def __post_init__(self) -> None:
         for field, value, choices in (("kind", self.kind, KINDS), ("region", self.region, REGIONS)):
@@ -87,7 +87,7 @@ class Calorimeter:
             raise ConfigError(f"{where}: hadron_scale is for an HCAL, not for kind '{self.kind}'")
         if self.electron_scale != 1 and self.kind != "ecal":
             raise ConfigError(f"{where}: electron_scale is for an ECAL, not for kind '{self.kind}'")
-        # Where a scale means nothing, descriptions with and without it are equal.
+        # A scale without meaning for the kind of calorimeter is ignored when descriptions are compared.
         object.__setattr__(self, "hadron_scale", self.hadron_scale if self.kind == "hcal" else None)
         object.__setattr__(self, "sim_scale", self.sim_scale if self.sim_collections else None)
         times, deep = "two times in ns, the earlier first", "a layer and a factor"
@@ -122,7 +122,7 @@ class TruthTracking:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Fields without which no tracks are made, and that are not known."""
+        """Unknown fields that making tracks requires."""
         needed = ("min_layers", "max_vertex_radius", "inverse_pt", "angle", "impact")
         return tuple(name for name in needed if getattr(self, name) is None)
 

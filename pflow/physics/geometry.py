@@ -351,7 +351,7 @@ REMEDIES = {
     LENGTHS: "pflow detector FILE --absorber ecal=MATERIAL:MM computes lengths",
     "hadron_scale": "pflow detector FILE measures hadron_scale with enough isolated tracks",
 }
-"""How what the description of a calorimeter lacks is found, by field."""
+"""Remedy for each field that the description of a calorimeter lacks."""
 
 
 def check_described(detector: Detector) -> None:

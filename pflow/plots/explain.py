@@ -13,7 +13,7 @@ from pflow.plots.style import styled
 
 @styled()
 def plot_steps(steps: Sequence[Any]) -> Figure:
-    """A panel a step: hits by azimuth, from the mean direction, and polar angle; axes hold 98% of the energy."""
+    """A panel per step: hits by azimuth (from the mean direction) and polar angle; the axes hold 98% of the energy."""
     hits, rows = steps[0].hits, -(-len(steps) // 4)
     x, y, z = (np.asarray(hits.position[axis], dtype=np.float64) for axis in "xyz")
     energy = np.asarray(hits.energy, dtype=np.float64)

@@ -55,8 +55,8 @@ def scan_figures(result: ScanResult) -> dict[str, Figure]:
 def plot_scan(result: ScanResult, key: str) -> Figure:
     """A quantity against each parameter, in a panel each.
 
-    Bars are the errors of the paired comparison with the nominal point; the nominal point's own error, which is common
-    to all, is a band around it. Open markers: the change may be the model's (`ScanResult.marks`).
+    Bars: errors of the paired comparison with the nominal point. Band: error of the nominal point, common to all.
+    Open markers: the change may be the model's (`ScanResult.marks`).
     """
     panels = list(result.labels)
     figure = Figure(figsize=(7.0, 5.4) if len(panels) == 1 else (5.0 * len(panels), 5.2))
@@ -112,7 +112,7 @@ def _draw(axes: Axes, result: ScanResult, key: str, parameter: str) -> None:
 
 
 def _curves(result: ScanResult, parameter: str, algorithm: str) -> dict[str, list[PointResult]]:
-    """Points along a parameter, in its order, by the values of the others, in words ("" for the nominal ones)."""
+    """Points in the order of a parameter, one curve for each combination of the other values in words ("": nominal)."""
     by_others: dict[str, list[PointResult]] = {"": []}
     nominal = result.nominal.point.values
     for point in result.points:
@@ -126,7 +126,7 @@ def _curves(result: ScanResult, parameter: str, algorithm: str) -> dict[str, lis
 
 
 def _place(point: PointResult, points: Sequence[PointResult], parameter: str) -> float:
-    """Place on the axis: the value, or beside the largest one where it is not a number."""
+    """Place on the axis: the value; if not finite, to the right of the largest one."""
     value = point.point.values[parameter]
     finite = [known for p in points if math.isfinite(known := p.point.values[parameter])]
     return value if math.isfinite(value) else max(finite, default=0.0) + max(0.25 * np.ptp([0.0, *finite]), 1e-3)

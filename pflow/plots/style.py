@@ -43,7 +43,7 @@ def styled() -> Iterator[None]:
 
 
 MARK = "made by pflow"
-"""Says in the metadata of every picture and page what drew it."""
+"""Creator in the metadata of every picture and page."""
 
 
 @styled()

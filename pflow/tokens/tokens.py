@@ -62,9 +62,9 @@ class TokenConfig:
         Sum hits into coarser cells, one token each: their size in mm in ECAL and HCAL (``ecal_mm``, ``hcal_mm``) and
         the number of ``layers`` summed together; none: a token for each hit.
     geometry
-        Whether the model is for any detector that is described: it knows the kind of a hit's calorimeter and the hit's
-        depth there (`pflow.physics.geometry`), and neither the calorimeter nor the layer; and it reads HCAL energies
-        times the detector's ``hadron_scale`` and ``electron_scale``.
+        Whether the model is for any described detector: it reads the kind of a hit's calorimeter and the hit's depth
+        there (`pflow.physics.geometry`) instead of calorimeter and layer, and energies times the detector's
+        ``hadron_scale`` (HCAL) and ``electron_scale`` (ECAL).
     readout
         Whether the model also gets hits and tracks in physical units, and in training the targets' fractions of them.
     """
@@ -190,7 +190,7 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ParticleTokens:
-    """The N particles of B events as a model gives them, one event after the other; input of `Tokeniser.decode`.
+    """The N particles of B events as a model outputs them, event by event; input of `Tokeniser.decode`.
 
     counts : int64 [B], number of particles of each event
     charge, pdg : int [N], indices into the vocabularies

@@ -1,4 +1,4 @@
-"""Callbacks: a run's folder, a line an epoch, averaged weights, frozen modules, and what signals do."""
+"""Callbacks: run folder, one line per epoch, averaged weights, frozen modules, signals."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class EpochLine(pl.Callback):  # type: ignore[misc]
 
 
 class RunFolder(pl.Callback):  # type: ignore[misc]
-    """Writes the logs, the configuration and the training curves of a run, and says which model is the best.
+    """Write logs, configuration and training curves of a run, and print which model is the best.
 
-    It begins the logs just before the first step, after all checks. A new training has its ``config.yaml`` with its
-    first batch, a resumed one with its first checkpoint: a resume that fails changes nothing. It is written without
-    ``checkpoint``: it says how to train, not which training to resume.
+    Logs begin just before the first step, after all checks. A new training writes ``config.yaml`` with its first batch,
+    a resumed one with its first checkpoint, so that a failing resume changes nothing. ``checkpoint`` is not written to
+    it: the file describes the training, not which one to resume.
     """
 
     def __init__(self, folder: Path, parser: LightningArgumentParser, configuration: Any) -> None:
@@ -69,14 +69,14 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
         self.began = self.saved = False
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: ParticleFlow, content: dict[str, Any]) -> None:
-        """Tell the others where the checkpoints are, if the folder was moved: else they would forget the best one."""
+        """Pass the folder's new path to the checkpoint callbacks if it moved; otherwise they lose the best model."""
         if Path(trainer.ckpt_path).resolve().parent == self.folder.resolve():
             for state in content["callbacks"].values():
                 if "best_model_path" in state:
                     state.update(_moved(state, state["dirpath"], str(self.folder.resolve())))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
-        """Begin the logs, unless it is a trial: loggers write when they are made."""
+        """Make the loggers, which write at once, unless this is a trial run."""
         self.began, self.saved = True, bool(trainer.fast_dev_run)
         if not trainer.fast_dev_run:
             trainer.loggers = trainer.loggers or make_loggers(self.folder)
@@ -98,9 +98,9 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
         self.saved = True
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
-        """Draw the training curves, and say which model is the best, or that nothing was left to train.
+        """Draw the training curves; print the best model, or that the training was already complete.
 
-        ConfigError: nothing was left, and the checkpoint is of another folder, which stays empty.
+        ConfigError: the training was complete, and its checkpoint is in another folder, so this one stays empty.
         """
         release_ranks(trainer)  # they do not draw
         if not trainer.is_global_zero:
@@ -134,7 +134,7 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
 
 
 def _moved(value: Any, old: str, new: str) -> Any:
-    """Plain data with the beginning of each path in it replaced."""
+    """Plain data in which the beginning of each path is replaced."""
     if isinstance(value, dict):
         return {_moved(key, old, new): _moved(part, old, new) for key, part in value.items()}
     return new + value.removeprefix(old) if isinstance(value, str) and value.startswith(old) else value

@@ -50,7 +50,7 @@ RANK_STRIDE = 0x9E3779B97F4A7C15
 
 
 class Prediction(NamedTuple):
-    """The particles of a batch [event, particle], numbers and entries of its events, int64 [event], and their files."""
+    """Particles of a batch [event, particle]; numbers and entries of its events, int64 [event]; their files."""
 
     particles: ak.Array
     event: Index
@@ -113,7 +113,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.lr, self.warmup, self.final_lr = lr, warmup, final_lr
         self.optimiser, self.weight_decay = optimiser, weight_decay
         self.tokeniser: Tokeniser | None = None
-        """Tokeniser of the loaded weights; None: the weights are random."""
+        """Tokeniser of the weights; None: they are random."""
         self.calibration: Calibration | None = None
         """Calibration of the loaded weights, until training changes them."""
         self.reconstructor: Reconstructor | None = None
@@ -125,7 +125,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self._began = time.monotonic()  # s
         if start_from is not None:
             self._started = read_checkpoint(start_from)
-            check_weights(self._started)  # its options are safe: a network of their sizes is one of its weights
+            check_weights(self._started)  # so that its options are safe defaults: they make a network that fits
             self.tokeniser, self.calibration = self._started.header.tokeniser, self._started.header.calibration
             self.began_with = {"sha256": self._started.digest, **self._started.header.provenance}
             if reconstructor is PointingReconstructor:  # the default
@@ -133,7 +133,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, weights_only: bool = True, **options: Any) -> Any:
-        """Lightning's, which by default reads weights and plain data only, so that it runs no code from the file."""
+        """Lightning's method; by default it reads weights and plain data only, so it runs no code from the file."""
         return super().load_from_checkpoint(checkpoint_path, *args, weights_only=weights_only, **options)
 
     @property
@@ -147,7 +147,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     def configure_model(self) -> None:
         """Build the model if its tokeniser is known; else `on_load_checkpoint` does.
 
-        ConfigError: options that make no model, or do not fit the weights to begin with; names them. InputError: as of
+        ConfigError names options that make no model, or that do not fit the weights to start from. InputError: as of
         `load_weights`.
         """
         known = self._trainer is not None and (self._started is not None or self.trainer.state.fn == "fit")
@@ -172,7 +172,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take the tokeniser of the checkpoint, and build its model unless there is one; then Lightning loads weights.
 
-        ConfigError: options of the network that the checkpoint has otherwise. InputError: not a checkpoint of pflow.
+        ConfigError: the checkpoint has other network options. InputError: not a checkpoint of pflow.
         """
         if not isinstance(checkpoint.get(KEY), str):
             raise InputError(f"not a checkpoint of pflow: it has no text under the key '{KEY}'")
@@ -367,8 +367,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
 def begin_with(reconstructor: Reconstructor, started: Checkpoint) -> tuple[list[str], list[str]]:
     """Load the weights of a trained model.
 
-    Returns the parts of the network that it does not have, which stay random, and its parts that the network does not
-    have. ConfigError: options that do not fit the weights. InputError: as of `load_weights`.
+    Returns the network's parts that the model lacks, which stay random, and the model's parts that the network lacks.
+    ConfigError: options that do not fit the weights. InputError: as of `load_weights`.
     """
     ours, theirs = reconstructor.state_dict(prefix=PREFIX), started.state_dict
     new, left_out = _parts_without(ours, theirs), _parts_without(theirs, ours)
@@ -383,9 +383,9 @@ def begin_with(reconstructor: Reconstructor, started: Checkpoint) -> tuple[list[
 
 
 def _parts_without(weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> dict[str, str]:
-    """The part that each of some weights belongs to, of those whose part has no weight among `others`.
+    """Parts (modules) of weights that have no weight among `others`.
 
-    A part is a module; an item of a list is not one, since a stack with another number of layers is another network.
+    An item of a list is not a part, since a stack with another number of layers is another network.
     """
     parts: dict[str, str] = {}
     for name in weights:
@@ -398,7 +398,7 @@ def _parts_without(weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) 
 
 
 def refuse(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
-    """A ConfigError that names the options of the network, if any, that a model's weights have with another value."""
+    """A ConfigError that names the network options with which the model's weights were made, where they differ."""
     networks = (description["init_args"].get("network", {}) for description in (ours, theirs))
     if changed := differences("model.reconstructor.network", *networks):
         raise ConfigError("; ".join(changed))

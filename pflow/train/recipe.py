@@ -178,7 +178,7 @@ def run_recipe(
             words += ["--checkpoint", str(folder / "last.ckpt")]
         commands[f"stage {number + 1}"] = words
     if recipe.calibrate is not None and not (weights / SUMMARY).exists():
-        # Without its summary the folder is what an interrupted command left.
+        # A folder without its summary is left from an interrupted command.
         words = ["calibrate", *files["val"], "--checkpoint", str(last), "--output", str(weights), "--force"]
         commands["calibrate"] = [*words, *recipe.calibrate_words()]
     if check is not None:

@@ -18,7 +18,7 @@ from pflow.errors import ConfigError
 from pflow.io.atomic import replacing
 
 OF_LIGHTNING = b"# pytorch_lightning=="
-"""How the ``config.yaml`` of a run begins."""
+"""First line of a run's ``config.yaml``."""
 
 
 def check_run_folder(folder: Path, *, continued: str | None = None) -> None:

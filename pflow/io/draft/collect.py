@@ -34,7 +34,7 @@ REGION_CODES = {1: "barrel", 2: "endcap", 3: "other", 4: "other"}
 MIN_CELLS = 20  # hits that a collection needs to be recognised as a copy
 
 FOUND_BY = {"given": "--place", "type": "type of hits", "link": "links", "name": "name"}
-"""How the place of a collection is known, in words, the most certain first; a name may mislead."""
+"""Sources of a collection's place, in words, the most certain first; a name may mislead."""
 
 
 class Place(NamedTuple):
@@ -181,7 +181,7 @@ def _groups(
     left_out: dict[str, str],
     stop: int,
 ) -> list[Group]:
-    """The calorimeters: collections of one place and technology; says in `left_out` which belong to none."""
+    """Group collections by place and technology into calorimeters; `left_out` gets the rest, with the reason."""
     places = place_samples(samples, partners, given)
     by_place: dict[tuple[str, str], list[HitSample]] = {}
     for sample in samples:
@@ -259,7 +259,7 @@ def _without_copies(samples: Sequence[HitSample], left_out: dict[str, str]) -> l
 def place_samples(
     samples: Sequence[HitSample], linked: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, Place]:
-    """Places as far as they are known: as given, by type code, by name, or by links (`linked`: hits lead to which)."""
+    """Known places: as given, by type code, by name, or by links (`linked`: collection that the hits link to)."""
     places = {}
     for sample in samples:
         place = next(filter(None, (_given(sample.name, given), by_code(sample.codes), by_name(sample.name))), None)
@@ -283,7 +283,7 @@ def _given(name: str, given: Mapping[str, str]) -> Place | None:
 
 
 def by_code(codes: Sequence[int]) -> Place | None:
-    """Place by the member ``type`` of hits; None for codes that say nothing, or that disagree on the kind."""
+    """Place by the member ``type`` of hits; None if codes have no meaning or disagree on the kind."""
     kinds = {KIND_CODES.get(code // 10 % 10, "") for code in codes}
     regions = {REGION_CODES.get(code // 1000 % 10, "") for code in codes}
     region = regions.pop() if len(regions) == 1 else "other"

@@ -1,7 +1,7 @@
 """Draft the description of a podio file's detector, with a note on how each value was found.
 
-`collect` chooses the collections, `measure` finds lengths, sides, layers, digitisation, scale of hadrons, field. What
-the file cannot tell is asked for (materials, field, place of collections); what nobody tells is null.
+`collect` chooses the collections, `measure` finds lengths, sides, layers, digitisation, scale of hadrons, field. The
+user gives what the file does not contain (materials, field, place of collections); values that stay unknown are null.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COLLECTIONS = {  # fields of a detector that name collections, and what these ho
 T = TypeVar("T")
 
 UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
-GAP = 3.0  # a layer that is thicker than this many of the median layer is a gap
+GAP = 3.0  # a pitch above this many median pitches is a gap
 LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")  # fields that are written behind the lengths
 TRUTH_TRACKS = ("min_layers", "max_vertex_radius", "inverse_pt", "angle", "impact")
 
@@ -83,18 +83,16 @@ class Answers:
 
 
 def draft_detector(path: str | PathLike[str], answers: Answers = Answers(), *, max_entries: int = 100) -> DetectorDraft:
-    """Draft the description of the detector that an EDM4hep or other podio file is from, by its first `max_entries`.
+    """Draft the description of an EDM4hep or other podio file's detector from its first `max_entries`.
 
-    Calorimeters without hits in these are left out. An `InputError` if it is not such a file, has no hits of an ECAL,
-    or nothing in it tells the field; a `ConfigError` for an answer that does not fit.
+    Calorimeters without hits there are left out. InputError: not such a file, no hits of an ECAL, or no estimate of the
+    field. ConfigError: an answer that does not fit the file.
     """
     with open_root(path) as directory:
         if sniff(directory, str(path)) == "flat":
-            message = (
-                "a flat ntuple numbers its calorimeters, and does not say which they are: write their description, "
-            )
+            message = "a flat ntuple numbers its calorimeters, and does not say which they are: write a description"
             raise InputError(
-                f"{message}as in a file of configs/detector, in the order of the layout's codes", file=path
+                f"{message} as in a file of configs/detector, in the order of the layout's codes", file=path
             )
         file = PodioFile(directory, path)
         return _draft(file, answers, min(max_entries, file.columns.num_entries))
@@ -270,7 +268,7 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, answers: Answers, 
     absorber = _answer(group, answers.absorber)
     layers, text = _layers(cells, absorber)
     note("layers", "given" if absorber else "fill in", text, layers)
-    # Without layers, hits are at the centres of their cells: as far behind the face as before the end.
+    # Without layers, hits are at cell centres: the first is as far behind the face as the last before the end.
     depth, seen = sum(part.count * part.pitch for part in layers), cells.sample.seen
     ahead = 0.0 if cells.pitches else max(0.0, depth - cells.back + cells.front) / 2
     faces = {"inner_radius" if group.region == "barrel" else "inner_z": cells.front - ahead}

@@ -26,8 +26,8 @@ STRAY = 0.05  # layers with fewer hits than this fraction of the median layer's 
 MIN_SAME_CELLS = 10  # cells with a digitised and a simulated hit that a scale needs at least
 MIN_TRACKS = 3  # that an estimate of the field needs; the spread of fewer is unreliable
 ELECTRON = 11
-MIN_SCALES = 20  # tracks that a scale of hadrons or electrons needs at least
-SURE, SURE_OF_ELECTRONS = 0.1, 0.03  # largest relative uncertainties of these
+MIN_SCALES = 20  # fewest tracks for a scale of hadrons or electrons
+SURE, SURE_OF_ELECTRONS = 0.1, 0.03  # largest relative uncertainties of the scales of hadrons and electrons
 DIFFERENT = 0.05  # smallest relative difference of the scale of electrons from 1 that counts
 MIN_ELECTRON = 2.0  # GeV, momentum of an electron; softer ones lose more in front of the ECAL
 MAX_BEHIND = 0.01  # largest energy of an electron in the HCAL over its momentum
@@ -131,7 +131,7 @@ def measure_cells(samples: Sequence[HitSample], region: str) -> Cells | None:
 
 
 def _rows_of_towers(position: Floats, distance: Floats, region: str) -> bool:
-    """Whether each row of cells has a distance of its own, as of towers that point to the origin; not so of layers."""
+    """Whether each row of cells has a different distance, as for towers that point to the origin, unlike layers."""
     x, y, z = np.abs(position.T)
     rows = np.round(np.stack([z] if region == "barrel" else [x, y]))
     _, row, counts = np.unique(rows, axis=1, return_inverse=True, return_counts=True)
@@ -222,8 +222,8 @@ def _field_of_tracks(file: PodioFile, detector: Detector, stop: int) -> Floats:
 def measure_scales(file: PodioFile, detector: Detector, stop: int) -> tuple[tuple[float | None, str], ...]:
     """`electron_scale` of the ECAL and `hadron_scale` of the HCAL by isolated tracks of the first `stop` entries.
 
-    Each with how sure it is, or None and why not. Hadrons that shower in the ECAL alone tell nothing of its scale: they
-    leave 0.57 of their momentum in ild_g4, 0.64 to 0.74 in CLD.
+    Each comes with its precision, or is None with the reason. Hadrons that shower in the ECAL alone cannot calibrate
+    it: they leave 0.57 of their momentum in ild_g4, 0.64 to 0.74 in CLD.
     """
     try:
         truth_tracks = detector.truth_tracks is not None and not detector.truth_tracks.unknown
@@ -248,9 +248,9 @@ def measure_scales(file: PodioFile, detector: Detector, stop: int) -> tuple[tupl
 
 
 def _electron_scales(entries: TrackDeposits) -> Floats:
-    """Momentum over energy of isolated tracks that leave next to all of it in the ECAL, [electron]; use the median.
+    """Momentum over energy of isolated tracks that deposit nearly all energy in the ECAL, [electron]; use the median.
 
-    Of these 95% are electrons in single particles of ild_g4 and CLD, and n of them measure the scale to 0.09 / sqrt(n).
+    In single particles of ild_g4 and CLD 95% of them are electrons; n tracks measure the scale to 0.09 / sqrt(n).
     """
     p, (in_hcal, elsewhere) = entries.momentum, entries.narrow.T
     showers = entries.isolated() & (p > MIN_ELECTRON) & (in_hcal < MAX_BEHIND * p) & (elsewhere > 0)
@@ -268,7 +268,7 @@ def _electron_scales(entries: TrackDeposits) -> Floats:
 
 
 def _surely(scales: Floats, what: str, seen: str, sure: float) -> tuple[float | None, str]:
-    """The median of scales, None unless it is sure to a fraction `sure`; and their number in words."""
+    """Median of scales, None if its relative error is above `sure`; and their number in words."""
     n_tracks, needed = f"{counted(len(scales), what)} in {seen}", f"{MIN_SCALES} and {sure:.0%} are needed"
     if len(scales) < MIN_SCALES:
         return None, f"{n_tracks}; {needed} (--entries)"

@@ -1,4 +1,4 @@
-"""Frames of podio's: writing collections into TTrees that podio's `ROOTReader` opens, and copying an input's."""
+"""Podio frames: write collections into TTrees that podio's `ROOTReader` opens, and copy an input's collections."""
 
 from __future__ import annotations
 

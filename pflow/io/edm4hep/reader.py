@@ -153,7 +153,7 @@ class Edm4hepReader:
                 raise InputError(message, file=self.path, field=next(iter(needed), None), suggestions=close)
 
     def _check_scales(self) -> None:
-        """Refuse simulated hits whose scale is not known, and note those that have the energy that was deposited."""
+        """Refuse simulated hits without a `sim_scale`; note calorimeters read with deposited energies (scale 1)."""
         if not self.sim:
             return
         read = [calorimeter for calorimeter in self.detector.calorimeters if self.sources[calorimeter.name]]
@@ -167,9 +167,9 @@ class Edm4hepReader:
             self.notes["sim_scale"] = text
 
     def note_unnamed(self) -> None:
-        """Note collections of hits that no calorimeter names, by the first entries.
+        """Note hit collections of the first entries that no calorimeter names.
 
-        Not those that hold the cells of named ones, nor luminosity and other very forward calorimeters.
+        Copies of named collections and very forward calorimeters (luminosity) are left out.
         """
         file, stop = self.file, min(self.num_entries, MAX_LINKED)
         kind = "SimCalorimeterHit" if self.sim else "CalorimeterHit"

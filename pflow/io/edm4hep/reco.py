@@ -1,4 +1,4 @@
-"""A reconstruction as collections of EDM4hep: their names, content, and reading back, of any program's particles too.
+"""A reconstruction as EDM4hep collections: names, content, and reading, also of another program's particles.
 
 For a collection ``PFlow`` of particles (`RecoNames`):
 
@@ -88,7 +88,7 @@ class RecoNames:
         return int(np.array(collection_id(self.particles), np.uint32).astype(np.int32))
 
     def collections(self, **wanted: bool) -> tuple[CollectionInfo, ...]:
-        """The collections of a file, of the optional ones those that are `wanted`: hits, tracks, links, candidates."""
+        """The collections of a file; `wanted`: optional ones to include (hits, tracks, links, candidates)."""
         floats, link = "podio::UserDataCollection<float>", "podio::LinkCollection<edm4hep::{},edm4hep::{}>"
         rows = (
             ("particles", "edm4hep::ReconstructedParticleCollection"),
@@ -252,7 +252,7 @@ def _clusters(
 
 
 def _candidates(particles: ak.Array, names: RecoNames) -> dict[str, Filled]:
-    """Candidates as particles without clusters and tracks, and what their identification gives."""
+    """Candidates as particles without clusters and tracks, and their ParticleID collection."""
     counts, name = jagged.count(particles), names.candidates
     none = np.zeros(int(counts.sum()), dtype=np.int64)
     event, nothing = jagged.event_index(counts), references(0, none[:0], np.zeros_like(counts))

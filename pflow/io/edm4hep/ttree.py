@@ -1,8 +1,8 @@
 """TTrees of vectors of structs, split into a branch for each member, as podio's ROOTWriter and ROOT make them.
 
-uproot writes branches of numbers only, which neither podio nor RDataFrame (FCCAnalyses) take for objects. It offers no
-class to extend, so that what a branch of objects needs is written here, byte by byte as ROOT's streamers of TTree 20,
-TBranchElement 10, TLeafElement 1 and TStreamerInfo 9 do; of uproot remain the file, its directory and its free space.
+uproot writes branches of numbers only, which podio and RDataFrame (FCCAnalyses) cannot read as objects, and has no
+class to extend. So this module writes branches of objects itself, byte by byte as ROOT's streamers of TTree 20,
+TBranchElement 10, TLeafElement 1 and TStreamerInfo 9 do; uproot manages the file, its directory and its free space.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def root_name(cpp_type: str) -> str:
 
 
 def checksum(name: str, members: Sequence[tuple[str, str]] = ()) -> int:
-    """ROOT's checksum of a class (TClass::GetCheckSum), by which it finds the layout that a file was written with."""
+    """ROOT's checksum of a class (TClass::GetCheckSum), with which it finds the layout in which a file was written."""
     value = 0
     for character in "".join([name, *(member + root_name(cpp_type) for member, cpp_type in members)]):
         value = (3 * value + ord(character)) & 0xFFFFFFFF
@@ -92,7 +92,7 @@ class TreeWriter:
         self._num_entries += n
 
     def close(self) -> None:
-        """Write what describes the tree and its structs; then the file has it."""
+        """Write the tree and the descriptions of its structs (TStreamerInfo); only then the file has the tree."""
         title = f"{self._name} data tree"
         out = _Buffer(34 + sum(len(uproot.serialization.string(text)) for text in ("TTree", self._name, title)))
         branches = [branch for *_, branch in self._fields.values()]
@@ -205,7 +205,7 @@ IO_FEATURES = b"@\0\0\x07\0\0\x1a\xa1/\x10\0"  # ROOT::TIOFeatures
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class _Branch:
-    """What a TBranchElement says of itself, and its baskets."""
+    """Members of a TBranchElement, and its baskets."""
 
     name: str
     title: str
@@ -289,7 +289,7 @@ def _streamed(values: Any, cpp_type: str) -> bytes:
 
 
 def _streamer_info(model: DataModel, name: str, version: int) -> bytes:
-    """A TStreamerInfo: the members of a struct, by which ROOT reads it without its library, or with a newer one."""
+    """A TStreamerInfo: the members of a struct, so that ROOT reads it without its library, or with a newer one."""
     out, members = _Buffer(0), model.structs[name]
     with out.any("TStreamerInfo"), out.object(9):
         out.named(name, "", bits=0x00010000)
@@ -321,7 +321,7 @@ def _streamer_info(model: DataModel, name: str, version: int) -> bytes:
 
 
 class _Buffer(bytearray):
-    """Bytes of an object of ROOT's, which begins `start` bytes after what its references count from."""
+    """Bytes of a ROOT object; `start`: offset of its first byte from the origin of references."""
 
     def __init__(self, start: int) -> None:
         super().__init__()
