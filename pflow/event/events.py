@@ -84,7 +84,7 @@ class EventLists:
         return (self[index] for index in range(len(self)))
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        """Refuse to become an array: the items of events are events, without end."""
+        """Refuse conversion to an array: items of events are events, so the conversion would never end."""
         names = ", ".join(f".{name}" for name, _ in self.parts())
         raise TypeError(f"{type(self).__name__} cannot become an array; arrays are {names}")
 
@@ -240,7 +240,7 @@ def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: 
 
 
 def concatenate(chunks: Sequence[Events]) -> Events:
-    """Join chunks of events of one detector. Parts that not all of them have are dropped, with an `ImplausibleWarning`.
+    """Join chunks of events of one detector. Parts missing in some chunks are dropped, with an `ImplausibleWarning`.
 
     ValueError: no chunks, or events of different detectors.
     """

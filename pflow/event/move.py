@@ -1,4 +1,4 @@
-"""Move simulated events into other detectors, so that a model learns what all detectors have in common.
+"""Move simulated events into other detectors, so that a model learns to reconstruct any of them.
 
 Exact: the scale, because transport through matter is unchanged if all lengths and times are multiplied by s, and
 densities and the field divided by s; coarser cells and fewer layers, which are sums and subsets of the simulated ones
@@ -7,7 +7,7 @@ except for backscatter from it; digital readout. Approximate: polygons and moved
 shifted along their rays from the origin. Showers keep their shape, their distances change; the material in front and
 the bending of tracks stay as simulated.
 
-`Variation` draws other detectors at random, for training; a `Move` is one other form of the detector, for scans.
+`Variation` draws detectors at random, for training; a `Move` is one given form of the detector, for scans.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LENGTHS = {"d0": 1, "z0": 1, "time": 1, "omega": -1}
 LEVELS = (0.0, 3.0, 10.0)
 """Thresholds of a semi-digital readout, in units of the median energy of the event's hits in the HCAL."""
 TIME_SEED = 1
-"""Of the errors of times, so that all forms of a detector have the same ones, in units of their resolution."""
+"""Seed of the errors of times: all forms of a detector have the same errors, in units of their resolution."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -183,11 +183,11 @@ class Move:
     Parameters
     ----------
     ecal_cells, hcal_cells
-        Whole factors on the cell size: cells of the simulation are summed. Exact, but for what the sample's own
-        threshold has removed of single cells.
+        Whole factors on the cell size: cells of the simulation are summed. Exact, except for single cells that the
+        sample's threshold has removed.
     layers
-        Every first, second, third ... layer of ECAL and HCAL is read, with as many times the energy. Exact; barrels and
-        endcaps must have a multiple of so many layers.
+        n: every n-th layer of ECAL and HCAL is read, with n times the energy. Exact; the number of layers of barrels
+        and endcaps must be a multiple of n.
     hcal_layers
         Number of layers of the HCAL's barrel and endcaps, from the inside; None: all. Exact, except for backscatter
         from the others, and for calorimeters behind it, which stay.
@@ -196,8 +196,8 @@ class Move:
     time
         Resolution that is added to the times of hits, ns, in quadrature to the sample's own; inf: none is measured.
     scale
-        Factor on all lengths and times, with densities and field divided by it. Exact, and no change of the physics:
-        what an algorithm makes of it tests the algorithm.
+        Factor on all lengths and times, with densities and field divided by it. Exact, and the physics stays the same,
+        so that any change of the results is the algorithm's.
     """
 
     ecal_cells: int = 1
@@ -245,7 +245,7 @@ class Move:
         return dataclasses.replace(detector, calorimeters=tuple(scaled), b_field=b_field, **sizes)
 
     def _layers(self, calorimeter: Calorimeter) -> tuple[Layers, ...]:
-        """The ranges of layers of a calorimeter that are read; each stands for those behind it that are not."""
+        """The layers of a calorimeter that are read; each includes the unread ones behind it."""
         names = "pitch", "radiation_lengths", "interaction_lengths"
         single = [
             [getattr(layers, name) for name in names] for layers in calorimeter.layers for _ in range(layers.count)
@@ -288,9 +288,9 @@ class Move:
             raise ConfigError(f"{where}time: hits have no times in this sample")
 
     def apply(self, events: Events) -> Events:
-        """The events as a file of this form of the detector would have them, without the reference, which saw others.
+        """The events as this form of the detector records them; the reference algorithm's particles are dropped.
 
-        Each event is moved alone. Events must not be rotated before. ConfigError: as of `detector`.
+        Each event is moved independently. Events must not be rotated before. ConfigError: as of `detector`.
         """
         if self == Move():
             return events

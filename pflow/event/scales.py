@@ -1,4 +1,4 @@
-"""What events are like: energies of hits and events, trails of tracks, links to truth; sums over chunks.
+"""Scales of events: energies of hits and events, trails of tracks, links to truth; summed over chunks.
 
 `measure` measures a chunk, `Scales` of chunks add up in any order, and `pflow.event.checks` reports implausible values.
 """
@@ -38,11 +38,11 @@ ELECTRON, MUON = 11, 13
 
 MIN_TRACKS, MIN_HITS = 10, 100  # fewest for a typical value
 MAX_ROWS = 100_000  # of a table; more are thinned evenly
-MAX_LOOKED = 24  # events of a chunk that are looked at: a chunk of 256 then takes 0.4 ms an event
+MAX_LOOKED = 24  # events of a chunk that are measured in detail: a chunk of 256 then takes 0.4 ms an event
 MAX_PLACED = 20_000  # hits of a chunk whose place and layer are compared with the description
 
 N_BINS, FIRST_BIN, PER_E = 576, 1e-7, 25  # of histograms of hit energies: number, first edge in GeV, bins a factor e
-LOWER = 0.2  # quantile of hits' energies that minimum ionising particles decide, whatever showers beside them
+LOWER = 0.2  # quantile of hit energies that minimum ionising particles set, with or without showers
 MAX_SHIFT = 50  # layers, of the histogram of a hit's layer less the one of its depth
 PLACE = 60.0  # mm outside of a calorimeter as it is described from which a hit does not belong there
 MIN_IN_LAYER, MOST_IN_LAYER = 20, 300  # hits of a layer for the size of its cells
@@ -50,7 +50,7 @@ WIDE = 0.3  # rad, largest usual angle between a hit and the direction of its pa
 STRAIGHT = 5.0  # GeV, transverse momentum above which charged particles enter the calorimeter within `WIDE`
 HARD = 3.0  # GeV, momentum from which most hadrons leave hits in the HCAL
 NEAR = 100.0  # mm between state and helix
-SAME = 1e-3  # rad between the entries of tracks that are one
+SAME = 1e-3  # rad, largest angle between the entries of two copies of a track
 REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter of the track's circle
 
 
@@ -63,7 +63,7 @@ class Estimate(NamedTuple):
 
     @classmethod
     def of(cls, values: Floats, quantile: float | None) -> Estimate:
-        """Of the finite values; NaN for less than two. The error of a quantile is from neighbouring quantiles."""
+        """Mean or quantile of the finite values, NaN for less than two; neighbouring quantiles give its error."""
         values = values[np.isfinite(values)]
         n = len(values)
         if n < 2:
@@ -75,7 +75,7 @@ class Estimate(NamedTuple):
         return cls(float(value), float(high - low) / 2, n)
 
     def logarithm(self) -> Estimate:
-        """Of the logarithm."""
+        """Estimate of the logarithm; itself if the value is not positive."""
         if not self.value > 0:
             return self
         return Estimate(float(np.log(self.value)), self.sigma / self.value, self.n)
@@ -90,12 +90,12 @@ Table = dict[str, npt.NDArray[Any]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scales:
-    """What events are like, in tables of at most `MAX_ROWS` rows, of one or more chunks; the sum is over all of them.
+    """Measured quantities of one or more chunks, in tables of at most `MAX_ROWS` rows; ``+`` joins them.
 
-    `chunks`: by table, ``events``, those that were ``looked`` at, their ``tracks`` (above `MIN_MOMENTUM`) and
-    ``particles`` (linked to tracks), its columns in each chunk, of entries that are multiples of `step`; `n_events`: of
-    all entries. `hits`: histograms, by kind and name of the calorimeter. `detectors` and `paths` of the chunks, each
-    once; the column ``file`` points into `paths`. `texts`: problems that are known as such.
+    `chunks`: columns in each chunk, by table: all ``events``, those ``looked`` at in detail, their ``tracks`` (above
+    `MIN_MOMENTUM`) and ``particles`` (linked to tracks), for entries that are multiples of `step`. `n_events`: number
+    of all entries. `hits`: histograms, by kind and name of the calorimeter. `detectors` and `paths`: of the chunks,
+    without repetition; the column ``file`` is an index into `paths`. `texts`: messages about problems found earlier.
     """
 
     detectors: tuple[Detector, ...] = ()
@@ -136,7 +136,7 @@ class Scales:
 
     @property
     def detector(self) -> Detector | None:
-        """The detector of all events; None for several, and without events."""
+        """The detector of all events; None if there are several, or no events."""
         return self.detectors[0] if len(self.detectors) == 1 else None
 
     def table(self, name: str) -> Table:
@@ -144,7 +144,7 @@ class Scales:
         return _merged(self.chunks.get(name, ()))
 
     def sample(self) -> SampleScales:
-        """Typical values, which a model keeps of its training sample."""
+        """Typical values, stored with a model for its training sample."""
         events, tracks = self.table("events"), self.table("tracks")
         hit: dict[str, Any] = {}
         for kind in KINDS:
@@ -172,11 +172,11 @@ def _n_rows(table: Table) -> int:
 
 
 def measure(events: Events, particles: ak.Array | None = None, *, targets: Mapping[str, Any] | None = None) -> Scales:
-    """Measure a chunk of events: sums of all of them, all else in `MAX_LOOKED`, evenly spaced.
+    """Measure a chunk of events: sums of all events, other quantities in `MAX_LOOKED` evenly spaced ones.
 
     `particles`: of a reconstruction of these events, [event, particle]; `targets`: options of
     `pflow.event.truth.select_targets`, whose errors are raised, None: without targets. Takes 0.1 ms an event (Z -> qq),
-    and 3 ms an event that is looked at.
+    and 3 ms for each event that is measured in detail.
     """
     n, texts = len(events), dict[str, str]()
     rows = np.unique(np.linspace(0, max(n - 1, 0), min(n, MAX_LOOKED)).astype(np.int64))
@@ -219,7 +219,7 @@ def _of_events(events: Events, particles: ak.Array | None) -> Table:
 def _of_looked(
     events: Events, deposits: TrackDeposits, targets: Mapping[str, Any] | None, texts: dict[str, str]
 ) -> Table:
-    """Sums of each event, GeV, by name, also of truth where there is some."""
+    """Sums of each event, GeV, by name; with sums of the truth if the events have it."""
     n, parts = len(events), events.detector.calorimeters
     hits, counts = jagged.columns(events.hits), jagged.count(events.hits)
     event, energy = jagged.event_index(counts), hits["energy"].astype(np.float64)
@@ -241,7 +241,7 @@ def _of_looked(
         momentum, state = (jagged.vectors(events.tracks, field=name) for name in ("momentum", "calo_position"))
         table |= {"n_tracks": jagged.count(events.tracks)}
         table["momentum"] = np.bincount(of_track, np.linalg.norm(momentum, axis=1), n)
-        # The chord of a circle is at most twice its radius.
+        # A chord of a circle is at most twice its radius long.
         reach = 2 * np.hypot(*momentum[:, :2].T) / (GEV_PER_TESLA_MM * abs(events.detector.b_field))
         radius = np.hypot(*state[:, :2].T) - np.abs(np.nan_to_num(jagged.columns(events.tracks)["d0"]))
         table["states"] = np.bincount(of_track, np.isfinite(radius), n)
@@ -442,8 +442,8 @@ class SampleScales:
     `near_tracks`: median ratio of the energy in hits near a track (`pflow.event.closure.NARROW`) to its momentum;
     `b_field`: field that relates the tracks' curvature to their momentum, T; `trails`: values of `TRAILS`.
 
-    A model for any detector has no scale that differs from one to the next, but the names of the `detectors` that it
-    was trained on, and of their `measures` (`pflow.physics.geometry.measures`) the smallest and largest value.
+    A model for any detector has no scales that differ between detectors. It has the names of the `detectors` of its
+    training, and the smallest and largest value of their `measures` (`pflow.physics.geometry.measures`).
     """
 
     ecal_hit: float | None

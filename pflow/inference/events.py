@@ -213,7 +213,7 @@ def reconstruct(
     max_particles
         Largest number of particles of any event; default: the limit of `decoding`, which may grow with the event.
     candidates
-        Smallest probability to exist of particles that are given beside the list, as ``candidates``; default: none are.
+        Smallest existence probability of ``candidates``, returned beside the list; default: no candidates.
     max_hits
         Largest number of hits of an event.
     batch_size
@@ -316,7 +316,7 @@ def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> Reconstr
 
 
 def track_momentum(reconstruction: Reconstruction, events: Events, model: TrainedModel) -> Floats:
-    """`Reconstruction.track_momentum`; zeros of a model that reads no tracks, which can lose none."""
+    """`Reconstruction.track_momentum`; zeros for a model that reads no tracks."""
     reads_tracks = bool(model.tokeniser.config.track_features)
     return reconstruction.track_momentum(events if reads_tracks else dataclasses.replace(events, tracks=None))
 

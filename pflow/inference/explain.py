@@ -1,4 +1,4 @@
-"""How a model came to the particles of one event: what it computed in each step of its decoding."""
+"""Explain the decoding of one event: probabilities, hit weights and attention of each step."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from pflow.physics.pdg import name_of
 from pflow.tokens.tokens import select
 from pflow.tokens.vocab import CHARGES
 
-# Classes that are no charges and PDG codes, by their number; those come behind.
+# Special classes by their number; the charges or PDG codes follow them.
 SPECIAL = {1: ("eos",), 2: ("particle", "end"), 3: ("pad", "bos", "eos"), 4: ("pad", "bos", "eos", "particle")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """One step of a decoding: the particle that it leads to, or the end (`energy`, GeV, is None).
+    """One step of a decoding: a particle with `energy`, GeV, or the end of the sequence (`energy` is None).
 
-    `probability` has, by name of the class, ``pdg``, ``charge`` and ``kind`` of a translation; of a pointing model
-    ``pdg``, and ``start``, whether there is a further particle. `hits` are records with ``energy`` (GeV, as the model
-    reads it) and ``position`` (mm), of a translation its cells. `weight`, float [hits], is the fraction of each that
-    the particle is assigned; of a translation the attention of the last decoder layer, averaged over heads.
-    `attention`, float [heads, tokens], is of each decoder layer of a translation: to the particles so far, and, as
-    ``memory_attention``, to the encoded bos, eos, cells, tracks, tracker hits.
+    `probability`: class probabilities by name, of a translation ``pdg``, ``charge`` and ``kind``; of a pointing model
+    ``pdg``, and ``start`` (whether a further particle starts). `hits`: records with ``energy`` (GeV, as the model reads
+    it) and ``position`` (mm); of a translation its cells. `weight`, float [hits]: fraction of each hit that the
+    particle has; of a translation the attention of the last decoder layer, averaged over heads. `attention`, of a
+    translation: float [heads, tokens] for each decoder layer, to the particles so far and, as ``memory_attention``, to
+    the encoded bos, eos, cells, tracks, tracker hits.
     """
 
     energy: float | None

@@ -63,7 +63,7 @@ class Summary:
     truncated: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     """Input file and entry of each event that was cut at its largest number of particles."""
     scales: Scales = dataclasses.field(default_factory=Scales)
-    """What the events of one output are like."""
+    """Scales, flags and track momentum of the events of one output."""
     seconds: float = 0.0
     """Wall time from the first entry read to the last one written."""
     written: list[Path] = dataclasses.field(default_factory=list)
@@ -81,17 +81,17 @@ class Summary:
 
 @dataclasses.dataclass(eq=False)
 class Output:
-    """An output, the inputs whose entries it has, and what became of it."""
+    """An output, its inputs, and its result."""
 
     path: Path
     inputs: Sequence[str]
     chunks: Sequence[Chunk] = ()
-    """All that is left to do for it; set by `prepare`, as the next ones are."""
+    """Chunks to reconstruct; `prepare` sets this and the following fields."""
     n_entries: int | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     finished_before: bool = False
     error: InputError | ConfigError | None = None
-    """Why there is no output."""
+    """Reason why the output was not written."""
 
 
 def reconstruct_files(
@@ -138,7 +138,7 @@ def reconstruct_files(
     if cluster is not None and isinstance(checkpoint, TrainedModel):
         raise ConfigError("a cluster needs the path of the checkpoint: its processes load it themselves")
     outputs = plan(matching(inputs), output, output_dir, edm4hep=format == "edm4hep")
-    for out in outputs:  # before the model is loaded; existing outputs in a folder may be finished ones
+    for out in outputs:  # before the model is loaded; existing outputs in a folder may be complete
         if output is not None or not out.path.exists():
             sources = [*out.inputs, *([checkpoint] if isinstance(checkpoint, str | Path) else [])]
             check_output(out.path, inputs=sources, force=force)
@@ -177,7 +177,7 @@ def reconstruct_files(
         executor = Executor(submit=lambda chunk: functools.partial(worker.run, chunk))
         if cluster is not None:
             executor = stack.enter_context(dask_cluster(cluster, model.path, settings))
-        # Inputs are opened as their chunks are needed: `run` is ahead of the writing by the chunks that are in flight.
+        # Inputs are opened when their chunks are needed: `run` is ahead of `write` by the chunks in flight.
         ahead, in_turn = itertools.tee(map(ready, outputs))
         results = run(((out, chunk) for out in ahead for chunk in out.chunks), executor)
         for out in in_turn:
@@ -206,7 +206,7 @@ def reconstruct_files(
                 summary.failed.append(error)
                 if not skip_files:
                     raise
-                deque(of_output, maxlen=0)  # the rest of its chunks, which `run` leaves out now
+                deque(of_output, maxlen=0)  # skip the rest of its chunks
             finally:
                 for path in out.inputs:
                     worker.files.release(path)
@@ -258,7 +258,7 @@ def prepare(
     """Open an output's inputs for its chunks and provenance, and check that it can be written; else set its error.
 
     `options` of `reconstruct_files` go into the provenance. With `check_detector` inputs must be of the model's
-    detector, with `resume` an output that exists may be finished.
+    detector; with `resume` an existing output may be complete.
     """
     chunks: list[Chunk] = []
     described, detectors = [], []
@@ -283,7 +283,7 @@ def prepare(
             check_output(out.path, inputs=[*out.inputs, worker.model.path], force=force)
             out.chunks = chunks
     except (InputError, ConfigError) as error:
-        out.error = error  # raised when its turn to be written comes
+        out.error = error  # raised when it is written
     return out
 
 
@@ -334,7 +334,7 @@ def write(
 
 
 def _open(path: str, worker: Worker) -> EventFile:
-    """Open an input as of the model's detector; one of another detector is refused by what differs."""
+    """Open an input as the model's detector; a ConfigError names how another detector differs."""
     model = worker.model
     try:
         file = worker.files.open(path)
@@ -359,7 +359,7 @@ def _open(path: str, worker: Worker) -> EventFile:
 
 
 def _model_for(outputs: Sequence[Output], reading: FileOptions, *, skip: bool) -> str:
-    """Name of the model that comes with pflow for the detector of the first input that opens."""
+    """Name of the shipped model for the detector of the first input that opens."""
     paths = [path for out in outputs for path in out.inputs]
     for path in paths[:-1] if skip else []:
         with contextlib.suppress(InputError), reading.open(path) as file:
@@ -469,7 +469,7 @@ def provenance(
 
 
 def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> bool:
-    """Whether an output that exists is whole, with `n_entries`; a ConfigError names what differs in its provenance."""
+    """Whether an existing output is complete, with `n_entries`; a ConfigError names differences in provenance."""
     try:
         if count_entries(output) != n_entries:
             return False
@@ -490,7 +490,7 @@ def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> 
 
 
 def _essence(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """All that the particles of an output depend on, by name."""
+    """Everything that determines the particles of an output, by name."""
     options = {name: value for name, value in provenance.get("options", {}).items() if name not in WAYS}
     inputs = provenance.get("inputs", ())
     return {

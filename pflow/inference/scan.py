@@ -1,4 +1,4 @@
-"""Scans: samples reconstructed as several forms of their detectors, point by point, and evaluated together."""
+"""Scans: reconstruct samples as several forms of their detectors, point by point, and evaluate them together."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from pflow.tokens.tokeniser import Tokeniser
 LOOKED_AT = 20
 """Events whose hits and tokens are counted, and in which moves are checked."""
 DETECTOR = "detector"
-"""Name of what differs between samples of detectors that differ in more than one number."""
+"""Parameter name of samples whose detectors differ in more than one number."""
 CSV, REPORT, DOCUMENT = "scan.csv", "report.html", "scan.json"
 SCHEMA = "pflow-scan-point-1"
 
@@ -88,15 +88,15 @@ def scan(
     ----------
     files
         Events with truth. Files of the same detector are one sample; the first sample, as simulated, is the nominal
-        point, and samples of other detectors are points of their own.
+        point, and each sample of another detector is a further point.
     vary
         Values of `pflow.metrics.scan.PARAMETERS` by name, or as texts ``"cells=1,2,4"``: every sample is moved
         (`pflow.event.move.Move`), one parameter at a time or with `grid` in all combinations.
     output
-        Folder for ``scan.csv``, ``scan.json``, figures, ``report.html``, and ``points`` with the numbers of each point:
-        one that is finished is read, unless its inputs, model or options changed. None: nothing is written.
+        Folder for ``scan.csv``, ``scan.json``, figures, ``report.html``, and ``points`` with the numbers of each point.
+        Finished points are reused unless inputs, model or options changed. None: nothing is written.
     checkpoint, tuned
-        The model; and one that is tuned to the nominal point, where the model's own error is then measured.
+        The model; and a model tuned to the nominal point, which measures the error of the untuned one there.
     detector, schema, layout, truth_tracks
         As of `pflow.open_events`; `detector` for all files or one for each.
     rule, e_min
@@ -104,13 +104,14 @@ def scan(
     entries
         Largest number of entries of each file. None: all.
     oracle, null_test
-        Whether to evaluate the oracle (perfect pattern recognition) at each point; whether to scale the first sample.
+        Whether to evaluate the oracle (perfect pattern recognition) at each point; whether to make the null test, the
+        first sample with all lengths scaled.
     cluster
         As of `pflow reconstruct --cluster`; `checkpoint` and `tuned` must then be paths or names.
     force
-        Replace outputs that exist, and points that were made otherwise.
+        Replace existing outputs, and points made with other inputs, models or options.
     on_progress
-        Called with the name of a point, and the numbers of events done, at all points, and of all.
+        Called with the name of a point, and the numbers of events that are done and to do, over all points.
 
     Returns
     -------
@@ -121,8 +122,8 @@ def scan(
     Raises
     ------
     ConfigError
-        A move that would not be exact, with the reason; a parameter that the model does not read; an output that exists
-        or was made otherwise.
+        A move that would not be exact, with the reason; a parameter that the model does not read; an output that
+        exists, or a point made with other settings.
     InputError
         A file that cannot be used, or that has no truth.
 
@@ -256,7 +257,7 @@ class Task(NamedTuple):
 
 
 def _reading(paths: Sequence[str], detector: Any, model: TrainedModel, **options: Any) -> FileOptions:
-    """How files are read: as the detector given for all or for each, else the model's, else as detected."""
+    """Reading options of each file: the given detector (one, or one per file), else the model's, else detected."""
     each = list(detector) if isinstance(detector, list | tuple) else [detector]
     if detector is None and not model.tokeniser.config.geometry:
         each = [model.tokeniser.detector]
@@ -300,7 +301,7 @@ def _samples(
 
 
 def _match(samples: Sequence[Sample], worker: Worker) -> None:
-    """Give events with the same primaries as one of the first sample its place."""
+    """Give events of further samples the place of the first sample's event with the same primaries."""
     sums: list[Floats] = []
     for sample in samples:
         files = (worker.files.open(chunk.path).read_all(chunk.start, chunk.stop)[0] for chunk in sample.chunks)
@@ -314,9 +315,9 @@ def _match(samples: Sequence[Sample], worker: Worker) -> None:
 def _with_detectors(
     points: list[ScanPoint], detectors: Mapping[str, Detector], steps: Iterable[str]
 ) -> tuple[dict[str, str], list[ScanPoint]]:
-    """Labels of all parameters, and the points with a value of what tells the samples apart.
+    """Labels of all parameters, and the points with the value of the parameter that distinguishes the samples.
 
-    That is the one measure of the detectors that differs (`pflow.physics.geometry.measures`), or else their number.
+    If one measure of the detectors differs (`pflow.physics.geometry.measures`), it is the parameter, else their number.
     """
     labels = {
         name: f"{PARAMETERS[name].label}{f' [{unit}]' if (unit := PARAMETERS[name].unit) else ''}" for name in steps
@@ -395,7 +396,7 @@ def _hits_and_tokens(events: Events, tokeniser: Tokeniser) -> tuple[float, float
 
 
 def _limits(model: TrainedModel, detector: Detector, nominal: Detector, point: ScanPoint) -> list[Limit]:
-    """What of a point is outside of the model's training, and which sizes its encoder does not see."""
+    """Limits of a point: detectors outside the model's training, and sizes that its encoder merges."""
     moved, sample, config, limits = point.move.detector(detector), model.tokeniser.sample, model.tokeniser.config, []
     if sample is not None and sample.detectors and not (check := check_training_range(moved, sample)).good:
         limits.append(Limit("outside", check.text))
@@ -460,7 +461,7 @@ def _made_from(
     *,
     oracle: bool,
 ) -> dict[str, Any]:
-    """All that the numbers of a point depend on, as plain data."""
+    """Inputs, model, settings and move that determine the numbers of a point, as plain data."""
     made = {
         "pflow": VERSION,
         "model": model.digest[:12],
@@ -479,7 +480,7 @@ def _made_from(
 
 
 def _finished(task: Task, *, force: bool) -> PointResult | None:
-    """The numbers of a point that was measured before; ConfigError names what differs, unless `force` replaces it."""
+    """Stored numbers of a point, None if missing; ConfigError names changed inputs, unless `force` replaces them."""
     path = task.out.path
     if not path.is_file():
         return None
@@ -510,7 +511,7 @@ def _save(task: Task, result: PointResult) -> None:
 
 
 def _write(result: ScanResult, folder: Path, *, force: bool) -> None:
-    """Write figures, tables and the report; `DOCUMENT` last: it is there only if all the rest is."""
+    """Write figures, tables and the report; `DOCUMENT` last, as a sign that the others are complete."""
     from pflow.plots.scan import scan_figures, scan_page
     from pflow.plots.style import rendered
 

@@ -1,7 +1,7 @@
-"""Chunks of files to reconstructions: in this process, or by a dask cluster.
+"""Reconstruct chunks of files, in this process or on a dask cluster.
 
-A cluster's processes are on this machine, or of a scheduler that runs already, such as one of dask-jobqueue in a batch
-system. This process collects their results in order.
+A cluster is started on this machine, or runs already behind a scheduler, such as dask-jobqueue's in a batch system.
+This process collects the results in order.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChunkResult:
-    """Particles of a chunk, what its events are like, the momentum of its tracks (`Reconstruction.track_momentum`), the
-    warnings on the way."""
+    """Particles of a chunk, the scales of its events, the momentum of its tracks (`Reconstruction.track_momentum`), and
+    its warnings."""
 
     reconstruction: Reconstruction
     scales: Scales
@@ -55,9 +55,9 @@ class ChunkResult:
 
 
 class Worker:
-    """A model that is ready to run, and its open input files: at most `max_open`, None: all until they are released.
+    """A model ready to run, and its open input files: at most `max_open`; None: all until they are released.
 
-    A thread needs one of its own: two that read an open file at a time move each other's place in it.
+    Each thread needs its own worker: two threads that read one open file would move each other's position in it.
     """
 
     def __init__(self, model: TrainedModel, settings: Settings, *, max_open: int | None = 2) -> None:
@@ -86,7 +86,7 @@ class Worker:
 
 
 class Executor(NamedTuple):
-    """Reconstructs chunks: a call of what `submit` returns waits for the result, or raises the `InputError`."""
+    """Reconstructs chunks: `submit` returns a function that returns the result, or raises the `InputError`."""
 
     submit: Callable[[Chunk], Callable[[], ChunkResult]]
     in_flight: Callable[[], int] = lambda: 1
@@ -120,11 +120,11 @@ SCHEDULER = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
 @contextmanager
 def dask_cluster(cluster: str, checkpoint: str, settings: Settings) -> Iterator[Executor]:
-    """The executor of ``local:N``, which is started with N processes, or of the scheduler at an address.
+    """An executor on a new cluster of N processes (``local:N``), or on the cluster of a scheduler's address.
 
-    Its processes need pflow, and checkpoint and inputs under the same paths. If a process dies, another repeats its
-    chunks; a chunk that ends several processes is an `InputError`. Without processes the chunks wait. ConfigError: the
-    cluster does not answer, or is lost.
+    Processes need pflow, and checkpoint and inputs under the same paths. If a process dies, another repeats its chunks;
+    a chunk that kills several processes raises an `InputError`. Chunks wait while there are no processes. ConfigError:
+    the cluster does not answer, or is lost.
     """
     try:
         import dask
@@ -184,9 +184,9 @@ _thread = threading.local()  # dask's default is one process with a thread for e
 
 
 def _run(call: str, checkpoint: str, settings: Settings, chunk: Chunk) -> ChunkResult:
-    """Run a chunk with this thread's worker, which lives as long as the `call` of `reconstruct_files`.
+    """Run a chunk with this thread's worker; each `call` of `reconstruct_files` makes a new one.
 
-    By the next call files may have been replaced under the same paths.
+    Between calls files may be replaced under the same paths.
     """
     if getattr(_thread, "call", None) != call:
         if hasattr(_thread, "worker"):

@@ -164,7 +164,7 @@ KINDS = {"photons": ("photon",), "neutral_hadrons": ("neutral_hadron",), "charge
 
 
 def energy_by_kind(table: ParticleTable, classes: npt.NDArray[Any] | None = None) -> Floats:
-    """Sum of energies of each event by `KINDS`, GeV, float64 [event, kinds]; `classes` instead of the particles'."""
+    """Sum of energies of each event by `KINDS`, GeV, float64 [event, kinds]; `classes` replace the particles'."""
     kind_of = np.full(len(CLASSES), len(KINDS) - 1)
     for k, names in enumerate(KINDS.values()):
         kind_of[[CLASSES.index(name) for name in names]] = k
@@ -174,14 +174,14 @@ def energy_by_kind(table: ParticleTable, classes: npt.NDArray[Any] | None = None
 
 
 class ConfusionBudget:
-    """What the visible energy's resolution would be with kinds of particles from truth, one kind after another.
+    """Resolution of the visible energy when kinds of particles are replaced by truth, kind by kind.
 
     As ILDConfig's PerfectPhoton, PerfectPhotonNeutronK0L and PerfectPFA (M. Thomson, NIM A 611 (2009) 25), which change
-    the reconstruction; here particles change. One kind after another (`KINDS`), the matched particles of the kind get
-    the energies that the oracle measures, false ones go, missed ones come: the gain is the confusion. Then the kinds
-    get the true energies in the same order: the gain is the resolution of the calorimeters (charged: of the tracks).
-    The rest are true particles that are not targets. Without the oracle the first steps take true energies, and hold
-    both. A gain is the root of the difference of squares, negative where the resolution gets worse.
+    the reconstruction; here the particles are replaced. First, for each kind of `KINDS`, matched particles get the
+    oracle's energies, fakes are removed and missed particles added: the gain is the confusion. Then the kinds get the
+    true energies in the same order: the gain is the resolution of the calorimeters (charged: of the tracks). The rest
+    comes from true particles that are not targets. Without the oracle the first steps take true energies, and their
+    gain is both. A gain is the root of the difference of squares, negative if the resolution gets worse.
     """
 
     def __init__(self) -> None:

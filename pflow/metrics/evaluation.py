@@ -75,7 +75,7 @@ class EvaluationSettings:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class TrueEvents:
-    """What all algorithms are compared with in a chunk of events; each part is made once.
+    """Truth of a chunk of events, with which all algorithms are compared; each part is made once.
 
     `truth` has the targets, `visible` the particles of `visible_truth`; `jets` their jets, None without fastjet; `axes`
     the `jet_axes`; `oracle` the oracle's `energy_by_kind`, None without it.
@@ -121,7 +121,7 @@ class AlgorithmMetrics:
         self.bosons = jets.BosonMetrics()
 
     def update(self, true: TrueEvents, reco: ParticleTable, matches: Matches, close: Matches, positions: Ints) -> None:
-        """Count events by their reconstructed particles, which count as they stand, and by all and `close` matches.
+        """Count events by their reconstructed particles, unweighted, and by all and `close` matches.
 
         `positions` int64 [event]: places of the events in the input.
         """
@@ -204,7 +204,7 @@ class EvaluationResult:
 
     @property
     def baseline(self) -> str | None:
-        """The algorithm that others are compared with: the file's reference, else the first further algorithm."""
+        """The baseline of comparisons: the file's reference, else the first further algorithm."""
         others = [name for name in self.algorithms if name not in (self.name, ORACLE)]
         return REFERENCE if REFERENCE in others else next(iter(others), None)
 
@@ -212,9 +212,9 @@ class EvaluationResult:
 def paired(first: Tree, second: Tree, by: Callable[[Number, Number], Number] = difference) -> dict[str, Number]:
     """Differences of the numbers of two trees, first minus second, with errors of the paired comparison, by key.
 
-    The trees are of `EvaluationResult.algorithms`, of one evaluation or of two: events are compared that have the same
-    place in the input, so that the same events as two detectors see them make a pair, too. `by`:
-    `pflow.metrics.stats.ratio` for the quotient. ValueError: the trees have other numbers of events.
+    The trees come from `EvaluationResult.algorithms` of one evaluation or of two. Events at the same place of the input
+    are paired, also if two detectors saw them. `by`: `pflow.metrics.stats.ratio` for the quotient. ValueError: the
+    trees have different numbers of events.
 
     >>> events = pflow.read_events("gammasep_test_small.root")
     >>> result = pflow.evaluate(pflow.reconstruct(events, "general"), events, oracle=False)

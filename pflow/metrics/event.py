@@ -57,7 +57,7 @@ def opening_angles(truth: ParticleTable, pair: npt.NDArray[Any]) -> Floats:
 class CountMetrics:
     """Fraction of events with exactly the right number of particles, also of events of one or two photons.
 
-    Events whose only targets are one or two photons need as many reconstructed particles: three are wrong for two.
+    An event whose only targets are one or two photons needs exactly one or two reconstructed particles.
     """
 
     def __init__(self, *, axis: Axis = OPENING_ANGLE) -> None:
@@ -200,7 +200,7 @@ class EventMetrics:
 
 
 MIN_NONE = 1e-5
-"""Smallest part of the tracks' momentum in no particle that is more than rounding."""
+"""Smallest fraction of the tracks' momentum in no particle that is not rounding."""
 
 
 class TrackMetrics:

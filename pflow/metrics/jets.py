@@ -228,8 +228,8 @@ def find_bosons(events: Events, targets: Targets) -> Bosons:
 class BosonMetrics:
     """Mass of the two jets of a hadronic Z, W or H, reconstructed over true (of the boson's targets).
 
-    In events with one or two such bosons the particles are clustered into two jets for each (Durham), without those
-    that match a target of no boson, such as leptons. Of all pairs of jets those nearest in angle to the bosons count.
+    In events with one or two such bosons, particles matched to a target of no boson, such as leptons, are removed, and
+    the rest is clustered into two jets per boson (Durham). Each boson gets the pair of jets nearest in angle.
     """
 
     def __init__(self) -> None:

@@ -183,7 +183,7 @@ def _ancestry(events: Events, targets: Targets, tracked_particles: Ints) -> tupl
 
 
 def tracks_of_particles(events: Events) -> tuple[Ints, Ints]:
-    """Flat indices of each particle's track, of several the one closest to its momentum, and of the particle.
+    """Flat indices of each particle's track (if several, the one closest to its momentum), and of the particle.
 
     A looper, a decay in flight or a hit that is used twice gives a particle further tracks, with other momenta.
     """

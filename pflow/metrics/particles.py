@@ -57,7 +57,7 @@ ANGLE_EDGES_DEG = np.logspace(-4, 2, 91)
 
 
 class ParticleMetrics:
-    """Metrics of one-to-one assignments, also in bins of energy [GeV], polar angle [deg] and distance [mrad].
+    """Metrics of matched particles, also in bins of energy [GeV], polar angle [deg] and distance [mrad].
 
     `distance` is the angle to the next charged particle of the same list. Efficiency, response and angle are by the
     true particle's class and bin; fake rate and purity by the reconstructed particle's. Particles outside the bins

@@ -1,7 +1,7 @@
-"""A scan: one sample as several forms of a detector see it, or samples of several detectors, compared with the nominal.
+"""Scans: compare a sample in several forms of its detector, or samples of several detectors, with the nominal point.
 
 All points are resampled together (`pflow.metrics.stats.Bootstrap`), so that ratios of the same events have the errors
-of a paired comparison; events that only one of two samples has are resampled on their own.
+of a paired comparison; events in only one of two samples are resampled independently.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ PARAMETERS = {
     "hcal_threshold": Parameter(("hcal_threshold",), float, "Threshold of an HCAL cell", "GeV"),
     "time": Parameter(("time",), float, "Resolution of times", "ns"),
 }
-"""What ``--vary`` takes."""
+"""Parameters of ``--vary``."""
 
 _SIMULATE = (
     "tracks and showers were simulated in this detector, and moving them there would not be exact: simulate the other "
@@ -83,7 +83,7 @@ REFUSED = {
 
 
 def parse_variations(texts: Sequence[str]) -> dict[str, tuple[float, ...]]:
-    """Values by parameter from NAME=VALUE,... ; ConfigError gives the reason why one cannot be varied.
+    """Values by parameter from NAME=VALUE,... ; ConfigError says why a parameter cannot be varied.
 
     >>> parse_variations(["cells=1,2,4", "time=0.1,none"])
     {'cells': (1, 2, 4), 'time': (0.1, inf)}
@@ -186,7 +186,7 @@ def value_text(value: float) -> str:
 
 
 class Quantity(NamedTuple):
-    """A quantity of a scan: `pattern` of its keys, its `head` in the table and the figures, if it is there, and whether
+    """A quantity of a scan: `pattern` of its keys, `head` in the table and figures ("": not shown there), and whether
     it depends on `finding` particles."""
 
     pattern: str
@@ -221,7 +221,7 @@ QUANTITIES = (
     Quantity("photon_pairs.mass_width", "pairs, mass", finding=True),
     Quantity("photon_pairs.angle_*_mean_deg", finding=True),
 )
-"""Keys of an evaluation that a scan compares; the first pattern that a key has counts."""
+"""Keys of an evaluation that a scan compares; a key belongs to the first pattern that it matches."""
 
 DERIVED = {
     "confusion_budget.confusion": "root of the difference of squares of confusion_budget.resolution.measured and "
@@ -231,7 +231,7 @@ DERIVED = {
 }
 """Meaning of the keys that a scan adds."""
 DIFFERENCES = ("confusion_budget.gain.", "confusion_budget.confusion")
-"""Beginnings of keys whose change is a difference: they may be 0, or below where the oracle is worse."""
+"""Prefixes of keys whose change is a difference, since the value may be 0, or negative if the oracle is worse."""
 
 
 def quantity_of(key: str) -> Quantity | None:
@@ -273,7 +273,7 @@ def change_text(key: str, number: Number) -> str:
 
 
 def scan_numbers(tree: Tree, *, budget: bool = True) -> dict[str, Number]:
-    """The numbers of a scan, by key, of an algorithm's results; `budget`: also of its confusion."""
+    """The numbers of an algorithm that a scan compares, by key; `budget`: with its confusion budget."""
     numbers = {key: leaf for key, leaf in leaves(tree) if isinstance(leaf, Number)}
     steps = "confusion_budget.resolution."
     if not budget:
@@ -303,7 +303,7 @@ class PointResult:
     titles
         Name of each algorithm.
     n_events, n_shared
-        Number of events, and of those that the nominal point has, too.
+        Number of events, and of events that it shares with the nominal point.
     hits, tokens
         Mean numbers of hits of an event, and of tokens that the encoder sees.
     series
@@ -371,7 +371,7 @@ class PointResult:
 
 
 def _resamples(number: Number) -> list[float]:
-    """To six digits: the intervals of ratios are known to 6% (`N_RESAMPLES`)."""
+    """Resamples to six digits: the intervals of ratios have an error of 6% (`N_RESAMPLES`)."""
     return [] if number.replicas is None else [float(f"{value:.6g}") for value in number.replicas]
 
 
@@ -384,9 +384,9 @@ def _without_nan(content: Any) -> Any:
 
 
 def primary_sums(events: Events) -> Floats:
-    """Sums over the generator's stable particles that tell the primaries of events apart, float64 [event, 6].
+    """Sums over the generator's stable particles that identify the primaries of events, float64 [event, 6].
 
-    Their number, and the sums of PDG codes, |px|, |py|, |pz| and energies [GeV].
+    Number of particles, and sums of PDG codes, |px|, |py|, |pz| and energies [GeV].
     """
     if events.truth is None:
         raise events.error("no truth particles, by which events of several samples are matched", field="truth")
@@ -419,7 +419,7 @@ def shared_places(nominal: Floats, other: Floats) -> Ints:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class ScanResult:
-    """The points of a scan, the nominal one first, and what limits all of them.
+    """The points of a scan, the nominal one first, and its limits.
 
     `labels`: the parameters with the labels of their axes; `notes`: limits of the whole scan, in sentences;
     `provenance`: what the numbers were made from.
@@ -462,36 +462,36 @@ class ScanResult:
 
     @property
     def keys(self) -> list[str]:
-        """Keys that the nominal point has of the model, in the order of `QUANTITIES`."""
+        """Keys of the model's numbers at the nominal point, in the order of `QUANTITIES`."""
         known = self.nominal.algorithms[MODEL]
         order = [quantity.pattern for quantity in QUANTITIES]
         return sorted(known, key=lambda key: order.index(_known(key).pattern))
 
     @property
     def headlines(self) -> list[str]:
-        """The keys for the table and the figures: of the visible energy only without jets."""
+        """Keys for the table and the figures; visible energy only if there are no jets."""
         keys = [key for key in self.keys if _known(key).head]
         jets = any(key.startswith("jet_energy") for key in keys)
         return [key for key in keys if not (jets and key == "event.visible_energy.rms90_over_mean90")]
 
     def change(self, result: PointResult, key: str, algorithm: str = MODEL, to: str | None = None) -> Number:
-        """A number over the nominal point's, by the same algorithm or another one (`to`).
+        """Ratio of a number to the nominal point's, of the same algorithm or of `to`; difference for `DIFFERENCES`.
 
-        The error is of the paired comparison as far as events are the same. Of `DIFFERENCES` the difference.
+        Events that the points share enter its error as a paired comparison.
         """
         first = result.algorithms.get(algorithm, {}).get(key)
         second = self.nominal.algorithms.get(to or algorithm, {}).get(key)
         if first is None or second is None:
             return Number.undefined()
         change = (difference if key.startswith(DIFFERENCES) else ratio)(first, second)
-        return change if math.isfinite(change.value) else Number.undefined()  # over a number that is 0
+        return change if math.isfinite(change.value) else Number.undefined()  # nominal value 0
 
     def deviation(self, result: PointResult, key: str) -> float:
-        """How far the model's change at a point is from none, relative or (`DIFFERENCES`) absolute."""
+        """Size of the model's change at a point, relative or (`DIFFERENCES`) absolute."""
         return abs(self.change(result, key).value - (0.0 if key.startswith(DIFFERENCES) else 1.0))
 
     def marks(self, result: PointResult, key: str) -> list[str]:
-        """Why the change of the model's number at a point may be the model's: outside, merged, null test."""
+        """Reasons why a change may come from the model and not the detector: outside, merged, null test."""
         kinds = dict.fromkeys(limit.kind for limit in result.limits)
         marks = [kind for kind in kinds if kind != "merged" or _known(key).finding]
         null = self._of_kind("null test") if result.point.kind == "point" else None
@@ -533,7 +533,7 @@ class ScanResult:
 
     @property
     def sentences(self) -> list[str]:
-        """What limits the scan: the verdict, notes, and the limits of points."""
+        """Limits of the scan as sentences: the verdict, notes, and the limits of points."""
         texts: dict[str, list[str]] = {}
         for result in self.points:
             for limit in result.limits:
@@ -552,7 +552,7 @@ class ScanResult:
     def cells(self, keys: Sequence[str] | None = None) -> tuple[list[str], list[list[list[str]]]]:
         """Heads, and texts of each row, by algorithm: the nominal point, then ratios to it.
 
-        Of all `headlines`, with hits, tokens and limits of each point, or only of some `keys`.
+        Columns: all `headlines` with hits, tokens and limits of each point, or only `keys`.
         """
         shown = self.headlines if keys is None else keys
         heads = ["point", "hits", "tokens", *map(head_of, shown), "limits"]
@@ -582,9 +582,10 @@ class ScanResult:
         return heads, sections
 
     def tables(self, width: int = 200) -> list[Table]:
-        """The table for a terminal of `width` characters; in one too narrow without hits, tokens and limits of a point.
+        """The table for a terminal of `width` characters.
 
-        There 1.014(12) stands for 1.014 ±0.012, and quantities that do not fit are in a second table.
+        A narrow terminal gets it without hits, tokens and limits, with 1.014(12) for 1.014 ±0.012, and with a second
+        table of the quantities that do not fit.
         """
         made = self._table(None)
         if Console(width=10 * width).measure(made).maximum <= width:
@@ -593,7 +594,7 @@ class ScanResult:
         return [self._table(self.headlines[start : start + n]) for start in range(0, len(self.headlines), n)]
 
     def _table(self, keys: Sequence[str] | None) -> Table:
-        """Of all headlines with facts of each point, or of some `keys`, narrow."""
+        """Table of all headlines with facts of each point, or a narrow one of some `keys`."""
         text = f"{self.nominal.n_events} events; first row: values, others: ratios to it (confusion: differences)"
         style: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)} if keys else {}
         caption = Text(f"~: less than the null test's{'; 1.014(12) is 1.014 ±0.012' if keys else ''}", "table.caption")
@@ -678,7 +679,7 @@ def _known(key: str) -> Quantity:
 
 
 def _narrow(cell: str) -> str:
-    """A number with its error, and perhaps a mark, in fewer characters."""
+    """A number with its error in short form, with a mark if there is one."""
     number, mark, _ = cell.partition(" ~")
     return f"{short_text(number)}{mark.strip()}"
 

@@ -1,11 +1,10 @@
 """Numbers with their 68.3% intervals: fractions, means, quantiles and resolutions, alone or in bins.
 
-Events are independent of each other, particles of one event are not. So intervals come from a bootstrap over events:
-each event counts as often as a Poisson number of mean 1 says, drawn `N_RESAMPLES` times (ATL-PHYS-PUB-2021-011). The
-numbers go by the event's place in its input, so that all algorithms, and other evaluations of the same events, are
-resampled together: `difference` and `ratio` of two numbers have the errors of a paired comparison. Counts of events,
-which are independent, have Clopper-Pearson intervals; quantiles in bins, with few particles an event, have intervals
-by rank.
+Events are independent, particles of one event are not. So intervals come from a bootstrap over events: each event gets
+a Poisson weight of mean 1, drawn `N_RESAMPLES` times (ATL-PHYS-PUB-2021-011). The weight depends on the event's place
+in its input alone, so that all algorithms, and other evaluations of the same events, are resampled together:
+`difference` and `ratio` of two numbers have the errors of a paired comparison. Counts of events, which are independent,
+have Clopper-Pearson intervals; quantiles in bins, with few particles per event, have intervals by rank.
 
 An interval has the quantiles of the resampled values, shifted so that their median is the value: widths of small
 samples are biased, and widths of resamples twice. With fewer than three entries or events it is NaN.
@@ -28,7 +27,7 @@ LEVEL = 0.683
 N_RESAMPLES = 200
 """Resamples of a bootstrap: the length of an interval is known to 6%."""
 SEED = 1
-"""Of the weights of the events."""
+"""Seed of the events' weights."""
 
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -55,7 +54,7 @@ class Number:
 
     @classmethod
     def resampled(cls, value: float, replicas: Floats, *, few: bool = False) -> Number:
-        """A value with the interval of its resamples; NaN if `few` entries or events are behind it."""
+        """A value with the interval of its resamples; an interval of NaN if `few` (too few entries or events)."""
         defined = replicas[np.isfinite(replicas)]
         if few or 2 * len(defined) <= len(replicas) or not math.isfinite(value):
             return cls(value, math.nan, math.nan, replicas)
@@ -84,7 +83,7 @@ def _paired(function: Callable[[Any, Any], Any], a: Number, b: Number) -> Number
         if a.replicas is None or b.replicas is None:
             return Number(value, math.nan, math.nan)
         replicas = function(a.replicas, b.replicas)
-    # A number without an interval of its own has none beside another one.
+    # If one of the numbers has no interval, the comparison has none.
     unknown = any(math.isnan(number.low) for number in (a, b))
     defined = replicas[np.isfinite(replicas)]
     return Number.resampled(value, replicas, few=unknown or not len(defined) or bool(np.ptp(defined) == 0))
@@ -190,8 +189,8 @@ class Bootstrap:
     def fractions(self, passed: Floats, total: Floats, squares: Floats | None = None) -> list[Number]:
         """Sum of `passed` / sum of `total` over events, float64 [E, K]; one ratio per column.
 
-        Where all or nothing passes, or fewer than three events have a total, resamples do not tell an interval; it is
-        then Clopper-Pearson's for (sum of w)^2 / (sum of w^2) entries of weights w. `squares` float64 [E, K] has each
+        Where all or nothing passes, or fewer than three events have a total, resamples give no interval; it is then
+        Clopper-Pearson's for (sum of w)^2 / (sum of w^2) entries of weights w. `squares` float64 [E, K] has each
         event's sum of w^2; by default the weights are 1. NaN in (0, 1) where the total is 0.
         """
         squares = total if squares is None else squares
@@ -213,7 +212,7 @@ class Bootstrap:
         return numbers
 
     def fraction(self, passed: npt.ArrayLike, total: npt.ArrayLike, squares: npt.ArrayLike | None = None) -> Number:
-        """The same of one column, [E]."""
+        """`fractions` for one column, [E]."""
         columns = (None if x is None else np.asarray(x, dtype=np.float64)[:, None] for x in (passed, total, squares))
         return self.fractions(*columns)[0]  # type: ignore[arg-type]
 

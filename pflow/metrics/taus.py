@@ -84,7 +84,7 @@ def modes_of(electrons: Ints, muons: Ints, hadrons: Ints, neutral: Ints, many: i
 class TauMetrics:
     """Matrix of true and reconstructed decay modes.
 
-    A reconstructed particle counts for the tau of its matched target; a false one for the tau of the nearest direction.
+    A matched particle counts for the tau of its target; a fake for the tau nearest in angle.
     """
 
     def __init__(self) -> None:
