@@ -1,4 +1,4 @@
-"""Build the documentation as a site: the API, the notebooks as they are stored, README, RESULTS and other documents.
+"""Build the documentation site: the API, the stored notebooks, README, RESULTS and other documents.
 
     pip install -e '.[docs]' && python scripts/docs.py    # into build/docs
 

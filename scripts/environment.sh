@@ -1,7 +1,7 @@
 # Sourced by the other scripts: makes .venv beside this checkout, installs pflow into it with the tested versions, and
 # activates it. Takes the extras to install as an argument, e.g. `source scripts/environment.sh test,notebooks`.
-# With the second argument `lowest` it makes .venv-lowest, with the lowest versions that pyproject.toml declares, with
-# `newest` .venv-newest, with the newest that there are.
+# A second argument `lowest` makes .venv-lowest with the lowest versions that pyproject.toml declares, `newest` makes
+# .venv-newest with the newest releases.
 # Nothing is installed again while pyproject.toml, the constraints and the extras stay the same.
 
 _extras="${1:-}"

@@ -49,7 +49,7 @@ def executed(path: Path) -> str:
 
 
 def reduced(output: Any, folder: str) -> Any:
-    """An output without what only a running kernel shows; None if nothing is left."""
+    """An output without widgets and interactive pages; None if nothing is left."""
     if output.output_type == "stream":
         output.text = output.text.replace(folder + "/", "").replace(folder, ".")
         return None if output.name == "stderr" else output

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Lint, types and tests, from a clean checkout: makes its own .venv. A few tests need the full samples, which they look for
 # in $PFLOW_DATA, by default ../shared/data beside the checkout; without they are skipped, with the reason.
-# With --lowest, --newest: the fast tests with the lowest versions that pyproject.toml declares, in .venv-lowest, and the
-# newest that there are, in .venv-newest.
+# With --lowest or --newest: the fast tests with the lowest versions that pyproject.toml declares, in .venv-lowest, or with
+# the newest releases, in .venv-newest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # One thread a process: the tests run side by side.
@@ -11,7 +11,7 @@ export OMP_NUM_THREADS=1 MPLBACKEND=Agg
 if [ "${1:-}" = --lowest ] || [ "${1:-}" = --newest ]; then
     source scripts/environment.sh test "${1#--}"
     shift
-    # Libraries call what others of another age have renamed.
+    # Libraries of different age call functions that others have renamed.
     exec pytest --numprocesses=auto --dist=worksteal -m "not slow" --ignore=tests/notebooks \
         -W ignore::DeprecationWarning -W ignore::FutureWarning "$@"
 fi

@@ -255,7 +255,7 @@ class Move:
         if len(single) % self.layers and calorimeter.region != "other":
             raise ConfigError(
                 f"layers={self.layers}: '{calorimeter.name}' has {len(single)} layers, which is no multiple of "
-                f"{self.layers}, so that no one factor on the energies is right"
+                f"{self.layers}, so that no single factor on the energies is exact"
             )
         groups = (
             list(zip(*single[start : start + self.layers], strict=True)) for start in range(0, len(single), self.layers)
@@ -280,10 +280,10 @@ class Move:
                 text = f"detector '{detector.name}' does not say cell_size and layers of its {name.upper()}"
                 raise ConfigError(f"{where}{text}: complete its YAML file (pflow detector FILE drafts one)")
         if (self.layers > 1 or self.hcal_layers) and np.any(hits["layer"][np.isin(kind, (ECAL, HCAL))] < 0):
-            raise ConfigError(f"{where}layers of hits are not known, so that none can be left out")
+            raise ConfigError(f"{where}the hits have no layer numbers, so that no layers can be left out")
         n_layers = np.array([sum(layers.count for layers in c.layers) for c in events.detector.calorimeters])
         if self.hcal_layers and np.any((hits["layer"] >= n_layers[hits["subdetector"]])[kind == HCAL]):
-            raise ConfigError(f"{where}hcal_layers: numbers of layers go beyond those described, from 0")
+            raise ConfigError(f"{where}hcal_layers: hits have layer numbers (from 0) beyond the described layers")
         if self.time and not np.isfinite(hits["time"]).any():
             raise ConfigError(f"{where}time: hits have no times in this sample")
 

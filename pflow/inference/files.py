@@ -485,7 +485,7 @@ def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> 
             f"{name} {theirs.get(name)} there and {ours[name]} here" if name in ours else name for name in differing
         )
         text = f"{', '.join(texts)}; choose another folder, or replace the file with --force"
-        raise ConfigError(f"{output} was made otherwise: {text}")
+        raise ConfigError(f"{output} was made with other settings: {text}")
     return True
 
 

@@ -435,8 +435,8 @@ def _notes(model: TrainedModel, nominal: Detector, *, measured: bool) -> Iterato
         readout = "; energies and positions are read from single hits" if config.readout else ""
         yield (
             f"The encoder sees cells merged to {merge.ecal_mm:g} mm (ECAL), {merge.hcal_mm:g} mm (HCAL) and {depth}: "
-            "what depends on finding particles (efficiency, fakes, confusion, pairs of photons) sees little of smaller "
-            f"cells and thinner layers{readout}."
+            "efficiency, fakes, confusion and pairs of photons, which depend on finding particles, hardly change with "
+            f"smaller cells and thinner layers{readout}."
         )
     trained = sample.detectors if sample is not None and sample.detectors else (model.tokeniser.detector.name,)
     known = "is one of these" if nominal.name in trained else "is not one of these"
@@ -494,7 +494,8 @@ def _finished(task: Task, *, force: bool) -> PointResult | None:
         return PointResult.of_plain(task.point, numbers, task.limits)
     if not force:
         raise ConfigError(
-            f"{path} was made otherwise: {', '.join(differing)}; choose another folder, or replace it with --force"
+            f"{path} was made with other settings: {', '.join(differing)}; choose another folder, or replace it with "
+            "--force"
         )
     return None
 

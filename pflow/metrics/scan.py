@@ -520,9 +520,9 @@ class ScanResult:
         """Whether the null test gives 1 within errors, in a sentence."""
         if (null := self._of_kind("null test")) is None:
             return "Null test: left out."
-        result = "not passed, changes of this size are the model's" if self.failed else "passed"
+        result = "not passed, changes of this size come from the model" if self.failed else "passed"
         if null.n_events < MIN_EVENTS:
-            result = f"without a result, which takes {MIN_EVENTS} events"
+            result = f"without a result, since it needs {MIN_EVENTS} events"
         ratios = ((key, self.change(null, key)) for key in self.headlines)
         texts = (
             f"{head_of(key)} {change_text(key, number)}{' (!)' if key in self.failed else ''}" for key, number in ratios

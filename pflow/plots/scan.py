@@ -166,8 +166,8 @@ def scan_page(result: ScanResult, images: Mapping[str, bytes]) -> str:
         "The first row of each algorithm has the values of the nominal point, the others ratios to it (of the "
         "confusion, which may be 0, differences) with the errors of paired comparisons. Bars in the figures are these "
         "errors; the band is the nominal point's own error. Open markers, the last column and ~: the change may be the "
-        "model's and not the detector's. outside: of what the model was trained on; merged: cells or layers are merged "
-        "before the encoder, which blinds what depends on finding particles; ~: smaller than the change in the null "
+        "model's and not the detector's. outside: beyond the model's training; merged: cells or layers are merged "
+        "before the encoder, which hides their effect on finding particles; ~: smaller than the change in the null "
         f"test (lengths and times multiplied by {NULL_SCALE:g})."
     )
     parts = [

@@ -40,7 +40,7 @@ BEFORE = {
     "exactly the right number of photons [%]": "right number of photons [%]",
     "the same, pairs above 30 mrad [%]": "right number, pairs above 30 mrad [%]",
 }
-"""Quantities of trainings that were measured when three particles were right for two photons; the table marks them."""
+"""Quantities measured when three particles counted as right for two photons; the table marks them."""
 BY_RANK = {
     "exact number [%]": "count.exact_fraction",
     "excess": "excess",

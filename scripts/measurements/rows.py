@@ -77,9 +77,9 @@ def read_rows(path: Path = CSV) -> list[Row]:
 
 
 def write_rows(rows: Iterable[Row], path: Path = CSV, *, whole: bool = False) -> None:
-    """Add rows to a file; they take the places of those with the same model, sample and quantity.
+    """Add rows to a file, or replace rows of the same model, sample and quantity.
 
-    `whole`: they are all of their models and samples, so that others of these go.
+    `whole`: the rows are complete for their models and samples; remove other rows of these.
     """
     new = list(rows)
     measured = {row.key[:2] for row in new if whole}

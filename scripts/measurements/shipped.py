@@ -129,7 +129,7 @@ BUDGET = {
     "tracks' momenta [%]": "confusion_budget.gain.measurement_charged",
     "rest [%]": "confusion_budget.gain.rest",
 }
-"""Where RMS90 / Mean90 of the sum of energies comes from."""
+"""Contributions to RMS90 / Mean90 of the sum of energies."""
 
 
 def _two_jets(energy: int) -> dict[str, str]:

@@ -322,7 +322,9 @@ def test_a_run_that_is_killed_goes_on_where_it_was(inputs, run, tmp_path, same_r
 
 def test_an_output_with_other_settings_is_refused_and_replaced_by_force(inputs, run, tmp_path):
     run(inputs[:1])
-    with pytest.raises(ConfigError, match=r"run0\.reco\.root was made otherwise: max_particles 3 there and 4 here"):
+    with pytest.raises(
+        ConfigError, match=r"run0\.reco\.root was made with other settings: max_particles 3 there and 4 here"
+    ):
         run(inputs[:1], max_particles=4)
     run(inputs[:1], max_particles=4, force=True)
     assert read_provenance(tmp_path / "reco" / "run0.reco.root")["options"]["max_particles"] == 4

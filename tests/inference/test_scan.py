@@ -87,7 +87,7 @@ def test_a_point_that_was_made_otherwise_is_refused_or_replaced(sample, options,
     for name in ("scan.csv", "scan.json", "report.html"):
         (tmp_path / name).unlink()
     other = {**options, "entries": N - 1}
-    with pytest.raises(ConfigError, match=r"nominal\.json was made otherwise: entries; .*--force"):
+    with pytest.raises(ConfigError, match=r"nominal\.json was made with other settings: entries; .*--force"):
         scan(sample, vary={"cells": [2]}, output=tmp_path, **other)
     result = scan(sample, vary={"cells": [2]}, output=tmp_path, force=True, **other)
     assert result.nominal.n_events == N - 1
