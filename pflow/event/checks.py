@@ -1,10 +1,10 @@
-"""Whether events are plausible: what `pflow.event.scales` says, by itself and against a model's training sample.
+"""Check that events are plausible: their scales alone (`pflow.event.scales`), and against a model's training sample.
 
-Where a value is expected, it is the same in every sampling calorimeter: a trail (`pflow.event.closure`) has a hit in
-nearly every layer, a minimum ionising particle leaves about as much per radiation length, isolated hadrons leave three
-quarters of their momentum. Halves of a detector are alike, and so are the events of a file. The limits hold for all
-samples and detectors at hand: simplified ILD and CLD (Geant4), a calorimeter of lead and scintillator tiles, and CLD's
-own simulation and reconstruction. The sample that a model was trained on narrows some.
+Expected values hold for every sampling calorimeter: a trail (`pflow.event.closure`) has a hit in nearly every layer,
+minimum ionising particles leave similar energies per radiation length, isolated hadrons leave three quarters of their
+momentum. Halves of a detector are alike, and so are the events of a file. The limits hold for all samples that were
+tried: simplified ILD and CLD (Geant4), a calorimeter of lead and scintillator tiles, and CLD's full simulation and
+reconstruction. A model's training sample narrows some.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ MIN_EVENTS, MIN_HITS = 5, 200  # fewest events for ratios that fluctuate with th
 N_BLOCKS, BLOCK = 25, {"tracks": 20, "events": 5}  # parts of a file that are compared, and their smallest sizes
 
 CELLS = {"ecal": (11.0, 1.4), "hcal": (22.0, 1.6)}
-"""Largest energy of the fifth of the hits with the least (`pflow.event.scales.LOWER`), MeV per radiation length of a
-layer, and largest plausible ratio to it. Found: 9.5 to 12.8 in ECALs of silicon and tungsten and of scintillator and
-lead, 15 (photons) to 28.5 in HCALs of scintillator and steel."""
+"""Expected lower quantile (`pflow.event.scales.LOWER`) of the hit energies, MeV per radiation length of a layer, and
+largest plausible ratio to it. Measured: 9.5 to 12.8 in ECALs of silicon and tungsten and of scintillator and lead, 15
+(photons) to 28.5 in HCALs of scintillator and steel."""
 HIT_ENERGY = (2e-5, 1.0)  # GeV, plausible medians of hits where the layers are not described
 ON_LAYERS = 0.85  # smallest plausible fraction of hits on the layer of their depth, or the next one
 CELL_SIZE = 1.5  # largest plausible ratio of cell sizes to the described ones
-OUTSIDE, TWICE = 0.05, 0.05  # largest plausible fractions of hits outside of their calorimeter, and in another's cell
-BEYOND_REACH = 0.4  # largest plausible fraction of tracks whose state is farther than their field lets them go
+OUTSIDE, TWICE = 0.05, 0.05  # largest plausible fractions of hits outside their calorimeter, and in another hit's cell
+BEYOND_REACH = 0.4  # largest plausible fraction of tracks with a state beyond the reach of their helix
 UNITS = 30.0  # energies that differ by more than this factor are in different units
 RESPONSE = (0.3, 1.5)  # plausible ratios of the energy in hits to the energy of stable particles that shower
 RECONSTRUCTED = (0.6, 1.3)
-"""Plausible energies of particles: over the larger of hits' energy and tracks' momentum, and over the sum of both."""
-MIN_TRUE = 20  # fewest of these particles, since an antiproton leaves more than its energy
+"""Plausible energy of particles: smallest over the larger of hit energy and track momentum, largest over their sum."""
+MIN_TRUE = 20  # fewest stable particles that shower: a single antiproton deposits more than its energy
 MIN_LINKED = 20  # fewest hits of a calorimeter whose links are checked
 MAX_UNASSIGNED = 0.25  # largest plausible fraction of hit energy without a target, and of tracks without a particle
 MOST_WIDE = 0.12  # largest plausible fraction of the energy of hits far from their particle's direction
@@ -179,7 +179,7 @@ def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
     if sample is not None:
         checks += _sample(scales, sample)
     checks += [Check(name, False, text) for name, text in scales.texts.items()]
-    return [check._replace(good=bool(check.good)) for check in checks]  # not of NumPy: they become JSON
+    return [check._replace(good=bool(check.good)) for check in checks]  # Python's bool, for JSON
 
 
 def _sums(scales: Scales) -> Iterator[Check]:
@@ -380,7 +380,7 @@ def _lost_tracks(scales: Scales) -> Iterator[Check]:
 
 
 def _changes(scales: Scales) -> Iterator[Check]:
-    """Parts of a file that differ from the others, with their entries."""
+    """Find parts of a file that differ from its rest, with their entries."""
     said, n_compared = [], 0
     for name, quantities in (("tracks", QUANTITIES), ("events", (TYPICAL,))):
         table = scales.table(name)

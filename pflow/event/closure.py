@@ -40,10 +40,10 @@ STEP = 0.01  # relative change of momentum by which the entry's dependence on it
 LEVER = (100.0, 1500.0)  # mm by which the whole momentum moves an entry: straighter tracks show no error, curlers wrap
 
 HADRON_RESPONSE = 0.73  # median energy in `NARROW` around isolated hadrons over their momentum, of ild_g4
-HADRONS = (3.0, 50.0)  # their momenta, GeV
+HADRONS = (3.0, 50.0)  # GeV, momenta of the hadrons used
 MAX_AROUND = 0.1  # largest energy of hits between the two cones of an isolated track, over its momentum
 MIN_HADRONIC = 0.2  # smallest energy in the HCAL of a hadron over its momentum: electrons and muons have less
-ROUNDS = 5  # of the selection of hadrons, which depends on the scale
+ROUNDS = 5  # iterations of scale and selection of hadrons, which depend on each other
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -160,7 +160,7 @@ class TrackDeposits:
         )
 
     def isolated(self, scale: float = 1.0) -> Mask:
-        """Tracks without others and without energy around, bool [track]; `scale`: factor on energies of an HCAL."""
+        """Isolated tracks, without another track or energy around, bool [track]; `scale`: factor on HCAL energies."""
         around = self.around @ np.array([scale, 1.0])
         return np.asarray((self.separation > ALONE) & (around < MAX_AROUND * self.momentum))
 
@@ -173,7 +173,7 @@ class TrackDeposits:
         """`pflow.physics.detector.Calorimeter.hadron_scale` by each isolated charged hadron, [hadron]; use the median.
 
         Tails are wide, single values may be negative. Neutral particles near tracks lower it, by 6% in Z -> qq of
-        ild_g4. Of tracks below `MIN_MOMENTUM` it is not known whether they enter near.
+        ild_g4. Tracks below `MIN_MOMENTUM` are not followed, so they may enter near an isolated one.
         """
         scale, scales = 1.0, np.zeros(0)
         for _ in range(ROUNDS):

@@ -7,5 +7,5 @@ all tensors, and further constants for a host. How to use the files step by step
 
 import os
 
-# Microsoft's builds of ONNX Runtime send usage data, since 1.29, unless this is set before they are imported.
+# Since 1.29, Microsoft's builds of ONNX Runtime send usage data unless this is set before the import.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -82,8 +82,8 @@ Event make_event(const Reconstructor& reconstructor, const std::vector<HitSource
                  const std::vector<const edm4hep::CalorimeterHitCollection*>& hits,
                  const std::vector<const edm4hep::TrackCollection*>& tracks, bool states_elsewhere = false);
 
-/// Whether many states of tracks at the calorimeter, a fifth, are elsewhere, as in files of programs that give all states
-/// the place of one; `pflow reconstruct` asks the first ten events of a file.
+/// Whether more than a fifth of the track states at the calorimeter lie elsewhere, as in files of programs that give all
+/// states the same place; `pflow reconstruct` looks at the first ten events of a file.
 class StatesAtCalorimeter {
  public:
   void add(const Reconstructor& reconstructor, const edm4hep::TrackCollection& tracks);
@@ -97,7 +97,7 @@ class StatesAtCalorimeter {
 std::int32_t flags_of(const Event& event, const Reconstruction& reconstruction);
 
 /// Particles, their clusters, the probabilities of their classes, and the weights of the clusters' hits (one cluster
-/// after the other) and of the particles' tracks, which are sorted by it: pflow/io/edm4hep/reco.py describes them.
+/// after the other) and of the particles' tracks, which are sorted by weight: pflow/io/edm4hep/reco.py describes them.
 using Collections = std::tuple<edm4hep::ReconstructedParticleCollection, edm4hep::ClusterCollection,
                                edm4hep::ParticleIDCollection, podio::UserDataCollection<float>,
                                podio::UserDataCollection<float>>;

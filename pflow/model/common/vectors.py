@@ -1,4 +1,4 @@
-"""Directions in space, and the weights of hits in the direction of a shower."""
+"""Directions in space, and log weights of hits for the direction of a shower."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class PointingNetworkConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PointingDecodingConfig(DecodingConfig):
-    """When decoding stops, and which decoded particles are listed: all of its thresholds.
+    """Decoding thresholds: when decoding stops, and which decoded particles are listed.
 
     ValueError names a field out of range. `eos_threshold` and `existence_threshold` are chosen on validation files by
     `pflow calibrate`; the other defaults were chosen on the validation files of ILD and CLD, once for all models.
@@ -68,19 +68,18 @@ class PointingDecodingConfig(DecodingConfig):
         than `max_particles`. 0: it is `max_particles` for all. In events with jets, the mean number of hits of a true
         particle is at least 70.
     start_threshold
-        Smallest probability that a track starts a charged particle. Below one half, as most tracks do, and a particle
-        that does not exist can still be left out of the list.
+        Smallest probability that a track starts a charged particle. Below one half, since most tracks do, and a fake
+        can still be left out of the list.
     max_empty_steps
         Decoding stops after this number of steps in a row whose particle is empty, or has less energy than any target.
     min_deposit_fraction
-        Energy in hits, as a fraction of the smallest energy of a target, without which a particle that has no track
-        either is empty.
+        A particle without a track is empty if its energy in hits is below this fraction of the smallest target energy.
     existence_threshold
-        Smallest existence probability of a particle of the list that a refinement makes, see
-        `pflow.model.pointing.network.Refiner`; 0: all decoded particles are in it. One half: what exists more probably
-        than not.
+        Smallest existence probability of a listed particle after the refinement
+        (`pflow.model.pointing.network.Refiner`); 0: all decoded particles are listed. One half: particles that exist
+        more probably than not.
     candidate_threshold
-        Smallest existence probability of a candidate: a decoded particle that is not in the list; 1: none are given.
+        Smallest existence probability of a candidate, i.e. an unlisted decoded particle; 1: no candidates.
     """
 
     hits_per_particle: int = 10

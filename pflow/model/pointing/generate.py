@@ -216,7 +216,7 @@ def particles_of(
 
 @torch.inference_mode()
 def generate(network: PointingNetwork, batch: Batch, decoding: PointingDecodingConfig) -> GeneratedParticles:
-    """Decode the particles of each event, and refine them where there is a refiner.
+    """Decode the particles of each event; refine them if the network has a refiner.
 
     ValueError: in training mode, or candidates of a network without a refiner.
     """
@@ -352,10 +352,10 @@ def refine(
 ) -> tuple[dict[str, Tensor], RefinedParticles]:
     """Decide which decoded particles are listed, share the hits among these, and choose identities.
 
-    Returns columns [B, T, ...] of particles, and what they are from. Energies are right given the list: its plain sum
-    is the event's energy. ``existence`` is the probability to exist, 1 with a track. With a `candidate_threshold` below
-    1, ``is_particle`` has candidates, too: decoded particles that are not ``listed``, without hits, with the energies
-    that they have if they exist.
+    Returns columns [B, T, ...] of particles, and the refinement that they come from. Energies hold given the list: its
+    plain sum is the event's energy. ``existence`` is the probability to exist, 1 with a track. With a
+    `candidate_threshold` below 1, ``is_particle`` is also True for candidates: decoded particles that are not
+    ``listed``, without hits, each with the energy that it has if it exists.
     """
     refined = network.refine(decoded, source, existence_threshold=decoding.existence_threshold)
     listed, existence, head = refined.assigned.listed, refined.existence.float(), network.head

@@ -5,11 +5,11 @@ and tracks are assigned to the particle, hit by hit even where tokens are sums o
 proxies (energy sum, log-weighted barycentre, track momentum) and corrects them. The next step knows which
 fractions are assigned.
 
-So hits are assigned to earlier particles before later ones, to which they may fit better, are known. A refiner, if
-there is one, sees all decoded particles at once: each has a logit for each item, and a probability to exist. The
-fractions are a softmax over particles and 'unassigned', per item: over all decoded particles, for what each would be if
-it exists, and over those that more probably exist than not, the list. The head predicts the particles again from each,
-and the energy that the list lacks or has twice is shared among its particles (`share_energy`).
+So hits are assigned to earlier particles before later ones, to which they may fit better, are decoded. A refiner, if
+there is one, sees all decoded particles at once and gives each a logit per item, and a probability to exist. A softmax
+over particles and 'unassigned', per item, gives fractions twice: among all decoded particles (candidates, each as if it
+exists), and among the listed ones, which exist more probably than not. The head predicts the particles from both, and
+`share_energy` shares energy that the list lacks or counts twice among its particles.
 
 Letters: B batch, S source tokens, M items (hits, then tracks), T particles, P pairs of a particle and an item, W width.
 """
@@ -49,8 +49,8 @@ EPS_FRACTION = 0.01  # added to fractions before a logarithm; far items are in a
 # Their weight rises from 0 to 1 over this width of the fraction: with a jump, rounding could add or remove an item.
 FAR_WEIGHT_WIDTH = 0.002
 MIN_FAR_WEIGHT = 1e-6  # of far items in pairs, as its logarithm is added to the logit
-DROPPED_LOGIT = -1e4  # of the items of a particle that is not in the list
-SHARING_ANGLE = 0.15  # over which the part of a particle in its neighbours' differences of energy falls by e, rad
+DROPPED_LOGIT = -1e4  # item logit of an unlisted particle
+SHARING_ANGLE = 0.15  # rad, angle over which a particle's part in its neighbours' energy differences falls by e
 
 
 class DecodedParticles(NamedTuple):
@@ -79,19 +79,19 @@ class Assigned(NamedTuple):
 
 
 class Refinement(NamedTuple):
-    """What the refiner says of all decoded particles."""
+    """Output of the refiner for all decoded particles."""
 
-    query: Tensor  # float [B, T, W], what describes the particles to the head
+    query: Tensor  # float [B, T, W], particle states for the head
     pairs: PairList
-    logits: Tensor  # float [P], of the pair's item being the particle's
-    unassigned_logit: Tensor  # float [B, M], of no particle having the item
+    logits: Tensor  # float [P], the pair's item belongs to the particle
+    unassigned_logit: Tensor  # float [B, M], the item belongs to no particle
     existence_logit: Tensor  # float [B, T]
 
     def assign(self, listed: Tensor) -> Assigned:
         """Share each item among the particles `listed`, bool [B, T], and 'unassigned'; the others get nothing."""
         pairs, free = self.pairs, self.unassigned_logit.flatten()
         logits = self.logits.masked_fill(pairs.of_particles(~listed.flatten()), DROPPED_LOGIT)
-        # The largest logit of each item is taken out: exponentials of large ones would overflow.
+        # Subtract the largest logit of each item: exponentials of large logits would overflow.
         largest = free.detach().scatter_reduce(0, pairs.item, logits.detach(), "amax")
         exponentials = (logits - largest.index_select(0, pairs.item)).exp()
         total = (free - largest).exp().index_add(0, pairs.item, exponentials).log() + largest  # of each item
@@ -180,7 +180,7 @@ def share_energy(particles: Particles, listed: Tensor, expected: Tensor, existen
     cosine = particles.direction.detach() @ particles.direction.detach().transpose(1, 2)  # [B, T, T]
     angle = (2.0 - 2.0 * cosine).clamp(min=0.0).sqrt()  # a chord: ONNX Runtime has no arc cosine in double precision
     weight = variance[:, None] * (-angle / SHARING_ANGLE).exp()
-    weight = weight / weight.sum(2, keepdim=True).clamp(min=1e-12)  # where nothing can take it, it is lost
+    weight = weight / weight.sum(2, keepdim=True).clamp(min=1e-12)  # lost if there is no trackless listed particle
     added = ((expected - energy * listed)[:, None] @ weight).squeeze(1)  # GeV
     # The exponential keeps an energy that is reduced above zero.
     log_ratio = torch.where(added < 0, added / energy, (added.clamp(min=0.0) / energy).log1p())
@@ -289,7 +289,7 @@ class PointingNetwork(nn.Module):
         probability = refinement.existence_logit.sigmoid()
         everything = refinement.assign(decoded.mask)
         candidates = self._describe(refinement, everything, decoded.seed, source, pdg, dtype)
-        # A NaN is listed: the caller must see it.
+        # Keep NaN in the list, so that the caller sees it.
         some = refinement.assign(decoded.mask & ~(probability < existence_threshold))
         particles = self._describe(refinement, some, decoded.seed, source, pdg, dtype)
         listed = some.listed & ~(particles.log_energy < self.min_log_energy)

@@ -239,7 +239,7 @@ class RefinementOutput(NamedTuple):
 
     @property
     def particles(self) -> Particles:
-        """The decoded particles, each as it is if it exists."""
+        """The decoded particles as candidates, i.e. each as if it exists."""
         return self.refined.candidates
 
 

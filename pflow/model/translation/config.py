@@ -39,10 +39,10 @@ class TranslationNetworkConfig:
         Whether the position in the output sequence is embedded (the author's notes); else the causal mask alone carries
         the order.
     direction
-        ``angles`` (paper): theta and phi are regressed; ``vector``: three components, since a network cannot follow phi
-        around the circle without a jump somewhere, near which its directions are wrong; ``copied``: with the energy,
-        from cells that are chosen (`pflow.model.translation.copy`), since a squared error of a direction that could be
-        either of two is smallest between them. Of particles without hits nothing can be copied.
+        ``angles`` (paper): regress theta and phi; ``vector``: regress three components, since phi jumps at 2 pi, where
+        a network's directions are wrong; ``copied``: choose a cell, and copy direction and energy from its particle's
+        cells (`pflow.model.translation.copy`), since a direction regressed with a squared error lies between two
+        possible ones. Particles without hits cannot be copied.
     """
 
     special: str = "flags"

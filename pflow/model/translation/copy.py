@@ -1,11 +1,11 @@
-"""Directions and energies that are copied from cells, the tokens of hits, and from tracks, and not regressed.
+"""Copy directions and energies from cells (the tokens of hits) and tracks, instead of regressing them.
 
-A squared error of a direction that could be either of two is smallest between them: two photons are put at their
-barycentre. A choice is never between two. So a pointer chooses a cell (cross-entropy over the cells, as over the words
-of a vocabulary), an alignment that is trained with the true links says which cells and tracks belong to the same
-particle (supervised attention: Liu et al. 2016, arXiv:1609.04186), and their direction and energy are copied, with
-small corrections. What earlier particles have of a cell is not chosen again (coverage: Tu et al. 2016,
-arXiv:1601.04811); without it the second photon is put where the first is.
+A regression with a squared error puts two photons at their barycentre, since the error is smallest between two possible
+directions. A chosen cell cannot lie between them. So a pointer chooses a cell (cross-entropy over the cells, as over a
+vocabulary), an alignment trained with the true links finds the cells and tracks of the same particle (supervised
+attention: Liu et al. 2016, arXiv:1609.04186), and their direction and energy are copied, with small corrections. Cells
+already assigned to earlier particles are not chosen again (coverage: Tu et al. 2016, arXiv:1601.04811); without it the
+second photon lands on the first.
 
 Letters: B batch, H hits, N cells and one that pads, K tracks, M = N + K items, T particles, D width of the decoder, W
 of the encoder.
@@ -31,19 +31,21 @@ LOSSES = ("pointer", "assignment")
 HIDDEN = 32  # width of the alignment's hidden layer
 N_FEATURES = 9  # of `seed_features`
 N_ASSIGNED_FEATURES = 10  # of the assigned items, beside their mean state
-DIRECTION_UNIT = 0.01  # correction of a direction for an output of 1, and error from which its loss is linear, rad
+DIRECTION_UNIT = 0.01  # rad, correction of a direction for an output of 1; larger errors have a linear loss
 ANGLE_UNIT = 0.003  # of angles as features, rad
 WIDE = 0.03  # angle between two directions over which their feature saturates, rad
-TRACK_LENGTH = 2000.0  # from the vertex, along its momentum, to where a track counts as, mm
+TRACK_LENGTH = 2000.0  # mm from the vertex along the momentum to the position that stands for a track
 MIN_UNASSIGNED = 1e-3  # smallest unassigned fraction of a cell in the pointer: its logarithm is finite
 MIN_ENERGY = 1e-3  # GeV, in logarithms of energies
-SOFT = 0.1  # momentum of assigned tracks from which their direction counts, GeV
+SOFT = 0.1  # GeV, momentum of assigned tracks above which their direction is used
 FIRST_WEIGHTS = (3.0, 0.0, 0.0)  # initial logits of the weights of the three directions
-OWN_PROB = 0.5  # that the earlier particles of an event have the fractions that the network gives them, in training
+OWN_PROB = (
+    0.5  # scheduled sampling: probability that a training event uses the network's fractions of earlier particles
+)
 
 
 class Items(NamedTuple):
-    """What particles copy: cells, the last one padding, so that there is always one, then tracks."""
+    """Items that particles copy from: cells, the last one padding so that there is always a choice, then tracks."""
 
     n_cells: int
     mask: Tensor  # bool [B, M]
@@ -55,7 +57,7 @@ class Items(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """What a particle copies."""
+    """Copied quantities of each particle."""
 
     pointer: Tensor  # float [B, T, N], log probability of each cell
     assignment: Tensor  # float [B, T, M], logit of the fraction of each item's unassigned part
@@ -65,7 +67,7 @@ class Copied(NamedTuple):
 
 
 class TeacherForcing(NamedTuple):
-    """Fractions of the items of target particles, and of those before each; one more position, the end, has none."""
+    """Fractions of items of each target particle, and of all earlier ones; zero at the last position, the end."""
 
     true: Tensor  # float [B, T + 1, M]
     assigned: Tensor  # float [B, T + 1, M]
@@ -110,9 +112,9 @@ def sum_cells(values: Tensor, readout: Readout, n_cells: int) -> Tensor:
 
 
 class Copier(nn.Module):
-    """Chooses a cell, and copies direction and energy of the cells and tracks that belong to the same particle.
+    """Choose a cell, and copy direction and energy from the cells and tracks of the same particle.
 
-    Tracks are copied where they are tokens of the same sequence (``typed``).
+    Tracks are copied only if they are tokens of the same sequence (``typed``).
     """
 
     def __init__(self, inputs: ModelInputs, config: TranslationNetworkConfig) -> None:
@@ -157,8 +159,8 @@ class Copier(nn.Module):
     def forward(self, x: Tensor, items: Items, assigned: Tensor, true: Tensor | None = None) -> Copied:
         """Copy for particles with decoder states float [B, T, D].
 
-        `assigned`, float [B, T, M], is the fraction of each item that the particles before have. With teacher forcing
-        `true` has the particle's: a chosen cell that is another's is replaced by its own one with the most energy.
+        `assigned`, float [B, T, M], is the fraction of each item that earlier particles have. With teacher forcing,
+        `true` has the particle's fractions: if the chosen cell is not the particle's, its most energetic cell is used.
         """
         with torch.autocast(x.device.type, enabled=False):
             return self._copied(x.to(items.key.dtype), items, (1.0 - assigned).clamp(min=0.0), true)
@@ -219,11 +221,10 @@ def _of_seeds(values: Tensor, seed: Tensor) -> Tensor:
 
 
 def seed_features(start: Tensor, items: Items) -> Tensor:
-    """Where items are as seen from seeds at `start`, float [B, T, 3] in mm; float [B, T, M, N_FEATURES] of order 1.
+    """Features of items relative to seeds at `start`, float [B, T, 3] in mm; float [B, T, M, N_FEATURES] of order 1.
 
-    Of the angle from the seed its logarithm and exponentials, its components in polar angle and azimuth, a feature of
-    items at the seed's polar angle, where the second shower of a converted photon is, the depth, the energy, and
-    whether it is a track.
+    Angle from the seed: logarithm, exponentials, and components in polar angle and azimuth; closeness to the seed's
+    polar angle, where the second shower of a converted photon is; depth, energy, and whether the item is a track.
     """
     axis, unit = normalise(start), normalise(items.position)
     off = unit[:, None] - axis[:, :, None]

@@ -38,7 +38,7 @@ from pflow.model.translation.special import SPECIAL
 
 
 def make_encoder(config: TranslationNetworkConfig) -> Encoder:
-    """A stack of standard layers, which attend to the tracks, too, where the source is ``cross``."""
+    """A stack of standard layers; with source ``cross`` they also attend to the tracks."""
     layers = (standard_layer(config, memory=config.source == "cross") for _ in range(config.encoder_layers))
     return Encoder(layers, width=config.width, style=config.style)
 
