@@ -265,7 +265,7 @@ class FlatReader:
             lengths = jagged.count(values)
             if counts is None:
                 counts, first = lengths, branch.branch
-            text = "expected {1} values, as many as '{2}' has, found {0}"
+            text = "expected {1} values, the number in '{2}', found {0}"
             check_counts(lengths, counts, text, first, file=self.path, start=start, field=branch.branch)
             columns[name] = values if branch.scale == 1.0 else values * branch.scale
         return columns

@@ -75,7 +75,7 @@ class EvaluationSettings:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class TrueEvents:
-    """Truth of a chunk of events, with which all algorithms are compared; each part is made once.
+    """Truth of a chunk of events, shared by all algorithms; each part is made once.
 
     `truth` has the targets, `visible` the particles of `visible_truth`; `jets` their jets, None without fastjet; `axes`
     the `jet_axes`; `oracle` the oracle's `energy_by_kind`, None without it.

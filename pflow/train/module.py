@@ -398,7 +398,7 @@ def _parts_without(weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) 
 
 
 def refuse(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
-    """A ConfigError that names the network options with which the model's weights were made, where they differ."""
+    """A ConfigError that names the network options that differ from the model's, if any."""
     networks = (description["init_args"].get("network", {}) for description in (ours, theirs))
     if changed := differences("model.reconstructor.network", *networks):
         raise ConfigError("; ".join(changed))

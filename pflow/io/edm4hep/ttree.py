@@ -50,7 +50,7 @@ def root_name(cpp_type: str) -> str:
 
 
 def checksum(name: str, members: Sequence[tuple[str, str]] = ()) -> int:
-    """ROOT's checksum of a class (TClass::GetCheckSum), with which it finds the layout in which a file was written."""
+    """ROOT's checksum of a class (TClass::GetCheckSum); ROOT finds the layout of a file's objects by it."""
     value = 0
     for character in "".join([name, *(member + root_name(cpp_type) for member, cpp_type in members)]):
         value = (3 * value + ord(character)) & 0xFFFFFFFF

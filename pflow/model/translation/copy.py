@@ -39,9 +39,7 @@ MIN_UNASSIGNED = 1e-3  # smallest unassigned fraction of a cell in the pointer: 
 MIN_ENERGY = 1e-3  # GeV, in logarithms of energies
 SOFT = 0.1  # GeV, momentum of assigned tracks above which their direction is used
 FIRST_WEIGHTS = (3.0, 0.0, 0.0)  # initial logits of the weights of the three directions
-OWN_PROB = (
-    0.5  # scheduled sampling: probability that a training event uses the network's fractions of earlier particles
-)
+OWN_PROB = 0.5  # scheduled sampling: probability that a training event uses the network's own fractions
 
 
 class Items(NamedTuple):
