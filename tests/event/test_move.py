@@ -288,5 +288,5 @@ def test_a_move_that_would_not_be_exact_is_refused(zqq, options, message):
 
 def test_layers_must_be_known(zqq):
     unknown = jagged.replaced(zqq.hits, {"layer": -1 + 0 * jagged.columns(zqq.hits)["layer"]})
-    with pytest.raises(ConfigError, match="layers of hits are not known"):
+    with pytest.raises(ConfigError, match="the hits have no layer numbers"):
         Move(layers=2).check(dataclasses.replace(zqq, hits=unknown))
