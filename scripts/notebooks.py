@@ -51,7 +51,7 @@ def executed(path: Path) -> str:
 def reduced(output: Any, folder: str) -> Any:
     """An output without widgets and interactive pages; None if nothing is left."""
     if output.output_type == "stream":
-        output.text = output.text.replace(folder + "/", "").replace(folder, ".")
+        output.text = _without(folder, output.text)
         return None if output.name == "stderr" else output
     data = output.data
     if "image/png" in data:
@@ -63,8 +63,13 @@ def reduced(output: Any, folder: str) -> Any:
     texts = {kind: data[kind] for kind in ("text/plain", "text/html") if kind in data}
     if "<iframe" in page or len(page) > MAX_HTML:
         del texts["text/html"]
-    output.data = {kind: text.replace(folder + "/", "").replace(folder, ".") for kind, text in texts.items()}
+    output.data = {kind: _without(folder, text) for kind, text in texts.items()}
     return output if texts else None
+
+
+def _without(folder: str, text: str) -> str:
+    """A text with paths as seen from the folder of the notebooks."""
+    return text.replace(f"{folder}/", "").replace(folder, ".").replace(str(Path(folder).parent), "..")
 
 
 def main() -> None:

@@ -67,8 +67,8 @@ def test_is_written_as_git_likes_it(path):
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert code
     assert len(text.encode()) <= notebooks.MAX_SIZE
-    # Stored by scripts/notebooks.py, from top to bottom, or not yet.
-    assert [cell.execution_count for cell in code] in ([None] * len(code), [*range(1, len(code) + 1)])
+    # Stored by scripts/notebooks.py, from top to bottom.
+    assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)]
     outputs = [output for cell in code for output in cell.outputs]
     assert {output.output_type for output in outputs} <= {"stream", "execute_result", "display_data"}
     kinds = {kind for output in outputs for kind in output.get("data", {})}
