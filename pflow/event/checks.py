@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pflow.errors import ConfigError, first_line
 from pflow.event.closure import HADRON_RESPONSE, MIN_MOMENTUM, N_LAYERS
 from pflow.event.scales import WIDE, Estimate, SampleScales, Scales, Table, quantile_of
 from pflow.physics.arrays import Floats, Mask
@@ -438,7 +439,11 @@ def _sample(scales: Scales, sample: SampleScales) -> Iterator[Check]:
 def check_training_range(detector: Detector, sample: SampleScales) -> Check:
     """Whether a detector's geometry lies within the range of a model's training `sample`."""
     outside = []
-    for name, (smallest, largest) in measures(detector).items():
+    try:
+        geometry = measures(detector)
+    except ConfigError as error:  # the files can be read; a model that needs the geometry refuses them itself
+        return Check("detector", False, first_line(error))
+    for name, (smallest, largest) in geometry.items():
         low, high = sample.measures.get(name, (-np.inf, np.inf))
         if smallest < low / BEYOND or largest > high * BEYOND:
             value = smallest if smallest < low / BEYOND else largest

@@ -9,7 +9,7 @@ import pytest
 
 from pflow.checkpoint.format import read_header
 from pflow.event import jagged
-from pflow.event.checks import compare
+from pflow.event.checks import check_training_range, compare
 from pflow.event.checks import problems as problems_of
 from pflow.event.events import Events
 from pflow.event.jagged import Links
@@ -406,3 +406,12 @@ def test_nothing_is_said_of_any_sample(data_dir, sample_dir):
             said[path.name] = text
     assert list(said) == ["tiles_zqq.edm4hep.root"], said
     assert re.fullmatch(r"detector 'tiles' is outside what the model was trained on.*", said["tiles_zqq.edm4hep.root"])
+
+
+def test_a_detector_that_is_not_described_is_said_and_does_not_stop_a_reading():
+    detector, sample = load_detector("ild_g4"), read_header("general").tokeniser.sample
+    assert check_training_range(detector, sample).good
+    bare = tuple(dataclasses.replace(calorimeter, layers=()) for calorimeter in detector.calorimeters)
+    check = check_training_range(dataclasses.replace(detector, calorimeters=bare), sample)
+    assert not check.good
+    assert "does not say layers of ecal_barrel" in check.text
