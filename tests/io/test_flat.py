@@ -173,7 +173,11 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("branches", "content", "message"),
         [
-            ({"hit_z": jagged([1.0, 2.0], [3.0])}, {}, r"entry 1, 'hit_z': expected 0 values, the number in 'hit_E', found 1"),
+            (
+                {"hit_z": jagged([1.0, 2.0], [3.0])},
+                {},
+                r"entry 1, 'hit_z': expected 0 values, the number in 'hit_E', found 1",
+            ),
             ({"hit_E": np.array([1.0, 2.0])}, {}, "'hit_E': expected one list of numbers an entry, found float64"),
             ({}, {"event": "hit_E"}, r"'hit_E': expected one number an entry, found var \* float32"),
         ],
