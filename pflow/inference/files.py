@@ -1,13 +1,12 @@
 """Reconstruction of event files, in bounded memory: one output entry for each input entry; provenance of outputs.
 
-In the order of `reconstruct_files`: `plan` the outputs, `prepare` each (open its inputs), `run` their chunks, `write`.
+In the order of `reconstruct_files`: `plan` the outputs, `run` their chunks, `write` each output.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import os
 import platform
@@ -15,8 +14,9 @@ import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import awkward as ak
 import numpy as np
@@ -32,7 +32,7 @@ from pflow.event.checks import compare, problems
 from pflow.event.events import Flag, ImplausibleWarning, count_flags, leave_out_files
 from pflow.event.scales import Scales
 from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, warn_of_tracks
-from pflow.inference.worker import ChunkResult, Executor, Settings, Worker, dask_cluster, entries_of_a_chunk
+from pflow.inference.worker import ChunkResult, Executor, Settings, Worker, entries_of_a_chunk, executor_for
 from pflow.io.atomic import check_output, make_folder
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import EventFile, matching
@@ -81,17 +81,15 @@ class Summary:
 
 @dataclasses.dataclass(eq=False)
 class Output:
-    """An output, its inputs, and its result."""
+    """An output, its inputs, and what `open_inputs` finds in them."""
 
     path: Path
     inputs: Sequence[str]
-    chunks: Sequence[Chunk] = ()
-    """Chunks to reconstruct; `prepare` sets this and the following fields."""
     n_entries: int | None = None
-    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
     finished_before: bool = False
     error: InputError | ConfigError | None = None
-    """Reason why the output was not written."""
+    """Reason why the output cannot be written."""
 
 
 def reconstruct_files(
@@ -133,8 +131,6 @@ def reconstruct_files(
     check_choice(format, (*FORMATS, "edm4hep"), "output format")
     if mc_links and format != "edm4hep":
         raise ConfigError(f"mc_links is for the output format edm4hep, not {format}")
-    if chunk_size < 1:
-        raise ConfigError(f"chunk_size must be at least 1 entry, found {chunk_size}")
     if cluster is not None and isinstance(checkpoint, TrainedModel):
         raise ConfigError("a cluster needs the path of the checkpoint: its processes load it themselves")
     outputs = plan(matching(inputs), output, output_dir, edm4hep=format == "edm4hep")
@@ -145,44 +141,38 @@ def reconstruct_files(
     skip_files = output_dir is not None and on_error == "skip"
     reading = FileOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error)
     if checkpoint is None:
-        checkpoint = _model_for(outputs, reading, skip=skip_files)
+        checkpoint = _model_for([path for out in outputs for path in out.inputs], reading, skip=skip_files)
     model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint)
-    tokeniser, place = model.tokeniser, pick_device(device)
-    of_model = detector is None and not tokeniser.config.geometry  # files of the model's detector
-    read_as = tokeniser.detector if of_model else detector
+    as_model = detector is None and not model.tokeniser.config.geometry  # files of the model's detector
+    place = pick_device(device)
     settings = Settings(  # the workers measure what they read; the sum is compared below
-        reading=dataclasses.replace(reading, detector=read_as, expected=None),
+        reading=dataclasses.replace(
+            reading, detector=model.tokeniser.detector if as_model else detector, expected=None
+        ),
         max_particles=max_particles,
         candidates=candidates,
         max_hits=max_hits,
         batch_size=batch_limits(place)[0] if batch_size is None else batch_size,
         device=str(place),
     )
-    summary = Summary(model=model.path, detector=tokeniser.reads_detector, device=settings.device)
-    begin = time.perf_counter()
     # The writer of EDM4hep copies the collections of an input, which stays open until its output is written.
     worker = Worker(model, settings, max_open=None if format == "edm4hep" else 2)
     options = {"format": format, "mc_links": mc_links, "chunk_size": chunk_size, "cluster": cluster}
-    resume = output_dir is not None and not force
-    ready = functools.partial(prepare, worker, options, check_detector=of_model, resume=resume, force=force)
+    summary = Summary(model=model.path, detector=model.tokeniser.reads_detector, device=settings.device)
 
     def show(n_done: int) -> None:
         if on_progress is not None:
-            sizes = [out.n_entries for out in outputs if out.n_entries is not None and out.error is None and out.chunks]
-            n_unknown = sum(out.n_entries is None and out.error is None for out in outputs)
-            on_progress(summary.n_events + n_done, sum(sizes) + round(sum(sizes) / max(1, len(sizes)) * n_unknown))
+            to_do = [out for out in outputs if out.error is None and not out.finished_before]
+            sizes = [out.n_entries for out in to_do if out.n_entries is not None]
+            n_all = sum(sizes) + round(sum(sizes) / max(1, len(sizes)) * (len(to_do) - len(sizes)))
+            on_progress(summary.n_events + n_done, n_all)
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.closing(worker.files))
-        executor = Executor(submit=lambda chunk: functools.partial(worker.run, chunk))
-        if cluster is not None:
-            executor = stack.enter_context(dask_cluster(cluster, model.path, settings))
-        # Inputs are opened when their chunks are needed: `run` is ahead of `write` by the chunks in flight.
-        ahead, in_turn = itertools.tee(map(ready, outputs))
-        results = run(((out, chunk) for out in ahead for chunk in out.chunks), executor)
-        for out in in_turn:
-            # The chunks come first: zip then ends without a result of the next output.
-            of_output = zip(out.chunks, results, strict=False)
+    begin = time.perf_counter()
+    with contextlib.closing(worker.files), executor_for(worker, cluster) as executor:
+        # Lazy: the inputs of an output are opened when its first chunk is to be submitted.
+        resume = output_dir is not None and not force
+        opened = (open_inputs(out, worker, options, as_model=as_model, resume=resume) for out in outputs)
+        for out, results in itertools.groupby(run(itertools.chain.from_iterable(opened), executor), itemgetter(0)):
             try:
                 if out.error is not None:
                     raise out.error
@@ -190,12 +180,13 @@ def reconstruct_files(
                     summary.finished_before.append(out.path)
                     continue
                 more: Any = {"provenance": out.provenance, "inputs": [*out.inputs, model.path], "force": force}
+                writer: OutputWriter
                 if format == "edm4hep":
-                    source = worker.files.open(out.inputs[0])
                     more |= {"mc_links": mc_links, "candidates": candidates is not None}
-                    part = write(Edm4hepRecoWriter(out.path, source, **more), of_output, show)
+                    writer = Edm4hepRecoWriter(out.path, worker.files.open(out.inputs[0]), **more)
                 else:
-                    part = write(RecoWriter(out.path, format=format, **more), of_output, show)
+                    writer = RecoWriter(out.path, format=format, **more)
+                part = write(writer, results, show)
                 if said := problems(compare(part.scales, model.tokeniser.sample)):
                     warn(f"{', '.join(out.inputs)}: {said}", ImplausibleWarning, stacklevel=2)
                 warn_of_tracks(part.track_momentum, part.flagged, part.n_events, str(out.path))
@@ -206,7 +197,6 @@ def reconstruct_files(
                 summary.failed.append(error)
                 if not skip_files:
                     raise
-                deque(of_output, maxlen=0)  # skip the rest of its chunks
             finally:
                 for path in out.inputs:
                     worker.files.release(path)
@@ -221,26 +211,24 @@ def plan(
     """The output of all inputs, or one for each with its name in a folder, which is made; no input is opened."""
     if not inputs:
         raise ConfigError("no input files are given")
-    if output_dir is None and output is not None:
+    if (output_dir is None) == (output is None):
+        raise ConfigError("name one place for the output: a file (output), or a folder (output_dir)")
+    if output is not None:
         if edm4hep and len(inputs) > 1:
             raise ConfigError(
                 f"an EDM4hep output has the collections of one input, found {len(inputs)} inputs: name a folder for "
                 "one output each (--output-dir)"
             )
         return [Output(Path(output), inputs)]
-    if output_dir is None or output is not None:
-        raise ConfigError("name one place for the output: a file (output), or a folder (output_dir)")
-    outputs: dict[Path, Output] = {}
+    folder, outputs = make_folder(str(output_dir)), dict[Path, Output]()
     for path in inputs:
-        name = stem(path)
-        place = Path(output_dir, f"{name}.reco.edm4hep.root" if edm4hep else f"{name}.reco.root")
+        place = folder / f"{stem(path)}.reco{'.edm4hep' if edm4hep else ''}.root"
         if place in outputs:
             raise ConfigError(
                 f"the outputs of {outputs[place].inputs[0]} and {path} would both be {place}: give inputs of different "
                 "names, or reconstruct them into different folders"
             )
         outputs[place] = Output(place, [path])
-    make_folder(output_dir)
     return list(outputs.values())
 
 
@@ -252,19 +240,19 @@ def stem(path: str) -> str:
     return name
 
 
-def prepare(
-    worker: Worker, options: Mapping[str, Any], out: Output, *, check_detector: bool, resume: bool, force: bool
-) -> Output:
-    """Open an output's inputs for its chunks and provenance, and check that it can be written; else set its error.
+def open_inputs(
+    out: Output, worker: Worker, options: Mapping[str, Any], *, as_model: bool, resume: bool
+) -> list[tuple[Output, Chunk | None]]:
+    """The chunks to reconstruct for an output, whose number of entries and provenance, or error, are set.
 
-    `options` of `reconstruct_files` go into the provenance. With `check_detector` inputs must be of the model's
-    detector; with `resume` an existing output may be complete.
+    One None where there are none: the output is complete (`resume`), cannot be made, or its inputs are empty. `options`
+    of `reconstruct_files` go into the provenance; `as_model`: inputs must be of the model's detector.
     """
-    chunks: list[Chunk] = []
+    chunks: list[tuple[Output, Chunk | None]] = []
     described, detectors = [], []
     try:
         for path in out.inputs:
-            file = _open(path, worker) if check_detector else worker.files.open(path)
+            file = _open_as_model(path, worker) if as_model else worker.files.open(path)
             detectors.append(file.detector)
             if file.detector != detectors[0]:
                 raise InputError(
@@ -275,48 +263,44 @@ def prepare(
                     field="detector",
                 )
             described.append(describe_input(file))
-            chunks += Chunk.of(file, entries_of_a_chunk(options["cluster"], file.num_entries, options["chunk_size"]))
+            size = entries_of_a_chunk(options["cluster"], file.num_entries, options["chunk_size"])
+            chunks += [(out, chunk) for chunk in Chunk.of(file, size)]
         out.n_entries = sum(entry["entries"] for entry in described)
         out.provenance = provenance(described, worker.model, worker.settings, detector=detectors[0].name, **options)
         out.finished_before = resume and out.path.exists() and is_finished(out.path, out.provenance, out.n_entries)
         if not out.finished_before:
-            check_output(out.path, inputs=[*out.inputs, worker.model.path], force=force)
-            out.chunks = chunks
+            return chunks or [(out, None)]
     except (InputError, ConfigError) as error:
-        out.error = error  # raised when it is written
-    return out
+        out.error = error  # raised in its turn: outputs before it are written first
+    return [(out, None)]
 
 
-def run(chunks: Iterable[tuple[Output, Chunk]], executor: Executor) -> Iterator[ChunkResult | InputError | None]:
-    """The result or the error of each chunk, in order; None for the other chunks of an output that has an error."""
-    waiting: deque[tuple[Output, Callable[[], ChunkResult]]] = deque()
-
-    def next_result() -> ChunkResult | InputError | None:
-        out, result = waiting.popleft()
-        try:
-            return None if out.error is not None else result()
-        except InputError as error:
-            return error
-
-    for out, chunk in chunks:
-        waiting.append((out, executor.submit(chunk)))
-        if len(waiting) >= executor.in_flight():
-            yield next_result()
-    while waiting:
-        yield next_result()
+K = TypeVar("K")
+Result = tuple[K, Chunk | None, Callable[[], ChunkResult] | None]
+"""What a chunk is for, the chunk, and a function that waits for its result, or raises its error; None without one."""
 
 
-def write(
-    output: OutputWriter,
-    results: Iterable[tuple[Chunk, ChunkResult | InputError | None]],
-    on_progress: Callable[[int], None],
-) -> Summary:
+def run(chunks: Iterable[tuple[K, Chunk | None]], executor: Executor) -> Iterator[Result[K]]:
+    """Submit chunks, as many ahead as the executor wants, and yield them in order with the function of the result.
+
+    Who does not call the function, since its output has an error already, does not pay for the chunk.
+    """
+    waiting: deque[Result[K]] = deque()
+    for key, chunk in chunks:
+        waiting.append((key, chunk, chunk and executor.submit(chunk)))
+        while len(waiting) >= executor.in_flight():
+            yield waiting.popleft()
+    yield from waiting
+
+
+def write(output: OutputWriter, results: Iterable[Result[Any]], on_progress: Callable[[int], None]) -> Summary:
     """Write the results of an output's chunks and sum up the events; an error among the results is raised."""
     total = Summary()
     with output as writer:
-        for chunk, result in results:
-            if not isinstance(result, ChunkResult):
-                raise result or RuntimeError(f"no result of {chunk}")
+        for _, chunk, wait in results:
+            if chunk is None or wait is None:  # empty inputs
+                break
+            result = wait()
             for warning in result.warnings:
                 warnings.warn(warning, stacklevel=3)
             reconstruction, flags = result.reconstruction, result.reconstruction.flags
@@ -333,8 +317,8 @@ def write(
     return total
 
 
-def _open(path: str, worker: Worker) -> EventFile:
-    """Open an input as the model's detector; a ConfigError names how another detector differs."""
+def _open_as_model(path: str, worker: Worker) -> EventFile:
+    """Open an input as the model's detector; an InputError names how another detector differs."""
     model = worker.model
     try:
         file = worker.files.open(path)
@@ -358,9 +342,8 @@ def _open(path: str, worker: Worker) -> EventFile:
     raise InputError(message, file=path, field="detector")
 
 
-def _model_for(outputs: Sequence[Output], reading: FileOptions, *, skip: bool) -> str:
-    """Name of the shipped model for the detector of the first input that opens."""
-    paths = [path for out in outputs for path in out.inputs]
+def _model_for(paths: Sequence[str], reading: FileOptions, *, skip: bool) -> str:
+    """Name of the shipped model for the detector of the first input; if `skip`, of the first that opens."""
     for path in paths[:-1] if skip else []:
         with contextlib.suppress(InputError), reading.open(path) as file:
             return shipped_model(file)
@@ -409,7 +392,7 @@ PACKAGES = ("torch", "numpy", "awkward", "uproot")
 INPUT_KEYS = ("uuid", "entries", "schema", "truth_tracks", "description")
 """Fields of an input that must agree in the provenance of two outputs for them to be the same; its path may differ."""
 
-WAYS = ("on_error", "batch_size", "chunk_size", "device", "engine", "cluster", "keep_input")
+WAYS = ("on_error", "batch_size", "chunk_size", "device", "cluster")
 """Options that the particles of an event do not depend on."""
 
 
@@ -427,12 +410,7 @@ def describe_input(file: EventFile) -> dict[str, Any]:
 
 
 def provenance(
-    inputs: Sequence[Mapping[str, Any]],
-    model: TrainedModel,
-    settings: Settings,
-    *,
-    detector: str,
-    **options: str | int | bool | None,
+    inputs: Sequence[Mapping[str, Any]], model: TrainedModel, settings: Settings, *, detector: str, **options: Any
 ) -> dict[str, Any]:
     """All that repeats a reconstruction, as plain data.
 
@@ -441,6 +419,8 @@ def provenance(
     `reconstruct_files` that `settings` does not hold.
     """
     reading = settings.reading
+    asked = None if reading.detector is model.tokeniser.detector else reading.detector
+    used = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)[1:]}
     return {
         "pflow_version": VERSION,
         "versions": versions(*PACKAGES),
@@ -454,13 +434,11 @@ def provenance(
         "checkpoint": {"path": model.path, "sha256": model.digest},
         "options": {
             "detector": detector,
-            "read_as": None if reading.detector is model.tokeniser.detector else _named(reading.detector),
-            "layout": None if reading.layout is None else str(reading.layout),
+            # A detector that was made in Python, as plain data.
+            "read_as": to_plain(asked) if isinstance(asked, Detector) else asked and str(asked),
+            "layout": reading.layout and str(reading.layout),
             **{name: getattr(reading, name) for name in ("schema", "truth_tracks", "on_error")},
-            **{
-                name: getattr(settings, name)
-                for name in ("max_particles", "candidates", "max_hits", "batch_size", "device")
-            },
+            **used,
             **options,
         },
         "decoding": dataclasses.asdict(model.reconstructor.decoding),
@@ -476,32 +454,24 @@ def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> 
         earlier = read_provenance(output)
     except InputError:
         return False
-    ours, theirs = _essence(provenance), _essence(earlier)
-    differing = [name for name in ours if ours[name] != theirs.get(name)]
+
+    def essence(made: Mapping[str, Any]) -> dict[str, Any]:
+        """Everything that determines the particles of an output, by name."""
+        return {
+            "pflow": made.get("pflow_version"),
+            "checkpoint": str(made.get("checkpoint", {}).get("sha256"))[:12],
+            **{f"input's {key}": [entry.get(key) for entry in made.get("inputs", ())] for key in INPUT_KEYS},
+            **{name: value for name, value in made.get("options", {}).items() if name not in WAYS},
+            **{f"decoding's {name}": value for name, value in made.get("decoding", {}).items()},
+        }
+
+    ours, theirs = essence(provenance), essence(earlier)
+    differing = [
+        f"{name} {theirs.get(name)} there and {ours[name]} here" for name in ours if ours[name] != theirs.get(name)
+    ]
     if provenance["options"]["on_error"] == "raise" and {"BAD_INPUT", "NOT_FINITE"} & set(earlier.get("flagged", ())):
         differing.append("on_error (entries were skipped)")
     if differing:
-        texts = (
-            f"{name} {theirs.get(name)} there and {ours[name]} here" if name in ours else name for name in differing
-        )
-        text = f"{', '.join(texts)}; choose another folder, or replace the file with --force"
+        text = f"{', '.join(differing)}; choose another folder, or replace the file with --force"
         raise ConfigError(f"{output} was made with other settings: {text}")
     return True
-
-
-def _essence(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that determines the particles of an output, by name."""
-    options = {name: value for name, value in provenance.get("options", {}).items() if name not in WAYS}
-    inputs = provenance.get("inputs", ())
-    return {
-        "pflow": provenance.get("pflow_version"),
-        "checkpoint": str(provenance.get("checkpoint", {}).get("sha256"))[:12],
-        **{f"input's {key}": [entry.get(key) for entry in inputs] for key in INPUT_KEYS},
-        **options,
-        **{f"decoding's {name}": value for name, value in provenance.get("decoding", {}).items()},
-    }
-
-
-def _named(detector: str | Path | Detector | None) -> Any:
-    """A detector as the option names it; one that was made in Python as plain data."""
-    return to_plain(detector) if isinstance(detector, Detector) else None if detector is None else str(detector)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
+import itertools
 import json
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,8 +25,8 @@ from pflow.event.events import Events
 from pflow.event.move import Move
 from pflow.event.particles import TRUTH_OPTIONS
 from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, with_detector
-from pflow.inference.files import INPUT_KEYS, Output, describe_input, provenance, run, stem
-from pflow.inference.worker import ChunkResult, Executor, Settings, Worker, dask_cluster, entries_of_a_chunk
+from pflow.inference.files import INPUT_KEYS, describe_input, provenance, run, stem
+from pflow.inference.worker import Settings, Worker, entries_of_a_chunk, executor_for
 from pflow.io.atomic import check_output, make_folder, replacing
 from pflow.io.open import Files, ReadOptions, matching
 from pflow.metrics.evaluation import Evaluation, EvaluationSettings
@@ -183,9 +184,10 @@ def scan(
         for point in points:
             sample, of = samples[point.sample], models.get(point.kind, model)
             chunks = [dataclasses.replace(chunk, move=point.move) for chunk in sample.chunks]
-            out = Output(Path() if folder is None else folder / "points" / point.file_name, [], chunks)
-            out.provenance = _made_from(sample, nominal, of, settings, rules, point.move, oracle=oracle)
-            tasks.append(Task(point, sample, out, _limits(of, sample.detector, nominal.detector, point)))
+            path = Path() if folder is None else folder / "points" / point.file_name
+            made_from = _made_from(sample, nominal, of, settings, rules, point.move, oracle=oracle)
+            limits = _limits(of, sample.detector, nominal.detector, point)
+            tasks.append(Task(point, sample, path, chunks, made_from, limits))
         results = {
             task.point.name: finished
             for task in tasks
@@ -248,11 +250,13 @@ class Sample:
 
 
 class Task(NamedTuple):
-    """A point to measure; the path, chunks and provenance of its numbers are in `out`."""
+    """A point to measure, the path of its numbers, its chunks, and what determines the numbers (`_made_from`)."""
 
     point: ScanPoint
     sample: Sample
-    out: Output
+    path: Path
+    chunks: list[Chunk]
+    made_from: dict[str, Any]
     limits: list[Limit]
 
 
@@ -346,20 +350,16 @@ def _measured(
     show: Callable[[ScanPoint, int], None],
 ) -> Iterator[tuple[Task, PointResult]]:
     """Reconstruct the chunks of all points, here or on a cluster, and evaluate each point here when it is complete."""
-    with contextlib.ExitStack() as stack:
-        executor = Executor(submit=lambda chunk: functools.partial(worker.run, chunk))
-        if cluster is not None:
-            executor = stack.enter_context(dask_cluster(cluster, worker.model.path, worker.settings))
+    with executor_for(worker, cluster) as executor:
         on_error = worker.settings.reading.on_error
-        reconstructed = run(((task.out, chunk) for task in tasks for chunk in task.out.chunks), executor)
-        for task in tasks:
+        chunks = ((task, chunk) for task in tasks for chunk in task.chunks)
+        for task, results in itertools.groupby(run(chunks, executor), itemgetter(0)):
             begin, sample, place = time.perf_counter(), task.sample, 0
             evaluation = Evaluation(name=MODEL, settings=rules, oracle=oracle)
             counts: tuple[float, float] | None = None
             show(task.point, 0)
-            for chunk, result in zip(task.out.chunks, reconstructed, strict=False):
-                if not isinstance(result, ChunkResult):
-                    raise result or RuntimeError(f"no result of {chunk}")
+            for _, chunk, wait in results:
+                result = wait()
                 for warning in result.warnings:
                     warnings.warn(warning, stacklevel=3)
                 events = worker.files.open(chunk.path).read(chunk.start, chunk.stop, on_error=on_error)
@@ -371,7 +371,7 @@ def _measured(
                 show(task.point, len(events))
             if not evaluation.n_targets:
                 text = f"no true particle is a target under truth rule '{rules.rule}' above {rules.e_min:g} GeV"
-                raise InputError(text, file=task.out.chunks[0].path)
+                raise InputError(text, file=task.chunks[0].path)
             assert counts is not None  # a sample has chunks
             yield (
                 task,
@@ -481,7 +481,7 @@ def _made_from(
 
 def _finished(task: Task, *, force: bool) -> PointResult | None:
     """Stored numbers of a point, None if missing; ConfigError names changed inputs, unless `force` replaces them."""
-    path = task.out.path
+    path = task.path
     if not path.is_file():
         return None
     try:
@@ -489,7 +489,7 @@ def _finished(task: Task, *, force: bool) -> PointResult | None:
         made, numbers = content["made_from"], content["numbers"]
     except (OSError, ValueError, KeyError, TypeError):
         made = {"schema": "is not of pflow scan"}
-    differing = [name for name, value in task.out.provenance.items() if made.get(name) != value]
+    differing = [name for name, value in task.made_from.items() if made.get(name) != value]
     if not differing:
         return PointResult.of_plain(task.point, numbers, task.limits)
     if not force:
@@ -504,10 +504,10 @@ def _save(task: Task, result: PointResult) -> None:
     content = {
         "schema": SCHEMA,
         "point": task.point.name,
-        "made_from": task.out.provenance,
+        "made_from": task.made_from,
         "numbers": result.to_plain(),
     }
-    with replacing(task.out.path, force=True) as partial:  # `_finished` has checked existing files
+    with replacing(task.path, force=True) as partial:  # `_finished` has checked existing files
         partial.write_text(json.dumps(content, allow_nan=False) + "\n", encoding="utf-8")
 
 

@@ -20,14 +20,7 @@ from pflow.data.files import Chunk, FileOptions, OpenFiles
 from pflow.errors import ConfigError, InputError, collected_warnings, first_line, missing_package
 from pflow.event.particles import Reconstruction
 from pflow.event.scales import Scales, measure
-from pflow.inference.events import (
-    BATCH_SIZE,
-    Engine,
-    reconstruct_valid,
-    track_momentum,
-    usable_events,
-    with_detector,
-)
+from pflow.inference.events import BATCH_SIZE, Engine, reconstruct_valid, track_momentum, usable_events, with_detector
 from pflow.physics.arrays import Floats
 
 
@@ -43,8 +36,7 @@ class Settings:
     device: str
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ChunkResult:
+class ChunkResult(NamedTuple):
     """Particles of a chunk, the scales of its events, the momentum of its tracks (`Reconstruction.track_momentum`), and
     its warnings."""
 
@@ -62,13 +54,8 @@ class Worker:
 
     def __init__(self, model: TrainedModel, settings: Settings, *, max_open: int | None = 2) -> None:
         self.model, self.settings = model, settings
-        self._engine = Engine(
-            model,
-            device=settings.device,
-            max_particles=settings.max_particles,
-            candidates=settings.candidates,
-            batch_size=settings.batch_size,
-        )
+        names = ("device", "max_particles", "candidates", "batch_size")
+        self._engine = Engine(model, **{name: getattr(settings, name) for name in names})
         self.files = OpenFiles(dataclasses.replace(settings.reading, said={}), most=max_open)
 
     def run(self, chunk: Chunk) -> ChunkResult:
@@ -89,7 +76,7 @@ class Executor(NamedTuple):
     """Reconstructs chunks: `submit` returns a function that returns the result, or raises the `InputError`."""
 
     submit: Callable[[Chunk], Callable[[], ChunkResult]]
-    in_flight: Callable[[], int] = lambda: 1
+    in_flight: Callable[[], int]
     """Number of chunks to submit before the first result is needed."""
 
 
@@ -119,13 +106,16 @@ SCHEDULER = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
 
 @contextmanager
-def dask_cluster(cluster: str, checkpoint: str, settings: Settings) -> Iterator[Executor]:
-    """An executor on a new cluster of N processes (``local:N``), or on the cluster of a scheduler's address.
+def executor_for(worker: Worker, cluster: str | None) -> Iterator[Executor]:
+    """An executor with the worker; on a new cluster of N processes (``local:N``), or the cluster of a scheduler.
 
     Processes need pflow, and checkpoint and inputs under the same paths. If a process dies, another repeats its chunks;
     a chunk that kills several processes raises an `InputError`. Chunks wait while there are no processes. ConfigError:
     the cluster does not answer, or is lost.
     """
+    if cluster is None:
+        yield Executor(submit=lambda chunk: functools.partial(worker.run, chunk), in_flight=lambda: 1)
+        return
     try:
         import dask
         from dask.distributed import CancelledError, Client, KilledWorker, LocalCluster
@@ -155,7 +145,7 @@ def dask_cluster(cluster: str, checkpoint: str, settings: Settings) -> Iterator[
         except (OSError, ValueError) as error:
             text = "expected local:N or the address of a scheduler that runs, e.g. of dask-jobqueue"
             raise ConfigError(f"cluster '{cluster}' does not answer, {text}: {first_line(error)}") from error
-        begin = functools.partial(client.submit, _run, uuid.uuid4().hex, checkpoint, settings, pure=False)
+        begin = functools.partial(client.submit, _run, uuid.uuid4().hex, worker.model.path, worker.settings, pure=False)
         yield Executor(
             submit=lambda chunk: functools.partial(wait, chunk, begin(chunk)),
             in_flight=lambda: CHUNKS_PER_THREAD * max(1, sum(client.nthreads().values())),  # processes may join later

@@ -8,7 +8,7 @@ from pflow.data.files import Chunk
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning
 from pflow.inference.files import reconstruct_files
-from pflow.inference.worker import dask_cluster, entries_of_a_chunk
+from pflow.inference.worker import entries_of_a_chunk, executor_for
 from pflow.io.particles_root import read_reco
 
 distributed = pytest.importorskip("distributed", reason="dask is not installed (pflow[cluster])")
@@ -85,7 +85,7 @@ def test_small_files_are_divided_among_processes(cluster, n_entries, expected):
 def test_a_chunk_that_ends_every_process_and_a_lost_scheduler_are_said(monkeypatch, error, raised, message):
     client = Mock(**{"submit.return_value.result.side_effect": error})
     monkeypatch.setattr("dask.distributed.Client", lambda *_, **__: Mock(__enter__=lambda _: client, __exit__=Mock()))
-    with dask_cluster("tcp://scheduler", "model.ckpt", Mock()) as executor:
+    with executor_for(Mock(), "tcp://scheduler") as executor:
         result = executor.submit(Chunk("in.root", 8, 12))
         with pytest.raises(raised, match=message):
             result()
