@@ -7,6 +7,7 @@ import io
 import re
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import awkward as ak
@@ -16,10 +17,10 @@ import yaml
 
 from pflow.checkpoint.load import load_model
 from pflow.cli import fit
+from pflow.cli.recipe import load_recipe
 from pflow.config import config_dir, to_plain
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
-from pflow.train.recipe import load_recipe
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -37,7 +38,8 @@ def options(recipe: str, stage: int, variant: str | None) -> dict[str, Any]:
     """What `pflow fit --print-config` prints of a set-up."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), tempfile.TemporaryDirectory() as folder:
-        assert fit.main("fit", [*load_recipe(recipe).variant(variant).write(folder, stage), "--print-config"]) == 0
+        words = load_recipe(recipe).variant(variant).write(Path(folder, "recipe.yaml"), stage)
+        assert fit.main("fit", [*words, "--print-config"]) == 0
     return yaml.safe_load(printed.getvalue())
 
 
@@ -54,7 +56,7 @@ def test_no_configuration_names_a_path_of_a_machine(path):
     assert re.findall(r"(?:^|[\s\"'\[{,:=])(?:/|~|[A-Za-z]:\\)[\w.-]+", text, flags=re.MULTILINE) == []
 
 
-@pytest.mark.parametrize("name", load_recipe("paper").named_variants)
+@pytest.mark.parametrize("name", load_recipe("paper").variants)
 def test_a_variant_differs_in_the_stated_fields_alone(name):
     form = "as_published_" if name.startswith("as_published_") else ""
 
@@ -101,7 +103,7 @@ def trained(sample_dir, tmp_path_factory):
     def train(recipe: str, stage: int, variant: str | None):
         folder = tmp_path_factory.mktemp(recipe)
         arguments = [
-            *load_recipe(recipe).variant(variant).write(folder / "recipe", stage),
+            *load_recipe(recipe).variant(variant).write(folder / "recipe.yaml", stage),
             *(f"--model.reconstructor.network.{size}" for size in SMALL),
             *(f"--data.train={sample}", f"--data.val={sample}", "--data.repeat=null"),
             *("--data.batch_size=4", "--data.hit_energy_min=0.02"),

@@ -19,10 +19,9 @@ import numpy as np
 
 from measurements.rows import DATA, REPORT, Row, fill, read_rows, table, write_rows
 from measurements.shipped import TRANSLATION, Sample, measure
-from pflow.cli.main import main
+from pflow.cli.recipe import load_recipe, run_recipe
 from pflow.metrics.match import Matching
 from pflow.metrics.stats import Number, leaves
-from pflow.train.recipe import load_recipe, run_recipe
 
 QUANTITIES = {
     "gamma1": {
@@ -83,7 +82,7 @@ def run(args: argparse.Namespace) -> None:
             fit = [f"--seed_everything={seed}", f"--trainer.max_epochs={args.epochs}", f"--data.rule={args.rule}"]
             recipe = load_recipe("paper").variant(variant)
             first = dataclasses.replace(recipe, stages=recipe.stages[:1], calibrate=None)
-            if code := run_recipe(first, output=folder, data_dir=args.data_dir, options=fit, pflow=main):
+            if code := run_recipe(first, output=folder, data_dir=args.data_dir, options=fit):
                 raise SystemExit(code)
             model = folder / "stage_1" / ("best.ckpt" if variant.startswith(PUBLISHED) else "last.ckpt")
             name = f"{variant}, {args.epochs} epochs, seed {seed}"

@@ -16,11 +16,11 @@ from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.checkpoint.save import write_weights
 from pflow.cli import fit
 from pflow.cli.main import main as main_with_exit_code
+from pflow.cli.recipe import load_recipe
 from pflow.errors import ConfigError, InputError, PflowError
 from pflow.io.flat import write_events
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.train.module import ParticleFlow
-from pflow.train.recipe import load_recipe
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -161,7 +161,7 @@ def test_the_same_seed_gives_the_same_losses_and_weights(run, tiny, data, tmp_pa
 def test_a_pointing_fit_that_stops_within_an_epoch_goes_on_where_it_was(small, tmp_path):
     sizes = ("width=8", "heads=1", "feedforward=8", "encoder_layers=1", "decoder_layers=1", "hidden_width=4")
     options = [
-        *load_recipe("photon").write(tmp_path / "recipe", 0),
+        *load_recipe("photon").write(tmp_path / "recipe.yaml", 0),
         *(f"--model.reconstructor.network.{size}" for size in sizes),
         *(f"--data.train={small['val']}", f"--data.val={small['val']}", *FEW),
         *("--trainer.max_epochs=9", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),

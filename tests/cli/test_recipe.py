@@ -1,19 +1,207 @@
+import functools
 import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
 
+from pflow.cli import recipe
 from pflow.cli.main import main
-from pflow.cli.recipe import check
-from pflow.train.recipe import TrainingRecipe, load_recipe, run_recipe
+from pflow.cli.recipe import TrainingRecipe, load_recipe, merged, run_recipe, training_summary
+from pflow.errors import ConfigError, InputError
+
+SAMPLES = ("gamma1", "gammasep", "single", "multi", "zqq", "zh")
+
+
+@pytest.fixture
+def samples(tmp_path) -> Path:
+    folder = tmp_path / "g4"
+    folder.mkdir()
+    for name in SAMPLES:
+        for split in ("train", "val"):
+            (folder / f"{name}_{split}.root").touch()
+    return folder
+
+
+class Pflow:
+    """Stands for the command line: keeps the commands, and leaves the files that they would."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.code = 0
+
+    def __call__(self, words: list[str]) -> int:
+        self.calls.append(words)
+        folder = Path(words[words.index("--output") + 1])
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ["last.ckpt"] if words[0] == "fit" else ["model.json", "model.safetensors"]:
+            (folder / name).write_text("new")
+        return self.code
+
+    @property
+    def verbs(self) -> list[str]:
+        return [words[0] for words in self.calls]
+
+
+def option(words: list[str], name: str) -> str:
+    return words[words.index(name) + 1]
+
+
+@pytest.fixture
+def pflow(monkeypatch) -> Pflow:
+    """The command line, with commands that are not checked and trainings without checkpoints."""
+    monkeypatch.setattr(recipe, "training_summary", lambda run: {"run": Path(run).name})
+    monkeypatch.setattr(recipe, "check", Mock())
+    return Pflow()
+
+
+@pytest.fixture
+def run(samples, pflow, tmp_path):
+    return functools.partial(run_recipe, output=tmp_path / "out", data_dir=samples, pflow=pflow)
+
+
+def test_a_missing_sample_or_folder_is_named_before_any_training(samples, pflow, run):
+    (samples / "zqq_val.root").unlink()
+    with pytest.raises(InputError, match=r"zqq_val\.root: no such file: --data-dir"):
+        run(load_recipe("general").variant("one"))
+    with pytest.raises(ConfigError, match="--data-dir"):
+        run(load_recipe("general").variant("one"), data_dir=None)
+    with pytest.raises(ConfigError, match="nearest matches: photon"):
+        load_recipe("foton")
+    assert pflow.calls == []
+
+
+def test_a_model_is_trained_in_stages_then_calibrated(samples, pflow, run, tmp_path):
+    out = tmp_path / "out"
+    assert run(load_recipe("general").variant("one")) == 0
+    assert pflow.verbs == ["fit", "fit", "calibrate"]
+    *stages, calibrate = pflow.calls
+    for number, words in enumerate(stages, 1):
+        assert words.count("--config") == 1
+        for split, names in (("train", "single multi zqq gammasep zh"), ("val", "single multi zqq")):
+            expected = [str(samples / f"{name}_{split}.root") for name in names.split()]
+            assert json.loads(option(words, f"--data.{split}")) == expected
+        assert option(words, "--output") == str(out / f"stage_{number}")
+        assert "--checkpoint" not in words
+    assert "--start-from" not in stages[0]
+    assert option(stages[1], "--start-from") == str(out / "stage_1" / "last.ckpt")
+    assert calibrate[1:4] == [str(samples / f"{name}_val.root") for name in ("single", "multi", "zqq")]
+    assert option(calibrate, "--checkpoint") == str(out / "stage_2" / "last.ckpt")
+    assert option(calibrate, "--choose-by") == "reference"
+    texts = {path.name: path.read_text() for path in (out / "weights").iterdir()}
+    summary = {"run": "stage_2", "before": {"run": "stage_1"}}
+    assert json.loads(texts.pop("training.json")) == summary
+    assert texts == {"model.json": "new", "model.safetensors": "new"}
+
+
+def test_an_interrupted_stage_is_resumed_and_a_finished_one_is_not_run_again(pflow, run, tmp_path, capsys):
+    pflow.code = 143
+    assert run(load_recipe("photon")) == 143
+    assert pflow.verbs == ["fit"]
+    assert capsys.readouterr().err == "== stage 1: interrupted; the same pflow recipe command resumes it\n"
+    pflow.code, pflow.calls = 0, []
+    assert run(load_recipe("photon")) == 0
+    assert pflow.verbs == ["fit", "fit", "fit", "calibrate"]
+    assert option(pflow.calls[0], "--checkpoint") == str(tmp_path / "out" / "stage_1" / "last.ckpt")
+    assert "--checkpoint" not in pflow.calls[1]
+    pflow.calls = []
+    assert run(load_recipe("photon")) == 0
+    assert pflow.verbs == []
+    with pytest.raises(ConfigError, match=r"stage_1 is of another recipe or variant: choose another --output"):
+        run(load_recipe("general").variant("one"))
+
+
+def test_skipped_entries_do_not_stop_a_recipe_and_are_in_its_exit_code(pflow, run):
+    pflow.code = 3
+    assert run(load_recipe("photon")) == 3
+    assert pflow.verbs == ["fit", "fit", "fit", "calibrate"]
+
+
+def test_a_variant_and_more_options_change_the_training(pflow, run):
+    options = ["--seed_everything=2", "--trainer.max_epochs=1"]
+    paper = load_recipe("paper")
+    assert run(paper.variant("v1_flags"), options=options) == 0
+    words = pflow.calls[0]
+    config = yaml.safe_load(Path(option(words, "--config")).read_text())
+    assert config == merged(paper.stages[0], paper.variants["v1_flags"])
+    assert set(options) < set(words)
+
+
+def test_a_variant_may_be_a_recipe_of_its_own_or_change_another():
+    variants = {"their": {"stages": [{"model": {"lr": 1.0}}]}, "b": {"of": "their", "model": {"warmup": 0.0}}}
+    recipe = TrainingRecipe(stages=({}, {}), samples={"train": ("zqq",)}, variants=variants)
+    assert recipe.variant("b").stages == ({"model": {"lr": 1.0, "warmup": 0.0}},)
+    assert recipe.variant("b").samples == recipe.samples
+
+
+def test_files_of_ones_own_take_the_place_of_the_samples(pflow, run):
+    recipe = load_recipe("paper").variant("as_published_v1_kind")
+    options = ["--data.train=a.h5", "--data.val", "b.h5"]
+    assert run(recipe, data_dir=None, options=options) == 0
+    assert pflow.calls[0].count("--data.train") == 0
+    with pytest.raises(ConfigError, match=r"--data-dir, or give files of your own: -- --data\.train"):
+        run(recipe, data_dir=None, options=options[:1])
+
+
+@pytest.mark.parametrize("variant", [None, "v3"])
+def test_a_variant_that_there_is_not_is_an_error(run, variant):
+    with pytest.raises(ConfigError, match="expected one of v1_flags, v1_kind"):
+        load_recipe("paper").variant(variant)
+    with pytest.raises(ConfigError, match="no variant 'None'"):
+        run(load_recipe("paper"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stages: []", "needs at least one stage"),
+        ("stage: [{}]", r"unknown field 'stage' \(nearest matches: stages"),
+        ("stages: [{}, 7]", r"'stages\[1\]' must be a mapping, found 7"),
+        ("stages: [{}]\nsamples: {vall: [zqq]}", r"samples: unknown field 'vall' \(nearest matches: val\)"),
+        ("stages: [{}]\nsamples: {val: zqq}", r"'samples\['val'\]' must be a list of names, found 'zqq'"),
+        ("stages: [{}]\nvariants: {a: {of: b}, b: {}}", "no variant before 'a' 'b'"),
+        ("stages: [{}]\ncalibrate: {}", "'calibrate' needs validation files: name their samples under 'samples'"),
+        ("stages: [{}]\nsamples: {val: [zqq]}\ncalibrate: {output: x}", "calibrate: leave out 'output'"),
+    ],
+)
+def test_an_error_in_a_recipe_says_what_is_wrong(tmp_path, text, message):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=rf"mine\.yaml.*{message}"):
+        load_recipe(tmp_path / "mine.yaml")
+
+
+def test_options_of_the_calibration_are_values_lists_or_flags(pflow, run):
+    options = {"eos-threshold": [0.9, 0.97], "energy-cut": "predicted", "truth-tracks": True, "force": False}
+    run(TrainingRecipe(stages=({},), samples={"val": ("zqq",)}, calibrate=options))
+    assert pflow.calls[-1][-6:] == ["--eos-threshold", "0.9", "0.97", "--energy-cut", "predicted", "--truth-tracks"]
+
+
+def test_all_that_is_to_run_is_checked_before_it_runs(pflow, run):
+    recipe.check.side_effect = ConfigError("stage 3: wrong")
+    with pytest.raises(ConfigError, match="stage 3: wrong"):
+        run(load_recipe("photon"))
+    assert pflow.calls == []
+    recipe.check.side_effect = None
+    assert run(load_recipe("photon")) == 0
+    (commands,) = recipe.check.call_args.args
+    assert [*commands] == ["stage 1", "stage 2", "stage 3", "calibrate"]
+    assert [words[:3] for words in commands.values()] == [words[:3] for words in pflow.calls]
+    run(load_recipe("photon"))
+    assert [*recipe.check.call_args.args[0]] == []
+
+
+def test_the_time_of_a_training_is_that_of_its_parts(model, save_model, tmp_path):
+    save_model(model, tmp_path / "last.ckpt", provenance={"step": 7, "wall_s": 95.2, "parts": 2})
+    summary = training_summary(tmp_path)
+    assert (summary["wall_s"], summary["parts"], summary["steps"]) == (95, 2, 7)
 
 
 def test_options_of_fit_follow_after_two_dashes(monkeypatch):
     given = {}
-    monkeypatch.setattr("pflow.train.recipe.run_recipe", lambda recipe, **options: given.update(options) or 0)
+    monkeypatch.setattr(recipe, "run_recipe", lambda recipe, **options: given.update(options) or 0)
     assert main(["recipe", "photon", "-o", "out", "--", "--trainer.max_epochs", "1"]) == 0
     assert given["options"] == ["--trainer.max_epochs", "1"]
     assert given["output"] == "out"
@@ -33,7 +221,7 @@ def run_checked(recipe: TrainingRecipe, folder: Path, **options: Any) -> list[st
         return 1
 
     data_dir = folder if recipe.samples else None
-    assert run_recipe(recipe, output=folder / "out", data_dir=data_dir, pflow=pflow, check=check, **options) == 1
+    assert run_recipe(recipe, output=folder / "out", data_dir=data_dir, pflow=pflow, **options) == 1
     return calls[0]
 
 
@@ -49,7 +237,7 @@ def network(**options: object) -> dict[str, Any]:
 
 STAGES = [network(width=16, heads=2), network(refine_layers=1)]
 FULL = "legacy/gamma1_30.h5"
-SAMPLES = {"train": ["zqq"], "val": ["zqq"]}
+PAIR = {"train": ["zqq"], "val": ["zqq"]}
 
 
 @pytest.mark.parametrize(
@@ -65,10 +253,10 @@ SAMPLES = {"train": ["zqq"], "val": ["zqq"]}
     ],
 )
 def test_what_would_fail_is_told_before_the_first_stage_runs(where, changed, message, tmp_path, capsys):
-    recipe = {"stages": STAGES, "samples": SAMPLES}
+    recipe = {"stages": STAGES, "samples": PAIR}
     recipe |= {"calibrate": changed} if where == "calibrate" else {"stages": [*STAGES, changed]}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(recipe))
-    for split in SAMPLES:
+    for split in PAIR:
         (tmp_path / f"zqq_{split}.root").touch()
     words = ["recipe", tmp_path / "mine.yaml", "-o", tmp_path / "out", "--data-dir", tmp_path]
     assert main([str(word) for word in words]) == 1
@@ -81,7 +269,7 @@ def test_what_would_fail_is_told_before_the_first_stage_runs(where, changed, mes
 def test_a_model_to_begin_with_counts_for_the_stages_behind(tmp_path):
     stages = [{"start_from": "general"}, {"start_from": None, "model": {"lr": 1.0e-4}}]
     options = {"existence-threshold": 0.5, "truth-tracks": True}
-    assert run_checked(TrainingRecipe(stages=stages, samples=SAMPLES, calibrate=options), tmp_path)
+    assert run_checked(TrainingRecipe(stages=stages, samples=PAIR, calibrate=options), tmp_path)
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -104,7 +292,7 @@ def test_help_lists_the_variants_of_each_recipe(capsys):
         main(["recipe", "paper", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
     for name in ("general", "paper"):
-        variants = load_recipe(name).named_variants
+        variants = load_recipe(name).variants
         assert f"{name}: " in shown
         assert all(re.search(rf"\b{variant}\b", shown) for variant in variants)
     assert "photon: " not in shown
