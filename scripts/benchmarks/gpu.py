@@ -1,7 +1,7 @@
-"""Decoding and training steps on a GPU: time, waits of the host, memory, and losses under bfloat16 autocast.
+"""Decoding and training steps on a GPU: ms an event, waits of the host, memory, and losses, in float32 and bfloat16.
 
-One batch; `--device cpu` tries the script out, without waits: operations in which the host waits for the device,
-as PyTorch's warnings count them.
+One batch of each size; `--device cpu` tries the script out, without waits: operations in which the host waits for the
+device, as PyTorch's warnings count them. The last line says how many events of a training step fit into the memory.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from torch.nn.functional import cosine_similarity
 
 from benchmarks.timing import make_batches, peak_mb, timed
 from pflow.checkpoint.load import load_model
-from pflow.data.batch import Batch
 from pflow.io.open import read_events
+
+ROOM = 0.7
+"""Share of a GPU's memory that batches may take."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,36 +32,56 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    print(torch.cuda.get_device_name(args.device) if args.device.startswith("cuda") else args.device)
+    on_gpu = args.device.startswith("cuda")
+    print(torch.cuda.get_device_name(args.device) if on_gpu else args.device)
     for n_events in args.events:
-        for what, numbers in measure(args, n_events).items():
-            print(f"{what}, {n_events} events:", ", ".join(f"{key} {value:.4g}" for key, value in numbers.items()))
+        fits = measure(args, n_events, on_gpu=on_gpu)
+    print(f"fits: {fits if on_gpu else max(args.events)} events")
 
 
-def measure(args: argparse.Namespace, n_events: int) -> dict[str, dict[str, float]]:
-    """Numbers of decoding and of a step of each training."""
+def measure(args: argparse.Namespace, n_events: int, *, on_gpu: bool) -> int:
+    """Print the numbers of decoding and of a step of each training; returns how many events of a step would fit."""
     model = load_model(args.checkpoint)
     (batch,) = make_batches(model, read_events(args.file, entry_stop=n_events), n_events, truth=True)
-    batch = batch.to(args.device)
+    batch, n_events = batch.to(args.device), len(batch)
     reconstructor: Any = model.reconstructor.to(args.device)
 
-    def decode() -> None:
+    def decode() -> dict[str, float]:
         with torch.inference_mode():
-            reconstructor.eval().generate(batch)
+            return {"particles": float(reconstructor.eval().generate(batch).mask.sum())}
 
-    def train() -> None:
+    def train() -> dict[str, float]:
         reconstructor.zero_grad()
         reconstructor.train().training_step(batch)["total"].backward()
+        return {}
 
-    numbers = {"decoding and refinement": cost(decode, args)}
-    numbers["step of the refinement"] = cost(train, args) | precision(reconstructor, batch)
-    reconstructor.network.refiner = None
-    return numbers | {"step of the first stage": cost(train, args) | precision(reconstructor, batch)}
+    def gradient() -> tuple[float, torch.Tensor]:
+        reconstructor.zero_grad()
+        loss = reconstructor.eval().training_step(batch)["total"]  # without random choices
+        loss.backward()
+        parts = [p.grad.flatten() for p in reconstructor.parameters() if p.grad is not None]
+        return loss.item(), torch.cat(parts)
+
+    for what, work in (("decoding", decode), ("step of the refinement", train), ("step of the first stage", train)):
+        if what == "step of the first stage":
+            reconstructor.network.refiner = None
+        found = []
+        for name, rounds in (("float32", False), ("bfloat16", True)):
+            with torch.autocast(batch.hits.mask.device.type, dtype=torch.bfloat16, enabled=rounds):
+                numbers = cost(work, args.runs, n_events, on_gpu=on_gpu)
+                found += [gradient()] if work is train else []
+            numbers |= {"loss": found[-1][0]} if found else {}
+            numbers |= {"cosine of the gradients": cosine_similarity(found[0][1], found[-1][1], 0)} if found else {}
+            shown = ", ".join(f"{key} {value:.4g}" for key, value in numbers.items())
+            print(f"{what}, {n_events} events, {name}: {shown}", flush=True)
+        if what == "step of the refinement":
+            most_mb = numbers["peak MB"]
+    memory_mb = torch.cuda.get_device_properties(args.device).total_memory / 2**20 if on_gpu else 0.0
+    return int(ROOM * memory_mb / most_mb * n_events)
 
 
-def cost(work: Callable[[], None], args: argparse.Namespace) -> dict[str, float]:
-    """Wall time, waits of the host, and most memory."""
-    on_gpu = args.device.startswith("cuda")
+def cost(work: Callable[[], dict[str, float]], runs: int, n_events: int, *, on_gpu: bool) -> dict[str, float]:
+    """Wall time, what the work returns, waits of the host, and most memory."""
 
     def whole() -> None:
         work()
@@ -68,29 +90,15 @@ def cost(work: Callable[[], None], args: argparse.Namespace) -> dict[str, float]
 
     whole()  # compiles and allocates
     if not on_gpu:
-        return {"ms": timed(args.runs, whole)[2], "peak MB": peak_mb()}
+        return {"ms an event": timed(runs, whole)[2] / n_events, "peak MB": peak_mb(), **work()}
     torch.cuda.reset_peak_memory_stats()
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            work()
+            result = work()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     waits = sum("synchronizing CUDA" in str(warning.message) for warning in caught)
-    ms = timed(args.runs, whole)[2]
-    return {"ms": ms, "waits": waits, "peak MB": torch.cuda.max_memory_allocated() / 2**20}
-
-
-def precision(reconstructor: Any, batch: Batch) -> dict[str, float]:
-    """Total loss in single precision and in bfloat16, and the cosine between the gradients."""
-    reconstructor.eval()  # without random choices
-    losses, gradients = [], []
-    for rounds in (False, True):
-        reconstructor.zero_grad()
-        with torch.autocast(batch.hits.mask.device.type, dtype=torch.bfloat16, enabled=rounds):
-            losses.append(reconstructor.training_step(batch)["total"])
-        losses[-1].backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in reconstructor.parameters() if p.grad is not None]))
-    cosine = cosine_similarity(*gradients, dim=0).item()
-    return {"loss": losses[0].item(), "bfloat16": losses[1].item(), "cosine": cosine}
+    peak = torch.cuda.max_memory_allocated() / 2**20
+    return {"ms an event": timed(runs, whole)[2] / n_events, "waits": waits, "peak MB": peak, **result}

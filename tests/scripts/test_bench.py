@@ -1,8 +1,13 @@
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import bench
+from pflow.checkpoint.load import load_model
 
 CHECKOUT = Path(bench.__file__).resolve().parents[1]
 OPTIONS = {
@@ -10,12 +15,11 @@ OPTIONS = {
     "reconstruct": ["gammasep_test_small.root", "--events", "2", "--runs", "1"],
     "latency": ["gammasep_test_small.root", "--events", "2", "--runs", "1", "--engines", "torch"],
     "paired": ["multi_test_small.root", "--other", str(CHECKOUT), "--events", "4", "--runs", "1"],
-    "gpu": ["multi_test_small.root", "--events", "2", "--device", "cpu", "--runs", "1"],
 }
 
 
 def test_every_benchmark_is_tried():
-    assert set(OPTIONS) == {module.__name__.rpartition(".")[2] for module in bench.BENCHMARKS}
+    assert {*OPTIONS, "gpu"} == {module.__name__.rpartition(".")[2] for module in bench.BENCHMARKS}
 
 
 @pytest.mark.slow
@@ -25,3 +29,26 @@ def test_runs(name, sample_dir, capfd):
     file, *options = OPTIONS[name]
     bench.main([name, str(sample_dir / file), *options])
     assert capfd.readouterr().out.strip()
+
+
+@pytest.mark.slow
+def test_gpu_script_does_the_same_on_a_cpu(sample_dir, tmp_path):
+    """Benchmark `gpu`, and a continuation of `general` that goes on in bfloat16 and can be loaded."""
+    for name in ("zqq_train", "zqq_val"):
+        (tmp_path / f"{name}.root").symlink_to(sample_dir / "zqq_test_small.root")
+    environment = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    words = ["bash", str(CHECKOUT / "scripts" / "gpu.sh"), str(tmp_path / "out"), str(tmp_path)]
+    said = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=540)
+    assert said.returncode == 0, said.stderr
+    files = {path.name: path for path in (tmp_path / "out").iterdir()}
+    assert len(files) <= 8
+    assert "6 tests collected" in files["tests.txt"].read_text()
+    assert re.search(r"decoding, 1 events, bfloat16: ms an event [\d.]+", files["times.txt"].read_text())
+    assert "val/wrong_energy" in files["losses.csv"].read_text()
+    made = load_model(files["last.ckpt"]).config["provenance"]
+    assert (made["step"], made["precision"]) == (2, "bf16-mixed")
+    assert made["began_with"]["sha256"] == load_model("general").digest
