@@ -25,4 +25,4 @@ mypy
 echo "== documents, as a site"
 python scripts/docs.py
 echo "== pytest"
-pytest --numprocesses=auto --dist=worksteal "$@"
+pytest --numprocesses=auto --dist=worksteal --durations=20 "$@"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import pkgutil
 import re
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import pytorch_lightning as pl
 import torch
@@ -29,9 +28,16 @@ from pflow.config import config_dir, load_yaml, resolve, to_plain
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, PflowError
 from pflow.io.atomic import disk_errors
-from pflow.train.callbacks import AveragedWeights, EpochLine, Interrupted, RunFolder, StopOnSignal
+from pflow.train.callbacks import (
+    AtomicCheckpointIO,
+    AveragedWeights,
+    EpochLine,
+    Interrupted,
+    RunFolder,
+    StopOnSignal,
+    check_run_folder,
+)
 from pflow.train.module import ParticleFlow
-from pflow.train.run_folder import AtomicCheckpointIO, check_run_folder
 
 CHATTER = (
     *("`__len__` defined", "Checkpoint directory .* exists and is not empty", "A single task has no `requires_grad`"),
@@ -74,28 +80,19 @@ used most:
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class Fresh:
-    """A new model of the given network class, with random weights."""
+class Run(NamedTuple):
+    """What a command trains or evaluates: a new model, or a trained one, whose options are the defaults."""
 
     words: list[str]
     """The options to parse."""
     defaults: dict[str, Any]
     """Changed defaults, by option name."""
+    model: Checkpoint | None = None
+    resumes: bool = False
+    """Whether the training of `model` goes on, with the configuration of its folder."""
 
 
-@dataclasses.dataclass(frozen=True)
-class StartFrom(Fresh):
-    """A trained `model`, to start a training from or to evaluate; its options are the defaults."""
-
-    model: Checkpoint
-
-
-class Resume(StartFrom):
-    """The training whose checkpoint is `model`, with the configuration of its folder."""
-
-
-def resolve_run(verb: str, args: Sequence[str]) -> Resume | StartFrom | Fresh:
+def resolve_run(verb: str, args: Sequence[str]) -> Run:
     """Choose between resume, start from a model, and a new model; the last value of each option counts.
 
     Options are read from the command line and its configurations. ConfigError: the training to resume has no
@@ -135,7 +132,7 @@ def resolve_run(verb: str, args: Sequence[str]) -> Resume | StartFrom | Fresh:
                 begin = f"begin it again, with pflow fit --config {folder}/config.yaml"
                 raise ConfigError(f"{folder} has no last.ckpt to resume: {begin}")
     if (source := resumed or start) is None or source in ("best", "last", "hpc"):  # words of Lightning's ckpt_path
-        return Fresh(words, {"model.reconstructor": {"class_path": class_path or ARCHITECTURES["pointing"]}})
+        return Run(words, {"model.reconstructor": {"class_path": class_path or ARCHITECTURES["pointing"]}})
     model = read_checkpoint(source)
     check_weights(model)  # so that its options are safe defaults: they make a network that its weights fit
     if resumed and not Path(resumed).is_file():
@@ -149,7 +146,7 @@ def resolve_run(verb: str, args: Sequence[str]) -> Resume | StartFrom | Fresh:
         raise ConfigError(f"{model.path}: {wrong}")
     tokens = {f"data.{name}": value for name, value in to_plain(model.header.tokeniser.config).items()}
     tokens.pop("data.readout")
-    return (Resume if resumed else StartFrom)(words, {"model.reconstructor": dict(model.header.model), **tokens}, model)
+    return Run(words, {"model.reconstructor": dict(model.header.model), **tokens}, model, resumes=resumed is not None)
 
 
 class WrongUsageError(ConfigError):
@@ -188,6 +185,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
 
     def __init__(self, verb: str, args: Sequence[str], *, run: bool = True) -> None:
         self.verb, self.begun = verb, resolve_run(verb, args)
+        self.resumed = self.begun.model if self.begun.resumes else None
         usage = f"pflow {verb} [options]" + (f"\n\n{MOST_USED}" if verb == "fit" else "")
         common = {"default_config_files": [str(config_dir() / "base.yaml")], "allow_abbrev": False}
         with _without_chatter():
@@ -225,8 +223,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         parser.add_lightning_class_args(EarlyStopping, "early_stopping")
         parser.add_lightning_class_args(LearningRateMonitor, "learning_rate_monitor")
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
-        resumed = isinstance(self.begun, Resume)  # its weights come from the checkpoint, not from `start_from`
-        parser.link_arguments("start_from", "model.start_from", compute_fn=lambda start: None if resumed else start)
+        resumes = self.begun.resumes  # its weights come from the checkpoint, not from `start_from`
+        parser.link_arguments("start_from", "model.start_from", compute_fn=lambda start: None if resumes else start)
         parser.link_arguments("output", "model_checkpoint.dirpath")
         for name in ("monitor", "mode"):  # early stopping follows the quantity of the best checkpoint
             parser.link_arguments(f"model_checkpoint.{name}", f"early_stopping.{name}")
@@ -236,7 +234,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         self.options = self.config[self.subcommand] if self.subcommand else self.config
         self.folder = Path(self.options["output"])
         if self.verb == "fit":
-            check_run_folder(self.folder, continued=self.begun.model.path if isinstance(self.begun, Resume) else None)
+            check_run_folder(self.folder, continued=self.resumed and self.resumed.path)
         if self.subcommand and self.options["weights_only"] is None:
             self.options["weights_only"] = True  # no code from files
 
@@ -251,8 +249,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             raise
         except (RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(str(error)) from error
-        if isinstance(self.begun, Resume):
-            self.model.tokeniser = self.begun.model.header.tokeniser
+        if self.resumed:
+            self.model.tokeniser = self.resumed.header.tokeniser
 
     def instantiate_trainer(self, **changed: Any) -> pl.Trainer:
         """The trainer with the configured callbacks and pflow's; in a fit also with pflow's loggers."""
@@ -281,10 +279,10 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
     def fit(self, **options: Any) -> None:
         """Train; print the run folder and, in a resume, the checkpoint."""
         text = f"checkpoints, logs and configuration: {self.folder}"
-        if isinstance(self.begun, Resume):
-            options["ckpt_path"], made = self.begun.model.path, self.begun.model.header.provenance
-            text += f"\nresume {self.begun.model.path}: epoch {made['epoch'] + 1}, step {made['step']}"
-        elif not isinstance(self.begun, StartFrom):
+        if self.resumed:
+            options["ckpt_path"], made = self.resumed.path, self.resumed.header.provenance
+            text += f"\nresume {self.resumed.path}: epoch {made['epoch'] + 1}, step {made['step']}"
+        elif self.begun.model is None:
             text += f"; first scales and vocabulary, from up to {self.datamodule.tokeniser_events:,} training events"
         if self.trainer.is_global_zero:
             print(text, flush=True)

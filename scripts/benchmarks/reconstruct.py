@@ -1,7 +1,6 @@
 """Time of an event of a reconstruction in batches.
 
-A translation network is timed beside the loop without caches, too, which the first paper's code has. Whole events, from
-the file to particles in memory, wall time. Beside torch in batches stands the share of reading, tokens and network.
+Whole events, from the file to particles in memory, wall time, with the share of reading, tokens and network.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.naive import generate_naively
 from benchmarks.timing import add_common_options, make_batches, timed
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.inference.events import BATCH_SIZE, reconstruct
 from pflow.io.open import open_events
-from pflow.model.translation import TranslationReconstructor
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,9 +33,6 @@ def run(args: argparse.Namespace) -> None:
             shares = ", ".join(f"{name} {ms:.1f}" for name, ms in stages.items())
             how = f"torch, {args.device}, batches of {size}"
             print(f"{path.name}, {how}: {sum(stages.values()):.1f} ms an event ({shares})", flush=True)
-        if isinstance(model.reconstructor, TranslationReconstructor):
-            ms = naive(model, path, args)
-            print(f"{path.name}, torch, one event after another without caches: {ms:.1f} ms an event", flush=True)
 
 
 def measure(model: TrainedModel, path: Path, batch_size: int, args: argparse.Namespace) -> dict[str, float]:
@@ -50,16 +44,3 @@ def measure(model: TrainedModel, path: Path, batch_size: int, args: argparse.Nam
     options: dict[str, Any] = {"batch_size": batch_size, "device": args.device}
     _, _, total = timed(args.runs, lambda: reconstruct(events, model, **options))
     return {"reading": reading / n, "tokens": tokens / n, "network": (total - tokens) / n}
-
-
-def naive(model: TrainedModel, path: Path, args: argparse.Namespace) -> float:
-    """Milliseconds an event without caches, one event after another."""
-    limit = model.reconstructor.decoding.max_particles
-
-    def work() -> None:
-        for batch in make_batches(model, file.read(0, n, truth=False), 1):
-            generate_naively(model.reconstructor.network, batch, max_particles=limit)
-
-    with open_events(path) as file:
-        n = min(args.events, file.num_entries)
-        return timed(args.runs, work)[2] / n

@@ -169,15 +169,13 @@ def test_a_pointing_fit_that_stops_within_an_epoch_goes_on_where_it_was(small, t
         "--trainer.limit_val_batches=2",
     ]
     undisturbed, resumed = tmp_path / "undisturbed", tmp_path / "resumed"
-    fit.main("fit", [*options, "--trainer.max_steps=10", f"--output={undisturbed}"])
+    fit.main("fit", [*options, "--trainer.max_steps=6", f"--output={undisturbed}"])
     fit.main("fit", [*options, "--trainer.max_steps=4", f"--output={resumed}"])
     assert read_checkpoint(resumed / "last.ckpt").header.provenance["step"] == 4
-    fit.main(
-        "fit", [*options, "--trainer.max_steps=10", f"--output={resumed}", f"--checkpoint={resumed / 'last.ckpt'}"]
-    )
+    fit.main("fit", [*options, "--trainer.max_steps=6", f"--output={resumed}", f"--checkpoint={resumed / 'last.ckpt'}"])
     later = logged(resumed, "val/loss", version=1)
     assert later == logged(undisturbed, "val/loss")[2:]
-    assert len(later) == 2
+    assert len(later) == 1
 
 
 def test_a_model_of_one_detector_begins_no_training_on_another(sample_dir, tmp_path):

@@ -112,15 +112,17 @@ def test_a_training_is_resumed_by_a_trainer_alone(run, small, tiny):
     assert module.tokeniser == pflow.load_model(best(run)).tokeniser
 
 
-@pytest.mark.parametrize("words", [["--checkpoint"], ["--ckpt_path"]])
-def test_each_verb_of_the_command_line_evaluates_a_model(run, small, words, capsys):
-    model = [*words, best(run), "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
-    for verb, split in (("validate", "val"), ("test", "test")):
-        assert main([verb, *model, f"--data.{split}={small['val']}"]) == 0
+def test_each_verb_of_the_command_line_evaluates_a_model(run, small, capsys):
+    """Named as pflow does, by --checkpoint, and as Lightning does."""
+    quiet = ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
+    for verb, split, option in (("validate", "val", "--checkpoint"), ("test", "test", "--ckpt_path")):
+        assert main([verb, option, best(run), *quiet, f"--data.{split}={small['val']}"]) == 0
         assert f"{split}/wrong_energy" in capsys.readouterr().out
-    assert main(["predict", *model, f"--data.predict={small['val']}"]) == 0
-    assert main(["test", *model, f"--data.test={small['val']}", "--data.hit_energy_min=0"]) == 1
-    assert "data.hit_energy_min is 0.0, but the weights have 0.05" in capsys.readouterr().err
+    assert main(["predict", "--ckpt_path", best(run), *quiet, f"--data.predict={small['val']}"]) == 0
+    for option in ("--checkpoint", "--ckpt_path"):
+        words = [option, best(run), *quiet, f"--data.test={small['val']}", "--data.hit_energy_min=0"]
+        assert main(["test", *words]) == 1
+        assert "data.hit_energy_min is 0.0, but the weights have 0.05" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["fit", "validate", "test", "predict"])

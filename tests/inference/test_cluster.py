@@ -20,6 +20,14 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(scope="module")
+def threads():
+    """Address of the scheduler of a process with four threads: this one."""
+    options = {"n_workers": 1, "threads_per_worker": 4, "dashboard_address": None}
+    with distributed.LocalCluster(processes=False, **options) as cluster:
+        yield cluster.scheduler_address
+
+
 def test_processes_give_what_one_gives_also_if_one_is_killed(random_checkpoint, sample_dir, tmp_path, same_reco):
     from distributed import default_client
 
@@ -37,8 +45,8 @@ def test_processes_give_what_one_gives_also_if_one_is_killed(random_checkpoint, 
     assert same_reco(read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root"))
 
 
-def test_a_bad_entry_leaves_nothing(random_checkpoint, sample_dir, tmp_path):
-    options = {"checkpoint": random_checkpoint, "cluster": "local:1", "max_hits": 600, "device": "cpu"}
+def test_a_bad_entry_leaves_nothing(random_checkpoint, sample_dir, tmp_path, threads):
+    options = {"checkpoint": random_checkpoint, "cluster": threads, "max_hits": 600, "device": "cpu"}
     with pytest.raises(InputError, match="expected at most 600"):
         reconstruct_files([sample_dir / "multi_test_small.root"], output=tmp_path / "reco.root", **options)
     assert not list(tmp_path.iterdir())
@@ -89,14 +97,6 @@ def test_a_chunk_that_ends_every_process_and_a_lost_scheduler_are_said(monkeypat
         result = executor.submit(Chunk("in.root", 8, 12))
         with pytest.raises(raised, match=message):
             result()
-
-
-@pytest.fixture
-def threads():
-    """Address of the scheduler of a process with four threads: this one."""
-    options = {"n_workers": 1, "threads_per_worker": 4, "dashboard_address": None}
-    with distributed.LocalCluster(processes=False, **options) as cluster:
-        yield cluster.scheduler_address
 
 
 def test_threads_of_one_process_give_what_one_gives(random_checkpoint, sample_dir, tmp_path, same_reco, threads):

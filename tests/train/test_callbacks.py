@@ -1,3 +1,4 @@
+import os
 import signal
 import subprocess
 from datetime import timedelta
@@ -14,8 +15,16 @@ from torch.utils.data import DataLoader
 
 import pflow.cli.fit
 from pflow.data.datamodule import ParticleFlowData
-from pflow.errors import ConfigError
-from pflow.train.callbacks import AveragedWeights, EpochLine, Freeze, release_ranks
+from pflow.errors import ConfigError, OutputError
+from pflow.train.callbacks import (
+    AtomicCheckpointIO,
+    AveragedWeights,
+    EpochLine,
+    Freeze,
+    make_loggers,
+    read_history,
+    release_ranks,
+)
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers:UserWarning",
@@ -171,10 +180,10 @@ def left(path: Path) -> list[Any]:
     ("batching", "epoch"), [(SAME_NUMBER, "tttvv"), (BY_TOKENS, "tttttttvv")], ids=["same number", "by tokens"]
 )
 def test_an_interrupted_fit_is_resumed_as_if_it_had_not_been(interrupted, tmp_path, batching, epoch, capsys):
-    """Interrupted within an epoch, at its end and in its validation, which then is finished, and in the next epoch."""
+    """Interrupted at the end of an epoch, in its validation, which then is finished, and within the next epoch."""
     assert interrupted(*batching, f"--output={tmp_path / 'whole'}") == (0, 2 * epoch)
     n_train = epoch.count("t")
-    for during in (1, n_train - 1, n_train, len(epoch)) if batching is SAME_NUMBER else (n_train - 1,):
+    for during in (n_train - 1, n_train, len(epoch)) if batching is SAME_NUMBER else (n_train - 1,):
         folder = tmp_path / str(during)
         code, batches = interrupted(*batching, f"--output={folder}", during=during, number=signal.SIGINT)
         stop = (2 * epoch).index("t", during + (during == n_train - 1))
@@ -204,3 +213,31 @@ def test_a_rank_may_end_with_another_exit_code_first():
     watch = _ChildProcessObserver(main_pid=ended.pid, child_processes=strategy.launcher.procs)  # it kills nothing
     release_ranks(SimpleNamespace(strategy=strategy))
     assert watch._run()
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, largest_file):
+    writer = AtomicCheckpointIO()
+    writer.save_checkpoint({"x": torch.ones(3)}, tmp_path / "best.ckpt")
+    with largest_file(5000), pytest.raises(OutputError, match=r"cannot write .*best\.ckpt: File too large"):
+        writer.save_checkpoint({"x": torch.ones(5000)}, tmp_path / "best.ckpt")
+    assert os.listdir(tmp_path) == ["best.ckpt"]
+    assert torch.load(tmp_path / "best.ckpt")["x"].tolist() == [1, 1, 1]
+
+
+def test_both_logs_go_to_the_next_free_version(tmp_path):
+    (tmp_path / "logs" / "version_3").mkdir(parents=True)
+    assert {logger.log_dir for logger in make_loggers(tmp_path)} == {str(tmp_path / "logs" / "version_4")}
+
+
+def test_values_are_by_name_and_epoch_from_one_and_the_later_log_counts(tmp_path, tmp_path_factory):
+    """The second log repeats epoch 2, and ends in half a line that a killed process left."""
+    logs = {
+        2: "epoch,lr-AdamW,step,train/loss,val/loss\n,0.1,0,,\n0,,9,,3.0\n0,,9,4.0,\n1,,19,,2.0\n",
+        10: "epoch,lr-AdamW,step,train/loss,val/loss\n1,,19,2.5,1.5\n2,,29,2.0,1.0\n3,,39,1.5,0.",
+    }
+    for version, text in logs.items():
+        folder = tmp_path / "logs" / f"version_{version}"
+        folder.mkdir(parents=True)
+        (folder / "metrics.csv").write_text(text)
+    assert read_history(tmp_path) == {"train/loss": {1: 4.0, 2: 2.5, 3: 2.0}, "val/loss": {1: 3.0, 2: 1.5, 3: 1.0}}
+    assert not read_history(tmp_path_factory.mktemp("empty"))

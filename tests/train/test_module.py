@@ -17,8 +17,8 @@ from pflow.errors import ConfigError
 from pflow.io.open import read_events
 from pflow.model.api import DecodingConfig
 from pflow.model.translation import TranslationReconstructor
+from pflow.train.callbacks import read_history
 from pflow.train.module import ParticleFlow, warmup_cosine, wrong_energy
-from pflow.train.run_folder import read_history
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch
 
