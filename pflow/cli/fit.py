@@ -234,7 +234,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         self.options = self.config[self.subcommand] if self.subcommand else self.config
         self.folder = Path(self.options["output"])
         if self.verb == "fit":
-            check_run_folder(self.folder, continued=self.resumed and self.resumed.path)
+            check_run_folder(self.folder, continued=self.resumed.path if self.resumed else None)
         if self.subcommand and self.options["weights_only"] is None:
             self.options["weights_only"] = True  # no code from files
 

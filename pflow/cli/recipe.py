@@ -66,7 +66,7 @@ class TrainingRecipe:
         """The recipe of a variant, or this one if it has none; ConfigError: no such variant."""
         if name is None and not self.variants:
             return self
-        if name not in self.variants:
+        if name is None or name not in self.variants:
             message = f"no variant '{name}': expected one of {', '.join(self.variants) or 'none'}"
             raise ConfigError(message, suggestions=nearest(name or "", self.variants))
         changes = dict(self.variants[name])
@@ -199,8 +199,10 @@ def run_recipe(
                 if name == "calibrate":
                     shutil.copy(commands[f"stage {len(recipe.stages)}"][0] / SUMMARY, partial)
                 else:
-                    earlier = {} if before is None else {"before": json.loads((before / SUMMARY).read_text("utf-8"))}
-                    partial.write_text(json.dumps(training_summary(folder) | earlier, indent=2) + "\n", "utf-8")
+                    summary = training_summary(folder)
+                    if before is not None:
+                        summary["before"] = json.loads((before / SUMMARY).read_text("utf-8"))
+                    partial.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
         before = folder
     return max(codes)
 

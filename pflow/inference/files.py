@@ -287,7 +287,7 @@ def run(chunks: Iterable[tuple[K, Chunk | None]], executor: Executor) -> Iterato
     """
     waiting: deque[Result[K]] = deque()
     for key, chunk in chunks:
-        waiting.append((key, chunk, chunk and executor.submit(chunk)))
+        waiting.append((key, chunk, None if chunk is None else executor.submit(chunk)))
         while len(waiting) >= executor.in_flight():
             yield waiting.popleft()
     yield from waiting

@@ -359,6 +359,8 @@ def _measured(
             counts: tuple[float, float] | None = None
             show(task.point, 0)
             for _, chunk, wait in results:
+                assert chunk is not None  # a sample has chunks
+                assert wait is not None
                 result = wait()
                 for warning in result.warnings:
                     warnings.warn(warning, stacklevel=3)
