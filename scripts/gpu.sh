@@ -31,9 +31,10 @@ run 120 tests.txt python3 -m pytest -q $tests -p no:cacheprovider tests/model/te
 run 150 times.txt python3 scripts/bench.py gpu "$events" --device $device --events "${sizes[@]}" --runs $runs
 [ $device = cpu ] || run 60 times_cpu.txt python3 scripts/bench.py gpu "$events" --device cpu --events 16 --runs 1
 
-# A quarter of what fits is enough for the speed, and leaves more steps; the loss of an epoch needs some.
-batch=$(sed -n 's/^fits: \([0-9]*\) events/\1/p' "$out/times.txt" | tail -1)
-batch=$((${batch:-4} < 256 ? ${batch:-4} : 256))
+# Half of what fits, since augmentation joins events; more than 256 would leave few steps.
+fits=$(sed -n 's/^fits: \([0-9]*\) events/\1/p' "$out/times.txt" | tail -1)
+batch=$((${fits:-8} / 2))
+batch=$((batch < 4 ? 4 : batch < 256 ? batch : 256))
 python3 - "$data" "$out" << 'PYTHON'
 import json, sys
 from pathlib import Path
@@ -46,7 +47,7 @@ for part in load_recipe("general").stages:
     stage = merged(stage, part)
 (out / "continuation.yaml").write_text(json.dumps(merged(stage, changes)))
 PYTHON
-left=$((end - SECONDS - 45)) # for the last validation
+left=$((end - SECONDS - 75)) # the rest is for looking at the data and for the last validation
 words=(--config "$out/continuation.yaml" --start-from general --output "$out/run" --data.batch-size "$batch" --trainer.precision bf16-mixed)
 words+=(--trainer.enable-progress-bar false --trainer.max-steps 10000 --trainer.val-check-interval 50 --trainer.limit-val-batches 8)
 if [ $device = cpu ]; then

@@ -34,8 +34,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     on_gpu = args.device.startswith("cuda")
     print(torch.cuda.get_device_name(args.device) if on_gpu else args.device)
+    fits = args.events[0]
     for n_events in args.events:
-        fits = measure(args, n_events, on_gpu=on_gpu)
+        try:
+            fits = measure(args, n_events, on_gpu=on_gpu)
+        except torch.OutOfMemoryError:
+            print(f"{n_events} events do not fit")
+            break
     print(f"fits: {fits if on_gpu else max(args.events)} events")
 
 
