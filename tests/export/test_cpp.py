@@ -15,7 +15,7 @@ from benchmarks.cpp import RUNTIME, SOURCES, compile_program, include_folder, mi
 from pflow.event import jagged
 from pflow.event.events import Flag
 from pflow.io.edm4hep.podio import layer_from_cell_id
-from pflow.io.edm4hep.reader import Edm4hepReader, _Range
+from pflow.io.edm4hep.reader import read_tracks
 from pflow.io.edm4hep.reco import RecoNames, _mc_links
 from pflow.physics.detector import load_detector
 from pflow.physics.kinematics import follow_to_calorimeter, momentum_from_track
@@ -265,17 +265,15 @@ def python_tracks(*values):
     table = {key: ak.Array(column) for key, column in table.items()}
     reads = types.SimpleNamespace(
         has=lambda field, *members: all((field, member) in table for member in members),
-        get=lambda field, *members, **_: next(table[field, member] for member in members if (field, member) in table),
         first=lambda *fields: next((field for field in fields if (field, "omega") in table), None),
         members=lambda field: [member for of, member in table if of == field],
+        num_entries=1,
     )
+    get = lambda span, field, *members: next(table[field, name] for name in members if (field, name) in table)  # noqa: E731
     detector = dataclasses.replace(load_detector("cld"), **GEOMETRY)
-    reader = types.SimpleNamespace(
-        detector=detector, sources={"tracks": ("T",)}, notes={}, path="", num_entries=1,
-        file=types.SimpleNamespace(columns=reads, path=""),
-    )  # fmt: skip
-    reader.states_elsewhere = Edm4hepReader.states_elsewhere.func(reader)
-    tracks = _Range(reader, 0, 1).tracks("T")
+    file = types.SimpleNamespace(columns=reads, get=get, path="")
+    sources = types.SimpleNamespace(detector=detector, collections={"tracks": ("T",)}, notes={}, states_elsewhere=None)
+    tracks = read_tracks(file, sources, range(1))
     fields = [f"{part}.{axis}" for part, axes in PARTS for axis in axes] + ["d0", "z0", "omega"]
     flat = jagged.columns(tracks)
     return [[float(flat[field][i]) for field in fields] for i in range(len(values))]

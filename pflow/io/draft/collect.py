@@ -109,18 +109,13 @@ def _read_sample(file: PodioFile, collection: Collection, stop: int) -> HitSampl
     name = collection.name
 
     def get(member: str, dtype: type[np.generic] = np.float64) -> npt.NDArray[Any]:
-        return jagged.flat(file.columns.get(name, member, start=0, stop=stop), dtype)
+        return jagged.flat(file.get(range(stop), name, member), dtype)
 
-    counts = jagged.count(file.columns.get(name, "energy", start=0, stop=stop))
+    counts = jagged.count(file.get(range(stop), name, "energy"))
     cell = np.zeros(int(counts.sum()), CELL)
     cell["event"], cell["id"] = jagged.event_index(counts), get("cellID", np.uint64)
     position = np.stack([get(f"position.{axis}") for axis in "xyz"], axis=-1)
-    layer = None
-    if (encoding := file.encodings.get(name)) is not None:
-        layer = file.layers(name, cell["id"], encoding)
-        layer = None if (layer == -1).all() else layer
-    elif file.columns.has(name, "layer"):
-        layer = get("layer", np.int32)
+    layer = file.layers(range(stop), name)
     sample = HitSample(
         name=name,
         simulated=collection.kind == "SimCalorimeterHit",
@@ -128,7 +123,7 @@ def _read_sample(file: PodioFile, collection: Collection, stop: int) -> HitSampl
         position=position,
         energy=get("energy"),
         time=get("time") if file.columns.has(name, "time") else np.full(len(cell), np.nan),
-        layer=layer,
+        layer=None if layer is None or (layer == -1).all() else layer,
         codes=tuple(np.unique(get("type", np.int64)).tolist()) if file.columns.has(name, "type") else (),
     )
     return sample[np.isfinite(position).all(axis=1)]

@@ -94,7 +94,7 @@ def _content(file: PodioFile, collection: Collection, stop: int) -> Collection:
         with reading("cannot be read", file=file.path, field=collection.name):
             count = count_objects(file, collection, stop)
             if file.columns.has(collection.name, "energy"):
-                values = jagged.flat(file.columns.get(collection.name, "energy", start=0, stop=stop), np.float64)
+                values = jagged.flat(file.get(range(stop), collection.name, "energy"), np.float64)
                 energy = float(values[np.isfinite(values)].sum()) / max(stop, 1)
             pairs = link_pairs(file, collection.name, stop) if collection.kind == "Link" else {}
     except InputError as error:
@@ -108,7 +108,7 @@ def count_objects(file: PodioFile, collection: Collection, stop: int) -> int:
     """Objects of a collection in the first `stop` entries."""
     name = f"{collection.name}{SUBSET}" if collection.subset else collection.name
     members = [member for member in file.columns.members(name) if "[" not in member]  # fixed-size arrays are slow
-    return int(jagged.count(file.columns.get(name, *members[:1] or [""], start=0, stop=stop)).sum())
+    return int(jagged.count(file.get(range(stop), name, *members[:1] or [""])).sum())
 
 
 def link_pairs(file: PodioFile, link: str, stop: int) -> dict[tuple[str, str], int]:
@@ -122,7 +122,7 @@ def link_pairs(file: PodioFile, link: str, stop: int) -> dict[tuple[str, str], i
         branch = relation(file.columns, link, end, *names)
         if branch is None:
             return {}
-        ends.append(jagged.flat(file.columns.get(branch, "collectionID", start=0, stop=stop), np.int64))
+        ends.append(jagged.flat(file.get(range(stop), branch, "collectionID"), np.int64))
     if len(ends[0]) != len(ends[1]):
         message = f"{len(ends[0])} references from and {len(ends[1])} to objects"
         raise InputError(message, file=file.path, entry=0, field=link)

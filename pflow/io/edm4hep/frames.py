@@ -178,7 +178,7 @@ class InputCopy:
         for field, cpp_type in self._fields.items():
             columns, counts = {}, np.zeros(stop - start, dtype=np.int64)
             for path, names in self._members(cpp_type):
-                values = self._file.columns.get(field, *names, start=start, stop=stop)
+                values = self._file.get(range(start, stop), field, *names)
                 counts, columns[path] = jagged.count(values), jagged.flat(values)
             frames[field] = Filled(counts=counts, columns=columns)
         return frames

@@ -127,10 +127,23 @@ class PodioFile:
         encodings = {key: values[0] for key, values in self.parameters.items() if key.endswith(suffix) and values}
         self.encodings = {key.removesuffix(suffix): encoding for key, encoding in encodings.items()}
 
-    def layers(self, collection: str, cell_id: npt.NDArray[Any], encoding: str) -> npt.NDArray[np.int32]:
-        """Layers of cells of a collection, as of `layer_from_cell_id`."""
+    def get(self, span: range, collection: str, *members: str) -> ak.Array:
+        """One column of a span of entries, [event, object], as of `pflow.io.root.Columns.get`."""
+        return self.columns.get(collection, *members, start=span.start, stop=span.stop)
+
+    def layers(self, span: range, collection: str, fallback: str | None = None) -> npt.NDArray[np.int32] | None:
+        """Layers of all hits of a collection, -1 unknown, by the file's encoding of cell ids, else by `fallback`.
+
+        Without an encoding by the member of edm4eic's hits; None if neither is known. An `InputError` for an encoding
+        that is none (`bit_field`).
+        """
+        encoding = self.encodings.get(collection, fallback)
+        if encoding is None and self.columns.has(collection, "layer"):
+            return jagged.flat(self.get(span, collection, "layer"), np.int32)
+        if encoding is None or not self.columns.has(collection, "cellID"):
+            return None
         try:
-            return layer_from_cell_id(cell_id, encoding)
+            return layer_from_cell_id(jagged.flat(self.get(span, collection, "cellID")), encoding)
         except ValueError as error:
             raise InputError(f"cell encoding: {error}", file=self.path, field=collection) from error
 
@@ -146,26 +159,25 @@ class PodioFile:
             raise InputError(message, file=self.path, field="podio_metadata")
         return known
 
-    def references(self, branch: str, start: int, stop: int, *, of: Index | None = None) -> tuple[Index, Index, Index]:
+    def references(self, branch: str, span: range, *, of: Index | None = None) -> tuple[Index, Index, Index]:
         """Counts [event] and, of all events, collection ids and indices [reference] of a branch of references.
 
         `of`, int64 [event]: number of objects, which must have one reference each.
         """
-        ids = self.columns.get(branch, "collectionID", start=start, stop=stop)
-        index = self.columns.get(branch, "index", start=start, stop=stop)
+        ids, index = (self.get(span, branch, member) for member in ("collectionID", "index"))
         counts = jagged.count(ids)
         if of is not None:
-            check_counts(counts, of, "{} references for {} objects", file=self.path, start=start, field=branch)
+            check_counts(counts, of, "{} references for {} objects", file=self.path, start=span.start, field=branch)
         return counts, jagged.flat(ids, np.int64), jagged.flat(index, np.int64)
 
-    def event_numbers(self, start: int, stop: int) -> Index:
+    def event_numbers(self, span: range) -> Index:
         """Event number of each entry, int64; the entry itself where there is no event header."""
-        entries = np.arange(start, stop, dtype=np.int64)
-        if said := self._weights.read(start, stop):
+        entries = np.array(span, dtype=np.int64)
+        if said := self._weights.read(span.start, span.stop):
             self.notes["weights"] = f"{said}; only outputs of the format edm4hep keep them"
         if not self.columns.has("EventHeader", "eventNumber"):
             return entries
-        headers = self.columns.get("EventHeader", "eventNumber", start=start, stop=stop)
+        headers = self.get(span, "EventHeader", "eventNumber")
         there = jagged.count(headers) > 0
         entries[there] = ak.to_numpy(headers[there, 0])
         return entries
@@ -293,13 +305,13 @@ def track_states(columns: Columns, collection: str) -> str | None:
     return columns.first(f"_{collection}_trackStates", f"{collection}_1")
 
 
-def particle_columns(columns: Columns, name: str, start: int, stop: int) -> dict[str, Any]:
+def particle_columns(file: PodioFile, name: str, span: range) -> dict[str, Any]:
     """Quantities of a collection of reconstructed particles, as of `pflow.event.schema.make_particles`."""
     older = {"PDG": ("type",)}  # before EDM4hep 0.99
     return {
-        quantity: columns.get(name, member, *older.get(member, ()), start=start, stop=stop)
+        quantity: file.get(span, name, member, *older.get(member, ()))
         for member, quantity in PARTICLE_MEMBERS.items()
-        if member not in ("mass", "goodnessOfPID") or columns.has(name, member)
+        if member not in ("mass", "goodnessOfPID") or file.columns.has(name, member)
     }
 
 

@@ -1,31 +1,34 @@
-"""Reader of EDM4hep files, TTree and RNTuple, with digitised (REC) or simulated (SIM) hits."""
+"""Reader of EDM4hep files, TTree and RNTuple, with digitised (REC) or simulated (SIM) hits.
+
+`choose_sources` picks the collections of a file; `read_hits`, `read_tracks`, `read_truth` and `read_links` read them in
+a span of entries, and `Edm4hepReader.read` makes events of them. What the file leaves in doubt is noted, by topic, in
+`Sources.notes`, which become warnings.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections import ChainMap, defaultdict
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_array, csr_array
 
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
-from pflow.event.jagged import Links, sum_by_pair
+from pflow.event.jagged import Links, sum_by_pair, with_same_source
 from pflow.event.schema import make_hits, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.io.edm4hep import simulated
 from pflow.io.edm4hep.collections import SUBSET, link_pairs, list_collections
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, particle_columns, relation, track_states
 from pflow.physics import kinematics
 from pflow.physics.arrays import Floats, Index, Mask
-from pflow.physics.detector import Calorimeter, Detector, TruthTracking
+from pflow.physics.detector import Detector, TruthTracking
 from pflow.physics.kinematics import follow_to_calorimeter
 from pflow.physics.pdg import known_charges
 
@@ -64,128 +67,75 @@ FRONT = 0.9  # share of the distance to the calorimeter's front face from which 
 CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that counts as none
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class HitOrigins:
-    """Which objects of a file the hits of consecutive entries are, in the order of ``Events.hits``."""
-
-    ids: npt.NDArray[np.uint32]  # [collection]: of the collections that the hits of every event are from, in order
-    counts: Index  # [collection, event]: hits from each
-    index: npt.NDArray[np.int32]  # [hit]: index in its collection
-    cell_id: npt.NDArray[np.uint64]  # [hit]: cell id, 0 unknown
-
-    @property
-    def slot(self) -> Index:
-        """int64 [hit]: which of the collections each hit is from."""
-        n_collections, n_events = self.counts.shape
-        return np.repeat(np.tile(np.arange(n_collections), n_events), self.counts.T.ravel())
-
-
 class Edm4hepReader:
-    """Reader of one open EDM4hep file (a `pflow.io.open.Reader`), closed with it.
-
-    `sim`: read simulated hits, by default where the file has no digitised collection of the detector; never both, as
-    their energies are on different scales. `truth_tracks`: where there are no tracks, make them from Monte Carlo
-    particles (`pflow.io.edm4hep.simulated`) and flag the events. An `InputError` names an absent required collection; a
-    `ConfigError` a detector that has no collections of the wanted kind, or does not describe `truth_tracks`.
-    """
+    """Reader of one open EDM4hep file (a `pflow.io.open.Reader`), closed with it; parameters as of `choose_sources`."""
 
     def __init__(
         self, file: PodioFile, *, detector: Detector, sim: bool | None = None, truth_tracks: bool = False
     ) -> None:
-        self.file, columns = file, file.columns
-        self.schema, self.path, self.uuid, self.tree = file.schema, file.path, file.uuid, columns.tree
-        self.num_entries, self.close = columns.num_entries, file.close
-        # Notes of its own: another detector may be tried on the same file.
-        self.notes: MutableMapping[str, str] = ChainMap({}, file.notes)
-        self.detector = detector
-        self.sim = _only_simulated(file, detector) if sim is None else sim
-        if not any(_names(calorimeter, self.sim) for calorimeter in detector.calorimeters):
-            kind = "simulated" if self.sim else "digitised"
-            raise ConfigError(f"detector '{detector.name}' names no {kind} collections")
-        for first, *others in missing_collections(file, detector, sim=self.sim):
-            names = " or ".join(f"'{name}'" for name in (first, *others))
-            message = f"required collection {names} of detector '{detector.name}' is not in the file"
-            raise InputError(message, file=self.path, field=first, suggestions=nearest(first, columns.collections))
-        candidates = {calorimeter.name: _names(calorimeter, self.sim) for calorimeter in detector.calorimeters} | {
-            "tracks": detector.tracks,
-            "tracker_hits": detector.tracker_hits,
-            "truth": detector.truth_particles,
-            "hit_links": () if self.sim else detector.hit_links,  # those point to digitised hits
-            "track_links": detector.track_links,
-            "reference": detector.references,
-        }
-        there = {part: tuple(name for name in names if columns.has(name)) for part, names in candidates.items()}
-        for calorimeter in detector.calorimeters:
-            there[calorimeter.name] = tuple(n for n in _names(calorimeter, self.sim) if _holds(file, n, self.sim))
-        self.hit_collections = [name for calorimeter in detector.calorimeters for name in there[calorimeter.name]]
-        self.subsets = frozenset(name for name in self.hit_collections if not columns.has(name))
-        self.sources: Mapping[str, tuple[str, ...]] = {
-            part: names[:1] if part in FIRST_ONLY else names for part, names in there.items()
-        }
-        self.chain = {} if self.sim or self.sources["hit_links"] else self._chain()
-        read = set(itertools.chain.from_iterable(self.sources.values()))
-        unread = {part: names for part, names in candidates.items() if part not in FIRST_ONLY or not there[part]}
-        self.absent = tuple(name for names in unread.values() for name in names if name not in read)
-        for name in (name for part, names in unread.items() if not there[part] for name in names):
-            if columns.has(f"{name}{SUBSET}"):
-                self.notes[name] = f"{name} only refers to objects of other collections (a subset) and is not read"
-        self._check_scales()
-        listed = [collection.name for collection in list_collections(file) if collection.kind == "Track"]
-        if detector.tracks and not self.sources["tracks"] and listed:
-            close = nearest(detector.tracks[0], listed, n=1) or listed
-            text = f"no tracks are read: the file has no {', '.join(detector.tracks)}, and has {', '.join(listed)}"
-            self.notes["tracks"] = f"{text} (nearest: {close[0]}, for 'tracks' of the description)"
-        self.truth_tracks = truth_tracks and not self.sources["tracks"]
-        if not self.truth_tracks:
-            return
-        settings = detector.truth_tracks
-        if settings is None or settings.unknown:
-            lacks = "" if settings is None else ": " + ", ".join(settings.unknown)
-            raise ConfigError(
-                f"detector '{detector.name}' does not describe truth_tracks, how tracks are made{lacks}; "
-                "pflow detector FILE --tracks-as DETECTOR takes them from a built-in one, for a file with simulated "
-                "tracker hits (edm4hep::SimTrackerHit)"
-            )
-        for needed in (settings.sim_tracker_hits, detector.truth_particles):
-            if columns.first(*needed) is None:
-                message = f"tracks from Monte Carlo particles need one of {', '.join(needed)}, and the file holds none"
-                close = nearest(needed[0], columns.collections) if needed else []
-                raise InputError(message, file=self.path, field=next(iter(needed), None), suggestions=close)
+        self.file, self.close, self.detector = file, file.close, detector
+        self.schema, self.path, self.uuid = file.schema, file.path, file.uuid
+        self.tree, self.num_entries = file.columns.tree, file.columns.num_entries
+        self.chosen = chosen = choose_sources(file, detector, sim, truth_tracks=truth_tracks)
+        self.sim, self.truth_tracks = chosen.sim, chosen.truth_tracks is not None
+        self.sources, self.absent, self.notes = chosen.collections, chosen.absent, chosen.notes
 
-    def _check_scales(self) -> None:
-        """Refuse simulated hits without a `sim_scale`; note calorimeters read with deposited energies (scale 1)."""
-        if not self.sim:
-            return
-        read = [calorimeter for calorimeter in self.detector.calorimeters if self.sources[calorimeter.name]]
-        if unknown := [calorimeter.name for calorimeter in read if calorimeter.sim_scale is None]:
-            raise ConfigError(
-                f"detector '{self.detector.name}' does not say sim_scale of {', '.join(unknown)}, the factor from the "
-                "deposited to the calibrated energy of simulated hits: write it into its YAML file (1 keeps them)"
-            )
-        if uncalibrated := [calorimeter.name for calorimeter in read if calorimeter.sim_scale == 1]:
-            text = f"simulated hits of {', '.join(uncalibrated)} have the energy that was deposited: sim_scale is 1"
-            self.notes["sim_scale"] = text
+    def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
+        """Entries `start` to `stop`; see `pflow.io.open.Reader`."""
+        return self._read(range(start, stop), truth)[0]
+
+    def read_with_origins(self, start: int, stop: int, *, truth: bool = True) -> tuple[Events, HitOrigins]:
+        """The same, with the file's object behind each hit."""
+        span = range(start, stop)
+        events, hits = self._read(span, truth)
+        return events, hit_origins(self.file, hits, span)
+
+    def _read(self, span: range, truth: bool) -> tuple[Events, Hits]:
+        file, chosen, detector = self.file, self.chosen, self.detector
+        hits = read_hits(file, chosen, span)
+        event, entry = file.event_numbers(span), np.array(span, dtype=np.int64)
+        parts: dict[str, Any] = {"hits": hits.records}
+        if self.sources["tracks"]:
+            parts["tracks"] = read_tracks(file, chosen, span)
+        if self.sources["tracker_hits"]:
+            parts["tracker_hits"] = read_tracker_hits(file, chosen, span)
+        if (truth or self.truth_tracks) and self.sources["truth"]:
+            particles = read_truth(file, chosen, span)
+            if truth:
+                parts["truth"] = particles
+                parts |= read_links(file, chosen, span, hits, particles, parts.get("tracks"))
+            if (settings := chosen.truth_tracks) is not None:
+                names = [name for name in settings.sim_tracker_hits if file.columns.has(name)]
+                n_layers = simulated.count_layers(file, names, chosen.truth(particles), span)
+                note_untracked(file, chosen, particles, n_layers, settings)
+                parts["tracks"], track_links = simulated.make_truth_tracks(particles, n_layers, detector, event, entry)
+                parts["flags"] = np.full(len(entry), Flag.TRUTH_TRACKS, dtype=np.uint32)
+                parts |= {"track_links": track_links} if truth else {}
+        if truth and self.sources["reference"]:
+            (parts["reference_name"],) = self.sources["reference"]
+            parts["reference"] = make_particles(**particle_columns(file, parts["reference_name"], span))
+        about: Any = {"path": self.path, "absent": self.absent}
+        return Events(detector=detector, entry=entry, event=event, **about, **parts), hits
 
     def note_unnamed(self) -> None:
         """Note hit collections of the first entries that no calorimeter names.
 
         Copies of named collections and very forward calorimeters (luminosity) are left out.
         """
-        file, stop = self.file, min(self.num_entries, MAX_LINKED)
+        file, head, names = self.file, range(min(self.num_entries, MAX_LINKED)), self.chosen.hit_collections
         kind = "SimCalorimeterHit" if self.sim else "CalorimeterHit"
         known = {name for part in self.detector.calorimeters for name in (*part.collections, *part.sim_collections)}
-        for name in self.subsets:
-            known.update(file.names(file.references(f"{name}{SUBSET}", 0, stop)[1]))
+        known |= _with_hits(file, names, self.chosen.subsets)
         others = [c.name for c in list_collections(file) if c.kind == kind and not (c.subset or c.unreadable)]
         others = [name for name in others if name not in known]
-        if not others or not stop:
+        if not others or not head:
             return
 
         def get(name: str, member: str) -> npt.NDArray[Any]:
-            return jagged.flat(file.columns.get(name, member, start=0, stop=stop))
+            return jagged.flat(file.get(head, name, member))
 
         with suppress(InputError):  # an entry that cannot be decoded
-            full = [name for name in self.hit_collections if name not in self.subsets]
+            full = [name for name in names if name not in self.chosen.subsets]
             read = np.concatenate([np.zeros(0, np.uint64), *(get(name, "cellID") for name in full)])
             energy, missing = sum(float(np.nansum(get(name, "energy"))) for name in full), 0.0
             unnamed = []
@@ -198,432 +148,346 @@ class Edm4hepReader:
             if unnamed:
                 self.notes["hits"] = (
                     f"detector '{self.detector.name}' names no calorimeter for the hits of {', '.join(unnamed)} in the "
-                    f"first {stop} entries: {missing:.3g} of {energy + missing:.3g} GeV are missing from the particles"
+                    f"first {len(head)} entries: {missing:.3g} of {energy + missing:.3g} GeV are missing from the "
+                    "particles"
                 )
 
-    def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
-        """Entries `start` to `stop`; see `pflow.io.open.Reader`."""
-        return _Range(self, start, stop).events(truth)
 
-    def read_with_origins(self, start: int, stop: int, *, truth: bool = True) -> tuple[Events, HitOrigins]:
-        """The same, with the file's object behind each hit."""
-        chosen = _Range(self, start, stop)
-        return chosen.events(truth), chosen.hit_origins()
+@dataclasses.dataclass(eq=False, kw_only=True)
+class Sources:
+    """What is read of a file for a detector."""
 
-    @functools.cached_property
-    def states_elsewhere(self) -> bool:
-        """Whether many states at the calorimeter are elsewhere, by the first entries."""
-        (collection,), first = self.sources["tracks"], _Range(self, 0, min(self.num_entries, MAX_LINKED))
-        with suppress(InputError):  # an entry that cannot be decoded
-            location, parameters = first.states(collection)
-            mine = jagged.flat(location) == AT_CALORIMETER
-            return first.note_states(collection, "calorimeter", ~_at_front(_position(parameters), self.detector)[mine])
-        return False
+    detector: Detector
+    sim: bool  # whether hits are simulated
+    collections: Mapping[str, tuple[str, ...]]  # by calorimeter or other part, those that the file holds
+    absent: tuple[str, ...]  # that the detector names, and that are not read
+    subsets: frozenset[str]  # of hits, that refer to hits of other collections
+    chain: Mapping[str, tuple[str, ...]]  # collections of simulated hits by links from digitised ones to them
+    truth_tracks: TruthTracking | None  # how tracks are made from Monte Carlo particles; None: they are read
+    notes: MutableMapping[str, str]
+    states_elsewhere: bool | None = None  # whether many states at the calorimeter are elsewhere; None: not looked at
 
-    def _chain(self) -> dict[str, tuple[str, ...]]:
-        """Links from the digitised hits to simulated ones, through which particles follow from contributions."""
-        digitised = set(self.hit_collections)
-        for name in self.subsets:
-            _, ids, _ = self.file.references(f"{name}{SUBSET}", 0, min(self.num_entries, MAX_LINKED))
-            digitised |= set(self.file.names(ids))
-        listed = {collection.name: collection.kind for collection in list_collections(self.file)}
-        chain = {}
-        for link in (name for name, kind in listed.items() if kind == "Link"):
-            pairs = link_pairs(self.file, link, min(self.num_entries, MAX_LINKED)) if self.file.ids_stored else {}
-            ends = {sim for hit, sim in pairs if hit in digitised and listed.get(sim) == "SimCalorimeterHit"}
+    @property
+    def hit_collections(self) -> list[str]:
+        """Collections of hits, in order."""
+        return [name for calorimeter in self.detector.calorimeters for name in self.collections[calorimeter.name]]
+
+    def truth(self, particles: ak.Array) -> Joined:
+        """The collection of Monte Carlo particles, for references to them."""
+        return Joined(self.collections["truth"], [jagged.count(particles)])
+
+
+def choose_sources(
+    file: PodioFile, detector: Detector, sim: bool | None = None, *, truth_tracks: bool = False
+) -> Sources:
+    """The collections of a file that are read for a detector.
+
+    `sim`: simulated hits, by default where the file has no digitised collection of the detector; never both, as
+    their energies are on different scales. `truth_tracks`: where there are no tracks, make them from Monte Carlo
+    particles (`pflow.io.edm4hep.simulated`). An `InputError` names an absent required collection; a `ConfigError` a
+    detector that has no collections of the wanted kind, or does not describe `truth_tracks` or `sim_scale`.
+    """
+    columns = file.columns
+    sim, named, there = _hit_collections(file, detector, sim)
+    if not any(named.values()):
+        raise ConfigError(f"detector '{detector.name}' names no {'simulated' if sim else 'digitised'} collections")
+    for first, *others in missing_collections(file, detector, sim=sim):
+        names = " or ".join(f"'{name}'" for name in (first, *others))
+        message = f"required collection {names} of detector '{detector.name}' is not in the file"
+        raise InputError(message, file=file.path, field=first, suggestions=nearest(first, columns.collections))
+    subsets = frozenset(name for names in there.values() for name in names if not columns.has(name))
+    others_named = {
+        "tracks": detector.tracks,
+        "tracker_hits": detector.tracker_hits,
+        "truth": detector.truth_particles,
+        "hit_links": () if sim else detector.hit_links,  # those point to digitised hits
+        "track_links": detector.track_links,
+        "reference": detector.references,
+    }
+    for part, names in others_named.items():
+        held = tuple(name for name in names if columns.has(name))
+        there[part] = held[:1] if part in FIRST_ONLY else held
+
+    notes: MutableMapping[str, str] = ChainMap({}, file.notes)  # of its own: another detector may be tried
+    read, absent = set(itertools.chain.from_iterable(there.values())), []
+    for part, names in (named | others_named).items():
+        if not (part in FIRST_ONLY and there[part]):
+            absent += [name for name in names if name not in read]
+        for name in () if there[part] else names:
+            if columns.has(f"{name}{SUBSET}"):
+                notes[name] = f"{name} only refers to objects of other collections (a subset) and is not read"
+    calorimeters = [calorimeter for calorimeter in detector.calorimeters if sim and there[calorimeter.name]]
+    if unknown := [calorimeter.name for calorimeter in calorimeters if calorimeter.sim_scale is None]:
+        raise ConfigError(
+            f"detector '{detector.name}' does not say sim_scale of {', '.join(unknown)}, the factor from the "
+            "deposited to the calibrated energy of simulated hits: write it into its YAML file (1 keeps them)"
+        )
+    if uncalibrated := [calorimeter.name for calorimeter in calorimeters if calorimeter.sim_scale == 1]:
+        text = f"simulated hits of {', '.join(uncalibrated)} have the energy that was deposited: sim_scale is 1"
+        notes["sim_scale"] = text
+    kinds = {collection.name: collection.kind for collection in list_collections(file)}
+    tracks = [name for name, kind in kinds.items() if kind == "Track"]
+    if detector.tracks and not there["tracks"] and tracks:
+        close = nearest(detector.tracks[0], tracks, n=1) or tracks
+        text = f"no tracks are read: the file has no {', '.join(detector.tracks)}, and has {', '.join(tracks)}"
+        notes["tracks"] = f"{text} (nearest: {close[0]}, for 'tracks' of the description)"
+
+    settings = None
+    if truth_tracks and not there["tracks"]:
+        settings = detector.truth_tracks
+        if settings is None or settings.unknown:
+            lacks = "" if settings is None else ": " + ", ".join(settings.unknown)
+            raise ConfigError(
+                f"detector '{detector.name}' does not describe truth_tracks, how tracks are made{lacks}; "
+                "pflow detector FILE --tracks-as DETECTOR takes them from a built-in one, for a file with simulated "
+                "tracker hits (edm4hep::SimTrackerHit)"
+            )
+        for needed in (settings.sim_tracker_hits, detector.truth_particles):
+            if columns.first(*needed) is None:
+                message = f"tracks from Monte Carlo particles need one of {', '.join(needed)}, and the file holds none"
+                close = nearest(needed[0], columns.collections) if needed else []
+                raise InputError(message, file=file.path, field=next(iter(needed), None), suggestions=close)
+
+    # Without links from digitised hits to particles, particles follow from the simulated hits that they are linked to.
+    chain = {}
+    if not sim and not there["hit_links"] and file.ids_stored:
+        digitised = _with_hits(file, [name for part in named for name in there[part]], subsets)
+        for link in (name for name, kind in kinds.items() if kind == "Link"):
+            pairs = link_pairs(file, link, min(columns.num_entries, MAX_LINKED))
+            ends = {end for hit, end in pairs if hit in digitised and kinds.get(end) == "SimCalorimeterHit"}
             if ends:
                 chain[link] = tuple(sorted(ends))
-        return chain
-
-
-class _Range:
-    """Consecutive entries of a reader's file."""
-
-    def __init__(self, reader: Edm4hepReader, start: int, stop: int) -> None:
-        self.reader, self.file, self.sources = reader, reader.file, reader.sources
-        self.start, self.stop = start, stop
-        self.names: list[str] = []
-        self.index: list[ak.Array] = []
-        self.chosen: list[bool] = []  # whether a subset selects some hits of the collection
-        self.contributions: dict[str, simulated.Contributions] = {}
-
-    def get(self, collection: str, *members: str) -> ak.Array:
-        return self.file.columns.get(collection, *members, start=self.start, stop=self.stop)
-
-    def references(self, branch: str, of: Index | None = None) -> tuple[Index, Index, Index]:
-        return self.file.references(branch, self.start, self.stop, of=of)
-
-    def events(self, truth: bool) -> Events:
-        detector, sources = self.reader.detector, self.sources
-        parts: dict[str, Any] = {"hits": self.hits()}
-        event, entry = self.file.event_numbers(self.start, self.stop), np.arange(self.start, self.stop)
-        if sources["tracks"]:
-            parts["tracks"] = self.tracks(sources["tracks"][0])
-        if sources["tracker_hits"]:
-            parts["tracker_hits"] = self.tracker_hits()
-        if (truth or self.reader.truth_tracks) and sources["truth"]:
-            particles = self.particles()
-            joined = Joined(sources["truth"], [jagged.count(particles)])
-            if truth:
-                parts["truth"] = particles
-                parts |= self.links(joined, parts.get("tracks"))
-            if self.reader.truth_tracks:
-                settings = detector.truth_tracks
-                assert settings is not None  # checked when the file was opened
-                names = [name for name in settings.sim_tracker_hits if self.file.columns.has(name)]
-                n_layers = simulated.count_layers(self.file, names, joined, self.start, self.stop)
-                self.note_untracked(particles, n_layers, settings)
-                parts["tracks"], track_links = simulated.make_truth_tracks(particles, n_layers, detector, event, entry)
-                parts["flags"] = np.full(len(entry), Flag.TRUTH_TRACKS, dtype=np.uint32)
-                if truth:
-                    parts["track_links"] = track_links
-        if truth and sources["reference"]:
-            (parts["reference_name"],) = sources["reference"]
-            columns = particle_columns(self.file.columns, parts["reference_name"], self.start, self.stop)
-            parts["reference"] = make_particles(**columns)
-        about: Any = {"path": self.reader.path, "absent": self.reader.absent}
-        return Events(detector=detector, entry=entry, event=event, **about, **parts)
-
-    def hits(self) -> ak.Array:
-        """Hits of all calorimeters; notes where each collection went, and the contributions to each simulated one."""
-        pieces: defaultdict[str, list[ak.Array]] = defaultdict(list)
-        digitised: dict[str, simulated.Digitised] = {}
-        has = self.file.columns.has
-        for subdetector, calorimeter in enumerate(self.reader.detector.calorimeters):
-            for name, index in itertools.chain.from_iterable(map(self.members, self.sources[calorimeter.name])):
-                energy = self.get(name, "energy")
-                counts = jagged.count(energy)
-                columns = {"energy": energy, "index": jagged.unflatten(jagged.local_index(counts), counts)}
-                columns |= {axis: self.get(name, f"position.{axis}") for axis in "xyz"}
-                columns["layer"] = self.layers(name, energy, calorimeter.cell_encoding)
-                if self.reader.sim:
-                    contributions = simulated.read_contributions(self.file, name, self.start, self.stop)
-                    digitised[name] = simulated.digitise(calorimeter, columns, contributions)
-                    columns = digitised[name].columns
-                else:
-                    unknown = np.float32(np.nan)
-                    columns["time"] = self.get(name, "time") if has(name, "time") else _filled(energy, unknown)
-                if index is not None:
-                    columns = {key: values[index] for key, values in columns.items()}
-                self.chosen.append(index is not None)
-                columns["subdetector"] = _filled(columns["energy"], np.int32(subdetector))
-                self.names.append(name)
-                self.index.append(columns.pop("index"))
-                for key, values in columns.items():
-                    pieces[key].append(values)
-        self.contributions = {name: made.contributions for name, made in digitised.items() if made.contributions}
-        self.note_lost(digitised)
-        if not self.names:
-            none = jagged.unflatten(np.zeros(0, np.float32), np.zeros(self.stop - self.start, np.int64))
-            return make_hits(**dict.fromkeys(("energy", "x", "y", "z"), none))
-        return make_hits(**jagged.join(pieces))
-
-    def members(self, name: str) -> Iterator[tuple[str, ak.Array | None]]:
-        """Collections that the hits of one are from, and which of their objects, [event, hit] (None: all)."""
-        if name not in self.reader.subsets:
-            yield name, None
-            return
-        counts, ids, index = self.references(f"{name}{SUBSET}")
-        event, lost = jagged.event_index(counts), np.ones(len(ids), dtype=np.bool_)
-        for source in self.file.names(ids):
-            if self.file.columns.has(source, "energy"):
-                size = jagged.count(self.get(source, "energy"))[event]
-                mine = np.isin(ids & 0xFFFFFFFF, self.file.ids_of(source)) & (index >= 0) & (index < size)
-                lost &= ~mine
-                yield source, jagged.unflatten(index[mine], np.bincount(event[mine], minlength=len(counts)))
-        if lost.any():
-            self.reader.notes[name] = f"{lost.sum()} of {len(lost)} references of {name} lead to no hit of the file"
-
-    def note_lost(self, digitised: Mapping[str, simulated.Digitised]) -> None:
-        """Note simulated hits without all of their contributions, and energy that a time window cuts."""
-        everything = sum(made.total for made in digitised.values())
-        lost, cut = [], []
-        for name, made in digitised.items():
-            if made.lost > simulated.ROUNDING * made.total:
-                absent = made.contributions and made.contributions.absent
-                gone = f" ({', '.join(absent)} is not in the file)" if absent else ""
-                lost.append(f"{made.lost / made.total:.0%} of {name}{gone}")
-            early, outside = made.early, made.early + made.late
-            if early > EARLY * everything or outside > MOST_CUT * max(made.total, everything / 4):
-                cut.append(f"{outside / made.total:.0%} of {name} ({early / made.total:.0%} comes earlier than light)")
-        if lost:
-            text = "contributions do not sum to the energy of their hits, which is used: without contributions are"
-            self.reader.notes["contributions"] = f"{text} {', '.join(lost)}"
-        if cut and everything > LEAST_ENERGY:
-            self.reader.notes["times"] = f"time windows cut energy, as if times were not in ns: {', '.join(cut)}"
-
-    def note_untracked(self, particles: ak.Array, n_layers: Index, settings: TruthTracking) -> None:
-        """Note stable charged particles that cross the tracker and get no track, as where tracker hits are missing."""
-        columns = jagged.columns(particles)
-        pt = np.hypot(columns["px"], columns["py"])
-        radius = np.hypot(columns["vertex.x"], columns["vertex.y"])
-        assert settings.max_vertex_radius is not None
-        assert settings.min_layers is not None
-        charged = (np.abs(columns["charge"]) == 1) & (columns["status"] == 1) & (radius < settings.max_vertex_radius)
-        crossing = charged & (pt > CROSSING_PT) & (np.abs(columns["pz"]) < CROSSING_TAN_LAMBDA * pt)
-        n_tracks, n = int((n_layers[crossing] >= settings.min_layers).sum()), int(crossing.sum())
-        if n >= MIN_CROSSING and n_tracks < MOSTLY * n:
-            absent = [name for name in settings.sim_tracker_hits if not self.file.columns.has(name)]
-            gone = f" ({', '.join(absent)}: not in the file)" if absent else ""
-            layers = f"have hits in {settings.min_layers} layers and so a track{gone}"
-            text = f"only {n_tracks} of {n} charged particles that cross the tracker {layers}"
-            self.reader.notes["truth tracks"] = text
-
-    def hit_origins(self) -> HitOrigins:
-        """The file's object behind each hit; call after `hits`."""
-        cells = [
-            self.get(name, "cellID")[index] if self.file.columns.has(name, "cellID") else _filled(index, np.uint64(0))
-            for name, index in zip(self.names, self.index, strict=True)
-        ]
-        counts = np.array([jagged.count(array) for array in self.index], dtype=np.int64)
-        joined = jagged.join({"index": self.index, "cell": cells}) if self.names else {"index": [], "cell": []}
-        return HitOrigins(
-            ids=np.array([self.file.id_of(name) for name in self.names], dtype=np.uint32),
-            counts=counts.reshape(len(self.names), self.stop - self.start),
-            index=jagged.flat(joined["index"], np.int32),
-            cell_id=jagged.flat(joined["cell"], np.uint64),
-        )
-
-    def layers(self, name: str, like: ak.Array, fallback: str | None = None) -> ak.Array:
-        """Layers of the hits of a collection, -1 unknown."""
-        encoding = self.file.encodings.get(name, fallback)
-        if encoding is None and self.file.columns.has(name, "layer"):  # a member of edm4eic's hits
-            return ak.values_astype(self.get(name, "layer"), np.int32)
-        if encoding is None or not self.file.columns.has(name, "cellID"):
-            return _filled(like, np.int32(-1))
-        cells = jagged.flat(self.get(name, "cellID"))
-        return jagged.unflatten(self.file.layers(name, cells, encoding), jagged.count(like))
-
-    def tracker_hits(self) -> ak.Array:
-        pieces: dict[str, list[ak.Array]] = {name: [] for name in ("x", "y", "z", "energy", "time", "layer")}
-        for name in self.sources["tracker_hits"]:
-            for axis in "xyz":
-                pieces[axis].append(self.get(name, f"position.{axis}"))
-            pieces["energy"].append(self.get(name, "eDep", "EDep", "edep"))
-            pieces["time"].append(self.get(name, "time"))
-            pieces["layer"].append(self.layers(name, pieces["x"][-1]))
-        return make_tracker_hits(**jagged.join(pieces))
-
-    def tracks(self, collection: str) -> ak.Array:
-        """Tracks of one collection.
-
-        Momentum, charge and track parameters come from the state at the IP, else at the first hit, the last, the
-        calorimeter, or any, followed along the helix to where it is closest to the z axis; NaN without a finite, curved
-        state. Position and momentum at the calorimeter come from the state there, at
-        ``referencePoint + (-D0 sin phi, D0 cos phi, Z0)``; without such a state the helix is followed.
-        """
-        location_by_event, parameters = self.states(collection)
-        location = jagged.flat(location_by_event)
-        begin, end = self.get(collection, "trackStates_begin"), self.get(collection, "trackStates_end")
-        track, member = expand(begin, end, jagged.count(location_by_event))
-        counts = jagged.count(begin)
-
-        d0, z0, phi, omega, tan_lambda, x, y, _ = parameters
-        usable = np.isfinite(parameters).all(axis=0) & (omega != 0)
-        track, member, omega = track[usable[member]], member[usable[member]], np.where(usable, omega, np.nan)
-        detector, charge = self.reader.detector, np.sign(omega)
-        b_field = detector.b_field
-        position = _position(parameters)
-        momentum: Floats = np.stack(kinematics.momentum_from_track(omega, phi, tan_lambda, b_field))
-        away = (location != AT_IP) | (np.hypot(x, y) > AT_AXIS)
-        self.note_states(collection, "IP", away[location == AT_IP])
-        rank = np.where((location >= AT_IP) & (location <= AT_CALORIMETER), location, AT_CALORIMETER + 1)
-        vertex = _first_state(track, member, rank[member], int(counts.sum()))
-        there = location[member] == AT_CALORIMETER
-        elsewhere = ~_at_front(position, detector)
-        if elsewhere[member[there]].any() and self.reader.states_elsewhere:
-            there &= ~elsewhere[member]
-        face = _first_state(track[there], member[there], rank[member][there], int(counts.sum()))
-        at_face = np.append(np.concatenate([position, momentum]), np.full((6, 1), np.nan), axis=1)[:, face]
-
-        if away.any():
-            helix = [*position, *momentum, charge]
-            distance, z_axis, *perigee = kinematics.perigee(*helix, b_field=b_field)
-            d0, z0 = np.where(away, -np.sign(charge * b_field) * distance, d0), np.where(away, z_axis, z0)
-            phi = np.where(away, np.arctan2(perigee[1], perigee[0]), phi)
-            momentum[:2] = np.where(away, perigee, momentum[:2])
-            position = np.where(away, [-d0 * np.sin(phi), d0 * np.cos(phi), z0], position)
-        follow = np.flatnonzero((face < 0) & (vertex >= 0))
-        if len(follow):
-            start = vertex[follow]
-            reached = follow_to_calorimeter(position[:, start].T, momentum[:, start].T, charge[start], detector)
-            at_face[:, follow] = np.concatenate(reached, axis=1).T
-        columns = {"omega": omega, "phi": phi, "tan_lambda": tan_lambda, "d0": d0, "z0": z0}
-        columns = {name: np.append(values, np.nan)[vertex] for name, values in columns.items()}
-        columns |= {f"calo_{name}": at_face[row] for row, name in enumerate(("x", "y", "z", "px", "py", "pz"))}
-        return make_tracks(
-            b_field=b_field, **{name: jagged.unflatten(values, counts) for name, values in columns.items()}
-        )
-
-    def note_states(self, collection: str, place: str, elsewhere: Mask) -> bool:
-        """Whether many states of a place lie elsewhere, [state], which then is noted."""
-        if many := bool(elsewhere.sum() > (1 - MOSTLY) * len(elsewhere)):
-            where = f"{collection} at the {place}"
-            states = f"{elsewhere.sum()} of {len(elsewhere)} states of {where} have a reference point elsewhere"
-            self.reader.notes[where] = f"{states} (expected mm); their tracks are followed along the helix"
-        return many
-
-    def states(self, collection: str) -> tuple[ak.Array, Floats]:
-        """Locations [event, state] and parameters of all states of tracks: `STATE`, float64 [8, state]."""
-        states = track_states(self.file.columns, collection)
-        if states is None:
-            message = f"the tracks have no states; expected _{collection}_trackStates or {collection}_1"
-            raise InputError(message, file=self.file.path, field=collection)
-        parameters = [jagged.flat(self.get(states, name), np.float64) for name in STATE]
-        return self.get(states, "location"), np.stack(parameters)
-
-    def particles(self) -> ak.Array:
-        """Monte Carlo particles. Parent: the first one, -1 for none; an index outside the list stays as it is."""
-        (name,) = self.sources["truth"]
-        columns = {
-            key: self.get(name, member)
-            for key, member in TRUTH_MEMBERS.items()
-            if not member.startswith("vertex") or self.file.columns.has(name, member)
-        }
-        counts = jagged.count(columns["pdg"])
-        parent = np.full(int(counts.sum()), -1, dtype=np.int64)
-        branch = relation(self.file.columns, name, 0, "parents")
-        if branch is not None:
-            n_references, _, index = self.references(branch)
-            child, member = expand(self.get(name, "parents_begin"), self.get(name, "parents_end"), n_references)
-            first = np.unique(child, return_index=True)[1]
-            parent[child[first]] = np.maximum(index[member[first]], -1)
-        codes, charge = jagged.flat(columns["pdg"]), jagged.flat(columns["charge"], np.float64)
-        known = known_charges(codes)
-        wrong = np.flatnonzero(np.abs(known - charge) > CHARGE_ROUNDING)
-        if len(wrong):
-            first = wrong[0]
-            expected = f"PDG code {codes[first]}: {charge[first]:g} e, expected {known[first]:g} e"
-            text = f"{name}.charge is not the PDG's for {len(wrong)} of {len(charge)} particles ({expected})"
-            self.reader.notes[f"{name}.charge"] = f"{text}; the PDG's is used"
-            columns["charge"] = jagged.unflatten(np.where(np.isnan(known), charge, known), counts)
-        if self.file.columns.has(name, "simulatorStatus"):
-            bits = jagged.flat(self.get(name, "simulatorStatus"), np.int64)
-            columns["overlay"] = jagged.unflatten((bits & OVERLAY) > 0, counts)
-        return make_truth(**columns, parent=jagged.unflatten(parent, counts))
-
-    def links(self, truth: Joined, tracks: ak.Array | None) -> dict[str, ak.Array]:
-        """Links of hits and tracks; those to or from collections that are not read are left out."""
-        counts = [jagged.count(array) for array in self.index]
-        chosen = [index if some else None for index, some in zip(self.index, self.chosen, strict=True)]
-        hits = Joined(self.names, counts or np.zeros((1, self.stop - self.start)), chosen)
-        of_hits = [self.links_of(name, hits, truth) for name in self.sources["hit_links"]]
-        of_hits += [self.sim_links(name, steps, hits, truth) for name, steps in self.contributions.items()]
-        of_hits += [self.chained_links(link, names, hits, truth) for link, names in self.reader.chain.items()]
-        pieces = {"hit_links": of_hits}
-        if tracks is not None:
-            joined_tracks = Joined(self.sources["tracks"], [jagged.count(tracks)])
-            pieces["track_links"] = [self.links_of(name, joined_tracks, truth) for name in self.sources["track_links"]]
-        return {name: Links.join(sets).normalised().records() for name, sets in pieces.items() if sets}
-
-    def links_of(self, link: str, sources: Joined, truth: Joined) -> Links:
-        """Links of one collection."""
-        weights = self.get(link, "weight")
-        weight, event = jagged.flat(weights, np.float64), jagged.event_index(jagged.count(weights))
-        resolved, both_ids = [], []
-        for end, (names, joined) in enumerate(((("from", "rec"), sources), (("to", "sim"), truth))):
-            branch = relation(self.file.columns, link, end, *names)
-            if branch is None:
-                message = f"the links have no references; expected _{link}_{names[0]} or {link}#{end}"
-                raise InputError(message, file=self.file.path, field=link)
-            _, ids, index = self.references(branch, of=jagged.count(weights))
-            both_ids.append(ids)
-            resolved.append(joined.resolve(self.file, ids, index, event))
-        (source, source_known), (particle, particle_known) = resolved
-        keep = source_known & particle_known
-        self.note_unresolved(link, keep, both_ids, f"{' or '.join(sources.names)} to {' or '.join(truth.names)}")
-        return Links.by_event(event[keep], source[keep], particle[keep], weight[keep], self.stop - self.start)
-
-    def note_unresolved(self, link: str, known: Mask, ids: Sequence[Index], ends: str) -> None:
-        """Note a collection whose links all lead elsewhere, or many into collections that the file does not hold."""
-        if not len(known) or known.mean() >= MOSTLY:
-            return
-        lost, names = np.zeros(len(known), dtype=np.bool_), set()
-        for end_ids in ids:
-            for number in np.unique(end_ids[~known]):
-                name = self.file.ids.get(int(number) & 0xFFFFFFFF, "a collection without a name")
-                if not self.file.columns.has(name):
-                    names.add(name)
-                    lost |= end_ids == number
-        if lost.mean() > 1 - MOSTLY or not known.any():
-            gone = f": {', '.join(sorted(names))} is not in the file" if names else ""
-            self.reader.notes[link] = f"{known.sum()} of {len(known)} references of {link} lead from {ends}{gone}"
-
-    def sim_links(self, name: str, steps: simulated.Contributions, hits: Joined, truth: Joined) -> Links:
-        """Links of one simulated collection: the energy that each particle left in each of its hits."""
-        slot = hits.names.index(name)
-        particle, known = truth.resolve(self.file, steps.particle_id, steps.particle, steps.event)
-        hit = steps.hit - jagged.offsets(steps.counts)[steps.event] + hits.offsets[slot, steps.event]
-        self.note_unresolved(name, known | (steps.particle_id < 0), [steps.particle_id], f"{name} to {truth.names[0]}")
-        stride = int(hit[known].max(initial=0)) + 1
-        event_hit = (steps.event * stride + hit)[known]
-        event_hit, particle, energy = sum_by_pair(event_hit, particle[known], steps.energy[known])
-        return Links.by_event(event_hit // stride, event_hit % stride, particle, energy, self.stop - self.start)
-
-    def chained_links(self, link: str, names: Sequence[str], hits: Joined, truth: Joined) -> Links:
-        """Links of digitised hits by the contributions to the simulated hits that they are linked to."""
-        made = {name: simulated.read_contributions(self.file, name, self.start, self.stop) for name in names}
-        there = {name: steps for name, steps in made.items() if steps is not None}
-        counts = [steps.counts for steps in there.values()]
-        sim_hits = Joined(list(there), counts or np.zeros((1, self.stop - self.start)))
-        n_hits, n_sim, n_true = (jagged.offsets(joined.totals) for joined in (hits, sim_hits, truth))
-
-        def matrix(links: Links, sources: Joined, ends: Joined) -> Any:
-            """Weights [source, end] over all events."""
-            inside = (links.source < sources.totals[links.event]) & (links.particle < ends.totals[links.event])
-            links = links.take(inside & (links.source >= 0) & (links.particle >= 0))
-            where = links.flat_source(sources.totals), links.flat_particle(ends.totals)
-            return coo_array((links.weight, where), shape=(sources.totals.sum(), ends.totals.sum())).tocsr()
-
-        weights = matrix(self.links_of(link, hits, sim_hits), hits, sim_hits)
-        deposits = [self.sim_links(name, steps, sim_hits, truth) for name, steps in there.items()]
-        energy = sum((matrix(links, sim_hits, truth) for links in deposits), csr_array((n_sim[-1], n_true[-1])))
-        shares = (weights @ energy).sorted_indices().tocoo()
-        event = jagged.event_index(hits.totals)[shares.row]
-        source, particle = shares.row - n_hits[event], shares.col - n_true[event]
-        return Links.by_event(event, source, particle, shares.data, self.stop - self.start)
+    return Sources(
+        detector=detector,
+        sim=sim,
+        collections=there,
+        absent=tuple(absent),
+        subsets=subsets,
+        chain=chain,
+        truth_tracks=settings,
+        notes=notes,
+    )
 
 
 def missing_collections(file: PodioFile, detector: Detector, *, sim: bool | None = None) -> list[tuple[str, ...]]:
-    """Alternatives of each required part of the detector that the file lacks; `sim` as in `Edm4hepReader`."""
-    sim = _only_simulated(file, detector) if sim is None else sim
-    groups = [_names(calorimeter, sim) for calorimeter in detector.calorimeters if calorimeter.required]
-    missing = [names for names in groups if names and not any(_holds(file, name, sim) for name in names)]
+    """Alternatives of each required part of the detector that the file lacks; `sim` as of `choose_sources`."""
+    sim, named, held = _hit_collections(file, detector, sim)
+    required = [part.name for part in detector.calorimeters if part.required]
+    missing = [named[name] for name in required if named[name] and not held[name]]
     if detector.tracks_required and detector.tracks and file.columns.first(*detector.tracks) is None:
         missing.append(detector.tracks)
     return missing
 
 
-def _holds(file: PodioFile, name: str, sim: bool) -> bool:
-    """Whether a file holds a collection of hits; a digitised one may be a subset of another collection."""
-    return file.columns.has(name) or (not sim and file.columns.has(f"{name}{SUBSET}"))
+def _hit_collections(
+    file: PodioFile, detector: Detector, sim: bool | None
+) -> tuple[bool, dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    """Whether hits are simulated, and collections of hits by calorimeter: that the detector names, that the file has.
+
+    A digitised collection may be a subset of another one. By default simulated hits are for a file without others.
+    """
+    if sim is None:
+        has_simulated, has_digitised = (
+            any(_hit_collections(file, detector, kind)[2].values()) for kind in (True, False)
+        )
+        sim = has_simulated and not has_digitised
+    named = {part.name: part.sim_collections if sim else part.collections for part in detector.calorimeters}
+    suffixes = ("",) if sim else ("", SUBSET)
+    held = {
+        part: tuple(name for name in names if any(file.columns.has(f"{name}{suffix}") for suffix in suffixes))
+        for part, names in named.items()
+    }
+    return sim, named, held
 
 
-def _names(calorimeter: Calorimeter, sim: bool) -> tuple[str, ...]:
-    return calorimeter.sim_collections if sim else calorimeter.collections
+def _with_hits(file: PodioFile, names: Sequence[str], subsets: frozenset[str]) -> set[str]:
+    """These collections, and those that their subsets refer to in the first entries."""
+    head = range(min(file.columns.num_entries, MAX_LINKED))
+    targets = (file.names(file.references(f"{name}{SUBSET}", head)[1]) for name in subsets)
+    return set(names).union(*targets)
 
 
-def _only_simulated(file: PodioFile, detector: Detector) -> bool:
-    has_simulated, has_digitised = (
-        any(_holds(file, name, sim) for calorimeter in detector.calorimeters for name in _names(calorimeter, sim))
-        for sim in (True, False)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Hits:
+    """Hits of consecutive entries, and the objects of the file that they are."""
+
+    records: ak.Array  # [event, hit], as of `Events.hits`
+    index: Sequence[ak.Array]  # of each collection of `joined`, [event, hit]: which of its objects were read
+    joined: Joined  # the collections, in the order of the hits
+    contributions: Mapping[str, simulated.Contributions]  # to the hits of each simulated collection
+
+
+def read_hits(file: PodioFile, sources: Sources, span: range) -> Hits:
+    """Hits of all calorimeters."""
+    pieces: defaultdict[str, list[ak.Array]] = defaultdict(list)
+    digitised: dict[str, simulated.Digitised] = {}
+    names: list[str] = []
+    chosen: list[ak.Array | None] = []
+    for number, calorimeter in enumerate(sources.detector.calorimeters):
+        collections = (_members(file, sources, span, name) for name in sources.collections[calorimeter.name])
+        for name, index in itertools.chain.from_iterable(collections):
+            energy = file.get(span, name, "energy")
+            counts = jagged.count(energy)
+            columns = {"energy": energy, "index": jagged.unflatten(jagged.local_index(counts), counts)}
+            columns |= {axis: file.get(span, name, f"position.{axis}") for axis in "xyz"}
+            columns["layer"] = _layers(file, span, name, energy, calorimeter.cell_encoding)
+            if sources.sim:
+                contributions = simulated.read_contributions(file, name, span)
+                digitised[name] = simulated.digitise(calorimeter, columns, contributions)
+                columns = digitised[name].columns
+            elif file.columns.has(name, "time"):
+                columns["time"] = file.get(span, name, "time")
+            else:
+                columns["time"] = _filled(energy, np.float32(np.nan))
+            if index is not None:
+                columns = {key: values[index] for key, values in columns.items()}
+            columns["subdetector"] = _filled(columns["energy"], np.int32(number))
+            names.append(name)
+            chosen.append(index)
+            for key, values in columns.items():
+                pieces[key].append(values)
+    note_lost(sources, digitised)
+    index = pieces.pop("index", [])
+    if not names:
+        none = jagged.unflatten(np.zeros(0, np.float32), np.zeros(len(span), np.int64))
+        pieces = defaultdict(list, {key: [none] for key in ("energy", "x", "y", "z")})
+    return Hits(
+        records=make_hits(**jagged.join(pieces)),
+        index=index,
+        joined=Joined(names, [jagged.count(array) for array in index] or np.zeros((1, len(span))), chosen),
+        contributions={name: made.contributions for name, made in digitised.items() if made.contributions},
     )
-    return has_simulated and not has_digitised
+
+
+def _members(file: PodioFile, sources: Sources, span: range, name: str) -> Iterator[tuple[str, ak.Array | None]]:
+    """Collections that the hits of one are from, and which of their objects, [event, hit] (None: all)."""
+    if name not in sources.subsets:
+        yield name, None
+        return
+    counts, ids, index = file.references(f"{name}{SUBSET}", span)
+    event, lost = jagged.event_index(counts), np.ones(len(ids), dtype=np.bool_)
+    for source in file.names(ids):
+        if file.columns.has(source, "energy"):
+            size = jagged.count(file.get(span, source, "energy"))[event]
+            mine = np.isin(ids & 0xFFFFFFFF, file.ids_of(source)) & (index >= 0) & (index < size)
+            lost &= ~mine
+            yield source, jagged.unflatten(index[mine], np.bincount(event[mine], minlength=len(counts)))
+    if lost.any():
+        sources.notes[name] = f"{lost.sum()} of {len(lost)} references of {name} lead to no hit of the file"
+
+
+def _layers(file: PodioFile, span: range, name: str, like: ak.Array, fallback: str | None = None) -> ak.Array:
+    """Layers of the hits of a collection, -1 unknown."""
+    layers = file.layers(span, name, fallback)
+    return _filled(like, np.int32(-1)) if layers is None else jagged.unflatten(layers, jagged.count(like))
+
+
+def _filled(like: ak.Array, value: np.generic) -> ak.Array:
+    """One value of its type for each object of an array [event, object]."""
+    counts = jagged.count(like)
+    return jagged.unflatten(np.full(int(counts.sum()), value), counts)
+
+
+class HitOrigins(NamedTuple):
+    """Which objects of a file the hits of consecutive entries are, in the order of ``Events.hits``."""
+
+    counts: Index  # [collection, event]: hits of each of the collections, in order
+    collection_id: npt.NDArray[np.uint32]  # [hit]: id of its collection
+    index: npt.NDArray[np.int32]  # [hit]: index in its collection
+    cell_id: npt.NDArray[np.uint64]  # [hit]: cell id, 0 unknown
+
+
+def hit_origins(file: PodioFile, hits: Hits, span: range) -> HitOrigins:
+    """The objects that hits of a span are; an `InputError` where the file has no ids."""
+    pieces: dict[str, list[ak.Array]] = {"id": [], "index": hits.index, "cell": []}
+    for name, index in zip(hits.joined.names, hits.index, strict=True):
+        pieces["id"].append(_filled(index, np.uint32(file.id_of(name))))
+        with_cell = file.columns.has(name, "cellID")
+        pieces["cell"].append(file.get(span, name, "cellID")[index] if with_cell else _filled(index, np.uint64(0)))
+    joined = jagged.join(pieces) if hits.index else pieces
+    return HitOrigins(
+        hits.joined.counts[: len(hits.index)],
+        jagged.flat(joined["id"], np.uint32),
+        jagged.flat(joined["index"], np.int32),
+        jagged.flat(joined["cell"], np.uint64),
+    )
+
+
+def read_tracker_hits(file: PodioFile, sources: Sources, span: range) -> ak.Array:
+    """Tracker hits of all collections."""
+    pieces: defaultdict[str, list[ak.Array]] = defaultdict(list)
+    for name in sources.collections["tracker_hits"]:
+        for axis in "xyz":
+            pieces[axis].append(file.get(span, name, f"position.{axis}"))
+        pieces["energy"].append(file.get(span, name, "eDep", "EDep", "edep"))
+        pieces["time"].append(file.get(span, name, "time"))
+        pieces["layer"].append(_layers(file, span, name, pieces["x"][-1]))
+    return make_tracker_hits(**jagged.join(pieces))
+
+
+def read_tracks(file: PodioFile, sources: Sources, span: range) -> ak.Array:
+    """Tracks of one collection.
+
+    Momentum, charge and track parameters come from the state at the IP, else at the first hit, the last, the
+    calorimeter, or any, followed along the helix to where it is closest to the z axis; NaN without a finite, curved
+    state. Position and momentum at the calorimeter come from the state there, at
+    ``referencePoint + (-D0 sin phi, D0 cos phi, Z0)``; without such a state the helix is followed.
+    """
+    (collection,), detector = sources.collections["tracks"], sources.detector
+    location_by_event, parameters = _states(file, collection, span)
+    location = jagged.flat(location_by_event)
+    begin, end = (file.get(span, collection, f"trackStates_{side}") for side in ("begin", "end"))
+    track, member = expand(begin, end, jagged.count(location_by_event))
+    counts = jagged.count(begin)
+
+    d0, z0, phi, omega, tan_lambda, x, y, _ = parameters
+    usable = np.isfinite(parameters).all(axis=0) & (omega != 0)
+    track, member, omega = track[usable[member]], member[usable[member]], np.where(usable, omega, np.nan)
+    charge, b_field = np.sign(omega), detector.b_field
+    position = _position(parameters)
+    momentum: Floats = np.stack(kinematics.momentum_from_track(omega, phi, tan_lambda, b_field))
+    away = (location != AT_IP) | (np.hypot(x, y) > AT_AXIS)
+    note_states(sources, collection, "IP", away[location == AT_IP])
+    rank = np.where((location >= AT_IP) & (location <= AT_CALORIMETER), location, AT_CALORIMETER + 1)
+    vertex = _first_state(track, member, rank[member], int(counts.sum()))
+    there = location[member] == AT_CALORIMETER
+    elsewhere = ~_at_front(position, detector)
+    if elsewhere[member[there]].any() and _states_elsewhere(file, sources, collection):
+        there &= ~elsewhere[member]
+    face = _first_state(track[there], member[there], rank[member][there], int(counts.sum()))
+    at_face = np.append(np.concatenate([position, momentum]), np.full((6, 1), np.nan), axis=1)[:, face]
+
+    if away.any():
+        distance, z_axis, *perigee = kinematics.perigee(*position, *momentum, charge, b_field=b_field)
+        d0, z0 = np.where(away, -np.sign(charge * b_field) * distance, d0), np.where(away, z_axis, z0)
+        phi = np.where(away, np.arctan2(perigee[1], perigee[0]), phi)
+        momentum[:2] = np.where(away, perigee, momentum[:2])
+        position = np.where(away, [-d0 * np.sin(phi), d0 * np.cos(phi), z0], position)
+    follow = np.flatnonzero((face < 0) & (vertex >= 0))
+    if len(follow):
+        start = vertex[follow]
+        reached = follow_to_calorimeter(position[:, start].T, momentum[:, start].T, charge[start], detector)
+        at_face[:, follow] = np.concatenate(reached, axis=1).T
+    columns = {"omega": omega, "phi": phi, "tan_lambda": tan_lambda, "d0": d0, "z0": z0}
+    columns = {name: np.append(values, np.nan)[vertex] for name, values in columns.items()}
+    columns |= {f"calo_{name}": at_face[row] for row, name in enumerate(("x", "y", "z", "px", "py", "pz"))}
+    return make_tracks(b_field=b_field, **{name: jagged.unflatten(values, counts) for name, values in columns.items()})
+
+
+def _states(file: PodioFile, collection: str, span: range) -> tuple[ak.Array, Floats]:
+    """Locations [event, state] and parameters of all states of tracks: `STATE`, float64 [8, state]."""
+    states = track_states(file.columns, collection)
+    if states is None:
+        message = f"the tracks have no states; expected _{collection}_trackStates or {collection}_1"
+        raise InputError(message, file=file.path, field=collection)
+    parameters = [jagged.flat(file.get(span, states, name), np.float64) for name in STATE]
+    return file.get(span, states, "location"), np.stack(parameters)
 
 
 def _position(parameters: Floats) -> Floats:
     """Where states of tracks with parameters `STATE` [8, state] are, [3, state], mm."""
     d0, z0, phi, _, _, x, y, z = parameters
     return np.stack([x - d0 * np.sin(phi), y + d0 * np.cos(phi), z + z0])
-
-
-def _at_front(position: Floats, detector: Detector) -> Mask:
-    """Whether points [3, N], mm, lie near the front face of the calorimeter."""
-    radius, z = np.hypot(*position[:2]), np.abs(position[2])
-    most = detector.ecal_outer_radius / detector.ecal_inner_radius / FRONT
-    inside = (radius < FRONT * detector.ecal_inner_radius) & (z < FRONT * detector.ecal_inner_z)
-    beyond = (radius > most * detector.ecal_inner_radius) | (z > most * detector.ecal_inner_z)
-    return np.asarray(~inside & ~beyond)
 
 
 def _first_state(track: Index, member: Index, rank: Index, n_tracks: int) -> Index:
@@ -635,7 +499,192 @@ def _first_state(track: Index, member: Index, rank: Index, n_tracks: int) -> Ind
     return chosen
 
 
-def _filled(like: ak.Array, value: np.generic) -> ak.Array:
-    """One value of its type for each object of an array [event, object]."""
-    counts = jagged.count(like)
-    return jagged.unflatten(np.full(int(counts.sum()), value), counts)
+def _at_front(position: Floats, detector: Detector) -> Mask:
+    """Whether points [3, N], mm, lie near the front face of the calorimeter."""
+    radius, z = np.hypot(*position[:2]), np.abs(position[2])
+    most = detector.ecal_outer_radius / detector.ecal_inner_radius / FRONT
+    inside = (radius < FRONT * detector.ecal_inner_radius) & (z < FRONT * detector.ecal_inner_z)
+    beyond = (radius > most * detector.ecal_inner_radius) | (z > most * detector.ecal_inner_z)
+    return np.asarray(~inside & ~beyond)
+
+
+def _states_elsewhere(file: PodioFile, sources: Sources, collection: str) -> bool:
+    """Whether many states at the calorimeter are elsewhere, by the first entries: the same for all spans."""
+    if sources.states_elsewhere is None:
+        sources.states_elsewhere = False
+        with suppress(InputError):  # an entry that cannot be decoded
+            location, parameters = _states(file, collection, range(min(file.columns.num_entries, MAX_LINKED)))
+            elsewhere = ~_at_front(_position(parameters), sources.detector)
+            mine = elsewhere[jagged.flat(location) == AT_CALORIMETER]
+            sources.states_elsewhere = note_states(sources, collection, "calorimeter", mine)
+    return sources.states_elsewhere
+
+
+def read_truth(file: PodioFile, sources: Sources, span: range) -> ak.Array:
+    """Monte Carlo particles. Parent: the first one, -1 for none; an index outside the list stays as it is."""
+    (name,) = sources.collections["truth"]
+    columns = {
+        key: file.get(span, name, member)
+        for key, member in TRUTH_MEMBERS.items()
+        if not member.startswith("vertex") or file.columns.has(name, member)
+    }
+    counts = jagged.count(columns["pdg"])
+    parent = np.full(int(counts.sum()), -1, dtype=np.int64)
+    branch = relation(file.columns, name, 0, "parents")
+    if branch is not None:
+        n_references, _, index = file.references(branch, span)
+        begin, end = (file.get(span, name, f"parents_{side}") for side in ("begin", "end"))
+        child, member = expand(begin, end, n_references)
+        first = np.unique(child, return_index=True)[1]
+        parent[child[first]] = np.maximum(index[member[first]], -1)
+    codes, charge = jagged.flat(columns["pdg"]), jagged.flat(columns["charge"], np.float64)
+    known = known_charges(codes)
+    wrong = np.flatnonzero(np.abs(known - charge) > CHARGE_ROUNDING)
+    if len(wrong):
+        first = wrong[0]
+        expected = f"PDG code {codes[first]}: {charge[first]:g} e, expected {known[first]:g} e"
+        text = f"{name}.charge is not the PDG's for {len(wrong)} of {len(charge)} particles ({expected})"
+        sources.notes[f"{name}.charge"] = f"{text}; the PDG's is used"
+        columns["charge"] = jagged.unflatten(np.where(np.isnan(known), charge, known), counts)
+    if file.columns.has(name, "simulatorStatus"):
+        bits = jagged.flat(file.get(span, name, "simulatorStatus"), np.int64)
+        columns["overlay"] = jagged.unflatten((bits & OVERLAY) > 0, counts)
+    return make_truth(**columns, parent=jagged.unflatten(parent, counts))
+
+
+def read_links(
+    file: PodioFile, sources: Sources, span: range, hits: Hits, particles: ak.Array, tracks: ak.Array | None
+) -> dict[str, ak.Array]:
+    """Links of hits and tracks to particles; those to or from collections that are not read are left out."""
+    truth = sources.truth(particles)
+    of_hits = [_links(file, sources, span, name, hits.joined, truth) for name in sources.collections["hit_links"]]
+    for name, steps in hits.contributions.items():
+        of_hits.append(_links_of_contributions(file, sources, name, steps, hits.joined, truth))
+    for name, simulated_hits in sources.chain.items():
+        of_hits.append(_chained_links(file, sources, span, name, simulated_hits, hits.joined, truth))
+    pieces = {"hit_links": of_hits}
+    if tracks is not None:
+        joined = Joined(sources.collections["tracks"], [jagged.count(tracks)])
+        names = sources.collections["track_links"]
+        pieces["track_links"] = [_links(file, sources, span, name, joined, truth) for name in names]
+    return {name: Links.join(sets).normalised().records() for name, sets in pieces.items() if sets}
+
+
+def _links(file: PodioFile, sources: Sources, span: range, link: str, starts: Joined, ends: Joined) -> Links:
+    """Links of one collection of the file, from `starts` to `ends`."""
+    weights = file.get(span, link, "weight")
+    counts, weight = jagged.count(weights), jagged.flat(weights, np.float64)
+    event = jagged.event_index(counts)
+    resolved, both_ids = [], []
+    for side, (names, joined) in enumerate(((("from", "rec"), starts), (("to", "sim"), ends))):
+        branch = relation(file.columns, link, side, *names)
+        if branch is None:
+            message = f"the links have no references; expected _{link}_{names[0]} or {link}#{side}"
+            raise InputError(message, file=file.path, field=link)
+        _, ids, index = file.references(branch, span, of=counts)
+        both_ids.append(ids)
+        resolved.append(joined.resolve(file, ids, index, event))
+    (source, source_known), (particle, particle_known) = resolved
+    keep = source_known & particle_known
+    note_unresolved(file, sources, link, keep, both_ids, f"{' or '.join(starts.names)} to {' or '.join(ends.names)}")
+    return Links.by_event(event[keep], source[keep], particle[keep], weight[keep], len(span))
+
+
+def _links_of_contributions(
+    file: PodioFile, sources: Sources, name: str, steps: simulated.Contributions, hits: Joined, truth: Joined
+) -> Links:
+    """Links of one simulated collection: the energy that each particle left in each of its hits."""
+    particle, known = truth.resolve(file, steps.particle_id, steps.particle, steps.event)
+    first = hits.offsets[hits.names.index(name)] - jagged.offsets(steps.counts)[:-1]
+    hit, lead = steps.hit + first[steps.event], known | (steps.particle_id < 0)
+    note_unresolved(file, sources, name, lead, [steps.particle_id], f"{name} to {truth.names[0]}")
+    stride = int(hit[known].max(initial=0)) + 1
+    event_hit = (steps.event * stride + hit)[known]
+    event_hit, particle, energy = sum_by_pair(event_hit, particle[known], steps.energy[known])
+    return Links.by_event(event_hit // stride, event_hit % stride, particle, energy, len(steps.counts))
+
+
+def _chained_links(
+    file: PodioFile, sources: Sources, span: range, link: str, names: Sequence[str], hits: Joined, truth: Joined
+) -> Links:
+    """Links of digitised hits by the contributions to the simulated hits that they are linked to."""
+    made = {name: simulated.read_contributions(file, name, span) for name in names}
+    steps = {name: of_hits for name, of_hits in made.items() if of_hits is not None}
+    middle = Joined(list(steps), [of_hits.counts for of_hits in steps.values()] or np.zeros((1, len(span))))
+    first = _inside(_links(file, sources, span, link, hits, middle), hits, middle)
+    second = [_links_of_contributions(file, sources, name, of_hits, middle, truth) for name, of_hits in steps.items()]
+    last = _inside(Links.join([Links.of(None, len(span)), *second]), middle, truth)
+    a, b = with_same_source(first.flat_particle(middle.totals), last.flat_source(middle.totals))
+    energy = first.weight[a] * last.weight[b]
+    source, particle = first.flat_source(hits.totals)[a], last.flat_particle(truth.totals)[b]
+    source, particle, energy = sum_by_pair(source, particle, energy)
+    event = jagged.event_index(hits.totals)[source]
+    source -= jagged.offsets(hits.totals)[event]
+    return Links.by_event(event, source, particle - jagged.offsets(truth.totals)[event], energy, len(span))
+
+
+def _inside(links: Links, starts: Joined, ends: Joined) -> Links:
+    """Those that lead to and from objects that are there."""
+    inside = (links.source < starts.totals[links.event]) & (links.particle < ends.totals[links.event])
+    return links.take(inside & (links.source >= 0) & (links.particle >= 0))
+
+
+def note_lost(sources: Sources, digitised: Mapping[str, simulated.Digitised]) -> None:
+    """Note simulated hits without all of their contributions, and energy that a time window cuts."""
+    everything = sum(made.total for made in digitised.values())
+    lost, cut = [], []
+    for name, made in digitised.items():
+        if made.lost > simulated.ROUNDING * made.total:
+            absent = made.contributions and made.contributions.absent
+            gone = f" ({', '.join(absent)} is not in the file)" if absent else ""
+            lost.append(f"{made.lost / made.total:.0%} of {name}{gone}")
+        early, outside = made.early, made.early + made.late
+        if early > EARLY * everything or outside > MOST_CUT * max(made.total, everything / 4):
+            cut.append(f"{outside / made.total:.0%} of {name} ({early / made.total:.0%} comes earlier than light)")
+    if lost:
+        text = "contributions do not sum to the energy of their hits, which is used: without contributions are"
+        sources.notes["contributions"] = f"{text} {', '.join(lost)}"
+    if cut and everything > LEAST_ENERGY:
+        sources.notes["times"] = f"time windows cut energy, as if times were not in ns: {', '.join(cut)}"
+
+
+def note_untracked(
+    file: PodioFile, sources: Sources, particles: ak.Array, n_layers: Index, settings: TruthTracking
+) -> None:
+    """Note stable charged particles that cross the tracker and get no track, as where tracker hits are missing."""
+    columns = jagged.columns(particles)
+    pt = np.hypot(columns["px"], columns["py"])
+    radius = np.hypot(columns["vertex.x"], columns["vertex.y"])
+    charged = (np.abs(columns["charge"]) == 1) & (columns["status"] == 1) & (radius < settings.max_vertex_radius)
+    crossing = charged & (pt > CROSSING_PT) & (np.abs(columns["pz"]) < CROSSING_TAN_LAMBDA * pt)
+    n_tracks, n = int((n_layers[crossing] >= settings.min_layers).sum()), int(crossing.sum())
+    if n >= MIN_CROSSING and n_tracks < MOSTLY * n:
+        absent = [name for name in settings.sim_tracker_hits if not file.columns.has(name)]
+        gone = f" ({', '.join(absent)}: not in the file)" if absent else ""
+        layers = f"have hits in {settings.min_layers} layers and so a track{gone}"
+        sources.notes["truth tracks"] = f"only {n_tracks} of {n} charged particles that cross the tracker {layers}"
+
+
+def note_states(sources: Sources, collection: str, place: str, elsewhere: Mask) -> bool:
+    """Whether many states of a place lie elsewhere, [state], which then is noted."""
+    if many := bool(elsewhere.sum() > (1 - MOSTLY) * len(elsewhere)):
+        where = f"{collection} at the {place}"
+        states = f"{elsewhere.sum()} of {len(elsewhere)} states of {where} have a reference point elsewhere"
+        sources.notes[where] = f"{states} (expected mm); their tracks are followed along the helix"
+    return many
+
+
+def note_unresolved(file: PodioFile, sources: Sources, link: str, known: Mask, ids: Sequence[Index], ends: str) -> None:
+    """Note a collection whose links all lead elsewhere, or many into collections that the file does not hold."""
+    if not len(known) or known.mean() >= MOSTLY:
+        return
+    lost, names = np.zeros(len(known), dtype=np.bool_), set()
+    for end_ids in ids:
+        for number in np.unique(end_ids[~known]):
+            name = file.ids.get(int(number) & 0xFFFFFFFF, "a collection without a name")
+            if not file.columns.has(name):
+                names.add(name)
+                lost |= end_ids == number
+    if lost.mean() > 1 - MOSTLY or not known.any():
+        gone = f": {', '.join(sorted(names))} is not in the file" if names else ""
+        sources.notes[link] = f"{known.sum()} of {len(known)} references of {link} lead from {ends}{gone}"

@@ -42,6 +42,7 @@ the subdetectors of ``PFlowClusters`` and of the collections of the hits.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import awkward as ak
@@ -160,7 +161,7 @@ def hit_frames(events: Events, origins: HitOrigins | None, names: RecoNames) -> 
         frames |= {
             name: Filled(counts=counts, columns={"weight": np.ones(len(local))}),
             f"_{name}_from": references(collection_id(names.hits), local, counts),
-            f"_{name}_to": references(origins.ids[origins.slot][there], origins.index[there], counts),
+            f"_{name}_to": references(origins.collection_id[there], origins.index[there], counts),
         }
     return frames
 
@@ -242,7 +243,7 @@ def _clusters(
         to_hits = references(collection_id(names.hits), hits.source, hits.counts)
     else:
         origin = hits.flat_source(origins.counts.sum(axis=0))
-        to_hits = references(origins.ids[origins.slot[origin]], origins.index[origin], hits.counts)
+        to_hits = references(origins.collection_id[origin], origins.index[origin], hits.counts)
     return {
         names.clusters: Filled(counts=counts, columns=columns),
         f"_{names.clusters}_hits": to_hits,
@@ -371,10 +372,8 @@ class Edm4hepRecoReader:
 
     def read(self, start: int, stop: int) -> Reconstruction:
         """Entries `start` to `stop` (exclusive)."""
-        frames = self._file.frame_parameters("events", start, stop)
-
-        def get(collection: str, *members: str) -> ak.Array:
-            return self._file.columns.get(collection, *members, start=start, stop=stop)
+        span, frames = range(start, stop), self._file.frame_parameters("events", start, stop)
+        get = functools.partial(self._file.get, span)
 
         def parameter(name: str) -> list[list[int]]:
             """A whole-number parameter of each frame, empty where it has none."""
@@ -389,7 +388,7 @@ class Edm4hepRecoReader:
             return Links.by_event(event, source, local, weight, len(counts)).records()
 
         def particles(name: str, particle_id: str) -> ak.Array:
-            columns = particle_columns(self._file.columns, name, start, stop)
+            columns = particle_columns(self._file, name, span)
             counts = jagged.count(columns["energy"])
             if "covariance" in parts:
                 columns["covariance"] = get(name, "covMatrix.values", "covMatrix.values[10]")  # RNTuple, TTree
@@ -408,7 +407,7 @@ class Edm4hepRecoReader:
         name, listed = names.particles, particles(names.particles, names.particle_id)
         counts, links_read = jagged.count(listed), {}
         if "hit_links" in parts:
-            n_links, ids, index = self._file.references(f"_{names.clusters}_hits", start, stop)
+            n_links, ids, index = self._file.references(f"_{names.clusters}_hits", span)
             n_clusters, weight = jagged.count(get(names.clusters, "energy")), get(names.hit_weights, "")
             check(names.hit_weights, jagged.count(weight), n_links, "weights of the hits")
             particle_of = np.zeros(int(n_clusters.sum()), dtype=np.int64)
@@ -424,7 +423,7 @@ class Edm4hepRecoReader:
                 source = source + (np.array(rows, dtype=np.int64)[event] * from_it).sum(axis=1)
             links_read["hit_links"] = links(source, particle_of[cluster], jagged.flat(weight)[link], event)
         if "track_links" in parts:
-            n_links, _, index = self._file.references(f"_{name}_tracks", start, stop)
+            n_links, _, index = self._file.references(f"_{name}_tracks", span)
             weight = get(names.track_weights, "")
             check(names.track_weights, jagged.count(weight), n_links, "weights of the tracks")
             particle, link = expand(get(name, "tracks_begin"), get(name, "tracks_end"), n_links)
@@ -435,7 +434,7 @@ class Edm4hepRecoReader:
         return Reconstruction(
             particles=listed,
             candidates=particles(names.candidates, names.candidate_id) if "candidates" in parts else None,
-            event=self._file.event_numbers(start, stop),
+            event=self._file.event_numbers(span),
             flags=np.array([row[0] if row else 0 for row in parameter("flags")], dtype=np.int32).astype(np.uint32),
             name=name,
             **links_read,

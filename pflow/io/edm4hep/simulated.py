@@ -14,6 +14,7 @@ real tracks. Events with them are flagged `Flag.TRUTH_TRACKS`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -67,23 +68,19 @@ class Digitised:
     late: float
 
 
-def read_contributions(file: PodioFile, collection: str, start: int, stop: int) -> Contributions | None:
-    """Contributions to the hits of a simulated collection in entries `start` to `stop`; None if the file has none."""
-    columns = file.columns
-    branch = relation(columns, collection, 0, "contributions")
+def read_contributions(file: PodioFile, collection: str, span: range) -> Contributions | None:
+    """Contributions to the hits of a simulated collection in a span of entries; None if the file has none."""
+    branch = relation(file.columns, collection, 0, "contributions")
     if branch is None:
         return None
-
-    def get(name: str, *members: str) -> ak.Array:
-        return columns.get(name, *members, start=start, stop=stop)
-
+    get = functools.partial(file.get, span)
     begin, end = get(collection, "contributions_begin"), get(collection, "contributions_end")
-    n_references, reference_id, reference_index = file.references(branch, start, stop)
+    n_references, reference_id, reference_index = file.references(branch, span)
     event = jagged.event_index(n_references)
     referenced = file.names(reference_id)
-    names = [name for name in referenced if columns.has(name, "energy")]
+    names = [name for name in referenced if file.columns.has(name, "energy")]
     energies = [get(name, "energy") for name in names]
-    joined = Joined(names, [jagged.count(values) for values in energies] or np.zeros((1, stop - start)))
+    joined = Joined(names, [jagged.count(values) for values in energies] or np.zeros((1, len(span))))
     position, known = joined.resolve(file, reference_id, reference_index, event)
     known &= (position >= 0) & (position < joined.totals[event])
 
@@ -94,7 +91,7 @@ def read_contributions(file: PodioFile, collection: str, start: int, stop: int) 
     def column(arrays: list[ak.Array], dtype: Any) -> npt.NDArray[Any]:
         return jagged.flat(jagged.join({"": arrays})[""], dtype)[flat_index] if arrays else np.zeros(0, dtype=dtype)
 
-    particles = [relation(columns, name, 0, "particle") for name in names]
+    particles = [relation(file.columns, name, 0, "particle") for name in names]
     particle_id = particle = np.full(len(flat_index), -1, dtype=np.int64)
     if None not in particles:
         particle_id = column([get(str(name), "collectionID") for name in particles], np.int64)
@@ -168,7 +165,7 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
     return Digitised(columns=columns, contributions=contributions, total=total, lost=lost, early=early, late=late)
 
 
-def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined, start: int, stop: int) -> Index:
+def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined, span: range) -> Index:
     """Number of tracker layers with a hit of each Monte Carlo particle's own, int64 [all particles of the entries].
 
     A layer is a pair of collection and layer of the cell id; without an encoding each hit counts as one.
@@ -179,17 +176,15 @@ def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined,
         branch = relation(file.columns, name, 0, "particle", "MCParticle")
         if branch is None:
             raise InputError("the tracker hits have no references to particles", file=file.path, field=name)
-        cell_ids = file.columns.get(name, "cellID", start=start, stop=stop)
-        cells, event = jagged.flat(cell_ids), jagged.event_index(jagged.count(cell_ids))
-        _, collection_id, index = file.references(branch, start, stop, of=jagged.count(cell_ids))
-        encoding = file.encodings.get(name)
-        layer = np.arange(len(cells)) if encoding is None else file.layers(name, cells, encoding).astype(np.int64)
+        counts = jagged.count(file.get(span, name, "cellID"))
+        event, layer = jagged.event_index(counts), file.layers(span, name)
+        _, collection_id, index = file.references(branch, span, of=counts)
+        layer = np.arange(len(event)) if layer is None else layer.astype(np.int64)
         particle, known = particles.resolve(file, collection_id, index, event)
         known &= (particle >= 0) & (particle < particles.totals[event])
         if file.columns.has(name, "quality"):
-            quality = jagged.flat(file.columns.get(name, "quality", start=start, stop=stop))
-            known &= (quality & BY_SECONDARY) == 0
-        crossed.append(np.stack([first[event] + particle, np.full(len(cells), number), layer], axis=1)[known])
+            known &= (jagged.flat(file.get(span, name, "quality")) & BY_SECONDARY) == 0
+        crossed.append(np.stack([first[event] + particle, np.full(len(event), number), layer], axis=1)[known])
     different = np.unique(np.concatenate(crossed), axis=0)
     return np.bincount(different[:, 0], minlength=int(particles.totals.sum())).astype(np.int64)
 

@@ -139,7 +139,7 @@ def tracker_content():
 
 
 def count(file):
-    return list(count_layers(file, ["Inner", "Outer"], Joined(["MCParticles"], [[2, 1]]), 0, 2))
+    return list(count_layers(file, ["Inner", "Outer"], Joined(["MCParticles"], [[2, 1]]), range(2)))
 
 
 @pytest.mark.parametrize(
