@@ -1,7 +1,8 @@
 """Draft the description of a podio file's detector, with a note on how each value was found.
 
-`collect` chooses the collections, `measure` finds lengths, sides, layers, digitisation, scale of hadrons, field. The
-user gives what the file does not contain (materials, field, place of collections); values that stay unknown are null.
+`collect` chooses the collections by their types and names; lengths, sides, layers, digitisation, scales and field are
+measured (`pflow.io.draft.measure`). The user gives what the file does not contain (materials, field, place of
+collections whose names do not tell it); values that stay unknown are null.
 """
 
 from __future__ import annotations
@@ -9,25 +10,36 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import yaml
 
 from pflow.config import to_plain
 from pflow.errors import ConfigError, InputError, nearest
+from pflow.event import jagged
 from pflow.io.atomic import replacing
 from pflow.io.draft import measure
-from pflow.io.draft.collect import Group, Sources, collect
-from pflow.io.draft.measure import Cells, counted, measure_cells
+from pflow.io.draft.measure import CELL, Cells, HitSample, counted, measure_cells
+from pflow.io.edm4hep.collections import Collection, count_objects, link_pairs, list_collections
 from pflow.io.edm4hep.podio import PodioFile
+from pflow.io.edm4hep.reader import COPY, FORWARD
 from pflow.io.open import sniff
 from pflow.io.root import open_root
-from pflow.physics.detector import HADRON_SCALES, Calorimeter, Detector, Layers, TruthTracking, load_detector
+from pflow.physics.detector import KINDS, REGIONS, Calorimeter, Detector, Layers, TruthTracking, load_detector
 from pflow.physics.materials import matter_of_layers
+
+KIND_NAMES = (("lumi", r"lumi|beamcal"), ("muon", r"muon|yoke"), ("hcal", r"hcal"), ("ecal", r"ecal|emcal"))
+REGION_NAMES = (("other", r"ring|plug|other"), ("barrel", r"barrel"), ("endcap", r"endcap"))
+"""Patterns of collection names, in lower case, by kind and region of calorimeter; the first match counts."""
+
+FLOW = re.compile(r"pfo|pandora|particleflow", re.IGNORECASE)  # names of particles of a particle flow algorithm
 
 COLLECTIONS = {  # fields of a detector that name collections, and what these hold; "guessed": of several, one is read
     "tracks": ("guessed", "tracks; the first that a file holds is read"),
@@ -37,8 +49,15 @@ COLLECTIONS = {  # fields of a detector that name collections, and what these ho
     "references": ("guessed", "particles of another algorithm"),
 }
 
+SCALES = {
+    "ecal": ("electron_scale", 1.0, "guessed", "energies as in the file; {}"),
+    "hcal": ("hadron_scale", None, "fill in", "{}; 1 is ild_g4's, CLD's is 0.79"),
+}
+"""Scale by kind of calorimeter; and where it cannot be measured its value and note, with the reason."""
+
 T = TypeVar("T")
 
+MIN_CELLS = 20  # hits that a collection needs to be recognised as a copy
 UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
 GAP = 3.0  # a pitch above this many median pitches is a gap
 LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")  # fields that are written behind the lengths
@@ -99,20 +118,37 @@ def draft_detector(path: str | PathLike[str], answers: Answers = Answers(), *, m
 
 
 def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
-    sources, notes = collect(file, entries, answers.place), Notes()
-    known = [name for group in sources.groups for name in (group.name, group.kind)]
+    groups, found, left_out = collect(file, entries, answers.place)
+    named: dict[str, Any] = {**found}
+    notes, calorimeters = Notes(), dict[str, Calorimeter]()
+    known = [name for group in groups for name in (group.name, group.kind)]
     for option, given in (("absorber", answers.absorber), ("sim-scale", answers.sim_scale)):
         for name in set(given) - set(known):
             message = f"--{option} {name}=...: no such calorimeter; drafted are {', '.join(dict.fromkeys(known))}"
             raise ConfigError(message, suggestions=nearest(name, known))
-    calorimeters = {
-        group.name: _calorimeter(group, file, notes, answers) for group in sources.groups if group.kind != "muon"
-    }
-    lengths, sides = _lengths(file, sources, calorimeters, entries, notes)
-    for group in (group for group in sources.groups if group.kind == "muon"):
-        slope = lengths["ecal_inner_radius"] / lengths["ecal_inner_z"]
-        calorimeters[group.name] = _calorimeter(_muon_system(group, slope), file, notes, answers, slope)
-    calorimeters = _with_sizes(calorimeters, sources, notes)
+    if not any(group.kind == "ecal" and group.region in ("barrel", "endcap") for group in groups):
+        seen = "; ".join(f"{collection}: {why}" for collection, why in left_out.items())
+        message = f"no hits of an ECAL barrel or endcap in the first {entries} entries, so it cannot be described"
+        raise InputError(f"{message}{f'. Left out: {seen}' if seen else ''}", file=file.path)
+
+    def describe(chosen: Iterable[Group], slope: float = 0.0) -> None:
+        for group in chosen:
+            part, of_part = _calorimeter(group, file, answers, slope)
+            alike = [c for c in calorimeters.values() if c.kind == part.kind and c.cell_size is not None]
+            if part.cell_size is None and alike:
+                of_part["cell_size"] = Note("guessed", f"as of {alike[-1].name}; {of_part['cell_size'].text}")
+                part = dataclasses.replace(part, cell_size=alike[-1].cell_size)
+            if part.cell_size is None and not part.required:  # it would stop the others
+                reason = f"{group.cells.sample.seen}, too few for the size of its cells (--entries)"
+                left_out.update(dict.fromkeys((*part.collections, *part.sim_collections), reason))
+            else:
+                calorimeters[group.name] = part
+                notes.update({f"calorimeters.{group.name}.{field}": note for field, note in of_part.items()})
+
+    describe(group for group in groups if group.kind != "muon")
+    lengths, sides = _lengths(groups, calorimeters, notes)
+    slope = lengths["ecal_inner_radius"] / lengths["ecal_inner_z"]
+    describe((group for group in groups if group.kind == "muon"), slope)
     stated = file.parameters.get("detectorName", ())
     if stated and not answers.name:
         notes["name"] = Note("found", "detectorName of the simulation")
@@ -121,21 +157,210 @@ def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
         description=f"drafted from {Path(file.path).name}",
         b_field=answers.b_field or 1.0,  # until it is measured
         calorimeters=tuple(calorimeters.values()),
-        truth_tracks=_truth_tracks(sources, sides, notes, answers.tracks_as),
+        truth_tracks=_truth_tracks(named.pop("sim_tracker_hits"), sides, notes, left_out, answers.tracks_as),
         **lengths,
-        **sources.named,
+        **named,
     )
-    digitised = any(group.of(simulated=False) for group in sources.groups)
     # Contributions link simulated hits to particles; the reference is optional.
-    optional = {"references": True, "hit_links": not digitised, "track_links": not sources.named["tracks"]}
+    digitised = any(part.collections for part in calorimeters.values())
+    optional = {"references": True, "hit_links": not digitised, "track_links": not named["tracks"]}
     for field, (how, what) in COLLECTIONS.items():
-        if sources.named[field]:
+        if named[field]:
             notes[field] = Note(how, what)
         elif not optional.get(field):
             notes[field] = Note("fill in", f"the file has no {what.split(';')[0]}")
     detector = dataclasses.replace(detector, b_field=_field(file, detector, entries, notes, given=answers.b_field))
-    detector = _with_scales(file, detector, entries, notes)
-    return DetectorDraft(detector=detector, notes=notes, left_out=sources.left_out, path=file.path, entries=entries)
+    scales, parts = measure.measure_scales(file, detector, entries), []
+    for part in detector.calorimeters:
+        if part.kind in SCALES:
+            field, default, how, text = SCALES[part.kind]
+            scale, said = scales[field]
+            note = Note(how, text.format(said)) if scale is None else Note("measured", said)
+            notes[f"calorimeters.{part.name}.{field}"] = note
+            value: Any = {field: default if scale is None else round(scale, 2)}
+            part = dataclasses.replace(part, **value)
+        parts.append(part)
+    detector = dataclasses.replace(detector, calorimeters=tuple(parts))
+    return DetectorDraft(detector=detector, notes=notes, left_out=left_out, path=file.path, entries=entries)
+
+
+class Group(NamedTuple):
+    """Digitised and simulated collections that make one calorimeter, and its layers."""
+
+    name: str
+    kind: str
+    region: str
+    samples: list[HitSample]
+    place: Note  # how its place is known
+    cells: Cells
+
+
+def collect(
+    file: PodioFile, stop: int, given: Mapping[str, str]
+) -> tuple[list[Group], dict[str, tuple[str, ...]], dict[str, str]]:
+    """Choose the collections by looking at the first `stop` entries; `given`: kind_region of some collections.
+
+    The calorimeters: ECAL, HCAL, muon system, each from barrel to endcap to others, from the inside. Other collections
+    by field of the description, the preferred one first. The reason for each that is left out.
+    """
+    listed = list_collections(file)
+    left_out = {info.name: f"{info.type}, {info.unreadable}" for info in listed if info.unreadable}
+    of: defaultdict[str, list[str]] = defaultdict(list)
+    samples, counts = [], {}
+    for info in (info for info in listed if not info.unreadable and not info.subset):
+        of[info.kind].append(info.name)
+        if info.kind in ("CalorimeterHit", "SimCalorimeterHit"):
+            samples.append(_read_sample(file, info, stop))
+        elif info.kind in ("MCParticle", "ReconstructedParticle", "TrackerHit"):
+            counts[info.name] = count_objects(file, info, stop)
+    hits = [sample.name for sample in samples]
+    for name in given:
+        if name not in hits:
+            message = f"--place: no collection of hits '{name}' in {file.path}"
+            raise ConfigError(message, suggestions=nearest(name, hits))
+    groups = _groups(samples, given, left_out, stop)
+    digitised = [sample.name for group in groups for sample in group.samples if not sample.simulated]
+    pairs = {name: link_pairs(file, name, stop) for name in of["Link"]}
+    hit_links, track_links = (_choose_links(pairs, names, of["MCParticle"]) for names in (digitised, of["Track"]))
+    linked = {name for link in (*hit_links, *track_links) for pair in pairs[link] for name in pair}
+    flow = [name for name in of["ReconstructedParticle"] if counts[name] or FLOW.search(name)]
+    named = {
+        "tracks": sorted(of["Track"], key=lambda name: (name not in linked, "refit" not in name.lower(), name)),
+        "tracker_hits": [name for name in of["TrackerHit"] if counts[name] or name in file.encodings],
+        "truth_particles": sorted(of["MCParticle"], key=lambda name: (name not in linked, -counts[name], name)),
+        "hit_links": hit_links,
+        "track_links": track_links,
+        "references": sorted(flow, key=lambda name: (not FLOW.search(name), -counts[name], name))[:1],
+        "sim_tracker_hits": of["SimTrackerHit"],
+    }
+    return groups, {field: tuple(names) for field, names in named.items()}, left_out
+
+
+def _read_sample(file: PodioFile, collection: Collection, stop: int) -> HitSample:
+    name, span = collection.name, range(stop)
+
+    def get(member: str, dtype: type[np.generic] = np.float64) -> npt.NDArray[Any]:
+        return jagged.flat(file.get(span, name, member), dtype)
+
+    counts = jagged.count(file.get(span, name, "energy"))
+    cell = np.zeros(int(counts.sum()), CELL)
+    cell["event"], cell["id"] = jagged.event_index(counts), get("cellID", np.uint64)
+    position = np.stack([get(f"position.{axis}") for axis in "xyz"], axis=-1)
+    layer = file.layers(span, name)
+    sample = HitSample(
+        name=name,
+        simulated=collection.kind == "SimCalorimeterHit",
+        cell=cell,
+        position=position,
+        energy=get("energy"),
+        time=get("time") if file.columns.has(name, "time") else np.full(len(cell), np.nan),
+        layer=None if layer is None or (layer == -1).all() else layer,
+    )
+    return sample[np.isfinite(position).all(axis=1)]
+
+
+def _choose_links(
+    pairs: Mapping[str, Mapping[tuple[str, str], int]], starts: Iterable[str], ends: Iterable[str]
+) -> list[str]:
+    """Collections of links between these collections: for each start one, so that no link counts twice.
+
+    Names that begin with MC come last: their weights are fractions of the particle, not of the hit or track.
+    """
+    starts, ends, chosen = set(starts), set(ends), list[str]()
+    for name in sorted(pairs, key=lambda name: (name.startswith("MC"), -sum(pairs[name].values()), name)):
+        covered = {start for start, end in pairs[name] if start in starts and end in ends}
+        if covered:
+            chosen.append(name)
+            starts -= covered
+    return chosen
+
+
+def _groups(samples: Sequence[HitSample], given: Mapping[str, str], left_out: dict[str, str], stop: int) -> list[Group]:
+    """Group collections by place and technology into calorimeters; `left_out` gets the rest, with the reason."""
+    by_place: defaultdict[tuple[str, str], list[HitSample]] = defaultdict(list)
+    for sample in samples:
+        place = place_of(sample, given)
+        if place is None:
+            where = f"in which part of the detector is not known; --place {sample.name}=ecal_barrel or another says it"
+            left_out[sample.name] = f"{counted(len(sample), 'hit')}, {where}"
+        elif place[0] == "lumi":
+            left_out[sample.name] = "hits of a luminosity or other very forward calorimeter"
+        else:
+            by_place[place].append(sample)
+    groups: list[Group] = []
+    simulated = all(sample.simulated for of_place in by_place.values() for sample in of_place)
+    for kind, region in sorted(by_place, key=lambda place: (KINDS.index(place[0]), REGIONS.index(place[1]))):
+        distinct: list[HitSample] = []
+        for sample in sorted(by_place[kind, region], key=len, reverse=True):
+            larger = (prior for prior in distinct if prior.simulated == sample.simulated and len(sample) >= MIN_CELLS)
+            copied = next((prior for prior in larger if np.isin(sample.cell, prior.cell).mean() > COPY), None)
+            if copied is None:
+                distinct.append(sample)
+            else:
+                left_out[sample.name] = f"holds mostly the cells of {copied.name}"
+        technologies, rest = _technologies(kind, region, distinct, simulated)
+        for number, (mine, cells) in enumerate(technologies, start=1):
+            names = sorted(sample.name for sample in mine)
+            placed = [name for name in names if name in given]
+            how = Note("guessed", f"name ({', '.join(names)})")
+            how = Note("given", f"--place ({', '.join(placed)})") if placed else how
+            name = kind if kind == "muon" else f"{kind}_{region}"
+            name = name if number == 1 else f"{name}_{number}"
+            groups.append(Group(name, kind, region, sorted(mine, key=lambda sample: sample.name), how, cells))
+        for sample in rest:
+            only = f"{counted(len(sample), 'simulated hit')} without digitised ones" if len(sample) else "no hits"
+            left_out[sample.name] = f"{only} in {counted(stop, 'event')}"
+    return groups
+
+
+def place_of(sample: HitSample, given: Mapping[str, str]) -> tuple[str, str] | None:
+    """Kind and region of a collection's calorimeter, as given, else by its name; None if that does not tell.
+
+    Hits close to the beam are of a luminosity calorimeter whatever its name.
+    """
+    name = sample.name
+    if name in given:
+        kind, _, region = given[name].partition("_")
+        if kind not in KINDS or not (region in REGIONS or (kind in ("muon", "lumi") and not region)):
+            wrong = f"--place {name}={given[name]}"
+            raise ConfigError(f"{wrong}: expected e.g. {name}=ecal_barrel, hcal_endcap, hcal_other or muon")
+        return kind, region or "other"
+    if len(sample) and np.all(sample.radius < FORWARD * np.abs(sample.position[:, 2])):
+        return "lumi", "endcap"
+    kind, region = (
+        next((value for value, pattern in patterns if re.search(pattern, name.lower())), "")
+        for patterns in (KIND_NAMES, REGION_NAMES)
+    )
+    region = "other" if kind in ("muon", "lumi") else region  # these are described as one
+    return (kind, region) if kind and region else None
+
+
+def _technologies(
+    kind: str, region: str, samples: Sequence[HitSample], simulated: bool
+) -> tuple[list[tuple[list[HitSample], Cells]], list[HitSample]]:
+    """Collections of one place by technology, from the inside, with their layers; and those without hits.
+
+    Digitised hits decide, or `simulated` ones in a file without any. Collections whose cells or layers differ, or that
+    lie behind each other, are calorimeters of their own.
+    """
+    found: list[tuple[list[HitSample], Cells]] = []
+    others, rest = list[HitSample](), list[HitSample]()
+    for sample in samples:
+        cells = measure_cells([sample], region) if sample.simulated == simulated else None
+        if cells is None:
+            others.append(sample)
+            continue
+        for number, (mine, of) in enumerate(found):
+            if kind == "muon" or cells.like(of):
+                found[number] = [*mine, sample], measure_cells([*mine, sample], region) or of
+                break
+        else:
+            found.append(([sample], cells))
+    for sample in others:  # simulated hits of the digitised ones, and empty collections
+        shared = (mine for mine, _ in found if any(np.isin(sample.cell, member.cell).any() for member in mine))
+        owner = found[0][0] if len(found) == 1 else next(shared, rest)
+        owner.append(sample)
+    return sorted(found, key=lambda pair: pair[1].front), rest
 
 
 def _answer(group: Group, answers: Mapping[str, T]) -> T | None:
@@ -143,58 +368,42 @@ def _answer(group: Group, answers: Mapping[str, T]) -> T | None:
     return answers.get(group.name, answers.get(group.kind))
 
 
-def _muon_system(group: Group, slope: float) -> Group:
-    """A muon system with its layers measured where most hits are, in the barrel or the endcaps.
-
-    These are told apart by `slope`, the ratio of radius and |z| of the ECAL's corner.
-    """
-    sample = group.cells.sample
-    in_barrel = sample.radius > slope * np.abs(sample.position[:, 2])
-    region = "barrel" if 2 * in_barrel.sum() > len(sample) else "endcap"
-    cells = measure_cells([sample[in_barrel if region == "barrel" else ~in_barrel]], region)
-    return group if cells is None else group._replace(cells=cells._replace(sample=sample))
-
-
 def _lengths(
-    file: PodioFile, sources: Sources, calorimeters: Mapping[str, Calorimeter], entries: int, notes: Notes
+    groups: Sequence[Group], calorimeters: Mapping[str, Calorimeter], notes: Notes
 ) -> tuple[dict[str, Any], int | None]:
     """Lengths and symmetry of a `Detector`; and sides of the ECAL barrel, if certain and one faces x."""
-
-    def innermost(kind: str, region: str) -> Group | None:
-        return next((group for group in sources.groups if (group.kind, group.region) == (kind, region)), None)
-
-    barrel, endcap = innermost("ecal", "barrel"), innermost("ecal", "endcap")
+    inner: dict[tuple[str, str], Group] = {}
+    for group in groups:
+        inner.setdefault((group.kind, group.region), group)
+    barrel, endcap = inner.get(("ecal", "barrel")), inner.get(("ecal", "endcap"))
     lengths: dict[str, Any] = {}
 
-    def edge(field: str, group: Group, calorimeter_field: str) -> None:
-        """Where a calorimeter begins, mm."""
-        front = getattr(calorimeters[group.name], calorimeter_field)
-        lengths[field], notes[field] = front, notes[f"calorimeters.{group.name}.{calorimeter_field}"]
+    def faces(kind: str, behind: Mapping[str, float]) -> None:
+        """Where the calorimeters of a kind begin, mm."""
+        for region, face in (("barrel", "inner_radius"), ("endcap", "inner_z")):
+            if (first := inner.get((kind, region))) is None:
+                continue
+            front = getattr(calorimeters[first.name], face)
+            if front > behind.get(f"ecal_{face}", 0.0):
+                lengths[f"{kind}_{face}"] = front
+                notes[f"{kind}_{face}"] = notes[f"calorimeters.{first.name}.{face}"]
 
+    faces("ecal", {})
     if barrel is not None:
-        edge("ecal_inner_radius", barrel, "inner_radius")
-        all_barrels = [group for group in sources.groups if (group.kind, group.region) == ("ecal", "barrel")]
-        last = max(all_barrels, key=lambda group: group.cells.back)
-        depth = sum(layers.count * layers.pitch for layers in calorimeters[last.name].layers)
-        front = calorimeters[last.name].inner_radius or 0.0
-        lengths["ecal_outer_radius"] = round(max(last.cells.back, front + depth), 1)
+        last = max((g for g in groups if (g.kind, g.region) == ("ecal", "barrel")), key=lambda group: group.cells.back)
+        described = calorimeters[last.name]
+        depth = sum(layers.count * layers.pitch for layers in described.layers)
+        lengths["ecal_outer_radius"] = round(max(last.cells.back, (described.inner_radius or 0.0) + depth), 1)
         notes["ecal_outer_radius"] = Note("measured", f"behind the last hits or layers of {last.name}")
-    elif endcap is not None:
+    else:
+        assert endcap is not None  # or no ECAL at all
         outer = float(endcap.cells.sample.radius.max())
         lengths["ecal_inner_radius"] = round(outer, 1)
         lengths["ecal_outer_radius"] = round(outer + max(endcap.cells.back - endcap.cells.front, 1.0), 1)
         no_barrel = "no hits in the barrel; this is"
         notes["ecal_inner_radius"] = Note("fill in", f"{no_barrel} how far out the endcaps have hits")
         notes["ecal_outer_radius"] = Note("fill in", f"{no_barrel} as thick as the endcaps")
-    else:
-        seen = "; ".join(f"{collection}: {why}" for collection, why in sources.left_out.items())
-        raise InputError(
-            f"no hits of an ECAL barrel or endcap in the first {entries} entries, so it cannot be described"
-            f"{f'. Left out: {seen}' if seen else ''}",
-            file=file.path,
-        )
     if endcap is not None:
-        edge("ecal_inner_z", endcap, "inner_z")
         z = endcap.cells.sample.position[:, 2]
         if (z < 0).any() and (z > 0).any() and abs(z[z > 0].min() + z[z < 0].max()) > UNLIKE:
             fronts = f"the first hits of the endcaps are at z = {z[z < 0].max():.0f} and {z[z > 0].min():.0f} mm"
@@ -203,41 +412,46 @@ def _lengths(
         lengths["ecal_inner_z"] = round(max(float(abs(barrel.cells.sample.position[:, 2]).max()), 1.0), 1)
         seen = "no hits in the endcaps; this is how far along z the barrel has hits"
         notes["ecal_inner_z"] = Note("fill in", seen)
-    for field, region in (("inner_radius", "barrel"), ("inner_z", "endcap")):
-        hcal = innermost("hcal", region)
-        if hcal is not None and getattr(calorimeters[hcal.name], field) > lengths[f"ecal_{field}"]:
-            edge(f"hcal_{field}", hcal, field)
-    barrels = {"ECAL": barrel, "HCAL": innermost("hcal", "barrel")}
-    shapes = {name: group.cells.shape for name, group in barrels.items() if group is not None and group.cells.shape}
+    faces("hcal", lengths)
+    barrels = {kind: inner.get((kind, "barrel")) for kind in ("ecal", "hcal")}
+    shapes = {kind: group.cells.shape for kind, group in barrels.items() if group is not None and group.cells.shape}
     lengths["phi_symmetry"] = 1
-    if "ECAL" not in shapes:
+    if "ecal" not in shapes:
         text = "1 stands for no symmetry: the hits do not show the sides of the barrel"
         notes["phi_symmetry"] = Note("fill in", text)
         return lengths, None
-    described = []
-    for name, shape in shapes.items():
-        sides = " or ".join(f"{sides} sides" if sides else "a cylinder" for sides in shape.as_good)
-        described.append(f"{name} {sides} ({shape.on_layers:.1%} of hits on layers)")
+    seen = ", ".join(
+        f"{kind.upper()} {' or '.join(f'{sides} sides' if sides else 'a cylinder' for sides in shape.as_good)} "
+        f"({shape.on_layers:.1%} of hits on layers)"
+        for kind, shape in shapes.items()
+    )
     certain = all(len(shape.as_good) == 1 for shape in shapes.values())
-    text = f"barrels: {', '.join(described)}; endcaps not looked at"
-    notes["phi_symmetry"] = Note("measured" if certain else "guessed", text)
+    how = "measured" if certain else "guessed"
+    notes["phi_symmetry"] = Note(how, f"barrels: {seen}; endcaps not looked at")
     lengths["phi_symmetry"] = math.gcd(*(sides for shape in shapes.values() for sides in shape.as_good)) or None
-    shape = shapes["ECAL"]
+    shape = shapes["ecal"]
     return lengths, None if len(shape.as_good) > 1 or shape.phase else shape.sides or None
 
 
-def _calorimeter(group: Group, file: PodioFile, notes: Notes, answers: Answers, slope: float = 1.0) -> Calorimeter:
-    """The calorimeter of a group; `slope` of a muon system as of `_muon_system`."""
-    digitised, simulated = (tuple(sample.name for sample in group.of(simulated=flag)) for flag in (False, True))
+def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) -> tuple[Calorimeter, Notes]:
+    """The calorimeter of a group, and notes on its fields.
+
+    A muon system may have both faces; its layers are measured where most hits are, in the barrel or the endcaps. These
+    are told apart by `slope`, the ratio of radius and |z| of the ECAL's corner.
+    """
+    cells, absorber = group.cells, _answer(group, answers.absorber)
+    digitised, simulated = (
+        tuple(sample.name for sample in group.samples if sample.simulated == kind) for kind in (False, True)
+    )
     values: dict[str, Any] = {"collections": digitised, "sim_collections": simulated}
+    notes = Notes()
 
     def note(field: str, how: str, text: str, value: Any = None) -> None:
-        notes[f"calorimeters.{group.name}.{field}"] = Note(how, text)
+        notes[field] = Note(how, text)
         if value is not None:
             values[field] = value
 
-    how, known_by = group.known_by
-    note("kind", {"type": "found", "link": "found", "name": "guessed"}.get(how, how), known_by)
+    note("kind", *group.place)
     if not digitised:
         note("collections", "fill in", "digitised hits, for files that have them")
     digitisation = measure.measure_digitisation(group.samples)
@@ -247,6 +461,8 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, answers: Answers, 
         unit = 10.0 ** (math.floor(math.log10(digitisation.threshold)) - 1)
         threshold = float(f"{math.floor(digitisation.threshold / unit) * unit:.2g}")
         note("sim_threshold", "measured", "GeV, the smallest simulated energy of these cells, rounded down", threshold)
+        if not digitisation.measures_time:
+            note("sim_measures_time", "measured", "all digitised hits have time 0", False)
     elif simulated:
         scale = _answer(group, answers.sim_scale)
         what = "factor from deposited to calibrated energy, without which simulated hits are not read"
@@ -255,27 +471,27 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, answers: Answers, 
     if simulated:
         text = "ns after a straight flight at c, energy before and after which does not count"
         note("sim_time_window", "fill in", text)
-    if digitisation is not None and not digitisation.measures_time:
-        note("sim_measures_time", "measured", "all digitised hits have time 0", False)
     encodings = {name: file.encodings[name] for name in (*digitised, *simulated) if name in file.encodings}
     if encodings:
         first, encoding = next(iter(encodings.items()))
         others = ", ".join(name for name, text in encodings.items() if text != encoding)
         note("cell_encoding", "found", f"{first}; others in {others}" if others else first, encoding)
-    elif group.cells.sample.layer is None:
+    elif cells.sample.layer is None:
         note("cell_encoding", "fill in", "bit field of the cell ids; without it layers are not known")
-    cells = group.cells
-    absorber = _answer(group, answers.absorber)
+    sample, seen = cells.sample, cells.sample.seen
+    if group.kind == "muon":
+        in_barrel = sample.radius > slope * np.abs(sample.position[:, 2])
+        region, most = ("barrel", in_barrel) if 2 * in_barrel.sum() > len(sample) else ("endcap", ~in_barrel)
+        cells = measure_cells([sample[most]], region) or cells
     layers, text = _layers(cells, absorber)
     note("layers", "given" if absorber else "fill in", text, layers)
     # Without layers, hits are at cell centres: the first is as far behind the face as the last before the end.
-    depth, seen = sum(part.count * part.pitch for part in layers), cells.sample.seen
+    depth = sum(part.count * part.pitch for part in layers)
     ahead = 0.0 if cells.pitches else max(0.0, depth - cells.back + cells.front) / 2
     faces = {"inner_radius" if group.region == "barrel" else "inner_z": cells.front - ahead}
     how, text = "guessed", f"99.5% of {seen} are behind it"
-    if group.kind == "muon":  # a muon system may have both
-        radius, length = cells.sample.radius, np.abs(cells.sample.position[:, 2])
-        behind = {"inner_radius": radius[radius > slope * length], "inner_z": length[radius <= slope * length]}
+    if group.kind == "muon":
+        behind = {"inner_radius": sample.radius[in_barrel], "inner_z": np.abs(sample.position[~in_barrel, 2])}
         faces = {name: float(np.quantile(part, measure.OUTLIERS)) for name, part in behind.items() if len(part)}
     elif cells.pitches:
         first = f"the first of {counted(len(cells.pitches), 'layer')}, most of {np.median(cells.pitches):.2f} mm"
@@ -285,32 +501,11 @@ def _calorimeter(group: Group, file: PodioFile, notes: Notes, answers: Answers, 
     if cells.shape is not None:
         note("sides", "measured", "0: a cylinder" if not cells.shape.sides else "by the layers", cells.shape.sides)
         note("phase", "measured", "rad, azimuth of the normal of a side", round(cells.shape.phase, 4))
-    note(
-        "cell_size",
-        *(("measured", "mm") if cells.size else ("fill in", "mm; too few cells are hit")),
-        cells.size or None,
-    )
+    size = ("measured", "mm") if cells.size else ("fill in", "mm; too few cells are hit (--entries)")
+    note("cell_size", *size, cells.size or None)
     required = group.kind != "muon" and group.region != "other"
-    return Calorimeter(name=group.name, kind=group.kind, region=group.region, required=required, **values)
-
-
-def _with_sizes(calorimeters: Mapping[str, Calorimeter], sources: Sources, notes: Notes) -> dict[str, Calorimeter]:
-    """Where too few hits show the cell size, take it from a calorimeter of the same kind, or leave it out."""
-    described = {}
-    for group in sources.groups:
-        part, field = calorimeters[group.name], f"calorimeters.{group.name}.cell_size"
-        alike = [c for c in calorimeters.values() if c.kind == part.kind and c.cell_size is not None]
-        if part.cell_size is None and alike:
-            notes[field] = Note("guessed", f"as of {alike[-1].name}; {notes[field].text}")
-            part = dataclasses.replace(part, cell_size=alike[-1].cell_size)
-        if part.cell_size is None and not part.required:  # it would stop the others
-            reason = f"{group.cells.sample.seen}, too few for the size of its cells (--entries)"
-            sources.left_out.update(dict.fromkeys((*part.collections, *part.sim_collections), reason))
-            for noted in [noted for noted in notes if noted.startswith(f"calorimeters.{group.name}.")]:
-                del notes[noted]
-        else:
-            described[group.name] = part
-    return described
+    place: Any = {"name": group.name, "kind": group.kind, "region": group.region}
+    return Calorimeter(**place, required=required, **values), notes
 
 
 def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str]:
@@ -351,11 +546,13 @@ def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str
     return tuple(layers), text
 
 
-def _truth_tracks(sources: Sources, sides: int | None, notes: Notes, like: str | None) -> TruthTracking | None:
+def _truth_tracks(
+    sim_tracker_hits: tuple[str, ...], sides: int | None, notes: Notes, left_out: dict[str, str], like: str | None
+) -> TruthTracking | None:
     """How tracks are made from true particles, as in the detector `like`; None without simulated tracker hits."""
-    if not sources.sim_tracker_hits:
+    if not sim_tracker_hits:
         text = "the file has no simulated tracker hits, so no tracks are made from Monte Carlo particles"
-        sources.left_out["truth_tracks"] = text
+        left_out["truth_tracks"] = text
         if like is not None:
             raise ConfigError(f"--tracks-as {like}: {text}")
         return None
@@ -371,7 +568,7 @@ def _truth_tracks(sources: Sources, sides: int | None, notes: Notes, like: str |
     for field in TRUTH_TRACKS:
         unknown = "for --truth-tracks only; --tracks-as cld takes CLD's"
         notes[f"truth_tracks.{field}"] = Note("given", f"{like}'s") if like else Note("fill in", unknown)
-    return dataclasses.replace(settings, sim_tracker_hits=sources.sim_tracker_hits, sides=sides)
+    return dataclasses.replace(settings, sim_tracker_hits=sim_tracker_hits, sides=sides)
 
 
 def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes, *, given: float | None) -> float:
@@ -400,34 +597,6 @@ def _field(file: PodioFile, detector: Detector, entries: int, notes: Notes, *, g
     nominal = ("better: the nominal value",) if uncertainty else ()
     notes["b_field"] = Note("measured" if uncertainty else "found", "; ".join((*said, *nominal)))
     return float(f"{best:.4g}")
-
-
-def _with_scales(file: PodioFile, detector: Detector, entries: int, notes: Notes) -> Detector:
-    """The detector with ECAL and HCAL scales from isolated tracks; null for an HCAL without enough of them."""
-    (electron, of_electrons), (hadron, of_hadrons) = measure.measure_scales(file, detector, entries)
-    low, high = HADRON_SCALES
-    if hadron is not None and not low <= hadron <= high:
-        hadron, of_hadrons = None, f"{of_hadrons}: not plausible; are energies in GeV, and calibrated?"
-    calorimeters = []
-    for part in detector.calorimeters:
-        if part.kind == "hcal":
-            how = (
-                ("fill in", f"{of_hadrons}; 1 is ild_g4's, CLD's is 0.79")
-                if hadron is None
-                else ("measured", of_hadrons)
-            )
-            notes[f"calorimeters.{part.name}.hadron_scale"] = Note(*how)
-            part = dataclasses.replace(part, hadron_scale=None if hadron is None else round(hadron, 2))
-        elif part.kind == "ecal":
-            how = (
-                ("guessed", f"energies as in the file; {of_electrons}")
-                if electron is None
-                else ("measured", of_electrons)
-            )
-            notes[f"calorimeters.{part.name}.electron_scale"] = Note(*how)
-            part = dataclasses.replace(part, electron_scale=1.0 if electron is None else round(electron, 2))
-        calorimeters.append(part)
-    return dataclasses.replace(detector, calorimeters=tuple(calorimeters))
 
 
 def write_draft(draft: DetectorDraft, path: str | Path, *, force: bool = False) -> None:

@@ -44,18 +44,21 @@ PARAMETER = r"(?i)(b_?field|magnetic_?field|solenoid_?field)(_?z)?$"
 """Parameters of a file's metadata that give the field, T."""
 
 
+CELL = np.dtype([("event", np.int64), ("id", np.uint64)])
+"""What identifies a cell with a hit."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class HitSample:
     """Hits of one collection, or of several joined ones, whose position is finite."""
 
     name: str
     simulated: bool  # edm4hep::SimCalorimeterHit
-    cell: npt.NDArray[Any]  # event and cell id [hit]
+    cell: npt.NDArray[Any]  # `CELL` [hit]
     position: Floats  # [hit, 3], mm
     energy: Floats  # [hit], GeV
     time: Floats  # [hit], ns; NaN where unknown
     layer: npt.NDArray[np.int32] | None  # [hit]; None if the file does not say how cell ids are made
-    codes: tuple[int, ...] = ()  # different values of the member ``type``
 
     def __len__(self) -> int:
         return len(self.cell)
@@ -219,21 +222,21 @@ def _field_of_tracks(file: PodioFile, detector: Detector, stop: int) -> Floats:
     return b_field[np.isfinite(b_field)]
 
 
-def measure_scales(file: PodioFile, detector: Detector, stop: int) -> tuple[tuple[float | None, str], ...]:
+def measure_scales(file: PodioFile, detector: Detector, stop: int) -> dict[str, tuple[float | None, str]]:
     """`electron_scale` of the ECAL and `hadron_scale` of the HCAL by isolated tracks of the first `stop` entries.
 
     Each comes with its precision, or is None with the reason. Hadrons that shower in the ECAL alone cannot calibrate
     it: they leave 0.57 of their momentum in ild_g4, 0.64 to 0.74 in CLD.
     """
+    fields = ("electron_scale", "hadron_scale")
     try:
         truth_tracks = detector.truth_tracks is not None and not detector.truth_tracks.unknown
         events = Edm4hepReader(file, detector=detector, truth_tracks=truth_tracks).read(0, stop, truth=False)
     except PflowError as error:
-        return ((None, str(error)),) * 2
+        return dict.fromkeys(fields, (None, str(error)))
     if events.tracks is None:
-        return ((None, "no tracks"),) * 2
+        return dict.fromkeys(fields, (None, "no tracks"))
     entries, seen = TrackDeposits.of(events, most=len(events) * MAX_TRACKS), counted(len(events), "event")
-    per_event = len(entries.momentum) / max(len(events), 1)
     electron, how = _surely(_electron_scales(entries), "isolated electron", seen, SURE_OF_ELECTRONS)
     if electron is not None and abs(electron - 1) < DIFFERENT:
         electron, how = 1.0, f"{how}: calibrated"
@@ -241,10 +244,13 @@ def measure_scales(file: PodioFile, detector: Detector, stop: int) -> tuple[tupl
         factors = np.array([1.0, electron])  # of the HCAL and the ECAL
         entries = dataclasses.replace(entries, narrow=entries.narrow * factors, around=entries.around * factors)
     hadron, text = _surely(entries.hadron_scales(), "isolated track", seen, SURE)
+    per_event, (low, high) = len(entries.momentum) / max(len(events), 1), HADRON_SCALES
     if hadron is not None and per_event >= JETS:
         text += f", times {NEUTRALS} for neutral particles near them, as {per_event:.0f} tracks of an event are of jets"
         hadron *= NEUTRALS
-    return (electron, how), (hadron, text)
+    if hadron is not None and not low <= hadron <= high:
+        hadron, text = None, f"{text}: not plausible; are energies in GeV, and calibrated?"
+    return {"electron_scale": (electron, how), "hadron_scale": (hadron, text)}
 
 
 def _electron_scales(entries: TrackDeposits) -> Floats:

@@ -12,7 +12,7 @@ import itertools
 from collections import ChainMap, defaultdict
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import awkward as ak
 import numpy as np
@@ -192,8 +192,8 @@ def choose_sources(
     if not any(named.values()):
         raise ConfigError(f"detector '{detector.name}' names no {'simulated' if sim else 'digitised'} collections")
     for first, *others in missing_collections(file, detector, sim=sim):
-        names = " or ".join(f"'{name}'" for name in (first, *others))
-        message = f"required collection {names} of detector '{detector.name}' is not in the file"
+        either = " or ".join(f"'{name}'" for name in (first, *others))
+        message = f"required collection {either} of detector '{detector.name}' is not in the file"
         raise InputError(message, file=file.path, field=first, suggestions=nearest(first, columns.collections))
     subsets = frozenset(name for names in there.values() for name in names if not columns.has(name))
     others_named = {
@@ -388,7 +388,8 @@ def _filled(like: ak.Array, value: np.generic) -> ak.Array:
     return jagged.unflatten(np.full(int(counts.sum()), value), counts)
 
 
-class HitOrigins(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class HitOrigins:
     """Which objects of a file the hits of consecutive entries are, in the order of ``Events.hits``."""
 
     counts: Index  # [collection, event]: hits of each of the collections, in order
@@ -399,7 +400,7 @@ class HitOrigins(NamedTuple):
 
 def hit_origins(file: PodioFile, hits: Hits, span: range) -> HitOrigins:
     """The objects that hits of a span are; an `InputError` where the file has no ids."""
-    pieces: dict[str, list[ak.Array]] = {"id": [], "index": hits.index, "cell": []}
+    pieces: dict[str, list[ak.Array]] = {"id": [], "index": list(hits.index), "cell": []}
     for name, index in zip(hits.joined.names, hits.index, strict=True):
         pieces["id"].append(_filled(index, np.uint32(file.id_of(name))))
         with_cell = file.columns.has(name, "cellID")
@@ -458,7 +459,8 @@ def read_tracks(file: PodioFile, sources: Sources, span: range) -> ak.Array:
     at_face = np.append(np.concatenate([position, momentum]), np.full((6, 1), np.nan), axis=1)[:, face]
 
     if away.any():
-        distance, z_axis, *perigee = kinematics.perigee(*position, *momentum, charge, b_field=b_field)
+        helix = [*position, *momentum, charge]
+        distance, z_axis, *perigee = kinematics.perigee(*helix, b_field=b_field)
         d0, z0 = np.where(away, -np.sign(charge * b_field) * distance, d0), np.where(away, z_axis, z0)
         phi = np.where(away, np.arctan2(perigee[1], perigee[0]), phi)
         momentum[:2] = np.where(away, perigee, momentum[:2])

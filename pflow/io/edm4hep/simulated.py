@@ -177,9 +177,9 @@ def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined,
         if branch is None:
             raise InputError("the tracker hits have no references to particles", file=file.path, field=name)
         counts = jagged.count(file.get(span, name, "cellID"))
-        event, layer = jagged.event_index(counts), file.layers(span, name)
+        event, known_layer = jagged.event_index(counts), file.layers(span, name)
         _, collection_id, index = file.references(branch, span, of=counts)
-        layer = np.arange(len(event)) if layer is None else layer.astype(np.int64)
+        layer = np.arange(len(event)) if known_layer is None else known_layer.astype(np.int64)
         particle, known = particles.resolve(file, collection_id, index, event)
         known &= (particle >= 0) & (particle < particles.totals[event])
         if file.columns.has(name, "quality"):

@@ -39,11 +39,10 @@ def renamed_cld(sample_dir, tmp_path_factory):
             columns |= _columns(file["events"])
     columns = {key: ak.concatenate([values, values[: 5 - len(values), :0]]) for key, values in columns.items()}
 
-    def write(*, with_ids: bool, without_codes: bool = False):
+    def write(*, with_ids: bool):
         path = tmp_path_factory.mktemp("renamed") / "renamed.root"
-        arrays = {name: values for name, values in columns.items() if not (without_codes and name.endswith(".type"))}
         with uproot.recreate(path) as out:
-            out.mktree("events", {name: values.type.content for name, values in arrays.items()}).extend(arrays)
+            out.mktree("events", {name: values.type.content for name, values in columns.items()}).extend(columns)
             if with_ids:
                 names = list(RENAMED.values())
                 ids = np.array([collection_id(name) for name in names], dtype=np.uint32)
@@ -72,21 +71,20 @@ def _columns(tree):
 
 PLACES = Answers(
     place={"Pole": "ecal_barrel", "Lids": "ecal_endcap", "Tube": "hcal_barrel", "Caps": "hcal_endcap"}
-    | {"PoleSteps": "ecal_barrel"}
+    | {"PoleSteps": "ecal_barrel", "Ring": "hcal_other", "Shell": "muon"}
 )
 
 
-@pytest.mark.parametrize(("with_ids", "without_codes"), [(True, True), (False, False)])
-def test_events_with_other_names_give_the_same_detector(renamed_cld, with_ids, without_codes):
-    path = renamed_cld(with_ids=with_ids, without_codes=without_codes)
-    cld, draft = load_detector("cld"), draft_detector(path, PLACES if without_codes else Answers())
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_events_with_other_names_give_the_same_detector(renamed_cld, with_ids):
+    cld, draft = load_detector("cld"), draft_detector(renamed_cld(with_ids=with_ids), PLACES)
     detector = draft.detector
     placed = {calorimeter.name: calorimeter.collections for calorimeter in detector.calorimeters}
     for name, original in zip(("ecal_barrel", "ecal_endcap", "hcal_barrel", "hcal_endcap"), CALORIMETERS, strict=True):
         assert placed[name] == (RENAMED[original],)
-    assert without_codes or placed["hcal_other"] == ("Ring",)
-    assert without_codes or draft.left_out["Shell"].endswith("too few for the size of its cells (--entries)")
-    assert not without_codes or detector.calorimeters[0].sim_collections == ("PoleSteps",)
+    assert placed["hcal_other"] == ("Ring",)
+    assert draft.left_out["Shell"].endswith("too few for the size of its cells (--entries)")
+    assert detector.calorimeters[0].sim_collections == ("PoleSteps",)
     for field in ("ecal_inner_radius", "ecal_outer_radius", "ecal_inner_z"):
         assert getattr(detector, field) == pytest.approx(getattr(cld, field), abs=5.05)
     assert detector.phi_symmetry == 12
@@ -99,7 +97,7 @@ def test_the_renamed_events_are_read_as_the_others_are(renamed_cld, cld_rec):
     path = renamed_cld(with_ids=False)
     assert inspect_file(path).detector == ""
     with pytest.warns(ImplausibleWarning, match=r"names no calorimeter for the hits of Shell \(7 hits, 0.00172 GeV\)"):
-        events = read_events(path, detector=draft_detector(path).detector)
+        events = read_events(path, detector=draft_detector(path, PLACES).detector)
     assert ak.sum(events.hits.energy) == pytest.approx(float(ak.sum(cld_rec.hits.energy)), rel=1e-5)
     of_muons = ak.num(cld_rec.hits)[np.arange(5)] - ak.num(events.hits)
     assert ak.num(events.hit_links).to_list() == (ak.num(cld_rec.hit_links) - of_muons).to_list()
