@@ -74,7 +74,10 @@ class EventLists:
     def __getitem__(self, which: int | slice | npt.NDArray[Any] | Sequence[int]) -> Self:
         """Events chosen by an index, a slice, a mask or a list of indices."""
         rows = event_rows(which, len(self))
-        values = {name: jagged.take(part, rows) for name, part in self.parts()}
+        # Packed, because functions of `pflow.event.jagged` are fast for contiguous lists.
+        values = {
+            name: part[rows] if isinstance(rows, slice) else ak.to_packed(part[rows]) for name, part in self.parts()
+        }
         for name in ("event", "flags", "entry", "geometry"):
             if getattr(self, name, None) is not None:
                 values[name] = getattr(self, name)[rows]

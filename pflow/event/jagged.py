@@ -62,9 +62,10 @@ ak.behavior.update(BEHAVIOR)  # for arrays from Parquet files, which carry no be
 
 def flat(array: Any, dtype: Any = None) -> npt.NDArray[Any]:
     """Concatenated values of all events, [N], or [N, ...] for regular inner axes; ValueError for a None."""
-    content = _content(array)
-    if isinstance(content, ak.contents.NumpyArray):
-        return np.asarray(content.data, dtype=dtype)
+    layout = array.layout if isinstance(array, ak.Array) else None
+    if isinstance(layout, ak.contents.ListOffsetArray) and isinstance(layout.content, ak.contents.NumpyArray):
+        start, stop = int(layout.offsets.data[0]), int(layout.offsets.data[-1])
+        return np.asarray(layout.content.data[start:stop], dtype=dtype)
     return np.asarray(ak.to_numpy(ak.flatten(array, axis=1), allow_missing=False), dtype=dtype)
 
 
@@ -161,22 +162,6 @@ def vectors(array: ak.Array, dtype: type[np.floating[Any]] = np.float64, *, fiel
     return np.stack([np.asarray(values, dtype=dtype) for values in components], axis=-1)
 
 
-def take(array: ak.Array, events: slice | npt.NDArray[np.integer[Any]]) -> ak.Array:
-    """Events chosen from [event, object] by int [n], in any order; a slice gives a view."""
-    layout = array.layout
-    if isinstance(events, slice) and events.step is None and isinstance(layout, ak.contents.ListOffsetArray):
-        start, stop, _ = events.indices(len(array))  # awkward does the same in twice the time
-        bounds = layout.offsets.data[start : max(start, stop) + 1]
-        return ak.Array(ak.contents.ListOffsetArray(ak.index.Index64(bounds), layout.content), behavior=array.behavior)
-    if isinstance(events, slice):
-        return array[events]
-    counts = count(array)
-    n_objects, first = counts[events], offsets(counts)[events]
-    index = np.repeat(first, n_objects) + local_index(n_objects)
-    # `take` needs three quarters of the time of brackets.
-    return records({name: values.take(index, axis=0) for name, values in columns(array).items()}, n_objects)
-
-
 def concatenate(arrays: Sequence[ak.Array | int]) -> ak.Array:
     """Join chunks of events, [event, object] records each; columns that a chunk lacks are dropped.
 
@@ -247,15 +232,6 @@ def local_index(counts: npt.NDArray[Any]) -> Index:
 
 def _layout(values: ak.Array | npt.NDArray[Any]) -> Any:
     return values.layout if isinstance(values, ak.Array) else ak.contents.NumpyArray(np.ascontiguousarray(values))
-
-
-def _content(array: Any) -> Any:
-    """Layout of the objects of all events if they are contiguous, else None."""
-    layout = array.layout if isinstance(array, ak.Array) else None
-    if not isinstance(layout, ak.contents.ListOffsetArray):
-        return None
-    start, stop = int(layout.offsets.data[0]), int(layout.offsets.data[-1])
-    return layout.content if (start, stop) == (0, layout.content.length) else layout.content[start:stop]
 
 
 MIN_HIT_FRACTION = 0.01  # smaller fractions of a hit or track are not stored as links
