@@ -50,19 +50,6 @@ class BarrelShape:
     as_good: tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LayerRange:
-    """`front` and `back` of layers, mm: half a spacing beyond the first and the last of `count` layers with hits.
-
-    `spacing`, mm, is the median.
-    """
-
-    front: float
-    back: float
-    spacing: float
-    count: int
-
-
 def distance_to_sides(x: Any, y: Any, sides: Any, phase: Any = 0.0) -> Any:
     """Distance of points [N] from the axis along the normal of their side, mm; the radius for 0 sides.
 
@@ -115,17 +102,17 @@ def layers_by_position(distance: Floats) -> Index:
     return layer
 
 
-def layer_range(distance: Floats, layer: Layers | None = None) -> LayerRange:
-    """Front and back of layers; a single layer has spacing 0."""
+def layer_range(distance: Floats, layer: Layers | None = None) -> tuple[float, float]:
+    """Front and back of layers, mm: half a spacing beyond the first and the last layer with hits, 0 for a single one.
+
+    The spacing is that of the nearest layers; without `layer` the median.
+    """
     number, position = _filled_layers(distance, layer)
     order = np.argsort(position)
     number, position = number[order], position[order]
-    steps = np.diff(position) / np.maximum(np.abs(np.diff(number)), 1)
-    spacing = float(np.median(steps)) if len(steps) else 0.0
-    first, last = (float(steps[0]), float(steps[-1])) if layer is not None and len(steps) else (spacing, spacing)
-    return LayerRange(
-        front=float(position[0]) - first / 2, back=float(position[-1]) + last / 2, spacing=spacing, count=len(position)
-    )
+    steps = np.diff(position) / np.maximum(np.abs(np.diff(number)), 1) if len(position) > 1 else np.zeros(1)
+    first, last = steps[[0, -1]] if layer is not None else (np.median(steps),) * 2
+    return float(position[0] - first / 2), float(position[-1] + last / 2)
 
 
 def layer_pitches(distance: Floats, layer: Layers | None = None) -> list[tuple[int, float]]:

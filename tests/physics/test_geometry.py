@@ -142,7 +142,7 @@ def test_the_sides_of_a_barrel_are_counted(sides, turned, labelled):
     assert (shape.sides, shape.as_good) == (sides, (sides,))
     assert shape.phase == pytest.approx(turned * 2 * np.pi / sides)
     layers = layer_range(distance_to_sides(x, y, shape.sides, shape.phase), layer if labelled else None)
-    assert dataclasses.astuple(layers) == pytest.approx((1000.0, 1100.0, 5.0, 20))
+    assert layers == pytest.approx((1000.0, 1100.0))
 
 
 def test_a_cylinder_has_no_sides():
@@ -172,4 +172,4 @@ def test_hits_without_layers_have_no_shape():
 def test_a_hit_alone_in_its_layer_does_not_count_and_layers_without_hits_do_not_change_the_spacing():
     assert fraction_on_layers(np.array([10.0, 10.1, 20.0]), np.array([0, 0, 1])) == pytest.approx(2 / 3)
     distance = np.array([10.0, 10.0, 15.0, 15.0, 30.0, 30.0])
-    assert dataclasses.astuple(layer_range(distance, np.array([0, 0, 1, 1, 4, 4]))) == (7.5, 32.5, 5.0, 3)
+    assert layer_range(distance, np.array([0, 0, 1, 1, 4, 4])) == (7.5, 32.5)

@@ -117,7 +117,7 @@ def measure_cells(samples: Sequence[HitSample], region: str) -> Cells | None:
             region != "barrel" and geometry.fraction_on_layers(distance, layer) >= geometry.MIN_ON_LAYERS
         )
         if on_layers and not (layer is None and _rows_of_towers(sample.position, distance, region)):
-            extent = geometry.layer_range(distance, layer)
+            front, back = geometry.layer_range(distance, layer)
             layered = distance
             if layer is None:  # without the hits on stray layers
                 by_position = geometry.layers_by_position(distance)
@@ -126,7 +126,7 @@ def measure_cells(samples: Sequence[HitSample], region: str) -> Cells | None:
             runs = geometry.layer_pitches(layered, layer)
             pitches = tuple(round(pitch, 2) for count, pitch in runs for _ in range(count) if round(pitch, 2) > 0)
             size = round(geometry.cell_pitch(sample.position, distance), 2)
-            return Cells(sample, extent.front, extent.back, shape, pitches, True, size)
+            return Cells(sample, front, back, shape, pitches, True, size)
     front, back = np.quantile(distance, [OUTLIERS, 1 - OUTLIERS]).tolist()
     # Cells of towers that point to the origin are neighbours in no plane: by all positions.
     size = round(geometry.cell_pitch(sample.position, np.zeros(len(sample))), 2)

@@ -43,6 +43,7 @@ the subdetectors of ``PFlowClusters`` and of the collections of the hits.
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import awkward as ak
@@ -67,21 +68,28 @@ from pflow.physics.showers import cluster_shape
 NO_OBJECT = -2  # index of a reference to nothing (podio, `ObjectID::invalid`); its collection id is 0
 
 
-class RecoNames:
-    """Names of the collections of a reconstruction (the table above), all made from the name `particles`."""
+FLOATS, LINK = "podio::UserDataCollection<float>", "podio::LinkCollection<edm4hep::{},edm4hep::{}>"
+COLLECTIONS = {
+    "particles": ("", "edm4hep::ReconstructedParticleCollection"),
+    "clusters": ("Clusters", "edm4hep::ClusterCollection"),
+    "particle_id": ("ParticleID", "edm4hep::ParticleIDCollection"),
+    "hit_weights": ("HitWeights", FLOATS),
+    "track_weights": ("TrackWeights", FLOATS),
+    "mc_links": ("MCParticleLinks", LINK.format("ReconstructedParticle", "MCParticle")),
+    "hits": ("CaloHits", "edm4hep::CalorimeterHitCollection"),
+    "sim_links": ("CaloHitSimLinks", LINK.format("CalorimeterHit", "SimCalorimeterHit")),
+    "tracks": ("Tracks", "edm4hep::TrackCollection"),
+    "candidates": ("Candidates", "edm4hep::ReconstructedParticleCollection"),
+    "candidate_id": ("CandidatesParticleID", "edm4hep::ParticleIDCollection"),
+}
+"""The table above: what follows the name of the particles, and the type, of each collection."""
+
+
+class RecoNames(SimpleNamespace):
+    """Names of the collections of a reconstruction (`COLLECTIONS`), all made from the name `particles`."""
 
     def __init__(self, particles: str) -> None:
-        self.particles = particles
-        self.clusters = f"{particles}Clusters"
-        self.hit_weights = f"{particles}HitWeights"
-        self.track_weights = f"{particles}TrackWeights"
-        self.particle_id = f"{particles}ParticleID"
-        self.mc_links = f"{particles}MCParticleLinks"
-        self.hits = f"{particles}CaloHits"
-        self.sim_links = f"{particles}CaloHitSimLinks"
-        self.tracks = f"{particles}Tracks"
-        self.candidates = f"{particles}Candidates"
-        self.candidate_id = f"{particles}CandidatesParticleID"
+        super().__init__(**{part: f"{particles}{suffix}" for part, (suffix, _) in COLLECTIONS.items()})
 
     @property
     def algorithm_type(self) -> int:
@@ -90,25 +98,11 @@ class RecoNames:
 
     def collections(self, **wanted: bool) -> tuple[CollectionInfo, ...]:
         """The collections of a file; `wanted`: optional ones to include (hits, tracks, links, candidates)."""
-        floats, link = "podio::UserDataCollection<float>", "podio::LinkCollection<edm4hep::{},edm4hep::{}>"
-        rows = (
-            ("particles", "edm4hep::ReconstructedParticleCollection"),
-            ("clusters", "edm4hep::ClusterCollection"),
-            ("particle_id", "edm4hep::ParticleIDCollection"),
-            ("hit_weights", floats),
-            ("track_weights", floats),
-            ("mc_links", link.format("ReconstructedParticle", "MCParticle")),
-            ("hits", "edm4hep::CalorimeterHitCollection"),
-            ("sim_links", link.format("CalorimeterHit", "SimCalorimeterHit")),
-            ("tracks", "edm4hep::TrackCollection"),
-            ("candidates", "edm4hep::ReconstructedParticleCollection"),
-            ("candidate_id", "edm4hep::ParticleIDCollection"),
-        )
-        versions = {kind: 1 if kind.startswith("podio") else SCHEMA_VERSION for _, kind in rows}
+        kinds = {getattr(self, part): kind for part, (_, kind) in COLLECTIONS.items() if wanted.get(part, True)}
+        versions = {True: 1, False: SCHEMA_VERSION}  # of podio's own types, of EDM4hep's
         return tuple(
-            CollectionInfo(name=getattr(self, field), data_type=kind, schema_version=versions[kind])
-            for field, kind in rows
-            if wanted.get(field, True)
+            CollectionInfo(name=name, data_type=kind, schema_version=versions[kind.startswith("podio")])
+            for name, kind in kinds.items()
         )
 
 
@@ -137,11 +131,21 @@ def reco_frames(
     index = tracks.source
     if track_index is not None:
         index = track_index[tracks.flat_source(jagged.count(events.tracks))]
-    frames = _particles(reconstruction, hit_links, tracks, references(track_id, index, tracks.counts), names)
+    has_hits = np.zeros(int(n_particles.sum()), dtype=np.int64)
+    has_hits[hit_links.flat_particle(n_particles)] = 1
+    n_clusters = np.bincount(jagged.event_index(n_particles), has_hits, len(events)).astype(np.int64)
+    to_clusters = references(collection_id(names.clusters), jagged.local_index(n_clusters), n_clusters)
+    n_tracks = np.bincount(tracks.flat_particle(n_particles), minlength=len(has_hits))
+    to_tracks = references(track_id, index, tracks.counts)
+    relations = {"clusters": (has_hits, to_clusters), "tracks": (n_tracks, to_tracks)}
+    frames = _particles(reconstruction.particles, names.particles, names.particle_id, relations, names)
+    frames[names.track_weights] = Filled(counts=tracks.counts, columns={"": tracks.weight})
     frames |= _clusters(events, n_particles, hit_links, hits, names)
-    frames |= _particle_id(reconstruction.particles, names.particle_id, names)
-    if reconstruction.candidates is not None:
-        frames |= _candidates(reconstruction.candidates, names)
+    if (candidates := reconstruction.candidates) is not None:
+        nothing = references(0, np.zeros(0, np.int64), np.zeros(len(events), np.int64))
+        none = np.zeros(int(jagged.count(candidates).sum()), np.int64)
+        relations = dict.fromkeys(("clusters", "tracks"), (none, nothing))
+        frames |= _particles(candidates, names.candidates, names.candidate_id, relations, names)
     if mc_id is not None:
         frames |= _mc_links(events, n_particles, hit_links, tracks, mc_id, names)
     return frames
@@ -194,25 +198,36 @@ def track_frames(events: Events, name: str) -> dict[str, Filled]:
 
 
 def _particles(
-    reconstruction: Reconstruction, hits: Links, tracks: Links, to_tracks: Filled, names: RecoNames
+    particles: ak.Array, name: str, id_name: str, relations: dict[str, tuple[Index, Filled]], names: RecoNames
 ) -> dict[str, Filled]:
-    particles = reconstruction.particles
-    counts = jagged.count(particles)
-    n_events, total = len(counts), int(counts.sum())
-    event = jagged.event_index(counts)
-    has_hits = np.zeros(total, dtype=np.int64)
-    has_hits[hits.flat_particle(counts)] = 1
-    columns = _members(particles)
-    columns |= ranges("clusters", has_hits, event, n_events)
-    columns |= ranges("tracks", np.bincount(tracks.flat_particle(counts), minlength=total), event, n_events)
-    n_clusters = np.bincount(event, has_hits, n_events).astype(np.int64)
-    name = names.particles
-    return {
-        name: Filled(counts=counts, columns=columns),
-        f"_{name}_clusters": references(collection_id(names.clusters), jagged.local_index(n_clusters), n_clusters),
-        f"_{name}_tracks": to_tracks,
-        f"_{name}_decayVertex": references(0, np.full(total, NO_OBJECT), counts),
-        names.track_weights: Filled(counts=tracks.counts, columns={"": tracks.weight}),
+    """Collection `name` of particles, with the number of objects of each relation, int64 [particle], and references.
+
+    Collection `id_name` of ParticleID has the probabilities of their classes, if they have them.
+    """
+    counts, flat, fields = jagged.count(particles), jagged.columns(particles), quantities_of("particles")
+    event, total = jagged.event_index(counts), int(counts.sum())
+    columns = {member: flat[fields[quantity]] for member, quantity in PARTICLE_MEMBERS.items()}
+    columns |= {"covMatrix.values": flat["covariance"]} if "covariance" in flat else {}
+    frames = {f"_{name}_decayVertex": references(0, np.full(total, NO_OBJECT), counts)}
+    for relation, (n_members, members) in relations.items():
+        columns |= ranges(relation, n_members, event, len(counts))
+        frames[f"_{name}_{relation}"] = members
+    frames[name] = Filled(counts=counts, columns=columns)
+    if "scores" not in flat:
+        return frames
+    parameters = np.column_stack([flat[key] for key in ("scores", "existence") if key in flat])
+    n = parameters.shape[1]
+    id_columns = {
+        "type": class_index(flat["pdg"]),
+        "PDG": flat["pdg"],
+        "algorithmType": np.full(total, names.algorithm_type),
+        "likelihood": flat["score"],
+        **ranges("parameters", np.full(total, n), event, len(counts)),
+    }
+    return frames | {
+        id_name: Filled(counts=counts, columns=id_columns),
+        f"_{id_name}_parameters": Filled(counts=counts * n, columns={"": parameters.ravel()}),
+        f"_{id_name}_particle": references(collection_id(name), jagged.local_index(counts), counts),
     }
 
 
@@ -249,52 +264,6 @@ def _clusters(
         f"_{names.clusters}_hits": to_hits,
         f"_{names.clusters}_subdetectorEnergies": Filled(counts=counts * n_calorimeters, columns={"": by_calorimeter}),
         names.hit_weights: Filled(counts=hits.counts, columns={"": hits.weight}),
-    }
-
-
-def _candidates(particles: ak.Array, names: RecoNames) -> dict[str, Filled]:
-    """Candidates as particles without clusters and tracks, and their ParticleID collection."""
-    counts, name = jagged.count(particles), names.candidates
-    none = np.zeros(int(counts.sum()), dtype=np.int64)
-    event, nothing = jagged.event_index(counts), references(0, none[:0], np.zeros_like(counts))
-    columns = _members(particles)
-    for relation in ("clusters", "tracks"):
-        columns |= ranges(relation, none, event, len(counts))
-    return {
-        name: Filled(counts=counts, columns=columns),
-        f"_{name}_clusters": nothing,
-        f"_{name}_tracks": nothing,
-        f"_{name}_decayVertex": references(0, np.full(len(none), NO_OBJECT), counts),
-        **_particle_id(particles, names.candidate_id, names, of=name),
-    }
-
-
-def _members(particles: ak.Array) -> dict[str, Any]:
-    flat, fields = jagged.columns(particles), quantities_of("particles")
-    columns = {member: flat[fields[quantity]] for member, quantity in PARTICLE_MEMBERS.items()}
-    return columns | ({"covMatrix.values": flat["covariance"]} if "covariance" in flat else {})
-
-
-def _particle_id(particles: ak.Array, name: str, names: RecoNames, *, of: str | None = None) -> dict[str, Filled]:
-    """ParticleID collection `name` for the particles of collection `of`, by default `names.particles`."""
-    if "scores" not in particles.fields:
-        return {}
-    counts = jagged.count(particles)
-    pdg, parameters = jagged.flat(particles.pdg), jagged.flat(particles.scores)
-    if "existence" in particles.fields:
-        parameters = np.column_stack([parameters, jagged.flat(particles.existence)])
-    n = parameters.shape[1]
-    columns = {
-        "type": class_index(pdg),
-        "PDG": pdg,
-        "algorithmType": np.full(len(pdg), names.algorithm_type),
-        "likelihood": jagged.flat(particles.score),
-        **ranges("parameters", np.full(len(pdg), n), jagged.event_index(counts), len(counts)),
-    }
-    return {
-        name: Filled(counts=counts, columns=columns),
-        f"_{name}_parameters": Filled(counts=counts * n, columns={"": parameters.ravel()}),
-        f"_{name}_particle": references(collection_id(of or names.particles), jagged.local_index(counts), counts),
     }
 
 
