@@ -32,6 +32,7 @@ from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import COPY, FORWARD
 from pflow.io.open import sniff
 from pflow.io.root import open_root
+from pflow.physics import geometry
 from pflow.physics.detector import KINDS, REGIONS, Calorimeter, Detector, Layers, TruthTracking, load_detector
 from pflow.physics.materials import matter_of_layers
 
@@ -168,7 +169,9 @@ def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
         if named[field]:
             notes[field] = Note(how, what)
         elif not optional.get(field):
-            notes[field] = Note("fill in", f"the file has no {what.split(';')[0]}")
+            unreadable = [name for name, why in left_out.items() if field == "tracks" and "::Track, " in why]
+            text = f", but {', '.join(unreadable)}, which cannot be read" if unreadable else ""
+            notes[field] = Note("fill in", f"the file has no {what.split(';')[0]}{text}")
     detector = dataclasses.replace(detector, b_field=_field(file, detector, entries, notes, given=answers.b_field))
     scales, parts = measure.measure_scales(file, detector, entries), []
     for part in detector.calorimeters:
@@ -302,8 +305,15 @@ def _groups(samples: Sequence[HitSample], given: Mapping[str, str], left_out: di
         for number, (mine, cells) in enumerate(technologies, start=1):
             names = sorted(sample.name for sample in mine)
             placed = [name for name in names if name in given]
-            how = Note("guessed", f"name ({', '.join(names)})")
-            how = Note("given", f"--place ({', '.join(placed)})") if placed else how
+            how = (
+                Note("given", f"--place ({', '.join(placed)})")
+                if placed
+                else Note("guessed", f"name ({', '.join(names)})")
+            )
+            sizes = [len(sample) for sample in mine if sample.simulated == simulated and len(sample)]
+            if kind != "muon" and len(sizes) > 1 and min(sizes) < geometry.MIN_CELLS:
+                few = ", with too few hits to tell whether the collections are alike (--entries) ("
+                how = how._replace(text=how.text.replace(" (", few, 1))
             name = kind if kind == "muon" else f"{kind}_{region}"
             name = name if number == 1 else f"{name}_{number}"
             groups.append(Group(name, kind, region, sorted(mine, key=lambda sample: sample.name), how, cells))

@@ -137,6 +137,7 @@ def test_hits_of_edm4eic_are_read_with_their_layer_and_tracks_refused_by_name(ei
     draft = draft_detector(eic_file, Answers(b_field=1.7))
     reason = "no trackStates_begin, no trackStates_end"
     assert draft.left_out["CentralCKFTracks"] == f"edm4eic::Track, {reason}"
+    assert draft.to_fill_in()["tracks"] == "the file has no tracks, but CentralCKFTracks, which cannot be read"
     missing = {part.name: part.reason for part in inspect_file(eic_file).missing}
     assert missing["tracks"] == f"CentralCKFTracks (edm4eic::Track) has {reason}"
     detector = draft.detector
