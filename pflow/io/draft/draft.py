@@ -539,6 +539,11 @@ def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str
     else:
         matter = matter_of_layers(absorber, max(len(pitches), 1)).tolist()
         text = f"{seen}; lengths of {absorber} (PDG), without the rest of the layer"
+        if not pitches and len(matter) == 1 and matter[0][0] < extent / 4:
+            message = (
+                f"absorber '{absorber}': one layer of {matter[0][0]:g} mm where hits in {extent:.0f} mm show no layers"
+            )
+            raise ConfigError(f"{message}; give the number of layers too, as in lead:30x{matter[0][0]:g}")
         if len(matter) > len(pitches) > 0:
             text += f"; the last {len(matter) - len(pitches)} of {len(matter)} without hits"
         pitches += [pitches[-1] if pitches else extent / len(matter)] * (len(matter) - len(pitches))

@@ -227,10 +227,11 @@ def choose_sources(
         notes["sim_scale"] = text
     kinds = {collection.name: collection.kind for collection in list_collections(file)}
     tracks = [name for name, kind in kinds.items() if kind == "Track"]
-    if detector.tracks and not there["tracks"] and tracks:
-        close = nearest(detector.tracks[0], tracks, n=1) or tracks
-        text = f"no tracks are read: the file has no {', '.join(detector.tracks)}, and has {', '.join(tracks)}"
-        notes["tracks"] = f"{text} (nearest: {close[0]}, for 'tracks' of the description)"
+    if tracks and not there["tracks"]:
+        what = f"the file has no {', '.join(detector.tracks)}" if detector.tracks else "the description names none"
+        close = nearest(detector.tracks[0], tracks, n=1) if detector.tracks else []
+        near = f" (nearest: {(close or tracks)[0]}, for 'tracks' of the description)" if detector.tracks else ""
+        notes["tracks"] = f"no tracks are read: {what}, and the file has {', '.join(tracks)}{near}"
 
     settings = None
     if truth_tracks and not there["tracks"]:

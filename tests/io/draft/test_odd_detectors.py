@@ -103,6 +103,10 @@ def test_crystals_without_layers_lie_in_the_depth_that_is_given(made_up, write_m
     crystals = described(draft_detector(path, Answers(absorber={"ecal_barrel": "PbWO4:220"})))["ecal_barrel"]
     assert crystals.layers[0].pitch == 220.0
     assert crystals.inner_radius == pytest.approx(1725.0 - 110.0, abs=5.0)
+    with pytest.raises(
+        ConfigError, match=r"'lead:4': one layer of 4 mm where hits in \d+ mm show no layers.*lead:30x4"
+    ):
+        draft_detector(path, Answers(absorber={"ecal_barrel": "lead:4"}))
 
 
 def test_calorimeters_without_hits_are_left_out_and_stop_no_other(made_up, write_made_up):
