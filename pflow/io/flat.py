@@ -150,7 +150,11 @@ class FlatReader:
         self.layout = layout.with_all() if note else layout
         self.uuid = str(directory.file.uuid)
         self.num_entries = int(self.tree.num_entries)
-        self.detector = self._detector(detector, note)
+        chosen = note.get("detector", self.layout.detector) if detector is None else detector
+        if chosen is None:
+            raise ConfigError(f"{self.path}: layout '{self.layout.name}' names no detector, so one must be given")
+        given = isinstance(chosen, str | Detector)
+        self.detector = load_detector(chosen) if given else from_plain(Detector, chosen, f"{self.path}: note '{NOTE}'")
         self.truth_tracks = bool(note.get("truth_tracks", False))
         self._reference_name = str(note.get("reference_name", self.layout.reference_name))
         keys = set(self.tree.keys())
@@ -159,7 +163,16 @@ class FlatReader:
         used = {branch.branch for fields in self._parts.values() for branch in fields.values()}
         self._weights, self.notes = EventWeights(self.tree, self.path, used=used), dict[str, str]()
         self._calorimeter_of_code = self._codes(note)
-        self.absent = self._absent(keys)
+        absent = []  # parts and branches of the layout that the file does not hold
+        for part, fields in self.layout.parts.items():
+            expected = {branch.branch for branch in fields.values() if not branch.optional}
+            if self._parts[part]:
+                absent += sorted(expected - keys)
+            elif expected:
+                absent.append(part)
+        if self.layout.event is not None and self._event is None:
+            absent.append(self.layout.event)
+        self.absent = tuple(absent)
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
         """Read entries without validating them; see `pflow.io.open.Reader`."""
@@ -211,14 +224,6 @@ class FlatReader:
             **parts,
         )
 
-    def _detector(self, requested: Detector | str | None, note: Mapping[str, Any]) -> Detector:
-        chosen = note.get("detector", self.layout.detector) if requested is None else requested
-        if chosen is None:
-            raise ConfigError(f"{self.path}: layout '{self.layout.name}' names no detector, so one must be given")
-        if isinstance(chosen, str | Detector):
-            return load_detector(chosen)
-        return from_plain(Detector, chosen, f"{self.path}: note '{NOTE}'")
-
     def _codes(self, note: Mapping[str, Any]) -> dict[int, int] | None:
         """Index of the calorimeter for each code of the file; None where codes are indices."""
         branch = self._parts["hits"].get("subdetector")
@@ -234,19 +239,6 @@ class FlatReader:
                 message = f"{self.path}: the layout's calorimeter '{name}' (code {code}) {expected}"
                 raise ConfigError(message, suggestions=nearest(name, known))
         return {code: known.index(name) for code, name in names.items()}
-
-    def _absent(self, keys: set[str]) -> tuple[str, ...]:
-        """Parts and branches of the layout that the file does not hold."""
-        absent = []
-        for part, fields in self.layout.parts.items():
-            expected = {branch.branch for branch in fields.values() if not branch.optional}
-            if self._parts[part]:
-                absent += sorted(expected - keys)
-            elif expected:
-                absent.append(part)
-        if self.layout.event is not None and self._event is None:
-            absent.append(self.layout.event)
-        return tuple(absent)
 
     def _columns(
         self, part: str, fields: Mapping[str, Branch], start: int, stop: int, truth: bool

@@ -68,7 +68,7 @@ def test_layers_apart_are_said_of_flat_files_too(cld_rec, tmp_path):
 
 def test_a_wrong_name_of_the_tracks_is_said_with_the_nearest(cld_path):
     detector = dataclasses.replace(CLD, tracks=("SiTrack_Refited",))
-    said = r"no tracks are read: the file has no SiTrack_Refited, and the file has SiTracks_Refitted \(nearest: SiTracks_Refitted"
+    said = r"the file has no SiTrack_Refited, and the file has SiTracks_Refitted \(nearest: SiTracks_Refitted"
     with pytest.warns(ImplausibleWarning, match=said):
         assert read_events(cld_path, detector=detector).tracks is None
 

@@ -202,19 +202,13 @@ class TestBadInput:
         assert reader.detector.name == "cld"
 
 
-def test_the_built_in_layout_names_every_quantity():
-    read = load_layout("g4")
-    assert {part: set(fields) for part, fields in read.parts.items()} == {
-        part: set(fields) for part, fields in FIELDS.items()
-    }
-    assert (read.name, read.tree, read.detector, read.event) == ("g4", "events", "ild_g4", "event")
-    assert read.reference_name == "PandoraPFA"
-
-
-def test_hits_alone_make_a_layout(tmp_path):
-    read = load_layout(layout(tmp_path, detector=None))
-    assert read.parts == {"hits": {name: Branch(branch=branch) for name, branch in HITS.items()}}
-    assert (read.name, read.tree, read.detector, read.event) == ("mine", "events", None, None)
+def test_the_built_in_layout_has_every_quantity_and_hits_alone_make_one(tmp_path):
+    built_in, mine = load_layout("g4"), load_layout(layout(tmp_path, detector=None))
+    assert {part: {*fields} for part, fields in built_in.parts.items()} == {part: {*FIELDS[part]} for part in FIELDS}
+    header = ("name", "tree", "detector", "event", "reference_name")
+    assert [getattr(built_in, key) for key in header] == ["g4", "events", "ild_g4", "event", "PandoraPFA"]
+    assert mine.parts == {"hits": {name: Branch(branch=branch) for name, branch in HITS.items()}}
+    assert [getattr(mine, key) for key in header[:-1]] == ["mine", "events", None, None]
 
 
 def test_an_unknown_layout_names_the_built_in_ones_and_half_a_part_the_nearest_branches():
@@ -301,29 +295,26 @@ def by_hand():
     [(3, []), (3, [1, 2]), (3, [0, 3]), (0, [])],
     ids=["at once", "event by event", "with chunks without events", "no events"],
 )
-def test_every_part_comes_back(tmp_path, n, cuts, assert_same):
+def test_all_comes_back(tmp_path, n, cuts, assert_same):
+    """Every part, a detector of the user's own, and that tracks were made from Monte Carlo particles."""
     events = by_hand()[:n]
+    mine = dataclasses.replace(events.detector, name="mine", b_field=1.25)
+    events = dataclasses.replace(events, detector=mine, flags=np.full(n, Flag.TRUTH_TRACKS, dtype=np.uint32))
     chunks = [events[start:stop] for start, stop in pairwise([0, *cuts, n])]
     assert write_events(tmp_path / "out.root", iter(chunks) if cuts else events) == n
     read = read_all(tmp_path / "out.root")
     assert_same(read, events, rtol=TOLERANCE)
-    assert (read.detector, read.reference_name) == (events.detector, "PandoraPFOs")
-    assert read.event.tolist() == events.event.tolist()
+    assert (read.detector, read.reference_name) == (mine, "PandoraPFOs")
+    assert (read.event.tolist(), read.flags.tolist()) == (events.event.tolist(), events.flags.tolist())
 
 
-def test_each_hit_names_its_largest_particle(tmp_path):
+def test_each_hit_names_its_largest_particle_and_a_built_in_detector_is_named(tmp_path):
     write_events(tmp_path / "out.root", by_hand())
+    assert read_all(tmp_path / "out.root").detector == load_detector("cld")
     with uproot.open(tmp_path / "out.root") as file:
         # Hit 0 is a quarter of particle 1 and three quarters of 0, hit 1 of nobody.
         assert file["events"]["calo_hit.particle"].array().to_list() == [[0, -1, 1], [], [0]]
         assert file["events"]["track.particle"].array().to_list() == [[1, 0], [], []]
-
-
-def test_a_detector_of_the_users_own_travels_in_the_file(tmp_path):
-    events = by_hand()
-    mine = dataclasses.replace(events.detector, name="mine", b_field=1.25)
-    write_events(tmp_path / "out.root", Events(detector=mine, hits=events.hits))
-    assert read_all(tmp_path / "out.root").detector == mine
 
 
 def test_chunks_that_make_no_file(tmp_path):
@@ -338,10 +329,3 @@ def test_chunks_that_make_no_file(tmp_path):
         with pytest.raises(ConfigError, match=message):
             write_events(tmp_path / "out.root", chunks)
         assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_remembers_that_its_tracks_were_made_from_monte_carlo_particles(tmp_path):
-    flags = np.full(3, Flag.TRUTH_TRACKS, dtype=np.uint32)
-    events = dataclasses.replace(by_hand(), flags=flags)
-    write_events(tmp_path / "marked.root", iter([events[:0], events]))
-    assert read_all(tmp_path / "marked.root").flags.tolist() == flags.tolist()

@@ -85,23 +85,23 @@ def list_collections(file: PodioFile) -> list[Collection]:
 
 def collection_contents(file: PodioFile, stop: int) -> tuple[Collection, ...]:
     """The same with their content in the first `stop` entries; `unreadable` says why one cannot be read."""
-    return tuple(_content(file, collection, stop) for collection in list_collections(file))
-
-
-def _content(file: PodioFile, collection: Collection, stop: int) -> Collection:
-    energy = None
-    try:
-        with reading("cannot be read", file=file.path, field=collection.name):
-            count = count_objects(file, collection, stop)
-            if file.columns.has(collection.name, "energy"):
-                values = jagged.flat(file.get(range(stop), collection.name, "energy"), np.float64)
-                energy = float(values[np.isfinite(values)].sum()) / max(stop, 1)
-            pairs = link_pairs(file, collection.name, stop) if collection.kind == "Link" else {}
-    except InputError as error:
-        return dataclasses.replace(collection, unreadable=str(error))
-    links = tuple(f"{start or '?'} -> {end or '?'}" for start, end in pairs)
-    content: Any = {"count": count, "mean": count / max(stop, 1), "mean_energy": energy, "links": links}
-    return dataclasses.replace(collection, cell_encoding=file.encodings.get(collection.name, ""), **content)
+    contents = []
+    for collection in list_collections(file):
+        name, content = collection.name, dict[str, Any]()
+        try:
+            with reading("cannot be read", file=file.path, field=name):
+                count = count_objects(file, collection, stop)
+                content |= {"count": count, "mean": count / max(stop, 1)}
+                if file.columns.has(name, "energy"):
+                    values = jagged.flat(file.get(range(stop), name, "energy"), np.float64)
+                    content["mean_energy"] = float(values[np.isfinite(values)].sum()) / max(stop, 1)
+                pairs = link_pairs(file, name, stop) if collection.kind == "Link" else {}
+                content["links"] = tuple(f"{start or '?'} -> {end or '?'}" for start, end in pairs)
+                content["cell_encoding"] = file.encodings.get(name, "")
+        except InputError as error:
+            content = {"unreadable": str(error)}
+        contents.append(dataclasses.replace(collection, **content))
+    return tuple(contents)
 
 
 def count_objects(file: PodioFile, collection: Collection, stop: int) -> int:

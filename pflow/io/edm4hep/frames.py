@@ -142,7 +142,7 @@ class InputCopy:
         elif schema != SCHEMA_VERSION:
             known = f"{OLDEST_SCHEMA} to {SCHEMA_VERSION} are"
             text = f"schema {schema} of EDM4hep is not known ({known}), its collections are copied as they are"
-            warnings.warn(f"{file.path}: {text}", stacklevel=4)
+            warnings.warn(f"{file.path}: {text}", stacklevel=3)
         self.model = DataModel(*models.values())
         self.collections: dict[str, CollectionInfo] = {}
         self._fields: dict[str, str] = {}
@@ -162,7 +162,7 @@ class InputCopy:
                 dropped.append(info.name)
         if dropped:
             text = f"{', '.join(dropped)} of its metadata is not or not whole in the file, and not copied"
-            warnings.warn(f"{file.path}: {text}", stacklevel=4)
+            warnings.warn(f"{file.path}: {text}", stacklevel=3)
 
     def _members(self, cpp_type: str) -> list[tuple[str, tuple[str, ...]]]:
         """Path of each leaf of a type, and its possible names in the file."""

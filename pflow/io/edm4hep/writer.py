@@ -54,7 +54,13 @@ class Edm4hepRecoWriter(OutputWriter):
         self._input = file
         self._names = names = RecoNames(name)
         self._reader = reader = file.reader if isinstance(file.reader, Edm4hepReader) else None
-        self._copy = _copy_of(reader)
+        self._copy: InputCopy | None = None  # copies the input's collections, where they can be copied
+        try:
+            if reader is not None:
+                chosen = reader.chosen
+                self._copy = InputCopy(reader.file, (*chosen.collections["tracks"], *chosen.hit_collections))
+        except InputError as error:
+            warnings.warn(f"{error}; the output holds the hits and tracks that were used instead", stacklevel=2)
         copied = {} if self._copy is None else self._copy.collections
         self._hit_collections: list[str] = []  # of the input, unless the output has its own hits
         self._track_id = self._mc_id = None
@@ -191,17 +197,6 @@ class Edm4hepRecoWriter(OutputWriter):
         }
         merged = _merged(metadata[0] if metadata else {}, added)
         self._frames.finish({"metadata": [merged, *metadata[1:]], **categories})
-
-
-def _copy_of(reader: Edm4hepReader | None) -> InputCopy | None:
-    """Copier of the input's collections; None where they cannot be copied, with a warning for EDM4hep files."""
-    if reader is None:
-        return None
-    try:
-        return InputCopy(reader.file, (*reader.sources["tracks"], *reader.chosen.hit_collections))
-    except InputError as error:
-        warnings.warn(f"{error}; the output holds the hits and tracks that were used instead", stacklevel=3)
-        return None
 
 
 def _merged(first: Parameters, second: Parameters) -> Parameters:
