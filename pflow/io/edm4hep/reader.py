@@ -57,11 +57,6 @@ FORWARD = 0.25  # collections whose hits all have a smaller r / |z| are of lumin
 COPY = 0.5  # a collection that shares more than this fraction of its cells with others is a copy of their hits
 MAX_LINKED = 10  # entries that are read to find the targets of links
 MOSTLY = 0.8  # fraction of links that must lead into the collections read; others: to detectors that are not described
-MOST_CUT = 0.4  # largest plausible fraction of the energy of simulated hits that a time window cuts
-EARLY = 0.01  # largest plausible fraction of the energy of all hits that comes before light from the origin
-LEAST_ENERGY = 5.0  # GeV, needed to check the times
-CROSSING_PT, CROSSING_TAN_LAMBDA = 1.0, 3.0  # GeV, particles above and below which should cross the tracker
-MIN_CROSSING = 5  # particles needed to check that they get tracks
 AT_AXIS = 10.0  # mm from the z axis, within which a reference point is at the IP
 FRONT = 0.9  # share of the distance to the calorimeter's front face from which on a point is near it
 CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that counts as none
@@ -107,7 +102,7 @@ class Edm4hepReader:
             if (settings := chosen.truth_tracks) is not None:
                 names = [name for name in settings.sim_tracker_hits if file.columns.has(name)]
                 n_layers = simulated.count_layers(file, names, chosen.truth(particles), span)
-                note_untracked(file, chosen, particles, n_layers, settings)
+                self.notes.update(simulated.track_notes(file, particles, n_layers, settings))
                 parts["tracks"], track_links = simulated.make_truth_tracks(particles, n_layers, detector, event, entry)
                 parts["flags"] = np.full(len(entry), Flag.TRUTH_TRACKS, dtype=np.uint32)
                 parts |= {"track_links": track_links} if truth else {}
@@ -347,7 +342,7 @@ def read_hits(file: PodioFile, sources: Sources, span: range) -> Hits:
             chosen.append(index)
             for key, values in columns.items():
                 pieces[key].append(values)
-    note_lost(sources, digitised)
+    sources.notes.update(simulated.energy_notes(digitised))
     index = pieces.pop("index", [])
     if not names:
         none = jagged.unflatten(np.zeros(0, np.float32), np.zeros(len(span), np.int64))
@@ -630,42 +625,6 @@ def _inside(links: Links, starts: Joined, ends: Joined) -> Links:
     """Those that lead to and from objects that are there."""
     inside = (links.source < starts.totals[links.event]) & (links.particle < ends.totals[links.event])
     return links.take(inside & (links.source >= 0) & (links.particle >= 0))
-
-
-def note_lost(sources: Sources, digitised: Mapping[str, simulated.Digitised]) -> None:
-    """Note simulated hits without all of their contributions, and energy that a time window cuts."""
-    everything = sum(made.total for made in digitised.values())
-    lost, cut = [], []
-    for name, made in digitised.items():
-        if made.lost > simulated.ROUNDING * made.total:
-            absent = made.contributions and made.contributions.absent
-            gone = f" ({', '.join(absent)} is not in the file)" if absent else ""
-            lost.append(f"{made.lost / made.total:.0%} of {name}{gone}")
-        early, outside = made.early, made.early + made.late
-        if early > EARLY * everything or outside > MOST_CUT * max(made.total, everything / 4):
-            cut.append(f"{outside / made.total:.0%} of {name} ({early / made.total:.0%} comes earlier than light)")
-    if lost:
-        text = "contributions do not sum to the energy of their hits, which is used: without contributions are"
-        sources.notes["contributions"] = f"{text} {', '.join(lost)}"
-    if cut and everything > LEAST_ENERGY:
-        sources.notes["times"] = f"time windows cut energy, as if times were not in ns: {', '.join(cut)}"
-
-
-def note_untracked(
-    file: PodioFile, sources: Sources, particles: ak.Array, n_layers: Index, settings: TruthTracking
-) -> None:
-    """Note stable charged particles that cross the tracker and get no track, as where tracker hits are missing."""
-    columns = jagged.columns(particles)
-    pt = np.hypot(columns["px"], columns["py"])
-    radius = np.hypot(columns["vertex.x"], columns["vertex.y"])
-    charged = (np.abs(columns["charge"]) == 1) & (columns["status"] == 1) & (radius < settings.max_vertex_radius)
-    crossing = charged & (pt > CROSSING_PT) & (np.abs(columns["pz"]) < CROSSING_TAN_LAMBDA * pt)
-    n_tracks, n = int((n_layers[crossing] >= settings.min_layers).sum()), int(crossing.sum())
-    if n >= MIN_CROSSING and n_tracks < MOSTLY * n:
-        absent = [name for name in settings.sim_tracker_hits if not file.columns.has(name)]
-        gone = f" ({', '.join(absent)}: not in the file)" if absent else ""
-        layers = f"have hits in {settings.min_layers} layers and so a track{gone}"
-        sources.notes["truth tracks"] = f"only {n_tracks} of {n} charged particles that cross the tracker {layers}"
 
 
 def note_states(sources: Sources, collection: str, place: str, elsewhere: Mask) -> bool:

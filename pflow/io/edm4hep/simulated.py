@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import awkward as ak
@@ -37,6 +37,13 @@ PROMPT_TIME = 0.1  # time of a hit by a particle that flew straight from the ori
 
 ROUNDING = 0.01
 """Largest relative difference of a hit's energy from the sum of its contributions that counts as none."""
+
+MOST_CUT = 0.4  # largest plausible fraction of the energy of simulated hits that a time window cuts
+EARLY = 0.01  # largest plausible fraction of the energy of all hits that comes before light from the origin
+LEAST_ENERGY = 5.0  # GeV, needed to check the times
+CROSSING_PT, CROSSING_TAN_LAMBDA = 1.0, 3.0  # GeV, particles above and below which should cross the tracker
+MIN_CROSSING = 5  # particles needed to check that they get tracks
+MIN_WITH_TRACK = 0.8  # fraction of these particles that should get one
 
 BY_SECONDARY = 1 << 30
 """Bit of edm4hep::SimTrackerHit.quality: the hit is of a secondary that is not kept, though linked to its ancestor."""
@@ -165,6 +172,27 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
     return Digitised(columns=columns, contributions=contributions, total=total, lost=lost, early=early, late=late)
 
 
+def energy_notes(digitised: Mapping[str, Digitised]) -> dict[str, str]:
+    """Notes, by topic, on hits without all of their contributions, and on energy that a time window cuts."""
+    notes = {}
+    everything = sum(made.total for made in digitised.values())
+    lost, cut = [], []
+    for name, made in digitised.items():
+        if made.lost > ROUNDING * made.total:
+            absent = made.contributions and made.contributions.absent
+            gone = f" ({', '.join(absent)} is not in the file)" if absent else ""
+            lost.append(f"{made.lost / made.total:.0%} of {name}{gone}")
+        early, outside = made.early, made.early + made.late
+        if early > EARLY * everything or outside > MOST_CUT * max(made.total, everything / 4):
+            cut.append(f"{outside / made.total:.0%} of {name} ({early / made.total:.0%} comes earlier than light)")
+    if lost:
+        text = "contributions do not sum to the energy of their hits, which is used: without contributions are"
+        notes["contributions"] = f"{text} {', '.join(lost)}"
+    if cut and everything > LEAST_ENERGY:
+        notes["times"] = f"time windows cut energy, as if times were not in ns: {', '.join(cut)}"
+    return notes
+
+
 def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined, span: range) -> Index:
     """Number of tracker layers with a hit of each Monte Carlo particle's own, int64 [all particles of the entries].
 
@@ -187,6 +215,22 @@ def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined,
         crossed.append(np.stack([first[event] + particle, np.full(len(event), number), layer], axis=1)[known])
     different = np.unique(np.concatenate(crossed), axis=0)
     return np.bincount(different[:, 0], minlength=int(particles.totals.sum())).astype(np.int64)
+
+
+def track_notes(file: PodioFile, particles: ak.Array, n_layers: Index, settings: TruthTracking) -> dict[str, str]:
+    """A note on stable charged particles that cross the tracker and get no track, as where tracker hits are missing."""
+    columns = jagged.columns(particles)
+    pt = np.hypot(columns["px"], columns["py"])
+    radius = np.hypot(columns["vertex.x"], columns["vertex.y"])
+    charged = (np.abs(columns["charge"]) == 1) & (columns["status"] == 1) & (radius < settings.max_vertex_radius)
+    crossing = charged & (pt > CROSSING_PT) & (np.abs(columns["pz"]) < CROSSING_TAN_LAMBDA * pt)
+    n_tracks, n = int((n_layers[crossing] >= settings.min_layers).sum()), int(crossing.sum())
+    if n < MIN_CROSSING or n_tracks >= MIN_WITH_TRACK * n:
+        return {}
+    absent = [name for name in settings.sim_tracker_hits if not file.columns.has(name)]
+    gone = f" ({', '.join(absent)}: not in the file)" if absent else ""
+    layers = f"have hits in {settings.min_layers} layers and so a track{gone}"
+    return {"truth tracks": f"only {n_tracks} of {n} charged particles that cross the tracker {layers}"}
 
 
 def make_truth_tracks(
