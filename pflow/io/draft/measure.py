@@ -195,31 +195,24 @@ def measure_field(file: PodioFile, detector: Detector, stop: int) -> list[tuple[
             with suppress(ValueError):
                 if 0 < (value := abs(float(values[0]))) < MAX_FIELD:
                     estimates.append((value, 0.0, f"parameter '{key}' of the file's metadata"))
-    of_tracks = _field_of_tracks(file, detector, stop)
-    if len(of_tracks) >= MIN_TRACKS:
-        text = f"{len(of_tracks)} tracks and the particles that they are linked to"
-        estimates.append((*_median(of_tracks), text))
-    return sorted(estimates, key=lambda estimate: estimate[1])
-
-
-def _field_of_tracks(file: PodioFile, detector: Detector, stop: int) -> Floats:
-    """By the transverse momenta of charged particles and their tracks in 1 T; electrons, which radiate, left out."""
+    # By the transverse momenta of charged particles and their tracks in 1 T; electrons, which radiate, left out.
     scaled = [dataclasses.replace(part, sim_scale=part.sim_scale or 1.0) for part in detector.calorimeters]
-    try:
+    with suppress(InputError):
         one_tesla = dataclasses.replace(detector, b_field=1.0, calorimeters=tuple(scaled))
         events = Edm4hepReader(file, detector=one_tesla).read(0, stop)
-    except InputError:
-        return np.zeros(0)
-    tracks, truth, links = events.tracks, events.truth, events.track_links
-    if tracks is None or truth is None or links is None:
-        return np.zeros(0)
-    good = (links.source < ak.num(tracks)) & (links.particle >= 0) & (links.particle < ak.num(truth))
-    links = links[good & (links.weight > 0.5)]
-    particles, pt_per_tesla = truth[links.particle], jagged.flat(tracks.momentum.pt[links.source], np.float64)
-    use = (jagged.flat(particles.charge) != 0) & (np.abs(jagged.flat(particles.pdg)) != ELECTRON)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        b_field: Floats = (jagged.flat(particles.momentum.pt, np.float64) / pt_per_tesla)[use]
-    return b_field[np.isfinite(b_field)]
+        tracks, truth, links = events.tracks, events.truth, events.track_links
+        if tracks is not None and truth is not None and links is not None:
+            good = (links.source < ak.num(tracks)) & (links.particle >= 0) & (links.particle < ak.num(truth))
+            links = links[good & (links.weight > 0.5)]
+            particles, pt_per_tesla = truth[links.particle], jagged.flat(tracks.momentum.pt[links.source], np.float64)
+            use = (jagged.flat(particles.charge) != 0) & (np.abs(jagged.flat(particles.pdg)) != ELECTRON)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                b_field: Floats = (jagged.flat(particles.momentum.pt, np.float64) / pt_per_tesla)[use]
+            b_field = b_field[np.isfinite(b_field)]
+            if len(b_field) >= MIN_TRACKS:
+                text = f"{len(b_field)} tracks and the particles that they are linked to"
+                estimates.append((*_median(b_field), text))
+    return sorted(estimates, key=lambda estimate: estimate[1])
 
 
 def measure_scales(file: PodioFile, detector: Detector, stop: int) -> dict[str, tuple[float | None, str]]:

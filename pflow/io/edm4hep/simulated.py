@@ -245,7 +245,7 @@ def make_truth_tracks(
     event's number and entry, so that an event has the same tracks whenever it is read. The detector's `truth_tracks`
     are the settings.
     """
-    settings = detector.truth_tracks
+    settings, b_field = detector.truth_tracks, detector.b_field
     assert settings is not None  # and complete: checked when the file was opened
     assert settings.min_layers is not None
     assert settings.max_vertex_radius is not None
@@ -259,29 +259,15 @@ def make_truth_tracks(
         & (np.hypot(momentum[:, 0], momentum[:, 1]) > 0)
     )
     n_tracks = np.bincount(jagged.event_index(counts)[chosen], minlength=len(counts))
-    noise = [
+    numbers = [
         np.random.default_rng((abs(int(number)), int(row))).standard_normal((int(n), 5))
         for number, row, n in zip(event, entry, n_tracks, strict=True)
     ]
-    columns = _smeared(
-        vertex[chosen], momentum[chosen], charge[chosen], detector, settings, np.concatenate([np.zeros((0, 5)), *noise])
-    )
-    tracks = make_tracks(
-        b_field=detector.b_field, **{name: jagged.unflatten(values, n_tracks) for name, values in columns.items()}
-    )
-    source, particle = jagged.local_index(n_tracks), jagged.local_index(counts)[chosen]
-    return tracks, Links(counts=n_tracks, source=source, particle=particle, weight=np.ones(len(source))).records()
-
-
-def _smeared(
-    vertex: Floats, momentum: Floats, charge: Floats, detector: Detector, settings: TruthTracking, noise: Floats
-) -> dict[str, Floats]:
-    """Columns [track] for `make_tracks`, of a vertex, mm, a momentum, GeV, and 5 standard normal numbers of each."""
-    b_field = detector.b_field
-    (x, y, z), (px, py, pz) = vertex.T, momentum.T
+    noise, charge = np.concatenate([np.zeros((0, 5)), *numbers]), charge[chosen]  # 5 standard normal numbers a track
+    (x, y, z), (px, py, pz) = vertex[chosen].T, momentum[chosen].T
     distance, z0, px_perigee, py_perigee = kinematics.perigee(x, y, z, px, py, pz, charge, b_field=b_field)
     d0 = -np.sign(charge * b_field) * distance  # edm4hep::TrackState: the point is d0 (-sin phi, cos phi)
-    pt, p = np.hypot(px, py), np.linalg.norm(momentum, axis=1)
+    pt, p = np.hypot(px, py), np.linalg.norm(momentum[chosen], axis=1)
     sin_theta = pt / p
 
     inverse_pt = 1 / pt + noise[:, 0] * _resolution(settings.inverse_pt, pt)
@@ -292,7 +278,7 @@ def _smeared(
 
     new_charge = np.where(inverse_pt < 0, -charge, charge)
     new_pt = 1 / np.abs(inverse_pt)
-    position, at_face = follow_to_calorimeter(
+    reached = follow_to_calorimeter(
         np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=-1),
         new_pt[:, None] * np.stack([np.cos(phi), np.sin(phi), tan_lambda], axis=-1),
         new_charge,
@@ -301,8 +287,13 @@ def _smeared(
     omega = new_charge * np.abs(inverse_pt) * kinematics.GEV_PER_TESLA_MM * abs(b_field)
     phi = np.mod(phi + np.pi, 2 * np.pi) - np.pi
     columns = {"omega": omega, "phi": phi, "tan_lambda": tan_lambda, "d0": d0, "z0": z0}
-    columns |= {f"calo_{axis}": position[:, i] for i, axis in enumerate("xyz")}
-    return columns | {f"calo_p{axis}": at_face[:, i] for i, axis in enumerate("xyz")}
+    faces = zip(("x", "y", "z", "px", "py", "pz"), np.concatenate(reached, axis=1).T, strict=True)
+    columns |= {f"calo_{name}": values for name, values in faces}
+    tracks = make_tracks(
+        b_field=b_field, **{key: jagged.unflatten(values, n_tracks) for key, values in columns.items()}
+    )
+    source, particle = jagged.local_index(n_tracks), jagged.local_index(counts)[chosen]
+    return tracks, Links(counts=n_tracks, source=source, particle=particle, weight=np.ones(len(source))).records()
 
 
 def _resolution(terms: tuple[float, ...] | None, momentum: Floats) -> Floats:
