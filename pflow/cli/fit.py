@@ -65,6 +65,15 @@ DECISIVE = {
 }
 """Options that choose the model, on the command line and in configurations."""
 
+LINKED = {
+    "model.start_from": "start_from",
+    "data.seed": "seed_everything",
+    "model_checkpoint.dirpath": "output",
+    "early_stopping.monitor": "model_checkpoint.monitor",
+    "early_stopping.mode": "model_checkpoint.mode",
+}
+"""Options that take the value of another one; jsonargparse ignores a value of their own in a configuration."""
+
 MOST_USED = """\
 used most:
   --data.train FILES --data.val FILES    to train on and to validate on; 'train/*.root' names several
@@ -106,12 +115,16 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
         name = f"--{name[2:].replace('-', '_')}" if name.startswith("--") else name
         if name in ("-c", "--config") and value:
             value = str(resolve("", value))
+            config = load_yaml(value)
             for path in DECISIVE:
-                inner: Any = load_yaml(value)
-                for key in path.removeprefix("--").split("."):
-                    inner = inner.get(key, "") if isinstance(inner, dict) else ""
+                inner = _at(config, path.removeprefix("--"))
                 if isinstance(inner, str | None) and inner != "":
                     given[DECISIVE[path]] = inner
+            for path in LINKED:
+                if _at(config, path) not in ("", None):
+                    raise ConfigError(f"{value}: {path} takes the value of {LINKED[path]}: give that instead")
+        elif (path := name.removeprefix("--")) in LINKED:
+            raise ConfigError(f"{name} takes the value of --{LINKED[path].replace('_', '-')}: give that instead")
         elif name in DECISIVE and value:
             value = ARCHITECTURES.get(value, value)
             given[DECISIVE[name]] = None if value == "null" else value
@@ -147,6 +160,13 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
     tokens = {f"data.{name}": value for name, value in to_plain(model.header.tokeniser.config).items()}
     tokens.pop("data.readout")
     return Run(words, {"model.reconstructor": dict(model.header.model), **tokens}, model, resumes=resumed is not None)
+
+
+def _at(config: Any, path: str) -> Any:
+    """The value at a dotted path of a configuration; "": it says nothing of it."""
+    for key in path.split("."):
+        config = config.get(key, "") if isinstance(config, dict) else ""
+    return config
 
 
 class WrongUsageError(ConfigError):

@@ -372,16 +372,19 @@ def test_a_second_ctrl_c_stops_at_once(tiny, data, monkeypatch, capsys):
         ("--model.lr=abc", "error: --model.lr: expected float, found abc"),
         ("--data.merge.ecal-mm=20", "error: --data.merge: the following arguments are required: hcal_mm"),
         ("--data.augment.overlay.cone=x", "error: --data.augment.overlay.cone: expected float, found x"),
-        ("--config={}", "nearest matches: --trainer.max_steps"),
+        ("--config={}/a.yaml", "nearest matches: --trainer.max_steps"),
         ("--model.reconstructor.width=3", "nearest matches: --network.width"),
         ("--learning-rate=1", "nearest matches: --model.lr"),
         ("--model.wd=1", "nearest matches: --model.weight_decay"),
         ("--batch-size=1", "nearest matches: --data.batch_size"),
+        ("--model.start-from=general", "--model.start_from takes the value of --start-from"),
+        ("--config={}/linked.yaml", "data.seed takes the value of seed_everything"),
     ],
 )
 def test_wrong_usage_is_said_in_one_line(option, message, tmp_path, capsys):
     (tmp_path / "a.yaml").write_text("trainer: {max_step: 3}")
-    assert fit.main("fit", [option.format(tmp_path / "a.yaml")]) == 2
+    (tmp_path / "linked.yaml").write_text("data: {seed: 3}")
+    assert fit.main("fit", [option.format(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert said.startswith("pflow fit: error: ")
     assert message in said
