@@ -50,7 +50,7 @@ ECAL, HCAL = KINDS.index("ecal"), KINDS.index("hcal")
 LENGTHS = {"d0": 1, "z0": 1, "time": 1, "omega": -1}
 """Fields other than positions that change with the scale, and the power of the scale."""
 LEVELS = (0.0, 3.0, 10.0)
-"""Thresholds of a semi-digital readout, in units of the median energy of the event's hits in the HCAL."""
+"""Thresholds of a semi-digital readout, in units of the median energy of the HCAL's hits in all events of the detector."""
 TIME_SEED = 1
 """Seed of the errors of times: all forms of a detector have the same errors, in units of their resolution."""
 
@@ -370,18 +370,20 @@ def change_cells(events: Events, drawn: Drawn) -> Events:
         events, event, kind, energy = keep_hits(events, keep), event[keep], kind[keep], energy[keep]
     digital = np.flatnonzero((drawn.digital[event] > 0) & (kind == HCAL))
     if len(digital):
+        # What a hit stands for depends on the size of the cells: each detector that was drawn is calibrated for itself.
+        readouts = (drawn.digital, drawn.coarser[:, HCAL], drawn.every[:, HCAL])
+        detector, first = equal_rows(*(readout[event[digital]] for readout in readouts))
         energy = energy.copy()
-        energy[digital] = _digital(energy[digital], event[digital], drawn.digital)
+        for k, three in enumerate(drawn.digital[event[digital[first]]] == 2):
+            rows = digital[detector == k]
+            energy[rows] = _digital(energy[rows], LEVELS if three else ())
         events = dataclasses.replace(events, hits=jagged.replaced(events.hits, {"energy": energy}))
     return events
 
 
-def _digital(energy: npt.NDArray[np.floating[Any]], event: Index, digital: Index) -> npt.NDArray[np.floating[Any]]:
-    """Mean energy, over all events, of the hits that pass the same number of thresholds as each hit."""
-    level = np.zeros(len(energy), dtype=np.int64)
-    unit = np.median(energy)
-    for number, threshold in enumerate(LEVELS):
-        level[(energy >= threshold * unit) & (digital[event] == 2)] = number + 1
+def _digital(energy: npt.NDArray[np.floating[Any]], thresholds: Sequence[float]) -> npt.NDArray[np.floating[Any]]:
+    """Mean energy of the hits that pass the same number of thresholds, for each hit of the events of one detector."""
+    level = np.searchsorted(thresholds, energy / np.median(energy), side="right")
     means = np.bincount(level, energy) / np.maximum(np.bincount(level), 1)
     return np.asarray(means[level], dtype=energy.dtype)
 

@@ -8,7 +8,7 @@ from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.augment import Augmentation, Overlay, augment
 from pflow.event.events import Events
-from pflow.event.move import Drawn, Move, Variation, change_cells, move
+from pflow.event.move import HCAL, Drawn, Move, Variation, change_cells, move
 from pflow.event.truth import select_targets
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
@@ -148,12 +148,21 @@ def test_thresholds_remove_soft_hits_only(events):
 
 
 def test_a_digital_readout_without_times(events):
-    changed = jagged.columns(change_cells(events, drawn(events, digital=1.0, no_time=1.0)).hits)
-    before = jagged.columns(events.hits)
-    hcal = np.array([c.kind == "hcal" for c in events.detector.calorimeters])[before["subdetector"]]
-    assert len(np.unique(changed["energy"][hcal])) <= 4
-    assert np.array_equal(changed["energy"][~hcal], before["energy"][~hcal])
+    """Events of three thresholds, of one, and of three with coarser cells: three detectors, each with a calibration."""
+    some = dataclasses.replace(drawn(events, no_time=1.0), digital=np.array([2, 1, 2] * len(events))[: len(events)])
+    some.coarser[2::3, HCAL] = 2
+    changed = jagged.columns(change_cells(events, some).hits)
+    analogue = jagged.columns(change_cells(events, dataclasses.replace(some, digital=0 * some.digital)).hits)
+    kind = np.array([c.kind for c in events.detector.calorimeters])[analogue["subdetector"]]
+    assert np.array_equal(changed["energy"][kind != "hcal"], analogue["energy"][kind != "hcal"])
     assert np.isnan(changed["time"]).all()
+    event = jagged.event_index(jagged.count(change_cells(events, some).hits))
+    for number, thresholds in enumerate(((3.0, 10.0), (), (3.0, 10.0))):  # in units of the median of the detector's hits
+        rows = (kind == "hcal") & (event % 3 == number)
+        before = analogue["energy"][rows].astype(np.float64)
+        passed = sum((before / np.median(before) >= threshold).astype(int) for threshold in thresholds) + 0 * before
+        means = [before[passed == n].mean() for n in range(len(thresholds) + 1)]
+        assert changed["energy"][rows] == pytest.approx(np.array(means)[passed.astype(int)], rel=1e-5)
 
 
 def test_the_same_seed_gives_the_same_detectors_and_joined_events_share_one(events):
