@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from pflow.io.open import read_events as read_events
     from pflow.io.particles_root import RecoWriter as RecoWriter
     from pflow.io.particles_root import read_reco as read_reco
-    from pflow.metrics.evaluation import EvaluationSettings as EvaluationSettings
     from pflow.metrics.evaluation import evaluate as evaluate
     from pflow.metrics.jets import find_jets as find_jets
     from pflow.metrics.match import HitMatching as HitMatching
     from pflow.metrics.match import Matching as Matching
     from pflow.metrics.match import match as match
+    from pflow.metrics.report import EvaluationSettings as EvaluationSettings
     from pflow.physics.detector import Detector as Detector
     from pflow.physics.detector import load_detector as load_detector
     from pflow.plots.evaluation import figures as figures
@@ -42,9 +42,10 @@ _MODULES = {
     "inference.scan": ("scan",),
     "io.open": ("iterate_events", "open_events", "read_events"),
     "io.particles_root": ("RecoWriter", "read_reco"),
-    "metrics.evaluation": ("EvaluationSettings", "evaluate"),
+    "metrics.evaluation": ("evaluate",),
     "metrics.jets": ("find_jets",),
     "metrics.match": ("HitMatching", "Matching", "match"),
+    "metrics.report": ("EvaluationSettings",),
     "physics.detector": ("Detector", "load_detector"),
     "plots.evaluation": ("figures",),
 }

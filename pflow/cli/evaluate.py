@@ -12,8 +12,8 @@ from pflow.cli.options import OPTIONS, add_file_options, add_option, read_option
 from pflow.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pflow.metrics.evaluation import EvaluationResult
     from pflow.metrics.match import HitMatching, Matching
+    from pflow.metrics.report import EvaluationResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

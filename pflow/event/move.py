@@ -50,7 +50,7 @@ ECAL, HCAL = KINDS.index("ecal"), KINDS.index("hcal")
 LENGTHS = {"d0": 1, "z0": 1, "time": 1, "omega": -1}
 """Fields other than positions that change with the scale, and the power of the scale."""
 LEVELS = (0.0, 3.0, 10.0)
-"""Thresholds of a semi-digital readout, in units of the median energy of the HCAL's hits in all events of the detector."""
+"""Thresholds of a semi-digital readout, in units of the median energy of the HCAL's hits, of all events together."""
 TIME_SEED = 1
 """Seed of the errors of times: all forms of a detector have the same errors, in units of their resolution."""
 

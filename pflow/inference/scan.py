@@ -29,7 +29,8 @@ from pflow.inference.files import INPUT_KEYS, describe_input, provenance, run, s
 from pflow.inference.worker import Settings, Worker, entries_of_a_chunk, executor_for
 from pflow.io.atomic import check_output, make_folder, replacing
 from pflow.io.open import Files, ReadOptions, matching
-from pflow.metrics.evaluation import Evaluation, EvaluationSettings
+from pflow.metrics.evaluation import Evaluation
+from pflow.metrics.report import EvaluationSettings
 from pflow.metrics.scan import (
     MODEL,
     PARAMETERS,
@@ -54,7 +55,7 @@ LOOKED_AT = 20
 DETECTOR = "detector"
 """Parameter name of samples whose detectors differ in more than one number."""
 CSV, REPORT, DOCUMENT = "scan.csv", "report.html", "scan.json"
-SCHEMA = "pflow-scan-point-1"
+SCHEMA = "pflow-scan-point-2"
 
 
 def scan(
@@ -488,7 +489,7 @@ def _finished(task: Task, *, force: bool) -> PointResult | None:
         return None
     try:
         content = json.loads(path.read_text("utf-8"))
-        made, numbers = content["made_from"], content["numbers"]
+        made, numbers = (content["made_from"], content["numbers"]) if content["schema"] == SCHEMA else ({}, {})
     except (OSError, ValueError, KeyError, TypeError):
         made = {"schema": "is not of pflow scan"}
     differing = [name for name, value in task.made_from.items() if made.get(name) != value]

@@ -225,8 +225,12 @@ class ConfusionBudget:
         gains = {
             step: in_quadrature(a, b) for step, a, b in zip(steps[1:], resolutions[:-1], resolutions[1:], strict=True)
         }
-        return {
+        result: Tree = {
             "replaced_by": "the oracle's, then true particles" if self.has_oracle else "true particles",
             "resolution": dict(zip(steps, resolutions, strict=True)),
             "gain": {**gains, "rest": resolutions[-1]},
         }
+        if self.has_oracle:
+            measured, found = (result["resolution"][step] for step in ("measured", "charged"))
+            result |= {"confusion": in_quadrature(measured, found), "measurement": found}
+        return result

@@ -21,7 +21,7 @@ from pflow.event.events import Events, Flag, ImplausibleWarning, leave_out_files
 from pflow.event.jagged import Links
 from pflow.event.particles import Reconstruction, concatenate
 from pflow.event.scales import SampleScales
-from pflow.event.truth import RULES, STABLE_STATUS, Targets, select_targets
+from pflow.event.truth import RULES, Targets
 from pflow.io.open import FilePath, Files, ReadOptions, matching
 from pflow.io.particles_root import count_entries, iterate_reco, read_provenance, truth_options
 from pflow.io.root import file_uuid
@@ -32,45 +32,14 @@ from pflow.metrics.jets import Bosons
 from pflow.metrics.match import HitMatching, Matches, Matching, match, match_by_hits
 from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstruction
 from pflow.metrics.particles import ParticleMetrics
-from pflow.metrics.stats import Bootstrap, Chunks, Floats, Ints, Number, Tree, difference, leaves
+from pflow.metrics.report import REFERENCE, EvaluationResult, EvaluationSettings
+from pflow.metrics.stats import Bootstrap, Chunks, Floats, Ints, Tree
 from pflow.metrics.table import ParticleTable
 from pflow.metrics.taus import TauMetrics, Taus, find_taus
 from pflow.physics.detector import digest
 
-REFERENCE = "reference"
-"""Name in the results of the algorithm whose particles are in the truth file (`Events.reference`)."""
-
 WITHOUT_HITS = Matching()
 """Matching of an algorithm without links from hits, if the algorithm under evaluation is matched by hits."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationSettings:
-    """Options that the numbers of an evaluation depend on.
-
-    `rule` to `invisible` are options of `pflow.event.truth.select_targets`, `e_min` in GeV. For `matching` by hits, the
-    algorithm under evaluation must have links from hits to its particles; other algorithms without such links are
-    matched by energy and angle (`WITHOUT_HITS`), and the result names them.
-
-    >>> EvaluationSettings(rule="calo", e_min=0.5).matching.cut
-    3.0
-    """
-
-    rule: str = "stable"
-    e_min: float = 0.1
-    use_tracks: bool = True
-    stable_status: tuple[int, ...] = STABLE_STATUS
-    invisible: tuple[int, ...] = ()
-    matching: Matching | HitMatching = dataclasses.field(default_factory=Matching)
-
-    @property
-    def chosen_by(self) -> dict[str, Any]:
-        """The options of `select_targets`."""
-        return {name: getattr(self, name) for name in ("rule", "e_min", "use_tracks", "stable_status", "invisible")}
-
-    def targets(self, events: Events) -> Targets:
-        """The targets of the events."""
-        return select_targets(events, **self.chosen_by)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -157,81 +126,6 @@ class AlgorithmMetrics:
             "confusion_budget": self.budget.result(bootstrap),
             **{name: tree for name, tree in optional.items() if tree},
         }
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class EvaluationResult:
-    """The numbers of an evaluation.
-
-    Parameters
-    ----------
-    n_events, n_bad_input, n_max_particles, n_truth_tracks
-        Numbers of all events; of events left out for bad input; of events that reached the maximum number of particles;
-        of events whose tracks were made from Monte Carlo particles, in the truth file or for a reconstruction.
-    algorithms
-        Results by algorithm: `name` first; ``oracle`` on request; ``reference`` if the truth file has a reference.
-    titles
-        Name of each algorithm for tables and plots.
-    matched_otherwise
-        Definition of the matching of each algorithm that cannot be matched by the rule of `settings`.
-    sample, detector, energy
-        Texts for tables and plots: names of the truth files, of the detector, and the events' true visible energies.
-    """
-
-    settings: EvaluationSettings
-    n_events: int
-    n_bad_input: int
-    n_max_particles: int
-    n_truth_tracks: int = 0
-    name: str
-    algorithms: dict[str, Tree]
-    titles: dict[str, str]
-    matched_otherwise: dict[str, str] = dataclasses.field(default_factory=dict)
-    sample: str = ""
-    detector: str = ""
-    energy: str = ""
-
-    def __repr__(self) -> str:
-        numbers = {name: tree["class"]["all"]["efficiency"].value for name, tree in self.algorithms.items()}
-        texts = (f"{self.titles.get(name, name)} {value:.3f}" for name, value in numbers.items())
-        return f"<EvaluationResult: {self.n_events} events, efficiency: {', '.join(texts)}>"
-
-    def _repr_html_(self) -> str:
-        """The table of `pflow evaluate`, for notebooks."""
-        from pflow.metrics.report import html, summary
-
-        return html(self, caption=summary(self))
-
-    @property
-    def baseline(self) -> str | None:
-        """The baseline of comparisons: the file's reference, else the first further algorithm."""
-        others = [name for name in self.algorithms if name not in (self.name, ORACLE)]
-        return REFERENCE if REFERENCE in others else next(iter(others), None)
-
-
-def paired(first: Tree, second: Tree, by: Callable[[Number, Number], Number] = difference) -> dict[str, Number]:
-    """Differences of the numbers of two trees, first minus second, with errors of the paired comparison, by key.
-
-    The trees come from `EvaluationResult.algorithms` of one evaluation or of two. Events at the same place of the input
-    are paired, also if two detectors saw them. `by`: `pflow.metrics.stats.ratio` for the quotient. ValueError: the
-    trees have different numbers of events.
-
-    >>> events = pflow.read_events("gammasep_test_small.root")
-    >>> result = pflow.evaluate(pflow.reconstruct(events, "general"), events, oracle=False)
-    >>> change = paired(result.algorithms["PFlow"], result.algorithms["reference"])
-    >>> change["energy_weighted_efficiency"].value > 0
-    True
-    """
-    if first["n_events"] != second["n_events"]:
-        raise ValueError(
-            f"numbers of {first['n_events']} and of {second['n_events']} events are not of the same events"
-        )
-    others = dict(leaves(second))
-    return {
-        key: by(number, others[key])
-        for key, number in leaves(first)
-        if isinstance(number, Number) and isinstance(others.get(key), Number)
-    }
 
 
 class Evaluation:

@@ -1,10 +1,13 @@
-"""Results as ``metrics.json``, with the definition and unit of each key, and as a table on screen."""
+"""The numbers of an evaluation as a tree, as ``metrics.json`` with the definition of each key, as a table on screen."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -15,11 +18,15 @@ from rich.table import Table
 from rich.text import Text
 
 from pflow.config import versions
-from pflow.metrics.evaluation import REFERENCE, EvaluationResult, paired
+from pflow.event.events import Events
+from pflow.event.truth import STABLE_STATUS, Targets, select_targets
+from pflow.metrics.match import HitMatching, Matching
 from pflow.metrics.oracle import ORACLE
-from pflow.metrics.stats import N_RESAMPLES, Histogram, Number, Series, leaves
-from pflow.physics.pdg import CLASSES
+from pflow.metrics.stats import N_RESAMPLES, Number, Series, Tree, difference, leaves
 from pflow.show import html_table
+
+REFERENCE = "reference"
+"""Name in the results of the algorithm whose particles are in the truth file (`Events.reference`)."""
 
 SCHEMA = "pflow-metrics-5"
 """Changes when a key is renamed, removed or redefined, not when one is added."""
@@ -67,6 +74,8 @@ DEFINITIONS = {
     "steps before, from truth: the oracle's (perfect pattern recognition), then (measurement_*) true energies; as "
     "ILDConfig's PerfectPhoton, PerfectPhotonNeutronK0L and PerfectPFA",
     "confusion_budget.gain.*": "root of the difference of squares of the resolutions before and after the step *",
+    "confusion_budget.confusion": "that root from measured to charged: what perfect pattern recognition would gain",
+    "confusion_budget.measurement": "resolution.charged: all particles are found, with the energies of the oracle",
     "photon_pairs.opening_response": "median of reconstructed / true opening angle of pairs of photons, both matched",
     "photon_pairs.mass_response": "median of reconstructed / true mass of these pairs, of massless photons",
     "photon_pairs.mass_width": "half the narrowest interval with 68.3% of that ratio",
@@ -156,16 +165,136 @@ TABLE_ROWS = {
     "jets.durham_2.iqr_over_median": "Durham jets, IQR/response",
     "jets.durham_2.q68_deg": "Durham jets, 68%",
     "jets.genkt_r04.iqr_over_median": "R=0.4 jets, IQR/response",
+    "jet_energy.*.resolution": "jets, {} GeV: resolution",
+    "jet_energy.*.scale": "jets, {} GeV: scale",
+    "jet_energy.*.resolution_barrel": "jets, {} GeV barrel: resolution",
+    "jet_energy.*.scale_barrel": "jets, {} GeV barrel: scale",
+    "class.*.efficiency": "{}: efficiency",
+    "class.*.efficiency_loose": "{}: eff., loose",
+    "class.*.fake_rate": "{}: fake rate",
+    "class.*.purity": "{}: purity",
+    "class.*.response_median": "{}: response",
+    "class.*.resolution_68": "{}: resolution",
 }
-"""Keys in the table on screen and their labels; the classes follow."""
-CLASS_ROWS = {
-    "efficiency": "efficiency",
-    "efficiency_loose": "eff., loose",
-    "fake_rate": "fake rate",
-    "purity": "purity",
-    "response_median": "response",
-    "resolution_68": "resolution",
-}
+"""Keys in the table on screen, as patterns in the order of its rows, and labels with the name that * stands for."""
+
+
+def pattern_of(key: str, patterns: Iterable[str]) -> str | None:
+    """The first pattern, in which * stands for a name, that a key has."""
+    return next((p for p in patterns if p.count(".") == key.count(".") and fnmatchcase(key, p)), None)
+
+
+def label_of(key: str) -> str:
+    """A key in words.
+
+    >>> label_of("class.photon.efficiency"), label_of("confusion_budget.gain.neutral_hadrons")
+    ('photon: efficiency', 'confusion budget, gain: neutral hadrons')
+    """
+    *heads, last = key.replace("_", " ").split(".")
+    pattern = pattern_of(key, TABLE_ROWS)
+    return f"{', '.join(heads)}: {last}" if pattern is None else TABLE_ROWS[pattern].format(*heads[1:])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """Options that the numbers of an evaluation depend on.
+
+    `rule` to `invisible` are options of `pflow.event.truth.select_targets`, `e_min` in GeV. For `matching` by hits, the
+    algorithm under evaluation must have links from hits to its particles; other algorithms without such links are
+    matched by energy and angle (`WITHOUT_HITS`), and the result names them.
+
+    >>> EvaluationSettings(rule="calo", e_min=0.5).matching.cut
+    3.0
+    """
+
+    rule: str = "stable"
+    e_min: float = 0.1
+    use_tracks: bool = True
+    stable_status: tuple[int, ...] = STABLE_STATUS
+    invisible: tuple[int, ...] = ()
+    matching: Matching | HitMatching = dataclasses.field(default_factory=Matching)
+
+    @property
+    def chosen_by(self) -> dict[str, Any]:
+        """The options of `select_targets`."""
+        return {name: getattr(self, name) for name in ("rule", "e_min", "use_tracks", "stable_status", "invisible")}
+
+    def targets(self, events: Events) -> Targets:
+        """The targets of the events."""
+        return select_targets(events, **self.chosen_by)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class EvaluationResult:
+    """The numbers of an evaluation.
+
+    Parameters
+    ----------
+    n_events, n_bad_input, n_max_particles, n_truth_tracks
+        Numbers of all events; of events left out for bad input; of events that reached the maximum number of particles;
+        of events whose tracks were made from Monte Carlo particles, in the truth file or for a reconstruction.
+    algorithms
+        Results by algorithm: `name` first; ``oracle`` on request; ``reference`` if the truth file has a reference.
+    titles
+        Name of each algorithm for tables and plots.
+    matched_otherwise
+        Definition of the matching of each algorithm that cannot be matched by the rule of `settings`.
+    sample, detector, energy
+        Texts for tables and plots: names of the truth files, of the detector, and the events' true visible energies.
+    """
+
+    settings: EvaluationSettings
+    n_events: int
+    n_bad_input: int
+    n_max_particles: int
+    n_truth_tracks: int = 0
+    name: str
+    algorithms: dict[str, Tree]
+    titles: dict[str, str]
+    matched_otherwise: dict[str, str] = dataclasses.field(default_factory=dict)
+    sample: str = ""
+    detector: str = ""
+    energy: str = ""
+
+    def __repr__(self) -> str:
+        numbers = {name: tree["class"]["all"]["efficiency"].value for name, tree in self.algorithms.items()}
+        texts = (f"{self.titles.get(name, name)} {value:.3f}" for name, value in numbers.items())
+        return f"<EvaluationResult: {self.n_events} events, efficiency: {', '.join(texts)}>"
+
+    def _repr_html_(self) -> str:
+        """The table of `pflow evaluate`, for notebooks."""
+        return html(self, caption=summary(self))
+
+    @property
+    def baseline(self) -> str | None:
+        """The baseline of comparisons: the file's reference, else the first further algorithm."""
+        others = [name for name in self.algorithms if name not in (self.name, ORACLE)]
+        return REFERENCE if REFERENCE in others else next(iter(others), None)
+
+
+def paired(first: Tree, second: Tree, by: Callable[[Number, Number], Number] = difference) -> dict[str, Number]:
+    """Differences of the numbers of two trees, first minus second, with errors of the paired comparison, by key.
+
+    The trees come from `EvaluationResult.algorithms` of one evaluation or of two. Events at the same place of the input
+    are paired, also if two detectors saw them. `by`: `pflow.metrics.stats.ratio` for the quotient. ValueError: the
+    trees have different numbers of events.
+
+    >>> events = pflow.read_events("gammasep_test_small.root")
+    >>> result = pflow.evaluate(pflow.reconstruct(events, "general"), events, oracle=False)
+    >>> change = paired(result.algorithms["PFlow"], result.algorithms["reference"])
+    >>> change["energy_weighted_efficiency"].value > 0
+    True
+    """
+    if first["n_events"] != second["n_events"]:
+        raise ValueError(
+            f"numbers of {first['n_events']} and of {second['n_events']} events are not of the same events"
+        )
+    others = dict(leaves(second))
+    return {
+        key: by(number, others[key])
+        for key, number in leaves(first)
+        if isinstance(number, Number) and isinstance(others.get(key), Number)
+    }
 
 
 def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -209,101 +338,96 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
         **top,
         **known,
         **({"compare": trees} if trees else {}),
-        "differences": differences(result),
+        "differences": {"to": result.baseline, **_plain(differences(result))},
     }
 
 
-def differences(result: EvaluationResult) -> dict[str, Any]:
-    """Paired differences of all algorithms to the baseline, ``to``, as plain data by name and key."""
-    plain: dict[str, Any] = {"to": result.baseline}
-    if result.baseline is not None:
-        baseline = result.algorithms[result.baseline]
-        for name, tree in result.algorithms.items():
-            if name != result.baseline and tree["n_events"] == baseline["n_events"]:
-                plain[name] = _plain(paired(tree, baseline))
-    return plain
+def differences(result: EvaluationResult) -> dict[str, dict[str, Number]]:
+    """Paired differences of all algorithms to the baseline by name and key; none without a baseline."""
+    trees = dict(result.algorithms)
+    baseline = trees.pop(result.baseline or "", None)
+    if baseline is None:
+        return {}
+    return {name: paired(tree, baseline) for name, tree in trees.items() if tree["n_events"] == baseline["n_events"]}
 
 
-def _sections(result: EvaluationResult) -> list[list[tuple[str, ...]]]:
-    """Label and texts of each row with a number for any algorithm, for all particles, then by class.
+def _cells(result: EvaluationResult) -> tuple[list[str], list[list[list[str]]]]:
+    """Heads, and label and texts of each row with a number for any algorithm: all particles, jets, each class.
 
-    The last text is the difference of the algorithm under evaluation to the baseline, if there is one.
+    The last column is the difference of the algorithm under evaluation to the baseline, if there is one.
     """
     flat = [dict(leaves(tree)) for tree in result.algorithms.values()]
-    labels = [TABLE_ROWS, dict(_jet_energy_rows(result))]
-    for name in CLASSES:
-        if any(tree[f"class.{name}.{n}"] for tree in flat for n in ("n_truth", "n_reco")):
-            title = name.replace("_", " ")
-            labels.append({f"class.{name}.{key}": f"{title}: {label}" for key, label in CLASS_ROWS.items()})
-    change = _change(result)
-    sections: list[list[tuple[str, ...]]] = []
-    for part in labels:
-        sections.append([])
-        for key, label in part.items():
+    heads = ["metric", *(result.titles.get(name, name) for name in result.algorithms)]
+    change = differences(result).get(result.name)
+    if change is not None:
+        heads.append(f"{result.titles.get(result.name, result.name)} - {result.titles.get(result.baseline or '', '')}")
+    sections: dict[str, list[list[str]]] = {}
+    of_pattern: dict[str | None, list[str]] = {}
+    for key in dict.fromkeys(itertools.chain.from_iterable(flat)):
+        if key in TABLE_ROWS or not key.startswith("class.all."):
+            of_pattern.setdefault(pattern_of(key, TABLE_ROWS), []).append(key)
+    for pattern in TABLE_ROWS:
+        for key in of_pattern.get(pattern, ()):
             numbers = [tree.get(key, Number.undefined()) for tree in flat]
             if not all(math.isnan(number.value) for number in numbers):
                 unit = "" if unit_of(key) == "1" else f" [{unit_of(key)}]"
-                further = [] if change is None else [number_text(change.get(key, Number.undefined()), sign=True)]
-                sections[-1].append((label + unit, *map(number_text, numbers), *further))
-    return sections
+                texts = [*map(number_text, numbers)]
+                if change is not None:
+                    texts.append(number_text(change.get(key, Number.undefined()), sign=True))
+                rows = sections.setdefault(key.rpartition(".")[0] if "*" in pattern else "", [])
+                rows.append([label_of(key) + unit, *texts])
+    return heads, list(sections.values())
 
 
-def _jet_energy_rows(result: EvaluationResult) -> Iterator[tuple[str, str]]:
-    """Keys and labels of the jet energy resolution at each energy that an algorithm has."""
-    energies = dict.fromkeys(energy for tree in result.algorithms.values() for energy in tree.get("jet_energy", ()))
-    for energy, part in itertools.product(energies, ("", "_barrel")):
-        yield f"jet_energy.{energy}.resolution{part}", f"{energy} GeV{part.replace('_', ' ')}: resolution"
-        yield f"jet_energy.{energy}.scale{part}", f"{energy} GeV{part.replace('_', ' ')}: scale"
-
-
-def _change(result: EvaluationResult) -> dict[str, Number] | None:
-    """Paired differences of the algorithm under evaluation to the baseline; None without."""
-    if result.baseline is None or result.name not in result.algorithms:
-        return None
-    first, second = result.algorithms[result.name], result.algorithms[result.baseline]
-    return paired(first, second) if first["n_events"] == second["n_events"] else None
-
-
-def _heads(result: EvaluationResult) -> list[str]:
-    """Heads of the columns of numbers."""
-    titles = {name: result.titles.get(name, name) for name in result.algorithms}
-    heads = list(titles.values())
-    return heads if _change(result) is None else [*heads, f"{titles[result.name]} - {titles[str(result.baseline)]}"]
-
-
-def table(result: EvaluationResult, *, width: int | None = None, short: bool = False) -> Table:
+def table(result: EvaluationResult, *, width: int | None = None) -> Table:
     """The table for a terminal: a row for each metric, a column for each algorithm, and one for the difference.
 
-    In a terminal too narrow for it, of `width` characters, it is `short`: 0.936(18) stands for 0.936 ±0.018, labels are
-    wrapped, and numbers stay whole.
+    In a terminal too narrow for it, of `width` characters, 0.936(18) stands for 0.936 ±0.018, and labels are wrapped.
     """
-    title, caption = Text(summary(result), "table.title"), Text(method(result), "table.caption")
-    style: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)} if short else {}
-    caption = Text("0.936(18) is 0.936 ±0.018. ", "table.caption").append(caption) if short else caption
-    made = Table(title=title, title_justify="left", caption=caption, caption_justify="left", **style)
-    made.add_column("metric", no_wrap=not short)
-    for head in _heads(result):
-        made.add_column(Text(head), justify="right")
-    for section in _sections(result):
-        made.add_section()
-        for label, *numbers in section:
-            made.add_row(
-                Text(label), *(Text(short_text(number) if short else number, no_wrap=True) for number in numbers)
-            )
+    texts = {"title": summary(result), "caption": method(result)}
+    made = terminal_table(*_cells(result), **texts)
     too_wide = width is not None and Console(width=10 * width).measure(made).maximum > width
-    return table(result, short=True) if too_wide and not short else made
+    return terminal_table(*_cells(result), **texts, short=True) if too_wide else made
 
 
-def short_text(number: str) -> str:
-    """A text of `number_text` with its error in units of the last digit: 0.936(18)."""
-    value, _, error = number.partition(" ")
-    return f"{value}({error[0].strip('±')}{error[1:].lstrip('0.') or '0'})" if error else number
+def terminal_table(
+    heads: Sequence[str],
+    sections: Iterable[Iterable[Sequence[str]]],
+    *,
+    title: str,
+    caption: str,
+    short: bool = False,
+    wrapped: bool = True,
+) -> Table:
+    """A table of texts with the first column, and one of limits, to the left, for a terminal.
+
+    `short`: narrow, with errors as in 0.936(18), while texts of the first column are broken if they may be `wrapped`.
+    """
+    style: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)} if short else {}
+    caption = f"0.936(18) is 0.936 ±0.018. {caption}" if short else caption
+    texts = Text(title, "table.title"), Text(caption, "table.caption")
+    made = Table(title=texts[0], title_justify="left", caption=texts[1], caption_justify="left", **style)
+    made.add_column(heads[0], no_wrap=not (short and wrapped))
+    for head in heads[1:]:
+        made.add_column(Text(head), justify="left" if head == "limits" else "right")
+    for section in sections:
+        made.add_section()
+        for name, *cells in section:
+            made.add_row(Text(name), *(Text(short_text(cell) if short else cell, no_wrap=True) for cell in cells))
+    return made
+
+
+def short_text(text: str) -> str:
+    """A text of `number_text` with its error in units of the last digit: 0.936(18); a mark behind it stays."""
+    pattern = r" ([±+-])([\d.]+)"
+    short = re.sub(pattern, lambda error: f"({error[1].strip('±')}{error[2].lstrip('0.') or '0'})", text)
+    return short.replace(" ~", "~")
 
 
 def html(result: EvaluationResult, *, caption: str = "") -> str:
     """The same as an HTML table."""
-    rows = itertools.chain.from_iterable(_sections(result))
-    return html_table(("metric", *_heads(result)), rows, caption=caption)
+    heads, sections = _cells(result)
+    return html_table(heads, itertools.chain.from_iterable(sections), caption=caption)
 
 
 def number_text(number: Number, *, sign: bool = False) -> str:
@@ -370,8 +494,6 @@ def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(content, Number | Series):
             plain[name] = _finite(content.value)
             plain[f"{name}_interval"] = _finite(np.stack([content.low, content.high], axis=-1))
-        elif isinstance(content, Histogram):
-            plain[name] = {field: np.asarray(value).tolist() for field, value in vars(content).items()}
         else:
             plain[name] = content
     return plain

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import fnmatch
 import io
 import itertools
 import math
@@ -17,21 +16,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from pflow.errors import ConfigError, nearest
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.move import Move
 from pflow.event.schema import PXYZ
-from pflow.metrics.evaluation import REFERENCE, EvaluationResult
 from pflow.metrics.oracle import ORACLE
-from pflow.metrics.report import CLASS_ROWS, TABLE_ROWS, number_text, short_text, unit_of
-from pflow.metrics.stats import Floats, Ints, Number, Series, Tree, difference, in_quadrature, leaves, ratio
+from pflow.metrics.report import (
+    REFERENCE,
+    EvaluationResult,
+    number_text,
+    pattern_of,
+    terminal_table,
+    unit_of,
+)
+from pflow.metrics.stats import Floats, Ints, Number, difference, leaves, ratio
 from pflow.physics.detector import Detector
+from pflow.show import html_table
 
 MODEL = "PFlow"
 """Name of the model's particles among the algorithms of a point."""
@@ -185,104 +189,42 @@ def value_text(value: float) -> str:
     return "none" if math.isinf(value) else f"{value:g}"
 
 
-class Quantity(NamedTuple):
-    """A quantity of a scan: `pattern` of its keys, `head` in the table and figures ("": not shown there), and whether
-    it depends on `finding` particles."""
-
-    pattern: str
-    head: str = ""
-    finding: bool = False
-
-
-QUANTITIES = (
-    Quantity("jet_energy.*.resolution", "jets, {0} GeV"),
-    Quantity("jet_energy.*.scale"),
-    Quantity("jet_energy.*.*_barrel"),
-    Quantity("jet_energy.*.*_endcap"),
-    Quantity("event.visible_energy.rms90_over_mean90", "visible E, RMS90"),
-    Quantity("event.visible_energy.response_median", "E response"),
-    Quantity("event.visible_energy.resolution_68_over_median"),
-    Quantity("confusion_budget.confusion", "confusion", finding=True),
-    Quantity("confusion_budget.measurement"),
-    Quantity("confusion_budget.resolution.*", finding=True),
-    Quantity("confusion_budget.gain.*", finding=True),
-    Quantity("class.photon.efficiency", "photons found", finding=True),
-    Quantity("class.neutral_hadron.efficiency", "neutral h. found", finding=True),
-    Quantity("class.*.efficiency", finding=True),
-    Quantity("class.*.fake_rate", finding=True),
-    Quantity("class.*.response_median"),
-    Quantity("class.*.resolution_68_over_median"),
-    Quantity("fake_energy_fraction", "fake energy", finding=True),
-    Quantity("energy_weighted_efficiency", finding=True),
-    Quantity("count.one_vs_two_accuracy_above_30_mrad", "1 or 2 photons", finding=True),
-    Quantity("count.one_vs_two_accuracy", finding=True),
-    Quantity("photon_pairs.opening_response", finding=True),
-    Quantity("photon_pairs.mass_response", finding=True),
-    Quantity("photon_pairs.mass_width", "pairs, mass", finding=True),
-    Quantity("photon_pairs.angle_*_mean_deg", finding=True),
-)
-"""Keys of an evaluation that a scan compares; a key belongs to the first pattern that it matches."""
-
-DERIVED = {
-    "confusion_budget.confusion": "root of the difference of squares of confusion_budget.resolution.measured and "
-    "confusion_budget.measurement, with its sign: what perfect pattern recognition would gain",
-    "confusion_budget.measurement": "confusion_budget.resolution.charged: all particles are found, with the energies "
-    "that the oracle measures",
+HEADLINES = {
+    "jet_energy.*.resolution": "jets, {} GeV",
+    "event.visible_energy.rms90_over_mean90": "visible E, RMS90",
+    "event.visible_energy.response_median": "E response",
+    "confusion_budget.confusion": "confusion",
+    "class.photon.efficiency": "photons found",
+    "class.neutral_hadron.efficiency": "neutral h. found",
+    "fake_energy_fraction": "fake energy",
+    "count.one_vs_two_accuracy_above_30_mrad": "1 or 2 photons",
+    "photon_pairs.mass_width": "pairs, mass",
 }
-"""Meaning of the keys that a scan adds."""
+"""Keys of an evaluation in the table and figures, as patterns in the order of the columns, and their heads."""
+MEASURED = ("energy.", "angle.", "event.", "jet_energy.", "jets.", "hadronic_mass.", "confusion_budget.measurement")
+"""Beginnings of keys that depend on energies and angles more than on finding particles; so do responses of a class."""
 DIFFERENCES = ("confusion_budget.gain.", "confusion_budget.confusion")
-"""Prefixes of keys whose change is a difference, since the value may be 0, or negative if the oracle is worse."""
+"""Beginnings of keys whose change is a difference, since the value may be 0, or negative if the oracle is worse."""
 
 
-def quantity_of(key: str) -> Quantity | None:
-    """The quantity that a key belongs to."""
-    return next((quantity for quantity in QUANTITIES if fnmatch.fnmatchcase(key, quantity.pattern)), None)
+def by_finding(key: str) -> bool:
+    """Whether a number depends on finding particles first of all.
 
-
-def label_of(key: str) -> str:
-    """A key in words.
-
-    >>> label_of("jet_energy.91.resolution"), label_of("class.photon.efficiency")
-    ('jets, 91 GeV: sqrt2 RMS90/Mean90', 'photon: efficiency')
+    >>> by_finding("class.photon.efficiency"), by_finding("class.photon.resolution_68_over_median")
+    (True, False)
     """
-    head, *words = key.split(".")
-    if head == "class":
-        return f"{words[0].replace('_', ' ')}: {CLASS_ROWS.get(words[1], words[1].replace('_', ' '))}"
-    if head == "jet_energy":
-        what, _, where = words[1].partition("_")
-        angle = {"barrel": ", |cos| < 0.7", "endcap": ", |cos| >= 0.7"}.get(where, "")
-        kinds = {"resolution": "sqrt2 RMS90/Mean90", "scale": "Mean90/sqrt(s)"}
-        return f"jets, {words[0]} GeV{angle}: {kinds[what]}"
-    if key == "confusion_budget.confusion":
-        return "visible E: confusion"
-    if key == "confusion_budget.measurement":
-        return "visible E: measurement, all particles found"
-    if head == "confusion_budget":
-        return f"visible E, {words[0]}: {words[1].replace('_', ' ')}"
-    return TABLE_ROWS.get(key, key.replace("_", " "))
+    of_matches = key.startswith("class.") and re.search("response|resolution|_deg$", key) is not None
+    return not (of_matches or key.startswith(MEASURED))
 
 
 def head_of(key: str) -> str:
-    """A headline key in two or three words."""
-    return _known(key).head.format(key.split(".")[1] if "." in key else "")
+    """A headline key in two or three words; "" for others."""
+    return HEADLINES.get(pattern_of(key, HEADLINES) or "", "").format(*key.split(".")[1:])
 
 
 def change_text(key: str, number: Number) -> str:
     """A ratio, or a difference with its sign, and its error."""
     return number_text(number, sign=key.startswith(DIFFERENCES))
-
-
-def scan_numbers(tree: Tree, *, budget: bool = True) -> dict[str, Number]:
-    """The numbers of an algorithm that a scan compares, by key; `budget`: with its confusion budget."""
-    numbers = {key: leaf for key, leaf in leaves(tree) if isinstance(leaf, Number)}
-    steps = "confusion_budget.resolution."
-    if not budget:
-        numbers = {key: number for key, number in numbers.items() if not key.startswith("confusion_budget")}
-    elif f"{steps}measurement_photons" in numbers:  # with the oracle, whose energies are the calorimeters' own
-        measured, perfect = numbers[f"{steps}measured"], numbers[f"{steps}charged"]
-        numbers["confusion_budget.confusion"] = in_quadrature(measured, perfect)
-        numbers["confusion_budget.measurement"] = perfect
-    return {key: number for key, number in numbers.items() if quantity_of(key) and math.isfinite(number.value)}
 
 
 class Limit(NamedTuple):
@@ -299,16 +241,16 @@ class PointResult:
     Parameters
     ----------
     algorithms
-        Numbers by algorithm (`MODEL`; ``oracle`` on request; ``reference`` if the sample has one) and key.
+        All numbers by algorithm (`MODEL`; ``oracle`` on request; ``reference`` if the sample has one) and key.
     titles
         Name of each algorithm.
     n_events, n_shared
         Number of events, and of events that it shares with the nominal point.
     hits, tokens
         Mean numbers of hits of an event, and of tokens that the encoder sees.
-    series
-        ``count.two_photons_found`` of the model, by the opening angle of pairs of photons: edges, unit, and the
-        efficiency with its interval; {} without pairs.
+    pairs
+        ``count.two_photons_found`` of the model as plain data: edges and unit of the opening angle, number of
+        events, and value, low and high of the efficiency; {} without pairs of photons.
     limits
         Caveats of this point.
     """
@@ -321,20 +263,22 @@ class PointResult:
     hits: float
     tokens: float
     seconds: float
-    series: dict[str, Any] = dataclasses.field(default_factory=dict)
+    pairs: dict[str, Any] = dataclasses.field(default_factory=dict)
     limits: tuple[Limit, ...] = ()
 
     @classmethod
     def of(cls, result: EvaluationResult, **facts: Any) -> Self:
-        """The part of an evaluation that a scan compares."""
-        algorithms = {name: scan_numbers(tree, budget=name != ORACLE) for name, tree in result.algorithms.items()}
-        two_photons = result.algorithms[MODEL]["count"]["two_photons_found"]
-        series = {}
-        if any(two_photons["n_events"]):
-            efficiency = two_photons["efficiency"]
-            columns = {name: getattr(efficiency, name).tolist() for name in ("value", "low", "high")}
-            series = {name: two_photons[name] for name in ("edges", "unit", "n_events")} | columns
-        return cls(algorithms=algorithms, titles=dict(result.titles), series=series, **facts)
+        """The numbers of an evaluation."""
+        algorithms: dict[str, dict[str, Number]] = {}
+        for name, tree in result.algorithms.items():
+            numbers = ((key, leaf) for key, leaf in leaves(tree) if isinstance(leaf, Number))
+            # The oracle has no confusion.
+            shown = ((key, of) for key, of in numbers if name != ORACLE or not key.startswith("confusion_budget"))
+            algorithms[name] = {key: number for key, number in shown if math.isfinite(number.value)}
+        found = result.algorithms[MODEL]["count"]["two_photons_found"]
+        pairs = {**found, **vars(found["efficiency"])} if any(found["n_events"]) else {}
+        pairs = {name: np.asarray(values).tolist() for name, values in pairs.items() if name != "efficiency"}
+        return cls(algorithms=algorithms, titles=dict(result.titles), pairs=pairs, **facts)
 
     def to_plain(self) -> dict[str, Any]:
         """All numbers, with their resamples, as plain data; `of_plain` makes an equal result."""
@@ -342,7 +286,7 @@ class PointResult:
             name: {key: [n.value, n.low, n.high, *_resamples(n)] for key, n in numbers.items()}
             for name, numbers in self.algorithms.items()
         }
-        names = "titles", "n_events", "n_shared", "hits", "tokens", "seconds", "series"
+        names = "titles", "n_events", "n_shared", "hits", "tokens", "seconds", "pairs"
         plain: dict[str, Any] = _without_nan({name: getattr(self, name) for name in names} | {"algorithms": algorithms})
         return plain
 
@@ -358,16 +302,7 @@ class PointResult:
             name: {key: number(values) for key, values in numbers.items()}
             for name, numbers in content["algorithms"].items()
         }
-        facts = {name: value for name, value in content.items() if name != "algorithms"}
-        return cls(point=point, algorithms=algorithms, limits=tuple(limits), **facts)
-
-    @property
-    def pair_series(self) -> Series | None:
-        """The efficiency of `series`."""
-        if not self.series:
-            return None
-        columns = {name: np.array(self.series[name], dtype=np.float64) for name in ("value", "low", "high")}
-        return Series(**columns)
+        return cls(point=point, **{**content, "algorithms": algorithms, "limits": tuple(limits)})
 
 
 def _resamples(number: Number) -> list[float]:
@@ -436,8 +371,6 @@ class ScanResult:
 
     def _repr_html_(self) -> str:
         """The table of `pflow scan`, for notebooks."""
-        from pflow.show import html_table
-
         heads, rows = self.cells()
         return html_table(heads, itertools.chain.from_iterable(rows), caption=self.verdict)
 
@@ -461,16 +394,10 @@ class ScanResult:
         return {name: titles[name] for name in (MODEL, ORACLE, REFERENCE) if name in titles}
 
     @property
-    def keys(self) -> list[str]:
-        """Keys of the model's numbers at the nominal point, in the order of `QUANTITIES`."""
-        known = self.nominal.algorithms[MODEL]
-        order = [quantity.pattern for quantity in QUANTITIES]
-        return sorted(known, key=lambda key: order.index(_known(key).pattern))
-
-    @property
     def headlines(self) -> list[str]:
         """Keys for the table and the figures; visible energy only if there are no jets."""
-        keys = [key for key in self.keys if _known(key).head]
+        known = self.nominal.algorithms[MODEL]
+        keys = [key for pattern in HEADLINES for key in known if pattern_of(key, [pattern])]
         jets = any(key.startswith("jet_energy") for key in keys)
         return [key for key in keys if not (jets and key == "event.visible_energy.rms90_over_mean90")]
 
@@ -493,7 +420,7 @@ class ScanResult:
     def marks(self, result: PointResult, key: str) -> list[str]:
         """Reasons why a change may come from the model and not the detector: outside, merged, null test."""
         kinds = dict.fromkeys(limit.kind for limit in result.limits)
-        marks = [kind for kind in kinds if kind != "merged" or _known(key).finding]
+        marks = [kind for kind in kinds if kind != "merged" or by_finding(key)]
         null = self._of_kind("null test") if result.point.kind == "point" else None
         if null is not None and self.deviation(result, key) < self.deviation(null, key):
             marks.append("null test")
@@ -555,7 +482,6 @@ class ScanResult:
         Columns: all `headlines` with hits, tokens and limits of each point, or only `keys`.
         """
         shown = self.headlines if keys is None else keys
-        heads = ["point", "hits", "tokens", *map(head_of, shown), "limits"]
         sections = []
         for name, title in self.algorithms.items():
             rows = []
@@ -567,9 +493,7 @@ class ScanResult:
                 texts = [number_text(numbers.get(key, Number.undefined())) for key in shown]
                 if result is not self.nominal:
                     texts = [change_text(key, self.change(result, key, name)) for key in shown]
-                texts = [
-                    f"{text}{' ~' if 'null test' in of_key else ''}" for text, of_key in zip(texts, marks, strict=True)
-                ]
+                texts = [f"{text}{' ~' * ('null test' in of)}" for text, of in zip(texts, marks, strict=True)]
                 limits = ", ".join(dict.fromkeys(mark for of_key in marks for mark in of_key if mark != "null test"))
                 facts = (f"{result.hits:.0f}", f"{result.tokens:.0f}") if name == MODEL else ("", "")
                 rows.append([f"{title}, {result.point.name}", *facts, *texts, limits])
@@ -577,6 +501,7 @@ class ScanResult:
                     to_model = [change_text(key, self.change(result, key, name, to=MODEL)) for key in shown]
                     rows.append([f"{title} / {self.algorithms[MODEL]}", "", "", *to_model, ""])
             sections.append(rows)
+        heads = ["point", "hits", "tokens", *map(head_of, shown), "limits"]
         if keys is not None:
             heads, sections = [heads[0], *heads[3:-1]], [[[row[0], *row[3:-1]] for row in rows] for rows in sections]
         return heads, sections
@@ -587,28 +512,14 @@ class ScanResult:
         A narrow terminal gets it without hits, tokens and limits, with 1.014(12) for 1.014 ±0.012, and with a second
         table of the quantities that do not fit.
         """
-        made = self._table(None)
+        title = f"{self.nominal.n_events} events; first row: values, others: ratios to it (confusion: differences)"
+        style: dict[str, Any] = {"title": title, "caption": "~: less than the null test's", "wrapped": False}
+        made = terminal_table(*self.cells(), **style)
         if Console(width=10 * width).measure(made).maximum <= width:
             return [made]
         n = max(1, (width - NAME_WIDTH) // NUMBER_WIDTH)
-        return [self._table(self.headlines[start : start + n]) for start in range(0, len(self.headlines), n)]
-
-    def _table(self, keys: Sequence[str] | None) -> Table:
-        """Table of all headlines with facts of each point, or a narrow one of some `keys`."""
-        text = f"{self.nominal.n_events} events; first row: values, others: ratios to it (confusion: differences)"
-        style: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)} if keys else {}
-        caption = Text(f"~: less than the null test's{'; 1.014(12) is 1.014 ±0.012' if keys else ''}", "table.caption")
-        title = Text(text, "table.title")
-        table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", **style)
-        heads, sections = self.cells(keys)
-        for head in heads:
-            left = head in ("point", "limits")
-            table.add_column(Text(head), justify="left" if left else "right", no_wrap=left)
-        for rows in sections:
-            table.add_section()
-            for name, *cells in rows:
-                table.add_row(Text(name), *(Text(_narrow(cell) if keys else cell, no_wrap=True) for cell in cells))
-        return table
+        parts = [self.headlines[start : start + n] for start in range(0, len(self.headlines), n)]
+        return [terminal_table(*self.cells(keys), **style, short=True) for keys in parts]
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One row for each point, algorithm and key: ``scan.csv``. `change`: to nominal; `to_model`: to its nominal."""
@@ -656,7 +567,7 @@ class ScanResult:
                 "values": {name: value_text(value) for name, value in result.point.values.items()},
                 **{name: getattr(result, name) for name in ("n_events", "n_shared", "hits", "tokens", "seconds")},
                 "limits": [limit._asdict() for limit in result.limits],
-                "two_photons_found": result.series,
+                "two_photons_found": result.pairs,
             }
             for result in self.points
         ]
@@ -670,18 +581,6 @@ class ScanResult:
             }
         )
         return plain
-
-
-def _known(key: str) -> Quantity:
-    quantity = quantity_of(key)
-    assert quantity is not None  # of `scan_numbers`
-    return quantity
-
-
-def _narrow(cell: str) -> str:
-    """A number with its error in short form, with a mark if there is one."""
-    number, mark, _ = cell.partition(" ~")
-    return f"{short_text(number)}{mark.strip()}"
 
 
 def _columns(name: str, number: Number) -> dict[str, str]:

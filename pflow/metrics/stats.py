@@ -32,7 +32,7 @@ SEED = 1
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Tree: TypeAlias = dict[str, Any]
-"""Results by name: `Number`, `Series`, `Histogram`, plain data, or further trees."""
+"""Results by name: `Number`, `Series`, plain data, or further trees."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,16 +111,6 @@ class Series:
         """From a number for each bin."""
         columns = np.array([(n.value, n.low, n.high) for n in numbers], dtype=np.float64).reshape(-1, 3)
         return cls(value=columns[:, 0], low=columns[:, 1], high=columns[:, 2])
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Histogram:
-    """Counts between `edges` [bins + 1], and numbers of values `below` and `above`, for plots only."""
-
-    edges: Floats
-    counts: Floats
-    below: float = 0.0
-    above: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -387,12 +377,11 @@ class Distribution:
         """One statistic with its interval."""
         return self.numbers(number=statistic)["number"]
 
-    def histogram(self, edges: npt.ArrayLike) -> Histogram:
-        """Counts between edges; bins hold their lower edge, the last one both."""
-        bounds = np.asarray(edges, dtype=np.float64)
-        below, above = np.sum(self.values < bounds[0]), np.sum(self.values > bounds[-1])
-        counts = np.histogram(self.values, bounds)[0].astype(np.float64)
-        return Histogram(edges=bounds, counts=counts, below=float(below), above=float(above))
+    def histogram(self, edges: Floats) -> Tree:
+        """Counts between `edges` [bins + 1], and numbers of values `below` and `above`; as `numpy.histogram`."""
+        below, above = np.sum(self.values < edges[0]), np.sum(self.values > edges[-1])
+        counts = np.histogram(self.values, edges)[0].astype(np.float64)
+        return {"edges": edges.tolist(), "counts": counts.tolist(), "below": float(below), "above": float(above)}
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from pflow.metrics.energy import ABS_COS_THETA
-from pflow.metrics.evaluation import REFERENCE, EvaluationResult
 from pflow.metrics.event import OPENING_ANGLE
 from pflow.metrics.oracle import ORACLE
 from pflow.metrics.particles import AXES, DISTANCE, ENERGY, THETA
-from pflow.metrics.stats import Axis, Histogram, Number, Series, Tree
+from pflow.metrics.report import REFERENCE, EvaluationResult
+from pflow.metrics.stats import Axis, Number, Series, Tree
 from pflow.plots.style import COLORS, MARKERS, styled
 
 BINNED: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -200,7 +200,7 @@ def _distributions(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[st
         frequencies = {int(difference): n for difference, n in tree["count"]["difference"].items()}
         heights, _ = np.histogram(list(frequencies), edges, weights=list(frequencies.values()))
         exact = f"exact: {tree['count']['exact_fraction'].value:.1%}"
-        counts[title] = (Histogram(edges=edges, counts=heights), exact)
+        counts[title] = ({"edges": edges, "counts": heights, "below": 0, "above": 0}, exact)
     label = "Reconstructed minus true number of particles"
     drawn["count_difference"] = plot_distribution(counts, **common, label=label, fraction_of="events")
     for quantity in ("visible_energy", "visible_mass"):
@@ -380,7 +380,7 @@ def _legend(figure: Figure, panels: Iterable[Axes], text: str = "") -> None:
 
 @styled()
 def plot_distribution(
-    histograms: Mapping[str, tuple[Histogram, str]],
+    histograms: Mapping[str, tuple[Tree, str]],
     *,
     label: str,
     text: str = "",
@@ -389,9 +389,10 @@ def plot_distribution(
     central: bool = False,
     fraction_of: str = "entries per bin",
 ) -> Figure:
-    """Fraction of all entries in each bin, by algorithm with a text for the legend; entries outside the axis count.
+    """Fraction of all entries in each bin, by algorithm: its `Distribution.histogram`, and a text for the legend.
 
-    `styles` as for `plot_binned`; `central` restricts the axis to the middle 98% of each algorithm's entries.
+    Entries outside the axis count. `styles` as for `plot_binned`; `central` restricts the axis to the middle 98% of
+    each algorithm's entries.
     """
     figure = Figure()
     axes = figure.add_subplot()
@@ -401,12 +402,12 @@ def plot_distribution(
         total = _total(histogram)
         if not total:
             continue
-        counts = histogram.counts[shown]
+        counts = np.asarray(histogram["counts"][shown])
         outside = 1.0 - float(counts.sum()) / total
         parts = [name, number, f"{outside:.1%} outside" if outside >= 0.0005 else ""]
         mplhep.histplot(
             counts / total,
-            histogram.edges[shown.start : None if shown.stop is None else shown.stop + 1],
+            histogram["edges"][shown.start : None if shown.stop is None else shown.stop + 1],
             ax=axes,
             flow="none",
             color=_style(styles, name, k)["color"],
@@ -422,18 +423,18 @@ def plot_distribution(
     return figure
 
 
-def _total(histogram: Histogram) -> float:
-    return float(histogram.counts.sum()) + histogram.below + histogram.above
+def _total(histogram: Tree) -> float:
+    return sum(histogram["counts"]) + histogram["below"] + histogram["above"]
 
 
-def _middle(histograms: Sequence[Histogram]) -> slice:
+def _middle(histograms: Sequence[Tree]) -> slice:
     """The bins with the middle 98% of each histogram's entries, and a margin."""
     ends = []
     for histogram in histograms:
-        cumulative = (histogram.below + np.cumsum(histogram.counts)) / _total(histogram)
+        cumulative = (histogram["below"] + np.cumsum(histogram["counts"])) / _total(histogram)
         ends += np.searchsorted(cumulative, (0.01, 0.99)).tolist()
     margin = max(3, round(0.15 * (max(ends) - min(ends))))
-    return slice(max(min(ends) - margin, 0), min(max(ends) + margin + 1, len(histograms[0].counts)))
+    return slice(max(min(ends) - margin, 0), min(max(ends) + margin + 1, len(histograms[0]["counts"])))
 
 
 @styled()

@@ -1,18 +1,17 @@
-"""An evaluation as a self-contained HTML page: numbers, figures, definitions, provenance."""
+"""Self-contained HTML pages of an evaluation or a scan: numbers, figures, definitions, provenance."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from pflow.metrics.evaluation import EvaluationResult
-from pflow.metrics.report import DEFINITIONS, html, method, summary, unit_of
+from pflow.metrics.report import DEFINITIONS, EvaluationResult, html, method, summary, unit_of
 from pflow.plots.evaluation import caption
 from pflow.plots.style import MARK
 from pflow.show import html_table
@@ -32,47 +31,60 @@ pre { background: #f6f6f6; padding: 1em; overflow-x: auto; font-size: .85em; }
 """.strip()
 
 
-def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Mapping[str, bytes]) -> str:
-    """HTML of a result with its `content` of ``metrics.json`` and PNG `images` by name."""
-    origin = {key: content[key] for key in ("inputs", "settings", "versions") if key in content}
-    inputs = content.get("inputs", {})
-    truth = [Path(path).name for path in inputs.get("truth", [])]
-    samples = ", ".join(truth[:3]) + (f" and {len(truth) - 3} more" if len(truth) > 3 else "")
-    title = f"pflow evaluation: {result.titles.get(result.name, result.name)}" + (f" on {samples}" if truth else "")
-    definitions = ((key, unit_of(key), text) for key, text in DEFINITIONS.items())
+def html_page(
+    title: str,
+    facts: Sequence[tuple[str, str]],
+    notes: Iterable[str],
+    table: str,
+    figures: Iterable[str],
+    definitions: str,
+    provenance: Mapping[str, Any],
+) -> str:
+    """A page of a title, facts with the date, HTML of notes, table, `embedded` figures and definitions, provenance."""
     parts = [
         "<!doctype html>",
         f'<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="{MARK}">',
         f"<title>{escape(title)}</title><style>{CSS}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
-        html_table(("", ""), _origin(result, inputs)),
-        f'<p>{escape(summary(result))}.</p><p class="note">{escape(method(result))}</p>',
-        "<h2>Results</h2>",
-        f'<div class="numbers">{html(result)}</div>',
-        "<h2>Figures</h2>",
-        '<div class="figures">',
-        *(embedded(png, caption(name), wide=name.endswith("_by_class")) for name, png in images.items()),
-        "</div>",
-        "<details><summary>Definitions</summary>",
-        html_table(("key in metrics.json", "unit", "definition"), definitions),
-        "</details><details><summary>Provenance in full</summary>",
-        f"<pre>{escape(json.dumps(origin, indent=2))}</pre></details>",
-        "</body></html>",
+        html_table(("", ""), [("date", datetime.now(UTC).date().isoformat()), *facts]),
+        *notes,
+        f'<h2>Results</h2><div class="numbers">{table}</div>',
+        '<h2>Figures</h2><div class="figures">',
+        *figures,
+        f"</div><details><summary>Definitions</summary>{definitions}</details>",
+        "<details><summary>Provenance in full</summary>",
+        f"<pre>{escape(json.dumps(provenance, indent=2))}</pre></details></body></html>",
     ]
     return "\n".join(parts) + "\n"
 
 
-def _origin(result: EvaluationResult, inputs: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The date, and files, model and detector of each reconstruction."""
-    lines = [("date", datetime.now(UTC).date().isoformat())]
+def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Mapping[str, bytes]) -> str:
+    """HTML of a result with its `content` of ``metrics.json`` and PNG `images` by name."""
+    inputs = content.get("inputs", {})
+    truth = [Path(path).name for path in inputs.get("truth", [])]
+    samples = ", ".join(truth[:3]) + (f" and {len(truth) - 3} more" if len(truth) > 3 else "")
+    facts = []
     for name, paths in inputs.get("reco", {}).items():
-        facts = [paths if isinstance(paths, str) else f"{len(paths)} files"]
+        known = [paths if isinstance(paths, str) else f"{len(paths)} files"]
         with suppress(KeyError, TypeError):  # plain data of any algorithm
             made = inputs["provenance"][name]
-            facts.append(f"model {made['checkpoint']['path']}")
-            facts.append(f"detector {made['configuration']['tokeniser']['detector']['name']}")
-        lines.append((result.titles.get(name, name), ", ".join(facts)))
-    return lines
+            known.append(f"model {made['checkpoint']['path']}")
+            known.append(f"detector {made['configuration']['tokeniser']['detector']['name']}")
+        facts.append((result.titles.get(name, name), ", ".join(known)))
+    return html_page(
+        f"pflow evaluation: {result.titles.get(result.name, result.name)}" + (f" on {samples}" if truth else ""),
+        facts,
+        [f'<p>{escape(summary(result))}.</p><p class="note">{escape(method(result))}</p>'],
+        html(result),
+        [embedded(png, caption(name), wide=name.endswith("_by_class")) for name, png in images.items()],
+        definition_table("key in metrics.json"),
+        {key: content[key] for key in ("inputs", "settings", "versions") if key in content},
+    )
+
+
+def definition_table(head: str) -> str:
+    """HTML of all keys with units and definitions."""
+    return html_table((head, "unit", "definition"), ((key, unit_of(key), text) for key, text in DEFINITIONS.items()))
 
 
 def embedded(png: bytes, text: str, *, wide: bool = False) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
@@ -14,26 +12,22 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pflow.metrics.evaluation import REFERENCE
 from pflow.metrics.event import OPENING_ANGLE
 from pflow.metrics.oracle import ORACLE
-from pflow.metrics.report import DEFINITIONS
+from pflow.metrics.report import REFERENCE, label_of
 from pflow.metrics.scan import (
-    DERIVED,
     DIFFERENCES,
     MODEL,
     NULL_SCALE,
     PointResult,
     ScanResult,
     change_text,
-    label_of,
-    quantity_of,
     value_text,
 )
-from pflow.metrics.stats import Number
+from pflow.metrics.stats import Number, Series
 from pflow.plots.evaluation import plot_binned
-from pflow.plots.report_page import CSS, embedded
-from pflow.plots.style import COLORS, MARK, MARKERS, styled
+from pflow.plots.report_page import definition_table, embedded, html_page
+from pflow.plots.style import COLORS, MARKERS, styled
 from pflow.show import html_table
 
 ROLES = {MODEL: 0, ORACLE: 1, REFERENCE: 2}
@@ -43,9 +37,12 @@ ROLES = {MODEL: 0, ORACLE: 1, REFERENCE: 2}
 def scan_figures(result: ScanResult) -> dict[str, Figure]:
     """Matplotlib figures by the name of their file: each headline quantity, and pairs of photons by opening angle."""
     drawn = {key.replace(".", "_"): plot_scan(result, key) for key in result.headlines}
-    pairs = {point.point.name: point.pair_series for point in result.points if point.point.kind != "null test"}
-    panel = {name: series for name, series in pairs.items() if series is not None}
-    if panel:
+    shown = [point for point in result.points if point.pairs and point.point.kind != "null test"]
+    if shown:
+        panel = {
+            point.point.name: Series(**{name: np.array(point.pairs[name], float) for name in ("value", "low", "high")})
+            for point in shown
+        }
         text = f"{result.nominal.n_events} events"
         drawn["two_photons_found"] = plot_binned(OPENING_ANGLE, {text: panel}, label="Exactly two particles found")
     return drawn
@@ -152,16 +149,8 @@ def scan_page(result: ScanResult, images: Mapping[str, bytes]) -> str:
     """HTML of a scan with PNG `images` by name: limits, table, figures, definitions, provenance."""
     made: Mapping[str, Any] = result.provenance
     samples = dict.fromkeys(point.point.sample for point in result.points)
-    title = f"pflow scan of {', '.join(samples)}"
     heads, sections = result.cells()
     captions = {key.replace(".", "_"): label_of(key) for key in result.headlines}
-    definitions = [(key, text) for key, text in (DEFINITIONS | DERIVED).items() if quantity_of(key)]
-    facts: list[tuple[str, str]] = [
-        ("date", datetime.now(UTC).date().isoformat()),
-        ("model", made.get("checkpoint", {}).get("path", "")),
-        ("events", str(result.nominal.n_events)),
-        ("detector", made.get("options", {}).get("detector", "")),
-    ]
     note = (
         "The first row of each algorithm has the values of the nominal point, the others ratios to it (of the "
         "confusion, which may be 0, differences) with the errors of paired comparisons. Bars in the figures are these "
@@ -170,22 +159,17 @@ def scan_page(result: ScanResult, images: Mapping[str, bytes]) -> str:
         "before the encoder, which hides their effect on finding particles; ~: smaller than the change in the null "
         f"test (lengths and times multiplied by {NULL_SCALE:g})."
     )
-    parts = [
-        "<!doctype html>",
-        f'<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="{MARK}">',
-        f"<title>{escape(title)}</title><style>{CSS}</style></head><body>",
-        f"<h1>{escape(title)}</h1>",
-        html_table(("", ""), facts),
-        "<h2>Limits</h2><ul>",
-        *(f"<li>{escape(text)}</li>" for text in result.sentences),
-        "</ul><h2>Results</h2>",
-        f'<p class="note">{escape(note)}</p>',
-        f'<div class="numbers">{html_table(heads, itertools.chain.from_iterable(sections))}</div>',
-        '<h2>Figures</h2><div class="figures">',
-        *(embedded(png, captions.get(name, name.replace("_", " "))) for name, png in images.items()),
-        "</div><details><summary>Definitions</summary>",
-        html_table(("quantity in scan.csv", "definition"), definitions),
-        "</details><details><summary>Provenance in full</summary>",
-        f"<pre>{escape(json.dumps(result.provenance, indent=2))}</pre></details></body></html>",
-    ]
-    return "\n".join(parts) + "\n"
+    limits = "".join(f"<li>{escape(text)}</li>" for text in result.sentences)
+    return html_page(
+        f"pflow scan of {', '.join(samples)}",
+        [
+            ("model", made.get("checkpoint", {}).get("path", "")),
+            ("events", str(result.nominal.n_events)),
+            ("detector", made.get("options", {}).get("detector", "")),
+        ],
+        [f"<h2>Limits</h2><ul>{limits}</ul>", f'<p class="note">{escape(note)}</p>'],
+        html_table(heads, itertools.chain.from_iterable(sections)),
+        [embedded(png, captions.get(name, name.replace("_", " "))) for name, png in images.items()],
+        definition_table("quantity in scan.csv"),
+        made,
+    )

@@ -19,7 +19,8 @@ from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.event.events import Events
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
-from pflow.metrics.evaluation import EvaluationSettings, evaluate
+from pflow.metrics.evaluation import evaluate
+from pflow.metrics.report import EvaluationSettings
 from pflow.metrics.stats import leaves
 
 PHOTONS = ("gamma1_test_small.root", "gammasep_test_small.root")

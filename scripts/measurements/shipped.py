@@ -17,9 +17,10 @@ from measurements.rows import CSV, DATA, Row, write_rows
 from pflow.checkpoint.load import load_model
 from pflow.inference.files import reconstruct_files
 from pflow.io.atomic import replacing
-from pflow.metrics.evaluation import REFERENCE, EvaluationResult, EvaluationSettings, evaluate, paired
+from pflow.metrics.evaluation import evaluate
 from pflow.metrics.match import Matching
 from pflow.metrics.oracle import ORACLE
+from pflow.metrics.report import REFERENCE, EvaluationResult, EvaluationSettings, paired
 from pflow.metrics.stats import Number, leaves
 from pflow.plots.evaluation import figures
 from pflow.plots.style import rendered

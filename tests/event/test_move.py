@@ -157,7 +157,7 @@ def test_a_digital_readout_without_times(events):
     assert np.array_equal(changed["energy"][kind != "hcal"], analogue["energy"][kind != "hcal"])
     assert np.isnan(changed["time"]).all()
     event = jagged.event_index(jagged.count(change_cells(events, some).hits))
-    for number, thresholds in enumerate(((3.0, 10.0), (), (3.0, 10.0))):  # in units of the median of the detector's hits
+    for number, thresholds in enumerate(((3.0, 10.0), (), (3.0, 10.0))):  # times the detector's median
         rows = (kind == "hcal") & (event % 3 == number)
         before = analogue["energy"][rows].astype(np.float64)
         passed = sum((before / np.median(before) >= threshold).astype(int) for threshold in thresholds) + 0 * before

@@ -12,8 +12,9 @@ from pflow.inference import scan as module
 from pflow.inference.scan import scan
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
-from pflow.metrics.evaluation import REFERENCE, evaluate, paired
+from pflow.metrics.evaluation import evaluate
 from pflow.metrics.oracle import ORACLE
+from pflow.metrics.report import REFERENCE, paired
 from pflow.metrics.scan import MODEL
 from pflow.metrics.stats import ratio
 from pflow.physics.detector import load_detector

@@ -135,6 +135,8 @@ def test_with_the_oracle_confusion_and_measurement_are_apart(make_table):
     assert gains["neutral_hadrons"] > 2
     assert gains["measurement_photons"] == pytest.approx(0.8 * 2, rel=0.15)
     assert gains["measurement_neutral_hadrons"] == pytest.approx(0, abs=1e-3)
+    assert 85 * result["confusion"].value == pytest.approx(gains["neutral_hadrons"], rel=1e-3)
+    assert result["measurement"] == result["resolution"]["charged"]
     of_oracle = budget_of(make_table, oracle, oracle)["gain"]
     assert [of_oracle[kind].value for kind in ("photons", "neutral_hadrons", "charged")] == [0, 0, 0]
 

@@ -18,9 +18,9 @@ from pflow.io.flat import write_events
 from pflow.io.open import iterate_events
 from pflow.io.particles_root import NOTE, RecoWriter, read_provenance
 from pflow.io.root import write_note
-from pflow.metrics.evaluation import Evaluation, EvaluationSettings, check_order, truth_settings, visible_truth
+from pflow.metrics.evaluation import Evaluation, check_order, truth_settings, visible_truth
 from pflow.metrics.match import HitMatching, Matching
-from pflow.metrics.report import document, summary
+from pflow.metrics.report import EvaluationSettings, document, summary
 from pflow.metrics.stats import Number, Series, leaves
 
 

@@ -11,8 +11,9 @@ from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_links, make_particles
 from pflow.io.open import read_events
 from pflow.metrics import jets as module
-from pflow.metrics.evaluation import AlgorithmMetrics, EvaluationSettings
+from pflow.metrics.evaluation import AlgorithmMetrics
 from pflow.metrics.jets import ALGORITHMS, JetMetrics, find_jets, true_jets
+from pflow.metrics.report import EvaluationSettings
 
 # Two back-to-back pairs of photons, each pair 2 degrees wide
 DIJET = [(22, 20.0, 90, -1), (22, 20.0, 90, 1), (22, 25.0, 90, 179), (22, 15.0, 90, 181)]

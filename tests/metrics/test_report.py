@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import re
-from fnmatch import fnmatchcase
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from rich.console import Console
 
 import pflow
 from pflow.event.particles import Reconstruction
-from pflow.metrics.report import DEFINITIONS, SCHEMA, TABLE_ROWS, document, number_text, table
+from pflow.metrics.report import DEFINITIONS, SCHEMA, TABLE_ROWS, document, number_text, pattern_of, table
 from pflow.metrics.stats import Number, Series, leaves
 from pflow.physics.pdg import CLASSES
 
@@ -106,15 +105,15 @@ def test_the_document_has_the_numbers_of_the_result_as_json_without_nan(result):
 
 
 def definition_of(key: str) -> str:
-    texts = [text for keys, text in DEFINITIONS.items() if keys.count(".") == key.count(".") and fnmatchcase(key, keys)]
-    assert texts, f"pflow.metrics.report.DEFINITIONS has no definition of '{key}'"
-    return texts[0]
+    pattern = pattern_of(key, DEFINITIONS)
+    assert pattern, f"pflow.metrics.report.DEFINITIONS has no definition of '{key}'"
+    return DEFINITIONS[pattern]
 
 
 def test_numbers_have_definitions_and_definitions_numbers(result):
     keys = [key for key, content in leaves(result.algorithms["PFlow"]) if isinstance(content, Number | Series)]
     used = {definition_of(key) for key in keys}
-    of_samples = ("jets.", "jet_energy.", "taus.", "hadronic_mass.")
+    of_samples = ("jets.", "jet_energy.", "taus.", "hadronic_mass.", "confusion_budget.")
     optional = {text for keys, text in DEFINITIONS.items() if keys.startswith(of_samples)}
     assert used | optional == set(DEFINITIONS.values())
     assert all(definition_of(key) for key in TABLE_ROWS)

@@ -2,7 +2,6 @@ import dataclasses
 import io
 import json
 import math
-from fnmatch import fnmatch
 
 import awkward as ak
 import numpy as np
@@ -12,25 +11,23 @@ from rich.console import Console
 from pflow.errors import ConfigError
 from pflow.event.move import Move
 from pflow.io.open import read_events
-from pflow.metrics.report import DEFINITIONS, number_text, short_text
+from pflow.metrics.report import DEFINITIONS, number_text, pattern_of, short_text
 from pflow.metrics.scan import (
-    DERIVED,
+    HEADLINES,
     MODEL,
     PARAMETERS,
-    QUANTITIES,
     REFUSED,
     Limit,
     PointResult,
     ScanPoint,
     ScanResult,
-    label_of,
+    head_of,
     parse_variations,
     primary_sums,
-    scan_numbers,
     scan_points,
     shared_places,
 )
-from pflow.metrics.stats import Bootstrap, Distribution, Number, rms90_over_mean90
+from pflow.metrics.stats import Bootstrap, Distribution, rms90_over_mean90
 from pflow.physics.detector import load_detector
 
 ILD = {"sample": load_detector("ild_g4")}
@@ -91,18 +88,10 @@ def test_a_point_that_would_not_be_exact_is_refused():
         scan_points(ILD, {"layers": [1, 4]})
 
 
-def test_quantities_are_those_of_an_evaluation():
-    for pattern in {quantity.pattern for quantity in QUANTITIES} - DERIVED.keys():
-        one = pattern.replace("*", "photon")
-        assert any(fnmatch(one, key) or fnmatch(key.replace("*", "photon"), pattern) for key in DEFINITIONS), pattern
-    assert label_of("confusion_budget.gain.neutral_hadrons") == "visible E, gain: neutral hadrons"
-
-
-def test_confusion_is_what_perfect_pattern_recognition_gains():
-    steps = {"measured": Number(0.05, 0.04, 0.06), "charged": Number(0.03, 0.02, 0.04)}
-    tree = {"confusion_budget": {"resolution": {**steps, "measurement_photons": Number(0.02, 0.01, 0.03)}}}
-    assert scan_numbers(tree)["confusion_budget.confusion"].value == pytest.approx(0.04)
-    assert not scan_numbers(tree, budget=False)
+def test_headlines_are_keys_of_an_evaluation():
+    assert all(pattern_of(key.replace("*", "91"), DEFINITIONS) for key in HEADLINES)
+    assert head_of("jet_energy.91.resolution") == "jets, 91 GeV"
+    assert head_of("jet_energy.91.binned.resolution") == head_of("class.photon.fake_rate") == ""
 
 
 def test_events_with_the_same_primaries_are_found_in_any_order(sample_dir):

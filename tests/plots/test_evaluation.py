@@ -7,7 +7,7 @@ from pflow.event.particles import Reconstruction
 from pflow.io.open import read_events
 from pflow.metrics.energy import ABS_COS_THETA
 from pflow.metrics.evaluation import AlgorithmMetrics, Evaluation
-from pflow.metrics.stats import Axis, Histogram, Number, Series
+from pflow.metrics.stats import Axis, Distribution, Number, Series
 from pflow.plots.evaluation import figures, plot_binned, plot_confusion, plot_distribution
 from pflow.plots.style import rendered
 
@@ -72,7 +72,7 @@ def jets_and_taus(result):
     of_energy = {f"{key}{part}": number for key in ("resolution", "scale") for part in ("", "_barrel", "_endcap")}
     of_energy["binned"] = {"resolution": of_bins, "scale": of_bins}
     taus = {"modes": {"counts": [[3, 1], [0, 2]], "true_modes": ["e", "mu"], "reco_modes": ["e", "other"]}}
-    masses = {"H": {"histogram": Histogram(edges=np.array([0.5, 1.5]), counts=np.array([3.0])), **of_response(number)}}
+    masses = {"H": {"histogram": Distribution([1.0]).histogram(np.array([0.5, 1.5])), **of_response(number)}}
     added = {"jet_energy": {"200": of_energy, "91": of_energy}, "taus": taus, "hadronic_mass": masses}
     algorithms = {name: {**tree, **added} for name, tree in result.algorithms.items()}
     return figures(dataclasses.replace(result, algorithms=algorithms))
@@ -175,14 +175,14 @@ def test_algorithms_have_different_places_in_a_bin():
 
 
 def test_a_distribution_shows_fractions_of_all_entries_and_the_axis_its_middle():
-    histogram = Histogram(edges=np.array([0.0, 1.0, 2.0]), counts=np.array([3.0, 5.0]), below=1, above=1)
+    histogram = {"edges": [0.0, 1.0, 2.0], "counts": [3.0, 5.0], "below": 1, "above": 1}
     figure = plot_distribution({"PFlow": (histogram, "median 1.02")}, label="Response")
     axes = figure.axes[0]
     assert axes.patches[0].get_data().values.tolist() == [0.3, 0.5]
     assert figure.legends[0].get_texts()[0].get_text() == "PFlow\nmedian 1.02\n20.0% outside"
     counts = np.zeros(100)
     counts[49:51], counts[2] = 999.0, 2.0
-    histogram = Histogram(edges=np.linspace(0.0, 2.0, 101), counts=counts)
+    histogram = {"edges": np.linspace(0.0, 2.0, 101), "counts": counts, "below": 0, "above": 0}
     axes = plot_distribution({"PFlow": (histogram, "")}, label="Response", central=True).axes[0]
     shown = axes.patches[0].get_data()
     assert (shown.edges[0], shown.edges[-1]) == pytest.approx((0.92, 1.08))

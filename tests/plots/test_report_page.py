@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 import pytest
 from matplotlib.figure import Figure
 
-from pflow.metrics.evaluation import AlgorithmMetrics, EvaluationResult, EvaluationSettings
-from pflow.metrics.report import document
+from pflow.metrics.evaluation import AlgorithmMetrics
+from pflow.metrics.report import EvaluationResult, EvaluationSettings, document
 from pflow.metrics.stats import Number
 from pflow.plots.report_page import report_page
 from pflow.plots.style import rendered

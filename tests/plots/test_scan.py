@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from pflow.event.move import Move
-from pflow.metrics.evaluation import REFERENCE
 from pflow.metrics.oracle import ORACLE
+from pflow.metrics.report import REFERENCE
 from pflow.metrics.scan import MODEL, Limit, PointResult, ScanPoint, ScanResult
 from pflow.metrics.stats import Number
 from pflow.plots.scan import plot_scan, scan_figures, scan_page
@@ -24,7 +24,7 @@ def point(name, factor, *, kind="point", move=Move(), algorithms=(MODEL, ORACLE)
         point=ScanPoint(name=name, kind=kind, sample="s", move=move, values=values),
         algorithms={algorithm: dict.fromkeys(KEYS, number) for algorithm in algorithms},
         titles={algorithm: algorithm for algorithm in algorithms},
-        series=series,
+        pairs=series,
         limits=limits,
         n_events=100,
         n_shared=100,
