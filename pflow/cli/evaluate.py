@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pflow.cli.options import OPTIONS, add_file_options, add_option, read_options, truth_options
+from pflow.cli.options import OPTIONS, add_file_options, add_option, progress_bar, read_options, truth_options
 from pflow.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate the files, print the table, write metrics.json and the plots."""
     from rich.console import Console
-    from rich.progress import Progress
 
     from pflow.io.atomic import check_output, make_folder
     from pflow.io.open import matching
@@ -97,13 +96,8 @@ def run(args: argparse.Namespace) -> int:
     settings = truth_settings(
         files, **truth_options(args), e_min=args.min_energy, use_tracks=not args.ignore_tracks, matching=matches
     )
-    with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
-        task = progress.add_task("evaluating", total=None)
-
-        def show(n_events: int, done: int, n_files: int) -> None:
-            total = n_files if n_files > 1 else None
-            progress.update(task, description=f"evaluating: {n_events} events", completed=done, total=total)
-
+    with progress_bar(quiet=args.quiet, transient=True) as show:
+        show("evaluating", 0, None)
         result = evaluate(
             reco,
             truth,
@@ -112,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
             settings=settings,
             oracle=not args.no_oracle,
             chunk_size=args.chunk_size,
-            progress=show,
+            progress=lambda n, done, files: show(f"evaluating: {n} events", done, files if files > 1 else None),
             **vars(read_options(args)),
         )
     inputs = {

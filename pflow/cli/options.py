@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -181,3 +182,26 @@ def add_file_options(parser: argparse.ArgumentParser, *, detector: str) -> None:
     """Declare how event files are read: ``--detector`` with its own help text and the other options of reading."""
     add_option(parser, "detector", help=detector)
     add_options(parser, "schema", "layout", "truth-tracks")
+
+
+@contextlib.contextmanager
+def progress_bar(*, quiet: bool, transient: bool = False) -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar on the error stream of a terminal, unless `quiet`; yields a function of what, how much, of how much.
+
+    A `transient` bar disappears in the end; any does after an error.
+    """
+    from rich import progress as bar
+    from rich.console import Console
+
+    columns = (bar.TextColumn("{task.description}"), bar.BarColumn(), bar.MofNCompleteColumn())
+    times = (bar.TimeElapsedColumn(), bar.TimeRemainingColumn())
+    console = Console(stderr=True)
+    options: Any = {"console": console, "disable": quiet or not console.is_terminal, "transient": transient}
+    # Chunks take long: estimate the speed from the last hour, not from the last half minute.
+    with bar.Progress(*columns, *times, speed_estimate_period=3600, **options) as progress:
+        task = progress.add_task("", total=None)
+        try:
+            yield lambda what, done, total: progress.update(task, description=what, completed=done, total=total)
+        except BaseException:
+            progress.live.transient = True  # no bar that stands still above the error
+            raise

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from typing import TYPE_CHECKING
 
-from pflow.cli.options import OPTIONS, OTHER_DETECTOR, add_file_options, add_option, add_options
+from pflow.cli.options import OPTIONS, OTHER_DETECTOR, add_file_options, add_option, add_options, progress_bar
 
 if TYPE_CHECKING:
     from pflow.inference.files import Summary
@@ -69,25 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Reconstruct the files, show progress on the error stream, and print what was written."""
-    from rich import progress as bar
-    from rich.console import Console
-
     from pflow.inference.files import reconstruct_files
 
-    columns = (bar.TextColumn("{task.description}"), bar.BarColumn(), bar.MofNCompleteColumn())
-    times = (bar.TimeElapsedColumn(), bar.TimeRemainingColumn())
-    # Chunks take long: estimate the speed from the last hour, not from the last half minute.
-    console = Console(stderr=True)
-    hidden = args.quiet or not console.is_terminal
-    with bar.Progress(*columns, *times, console=console, disable=hidden, speed_estimate_period=3600) as progress:
-        task = progress.add_task("reconstructing", total=None)
-        options = {name: value for name, value in vars(args).items() if name not in ("inputs", "quiet", "verbose")}
-        options["on_progress"] = lambda done, total: progress.update(task, completed=done, total=total)
-        try:
-            summary = reconstruct_files(args.inputs, **options)
-        except BaseException:
-            progress.live.transient = True  # no bar that stands still above the error
-            raise
+    options = {name: value for name, value in vars(args).items() if name not in ("inputs", "quiet", "verbose")}
+    with progress_bar(quiet=args.quiet) as show:
+        show("reconstructing", 0, None)
+        options["on_progress"] = functools.partial(show, "reconstructing")
+        summary = reconstruct_files(args.inputs, **options)
     print(_report(summary, args.output or args.output_dir))
     if args.verbose:
         for path, entry in summary.truncated:

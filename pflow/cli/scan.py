@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pflow.cli.options import OPTIONS, add_option, add_options, number
+from pflow.cli.options import OPTIONS, add_option, add_options, number, progress_bar
 
 WIDTH = 220
 """Columns of the table in a file or a pipe."""
@@ -79,27 +79,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Scan, show progress on the error stream, print the table."""
-    from rich import progress as bar
     from rich.console import Console
 
     from pflow.inference.scan import scan
     from pflow.metrics.scan import parse_variations
 
     parse_variations(args.vary)  # before torch is loaded
-    columns = (bar.TextColumn("{task.description}"), bar.BarColumn(), bar.MofNCompleteColumn())
-    times = (bar.TimeElapsedColumn(), bar.TimeRemainingColumn())
-    console = Console(stderr=True)
-    hidden = args.quiet or not console.is_terminal
-    with bar.Progress(*columns, *times, console=console, disable=hidden, speed_estimate_period=3600) as progress:
-        task = progress.add_task("scanning", total=None)
-
-        def show(name: str, done: int, total: int) -> None:
-            progress.update(task, description=name, completed=done, total=total)
-
-        options = {name: value for name, value in vars(args).items() if name not in ("files", "quiet", "min_energy")}
-        options["e_min"] = args.min_energy
-        for name in ("oracle", "null_test"):
-            options[name] = not options.pop(f"no_{name}")
+    options = {name: value for name, value in vars(args).items() if name not in ("files", "quiet", "min_energy")}
+    options["e_min"] = args.min_energy
+    for name in ("oracle", "null_test"):
+        options[name] = not options.pop(f"no_{name}")
+    with progress_bar(quiet=args.quiet) as show:
+        show("scanning", 0, None)
         result = scan(args.files, **options, on_progress=show)
     console = Console(quiet=args.quiet)
     if not console.is_terminal:

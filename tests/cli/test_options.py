@@ -1,11 +1,12 @@
 import argparse
+import contextlib
 from importlib import import_module
 
 import pytest
 
 from pflow.calibration import CRITERIA
 from pflow.cli.main import LIGHTNING
-from pflow.cli.options import OPTIONS, VERBS, add_options, at_least
+from pflow.cli.options import OPTIONS, VERBS, add_options, at_least, progress_bar
 from pflow.event.truth import RULES
 from pflow.io.particles_root import FORMATS
 from pflow.metrics.match import COSTS
@@ -57,3 +58,16 @@ def test_a_number_that_is_too_small_or_none_is_wrong_usage(smallest, text, capsy
     with pytest.raises(SystemExit):
         parser.parse_args([f"--chunk-size={text}"])
     assert "argument --chunk-size: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("quiet", "error"), [(False, False), (False, True), (True, False)])
+def test_a_bar_shows_how_much_is_done_and_is_wiped_out_after_an_error(quiet, error, monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    with contextlib.suppress(KeyboardInterrupt), progress_bar(quiet=quiet) as show:
+        show("cells=2", 1, 4)
+        if error:
+            raise KeyboardInterrupt
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert ("cells=2" in err and "1/4" in err) is not quiet
+    assert err.endswith("\x1b[1A\x1b[2K") is error  # up, and the line is erased
