@@ -16,10 +16,11 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from pflow.metrics.energy import ABS_COS_THETA
 from pflow.metrics.event import OPENING_ANGLE
+from pflow.metrics.jets import BOSONS
 from pflow.metrics.oracle import ORACLE
 from pflow.metrics.particles import AXES, DISTANCE, ENERGY, THETA
 from pflow.metrics.report import REFERENCE, EvaluationResult
-from pflow.metrics.stats import Axis, Number, Series, Tree
+from pflow.metrics.stats import Axis, Number, Series, Tree, leaves
 from pflow.plots.style import COLORS, MARKERS, styled
 
 BINNED: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -30,6 +31,12 @@ BINNED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("fake_rate", "Fake rate", {"limits": (0.0, None)}),
 )
 """Binned metric, label, and options of `plot_binned`."""
+
+JET_ENERGY: dict[str, tuple[str, dict[str, Any]]] = {
+    "resolution": (r"Jets: $\sqrt{2}\ RMS_{90}\,/\,Mean_{90}$", {"limits": (0.0, None)}),
+    "scale": (r"Jets: $Mean_{90}\,/\,\sqrt{s}$", {"reference": 1.0}),
+}
+"""The same of the energies of jets."""
 
 CLASSES = ("charged_hadron", "photon", "neutral_hadron")
 """Classes with a panel each."""
@@ -49,6 +56,42 @@ WORDS = {
     "photon_pairs_angle": "angle of each photon of a pair",
 }
 """Captions of figures by the part of the name before ``_vs_``, where it would be unreadable."""
+
+RESPONSE, ENTRIES = r"median {response_median}, $\sigma_{{68}}$ {resolution_68}", "entries per bin"
+DISTRIBUTIONS = {
+    "response": ("energy", RESPONSE, "$E_{reco}/E_{true}$", ENTRIES),
+    "angle": ("angle", "median {median_deg} deg", "Angle between true and reconstructed direction [deg]", ENTRIES),
+    "visible_energy": ("event.visible_energy", RESPONSE, "Visible energy, reconstructed / true", ENTRIES),
+    "visible_mass": ("event.visible_mass", RESPONSE, "Visible mass, reconstructed / true", ENTRIES),
+    **{
+        f"hadronic_mass_{boson}": (
+            f"hadronic_mass.{boson}",
+            RESPONSE,
+            f"Mass of the two jets of {boson}, reconstructed / true",
+            "bosons",
+        )
+        for boson in BOSONS.values()
+    },
+    "jets": (
+        "jets.durham_2",
+        "IQR / median {iqr_over_median}",
+        "Energy of jets, reconstructed / true (Durham, two jets)",
+        "jets",
+    ),
+    "jets_angle": (
+        "jets.durham_2",
+        "68% within {q68_deg} deg",
+        "Angle between true and reconstructed jet [deg] (Durham, two jets)",
+        "jets",
+    ),
+}
+"""By figure: the part of the results, the text with its numbers for the legend, the label, and what is counted."""
+HISTOGRAMS = {
+    "response": "histograms.response",
+    "angle": "histograms.angle_deg",
+    "jets_angle": "jets.durham_2.angle_histogram_deg",
+}
+"""Keys of the histograms that are not `histogram` of their part."""
 
 STEPS = {
     "photons": "photons",
@@ -90,8 +133,20 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
         text += ", tracks from Monte Carlo particles"
     text = f"{where}\n{text}" if where else text
     common: dict[str, Any] = {"text": text, "styles": {titles[name]: roles[name] for name in titles}}
-    drawn = _binned_figures(trees, common) | _distributions(trees, common)
-    drawn |= _photon_figures(trees, common) | _energy_figures(trees, common)
+    drawn = _binned_figures(trees, common)
+    for name, (of, words, label, counted) in DISTRIBUTIONS.items():
+        shown = {
+            title: (histogram, words.format_map({k: _digits(number) for k, number in _part(tree, of).items()}))
+            for title, tree in trees.items()
+            if (histogram := _part(tree, HISTOGRAMS.get(name, f"{of}.histogram")))
+        }
+        if name in ("response", "angle") or any(_total(histogram) for histogram, _ in shown.values()):
+            options = {"log_x": True} if "angle" in name else {"central": True}
+            drawn[name] = plot_distribution(shown, label=label, fraction_of=counted, **common, **options)
+    drawn["count_difference"] = _count_differences(trees, common)
+    budgets = {title: tree["confusion_budget"] for title, tree in trees.items()}
+    if any(np.isfinite(tree["gain"]["rest"].low) for tree in budgets.values()):
+        drawn["confusion_budget"] = plot_budget(budgets, **common)
     for name, tree in result.algorithms.items():
         ending, titled = "" if name == result.name else f"_{name}", f"{titles[name]}, {text}"
         counts, *classes = (tree["confusion"][key] for key in ("counts", "true_classes", "reco_classes"))
@@ -103,150 +158,79 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
     return drawn
 
 
-def _binned_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[str, Figure]:
-    def series(axis: Axis, group: str, metric: str) -> dict[str, Series]:
-        return {title: tree["binned"][axis.name][group][metric] for title, tree in trees.items()}
+def _part(tree: Tree, key: str) -> Tree:
+    """The branch of a tree with a dotted key; {} if it has none."""
+    for name in key.split("."):
+        tree = tree.get(name, {})
+    return tree
 
+
+def _binned_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[str, Figure]:
+    """Metrics in bins of a true or reconstructed quantity, and of the jets against sqrt(s)."""
     drawn: dict[str, Figure] = {}
+    flat = {title: dict(leaves(tree)) for title, tree in trees.items()}
+
+    def add(name: str, axis: Axis, keys: Mapping[str, str], label: str, **options: Any) -> None:
+        """A figure with a panel for each title of `keys`; the only panel has the text as its title."""
+        panels = {panel: {of: tree[key] for of, tree in flat.items() if key in tree} for panel, key in keys.items()}
+        if any(np.isfinite(s.value + s.low + s.high).any() for series in panels.values() for s in series.values()):
+            text = "" if common["text"] in panels else common["text"]
+            drawn[name] = plot_binned(axis, panels, label=label, **{**common, "text": text}, **options)
+
+    alone = common["text"]
     for axis, (metric, label, options) in itertools.product(AXES, BINNED):
-        of_all = series(axis, "all", metric)
-        if _any_value(of_all) and (axis is not DISTANCE or metric in BY_CLASS[DISTANCE]):
-            drawn[f"{metric}_vs_{axis.name}"] = plot_binned(
-                _labelled(axis, metric), {common["text"]: of_all}, label=label, styles=common["styles"], **options
-            )
-        by_class = {f"{group.replace('_', ' ')}s": series(axis, group, metric) for group in CLASSES}
-        if metric in BY_CLASS[axis] and any(map(_any_value, by_class.values())):
+        of_axis = axis.label.replace("True", "Reconstructed") if metric == "fake_rate" else axis.label
+        binned, labelled = f"{metric}_vs_{axis.name}", dataclasses.replace(axis, label=of_axis)
+        if axis is not DISTANCE or metric in BY_CLASS[DISTANCE]:
+            add(binned, labelled, {alone: f"binned.{axis.name}.all.{metric}"}, label, **options)
+        if metric in BY_CLASS[axis]:
             # Tracks measure a hundred times better than showers of hadrons.
             options = {"log": True} if metric == "resolution_68" else options
-            drawn[f"{metric}_vs_{axis.name}_by_class"] = plot_binned(
-                _labelled(axis, metric), by_class, label=label, **common, **options
-            )
-    return drawn
-
-
-def _photon_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[str, Figure]:
-    """Pairs of photons by their opening angle."""
-    drawn: dict[str, Figure] = {}
-    efficiency = {title: tree["count"]["two_photons_found"]["efficiency"] for title, tree in trees.items()}
-    if _any_value(efficiency):
-        panel, styles = {common["text"]: efficiency}, common["styles"]
-        drawn["two_photons_found"] = plot_binned(
-            OPENING_ANGLE, panel, label="Exactly two particles found", reference=1.0, styles=styles
-        )
-    pairs = {title: tree["photon_pairs"]["binned"] for title, tree in trees.items() if "photon_pairs" in tree}
-
-    def panels(**keys: str) -> dict[str, dict[str, Series]]:
-        return {name.replace("_", " "): {title: of[key] for title, of in pairs.items()} for name, key in keys.items()}
-
-    ratios = panels(opening_angle="opening_response", mass="mass_response")
-    angles = panels(harder_photon="angle_1_mean_deg", softer_photon="angle_2_mean_deg")
-    if pairs and any(map(_any_value, ratios.values())):
-        label = "Median of reconstructed / true"
-        drawn["photon_pairs"] = plot_binned(OPENING_ANGLE, ratios, label=label, reference=1.0, **common)
-        label = "Mean angle to the true photon [deg]"
-        drawn["photon_pairs_angle"] = plot_binned(OPENING_ANGLE, angles, label=label, log=True, **common)
-    return drawn
-
-
-def _energy_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[str, Figure]:
-    """Jet energy resolution and scale, and the confusion budget."""
-    drawn: dict[str, Figure] = {}
-    by_title = {title: tree["jet_energy"] for title, tree in trees.items() if "jet_energy" in tree}
-    energies = sorted({energy for tree in by_title.values() for energy in tree}, key=float)
-    labels: dict[str, tuple[str, dict[str, Any]]] = {
-        "resolution": (r"Jets: $\sqrt{2}\ RMS_{90}\,/\,Mean_{90}$", {"limits": (0.0, None)}),
-        "scale": (r"Jets: $Mean_{90}\,/\,\sqrt{s}$", {"reference": 1.0}),
-    }
-    for key, (label, options) in labels.items():
-        of_energy = {
-            f"$\\sqrt{{s}}$ = {energy} GeV": {
-                title: tree[energy]["binned"][key] for title, tree in by_title.items() if energy in tree
-            }
-            for energy in energies
-        }
-        if any(map(_any_value, of_energy.values())):
-            drawn[f"jet_energy_{key}_vs_abs_cos_theta"] = plot_binned(
-                ABS_COS_THETA, of_energy, label=label, **common, **options
-            )
+            keys = {f"{of.replace('_', ' ')}s": f"binned.{axis.name}.{of}.{metric}" for of in CLASSES}
+            add(f"{binned}_by_class", labelled, keys, label, **options)
+    label = "Exactly two particles found"
+    add("two_photons_found", OPENING_ANGLE, {alone: "count.two_photons_found.efficiency"}, label, reference=1.0)
+    pairs, label = "photon_pairs.binned.", "Median of reconstructed / true"
+    keys = {"opening angle": f"{pairs}opening_response", "mass": f"{pairs}mass_response"}
+    add("photon_pairs", OPENING_ANGLE, keys, label, reference=1.0)
+    keys = {f"{of} photon": f"{pairs}angle_{k}_mean_deg" for k, of in ((1, "harder"), (2, "softer"))}
+    add("photon_pairs_angle", OPENING_ANGLE, keys, "Mean angle to the true photon [deg]", log=True)
+    energies = sorted({energy for tree in trees.values() for energy in tree.get("jet_energy", ())}, key=float)
+    for key, (label, options) in JET_ENERGY.items():
+        keys = {f"$\\sqrt{{s}}$ = {energy} GeV": f"jet_energy.{energy}.binned.{key}" for energy in energies}
+        add(f"jet_energy_{key}_vs_abs_cos_theta", ABS_COS_THETA, keys, label, **options)
         if len(energies) > 1:
             points = {
-                title: {float(energy): tree[energy][f"{key}_barrel"] for energy in energies if energy in tree}
-                for title, tree in by_title.items()
+                title: {
+                    float(energy): number
+                    for energy in energies
+                    if (number := tree.get(f"jet_energy.{energy}.{key}_barrel"))
+                }
+                for title, tree in flat.items()
             }
-            name = f"jet_energy_{key}_vs_sqrt_s"
-            drawn[name] = plot_points(
-                points, xlabel=r"$\sqrt{s}$ [GeV]", label=f"{label}, $|\\cos\\theta|<0.7$", **common
+            label = f"{label}, $|\\cos\\theta|<0.7$"
+            drawn[f"jet_energy_{key}_vs_sqrt_s"] = plot_points(
+                points, xlabel=r"$\sqrt{s}$ [GeV]", label=label, **common
             )
-    budgets = {title: tree["confusion_budget"] for title, tree in trees.items()}
-    if any(np.isfinite(tree["gain"]["rest"].low) for tree in budgets.values()):
-        drawn["confusion_budget"] = plot_budget(budgets, **common)
     return drawn
 
 
-def _distributions(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[str, Figure]:
-    drawn: dict[str, Figure] = {}
-    of_all = {title: (tree["histograms"]["response"], _response_text(tree["energy"])) for title, tree in trees.items()}
-    drawn["response"] = plot_distribution(of_all, **common, label="$E_{reco}/E_{true}$", central=True)
-    angles = {
-        title: (tree["histograms"]["angle_deg"], f"median {_digits(tree['angle']['median_deg'])} deg")
-        for title, tree in trees.items()
-    }
-    label = "Angle between true and reconstructed direction [deg]"
-    drawn["angle"] = plot_distribution(angles, **common, label=label, log_x=True)
+def _count_differences(trees: Mapping[str, Tree], common: dict[str, Any]) -> Figure:
+    """Reconstructed minus true number of particles of events."""
     values = [int(difference) for tree in trees.values() for difference in tree["count"]["difference"]] or [0]
     edges = np.arange(min(values) - 1.5, max(values) + 2.5)
     counts = {}
     for title, tree in trees.items():
-        frequencies = {int(difference): n for difference, n in tree["count"]["difference"].items()}
-        heights, _ = np.histogram(list(frequencies), edges, weights=list(frequencies.values()))
+        numbers = tree["count"]["difference"]
+        heights, _ = np.histogram([int(value) for value in numbers], edges, weights=list(numbers.values()))
         exact = f"exact: {tree['count']['exact_fraction'].value:.1%}"
-        counts[title] = ({"edges": edges, "counts": heights, "below": 0, "above": 0}, exact)
+        counts[title] = {"edges": edges, "counts": heights, "below": 0, "above": 0}, exact
     label = "Reconstructed minus true number of particles"
-    drawn["count_difference"] = plot_distribution(counts, **common, label=label, fraction_of="events")
-    for quantity in ("visible_energy", "visible_mass"):
-        events = {title: tree["event"][quantity] for title, tree in trees.items()}
-        if any(tree["n_events"] for tree in events.values()):
-            label = f"{quantity.replace('_', ' ').capitalize()}, reconstructed / true"
-            of_events = {title: (tree["histogram"], _response_text(tree)) for title, tree in events.items()}
-            drawn[quantity] = plot_distribution(of_events, **common, label=label, central=True)
-    for boson in sorted({boson for tree in trees.values() for boson in tree.get("hadronic_mass", ())}):
-        masses = {title: tree.get("hadronic_mass", {}).get(boson) for title, tree in trees.items()}
-        of_bosons = {title: (tree["histogram"], _response_text(tree)) for title, tree in masses.items() if tree}
-        label = f"Mass of the two jets of {boson}, reconstructed / true"
-        drawn[f"hadronic_mass_{boson}"] = plot_distribution(
-            of_bosons, **common, label=label, central=True, fraction_of="bosons"
-        )
-    jets = {title: tree["jets"]["durham_2"] for title, tree in trees.items() if tree.get("jets")}
-    if any(tree["n_true"] for tree in jets.values()):
-        label = "Energy of jets, reconstructed / true (Durham, two jets)"
-        texts = {title: f"IQR / median {_digits(tree['iqr_over_median'])}" for title, tree in jets.items()}
-        of_jets = {title: (tree["histogram"], texts[title]) for title, tree in jets.items()}
-        drawn["jets"] = plot_distribution(of_jets, **common, label=label, central=True, fraction_of="jets")
-        label = "Angle between true and reconstructed jet [deg] (Durham, two jets)"
-        of_jets = {
-            title: (tree["angle_histogram_deg"], f"68% within {_digits(tree['q68_deg'])} deg")
-            for title, tree in jets.items()
-        }
-        drawn["jets_angle"] = plot_distribution(of_jets, **common, label=label, log_x=True, fraction_of="jets")
-    return drawn
+    return plot_distribution(counts, label=label, fraction_of="events", **common)
 
 
-def _any_value(series: Mapping[str, Series]) -> bool:
-    return any(np.isfinite(values.value + values.low + values.high).any() for values in series.values())
-
-
-def _labelled(axis: Axis, metric: str) -> Axis:
-    """The axis with the label for a metric: fake rates are in bins of the reconstructed quantity."""
-    label = axis.label.replace("True", "Reconstructed") if metric == "fake_rate" else axis.label
-    return dataclasses.replace(axis, label=label)
-
-
-def _response_text(tree: Tree) -> str:
-    return f"median {_digits(tree['response_median'])}, $\\sigma_{{68}}$ {_digits(tree['resolution_68'])}"
-
-
-def _digits(number: Number) -> str:
-    return f"{number.value:.3g}" if np.isfinite(number.value) else "-"
+def _digits(number: Any) -> str:
+    return f"{number.value:.3g}" if isinstance(number, Number) and np.isfinite(number.value) else "-"
 
 
 @styled()

@@ -1,9 +1,11 @@
+import copy
 import dataclasses
 import json
 from unittest.mock import patch
 
 import numpy as np
 import pytest
+import torch
 
 from pflow.checkpoint.load import load_model
 from pflow.errors import ConfigError, InputError
@@ -132,11 +134,30 @@ def test_samples_of_other_events_are_not_paired(sample, sample_dir, options):
     assert result.labels["detector"] == "Detector"
 
 
-def test_a_tuned_model_is_a_point(sample, options, random_checkpoint):
-    result = scan(sample, vary={"cells": [2]}, tuned=random_checkpoint, **options)
+def test_a_tuned_model_is_a_point_of_its_own_particles(sample, model, options, save_model, tmp_path, no_figures):
+    """The tuned model has other weights: the nominal point alone is measured with both."""
+    other = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weights in other.reconstructor.parameters():
+            weights.add_(0.2 * torch.randn(weights.shape, generator=generator))
+    tuned, steps = save_model(other, tmp_path / "tuned.ckpt"), {"vary": {"cells": [2]}, "output": tmp_path / "scan"}
+    result = scan(sample, tuned=tuned, **steps, **options)
+    assert [point.point.name for point in result.points] == ["nominal", "cells=2", "tuned model"]
+    events = read_events(sample, entry_stop=N)
+    numbers = {}
+    for name, of in (("nominal", model), ("tuned model", other)):
+        expected = evaluate(of.reconstruct(events), events, oracle=False).algorithms[MODEL]
+        numbers[name] = expected["event"]["visible_energy"]["response_median"].value
+        assert values(result, name)[KEY] == numbers[name]
     change = result.change(result["tuned model"], KEY)
-    assert change.value == pytest.approx(1.0)  # it is the same model
+    assert change.value == numbers["tuned model"] / numbers["nominal"] != 1.0
     assert any("Row 'tuned model'" in note for note in result.notes)
+    # Another tuned model changes this point alone.
+    for path in (tmp_path / "scan").glob("*.*"):
+        path.unlink()
+    with pytest.raises(ConfigError, match=r"tuned_model\.json was made with other settings: model"):
+        scan(sample, tuned=save_model(model, tmp_path / "other.ckpt"), **steps, **options)
 
 
 def test_general_says_what_limits_it(sample):
