@@ -18,8 +18,8 @@ from pflow.metrics.stats import (
     Distribution,
     Floats,
     Number,
-    Series,
     Tree,
+    in_bins,
     in_quadrature,
     jet_energy_resolution,
     mean90,
@@ -52,11 +52,9 @@ def jet_axes(events: Events, visible: ParticleTable) -> dict[str, Floats]:
 
     The axis is the direction of the hardest of the first quarks where the truth has them, else the thrust axis.
     """
-    n = len(visible.counts)
-    columns = (visible.energy, *visible.momentum.T)
-    energy, *momentum = (np.bincount(visible.event, column, n).astype(np.float64) for column in columns)
-    at_rest = (energy > 0) & (np.linalg.norm(momentum, axis=0) < AT_REST * energy)
-    thrusts, cosines = np.full((2, n), np.nan)
+    energy, momentum = visible.sums[:, 3], visible.sums[:, :3]
+    at_rest = (energy > 0) & (np.linalg.norm(momentum, axis=1) < AT_REST * energy)
+    thrusts, cosines = np.full((2, len(energy)), np.nan)
     for event in np.flatnonzero(at_rest).tolist():
         momenta = visible.momentum[visible.offsets[event] : visible.offsets[event + 1]]
         thrusts[event], axis = thrust(momenta)
@@ -119,7 +117,7 @@ class JetEnergyMetrics:
 
     def update(self, axes: dict[str, Floats], reco: ParticleTable) -> None:
         """Count events by their `jet_axes` and reconstructed particles."""
-        self.events.add(**axes, energy=np.bincount(reco.event, reco.energy, len(reco.counts)).astype(np.float64))
+        self.events.add(**axes, energy=reco.sums[:, 3])
 
     def result(self, bootstrap: Bootstrap | None = None) -> Tree:
         """Keys under ``jet_energy``: by sqrt(s) in GeV; none without events of two jets."""
@@ -142,19 +140,12 @@ class JetEnergyMetrics:
                 continue
             rows, nominal = np.sort(group), float(np.median(sqrt_s[group]))
             bins = ABS_COS_THETA.index(cosine[rows])
-            in_bins = [rows[bins == k] for k in range(len(ABS_COS_THETA))]
-            of_bins = [numbers(of_bin) for of_bin in in_bins]
             parts = {"": rows, "_barrel": rows[cosine[rows] < BARREL], "_endcap": rows[cosine[rows] >= BARREL]}
             result[f"{nominal:.0f}"] = {
                 "sqrt_s_gev": nominal,
                 "n_events": len(rows),
                 **{f"{key}{part}": number for part, of in parts.items() for key, number in numbers(of).items()},
-                "binned": {
-                    "edges": ABS_COS_THETA.edges.tolist(),
-                    "unit": "1",
-                    "n_events": [len(of_bin) for of_bin in in_bins],
-                    **{key: Series.of(of_bin[key] for of_bin in of_bins) for key in ("resolution", "scale")},
-                },
+                "binned": in_bins(ABS_COS_THETA, bins, lambda of, rows=rows: numbers(rows[of]), count="n_events"),
             }
         return result
 

@@ -26,16 +26,15 @@ from pflow.io.open import FilePath, Files, ReadOptions, matching
 from pflow.io.particles_root import count_entries, iterate_reco, read_provenance, truth_options
 from pflow.io.root import file_uuid
 from pflow.metrics import jets
+from pflow.metrics.decays import BosonMetrics, Decays, TauMetrics, find_bosons, find_taus
 from pflow.metrics.energy import ConfusionBudget, JetEnergyMetrics, energy_by_kind, jet_axes
 from pflow.metrics.event import CountMetrics, EventMetrics, PhotonPairMetrics, TrackMetrics
-from pflow.metrics.jets import Bosons
 from pflow.metrics.match import HitMatching, Matches, Matching, match, match_by_hits
 from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstruction
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.report import REFERENCE, EvaluationResult, EvaluationSettings
 from pflow.metrics.stats import Bootstrap, Chunks, Floats, Ints, Tree
 from pflow.metrics.table import ParticleTable
-from pflow.metrics.taus import TauMetrics, Taus, find_taus
 from pflow.physics.detector import digest
 
 WITHOUT_HITS = Matching()
@@ -54,8 +53,8 @@ class TrueEvents:
     visible: ParticleTable
     jets: Mapping[str, ParticleTable] | None
     axes: dict[str, Floats]
-    taus: Taus
-    bosons: Bosons
+    taus: Decays
+    bosons: Decays
     oracle: Floats | None = None
 
     @classmethod
@@ -68,7 +67,7 @@ class TrueEvents:
             jets=jets.true_jets(visible) if jets.available() else None,
             axes=jet_axes(events, visible),
             taus=find_taus(events, targets),
-            bosons=jets.find_bosons(events, targets),
+            bosons=find_bosons(events, targets),
             oracle=oracle,
         )
 
@@ -87,7 +86,7 @@ class AlgorithmMetrics:
         self.taus = TauMetrics()
         self.tracks = TrackMetrics()
         self.jets = jets.JetMetrics() if jets.available() else None
-        self.bosons = jets.BosonMetrics()
+        self.bosons = BosonMetrics()
 
     def update(self, true: TrueEvents, reco: ParticleTable, matches: Matches, close: Matches, positions: Ints) -> None:
         """Count events by their reconstructed particles, unweighted, and by all and `close` matches.

@@ -16,9 +16,9 @@ from pflow.metrics.stats import (
     Columns,
     Distribution,
     Floats,
-    Series,
     Tree,
     fractions,
+    in_bins,
     mean,
     mean90,
     median,
@@ -26,7 +26,7 @@ from pflow.metrics.stats import (
     rms90,
     rms90_over_mean90,
 )
-from pflow.metrics.table import ParticleTable
+from pflow.metrics.table import ParticleTable, masses
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import CLASSES
 
@@ -122,13 +122,13 @@ class PhotonPairMetrics:
         for name, table, (a, b) in (("true", truth, true), ("reco", reco, measured)):
             opening[name] = angle_between(table.momentum[a], table.momentum[b])
             energy[name] = np.sqrt(table.energy[a] * table.energy[b])
-        masses = {name: energy[name] * np.sin(0.5 * opening[name]) for name in opening}
+        mass = {name: energy[name] * np.sin(0.5 * opening[name]) for name in opening}
         angles = np.degrees(angle_between(truth.momentum[true], reco.momentum[measured]))
         self.pairs.add(
             event=(self.n_events + truth.event[true[0]]).astype(np.int32),
             bin=self.axis.index(1e3 * opening["true"]),
             opening=opening["reco"] / opening["true"],
-            mass=masses["reco"] / masses["true"],
+            mass=mass["reco"] / mass["true"],
             angle_1=angles[0],
             angle_2=angles[1],
         )
@@ -152,17 +152,11 @@ class PhotonPairMetrics:
                 **{f"{name}_mean_deg": values[name].number(mean) for name in ("angle_1", "angle_2")},
             }
 
-        in_bins = [numbers(bins == k) for k in range(len(self.axis))]
         return {
             "n_pairs": self.n_pairs,
             "n_found": len(event),
-            **numbers(bins >= 0),
-            "binned": {
-                "edges": self.axis.edges.tolist(),
-                "unit": self.axis.unit,
-                "n_found": [int(np.sum(bins == k)) for k in range(len(self.axis))],
-                **{key: Series.of(of_bin[key] for of_bin in in_bins) for key in in_bins[0]},
-            },
+            **numbers(np.arange(len(event))),
+            "binned": in_bins(self.axis, bins, numbers, count="n_found"),
         }
 
 
@@ -178,8 +172,8 @@ class EventMetrics:
 
     def update(self, visible: ParticleTable, reco: ParticleTable) -> None:
         """Count events by their visible truth and the plain sums of their reconstructed particles."""
-        columns = zip(("true_energy", "true_mass", "energy", "mass"), (*_sums(visible), *_sums(reco)), strict=True)
-        self.events.add(**dict(columns))
+        (true_energy, true_mass), (energy, mass) = ((of.sums[:, 3], masses(of.sums)) for of in (visible, reco))
+        self.events.add(true_energy=true_energy, true_mass=true_mass, energy=energy, mass=mass)
 
     def result(self, bootstrap: Bootstrap | None = None) -> Tree:
         """Keys under ``event``."""
@@ -224,10 +218,3 @@ class TrackMetrics:
             "in_neutral": bootstrap.fraction(np.nan_to_num(neutral), linked, linked**2),
             "in_none": bootstrap.fraction(none, total, total**2),
         }
-
-
-def _sums(table: ParticleTable) -> tuple[Floats, Floats]:
-    """Sum of energies and invariant mass of each event, GeV; 0 for a negative squared mass."""
-    n, columns = len(table.counts), (table.energy, *table.momentum.T)
-    energy, px, py, pz = (np.bincount(table.event, column, n).astype(np.float64) for column in columns)
-    return energy, np.sqrt(np.maximum(0.0, energy**2 - (px**2 + py**2 + pz**2)))

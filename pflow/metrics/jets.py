@@ -7,10 +7,8 @@ no jets.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import importlib.util
-import itertools
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, overload
@@ -20,16 +18,12 @@ import numpy as np
 
 from pflow.errors import ConfigError, missing_package
 from pflow.event import jagged
-from pflow.event.events import Events
-from pflow.event.truth import Ancestry, Targets
-from pflow.metrics.match import Matches, Matching, match
-from pflow.metrics.particles import ANGLE_EDGES_DEG, RESPONSE_EDGES, response_numbers
+from pflow.metrics.match import Matching, match
+from pflow.metrics.particles import ANGLE_EDGES_DEG, RESPONSE_EDGES
 from pflow.metrics.stats import (
     Bootstrap,
     Columns,
     Distribution,
-    Floats,
-    Ints,
     Tree,
     iqr_over_median,
     median,
@@ -38,7 +32,6 @@ from pflow.metrics.stats import (
     rms90_over_mean90,
 )
 from pflow.metrics.table import ParticleTable
-from pflow.physics.kinematics import angle_between
 
 ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "genkt_r04": ("e+e- generalised kt, p = -1, R = 0.4, inclusive", {"radius": 0.4}),
@@ -187,103 +180,3 @@ class JetMetrics:
                 "angle_histogram_deg": values["angle"].histogram(ANGLE_EDGES_DEG),
             }
         return result
-
-
-BOSONS = {23: "Z", 24: "W", 25: "H"}
-"""By |PDG|, the bosons whose hadronic decays have a mass in the results."""
-PARTONS = (1, 2, 3, 4, 5, 6, 21)
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Bosons:
-    """The K hadronically decaying bosons of a chunk of events, in their order: `event`, |`pdg`|, int64 [K].
-
-    `momentum` float64 [K, 4]: px, py, pz, E of its targets, GeV; `of_target` int64 [target]: its boson, or -1.
-    """
-
-    event: Ints
-    pdg: Ints
-    momentum: Floats
-    of_target: Ints
-
-
-def find_bosons(events: Events, targets: Targets) -> Bosons:
-    """The bosons of the truth that decay to quarks or gluons, with targets among their descendants."""
-    code = np.abs(jagged.columns(targets.truth)["pdg"])
-    none = np.zeros(0, dtype=np.int64)
-    if not np.isin(code, list(BOSONS)).any():
-        return Bosons(event=none, pdg=none, momentum=np.zeros((0, 4)), of_target=np.full(len(targets.chosen), -1))
-    ancestry = Ancestry(events, targets.truth)
-    is_boson = np.zeros(ancestry.size, dtype=np.bool_)
-    is_boson[ancestry.parent[np.isin(code, PARTONS) & (ancestry.parent >= 0)]] = True
-    boson = ancestry.nearest(is_boson & np.isin(code, list(BOSONS)))[targets.chosen]
-    rows, number = np.unique(boson, return_inverse=True)
-    of_target, rows = number - int(np.any(boson < 0)), rows[rows >= 0]
-    columns = (targets.column(name)[of_target >= 0] for name in ("px", "py", "pz", "energy"))
-    sums = [np.bincount(of_target[of_target >= 0], column, len(rows)) for column in columns]
-    momentum = np.stack(sums, axis=1).astype(np.float64)
-    return Bosons(event=ancestry.event[rows], pdg=code[rows], momentum=momentum, of_target=of_target)
-
-
-class BosonMetrics:
-    """Mass of the two jets of a hadronic Z, W or H, reconstructed over true (of the boson's targets).
-
-    In events with one or two such bosons, particles matched to a target of no boson, such as leptons, are removed, and
-    the rest is clustered into two jets per boson (Durham). Each boson gets the pair of jets nearest in angle.
-    """
-
-    def __init__(self) -> None:
-        self.n_events = 0
-        self.bosons = Columns()
-
-    def update(self, bosons: Bosons, reco: ParticleTable, matches: Matches) -> None:
-        """Count events by their bosons, reconstructed particles and matches."""
-        used = np.ones(len(reco), dtype=np.bool_)
-        used[matches.reco] = bosons.of_target[matches.truth] >= 0
-        n_bosons = np.bincount(bosons.event, minlength=len(reco.counts))
-        first = np.cumsum(n_bosons) - n_bosons
-        for n in (1, 2):
-            if not (n_bosons == n).any():
-                continue
-            jets = find_jets(reco.take(used & (n_bosons == n)[reco.event]), n_jets=2 * n)
-            momenta = np.column_stack([jets.momentum, jets.energy])
-            for event in np.flatnonzero(jets.counts == 2 * n).tolist():
-                of_event = slice(first[event], first[event] + n)
-                pairs = _pairs(momenta[jets.offsets[event] : jets.offsets[event + 1]], bosons.momentum[of_event])
-                self.bosons.add(
-                    event=np.full(n, self.n_events + event),
-                    pdg=bosons.pdg[of_event],
-                    mass=_mass(pairs),
-                    true_mass=_mass(bosons.momentum[of_event]),
-                )
-        self.n_events += len(reco.counts)
-
-    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
-        """Keys under ``hadronic_mass``, by boson; none without bosons."""
-        bootstrap = bootstrap or Bootstrap(self.n_events, n=0)
-        result: Tree = {}
-        for pdg, name in BOSONS.items():
-            rows = np.flatnonzero((self.bosons["pdg"] == pdg) & (self.bosons["true_mass"] > 0))
-            if len(rows):
-                event, mass = self.bosons["event"][rows], self.bosons["mass"][rows]
-                response = Distribution(mass / self.bosons["true_mass"][rows], event, bootstrap)
-                result[name] = {
-                    "n_bosons": len(rows),
-                    "median_gev": Distribution(mass, event, bootstrap).number(median),
-                    **response_numbers(response),
-                    "histogram": response.histogram(RESPONSE_EDGES),
-                }
-        return result
-
-
-def _pairs(jets: Floats, bosons: Floats) -> Floats:
-    """Sum of the two jets of each boson, four-momenta [bosons, 4], of the assignment with the least sum of angles."""
-    orders = itertools.permutations(range(len(jets)))
-    sums = [
-        np.array([jets[list(order[2 * k : 2 * k + 2])].sum(axis=0) for k in range(len(bosons))]) for order in orders
-    ]
-    return min(sums, key=lambda pairs: float(np.sum(angle_between(pairs[:, :3], bosons[:, :3]))))
-
-
-def _mass(momenta: Floats) -> Floats:
-    return np.asarray(np.sqrt(np.maximum(0.0, momenta[:, 3] ** 2 - np.sum(momenta[:, :3] ** 2, axis=1))))

@@ -134,6 +134,14 @@ class Axis:
         return np.where((bins < 0) | (bins >= len(self)), len(self), bins)
 
 
+def in_bins(axis: Axis, bins: Ints, numbers: Callable[[Ints], dict[str, Number]], *, count: str) -> Tree:
+    """`numbers` of the rows in each bin as series, with edges, unit and, under the name `count`, numbers of rows."""
+    rows = [np.flatnonzero(bins == k) for k in range(len(axis))]
+    parts = [numbers(of) for of in rows]
+    series = {key: Series.of(part[key] for part in parts) for key in parts[0]}
+    return {"edges": axis.edges.tolist(), "unit": axis.unit or "1", count: [len(of) for of in rows], **series}
+
+
 def fractions(passed: npt.ArrayLike, total: npt.ArrayLike) -> Series:
     """passed / total in bins; their central intervals cover at least `LEVEL`.
 

@@ -89,8 +89,19 @@ class ParticleTable:
         return angles
 
     @cached_property
+    def sums(self) -> Floats:
+        """float64 [event, 4]: px, py, pz and energy of each event's particles, GeV."""
+        columns = (*self.momentum.T, self.energy)
+        return np.stack([np.bincount(self.event, c, len(self.counts)) for c in columns], axis=1).astype(np.float64)
+
+    @cached_property
     def rank(self) -> Ints:
         """int64 [N]: place of each particle in its event by falling energy, from 0."""
         ranks = np.empty(len(self), dtype=np.int64)
         ranks[np.lexsort((-self.energy, self.event))] = jagged.local_index(self.counts)
         return ranks
+
+
+def masses(momenta: Floats) -> Floats:
+    """Invariant masses of four-momenta px, py, pz, E [N, 4]; 0 for a negative squared mass."""
+    return np.asarray(np.sqrt(np.maximum(0.0, momenta[:, 3] ** 2 - np.sum(momenta[:, :3] ** 2, axis=1))))

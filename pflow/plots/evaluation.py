@@ -14,13 +14,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from pflow.metrics.decays import BOSONS
 from pflow.metrics.energy import ABS_COS_THETA
 from pflow.metrics.event import OPENING_ANGLE
-from pflow.metrics.jets import BOSONS
 from pflow.metrics.oracle import ORACLE
 from pflow.metrics.particles import AXES, DISTANCE, ENERGY, THETA
 from pflow.metrics.report import REFERENCE, EvaluationResult
-from pflow.metrics.stats import Axis, Number, Series, Tree, leaves
+from pflow.metrics.stats import Axis, Floats, Number, Series, Tree, leaves
+from pflow.physics.arrays import Mask
 from pflow.plots.style import COLORS, MARKERS, styled
 
 BINNED: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -260,24 +261,10 @@ def plot_binned(
         if reference is not None:
             axes.axhline(reference, color="0.6", linewidth=1, zorder=0)
         for k, (name, values) in enumerate(series.items()):
-            # Fewer than three entries have no interval, and would look exact.
-            defined = np.isfinite(values.value + values.low + values.high)
-            if not defined.any():
-                continue
-            filled |= defined
-            low, high, value = axis.edges[:-1][defined], axis.edges[1:][defined], values.value[defined]
-            place = (k + 1) / (len(series) + 1)  # in the bin
+            low, high, place = axis.edges[:-1], axis.edges[1:], (k + 1) / (len(series) + 1)  # in the bin
             x = low ** (1 - place) * high**place if axis.log else low + place * (high - low)
-            axes.errorbar(
-                x,
-                value,
-                xerr=[x - low, high - x],
-                yerr=np.maximum(0, [value - values.low[defined], values.high[defined] - value]),
-                linestyle="none",
-                elinewidth=1.2,
-                **_style(styles, name, k),
-                label=name,
-            )
+            style = {"xerr": np.stack([x - low, high - x]), "label": name, **_style(styles, name, k)}
+            filled |= _errorbars(axes, x, values, **style)
         if axis.log:
             axes.set_xscale("log")
             axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
@@ -306,7 +293,7 @@ def plot_points(
     figure = Figure()
     axes = figure.add_subplot()
     for k, (name, numbers) in enumerate(by_name.items()):
-        _errorbars(axes, list(numbers), list(numbers.values()), label=name, **_style(styles, name, k))
+        _errorbars(axes, np.array(list(numbers)), Series.of(numbers.values()), label=name, **_style(styles, name, k))
     axes.set(xlabel=xlabel, ylabel=label)
     _legend(figure, [axes])
     axes.set_title(text, loc="left")
@@ -321,10 +308,10 @@ def plot_budget(budgets: Mapping[str, Tree], *, text: str = "", styles: Mapping[
     steps = [step for step in STEPS if any(step in tree["gain"] for tree in budgets.values())]
     for k, (name, tree) in enumerate(budgets.items()):
         known = {steps.index(step): number * 100.0 for step, number in tree["gain"].items()}
-        places = [place + 0.14 * (k - 0.5 * (len(budgets) - 1)) for place in known]
+        places = np.array(list(known)) + 0.14 * (k - 0.5 * (len(budgets) - 1))
         total = tree["resolution"]["measured"] * 100.0
         title = f"{name}: {total.value:.2f} in all"
-        _errorbars(axes, places, list(known.values()), label=title, **_style(styles, name, k))
+        _errorbars(axes, places, Series.of(known.values()), label=title, **_style(styles, name, k))
     axes.axhline(0.0, color="0.6", linewidth=1, zorder=0)
     confusion = sum(step in ("photons", "neutral_hadrons", "charged") for step in steps)
     axes.axvline(confusion - 0.5, color="0.6", linewidth=1, linestyle=":")
@@ -336,12 +323,15 @@ def plot_budget(budgets: Mapping[str, Tree], *, text: str = "", styles: Mapping[
     return figure
 
 
-def _errorbars(axes: Axes, places: Sequence[float], numbers: Sequence[Number], **style: Any) -> None:
-    """Points with their intervals; those without an interval are left out."""
-    value, low, high = np.array([(n.value, n.low, n.high) for n in numbers], dtype=np.float64).reshape(-1, 3).T
-    shown = np.isfinite(value + low + high)
-    errors = np.maximum(0, [value - low, high - value])[:, shown]
-    axes.errorbar(np.array(places)[shown], value[shown], yerr=errors, linestyle="none", elinewidth=1.2, **style)
+def _errorbars(axes: Axes, x: Floats, values: Series, *, xerr: Floats | None = None, **style: Any) -> Mask:
+    """Points with their intervals; bool [N], which of them are shown."""
+    # Fewer than three entries have no interval, and would look exact.
+    shown = np.isfinite(values.value + values.low + values.high)
+    if shown.any():
+        yerr = np.maximum(0, np.stack([values.value - values.low, values.high - values.value]))[:, shown]
+        across = None if xerr is None else xerr[:, shown]
+        axes.errorbar(x[shown], values.value[shown], yerr, across, linestyle="none", elinewidth=1.2, **style)
+    return np.asarray(shown)
 
 
 def _style(styles: Mapping[str, int] | None, name: str, place: int) -> dict[str, Any]:

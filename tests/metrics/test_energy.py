@@ -149,10 +149,13 @@ def test_what_is_no_target_is_left(make_table):
 
 def test_the_axis_is_that_of_the_quarks_or_thrust(make_events):
     quarks = [(1, 50.0, 60, 0), (-1, 50.0, 120, 180)]
-    events = make_events([[*quarks, *two_jets(100.0, 80)], two_jets(100.0, 80), [(22, 5.0, 80, 0)]])
+    recoiling = [*two_jets(100.0, 80), (22, 1.0, 80, 0)]  # from a photon along the beam
+    events = make_events([[*quarks, *two_jets(100.0, 80)], two_jets(100.0, 80), [(22, 5.0, 80, 0)], recoiling])
     axes = TrueEvents.of(events, pflow.select_targets(events)).axes
-    assert axes["abs_cos_theta"] == pytest.approx([0.5, math.cos(math.radians(80)), math.nan], rel=1e-5, nan_ok=True)
-    assert axes["sqrt_s"][1:] == pytest.approx([100.0, math.nan], nan_ok=True)
+    assert axes["abs_cos_theta"] == pytest.approx(
+        [0.5, math.cos(math.radians(80)), *2 * [math.nan]], rel=1e-5, nan_ok=True
+    )
+    assert axes["sqrt_s"][1:] == pytest.approx([100.0, math.nan, math.nan], nan_ok=True)
     assert axes["thrust"][1] == pytest.approx(1)
 
 

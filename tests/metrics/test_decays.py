@@ -6,7 +6,7 @@ import pflow
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_hits, make_links, make_particles, make_truth
-from pflow.metrics.taus import RECO_MODES, TRUE_MODES, find_taus
+from pflow.metrics.decays import RECO_MODES, TRUE_MODES, find_taus
 from pflow.physics.detector import load_detector
 from pflow.physics.pdg import charge_of
 
@@ -41,9 +41,9 @@ def events():
 
 def test_true_modes_count_decay_products_alone(events):
     taus = find_taus(events, pflow.select_targets(events))
-    assert [TRUE_MODES[mode] for mode in taus.mode] == ["h pi0", "mu"]
+    assert [TRUE_MODES[mode] for mode in taus.kind] == ["h pi0", "mu"]
     assert taus.of_target.tolist() == [0, 0, 0, 1, -1]
-    assert np.arctan2(taus.direction[:, 1], taus.direction[:, 0]) == pytest.approx([-0.04 / 3, 2], abs=1e-3)
+    assert np.arctan2(taus.momentum[:, 1], taus.momentum[:, 0]) == pytest.approx([-0.04 / 3, 2], abs=1e-3)
 
 
 def reconstruction(*particles) -> Reconstruction:
