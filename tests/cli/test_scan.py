@@ -49,18 +49,3 @@ def test_an_output_is_refused_and_finished_points_stay(scanned, sample_dir, call
     assert "PFlow, cells=2" in said
     assert "cell" in said
     assert "Errors of ratios are of paired comparisons" in said
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--vary", "radius=1500"], "cannot vary radius: .* simulate the other detector"),
-        (["--vary", "layer=2"], "nearest matches: layers"),
-        (["--vary", "time=0.1"], "does not read the times of hits"),
-        ([], "nothing to scan"),
-    ],
-)
-def test_a_scan_that_cannot_be_is_refused(words, message, sample_dir, call, tmp_path):
-    with pytest.raises(ConfigError, match=message):
-        call(sample_dir / "zqq_test_small.root", "-o", tmp_path, *words)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
