@@ -222,6 +222,6 @@ class ConfusionBudget:
             "gain": {**gains, "rest": resolutions[-1]},
         }
         if self.has_oracle:
-            measured, found = (result["resolution"][step] for step in ("measured", "charged"))
-            result |= {"confusion": in_quadrature(measured, found), "measurement": found}
+            measured, perfect = (result["resolution"][step] for step in ("measured", "charged"))
+            result |= {"confusion": in_quadrature(measured, perfect), "measurement": perfect}
         return result

@@ -275,8 +275,8 @@ class PointResult:
             # The oracle has no confusion.
             shown = ((key, of) for key, of in numbers if name != ORACLE or not key.startswith("confusion_budget"))
             algorithms[name] = {key: number for key, number in shown if math.isfinite(number.value)}
-        found = result.algorithms[MODEL]["count"]["two_photons_found"]
-        pairs = {**found, **vars(found["efficiency"])} if any(found["n_events"]) else {}
+        of_pairs = result.algorithms[MODEL]["count"]["two_photons_found"]
+        pairs = {**of_pairs, **vars(of_pairs["efficiency"])} if any(of_pairs["n_events"]) else {}
         pairs = {name: np.asarray(values).tolist() for name, values in pairs.items() if name != "efficiency"}
         return cls(algorithms=algorithms, titles=dict(result.titles), pairs=pairs, **facts)
 
