@@ -139,13 +139,14 @@ class JetEnergyMetrics:
             if not one_energy or np.median(thrusts[group]) < MIN_THRUST:
                 continue
             rows, nominal = np.sort(group), float(np.median(sqrt_s[group]))
-            bins = ABS_COS_THETA.index(cosine[rows])
+            bins = np.full(len(cosine), len(ABS_COS_THETA))
+            bins[rows] = ABS_COS_THETA.index(cosine[rows])
             parts = {"": rows, "_barrel": rows[cosine[rows] < BARREL], "_endcap": rows[cosine[rows] >= BARREL]}
             result[f"{nominal:.0f}"] = {
                 "sqrt_s_gev": nominal,
                 "n_events": len(rows),
                 **{f"{key}{part}": number for part, of in parts.items() for key, number in numbers(of).items()},
-                "binned": in_bins(ABS_COS_THETA, bins, lambda of, rows=rows: numbers(rows[of]), count="n_events"),
+                "binned": in_bins(ABS_COS_THETA, bins, numbers, count="n_events"),
             }
         return result
 

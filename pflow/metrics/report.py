@@ -384,7 +384,7 @@ def table(result: EvaluationResult, *, width: int | None = None) -> Table:
 
     In a terminal too narrow for it, of `width` characters, 0.936(18) stands for 0.936 ±0.018, and labels are wrapped.
     """
-    texts = {"title": summary(result), "caption": method(result)}
+    texts: dict[str, Any] = {"title": summary(result), "caption": method(result)}
     made = terminal_table(*_cells(result), **texts)
     too_wide = width is not None and Console(width=10 * width).measure(made).maximum > width
     return terminal_table(*_cells(result), **texts, short=True) if too_wide else made

@@ -142,7 +142,7 @@ def figures(result: EvaluationResult) -> dict[str, Figure]:
             if (histogram := _part(tree, HISTOGRAMS.get(name, f"{of}.histogram")))
         }
         if name in ("response", "angle") or any(_total(histogram) for histogram, _ in shown.values()):
-            options = {"log_x": True} if "angle" in name else {"central": True}
+            options: dict[str, Any] = {"log_x": True} if "angle" in name else {"central": True}
             drawn[name] = plot_distribution(shown, label=label, fraction_of=counted, **common, **options)
     drawn["count_difference"] = _count_differences(trees, common)
     budgets = {title: tree["confusion_budget"] for title, tree in trees.items()}
@@ -398,7 +398,7 @@ def plot_distribution(
 
 
 def _total(histogram: Tree) -> float:
-    return sum(histogram["counts"]) + histogram["below"] + histogram["above"]
+    return float(sum(histogram["counts"]) + histogram["below"] + histogram["above"])
 
 
 def _middle(histograms: Sequence[Tree]) -> slice:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pflow.event.events import Events
+from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_hits, make_links, make_particles, make_truth
 from pflow.metrics.table import ParticleTable
 from pflow.physics.detector import load_detector
@@ -41,19 +42,35 @@ make_table = pytest.fixture(lambda: lambda events: ParticleTable.from_records(re
 
 
 @pytest.fixture
-def make_events() -> Callable[..., Events]:
-    """Makes events of true particles, each with all its energy in one hit; keywords are of `make_truth`, `Events`."""
+def make_reco() -> Callable[..., Reconstruction]:
+    """Makes a reconstruction of particles; keywords are of `Reconstruction`."""
 
-    def make(particles: Sequence[Sequence[Particle]], *, status: list[list[int]] | None = None, **parts) -> Events:
+    def make(particles: Sequence[Sequence[Particle]], **options) -> Reconstruction:
+        given = {"event": np.arange(len(particles)), "flags": np.zeros(len(particles), np.uint32)} | options
+        return Reconstruction(particles=records(particles), **given)
+
+    return make
+
+
+@pytest.fixture
+def make_events() -> Callable[..., Events]:
+    """Makes events of true particles, each, or those `seen`, with all its energy in one hit.
+
+    `status` and `parent` are of `make_truth`; other keywords of `Events`.
+    """
+
+    def make(particles: Sequence[Sequence[Particle]], *, status=None, parent=None, seen=None, **parts) -> Events:
         truth = columns(particles)
         energy = truth.pop("energy")
         hits = {name: 1900 * truth[f"p{name}"] / energy for name in "xyz"}
         index = ak.local_index(energy)
+        particle = index if seen is None else ak.Array(seen)
+        made = {} if parent is None else {"parent": parent}
         return Events(
             detector=load_detector("ild_g4"),
-            hits=make_hits(energy=energy, **hits),
-            truth=make_truth(**truth, mass=0 * energy, status=1 + 0 * index if status is None else status),
-            hit_links=make_links(source=index, particle=index),
+            hits=make_hits(energy=energy[particle], **{name: values[particle] for name, values in hits.items()}),
+            truth=make_truth(**truth, mass=0 * energy, status=1 + 0 * index if status is None else status, **made),
+            hit_links=make_links(source=ak.local_index(particle), particle=particle),
             path="truth.root",
             **parts,
         )

@@ -1,42 +1,30 @@
-import awkward as ak
+import math
+
 import numpy as np
 import pytest
 
 import pflow
-from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
-from pflow.event.schema import make_hits, make_links, make_particles, make_truth
 from pflow.metrics.decays import RECO_MODES, TRUE_MODES, find_taus
-from pflow.physics.detector import load_detector
-from pflow.physics.pdg import charge_of
+from pflow.metrics.report import EvaluationSettings
 
 # Two taus: the first one decays to a rho and so to a pion and a pi0 of two photons, one of which converts to electrons;
 # the second one, of which the generator makes a copy, decays to a muon. A pion is from no tau.
 PDG = [15, 16, -213, -211, 111, 22, 22, 11, -11, -15, -15, -13, 211]
 PARENT = [-1, 0, 0, 2, 2, 4, 4, 6, 6, -1, 9, 10, -1]
 PHI = [0, 0, 0, 0.02, 0, -0.02, -0.04, -0.04, -0.04, 2, 2, 2, 3]
+SEEN = [3, 5, 6, 11, 12]
+
+
+def particles_of(*particles):
+    """One event of particles (pdg, phi [rad]) of 10 GeV."""
+    return [[(code, 10.0, 90, math.degrees(phi)) for code, phi in particles]]
 
 
 @pytest.fixture
-def events():
-    pdg, phi = np.array(PDG), np.array(PHI)
-    energy = np.full(len(pdg), 10.0)
-    momentum = {"px": energy * np.cos(phi), "py": energy * np.sin(phi), "pz": 0 * energy}
-    seen = np.isin(np.arange(len(pdg)), (3, 5, 6, 11, 12))
-    position = {axis: 1900 * momentum[f"p{axis}"][seen] / 10 for axis in "xyz"}
-    return Events(
-        detector=load_detector("ild_g4"),
-        hits=make_hits(energy=[energy[seen]], **{axis: [values] for axis, values in position.items()}),
-        truth=make_truth(
-            pdg=[pdg],
-            charge=[np.array([charge_of(int(code)) for code in pdg])],
-            mass=[0 * energy],
-            parent=[np.array(PARENT)],
-            status=[np.where(seen, 1, 2)],
-            **{name: [values] for name, values in momentum.items()},
-        ),
-        hit_links=make_links(source=[np.arange(seen.sum())], particle=[np.flatnonzero(seen)]),
-    )
+def events(make_events):
+    status = [1 if k in SEEN else 2 for k in range(len(PDG))]
+    return make_events(particles_of(*zip(PDG, PHI, strict=True)), status=[status], parent=[PARENT], seen=[SEEN])
 
 
 def test_true_modes_count_decay_products_alone(events):
@@ -44,21 +32,6 @@ def test_true_modes_count_decay_products_alone(events):
     assert [TRUE_MODES[mode] for mode in taus.kind] == ["h pi0", "mu"]
     assert taus.of_target.tolist() == [0, 0, 0, 1, -1]
     assert np.arctan2(taus.momentum[:, 1], taus.momentum[:, 0]) == pytest.approx([-0.04 / 3, 2], abs=1e-3)
-
-
-def reconstruction(*particles) -> Reconstruction:
-    """One event of particles (pdg, phi) of 10 GeV."""
-    pdg, phi = (np.array(column) for column in zip(*particles, strict=True))
-    values = {
-        "pdg": pdg,
-        "charge": np.array([charge_of(int(code)) for code in pdg]),
-        "energy": np.full(len(pdg), 10.0),
-        "px": 10.0 * np.cos(phi),
-        "py": 10.0 * np.sin(phi),
-        "pz": np.zeros(len(pdg)),
-    }
-    particles = make_particles(**{name: ak.unflatten(column, len(column)) for name, column in values.items()})
-    return Reconstruction(particles=particles, event=np.array([0]), flags=np.zeros(1, np.uint32))
 
 
 ALL = [(-211, 0.02), (22, -0.02), (22, -0.04), (-13, 2.0), (211, 3.0)]
@@ -74,8 +47,8 @@ ALL = [(-211, 0.02), (22, -0.02), (22, -0.04), (-13, 2.0), (211, 3.0)]
         ([(-211, 0.02), (22, -0.02), (22, -0.04), (211, 2.0), (211, 3.0)], ["h 1-2 gamma", "h"], 0.5),
     ],
 )
-def test_reconstructed_modes(events, particles, modes, right):
-    result = pflow.evaluate(reconstruction(*particles), events, oracle=False).algorithms["PFlow"]["taus"]
+def test_reconstructed_modes(events, make_reco, particles, modes, right):
+    result = pflow.evaluate(make_reco(particles_of(*particles)), events, oracle=False).algorithms["PFlow"]["taus"]
     counts = np.zeros((len(TRUE_MODES), len(RECO_MODES)), dtype=int)
     for true, found in zip(("h pi0", "mu"), modes, strict=True):
         counts[TRUE_MODES.index(true), RECO_MODES.index(found)] += 1
@@ -87,3 +60,25 @@ def test_events_without_taus_have_no_modes(sample_dir):
     events = pflow.read_events(sample_dir / "multi_test_small.root", entry_stop=3)
     reco = Reconstruction(particles=events.reference, event=events.event, flags=events.flags)
     assert "taus" not in pflow.evaluate(reco, events, oracle=False).algorithms["PFlow"]
+
+
+def test_masses_of_hadronic_bosons(make_events, make_reco):
+    """ZH: the jets of the Z (60 and 40 GeV) and of the H, and a photon of no boson; W to two jets, and a muon's W."""
+    z, h = [(211, 60.0, 90, 0), (-211, 40.0, 90, 80)], [(211, 50.0, 90, 180), (-211, 70.0, 90, 290)]
+    quarks = [(1, 60.0, 90, 0), (-1, 40.0, 90, 80), (5, 50.0, 90, 180), (-5, 70.0, 90, 290)]
+    zh = [(23, 100.0, 90, 40), (25, 120.0, 90, 240), *quarks, *z, *h, (22, 100.0, 0, 0)]
+    ww = [(24, 90.0, 90, 0), (-24, 90.0, 90, 180), *quarks[:2], *z, (13, 80.0, 90, 180)]
+    parents = [[-1, -1, 0, 0, 1, 1, 2, 3, 4, 5, -1], [-1, -1, 0, 0, 2, 3, 1]]
+    # Bosons and quarks have no hits.
+    seen = [[k for k, (code, *_) in enumerate(event) if abs(code) in (22, 13, 211)] for event in (zh, ww)]
+    events = make_events([zh, ww], parent=parents, seen=seen)
+    reco = make_reco([[*z, *h[:1], (-211, 63.0, 90, 290), zh[-1]], [(211, 66.0, 90, 0), (-211, 44.0, 90, 80), ww[-1]]])
+    settings = EvaluationSettings(rule="calo")
+    result = pflow.evaluate(reco, events, oracle=False, settings=settings).algorithms["PFlow"]["hadronic_mass"]
+    assert {name: tree["n_bosons"] for name, tree in result.items()} == {"Z": 1, "W": 1, "H": 1}
+    expected = {"Z": 1.0, "W": 1.1, "H": math.sqrt(0.9)}
+    responses = {name: tree["response_median"].value for name, tree in result.items()}
+    assert responses == pytest.approx(expected, rel=1e-4)
+    assert result["Z"]["median_gev"].value == pytest.approx(
+        2 * math.sqrt(60 * 40) * math.sin(math.radians(40)), rel=1e-4
+    )

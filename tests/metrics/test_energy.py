@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import pflow
-from pflow.event.particles import Reconstruction
 from pflow.metrics.energy import ConfusionBudget, energy_by_kind, thrust
 from pflow.metrics.evaluation import Evaluation, TrueEvents
 from pflow.metrics.match import match
@@ -40,13 +39,8 @@ def two_jets(energy, theta):
     return [(211, energy / 2, theta, 0), (-211, energy / 2, 180 - theta, 180)]
 
 
-def reconstruction(records):
-    n = len(records)
-    return Reconstruction(particles=records, event=np.arange(n), flags=np.zeros(n, np.uint32))
-
-
 @pytest.fixture
-def jets(make_records, make_events):
+def jets(make_records, make_events, make_reco):
     """40 events of 100 and 20 of 200 GeV, at 90 and 30 degrees, measured with known factors; others are no two jets."""
     star = [(211, 40.0, 90, phi) for phi in (0, 120, 240)]
     rng = np.random.default_rng(0)
@@ -59,7 +53,7 @@ def jets(make_records, make_events):
     true += [*12 * [star], *5 * [two_jets(300.0, 90)]]  # three jets, and too few of an energy
     reco = [[(code, e * f, *angles) for code, e, *angles in event] for event, f in zip(true, factors, strict=True)]
     events = make_events(true, reference=make_records(true))
-    return factors, pflow.evaluate(reconstruction(make_records(reco)), events, oracle=False)
+    return factors, pflow.evaluate(make_reco(reco), events, oracle=False)
 
 
 def expected_resolution(factors) -> tuple[float, float]:

@@ -1,19 +1,14 @@
-import dataclasses
 import math
 
 import awkward as ak
-import numpy as np
 import pytest
 
-import pflow
 from pflow.errors import ConfigError
-from pflow.event.particles import Reconstruction
-from pflow.event.schema import make_links, make_particles
+from pflow.event.schema import make_particles
 from pflow.io.open import read_events
 from pflow.metrics import jets as module
 from pflow.metrics.evaluation import AlgorithmMetrics
 from pflow.metrics.jets import ALGORITHMS, JetMetrics, find_jets, true_jets
-from pflow.metrics.report import EvaluationSettings
 
 # Two back-to-back pairs of photons, each pair 2 degrees wide
 DIJET = [(22, 20.0, 90, -1), (22, 20.0, 90, 1), (22, 25.0, 90, 179), (22, 15.0, 90, 181)]
@@ -108,29 +103,3 @@ def test_without_the_package_metrics_have_no_jets(make_table, monkeypatch):
     with pytest.raises(ConfigError, match="pip install"):
         find_jets(make_table([DIJET]), radius=0.4)
     assert "jets" not in AlgorithmMetrics().result()
-
-
-def test_masses_of_hadronic_bosons(make_events, make_records):
-    """ZH: the jets of the Z (60 and 40 GeV) and of the H, and a photon of no boson; W to two jets, and a muon's W."""
-    z, h = [(211, 60.0, 90, 0), (-211, 40.0, 90, 80)], [(211, 50.0, 90, 180), (-211, 70.0, 90, 290)]
-    quarks = [(1, 60.0, 90, 0), (-1, 40.0, 90, 80), (5, 50.0, 90, 180), (-5, 70.0, 90, 290)]
-    zh = [(23, 100.0, 90, 40), (25, 120.0, 90, 240), *quarks, *z, *h, (22, 100.0, 0, 0)]
-    ww = [(24, 90.0, 90, 0), (-24, 90.0, 90, 180), *quarks[:2], *z, (13, 80.0, 90, 180)]
-    parents = [[-1, -1, 0, 0, 1, 1, 2, 3, 4, 5, -1], [-1, -1, 0, 0, 2, 3, 1]]
-    events = make_events([zh, ww])
-    # Bosons and quarks have no hits.
-    seen = [[k for k, (code, *_) in enumerate(event) if abs(code) in (22, 13, 211)] for event in (zh, ww)]
-    truth = ak.with_field(events.truth, ak.values_astype(ak.Array(parents), np.int64), "parent")
-    links = make_links(source=[range(len(hits)) for hits in seen], particle=seen)
-    events = dataclasses.replace(events, truth=truth, hits=events.hits[ak.Array(seen)], hit_links=links)
-    found = [[*z, *h[:1], (-211, 63.0, 90, 290), zh[-1]], [(211, 66.0, 90, 0), (-211, 44.0, 90, 80), ww[-1]]]
-    reco = Reconstruction(particles=make_records(found), event=np.arange(2), flags=np.zeros(2, np.uint32))
-    settings = EvaluationSettings(rule="calo")
-    result = pflow.evaluate(reco, events, oracle=False, settings=settings).algorithms["PFlow"]["hadronic_mass"]
-    assert {name: tree["n_bosons"] for name, tree in result.items()} == {"Z": 1, "W": 1, "H": 1}
-    expected = {"Z": 1.0, "W": 1.1, "H": math.sqrt(0.9)}
-    responses = {name: tree["response_median"].value for name, tree in result.items()}
-    assert responses == pytest.approx(expected, rel=1e-4)
-    assert result["Z"]["median_gev"].value == pytest.approx(
-        2 * math.sqrt(60 * 40) * math.sin(math.radians(40)), rel=1e-4
-    )

@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 import pflow
-from pflow.event.particles import Reconstruction
 from pflow.metrics.report import DEFINITIONS, SCHEMA, TABLE_ROWS, document, number_text, pattern_of, table
 from pflow.metrics.stats import Number, Series, leaves
 from pflow.physics.pdg import CLASSES
@@ -48,10 +47,9 @@ RECO = [[(22, 10.5, 90, 0)], [(22, 20.0, 90, 0), (130, 1.0, 20, 30)], [], [(22, 
 
 
 @pytest.fixture
-def result(make_records, make_events):
+def result(make_records, make_events, make_reco):
     events = make_events(TRUTH, reference=make_records(TRUTH), reference_name="Classic")
-    reco = Reconstruction(particles=make_records(RECO), event=np.arange(4), flags=np.zeros(4, np.uint32))
-    evaluated = pflow.evaluate(reco, events, oracle=False)
+    evaluated = pflow.evaluate(make_reco(RECO), events, oracle=False)
     return dataclasses.replace(evaluated, n_bad_input=1, n_max_particles=2)
 
 
