@@ -20,8 +20,12 @@ def result(sample_dir):
     return evaluation.result()
 
 
-def test_every_metric_with_values_has_a_figure(result):
-    drawn = figures(result)
+@pytest.fixture(scope="module")
+def drawn(result):
+    return figures(result)
+
+
+def test_every_metric_with_values_has_a_figure(result, drawn):
     binned = ("response_median", "resolution_68", "q68_deg", "efficiency", "fake_rate")
     assert set(drawn) == {
         *(f"{metric}_vs_{axis}" for metric in binned for axis in ("energy", "theta")),
@@ -99,8 +103,8 @@ def test_decay_modes_have_a_matrix_for_each_algorithm(jets_and_taus):
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Reconstructed decay mode", "True decay mode")
 
 
-def test_the_budget_shows_gains_in_percent_of_the_energy(result):
-    axes = figures(result)["confusion_budget"].axes[0]
+def test_the_budget_shows_gains_in_percent_of_the_energy(result, drawn):
+    axes = drawn["confusion_budget"].axes[0]
     gains = result.algorithms["reference"]["confusion_budget"]["gain"]
     shown = [number for number in gains.values() if np.isfinite(number.low)]
     _, (_, heights, _) = points(axes)
@@ -124,8 +128,8 @@ def test_the_colour_of_an_algorithm_does_not_depend_on_the_others(sample_dir):
     assert len(set(with_oracle.values())) == len(with_oracle) == 4
 
 
-def test_panels_of_classes_have_the_same_axes(result):
-    panels = figures(result)["resolution_68_vs_energy_by_class"].axes
+def test_panels_of_classes_have_the_same_axes(drawn):
+    panels = drawn["resolution_68_vs_energy_by_class"].axes
     assert len({(panel.get_xlim(), panel.get_ylim()) for panel in panels}) == 1
     assert panels[0].get_yscale() == "log"
 
