@@ -71,6 +71,7 @@ def back_to_back(energy):
         # 3 + 3 GeV at right angles: mass sqrt(36 - 18); 4 + 4 GeV back to back: mass 8
         ([(22, 3.0, 90, 0), (22, 3.0, 90, 90)], back_to_back(8.0), [1, 1], [8 / 6, 8 / math.sqrt(18)]),
         ([(22, 3.0, 90, 0)], [(22, 3.0, 90, 0)], [1, 0], [1.0, math.nan]),  # one particle has no mass
+        (2 * [(22, 3.0, 90, 0), (22, 3.0, 90, 10)], [(22, 3.0, 90, 0), (22, 3.0, 90, 10)], [1, 1], [0.5, 0.5]),
         (back_to_back(10.0), [], [1, 1], [0.0, 0.0]),
         ([], back_to_back(10.0), [0, 0], [math.nan, math.nan]),
     ],
@@ -84,9 +85,9 @@ def test_response_of_energy_and_mass(make_table, visible, reco, n_events, respon
 
 
 def test_fractions_of_the_track_momentum():
-    """10 GeV of tracks, an event without tracks, and 30 GeV of tracks without links."""
+    """10 GeV of tracks, an event without tracks, two with little in none, rounding or not, and 30 GeV without links."""
     metrics = TrackMetrics()
-    metrics.update(np.array([[10.0, 2.0, 1.0], [0.0, 0.0, 0.0]]))
+    metrics.update(np.array([[10.0, 2.0, 1.0], [0.0, 0.0, 0.0], [10.0, 0.0, 0.05], [10.0, 0.0, 5e-5]]))
     metrics.update(np.array([[30.0, np.nan, 5.0]]))
     result = metrics.result()
-    assert (result["in_neutral"].value, result["in_none"].value) == (0.2, 0.15)
+    assert (result["in_neutral"].value, result["in_none"].value) == pytest.approx((2 / 30, 6.05 / 60), rel=1e-9)
