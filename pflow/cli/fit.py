@@ -105,8 +105,8 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
     """Choose between resume, start from a model, and a new model; the last value of each option counts.
 
     Options are read from the command line and its configurations. ConfigError: the training to resume has no
-    checkpoint, or only weights; the weights belong to another network class. InputError: not a trained model that
-    pflow can use.
+    checkpoint, or only weights; the weights belong to another network class; an option of `LINKED` is given.
+    InputError: not a trained model that pflow can use.
     """
     words: list[str] = []
     given: dict[str, str | None] = dict.fromkeys(DECISIVE.values())
@@ -122,9 +122,9 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
                     given[DECISIVE[path]] = inner
             for path in LINKED:
                 if _at(config, path) not in ("", None):
-                    raise ConfigError(f"{value}: {path} takes the value of {LINKED[path]}: give that instead")
+                    raise WrongUsageError(f"{value}: {path} takes the value of {LINKED[path]}: give that instead")
         elif (path := name.removeprefix("--")) in LINKED:
-            raise ConfigError(f"{name} takes the value of --{LINKED[path].replace('_', '-')}: give that instead")
+            raise WrongUsageError(f"{name} takes the value of --{LINKED[path].replace('_', '-')}: give that instead")
         elif name in DECISIVE and value:
             value = ARCHITECTURES.get(value, value)
             given[DECISIVE[name]] = None if value == "null" else value
