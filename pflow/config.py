@@ -45,6 +45,7 @@ def from_plain(cls: type[T], content: Any, where: str) -> T:
     if not isinstance(content, Mapping):
         raise ConfigError(f"{where}: expected a mapping, found {type(content).__name__}")
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    content = {name: value for name, value in content.items() if name not in getattr(cls, "GONE", ())}
     check_fields(content, fields, where)
     hints = typing.get_type_hints(cls)
     for name, field in fields.items():

@@ -1,108 +1,126 @@
-"""Scales of events: energies of hits and events, trails of tracks, links to truth; summed over chunks.
+"""Scales of events: what tracks leave in the calorimeters, energies, layers, links to truth; summed over chunks.
 
 `measure` measures a chunk, `Scales` of chunks add up in any order, and `pflow.event.checks` reports implausible values.
+
+A charged particle leaves one hit in nearly every layer that it enters, whatever becomes of it later. So each track has
+a trail: the hits in the first `N_LAYERS` layers close to the line on which it enters. The trail shows where the
+calorimeter is (to a millimetre a track), how many hits are lost, and the energy of a minimum ionising particle in a
+cell. The energy behind isolated tracks shows the scale of whole showers. The distance of the trail from the helix of
+the IP, along the direction in which another momentum would move it, gives the relative error of momentum and field.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
+from scipy.ndimage import median
+from scipy.spatial import KDTree
 
 from pflow.event import jagged
-from pflow.event.closure import (
-    ECAL,
-    HCAL,
-    KINDS,
-    MIN_LAYERS,
-    MIN_MOMENTUM,
-    N_LAYERS,
-    SHOWER,
-    TrackDeposits,
-    depth_behind,
-)
 from pflow.event.events import Events
 from pflow.event.jagged import Links, assigned_particle
 from pflow.event.truth import STABLE_STATUS, select_targets, unknown_status
 from pflow.physics.arrays import Floats, Index, Mask
-from pflow.physics.detector import Detector
-from pflow.physics.geometry import layers_by_position
-from pflow.physics.kinematics import GEV_PER_TESLA_MM, angle_between
+from pflow.physics.detector import Calorimeter, Detector
+from pflow.physics.geometry import distance_to_sides, layers_by_position
+from pflow.physics.kinematics import (
+    GEV_PER_TESLA_MM,
+    angle_between,
+    follow_to_calorimeter,
+    tangent_basis,
+    unit_vector,
+)
 from pflow.physics.pdg import is_invisible
 
 ELECTRON, MUON = 11, 13
+ECAL, HCAL = 0, 1  # columns of quantities measured by kind of calorimeter
+KINDS = ("ecal", "hcal")  # of the calorimeters that are looked at
 
-MIN_TRACKS, MIN_HITS = 10, 100  # fewest for a typical value
 MAX_ROWS = 100_000  # of a table; more are thinned evenly
 MAX_LOOKED = 24  # events of a chunk that are measured in detail: a chunk of 256 then takes 0.4 ms an event
-MAX_PLACED = 20_000  # hits of a chunk whose place and layer are compared with the description
+MAX_HITS = 10_000  # of a chunk that are compared one by one with the description of their calorimeter
 
-N_BINS, FIRST_BIN, PER_E = 576, 1e-7, 25  # of histograms of hit energies: number, first edge in GeV, bins a factor e
-LOWER = 0.2  # quantile of hit energies that minimum ionising particles set, with or without showers
-MAX_SHIFT = 50  # layers, of the histogram of a hit's layer less the one of its depth
-PLACE = 60.0  # mm outside of a calorimeter as it is described from which a hit does not belong there
-MIN_IN_LAYER, MOST_IN_LAYER = 20, 300  # hits of a layer for the size of its cells
-WIDE = 0.3  # rad, largest usual angle between a hit and the direction of its particle
-STRAIGHT = 5.0  # GeV, transverse momentum above which charged particles enter the calorimeter within `WIDE`
+MIN_MOMENTUM = 1.0  # GeV. Softer tracks curl, and scatter in the tracker
+NARROW, ALONE = 0.08, 0.16  # cones, rad: in the first are a hadron's hits, in the second enters no other track
+APART = 0.1  # rad. A hit farther than this from the entries of all tracks belongs to no track
+N_LAYERS = 6  # layers of a calorimeter, from its face, in which a trail is looked for
+WIDTH, CELLS = (25.0, 100.0), 3.0  # half width of a trail by kind, mm, and in cells where these are larger
+IN_FRONT, BEHIND = 60.0, (150.0, 1500.0)  # mm along the line, before and behind the entry, in which its hits lie
+PITCH = (6.0, 30.0)  # mm, of layers that the detector does not describe
+MIN_LAYERS = 2  # fewest layers with hits of a trail: fewer are a coincidence
+SHOWER = 2.0  # hits a layer from which a trail is a shower: an electron's
+STEP = 0.01  # relative change of momentum by which the entry's dependence on it is measured
+LEVER = (100.0, 1500.0)  # mm by which the whole momentum moves an entry: straighter tracks show no error, curlers wrap
 HARD = 3.0  # GeV, momentum from which most hadrons leave hits in the HCAL
 NEAR = 100.0  # mm between state and helix
 SAME = 1e-3  # rad, largest angle between the entries of two copies of a track
 REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter of the track's circle
 
+HADRON_RESPONSE = 0.73  # median energy in `NARROW` around isolated hadrons over their momentum, of ild_g4
+HADRONS = (3.0, 50.0)  # GeV, momenta of the hadrons used
+MAX_AROUND = 0.1  # largest energy of hits between the two cones of an isolated track, over its momentum
+MIN_HADRONIC = 0.2  # smallest energy in the HCAL of a hadron over its momentum: electrons and muons have less
+ROUNDS = 5  # iterations of scale and selection of hadrons, which depend on each other
 
-class Estimate(NamedTuple):
-    """A mean or quantile with its standard deviation, of `n` values."""
+MIN_PER_EVENT, MIN_HCAL = 3, 1.0  # tracks and GeV of an event whose energy far from tracks is looked at
+WIDE = 0.3  # rad, largest usual angle between a hit and the direction of its particle
+STRAIGHT = 5.0  # GeV, transverse momentum above which charged particles enter the calorimeter within `WIDE`
+MIN_LINKED = 20  # fewest hits of an event in a calorimeter whose links are looked at
+MIN_IN_LAYER, MOST_IN_LAYER = 20, 300  # hits of a layer for the size of its cells
+MIN_TYPICAL = {"hits": 100, "trails": 10}  # fewest values of a typical one
 
-    value: float
-    sigma: float
-    n: int
-
-    @classmethod
-    def of(cls, values: Floats, quantile: float | None) -> Estimate:
-        """Mean or quantile of the finite values, NaN for less than two; neighbouring quantiles give its error."""
-        values = values[np.isfinite(values)]
-        n = len(values)
-        if n < 2:
-            return cls(np.nan, np.inf, n)
-        if quantile is None:  # a share that is 0 or 1 so far has an error, too
-            return cls(float(values.mean()), float(np.sqrt((values.var() + 0.25 / n) / n)), n)
-        step = np.sqrt(quantile * (1 - quantile) / n)
-        low, value, high = np.quantile(values, np.clip([quantile - step, quantile, quantile + step], 0, 1))
-        return cls(float(value), float(high - low) / 2, n)
-
-    def logarithm(self) -> Estimate:
-        """Estimate of the logarithm; itself if the value is not positive."""
-        if not self.value > 0:
-            return self
-        return Estimate(float(np.log(self.value)), self.sigma / self.value, self.n)
-
+Table = Mapping[str, npt.NDArray[Any]]
+"""Columns of the same length."""
 
 TRAILS: Mapping[str, float] = {"response": 0.5, "ecal_cell": 0.5, "hcal_cell": 0.25}
-"""Columns of tracks and the quantile that is a sample's typical value."""
+"""Columns of trails and the quantile that is a sample's typical value."""
 
-Table = dict[str, npt.NDArray[Any]]
-"""Columns of the same length."""
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SampleScales:
+    """Typical energies, sizes and curvatures of a sample; None where it holds too few hits or tracks.
+
+    `ecal_hit` and `hcal_hit`: median energy of a hit, GeV; `max_energy`: largest energy of an event in hits, GeV;
+    `max_hits`: largest number of hits of an event; `opening`: median of the opening angle of an event's energy, rad,
+    whose cosine is |sum of E n| / sum of E over hits of energy E in the direction n from the origin; `b_field`: field
+    that relates the tracks' curvature to their momentum, T; `trails`: values of `TRAILS`.
+
+    A model for any detector has no scales that differ between detectors. It has the names of the `detectors` of its
+    training, and the smallest and largest value of their `measures` (`pflow.physics.geometry.measures`).
+    """
+
+    GONE: ClassVar = ("near_tracks",)  # in models of pflow 0.3, and never read
+
+    ecal_hit: float | None
+    hcal_hit: float | None
+    max_energy: float
+    max_hits: float | None = None
+    opening: float | None = None
+    b_field: float | None
+    detectors: tuple[str, ...] = ()
+    measures: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    trails: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scales:
     """Measured quantities of one or more chunks, in tables of at most `MAX_ROWS` rows; ``+`` joins them.
 
-    `chunks`: columns in each chunk, by table: all ``events``, those ``looked`` at in detail, their ``tracks`` (above
-    `MIN_MOMENTUM`) and ``particles`` (linked to tracks), for entries that are multiples of `step`. `n_events`: number
-    of all entries. `hits`: histograms, by kind and name of the calorimeter. `detectors` and `paths`: of the chunks,
-    without repetition; the column ``file`` is an index into `paths`. `texts`: messages about problems found earlier.
+    `tables`, by name: ``events``, all of them; ``looked``, those measured in detail, and their ``tracks``, ``trails``
+    (of tracks above `MIN_MOMENTUM`) and ``hits``. A table holds the entries that are multiples of its number in
+    `steps`. `n_events`: number of all entries. `detectors` and `paths`: of the chunks, without repetition; the column
+    ``file`` is an index into `paths`. `texts`: messages about problems found earlier.
     """
 
     detectors: tuple[Detector, ...] = ()
-    chunks: Mapping[str, Sequence[Table]] = dataclasses.field(default_factory=dict)
-    step: int = 1
+    tables: Mapping[str, Table] = dataclasses.field(default_factory=dict)
+    steps: Mapping[str, int] = dataclasses.field(default_factory=dict)
     n_events: int = 0
-    hits: Mapping[tuple[str, str], Table] = dataclasses.field(default_factory=dict)
     paths: tuple[str, ...] = ()
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -110,26 +128,22 @@ class Scales:
         """The scales of the events of both."""
         paths = tuple(dict.fromkeys([*self.paths, *other.paths]))
         number = np.array([paths.index(path) for path in other.paths], dtype=np.int64)
-        chunks = {name: list(tables) for name, tables in self.chunks.items()}
-        for name, tables in other.chunks.items():
-            chunks.setdefault(name, []).extend(table | {"file": number[table["file"]]} for table in tables)
-        step, uneven = max(self.step, other.step), self.step != other.step
-        while uneven or max((sum(map(_n_rows, tables)) for tables in chunks.values()), default=0) > MAX_ROWS:
-            step, uneven = step if uneven else 2 * step, False
-            for name, tables in chunks.items():
-                table = _merged(tables)
-                selected = table["entry"] % step == 0
-                chunks[name] = [{column: values[selected] for column, values in table.items()}]
-        hits = dict(self.hits)
-        for part, counts in other.hits.items():
-            ours = hits.get(part, {})
-            hits[part] = {**ours, **{name: ours.get(name, 0) + values for name, values in counts.items()}}
+        tables, steps = dict(self.tables), dict(self.steps)
+        for name, theirs in other.tables.items():
+            both, step = [{**theirs, "file": number[theirs["file"]]}], max(steps.get(name, 1), other.steps.get(name, 1))
+            if name in tables:
+                both.insert(0, tables[name])
+            entry = np.concatenate([table["entry"] for table in both])
+            while step <= entry.max() and np.count_nonzero(entry % step == 0) > MAX_ROWS:
+                step *= 2
+            joined = {column: np.concatenate([of[column] for of in both]) for column in both[0] if column in both[-1]}
+            tables[name] = {column: values[entry % step == 0] for column, values in joined.items()}
+            steps[name] = step
         return Scales(
-            detectors=(*self.detectors, *(detector for detector in other.detectors if detector not in self.detectors)),
-            chunks=chunks,
-            step=step,
+            detectors=tuple(dict.fromkeys([*self.detectors, *other.detectors])),
+            tables=tables,
+            steps=steps,
             n_events=self.n_events + other.n_events,
-            hits=hits,
             paths=paths,
             texts={**other.texts, **self.texts},
         )
@@ -140,35 +154,28 @@ class Scales:
         return self.detectors[0] if len(self.detectors) == 1 else None
 
     def table(self, name: str) -> Table:
-        """A table of all chunks."""
-        return _merged(self.chunks.get(name, ()))
+        """A table; without columns if there is nothing to put in."""
+        return self.tables.get(name, {})
 
     def sample(self) -> SampleScales:
         """Typical values, stored with a model for its training sample."""
-        events, tracks = self.table("events"), self.table("tracks")
-        hit: dict[str, Any] = {}
-        for kind in KINDS:
-            counts = sum((table["energy"] for (of, _), table in self.hits.items() if of == kind), np.zeros(1))
-            hit[f"{kind}_hit"] = quantile_of(counts, 0.5)[1] if counts.sum() >= MIN_HITS else None
-        trails = {column: Estimate.of(tracks.get(column, np.zeros(0)), q) for column, q in TRAILS.items()}
+
+        def typical(name: str, column: str, chosen: Mask | bool = True, quantile: float = 0.5) -> float | None:
+            values = self.table(name).get(column, np.zeros(0))
+            values = values[np.isfinite(values) & chosen]
+            return float(np.quantile(values, quantile)) if len(values) >= MIN_TYPICAL.get(name, 1) else None
+
+        events, kind = self.table("events"), self.table("hits").get("kind", np.zeros(0))
+        trails = {column: typical("trails", column, quantile=quantile) for column, quantile in TRAILS.items()}
         return SampleScales(
-            **hit,
+            ecal_hit=typical("hits", "energy", kind == ECAL),
+            hcal_hit=typical("hits", "energy", kind == HCAL),
             max_energy=float(events.get("energy", np.zeros(1)).max(initial=0.0)),
             max_hits=float(events.get("n_hits", np.zeros(1)).max(initial=0.0)),
-            opening=_median(self.table("looked").get("opening", np.zeros(0)), 1),
-            near_tracks=_median(tracks.get("near", np.zeros(0)), MIN_TRACKS),
-            b_field=_median(tracks.get("b_field", np.zeros(0)), MIN_TRACKS),
-            trails={name: trails[name].value for name in TRAILS if trails[name].n >= MIN_TRACKS},
+            opening=typical("looked", "opening"),
+            b_field=typical("trails", "b_field"),
+            trails={name: value for name, value in trails.items() if value is not None},
         )
-
-
-def _merged(tables: Sequence[Table]) -> Table:
-    names = set.intersection(*(set(table) for table in tables)) if tables else set()
-    return {name: np.concatenate([table[name] for table in tables]) for name in names}
-
-
-def _n_rows(table: Table) -> int:
-    return len(table["file"])
 
 
 def measure(events: Events, particles: ak.Array | None = None, *, targets: Mapping[str, Any] | None = None) -> Scales:
@@ -181,23 +188,23 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
     n, texts = len(events), dict[str, str]()
     rows = np.unique(np.linspace(0, max(n - 1, 0), min(n, MAX_LOOKED)).astype(np.int64))
     looked = events if len(rows) == n else events[rows]
-    deposits = TrackDeposits.of(looked)
-    tables = {
-        "events": (events, _of_events(events, particles)),
-        "looked": (looked, _of_looked(looked, deposits, targets, texts)),
-        "tracks": (looked, _of_tracks(looked, deposits)),
-        "particles": (looked, _of_particles(looked)),
-    }
-    chunks = {}
-    for name, (of, table) in tables.items():
-        row = table.pop("event")
-        columns = {key: np.asarray(values, dtype=np.float32) for key, values in table.items()}
-        if len(row):
-            chunks[name] = [columns | {"entry": of.entry[row], "file": np.zeros(len(row), dtype=np.int64)}]
-    return Scales((events.detector,), chunks, 1, n, _of_hits(looked), (events.path,), texts)
+    measured = {"events": (events, _of_events(events, particles)), "hits": (looked, _of_hits(looked))}
+    apart = None
+    if looked.tracks is not None:
+        deposits = TrackDeposits.of(looked)
+        apart = deposits.apart
+        measured |= {"tracks": (looked, _of_tracks(looked)), "trails": (looked, deposits.trails)}
+    measured["looked"] = looked, _of_events(looked, None) | _of_looked(looked, apart, targets, texts)
+    tables = {}
+    for name, (of, table) in measured.items():
+        event = table.pop("event")
+        if len(event):
+            tables[name] = {column: np.asarray(values, dtype=np.float32) for column, values in table.items()}
+            tables[name] |= {"entry": of.entry[event], "file": np.zeros(len(event), dtype=np.int64)}
+    return Scales((events.detector,), tables, {}, n, (events.path,), texts)
 
 
-def _of_events(events: Events, particles: ak.Array | None) -> Table:
+def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDArray[Any]]:
     """Energy, number of hits and momentum of tracks of each event, GeV, and typical energy of its hits in the ECAL."""
     n, hits, counts = len(events), jagged.columns(events.hits), jagged.count(events.hits)
     event, energy = jagged.event_index(counts), hits["energy"]
@@ -205,52 +212,43 @@ def _of_events(events: Events, particles: ak.Array | None) -> Table:
     used = np.flatnonzero(in_ecal & (energy > 0))
     with np.errstate(invalid="ignore"):
         logarithm = np.bincount(event[used], np.log(energy[used]), n) / np.bincount(event[used], minlength=n)
-    table: Table = {"event": np.arange(n), "energy": np.bincount(event, energy, n), "n_hits": counts}
+    table = {"event": np.arange(n), "energy": np.bincount(event, energy, n), "n_hits": counts}
     table["typical"] = np.exp(logarithm)
+    for name, records in (("reconstructed", particles), ("reference", events.reference)):
+        if records is not None:
+            of_particle = jagged.event_index(jagged.count(records))
+            table[name] = np.bincount(of_particle, jagged.columns(records)["energy"], n)
     if events.tracks is not None:
         momentum = np.linalg.norm(jagged.vectors(events.tracks, field="momentum"), axis=1)
         table["momentum"] = np.bincount(jagged.event_index(jagged.count(events.tracks)), momentum, n)
-    if particles is not None:
-        of_particle = jagged.event_index(jagged.count(particles))
-        table["reconstructed"] = np.bincount(of_particle, jagged.columns(particles)["energy"], n)
     return table
 
 
 def _of_looked(
-    events: Events, deposits: TrackDeposits, targets: Mapping[str, Any] | None, texts: dict[str, str]
-) -> Table:
-    """Sums of each event, GeV, by name; with sums of the truth if the events have it."""
+    events: Events, apart: Mask | None, targets: Mapping[str, Any] | None, texts: dict[str, str]
+) -> dict[str, npt.NDArray[Any]]:
+    """Energies of each event by what they belong to, GeV; NaN where they say nothing. `apart` as of `TrackDeposits`."""
     n, parts = len(events), events.detector.calorimeters
     hits, counts = jagged.columns(events.hits), jagged.count(events.hits)
-    event, energy = jagged.event_index(counts), hits["energy"].astype(np.float64)
+    event, energy, number = jagged.event_index(counts), hits["energy"].astype(np.float64), hits["subdetector"]
     position = jagged.vectors(events.hits, field="position")
+
+    def total(weights: npt.NDArray[Any]) -> Floats:
+        return np.bincount(event, weights, n)
+
     weight = energy / np.maximum(np.linalg.norm(position, axis=1), 1.0)  # hits that were left out are at the origin
-    total = np.bincount(event, energy, n)
-    sums = np.stack([np.bincount(event, weight * along, n) for along in position.T], axis=1)
-    in_hcal = np.array([part.kind == "hcal" for part in parts])[hits["subdetector"]]
+    sums = np.stack([total(weight * along) for along in position.T], axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        opening = np.arccos(np.minimum(np.linalg.norm(sums, axis=1) / total, 1.0))
-    table: Table = {"event": np.arange(n), "energy": total, "opening": opening}
-    endcap = np.abs(position[:, 2]) > events.detector.ecal_inner_z
-    for region, inside in (("barrel", ~endcap), ("endcap", endcap)):
-        mine = inside & in_hcal
-        table[f"hcal {region}"] = np.bincount(event[mine], energy[mine], n)
-        table[f"apart {region}"] = np.bincount(event[mine], (energy * deposits.apart)[mine], n)
-    if events.tracks is not None:
-        of_track = jagged.event_index(jagged.count(events.tracks))
-        momentum, state = (jagged.vectors(events.tracks, field=name) for name in ("momentum", "calo_position"))
-        table |= {"n_tracks": jagged.count(events.tracks)}
-        table["momentum"] = np.bincount(of_track, np.linalg.norm(momentum, axis=1), n)
-        # A chord of a circle is at most twice its radius long.
-        reach = 2 * np.hypot(*momentum[:, :2].T) / (GEV_PER_TESLA_MM * abs(events.detector.b_field))
-        radius = np.hypot(*state[:, :2].T) - np.abs(np.nan_to_num(jagged.columns(events.tracks)["d0"]))
-        table["states"] = np.bincount(of_track, np.isfinite(radius), n)
-        table["beyond"] = np.bincount(of_track, radius > REACH * reach, n)
-        if events.truth is not None:
-            table["linked tracks"] = np.bincount(of_track, _linked(events.tracks, events.track_links), n)
-    if events.reference is not None:
-        of_particle = jagged.event_index(jagged.count(events.reference))
-        table["reference"] = np.bincount(of_particle, jagged.columns(events.reference)["energy"], n)
+        opening = np.arccos(np.minimum(np.linalg.norm(sums, axis=1) / total(energy), 1.0))
+    table: dict[str, npt.NDArray[Any]] = {"opening": opening}
+    if events.tracks is not None and apart is not None:
+        in_hcal = energy * np.array([part.kind == "hcal" for part in parts])[number]
+        endcap = np.abs(position[:, 2]) > events.detector.ecal_inner_z
+        enough = jagged.count(events.tracks) >= MIN_PER_EVENT
+        for region, inside in (("barrel", ~endcap), ("endcap", endcap)):
+            hcal = total(in_hcal * inside)
+            table[f"hcal {region}"] = np.where(enough & (hcal > MIN_HCAL), hcal, np.nan)
+            table[f"apart {region}"] = total(in_hcal * inside * apart)
     if events.truth is None:
         return table
     truth, status = jagged.columns(events.truth), tuple((targets or {}).get("stable_status", STABLE_STATUS))
@@ -259,11 +257,12 @@ def _of_looked(
     table["true"] = np.bincount(of_particle, truth["energy"] * showers, n)
     table["n true"] = np.bincount(of_particle, showers, n)
     if events.hit_links is not None:
-        linked = energy * _linked(events.hits, events.hit_links)
-        for number, part in enumerate(parts):
-            mine = hits["subdetector"] == number
-            table[f"energy {part.name}"] = np.bincount(event[mine], energy[mine], n)
-            table[f"linked {part.name}"] = np.bincount(event[mine], linked[mine], n)
+        linked = np.zeros(len(energy), dtype=np.bool_)
+        linked[Links.of(events.hit_links).flat_source(counts)] = True
+        for i, part in enumerate(parts):
+            mine = number == i
+            table[f"energy {part.name}"] = np.where(total(mine) >= MIN_LINKED, total(energy * mine), np.nan)
+            table[f"linked {part.name}"] = total(energy * (mine & linked))
     if targets is None:
         return table
     if targets.get("rule", "stable") == "stable" and (problem := unknown_status(truth["status"], status)):
@@ -271,7 +270,8 @@ def _of_looked(
     elif events.has_truth:
         by_choice = ("e_min", "invisible")  # the user knows that hits of these belong to no target
         chosen = select_targets(events, **{key: value for key, value in targets.items() if key not in by_choice})
-        table["targets"] = np.bincount(jagged.event_index(chosen.counts), chosen.column("hit_energy"), n)
+        of_targets = np.bincount(jagged.event_index(chosen.counts), chosen.column("hit_energy"), n)
+        table["no target"] = total(energy) - of_targets
         momentum = np.stack([chosen.column(axis) for axis in ("px", "py", "pz")], axis=1)
         straight = (chosen.column("charge") == 0) | (np.hypot(momentum[:, 0], momentum[:, 1]) > STRAIGHT)
         links = chosen.links_to(chosen.hits, np.where(straight, np.arange(len(straight)), -1))
@@ -284,181 +284,262 @@ def _of_looked(
     return table
 
 
-def _of_tracks(events: Events, deposits: TrackDeposits) -> Table:
-    """Columns of `QUANTITIES` of each track; NaN where one does not apply. Lengths are in cells."""
-    d, parts = deposits, events.detector.calorimeters
-    cell = [max([part.cell_size or 5.0 for part in parts if part.kind == kind], default=5.0) for kind in KINDS]
-    p, layers, hits = d.momentum, d.layers, d.hits
-    trail, hcal = layers[:, ECAL] >= MIN_LAYERS, any(part.kind == "hcal" for part in parts)
-    shower = hits[:, ECAL] >= SHOWER * layers[:, ECAL]
-    # An electron leaves nothing in the HCAL; without a trail it is not known what a track is.
-    behind = (p > HARD) & trail & ~shower & hcal
-    scale = np.mean([part.hadron_scale or 1.0 for part in parts if part.kind == "hcal"]) if hcal else 1.0
-    calibrated = np.array([scale, np.mean([p.electron_scale for p in parts if p.kind == "ecal"] or [1.0])])
+def _of_hits(events: Events) -> dict[str, npt.NDArray[Any]]:
+    """Columns of at most `MAX_HITS` hits of `KINDS`: `kind`, number of their `part`, `energy`, GeV, `layer`, `depth`
+    behind the face, mm, and distance to the nearest hit of a layer with many, `neighbour`, mm; NaN if not known."""
+    hits, parts = jagged.columns(events.hits), events.detector.calorimeters
+    position = jagged.vectors(events.hits, np.float32, field="position")
+    event, kind = jagged.event_index(jagged.count(events.hits)), _kinds(events.detector)[hits["subdetector"]]
+    used = np.flatnonzero((hits["energy"] > 0) & (kind >= 0))
+    depth, neighbour = np.full((2, len(event)), np.nan)
+    rows = [used[:: max(1, -(-len(used) // MAX_HITS))]]
+    for i, part in enumerate(parts):
+        mine = used[hits["subdetector"][used] == i]
+        behind = depth_behind(position[mine], part, events.detector)
+        if not len(mine) or not np.isfinite(behind).all():  # its face is not described
+            continue
+        depth[mine], layer = behind, layers_by_position(behind)
+        _, group, counts = np.unique(layer * len(events) + event[mine], return_inverse=True, return_counts=True)
+        if counts.max() >= MIN_IN_LAYER:
+            fullest = mine[group == np.argmax(counts)][:MOST_IN_LAYER]
+            neighbour[fullest] = KDTree(position[fullest]).query(position[fullest], k=2)[0][:, 1]
+            rows.append(fullest)
+    columns = {"part": hits["subdetector"], "kind": kind, "energy": hits["energy"], "layer": hits["layer"]}
+    columns |= {"event": event, "depth": depth, "neighbour": neighbour}
+    chosen = np.unique(np.concatenate(rows))
+    return {name: values[chosen] for name, values in columns.items()}
+
+
+def _of_tracks(events: Events) -> dict[str, npt.NDArray[Any]]:
+    """Columns of each track, compared with the detector's field and its particle; NaN where one does not apply."""
+    tracks, counts = jagged.columns(events.tracks), jagged.count(events.tracks)
+    momentum, state = (jagged.vectors(events.tracks, field=name) for name in ("momentum", "calo_position"))
+    # A chord of a circle is at most twice its radius long.
+    reach = 2 * np.hypot(*momentum[:, :2].T) / (GEV_PER_TESLA_MM * abs(events.detector.b_field))
+    radius = np.hypot(*state[:, :2].T) - np.abs(np.nan_to_num(tracks["d0"]))
+    beyond = np.where(np.isfinite(radius), radius > REACH * reach, np.nan)
+    table = {"event": jagged.event_index(counts), "beyond": beyond}
+    if events.truth is None:
+        return table
+    if events.track_links is None:
+        return table | {"linked": 0.0 * beyond}
+    of, truth = jagged.flat(assigned_particle(events.track_links, events.tracks)), jagged.columns(events.truth)
+    linked = of >= 0
+    table["linked"] = linked
+    of = np.where(linked, of + jagged.offsets(jagged.count(events.truth))[:-1][table["event"]], 0)
+    true = {name: np.append(values, 0)[of] for name, values in truth.items()}  # one more: there may be no particle
+    along = np.stack([true[axis] for axis in ("px", "py", "pz")], axis=1).astype(np.float64)
+    # Electrons radiate, and particles that were left out have no energy.
+    linked = linked & (np.abs(true["pdg"]) != ELECTRON) & (true["energy"] > 0)
+    hard = linked & (np.linalg.norm(along, axis=1) > MIN_MOMENTUM)
     with np.errstate(divide="ignore", invalid="ignore"):
-        offset = np.where((layers >= MIN_LAYERS)[..., None], d.offset / np.array(cell)[None, :, None], np.nan)
-        b_field = 0 * p
-    if events.tracks is not None:
-        omega = jagged.columns(events.tracks)["omega"][d.index]
-        px, py, _ = jagged.vectors(events.tracks, field="momentum")[d.index].T
-        b_field = np.abs(omega) * np.hypot(px, py) / GEV_PER_TESLA_MM
-
-    def where(values: npt.NDArray[Any], applies: Mask) -> Floats:
-        return np.where(applies, values, np.nan)
-
-    return {
-        "event": d.event,
-        "endcap": d.endcap,
-        **dict(zip("xyz", d.entry.T, strict=True)),
-        "near": d.narrow.sum(axis=1) / p,
-        "b_field": b_field,
-        "trail": trail,
-        "layers": where(layers[:, ECAL] / N_LAYERS, trail),
-        "azimuth": offset[:, ECAL, 0],
-        "polar": offset[:, ECAL, 1],
-        "helix": where(d.by_helix < NEAR, trail & ~shower & np.isfinite(d.by_helix)),
-        "momentum": d.momentum_error,
-        "behind": where(layers[:, HCAL] > 0, behind),
-        "hcal_azimuth": where(offset[:, HCAL, 0], behind),
-        "hcal_polar": where(offset[:, HCAL, 1], behind),
-        "response": where((d.narrow @ calibrated) / p, d.hadrons(float(scale))),
-        "ecal_cell": where(d.cell[:, ECAL], trail & ~shower),
-        "hcal_cell": where(d.cell[:, HCAL], behind),
-        "twice": d.separation < SAME,
-        "own": _own(events, d),
+        ratio = np.hypot(*momentum[:, :2].T) / np.hypot(*along[:, :2].T)
+    return table | {
+        "pt_ratio": np.where(linked, ratio, np.nan),
+        "angle": np.where(hard, angle_between(momentum, along), np.nan),
+        "opposite": np.where(linked, tracks["charge"] * true["charge"] < 0, np.nan),
     }
 
 
-def _own(events: Events, deposits: TrackDeposits) -> Floats:
-    """Fraction of the hits of each trail that are linked to the track's particle; NaN where one is not linked."""
-    n, (track, hit) = len(deposits.index), deposits.trail
-    if events.tracks is None or events.hit_links is None or events.track_links is None:
-        return np.full(n, np.nan)
-    of_hit = jagged.flat(assigned_particle(events.hit_links, events.hits))[hit]
-    of_track = jagged.flat(assigned_particle(events.track_links, events.tracks))[deposits.index][track]
-    known = (of_hit >= 0) & (of_track >= 0)
-    with np.errstate(invalid="ignore"):
-        same = np.bincount(track[known], (of_hit == of_track)[known], n) / np.bincount(track[known], minlength=n)
-    return np.where(deposits.hits[:, ECAL] < SHOWER * deposits.layers[:, ECAL], same, np.nan)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class TrackDeposits:
+    """Tracks above `MIN_MOMENTUM` in events with hits, and their deposits; lengths in mm, energies in GeV.
 
+    Float64: `momentum` [track]; `narrow` and `around` [track, 2], energy in `NARROW` around the entry, and between it
+    and `ALONE`, in an HCAL and elsewhere; `separation` [track], angle to the nearest entry of these tracks, rad, inf
+    without one. `apart`, bool [hit]: whether no entry is within `APART`.
 
-def _of_particles(events: Events) -> Table:
-    """Columns of `OF_PARTICLES` for each track that is linked to a particle, except electrons, which radiate."""
-    if events.tracks is None or events.truth is None or events.track_links is None:
-        return {"event": np.zeros(0, dtype=np.int64)}
-    links, truth = Links.of(events.track_links), jagged.columns(events.truth)
-    track, of = links.flat_source(jagged.count(events.tracks)), links.flat_particle(jagged.count(events.truth))
-    measured = jagged.vectors(events.tracks, field="momentum")[track]
-    true = np.stack([truth[axis][of] for axis in ("px", "py", "pz")], axis=1)
-    hard = np.linalg.norm(true, axis=1) > MIN_MOMENTUM  # particles that were left out have no energy
-    chosen = (np.abs(truth["pdg"][of]) != ELECTRON) & (truth["energy"][of] > 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.hypot(*measured[:, :2].T) / np.hypot(*true[:, :2].T)
-    table = {
-        "event": links.event,
-        "pt_ratio": ratio,
-        "angle": np.where(hard, angle_between(measured, true), np.nan),
-        "opposite": jagged.columns(events.tracks)["charge"][track] * truth["charge"][of] < 0,
-    }
-    return {name: values[chosen] for name, values in table.items()}
-
-
-def _of_hits(events: Events) -> dict[tuple[str, str], Table]:
-    """Histograms of each calorimeter: energies, layer less the one of the depth, and hits inside and outside of it."""
-    columns = jagged.columns(events.hits)
-    number, energy, position = (
-        columns["subdetector"],
-        columns["energy"],
-        jagged.vectors(events.hits, np.float32, field="position"),
-    )
-    used = np.flatnonzero(energy > 0)
-    bins = np.clip(PER_E * np.log(energy[used] / FIRST_BIN), 0, N_BINS - 1).astype(np.int64) + N_BINS * number[used]
-    spectra = np.bincount(bins, minlength=len(events.detector.calorimeters) * N_BINS).reshape(-1, N_BINS)
-    event, tables = jagged.event_index(jagged.count(events.hits)), {}
-    used = used[: np.searchsorted(event[used], event[used[min(len(used), MAX_PLACED) - 1]] + 1)] if len(used) else used
-    for i, part in enumerate(events.detector.calorimeters):
-        table: Table = {"energy": spectra[i]}
-        tables[part.kind, part.name] = table
-        mine = used[number[used] == i]
-        if part.kind not in KINDS or not len(mine):
-            continue
-        # Two hits that share a cube half as wide as a cell are there twice: the centres of cells are farther apart.
-        cube = np.floor(position[mine] * (2 / (part.cell_size or 2.0))).astype(np.int64)
-        key = np.clip(cube + (1 << 15), 0, (1 << 16) - 1) @ (1 << np.array([0, 16, 32])) + (event[mine] << 48)
-        table["twice"] = np.array([len(mine), len(mine) - len(np.unique(key))])
-        depth = depth_behind(position[mine], part, events.detector)
-        if not np.isfinite(depth).all():  # its face is not described
-            continue
-        if size := _cell_size(position[mine], layers_by_position(depth), event[mine]):
-            table["size"] = np.array([1.0, size])
-        if part.layers and part.region != "other":
-            edges = np.cumsum([0.0] + [range_.pitch for range_ in part.layers for _ in range(range_.count)])
-            layer = columns["layer"][mine]
-            shift = layer[layer >= 0] - (np.searchsorted(edges, depth[layer >= 0], side="right") - 1)
-            table["shift"] = np.bincount(np.clip(shift, -MAX_SHIFT, MAX_SHIFT) + MAX_SHIFT, minlength=2 * MAX_SHIFT + 1)
-            outside = (depth < -PLACE) | (depth > edges[-1] + PLACE)
-            table["outside"] = np.bincount(outside, minlength=2)
-    return tables
-
-
-def _cell_size(position: npt.NDArray[np.float32], layer: Index, event: Index) -> float:
-    """Distance of neighbouring cells, mm, in the layer of an event with most hits; 0 for few hits.
-
-    The fifth of the distances to the nearest hit is used: many hits have no neighbour.
-    """
-    _, group, counts = np.unique(layer * (event.max() + 1) + event, return_inverse=True, return_counts=True)
-    if counts.max() < MIN_IN_LAYER:
-        return 0.0
-    centres = np.unique(np.round(position[group == np.argmax(counts)], 1), axis=0)[:MOST_IN_LAYER]
-    squared = ((centres[:, None] - centres) ** 2).sum(axis=2)
-    np.fill_diagonal(squared, np.inf)
-    return float(np.sqrt(np.quantile(squared.min(axis=1), 0.2)))
-
-
-def quantile_of(counts: npt.NDArray[Any], q: float = LOWER, *, sure: float = 0.0) -> tuple[float, float, float]:
-    """A quantile of hit energies from their histogram, and those `sure` standard deviations below and above; GeV."""
-    n = counts.sum()
-    step = sure * np.sqrt(q * (1 - q) / n)
-    place = np.searchsorted(np.cumsum(counts), np.clip([q - step, q, q + step], 0, 1) * n)
-    low, value, high = (FIRST_BIN * np.exp((place + 0.5) / PER_E)).tolist()
-    return low, value, high
-
-
-def _linked(sources: Any, links: Any) -> Mask:
-    """Which hits or tracks have a link to a particle."""
-    counts = jagged.count(sources)
-    linked = np.zeros(int(counts.sum()), dtype=np.bool_)
-    linked[Links.of(links, len(counts)).flat_source(counts)] = True
-    return linked
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SampleScales:
-    """Typical energies, sizes and curvatures of a sample; None where it holds too few hits or tracks.
-
-    `ecal_hit` and `hcal_hit`: median energy of a hit, GeV; `max_energy`: largest energy of an event in hits, GeV;
-    `max_hits`: largest number of hits of an event; `opening`: median of the opening angle of an event's energy, rad,
-    whose cosine is |sum of E n| / sum of E over hits of energy E in the direction n from the origin;
-    `near_tracks`: median ratio of the energy in hits near a track (`pflow.event.closure.NARROW`) to its momentum;
-    `b_field`: field that relates the tracks' curvature to their momentum, T; `trails`: values of `TRAILS`.
-
-    A model for any detector has no scales that differ between detectors. It has the names of the `detectors` of its
-    training, and the smallest and largest value of their `measures` (`pflow.physics.geometry.measures`).
+    `trails`: columns for `Scales`, lengths in cells, NaN where one does not apply: entry (``x``, ``y``, ``z``);
+    ``trail``, whether there is one in the ECAL; ``layers``, the share of the first ones that have hits of it; median
+    distance of the hits from the line (``ecal_azimuth``, ``ecal_polar``); median energy of these hits at normal
+    incidence (``ecal_cell``); the same of the HCAL (``behind``: whether there are hits); ``helix``, whether the helix
+    from the IP leads to ``calo_position``; ``momentum``, relative error of momentum and field by the place of the
+    trail; ``response``, energy in `NARROW` over momentum of hadrons; ``twice``, whether another track enters there;
+    ``own``, share of the hits that are linked to the track's particle.
     """
 
-    ecal_hit: float | None
-    hcal_hit: float | None
-    max_energy: float
-    max_hits: float | None = None
-    opening: float | None = None
-    near_tracks: float | None
-    b_field: float | None
-    detectors: tuple[str, ...] = ()
-    measures: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
-    trails: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    momentum: Floats
+    narrow: Floats
+    around: Floats
+    separation: Floats
+    apart: Mask
+    trails: dict[str, npt.NDArray[Any]]
+
+    @classmethod
+    def of(cls, events: Events, *, most: int | None = None) -> TrackDeposits:
+        """Measure the tracks of the events, or the first `most` of them."""
+        detector, parts, columns = events.detector, events.detector.calorimeters, jagged.columns(events.hits)
+        used = columns["energy"] > 0  # hits that were left out have energy 0
+        place, number = np.flatnonzero(used), columns["subdetector"][used]
+        bounds = jagged.offsets(used)[jagged.offsets(jagged.count(events.hits))]  # of the events, among these hits
+        kind, energy = _kinds(detector)[number], columns["energy"][used]
+        by_kind = np.stack([energy * (kind == HCAL), energy * (kind != HCAL)], axis=1)
+        position = jagged.vectors(events.hits, np.float32, field="position")[used]  # enough: some metres to 0.1 mm
+        distance, layer = np.sqrt((position**2).sum(axis=1)), np.full(len(place), -1)
+        width, length = np.zeros((2, len(place)), dtype=np.float32)
+        for i, part in enumerate(parts):
+            if (k := _kinds(detector)[i]) >= 0:
+                mine, pitch = number == i, part.layers[0].pitch if part.layers else PITCH[k]
+                depth = depth_behind(position[mine], part, detector) / pitch
+                layer[mine] = np.where((depth >= 0) & (depth < N_LAYERS), depth, -1)
+                width[mine], length[mine] = max(WIDTH[k], CELLS * (part.cell_size or 0.0)), BEHIND[k]
+
+        event, every = jagged.event_index(jagged.count(events.tracks)), jagged.columns(events.tracks)
+        momentum = jagged.vectors(events.tracks, field="momentum")
+        hard = (np.linalg.norm(momentum, axis=1) > MIN_MOMENTUM) & (np.diff(bounds)[event] > 0)
+        index = np.flatnonzero(hard)[:most]
+        event, momentum, n = event[index], momentum[index], len(index)
+        p, pt, phi = np.linalg.norm(momentum, axis=1), np.hypot(*momentum[:, :2].T), np.arctan2(*momentum[:, 1::-1].T)
+        state, at_state = (jagged.vectors(events.tracks, field=f"calo_{x}")[index] for x in ("position", "momentum"))
+        d0, z0, charge = (np.nan_to_num(every[name][index].astype(np.float64)) for name in ("d0", "z0", "charge"))
+        start = np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=1)
+        by_helix, at_helix = follow_to_calorimeter(start, momentum, charge, detector)
+        moved, _ = follow_to_calorimeter(start, (1 + STEP) * momentum, charge, detector)
+        has_state = np.isfinite(state).all(axis=1)[:, None]
+        entry = np.where(has_state, state, by_helix)
+        direction = unit_vector(np.where(has_state & np.isfinite(at_state).all(axis=1)[:, None], at_state, at_helix))
+        axes = np.stack(tangent_basis(direction)[::-1], axis=1)  # [track, 2, 3], along azimuth and polar angle
+        endcap = np.abs(entry[:, 2]) > detector.ecal_inner_z - 1.0
+        to_normal = np.where(endcap, np.abs(direction[:, 2]), np.hypot(direction[:, 0], direction[:, 1]))  # cosine
+
+        points, along, unit = (x.astype(np.float32) for x in (entry, direction, unit_vector(entry)))
+        (narrow, wide), separation = np.zeros((2, n, 2)), np.full(n, np.inf)
+        apart, pairs = np.ones(len(used), dtype=np.bool_), [np.zeros((2, 0), dtype=np.int64)]
+        for of in np.unique(event):
+            track, hit = np.flatnonzero(event == of), slice(bounds[of], bounds[of + 1])
+            behind = along[track] @ position[hit].T - (points * along).sum(axis=1)[track, None]  # [track, hit]
+            squared = distance[hit] ** 2 - 2 * points[track] @ position[hit].T
+            across = squared + (points**2).sum(axis=1)[track, None] - behind**2
+            near = (across < width[hit] ** 2) & (behind > -IN_FRONT) & (behind < length[hit]) & (layer[hit] >= 0)
+            pairs.append(np.stack([track[np.nonzero(near)[0]], np.nonzero(near)[1] + bounds[of]]))
+            cosine = unit[track] @ position[hit].T
+            for sums, cone in ((narrow, NARROW), (wide, ALONE)):
+                sums[track] = (cosine > np.cos(cone) * distance[hit]) @ by_kind[hit]
+            apart[place[hit]] = cosine.max(axis=0) < np.cos(APART) * distance[hit]
+            if len(track) > 1:
+                between = unit_vector(entry[track]) @ unit_vector(entry[track]).T
+                np.fill_diagonal(between, -1.0)
+                separation[track] = np.arccos(np.clip(between.max(axis=1), -1.0, 1.0))
+
+        pair = np.concatenate(pairs, axis=1)  # of a track and a hit near its line
+        n_hits, n_layers, cell = np.zeros((3, 2, n))
+        offset = np.full((2, 2, n), np.nan)  # [kind, axis, track]
+        for k in (ECAL, HCAL):
+            track, hit = pair[:, kind[pair[1]] == k]
+            n_hits[k] = np.bincount(track, minlength=n)
+            n_layers[k] = np.bincount(np.unique(track * N_LAYERS + layer[hit]) // N_LAYERS, minlength=n)
+            cell[k] = medians(track, energy[hit] * to_normal[track], n)
+            step = np.einsum("hac,hc->ah", axes[track], position[hit] - entry[track])
+            offset[k] = [medians(track, along_axis, n) for along_axis in step]
+        trail = n_layers[ECAL] >= MIN_LAYERS
+        straight = trail & (n_hits[ECAL] < SHOWER * n_layers[ECAL])
+        # An electron leaves nothing in the HCAL; without a trail it is not known what a track is.
+        in_hcal = straight & (p > HARD) & any(part.kind == "hcal" for part in parts)
+
+        lever = np.einsum("tac,tc->at", axes, (moved - by_helix) / STEP)
+        off = np.einsum("tac,tc->at", axes, entry - by_helix) + offset[ECAL]
+        reach = np.linalg.norm(lever, axis=0)
+        known = straight & (reach > LEVER[0]) & (reach < LEVER[1])
+        near_helix = np.linalg.norm(by_helix - state, axis=1)
+        scales = [
+            [x.electron_scale if k == "ecal" else x.hadron_scale or 1.0 for x in parts if x.kind == k] for k in KINDS
+        ]
+        calibrated = np.array([np.mean(of_kind or [1.0]) for of_kind in scales[::-1]])
+
+        def where(applies: Mask, values: npt.NDArray[Any]) -> Floats:
+            return np.where(applies, values, np.nan)
+
+        def place_of(k: int, applies: Mask) -> dict[str, Floats]:
+            size = max([part.cell_size or 5.0 for part in parts if part.kind == KINDS[k]], default=5.0)
+            names = (f"{KINDS[k]}_azimuth", f"{KINDS[k]}_polar")
+            return {x: where(applies, values / size) for x, values in zip(names, offset[k], strict=True)}
+
+        with np.errstate(divide="ignore", invalid="ignore"):
+            trails = {
+                "event": event,
+                "endcap": endcap,
+                **dict(zip("xyz", entry.T, strict=True)),
+                "b_field": np.abs(every["omega"][index]) * pt / GEV_PER_TESLA_MM,
+                "trail": trail,
+                "layers": where(trail, n_layers[ECAL] / N_LAYERS),
+                **place_of(ECAL, trail),
+                "helix": where(straight & np.isfinite(near_helix), near_helix < NEAR),
+                "momentum": where(known, -(off * lever).sum(axis=0) / reach**2),
+                "behind": where(in_hcal, n_layers[HCAL] > 0),
+                **place_of(HCAL, in_hcal & (n_layers[HCAL] >= MIN_LAYERS)),
+                "response": (narrow @ calibrated) / p,
+                "ecal_cell": where(straight, cell[ECAL]),
+                "hcal_cell": where(in_hcal, cell[HCAL]),
+                "twice": separation < SAME,
+            }
+        if events.hit_links is not None and events.track_links is not None:
+            track, hit = pair[:, kind[pair[1]] == ECAL]
+            of_hit = jagged.flat(assigned_particle(events.hit_links, events.hits))[place[hit]]
+            of_track = jagged.flat(assigned_particle(events.track_links, events.tracks))[index][track]
+            linked = (of_hit >= 0) & (of_track >= 0)
+            n_linked, n_own = (np.bincount(track[x], minlength=n) for x in (linked, linked & (of_hit == of_track)))
+            trails["own"] = where(straight & (n_linked > 0), n_own / np.maximum(n_linked, 1))
+        deposits = cls(
+            momentum=p, narrow=narrow, around=wide - narrow, separation=separation, apart=apart, trails=trails
+        )
+        trails["response"] = where(deposits.hadrons(float(calibrated[0])), trails["response"])
+        return deposits
+
+    def isolated(self, scale: float = 1.0) -> Mask:
+        """Isolated tracks, without another track or energy around, bool [track]; `scale`: factor on HCAL energies."""
+        around = self.around @ np.array([scale, 1.0])
+        return np.asarray((self.separation > ALONE) & (around < MAX_AROUND * self.momentum))
+
+    def hadrons(self, scale: float) -> Mask:
+        """Isolated tracks of hadrons that shower, bool [track], by momentum and energy in an HCAL times `scale`."""
+        p, hadronic = self.momentum, scale * self.narrow[:, 0]
+        return self.isolated(scale) & (p > HADRONS[0]) & (p < HADRONS[1]) & (hadronic > MIN_HADRONIC * p)
+
+    def hadron_scales(self) -> Floats:
+        """`pflow.physics.detector.Calorimeter.hadron_scale` by each isolated charged hadron, [hadron]; use the median.
+
+        Tails are wide, single values may be negative. Neutral particles near tracks lower it, by 6% in Z -> qq of
+        ild_g4. Tracks below `MIN_MOMENTUM` are not followed, so they may enter near an isolated one.
+        """
+        scale, scales = 1.0, np.zeros(0)
+        for _ in range(ROUNDS):
+            hadron = self.hadrons(scale)
+            in_hcal, elsewhere = self.narrow[hadron].T
+            scales = (HADRON_RESPONSE * self.momentum[hadron] - elsewhere) / in_hcal
+            if not len(scales) or not np.median(scales) > 0:
+                break
+            scale = float(np.median(scales))
+        return scales
 
 
-def _median(values: npt.NDArray[Any], least: int) -> float | None:
-    """Median of the finite values; None for fewer than `least`."""
-    values = values[np.isfinite(values)]
-    return float(np.median(values)) if len(values) >= least else None
+def depth_behind(position: npt.NDArray[Any], part: Calorimeter, detector: Detector) -> Floats:
+    """Depth of points [N, 3] behind the face of a calorimeter along its normal, mm, float64 [N].
+
+    A face that the calorimeter does not describe is the detector's ECAL or HCAL face; inf if neither is known.
+    """
+    x, y, z = position.astype(np.float64).T
+    ecal = part.kind == "ecal"
+    if part.region == "barrel" or (part.inner_z is None and part.inner_radius is not None):
+        face = part.inner_radius or (detector.ecal_inner_radius if ecal else detector.hcal_inner_radius)
+        place = distance_to_sides(x, y, part.sides, part.phase)
+    else:
+        face = part.inner_z or (detector.ecal_inner_z if ecal else detector.hcal_inner_z)
+        place = np.abs(z)
+    return np.asarray(place - (-np.inf if face is None else face))
+
+
+def medians(group: Index, values: npt.NDArray[Any], n: int) -> Floats:
+    """Median of the values [N] of each of `n` groups, float64 [n]; NaN for a group without any.
+
+    >>> medians(np.array([0, 0, 2]), np.array([1.0, 2.0, 5.0]), 3).tolist()
+    [1.5, nan, 5.0]
+    """
+    filled, result = np.unique(group), np.full(n, np.nan)
+    if len(filled):
+        result[filled] = median(values, group, filled)
+    return result
+
+
+def _kinds(detector: Detector) -> Index:
+    """Place in `KINDS` of the kind of each calorimeter; -1 of others."""
+    return np.array([KINDS.index(part.kind) if part.kind in KINDS else -1 for part in detector.calorimeters])

@@ -17,11 +17,10 @@ def test_a_sample_and_few_objects(cld_rec):
     assert sample.ecal_hit == pytest.approx(float(np.median(energy)), rel=0.2)
     assert sample.max_energy == pytest.approx(max(np.sum(hits.energy) for hits in cld_rec.hits))
     assert sample.b_field == pytest.approx(2.0, rel=1e-4)
-    assert 0.5 < sample.near_tracks < 1.5
     assert sample.trails["ecal_cell"] == pytest.approx(0.0066, rel=0.1)  # GeV, of layers of 0.55 radiation lengths
     few = dataclasses.replace(cld_rec.without_truth(), tracks=cld_rec.tracks[:, :1], hits=cld_rec.hits[:, :10])
     sample = measure(few).sample()
-    assert (sample.ecal_hit, sample.hcal_hit, sample.near_tracks, sample.b_field) == (None,) * 4
+    assert (sample.ecal_hit, sample.hcal_hit, sample.b_field) == (None,) * 3
 
 
 def test_opening_and_number_of_hits():
