@@ -20,10 +20,11 @@ from pflow.config import VERSION, from_plain
 from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
-from pflow.event.checks import Expected, check_training_range
-from pflow.event.events import Events
+from pflow.event.checks import check_training_range, compare, problems
+from pflow.event.events import Events, ImplausibleWarning
 from pflow.event.move import Move
 from pflow.event.particles import TRUTH_OPTIONS
+from pflow.event.scales import Scales, measure
 from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, with_detector
 from pflow.inference.files import INPUT_KEYS, describe_input, provenance, run, stem
 from pflow.inference.worker import Settings, Worker, entries_of_a_chunk, executor_for
@@ -268,7 +269,7 @@ def _reading(paths: Sequence[str], detector: Any, model: TrainedModel, **options
         each = [model.tokeniser.detector]
     if len(each) not in (1, len(paths)):
         raise ConfigError(f"expected one detector for all files or one for each of {len(paths)}, found {len(each)}")
-    all_files = FileOptions(detector=each[0], expected=Expected(sample=model.tokeniser.sample), **options)
+    all_files = FileOptions(detector=each[0], expected=None, **options)  # each point is compared in `_measured`
     if len(each) == 1:
         return all_files
     known = {path: ReadOptions(detector=of, **options) for path, of in zip(paths, each, strict=True)}
@@ -355,7 +356,8 @@ def _measured(
         on_error = worker.settings.reading.on_error
         chunks = ((task, chunk) for task in tasks for chunk in task.chunks)
         for task, results in itertools.groupby(run(chunks, executor), itemgetter(0)):
-            begin, sample, place = time.perf_counter(), task.sample, 0
+            begin, sample, place, scales = time.perf_counter(), task.sample, 0, Scales()
+            as_simulated = task.point.move == Move()
             evaluation = Evaluation(name=MODEL, settings=rules, oracle=oracle)
             counts: tuple[float, float] | None = None
             show(task.point, 0)
@@ -369,6 +371,9 @@ def _measured(
                 events = chunk.move.apply(events)
                 counts = counts or _hits_and_tokens(events[:LOOKED_AT], worker.model.tokeniser)
                 places = sample.places[place : place + len(events)]
+                particles = result.reconstruction.particles
+                # The truth is the same at all points.
+                scales += measure(events, particles, targets=rules.chosen_by) if as_simulated else result.scales
                 evaluation.update(events, {MODEL: result.reconstruction}, on_error=on_error, positions=places)
                 place += len(events)
                 show(task.point, len(events))
@@ -376,6 +381,9 @@ def _measured(
                 text = f"no true particle is a target under truth rule '{rules.rule}' above {rules.e_min:g} GeV"
                 raise InputError(text, file=task.chunks[0].path)
             assert counts is not None  # a sample has chunks
+            checks = compare(scales, worker.model.tokeniser.sample if as_simulated else None)
+            if said := problems(check for check in checks if check.name != "detector"):  # which is one of the limits
+                warnings.warn(f"{task.point.name}: {said}", ImplausibleWarning, stacklevel=3)
             yield (
                 task,
                 PointResult.of(

@@ -1,6 +1,7 @@
 import copy
 import dataclasses
 import json
+import re
 from unittest.mock import patch
 
 import numpy as np
@@ -9,6 +10,8 @@ import torch
 
 from pflow.checkpoint.load import load_model
 from pflow.errors import ConfigError, InputError
+from pflow.event import jagged
+from pflow.event.events import ImplausibleWarning
 from pflow.event.move import Move
 from pflow.inference import scan as module
 from pflow.inference.scan import scan
@@ -59,6 +62,19 @@ def test_a_point_is_the_evaluation_of_moved_events(sample, model, options):
     assert REFERENCE not in result["cells=2"].algorithms  # it saw the events as simulated
     assert result["cells=2"].hits < result["nominal"].hits
     assert [limit.kind for limit in result["cells=2"].limits] == ["outside"]
+
+
+def test_what_is_wrong_with_a_point_is_said_once_with_its_name(sample, options, tmp_path):
+    """Energies of hits in MeV, and particles of 30 times the energy of what they are made of."""
+    events = read_events(sample, entry_stop=N)
+    hits = jagged.replaced(events.hits, {"energy": 1000 * jagged.flat(events.hits.energy)})
+    write_events(tmp_path / "mev.root", dataclasses.replace(events, hits=hits))
+    with pytest.warns(ImplausibleWarning) as caught:
+        scan(tmp_path / "mev.root", vary={"cells": [2]}, **options)
+    said = [str(warning.message) for warning in caught if warning.category is ImplausibleWarning]
+    assert [text.partition(":")[0] for text in said] == ["nominal", "cells=2"]
+    assert "times the energy of stable particles" in said[0]
+    assert all(re.search("particles have .* GeV, hits .* GeV, tracks", text) for text in said)
 
 
 def test_chunks_change_nothing(sample, options):
