@@ -10,8 +10,8 @@ import dataclasses
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, groupby, repeat
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from pflow.show import text_facts, text_table
 
 if TYPE_CHECKING:
     from pflow.event.scales import SampleScales
-    from pflow.io.edm4hep.collections import Collection
     from pflow.io.inspect import FileContent
     from pflow.physics.detector import Detector
 
@@ -87,7 +86,16 @@ def _print_content(content: FileContent, models: Mapping[str, str]) -> None:
     title = f"means over the first {content.entries_read:,} of {content.num_entries:,} entries"
     title = title if content.entries_read < content.num_entries else "means over all entries"
     if content.parts:
-        _print_parts(content, title)
+        rows: list[Any] = [
+            (part.name, f"{part.count:,}", f"{part.mean:,.1f}", _number(part.mean_energy), part.collections)
+            for part in content.parts
+        ]
+        calorimeters = [part for part in content.parts if part.kind]
+        mean, energy = (sum(getattr(part, name) or 0.0 for part in calorimeters) for name in ("mean", "mean_energy"))
+        total = ("all calorimeters", f"{content.calorimeter_hits:,}", f"{mean:,.1f}", f"{energy:.3f}", ())
+        rows.insert(len(calorimeters), total)
+        header = ("part", "objects", "per entry", "GeV per entry", "collections")
+        print(f"\n{content.detector}: {title}\n{text_table(header, rows)}")
     if content.collections:
         _print_collections(content, title)
     for table in content.tables:
@@ -96,42 +104,32 @@ def _print_content(content: FileContent, models: Mapping[str, str]) -> None:
 
 
 def _facts(content: FileContent, models: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    def listed(label: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """A label beside the first of some texts."""
+        return zip(chain([label], repeat("")), texts, strict=False)
+
     yield "file", content.path
     if content.schema:
         yield "schema", content.schema
         yield "entries", f"{content.num_entries:,}"
         yield "UUID", content.uuid or "none"
         yield "read as", content.detector or "nothing: no detector fits"
-    for i, (name, reason) in enumerate(content.detectors.items()):
-        yield "" if i else "detectors", f"{name}: {f'no: {reason}' if reason else 'fits'}"
+    fitting = (f"{name}: {f'no: {reason}' if reason else 'fits'}" for name, reason in content.detectors.items())
+    yield from listed("detectors", fitting)
     if content.detector:
         suited = ", ".join(name for name, reason in models.items() if not reason)
         none = "none comes with pflow for this detector and content; pflow fit --start-from makes one"
-        yield "models", suited or none
-        yield from (("", f"not {name}: {reason}") for name, reason in models.items() if reason)
+        unsuited = (f"not {name}: {reason}" for name, reason in models.items() if reason)
+        yield from listed("models", [suited or none, *unsuited])
         yield "truth", "particles and links from hits to them" if content.has_truth else "none"
         if content.truth_tracks:
             yield "tracks", "made from Monte Carlo particles"
         yield "absent", ", ".join(content.absent) or "nothing that the detector names"
-    for i, part in enumerate(content.missing):
-        yield "" if i else "missing", f"{part.name} (for {part.needed_for}): {part.reason}"
-    for i, check in enumerate(sorted(content.checks, key=lambda check: check.good)):
-        yield "" if i else "checks", f"{'ok' if check.good else 'PROBLEM'}, {check.name}: {check.text}"
-    for i, (entry, error) in enumerate(list(content.bad_entries.items())[:5]):
-        yield "" if i else f"{len(content.bad_entries)} bad entries", f"{entry}: {error}"
-
-
-def _print_parts(content: FileContent, title: str) -> None:
-    calorimeters = [part for part in content.parts if part.kind]
-    rows: list[Any] = [
-        (part.name, f"{part.count:,}", f"{part.mean:,.1f}", _number(part.mean_energy), part.collections)
-        for part in content.parts
-    ]
-    mean, energy = (sum(getattr(part, name) or 0.0 for part in calorimeters) for name in ("mean", "mean_energy"))
-    total = ("all calorimeters", f"{content.calorimeter_hits:,}", f"{mean:,.1f}", f"{energy:.3f}", ())
-    rows.insert(len(calorimeters), total)
-    header = ("part", "objects", "per entry", "GeV per entry", "collections")
-    print(f"\n{content.detector}: {title}\n{text_table(header, rows)}")
+    yield from listed("missing", (f"{part.name} (for {part.needed_for}): {part.reason}" for part in content.missing))
+    checks = sorted(content.checks, key=lambda check: check.good)
+    yield from listed("checks", (f"{'ok' if x.good else 'PROBLEM'}, {x.name}: {x.text}" for x in checks))
+    bad = [f"{entry}: {error}" for entry, error in content.bad_entries.items()]
+    yield from listed(f"{len(bad)} bad entries", bad[:5])
 
 
 def _print_collections(content: FileContent, title: str) -> None:
@@ -139,16 +137,17 @@ def _print_collections(content: FileContent, title: str) -> None:
     shown = [item for item in content.collections if item.kind in HITS or (item.kind in KINDS and item.count)]
     rows: list[Any] = []
     for _, of_kind in groupby(sorted(shown, key=lambda item: KINDS.index(item.kind)), key=attrgetter("kind")):
-        rows += [(f"{x.mean:,.1f}", _number(x.mean_energy), x.type, [x.name, *_remarks(x)]) for x in of_kind]
+        for item in of_kind:
+            remarks = [f"  {link}" for link in item.links] + ["  refers to others"] * item.subset
+            remarks += [f"  cannot be read: {item.unreadable}"] if item.unreadable else []
+            rows.append((f"{item.mean:,.1f}", _number(item.mean_energy), item.type, [item.name, *remarks]))
         rows.append(None)
     header = ("per entry", "GeV per entry", "type", "collection")
     print(f"\nall collections: {title}\n{text_table(header, rows)}")
     by_encoding: dict[str, list[str]] = {}
     for item in shown:
         by_encoding.setdefault(item.cell_encoding, []).append(item.name)
-    facts = [
-        ("cell encoding", f"{encoding}: {', '.join(names)}") for encoding, names in by_encoding.items() if encoding
-    ]
+    facts = [("cell encoding", f"{code}: {', '.join(names)}") for code, names in by_encoding.items() if code]
     empty = Counter(item.type for item in content.collections if item.kind in KINDS and item not in shown)
     others = Counter(item.type or "of unknown type" for item in content.collections if item.kind not in KINDS)
     for what, counts in (("empty", empty), ("others", others)):
@@ -156,15 +155,6 @@ def _print_collections(content: FileContent, title: str) -> None:
         facts += [(what, f"{text} (--json lists them)")] if counts else []
     if facts:
         print(text_facts(facts))
-
-
-def _remarks(collection: Collection) -> Iterator[str]:
-    """The collections that its links join, whether it is a subset, and why it cannot be read."""
-    yield from (f"  {link}" for link in collection.links)
-    if collection.subset:
-        yield "  refers to others"
-    if collection.unreadable:
-        yield f"  cannot be read: {collection.unreadable}"
 
 
 def _provenance(file: str) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -24,8 +24,6 @@ from pflow.io.root import open_root, tree_names
 from pflow.physics.detector import Detector, load_detector
 
 CHUNK_SIZE = 100  # entries read at once
-
-HITS = ("CalorimeterHit", "SimCalorimeterHit")
 LEARNING = "training and evaluation"
 
 
@@ -120,10 +118,12 @@ def inspect_file(
 
 def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
     """A file that is read as a detector; counts are over the first `stop` entries. `refused`: why truth is not read."""
-    counts, layered, energies = Counter[str](), Counter[str](), defaultdict[str, float](float)
+    names = [calorimeter.name for calorimeter in file.detector.calorimeters]
+    totals = np.zeros((3, len(names)))  # hits, those with a layer, and GeV, of each calorimeter
+    counts, reference, scales = Counter[str](), 0.0, Scales()
     bad_entries: dict[int, str] = {}
     left_out: list[InputError] = []
-    scales, expected = Scales(), file.expected or Expected()
+    expected = file.expected or Expected()
     try:
         template = file.read_all(file.num_entries, truth=not refused)[0]  # no event, but all parts
         for start, end in file.ranges(CHUNK_SIZE):
@@ -134,47 +134,46 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
             left_out += of_objects
             with suppress(InputError):  # unusable truth is listed as missing
                 scales += measure(events, targets=expected.targets)
-            if events.reference is not None:
-                energies["reference"] += float(ak.sum(events.reference.energy))
             counts.update({name: int(jagged.count(part).sum()) for name, part in events.parts() if name != "hits"})
+            reference += 0.0 if events.reference is None else float(ak.sum(events.reference.energy))
             hits = jagged.columns(events.hits)
-            for index, calorimeter in enumerate(events.detector.calorimeters):
-                mine = hits["subdetector"] == index
-                counts[calorimeter.name] += int(mine.sum())
-                layered[calorimeter.name] += int((hits["layer"][mine] >= 0).sum())
-                energies[calorimeter.name] += float(hits["energy"][mine].astype(np.float64).sum())
+            weights = np.ones(len(hits["energy"])), hits["layer"] >= 0, hits["energy"].astype(np.float64)
+            totals += [np.bincount(hits["subdetector"], weight, len(names)) for weight in weights]
     except InputError as error:
         if refused:  # it is not the truth that cannot be read
             raise
         return _by_events(file, stop, refused=str(error))
-    kinds = {calorimeter.name: calorimeter.kind for calorimeter in file.detector.calorimeters}
     there = dict(template.parts())
     podio = file.reader.file if isinstance(file.reader, Edm4hepReader) else None
     content = _without_events(file, podio, stop, sim=getattr(file.reader, "sim", None))
     missing = [MissingPart("truth", LEARNING, refused)] if refused else []
     missing += _missing(content, tracks="tracks" in there, truth="truth" in there, links="hit_links" in there)
-    if without_layers := [name for name in kinds if counts[name] and not layered[name]]:
+    if without_layers := [name for name, n, n_layered in zip(names, *totals[:2], strict=True) if n and not n_layered]:
         reason = f"no cell encoding for {', '.join(without_layers)}"
         missing.append(MissingPart("layers", "models that use the layers of hits", reason))
     checks = file.notes()
     if left_out:
         checks.append(Check("objects", False, f"left out in {len(left_out)} entries; the first: {left_out[0]}"))
+    rows = [
+        (x.name, x.kind, int(n), energy) for x, n, _, energy in zip(file.detector.calorimeters, *totals, strict=True)
+    ]
+    rows += [(x, "", counts[x], reference if x == "reference" else None) for x in there if x != "hits"]
     parts = [
         Part(
             name=name,
-            kind=kinds.get(name, ""),
+            kind=kind,
             collections=tuple(file.sources.get(name, ())),
-            count=counts[name],
-            mean=counts[name] / max(stop, 1),
-            mean_energy=energies[name] / max(stop, 1) if name in energies else None,
+            count=count,
+            mean=count / max(stop, 1),
+            mean_energy=None if energy is None else energy / max(stop, 1),
         )
-        for name in (*kinds, *(name for name in there if name != "hits"))
+        for name, kind, count, energy in rows
     ]
     return dataclasses.replace(
         content,
         detector=file.detector.name,
         parts=tuple(parts),
-        calorimeter_hits=sum(counts[name] for name in kinds),
+        calorimeter_hits=int(totals[0].sum()),
         absent=file.absent,
         has_truth=template.has_truth,
         truth_tracks=file.truth_tracks,
@@ -207,14 +206,12 @@ def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: in
     kinds = {info.name: info.kind for info in content.collections}
     ends = [[kinds.get(name) for name in link.split(" -> ")] for info in content.collections for link in info.links]
     missing = [MissingPart("detector", "everything", reason)]
-    if not _readable(content, *HITS):
-        missing.append(MissingPart("calorimeter hits", "reconstruction", _why_none(content, *HITS)))
-    missing += _missing(
-        content,
-        tracks=_readable(content, "Track"),
-        truth=_readable(content, "MCParticle"),
-        links=_readable(content, "SimCalorimeterHit") or ["CalorimeterHit", "MCParticle"] in ends,
-    )
+    if not _readable(content, "CalorimeterHit", "SimCalorimeterHit"):
+        why = _why_none(content, "CalorimeterHit", "SimCalorimeterHit")
+        missing.append(MissingPart("calorimeter hits", "reconstruction", why))
+    links = _readable(content, "SimCalorimeterHit") or ["CalorimeterHit", "MCParticle"] in ends
+    truth = _readable(content, "MCParticle")
+    missing += _missing(content, tracks=_readable(content, "Track"), truth=truth, links=links)
     return dataclasses.replace(content, has_truth="MCParticle" in kinds.values(), missing=tuple(missing))
 
 
