@@ -18,16 +18,14 @@ from typing import Any, ClassVar
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
-from scipy.ndimage import median
-from scipy.spatial import KDTree
 
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.jagged import Links, assigned_particle
 from pflow.event.truth import STABLE_STATUS, select_targets, unknown_status
-from pflow.physics.arrays import Floats, Index, Mask
+from pflow.physics.arrays import Floats, Mask
 from pflow.physics.detector import Calorimeter, Detector
-from pflow.physics.geometry import distance_to_sides, layers_by_position
+from pflow.physics.geometry import distance_to_sides, kind_index, layers_by_position, medians
 from pflow.physics.kinematics import (
     GEV_PER_TESLA_MM,
     angle_between,
@@ -49,9 +47,15 @@ MIN_MOMENTUM = 1.0  # GeV. Softer tracks curl, and scatter in the tracker
 NARROW, ALONE = 0.08, 0.16  # cones, rad: in the first are a hadron's hits, in the second enters no other track
 APART = 0.1  # rad. A hit farther than this from the entries of all tracks belongs to no track
 N_LAYERS = 6  # layers of a calorimeter, from its face, in which a trail is looked for
-WIDTH, CELLS = (25.0, 100.0), 3.0  # half width of a trail by kind, mm, and in cells where these are larger
-IN_FRONT, BEHIND = 60.0, (150.0, 1500.0)  # mm along the line, before and behind the entry, in which its hits lie
-PITCH = (6.0, 30.0)  # mm, of layers that the detector does not describe
+WIDTH, CELLS = (
+    {"ecal": 25.0, "hcal": 100.0},
+    3.0,
+)  # half width of a trail by kind, mm, and in cells where these are larger
+IN_FRONT, BEHIND = (
+    60.0,
+    {"ecal": 150.0, "hcal": 1500.0},
+)  # mm along the line, before and behind the entry, in which its hits lie
+PITCH = {"ecal": 6.0, "hcal": 30.0}  # mm, of layers that the detector does not describe
 MIN_LAYERS = 2  # fewest layers with hits of a trail: fewer are a coincidence
 SHOWER = 2.0  # hits a layer from which a trail is a shower: an electron's
 STEP = 0.01  # relative change of momentum by which the entry's dependence on it is measured
@@ -285,20 +289,21 @@ def _of_looked(
 
 
 def _of_hits(events: Events) -> dict[str, npt.NDArray[Any]]:
-    """Columns of at most `MAX_HITS` hits of `KINDS`: `kind`, number of their `part`, `energy`, GeV, `layer`, `depth`
+    """Columns of some `MAX_HITS` hits of ECAL and HCAL: `kind`, number of their `part`, `energy`, GeV, `layer`, `depth`
     behind the face, mm, and distance to the nearest hit of a layer with many, `neighbour`, mm; NaN if not known."""
-    hits, parts = jagged.columns(events.hits), events.detector.calorimeters
+    from scipy.spatial import KDTree  # here: its import takes a twentieth of the start of a reconstruction
+
+    hits = jagged.columns(events.hits)
     position = jagged.vectors(events.hits, np.float32, field="position")
-    event, kind = jagged.event_index(jagged.count(events.hits)), _kinds(events.detector)[hits["subdetector"]]
-    used = np.flatnonzero((hits["energy"] > 0) & (kind >= 0))
-    depth, neighbour = np.full((2, len(event)), np.nan)
+    event, kind = jagged.event_index(jagged.count(events.hits)), kind_index(events.detector)[hits["subdetector"]]
+    used = np.flatnonzero((hits["energy"] > 0) & (kind <= HCAL))
+    depth, neighbour = _depths(events), np.full(len(event), np.nan)
     rows = [used[:: max(1, -(-len(used) // MAX_HITS))]]
-    for i, part in enumerate(parts):
+    for i in np.unique(hits["subdetector"][used]):
         mine = used[hits["subdetector"][used] == i]
-        behind = depth_behind(position[mine], part, events.detector)
-        if not len(mine) or not np.isfinite(behind).all():  # its face is not described
+        if not np.isfinite(depth[mine]).all():  # its face is not described
             continue
-        depth[mine], layer = behind, layers_by_position(behind)
+        layer = layers_by_position(depth[mine])
         _, group, counts = np.unique(layer * len(events) + event[mine], return_inverse=True, return_counts=True)
         if counts.max() >= MIN_IN_LAYER:
             fullest = mine[group == np.argmax(counts)][:MOST_IN_LAYER]
@@ -322,7 +327,7 @@ def _of_tracks(events: Events) -> dict[str, npt.NDArray[Any]]:
     if events.truth is None:
         return table
     if events.track_links is None:
-        return table | {"linked": 0.0 * beyond}
+        return table | {"linked": np.zeros(len(beyond))}
     of, truth = jagged.flat(assigned_particle(events.track_links, events.tracks)), jagged.columns(events.truth)
     linked = of >= 0
     table["linked"] = linked
@@ -372,17 +377,14 @@ class TrackDeposits:
         used = columns["energy"] > 0  # hits that were left out have energy 0
         place, number = np.flatnonzero(used), columns["subdetector"][used]
         bounds = jagged.offsets(used)[jagged.offsets(jagged.count(events.hits))]  # of the events, among these hits
-        kind, energy = _kinds(detector)[number], columns["energy"][used]
+        kind, energy = kind_index(detector)[number], columns["energy"][used]
         by_kind = np.stack([energy * (kind == HCAL), energy * (kind != HCAL)], axis=1)
         position = jagged.vectors(events.hits, np.float32, field="position")[used]  # enough: some metres to 0.1 mm
-        distance, layer = np.sqrt((position**2).sum(axis=1)), np.full(len(place), -1)
-        width, length = np.zeros((2, len(place)), dtype=np.float32)
-        for i, part in enumerate(parts):
-            if (k := _kinds(detector)[i]) >= 0:
-                mine, pitch = number == i, part.layers[0].pitch if part.layers else PITCH[k]
-                depth = depth_behind(position[mine], part, detector) / pitch
-                layer[mine] = np.where((depth >= 0) & (depth < N_LAYERS), depth, -1)
-                width[mine], length[mine] = max(WIDTH[k], CELLS * (part.cell_size or 0.0)), BEHIND[k]
+        distance = np.sqrt((position**2).sum(axis=1))
+        pitch, length, width = np.array([_trail_sizes(part) for part in parts])[number].T
+        depth, (length, width) = _depths(events)[used] / pitch, np.stack([length, width]).astype(np.float32)
+        shallow = (depth >= 0) & (depth < N_LAYERS) & (kind <= HCAL)
+        layer = np.where(shallow, depth, 0.0).astype(np.int64)
 
         event, every = jagged.event_index(jagged.count(events.tracks)), jagged.columns(events.tracks)
         momentum = jagged.vectors(events.tracks, field="momentum")
@@ -410,7 +412,7 @@ class TrackDeposits:
             behind = along[track] @ position[hit].T - (points * along).sum(axis=1)[track, None]  # [track, hit]
             squared = distance[hit] ** 2 - 2 * points[track] @ position[hit].T
             across = squared + (points**2).sum(axis=1)[track, None] - behind**2
-            near = (across < width[hit] ** 2) & (behind > -IN_FRONT) & (behind < length[hit]) & (layer[hit] >= 0)
+            near = (across < width[hit] ** 2) & (behind > -IN_FRONT) & (behind < length[hit]) & shallow[hit]
             pairs.append(np.stack([track[np.nonzero(near)[0]], np.nonzero(near)[1] + bounds[of]]))
             cosine = unit[track] @ position[hit].T
             for sums, cone in ((narrow, NARROW), (wide, ALONE)):
@@ -512,34 +514,27 @@ class TrackDeposits:
         return scales
 
 
-def depth_behind(position: npt.NDArray[Any], part: Calorimeter, detector: Detector) -> Floats:
-    """Depth of points [N, 3] behind the face of a calorimeter along its normal, mm, float64 [N].
+def _trail_sizes(part: Calorimeter) -> tuple[float, float, float]:
+    """Pitch of the first layers, and length and half width of trails, mm."""
+    pitch = part.layers[0].pitch if part.layers else PITCH.get(part.kind, 1.0)
+    return pitch, BEHIND.get(part.kind, 0.0), max(WIDTH.get(part.kind, 0.0), CELLS * (part.cell_size or 0.0))
 
-    A face that the calorimeter does not describe is the detector's ECAL or HCAL face; inf if neither is known.
+
+def _depths(events: Events) -> Floats:
+    """Depth of each hit behind the face of its calorimeter, mm along the normal, float64 [hit]; NaN if not known.
+
+    A face that the calorimeter does not describe is the detector's ECAL or HCAL face.
     """
-    x, y, z = position.astype(np.float64).T
-    ecal = part.kind == "ecal"
-    if part.region == "barrel" or (part.inner_z is None and part.inner_radius is not None):
-        face = part.inner_radius or (detector.ecal_inner_radius if ecal else detector.hcal_inner_radius)
-        place = distance_to_sides(x, y, part.sides, part.phase)
-    else:
-        face = part.inner_z or (detector.ecal_inner_z if ecal else detector.hcal_inner_z)
-        place = np.abs(z)
-    return np.asarray(place - (-np.inf if face is None else face))
-
-
-def medians(group: Index, values: npt.NDArray[Any], n: int) -> Floats:
-    """Median of the values [N] of each of `n` groups, float64 [n]; NaN for a group without any.
-
-    >>> medians(np.array([0, 0, 2]), np.array([1.0, 2.0, 5.0]), 3).tolist()
-    [1.5, nan, 5.0]
-    """
-    filled, result = np.unique(group), np.full(n, np.nan)
-    if len(filled):
-        result[filled] = median(values, group, filled)
-    return result
-
-
-def _kinds(detector: Detector) -> Index:
-    """Place in `KINDS` of the kind of each calorimeter; -1 of others."""
-    return np.array([KINDS.index(part.kind) if part.kind in KINDS else -1 for part in detector.calorimeters])
+    detector, number = events.detector, jagged.columns(events.hits)["subdetector"]
+    x, y, z = jagged.vectors(events.hits, field="position").T
+    depth = np.full(len(number), np.nan)
+    for i, part in enumerate(detector.calorimeters):
+        mine, ecal = number == i, part.kind == "ecal"
+        if part.region == "barrel" or (part.inner_z is None and part.inner_radius is not None):
+            face = part.inner_radius or (detector.ecal_inner_radius if ecal else detector.hcal_inner_radius)
+            place = distance_to_sides(x[mine], y[mine], part.sides, part.phase)
+        else:
+            face = part.inner_z or (detector.ecal_inner_z if ecal else detector.hcal_inner_z)
+            place = np.abs(z[mine])
+        depth[mine] = place - (np.nan if face is None else face)
+    return depth

@@ -157,10 +157,21 @@ def _layers(distance: Floats, layer: Layers | None) -> tuple[Layers, Floats, Lay
     if layer is None:
         layer = layers_by_position(distance)
     number, group, counts = np.unique(layer, return_inverse=True, return_counts=True)
-    order = np.lexsort((distance, group))
-    first = np.cumsum(counts) - counts
-    low, high = (distance[order][first + middle] for middle in ((counts - 1) // 2, counts // 2))
-    return number, (low + high) / 2, group, counts
+    return number, medians(group, distance, len(number)), group, counts
+
+
+def medians(group: Layers, values: npt.NDArray[Any], n: int) -> Floats:
+    """Median of the values [N] of each of `n` groups int [N], float64 [n]; NaN for a group without any.
+
+    >>> medians(np.array([0, 0, 2]), np.array([1.0, 2.0, 5.0]), 3).tolist()
+    [1.5, nan, 5.0]
+    """
+    ordered = values[np.lexsort((values, group))]
+    counts = np.bincount(group, minlength=n)
+    first, some, result = np.cumsum(counts) - counts, counts > 0, np.full(n, np.nan)
+    low, high = (ordered[(first + middle)[some]] for middle in ((counts - 1) // 2, counts // 2))
+    result[some] = (low + high) / 2
+    return result
 
 
 class Faces(NamedTuple):
