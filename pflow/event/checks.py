@@ -163,6 +163,7 @@ FAR = f"{{:.1%}} of the energy of particles is farther than {WIDE:g} rad from th
 LINKED = "{{:.0%}} of the {} is linked to particles"
 APART = "{{:.0%}} of the energy in the HCAL ({}) of {{n}} events is far from tracks"
 LOST = ": tracks are lost"
+TYPICAL = "hits of the ECAL have {:.3g} GeV in {n} events"
 LEAST, MOST = HADRON_RESPONSE / 1.3, HADRON_RESPONSE * 1.3
 
 # By table, with the smallest and largest plausible value, and the quantile.
@@ -207,13 +208,10 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         Quantity("tracks twice", "twice", COPIES, high=0.3),
         Quantity("links of trails", "own", OWN, 0.9, changes=0.2),
     ),
+    "events": (Quantity("typical hits", "typical", TYPICAL, quantile=0.5, changes=np.log(3.0), relative=True),),
 }
 
 EXACT = ("targets", "links")  # shares of what is there, which have no error
-
-TYPICAL = Quantity("", "typical", "hits of the ECAL have {:.3g} GeV in {n} events", quantile=0.5, relative=True)
-CHANGING = {"trails": QUANTITIES["trails"], "events": (TYPICAL._replace(changes=np.log(3.0)),)}
-"""By table, what is compared between parts of a file."""
 
 NARROWED = {"response": 1.2, "ecal_cell": 1.2, "hcal_cell": 1.25}
 """Largest plausible ratio to the training sample's value, which is in `SampleScales.trails`."""
@@ -288,8 +286,8 @@ def _quantities(scales: Scales, sample: SampleScales | None) -> Iterator[Check]:
                 for axis in "zxy" if q.halves < np.inf else "":
                     plus, minus = (q.estimate(table, inside & (sign * table[axis] > 0)) for sign in (1, -1))
                     if min(plus.n, minus.n) >= MIN_HALF and plus.differs(minus, q.halves, relative=q.relative):
-                        text += f": {q.value(plus)} at +{axis} and {q.value(minus)} at -{axis}"
-                        yield Check(q.name, False, text)
+                        halves = f"{q.value(plus)} at +{axis} and {q.value(minus)} at -{axis}"
+                        yield Check(q.name, False, f"{text}: {halves}")
     if (n := len(scales.table("trails").get("trail", ()))) < MIN_TRACKS:
         text = f"too few tracks above {MIN_MOMENTUM:g} GeV, {n} ({MIN_TRACKS} are needed): no trail could be checked"
         yield Check("closure", True, text)
@@ -373,9 +371,9 @@ def _reconstructed(scales: Scales) -> Iterator[Check]:
 
 def _changes(scales: Scales) -> Iterator[Check]:
     """Find parts of a file that differ from its rest, with their entries."""
-    for name, quantities in CHANGING.items():
+    for name in BLOCK:
         table = scales.table(name)
-        for q in quantities:
+        for q in QUANTITIES[name]:
             known = np.flatnonzero(np.isfinite(table.get(q.column, np.zeros(0))))
             n_blocks = len(known) // max(BLOCK[name], len(known) // N_BLOCKS)
             if n_blocks < 3:

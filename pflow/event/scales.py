@@ -134,9 +134,9 @@ class Scales:
         number = np.array([paths.index(path) for path in other.paths], dtype=np.int64)
         tables, steps = dict(self.tables), dict(self.steps)
         for name, theirs in other.tables.items():
-            both, step = [{**theirs, "file": number[theirs["file"]]}], max(steps.get(name, 1), other.steps.get(name, 1))
-            if name in tables:
-                both.insert(0, tables[name])
+            both: list[Table] = [tables[name]] if name in tables else []
+            both.append({**theirs, "file": number[theirs["file"]]})
+            step = max(steps.get(name, 1), other.steps.get(name, 1))
             entry = np.concatenate([table["entry"] for table in both])
             while step <= entry.max() and np.count_nonzero(entry % step == 0) > MAX_ROWS:
                 step *= 2
@@ -238,7 +238,7 @@ def _of_looked(
     position = jagged.vectors(events.hits, field="position")
 
     def total(weights: npt.NDArray[Any]) -> Floats:
-        return np.bincount(event, weights, n)
+        return np.asarray(np.bincount(event, weights, n), dtype=np.float64)
 
     weight = energy / np.maximum(np.linalg.norm(position, axis=1), 1.0)  # hits that were left out are at the origin
     sums = np.stack([total(weight * along) for along in position.T], axis=1)
