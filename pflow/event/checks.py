@@ -299,6 +299,7 @@ GENERAL = {
     "cell size": "cells are as large as described",
     "faces": "hits lie within their calorimeters as described",
     "layers": "layers follow the depth of the hits",
+    "links": "hits and tracks are linked to particles",
 }
 """Texts of what holds for all calorimeters."""
 

@@ -4,8 +4,9 @@ import awkward as ak
 import numpy as np
 import pytest
 
+from pflow.config import from_plain, to_plain
 from pflow.event.events import Events
-from pflow.event.scales import Scales, measure
+from pflow.event.scales import SampleScales, Scales, measure
 from pflow.event.schema import make_hits
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
@@ -21,6 +22,12 @@ def test_a_sample_and_few_objects(cld_rec):
     few = dataclasses.replace(cld_rec.without_truth(), tracks=cld_rec.tracks[:, :1], hits=cld_rec.hits[:, :10])
     sample = measure(few).sample()
     assert (sample.ecal_hit, sample.hcal_hit, sample.b_field) == (None,) * 3
+
+
+def test_scales_of_models_of_pflow_0_3_are_read(cld_rec):
+    """They have a ratio of energies near tracks that nothing reads."""
+    sample = measure(cld_rec).sample()
+    assert from_plain(SampleScales, to_plain(sample) | {"near_tracks": 0.8}, "sample") == sample
 
 
 def test_opening_and_number_of_hits():
