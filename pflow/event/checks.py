@@ -331,10 +331,15 @@ def _calorimeters(scales: Scales) -> Iterator[Check]:
         if twice.n >= MIN_NEAR:
             yield Check("hits twice", twice.value - SURE * twice.sigma <= TWICE, text)
         if part.cell_size and np.count_nonzero(~near) >= MIN_NEAR:
-            # Many hits have no neighbour; where few cells are hit, most: the hits show an upper limit.
-            size, described = float(np.quantile(neighbour[~near], 0.2)), part.cell_size
+            # Many hits have no neighbour where few cells are hit: the smallest distance is the upper limit.
+            size, smallest, described = (
+                float(np.quantile(neighbour[~near], 0.2)),
+                neighbour[~near].min(),
+                part.cell_size,
+            )
             text = f"cells of {part.name} are {size:.3g} mm large (described: {described:g})"
-            yield Check("cell size", described <= CELL_SIZE * size and size <= 2 * CELL_SIZE * described, text)
+            good = described <= CELL_SIZE * size and smallest <= 2 * CELL_SIZE * described
+            yield Check("cell size", good, text)
 
         edges = np.cumsum([0.0] + [layers.pitch for layers in part.layers for _ in range(layers.count)])
         if len(edges) == 1 or part.region == "other" or not np.isfinite(depth).all():

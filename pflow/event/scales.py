@@ -218,10 +218,9 @@ def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDAr
         logarithm = np.bincount(event[used], np.log(energy[used]), n) / np.bincount(event[used], minlength=n)
     table = {"event": np.arange(n), "energy": np.bincount(event, energy, n), "n_hits": counts}
     table["typical"] = np.exp(logarithm)
-    for name, records in (("reconstructed", particles), ("reference", events.reference)):
-        if records is not None:
-            of_particle = jagged.event_index(jagged.count(records))
-            table[name] = np.bincount(of_particle, jagged.columns(records)["energy"], n)
+    if particles is not None:
+        of_particle = jagged.event_index(jagged.count(particles))
+        table["reconstructed"] = np.bincount(of_particle, jagged.columns(particles)["energy"], n)
     if events.tracks is not None:
         momentum = np.linalg.norm(jagged.vectors(events.tracks, field="momentum"), axis=1)
         table["momentum"] = np.bincount(jagged.event_index(jagged.count(events.tracks)), momentum, n)
@@ -253,12 +252,16 @@ def _of_looked(
             hcal = total(in_hcal * inside)
             table[f"hcal {region}"] = np.where(enough & (hcal > MIN_HCAL), hcal, np.nan)
             table[f"apart {region}"] = total(in_hcal * inside * apart)
+    with_hits = np.where(total(energy) > 0, 1.0, np.nan)  # an event without hits says nothing of their energy
+    if events.reference is not None:
+        of_particle = jagged.event_index(jagged.count(events.reference))
+        table["reference"] = with_hits * np.bincount(of_particle, jagged.columns(events.reference)["energy"], n)
     if events.truth is None:
         return table
     truth, status = jagged.columns(events.truth), tuple((targets or {}).get("stable_status", STABLE_STATUS))
     showers = np.isin(truth["status"], status) & ~is_invisible(truth["pdg"]) & (np.abs(truth["pdg"]) != MUON)
     of_particle = jagged.event_index(jagged.count(events.truth))
-    table["true"] = np.bincount(of_particle, truth["energy"] * showers, n)
+    table["true"] = with_hits * np.bincount(of_particle, truth["energy"] * showers, n)
     table["n true"] = np.bincount(of_particle, showers, n)
     if events.hit_links is not None:
         linked = np.zeros(len(energy), dtype=np.bool_)
