@@ -61,7 +61,7 @@ def test_files_of_every_stage_are_checked(make_photons, tmp_path, stage):
     events, path = make_photons(4), str(tmp_path / "mev.root")
     hits = ak.with_field(events.hits, 1000.0 * events.hits.energy, "energy")
     write_events(path, dataclasses.replace(events, hits=hits))
-    with pytest.warns(ImplausibleWarning, match=r"mev\.root: .* GeV in hits, .* GeV in energy of stable particles"):
+    with pytest.warns(ImplausibleWarning, match=r"mev\.root: hits have 1\d+\.\d+ times the energy of stable"):
         ParticleFlowData(val=path, test=path, predict=path).setup(stage)
 
 
