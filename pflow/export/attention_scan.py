@@ -1,4 +1,4 @@
-"""Attention in blocks of tokens, as ONNX's operator Scan: `pflow.model.pointing.attention` in exported graphs.
+"""Attention in blocks of tokens, as ONNX's operator Scan: `pflow.model.pointing.encoder` in exported graphs.
 
 torch's exporter has no translation to Scan, and turns a loop of a script into Loop, whose body has three times as many
 operators. So torch traces a placeholder, and Scan takes its place in the ONNX model.
@@ -14,7 +14,7 @@ import onnx
 import torch
 from torch import Tensor
 
-from pflow.model.pointing.attention import MAX_WIDE, ROWS, Directions, attend_nearby, slices_nearby
+from pflow.model.pointing.encoder import BLOCK, MAX_WIDE, Directions, attend_nearby, slices_nearby
 
 DOMAIN, PLACEHOLDER = "pflow", "AttentionInBlocks"
 
@@ -26,7 +26,7 @@ to 6e-8 of the strength."""
 def attend_by_scan(
     query: Tensor, key: Tensor, value: Tensor, directions: Directions, strength: Tensor, *, strengths: list[float]
 ) -> Tensor:
-    """Attend as `pflow.model.pointing.attention.attend_nearby`; during an export insert the placeholder.
+    """Attend as `pflow.model.pointing.encoder.attend_nearby`; during an export insert the placeholder.
 
     `strengths` are the values of `strength`, which cannot be read from a traced tensor. The placeholder gives float
     [B, R, H D]: all heads of a block are computed together, as much as caches hold. Its inputs are ``queries``, float
@@ -51,12 +51,12 @@ def attend_by_scan(
             keys[head] = torch.cat([keys[head], unit], dim=1)
         widths.append(int(queries[head].shape[1]))
     length = torch.ones_like(directions.angle, dtype=torch.int64).sum()
-    first = torch.arange(0, unit.shape[0], ROWS)[:, None]
-    row_in_block = torch.minimum(first + torch.arange(ROWS), length - 1).view(-1)  # the last one is repeated
+    first = torch.arange(0, unit.shape[0], BLOCK)[:, None]
+    row_in_block = torch.minimum(first + torch.arange(BLOCK), length - 1).view(-1)  # the last one is repeated
     ones = torch.ones_like(directions.unit[:, :1])
-    rows = torch.cat([directions.unit, ones], dim=1).index_select(0, row_in_block).view(-1, ROWS, 4)
+    rows = torch.cat([directions.unit, ones], dim=1).index_select(0, row_in_block).view(-1, BLOCK, 4)
     columns = torch.cat([directions.unit, -ones], dim=1)
-    in_blocks = torch.cat(queries, dim=1).index_select(0, row_in_block).view(-1, ROWS, sum(widths))
+    in_blocks = torch.cat(queries, dim=1).index_select(0, row_in_block).view(-1, BLOCK, sum(widths))
     tensors = in_blocks, rows, columns, *slices, *keys, *values
     width = sum(int(part.shape[1]) for part in values)
     attended = torch.onnx.ops.symbolic(
@@ -64,7 +64,7 @@ def attend_by_scan(
         tensors,
         {"widths": widths, "sliced": sliced, "strengths": precise},
         dtype=query.dtype,
-        shape=(in_blocks.shape[0], ROWS, width),
+        shape=(in_blocks.shape[0], BLOCK, width),
         version=1,
     )
     return attended.view(-1, width)[: unit.shape[0]]

@@ -52,9 +52,7 @@ class DecoderStepGraph(nn.Module):
         state = State(*(values[f"last_{name}"] for name in State._fields))
         memory = Memory(layers, values["pointer_keys"].transpose(2, 3))
         steps = Steps(self.network, tables_of(values), state, caches, memory, self.decoding)
-        steps.point()
-        row = steps.particle_of_one()
-        outputs = {"stop": steps.pointed.stop}
+        outputs, row = {"stop": steps.point()}, steps.particle()
         outputs |= {f"next_{name}": value for name, value in steps.state._asdict().items()}
         for i, cache in enumerate(caches):
             assert cache.known is not None
@@ -115,7 +113,7 @@ class RefinementGraph(nn.Module):
         rows = {name: values[name][None] for name in ROWS}
         decoded = DecodedParticles.of(rows, torch.ones_like(rows["seed"], dtype=torch.bool))
         columns, refined = refine(network, decoded, source, self.decoding)
-        fraction = refined.assigned.log_fraction.exp()
+        fraction = refined.listed_log_fraction.exp()
         return {name: column[0] for name, column in columns.items()}, refined.refinement.pairs, fraction
 
     def _physical(self, columns: Mapping[str, Tensor], row: Tensor) -> dict[str, Tensor]:

@@ -20,9 +20,6 @@ from pflow.model.common.decode import where
 from pflow.model.common.transformer import FullyConnected, gelu
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import (
-    ARC_UNIT,
-    MIN_RHO,
-    THETA_UNIT,
     ItemFeatures,
     ItemPlaces,
     Items,
@@ -32,20 +29,19 @@ from pflow.model.pointing.geometry import (
     gather,
 )
 
-MIN_COSINE = math.cos(0.3)  # of the angle between a seed and the hits and tracks that its particle can be assigned
+CONE = 0.3  # rad, angle to a seed within which hits and tracks can be assigned to its particle
 # Items with a smaller unassigned fraction are in no pair: the number of pairs shrinks as hits are assigned. Over the
 # width above it, the part of the unassigned fraction that can be assigned falls to 0.
 MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH = 0.01, 0.005
-N_DELTA_FEATURES = 4
 
-FEATURES = (
+PAIR_FEATURES = (
     *("log_across", "near", "wide", "along", "depth", "log_angle", "angle", "same_token"),
     *("theta", "near_theta", "arc", "near_theta_arc"),
 )
 """Features of the position of an item relative to a seed. Of the distance across the shower's axis: logarithm, and
 exponentials over a short and a long distance; of the distance along it: itself, and exponential; of the angle:
-logarithm, and exponential; whether the item is in the seed's token; and `delta_features`: without tracks they tell the
-two showers of a converted photon, which the field separates in azimuth, from two photons."""
+logarithm, and exponential; whether the item is in the seed's token; and differences in angle: without tracks these
+tell the two showers of a converted photon, which the field separates in azimuth, from two photons."""
 
 
 class PairList(NamedTuple):
@@ -205,10 +201,17 @@ class ParticleAssignment(nn.Module):
         return Assignment(query, logits, logits.sigmoid() * available)
 
 
-def selected(seed_unit: Tensor, tables: Tables, unassigned: Tensor) -> Tensor:
-    """Whether an item is near the seed [B, T, 3] and not assigned to others ([B, T, M]), bool [B, T, M]."""
-    near = (cosines(seed_unit, tables.items.direction) > MIN_COSINE) & (unassigned >= MIN_UNASSIGNED)
-    return near & tables.items.mask.view(len(near), 1, tables.n_items) if tables.padded else near
+def candidates(tables: Tables, seed: Tensor, unassigned: Tensor) -> Tensor:
+    """Items that the particles of seeds int64 [B, T], indices into B * S, may be assigned, bool [B, T, M].
+
+    They are near the seed and not assigned to others: `unassigned`, float [B, T, M] or [B, 1, M]. Those of the seed's
+    token are among them in any case, so that each particle has a pair.
+    """
+    frames = TokenFrames.of(tables.tokens.frames.index_select(0, seed.flatten()))
+    unit, of_token = frames.unit.view(*seed.shape, 3), tables.items.token.view(len(seed), 1, tables.n_items)
+    near = (cosines(unit, tables.items.direction) > math.cos(CONE)) & (unassigned >= MIN_UNASSIGNED)
+    near = near | (of_token == seed[..., None])
+    return near & tables.items.mask.view_as(of_token) if tables.padded else near
 
 
 class AssignmentLogits(nn.Module):
@@ -225,7 +228,7 @@ class AssignmentLogits(nn.Module):
         self.query = nn.Linear(width, hidden_width)
         self.token = nn.Linear(width, hidden_width, bias=False)
         self.item = nn.Linear(sum(ItemFeatures.widths()) + n_subdetectors, hidden_width, bias=False)
-        self.geometry = nn.Linear(len(FEATURES) + n_known, hidden_width, bias=False)
+        self.geometry = nn.Linear(len(PAIR_FEATURES) + n_known, hidden_width, bias=False)
         self.out = FullyConnected((hidden_width, 16, 1), initial=initial)
         # Distances over which exponentials fall by e: of across (twice) and along [mm], angle [rad], theta.
         falls_over = torch.tensor([[10.0], [50.0], [50.0], [0.02], [1.0]])
@@ -248,7 +251,7 @@ class AssignmentLogits(nn.Module):
         return self.out(gelu(x)).squeeze(-1)  # type: ignore[no-any-return]
 
     def _features(self, seed: Tensor, tables: Tables, pairs: Pairs) -> Sequence[Tensor]:
-        """`FEATURES`, float [1, P] each."""
+        """`PAIR_FEATURES`, float [1, P] each."""
         start = TokenFrames.of(pairs.particle_rows(tables.tokens.frames.index_select(0, seed)), dim=0)
         from_start = ItemPlaces.of(pairs.item_rows(tables.items.places) - start.place, dim=0)
         offset, apart = from_start.position, from_start.unit
@@ -265,16 +268,3 @@ class AssignmentLogits(nn.Module):
             *(torch.log1p(across / 10.0), near, wide, (along / 300.0).clamp(-3.0, 5.0), depth),
             *((angle + 1e-3).log() / 2.0, narrow, same, turned, near_theta, bent, near_theta * bent.abs()),
         )
-
-
-def delta_features(start: Tensor, end: Tensor) -> Tensor:
-    """Features [..., N_DELTA_FEATURES] of the differences in theta and in phi (as an arc) of unit vectors [..., 3]."""
-    # Of differences of the components, which are exact where the vectors are near each other.
-    (x, y, z), (end_x, end_y, end_z) = start.unbind(-1), end.unbind(-1)
-    dx, dy, dz = end_x - x, end_y - y, end_z - z
-    rho, end_rho = torch.hypot(x, y), torch.hypot(end_x, end_y)
-    outwards = (dx * (x + end_x) + dy * (y + end_y)) / (rho + end_rho).clamp(min=1e-6)
-    theta = torch.atan2(outwards * z - dz * rho, rho * end_rho + z * end_z) / THETA_UNIT
-    bent = torch.asinh((x * dy - y * dx) / rho.clamp(min=MIN_RHO) / ARC_UNIT)
-    near_theta = torch.exp(-theta.abs())
-    return torch.stack([theta.asinh(), near_theta, bent, near_theta * bent.abs()], dim=-1)

@@ -13,6 +13,7 @@ from pflow.model.api import ModelInputs
 from pflow.model.common.transformer import (
     Caches,
     ConstantLinear,
+    CrossAttention,
     FullyConnected,
     KeyValue,
     LayerStyle,
@@ -24,11 +25,11 @@ from pflow.model.common.transformer import (
     split_heads,
     stack,
 )
-from pflow.model.pointing.attention import Coverage, CoverageAttention
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import EncodedSource, Tables, TokenTracks, gather
 
 N_CHARGE = 3
+EPS_UNASSIGNED = 0.02  # added to unassigned fractions before the logarithm: assigned tokens are still attended to
 START_PRIOR = 3.0  # initial logit that a track starts a charged particle: 95%
 MASKED_LOGIT = -1e4  # logit of padding: finite, so that an event without tokens has gradients
 
@@ -50,6 +51,41 @@ class Memory(NamedTuple):
 
     layers: Sequence[KeyValue]  # keys and values of each layer
     pointer: Tensor  # float [B, 3, hidden, S], of `SeedPointer.project`
+
+
+class Coverage(NamedTuple):
+    """Which fraction of each token of the source no particle has yet."""
+
+    log_unassigned: Tensor  # float [B, 1, T, S], of the unassigned fraction and `EPS_UNASSIGNED`
+    padding: Tensor | None  # float [B, S], `MASKED_LOGIT` for padding, else 0
+
+    @classmethod
+    def of(cls, assigned: Tensor, mask: Mask) -> Coverage:
+        """From the assigned fraction float [B, 1, T, S] of each token."""
+        log_unassigned = ((1.0 + EPS_UNASSIGNED) - assigned).clamp(min=EPS_UNASSIGNED).log()
+        padding = None if mask is None else torch.where(mask, 0.0, MASKED_LOGIT).to(log_unassigned.dtype)
+        return cls(log_unassigned, padding)
+
+
+class CoverageAttention(nn.Module):
+    """Attention to the source: a head's logits gain s_h ln(unassigned fraction), with s_h learned."""
+
+    def __init__(self, *, width: int, heads: int) -> None:
+        super().__init__()
+        self.attention = CrossAttention(width=width, heads=heads)
+        self.strength = nn.Parameter(torch.ones(heads))
+
+    def set_initial_values(self) -> None:
+        """Set the initial strengths."""
+        self.strength.fill_(1.0)
+
+    def forward(self, x: Tensor, memory: tuple[KeyValue, Coverage], *, mask: None = None) -> Tensor:
+        """Attend from x float [B, T, W] or [B, W] to keys and values of the source; its coverage knows the mask."""
+        known, coverage = memory
+        bias = self.strength[:, None, None] * coverage.log_unassigned  # [B, H, T, S]
+        if coverage.padding is not None:
+            bias = bias + coverage.padding[:, None, None]
+        return self.attention(x, known, bias=bias)  # type: ignore[no-any-return]
 
 
 class CoverageDecoder(nn.Module):

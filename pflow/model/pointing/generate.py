@@ -1,8 +1,8 @@
 """From a batch to particles: encode, decode step by step, refine, and decide which particles are kept.
 
 A decoder step leads from the particles decoded so far to the next particle, or to the end. It is of tensors alone, so
-that the same lines decode batches and are traced for the export (`pflow.export.pointing`); `particles_of`, for all
-steps at once, also trains (`pflow.model.pointing.training`).
+that the same lines decode batches and are traced for the export (`pflow.export.pointing`). What happens at a seed,
+`candidates`, `PointingNetwork.step` and `Particles.as_previous`, is also what training does.
 
 Letters: B batch, T particles, N = B * T, S source tokens (hits or cells, then tracks), M items (hits, then tracks), P
 pairs of a particle and an item, W width.
@@ -23,10 +23,10 @@ from pflow.data.batch import Batch
 from pflow.model.api import GeneratedParticles
 from pflow.model.common.decode import Compaction, DecodedSequence, change_tensors, decode
 from pflow.model.common.transformer import KVCache
-from pflow.model.pointing.assignment import Assignment, PairList, Pairs, PairsOfOne, selected
+from pflow.model.pointing.assignment import Assignment, PairList, Pairs, PairsOfOne, candidates
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import Memory
-from pflow.model.pointing.geometry import EncodedSource, Tables, TokenFrames, gather
+from pflow.model.pointing.geometry import EncodedSource, Tables, gather
 from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import DecodedParticles, PointingNetwork, RefinedParticles
 
@@ -60,14 +60,6 @@ class State(NamedTuple):
         return State(*(compaction.apply(part.view(batch, -1)).view(-1, *part.shape[1:]) for part in parts))
 
 
-class Pointed(NamedTuple):
-    """Where the next particle starts."""
-
-    states: Tensor  # float [B, W], decoder states
-    seed: Tensor  # int64 [B], token of the event
-    stop: Tensor  # bool [B], True = there is no particle
-
-
 @dataclasses.dataclass(eq=False)
 class Steps:
     """Decoder steps of the events of some tables: where the next particle starts, its possible items, what it is."""
@@ -78,37 +70,37 @@ class Steps:
     caches: Sequence[KVCache]
     memory: Memory
     decoding: PointingDecodingConfig
-    pointed: Pointed = dataclasses.field(init=False)
+    states: Tensor = dataclasses.field(init=False)  # float [B, W], of the decoder
+    seed: Tensor = dataclasses.field(init=False)  # int64 [B], token of the event where the next particle starts
 
-    def point(self) -> None:
-        """Decode the next state of each event, and choose the most probable seed of its particle.
+    def point(self) -> Tensor:
+        """Decode the next state of each event, and choose the most probable seed; bool [B], True = no particle.
 
         Decoding stops when the probability of the end reaches ``eos_threshold``.
         """
         state = self.state
-        states, logits, eos_logit = self.network.decoder(
+        self.states, logits, eos_logit = self.network.decoder(
             state.embedded, self.tables, state.assigned_energy, self.caches, self.memory
         )
+        self.seed = logits.argmax(-1)
         eos_probability = 1.0 / (1.0 + (logits - eos_logit).exp().sum(1))
-        stop = (eos_probability >= self.decoding.eos_threshold) | (state.empty_steps >= self.decoding.max_empty_steps)
-        self.pointed = Pointed(states, logits.argmax(-1), stop)
+        return (eos_probability >= self.decoding.eos_threshold) | (state.empty_steps >= self.decoding.max_empty_steps)
 
     def candidates(self) -> Tensor:
-        """The items that the particle of each event may be assigned, bool [B * M]: one of the seed's in any case."""
-        tables, batch, seed = self.tables, len(self.pointed.seed), self._seed_in_tables()
-        unit = TokenFrames.of(tables.tokens.frames.index_select(0, seed)).unit
-        near = selected(unit.view(batch, 1, 3), tables, self.state.unassigned.view(batch, 1, tables.n_items))
-        seed_item = tables.tokens.item.index_select(0, seed)
-        return near.view(-1).scatter(0, seed_item, seed_item >= 0)
+        """The items that the particle of each event may be assigned, bool [B, 1, M]."""
+        seed = self._seed_in_tables()[:, None]
+        return candidates(self.tables, seed, self.state.unassigned.view(len(seed), 1, self.tables.n_items))
 
-    def particle(self, pairs: Pairs) -> dict[str, Tensor]:
+    def particle(self, pairs: Pairs | None = None) -> dict[str, Tensor]:
         """The particle that starts at the seed of each event, as columns [B, ...]; the state is then after it.
 
-        A particle with less energy than any target keeps its hits, but ``is_particle`` is False.
+        Without `pairs` there is one event, which has the candidates as pairs. A particle with less energy than any
+        target keeps its hits, but ``is_particle`` is False.
         """
         network, tables, state, seed = self.network, self.tables, self.state, self._seed_in_tables()
+        pairs = PairsOfOne(self.candidates().view(-1).nonzero().squeeze(1)) if pairs is None else pairs
         unassigned = pairs.of_items(state.unassigned)
-        assignment, particles = particles_of(network, tables, self.pointed.states, seed, unassigned, pairs)
+        particles, assignment = network.step(tables, self.states, seed, unassigned, pairs)
         fraction = assignment.hit_fraction
         token = pairs.of_items(tables.items.token)
         deposit = fraction * pairs.of_items(tables.items.weight)
@@ -119,9 +111,9 @@ class Steps:
         counts = is_large & ((particles.deposit >= min_deposit) | has_track)
         fractions = torch.zeros_like(state.unassigned).scatter(0, pairs.item, fraction)
         row = {
-            **_columns(network, tables, seed, assignment, particles),
+            **_columns(network, tables, seed, particles, assignment),
             "is_particle": is_large | particles.log_energy.isnan(),  # the caller must see it
-            "seed": self.pointed.seed,
+            "seed": self.seed,
             "hit_fraction": fractions.view(len(seed), tables.n_items),
         }
         self.state = State(
@@ -132,22 +124,17 @@ class Steps:
         )
         return row
 
-    def particle_of_one(self) -> dict[str, Tensor]:
-        """The same of one event, whose possible items are the `candidates`."""
-        return self.particle(PairsOfOne(self.candidates().nonzero().squeeze(1)))
-
     def _seed_in_tables(self) -> Tensor:
         """Indices int64 [B] into B * S."""
-        seed = self.pointed.seed
-        return seed if len(seed) == 1 else seed + torch.arange(len(seed), device=seed.device) * self.tables.n_tokens
+        seed, n = self.seed, len(self.seed)
+        return seed if n == 1 else seed + torch.arange(n, device=seed.device) * self.tables.n_tokens
 
 
 def _columns(
-    network: PointingNetwork, tables: Tables, seed: Tensor, assignment: Assignment, particles: Particles
+    network: PointingNetwork, tables: Tables, seed: Tensor, particles: Particles, assignment: Assignment
 ) -> dict[str, Tensor]:
-    charge = network.head.choose_charge(particles)
-    embedded = network.decoder.embed(particles.as_previous(seed, charge=charge), tables)
-    return {"embedded": embedded, "query": assignment.query, **particles.columns(charge)}
+    embedded = network.decoder.embed(particles.as_previous(seed), tables)
+    return {"embedded": embedded, "query": assignment.query, **particles.columns()}
 
 
 def emit_tracks(
@@ -164,54 +151,20 @@ def emit_tracks(
     """
     track = source.tokens.track
     states, starts = network.decoder.of_tracks(source, memory, is_track)
-    states, seed = states.flatten(0, 1), source.in_tables(track).flatten()
-    mask = is_track & (starts.sigmoid() >= decoding.start_threshold)
-    nothing = torch.ones_like(source.items.weight[:, None].expand(-1, track.shape[1], -1))
-    near = selected(gather(source.tokens.unit, track), tables, nothing)
-    is_seed = track[..., None] == source.items.token[:, None]
-    pairs = PairList.where((near | is_seed) & mask[..., None])
-    assignment, particles = particles_of(
-        network, tables, states, seed, pairs.values(nothing), pairs, of_track=mask.flatten()
+    started, seed = is_track & (starts.sigmoid() >= decoding.start_threshold), source.in_tables(track)
+    unassigned = torch.ones_like(source.items.weight[:, None].expand(-1, track.shape[1], -1))
+    pairs = PairList.where(candidates(tables, seed, unassigned) & started[..., None])
+    particles, assignment = network.step(
+        tables, states.flatten(0, 1), seed.flatten(), pairs.values(unassigned), pairs, started=started.flatten()
     )
     fraction = pairs.dense(assignment.hit_fraction)
     assigned = fraction.sum(1, keepdim=True).clamp(max=1.0)  # [B, 1, M]
     state = State.first(network, tables, len(track))._replace(
         unassigned=(1.0 - assigned).flatten(), assigned_energy=source.on_tokens(assigned).flatten()
     )
-    columns = _columns(network, tables, seed, assignment, particles)
+    columns = _columns(network, tables, seed.flatten(), particles, assignment)
     rows = {name: values.view(*track.shape, *values.shape[1:]) for name, values in columns.items()}
-    return state, {**rows, "is_particle": mask, "seed": track, "hit_fraction": fraction}
-
-
-def particles_of(
-    network: PointingNetwork,
-    tables: Tables,
-    states: Tensor,
-    seed: Tensor,
-    unassigned: Tensor,
-    pairs: Pairs,
-    pdg: Tensor | None = None,
-    *,
-    of_track: Tensor | None = None,
-    dtype: torch.dtype = torch.float64,
-) -> tuple[Assignment, Particles]:
-    """Assign items to particles, and predict them in the precision `dtype`.
-
-    Of decoder states [N, W], seeds int64 [N], indices into B * S, the unassigned fraction [P] of the item of each pair,
-    and identities int64 [N] where they are known. Particles `of_track`, bool [N], are decoded at the same time: each
-    has its track, and their fractions of an item sum to at most 1.
-    """
-    assignment = network.assignment(states, seed, tables, unassigned, pairs)
-    if of_track is not None:
-        shared, fraction = pairs.of_particles(of_track), assignment.hit_fraction
-        is_seed = pairs.item == pairs.of_particles(tables.tokens.item.index_select(0, seed))
-        fraction = torch.where(shared & is_seed, 1.0, fraction)
-        total = torch.zeros_like(tables.items.weight).index_add(0, pairs.item, fraction * shared)
-        fraction = torch.where(shared, fraction / pairs.of_items(total.clamp(min=1.0)), fraction)
-        assignment = assignment._replace(hit_fraction=fraction)
-    fraction = assignment.hit_fraction.detach().to(dtype)
-    particles = network.head(assignment.query, seed, fraction, pairs, tables, pdg=pdg)
-    return assignment, particles
+    return state, {**rows, "is_particle": started, "seed": track, "hit_fraction": fraction}
 
 
 @torch.inference_mode()
@@ -312,33 +265,28 @@ class BatchDecoder(Steps):
 
     def advance(self) -> Tensor:
         """Next decoder state and seed; bool [B'], True = one more particle."""
-        self.point()
-        return ~self.pointed.stop
+        return ~self.point()
 
     def sizes(self, goes_on: Tensor) -> Tensor:
         """The number of pairs of a particle and an item; empty on a CPU, which has no queue to synchronise."""
         if self.on_cpu:
             return torch.empty(0, dtype=torch.int64)
-        self.selected = self._selected() & goes_on[:, None, None]
+        self.selected = self.candidates() & goes_on[:, None, None]
         return self.selected.sum().view(1)
 
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended."""
-        parts = self.pointed, self.selected, self.source, self.memory
-        self.pointed, self.selected, self.source, self.memory = change_tensors(compaction.apply, parts)
+        parts = self.states, self.seed, self.selected, self.source, self.memory
+        self.states, self.seed, self.selected, self.source, self.memory = change_tensors(compaction.apply, parts)
         self.state, self.tables = self.state.compact(compaction), self._make_tables()
         for cache in self.caches:
             cache.compact(compaction)
 
     def emit(self, sizes: Sequence[int]) -> dict[str, Tensor]:
         """Decode one particle of each event."""
-        if self.on_cpu and len(self.pointed.seed) == 1:
-            return self.particle_of_one()
-        selected = self._selected() if self.selected is None else self.selected
-        return self.particle(PairList.where(selected, *sizes))
-
-    def _selected(self) -> Tensor:
-        return self.candidates().view(len(self.pointed.seed), 1, self.tables.n_items)
+        if self.on_cpu and len(self.seed) == 1:
+            return self.particle()
+        return self.particle(PairList.where(self.candidates() if self.selected is None else self.selected, *sizes))
 
     def _make_tables(self) -> Tables:
         """Tables of the source; on a CPU: skip masks when nothing is padded (a GPU would synchronise)."""
@@ -357,23 +305,21 @@ def refine(
     `candidate_threshold` below 1, ``is_particle`` is also True for candidates: decoded particles that are not
     ``listed``, without hits, each with the energy that it has if it exists.
     """
-    refined = network.refine(decoded, source, existence_threshold=decoding.existence_threshold)
-    listed, existence, head = refined.assigned.listed, refined.existence.float(), network.head
-    columns = {
-        "is_particle": listed,
-        "existence": existence,
-        **refined.particles.columns(head.choose_charge(refined.particles)),
-    }
-    if decoding.candidate_threshold >= 1.0:
+    with_candidates = decoding.candidate_threshold < 1.0
+    refined = network.refine(
+        decoded, source, existence_threshold=decoding.existence_threshold, directions=with_candidates
+    )
+    listed, existence = refined.listed, refined.existence.float()
+    columns = {"is_particle": listed, "existence": existence, **refined.particles.columns()}
+    if not with_candidates:
         return columns, refined
-    candidates = refined.candidates
-    small = candidates.log_energy < network.min_log_energy
+    small = refined.candidates.log_energy < network.min_log_energy
     possible = (existence >= decoding.candidate_threshold) & (existence < decoding.existence_threshold)
-    columns["is_particle"] = listed | (decoded.mask & ~small & possible)
-    for name, column in candidates.columns(head.choose_charge(candidates)).items():
+    columns |= {"is_particle": listed | (decoded.mask & ~small & possible), "listed": listed}
+    for name, column in refined.candidates.columns().items():
         chosen = listed.view(*listed.shape, *[1] * (column.ndim - 2))
         columns[name] = torch.where(chosen, columns[name], column)
-    return {**columns, "listed": listed}, refined
+    return columns, refined
 
 
 def _refined_in_parts(
@@ -388,6 +334,6 @@ def _refined_in_parts(
         of_events = itemgetter(slice(start, start + size))
         first_stage = DecodedParticles(*map(of_events, decoded))
         columns, refined = refine(network, first_stage, source.change(of_events), decoding)
-        fraction = refined.assigned.log_fraction.exp()
-        parts.append({**columns, "hit_fraction": refined.refinement.pairs.dense(fraction)})
+        fraction = refined.refinement.pairs.dense(refined.listed_log_fraction.exp())
+        parts.append({**columns, "hit_fraction": fraction})
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -1,4 +1,4 @@
-"""The pointing network: encoder, decoder, assignment, particle head and refiner.
+"""The pointing network: its modules, and the three things that it does: encode, one decoder step, refine.
 
 A decoder step points at the token where the next particle starts (its seed) or ends the sequence. Given the seed, hits
 and tracks are assigned to the particle, hit by hit even where tokens are sums of hits. From these the head computes
@@ -11,7 +11,8 @@ over particles and 'unassigned', per item, gives fractions twice: among all deco
 exists), and among the listed ones, which exist more probably than not. The head predicts the particles from both, and
 `share_energy` shares energy that the list lacks or counts twice among its particles.
 
-Letters: B batch, S source tokens, M items (hits, then tracks), T particles, P pairs of a particle and an item, W width.
+Letters: B batch, S source tokens, M items (hits, then tracks), T particles, N = B * T, P pairs of a particle and an
+item, Q pairs of particles, W width.
 """
 
 from __future__ import annotations
@@ -26,31 +27,43 @@ from torch.nn import functional
 
 from pflow.data.batch import Batch, TokenSet
 from pflow.model.api import ModelInputs
-from pflow.model.common.transformer import (
-    ConstantLinear,
-    Encoder,
-    FullyConnected,
-    LayerStyle,
-    TransformerLayer,
-    gelu,
-    initialise,
-)
-from pflow.model.common.vectors import normalise
-from pflow.model.pointing.assignment import AssignmentLogits, PairList, ParticleAssignment, ramp
-from pflow.model.pointing.attention import Coverage, DirectionalSelfAttention, Directions
+from pflow.model.common.transformer import ConstantLinear, FullyConnected, gelu, initialise
+from pflow.model.pointing.assignment import Assignment, AssignmentLogits, PairList, Pairs, ParticleAssignment, ramp
 from pflow.model.pointing.config import PointingNetworkConfig
-from pflow.model.pointing.decoder import CoverageDecoder, ParticleDecoder
-from pflow.model.pointing.geometry import EncodedSource, Tokens, cosines, gather, make_tokens_and_items
-from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles
-from pflow.model.pointing.showers import ConversionDirectionCorrection, PairwiseMessages, n_proxy_features
+from pflow.model.pointing.decoder import MASKED_LOGIT, Coverage, CoverageDecoder, ParticleDecoder
+from pflow.model.pointing.encoder import SourceEncoder
+from pflow.model.pointing.geometry import (
+    ARC_UNIT,
+    MIN_RHO,
+    THETA_UNIT,
+    EncodedSource,
+    Tables,
+    cosines,
+    gather,
+    make_tokens_and_items,
+)
+from pflow.model.pointing.head import (
+    SLOPE_UNIT,
+    ConversionDirectionCorrection,
+    EnergyScale,
+    ParticleHead,
+    Particles,
+    Showers,
+    n_proxy_features,
+    shower_slopes,
+)
 
-MIN_COSINE = math.cos(0.15)  # of the angle to a seed within which all items are in its particle's pairs; others are far
+REFINED_CONE = 0.15  # rad, angle to a seed within which all items are in pairs with its particle; others are far
 EPS_FRACTION = 0.01  # added to fractions before a logarithm; far items are in a pair if more was the particle's before
 # Their weight rises from 0 to 1 over this width of the fraction: with a jump, rounding could add or remove an item.
 FAR_WEIGHT_WIDTH = 0.002
 MIN_FAR_WEIGHT = 1e-6  # of far items in pairs, as its logarithm is added to the logit
-DROPPED_LOGIT = -1e4  # item logit of an unlisted particle
 SHARING_ANGLE = 0.15  # rad, angle over which a particle's part in its neighbours' energy differences falls by e
+MESSAGE_ANGLE = 0.3  # rad, angle between particles over which messages fall by e
+# Fraction of an item from which it counts in the slope of a shower, and over which its weight rises.
+MIN_SLOPE_FRACTION, SLOPE_FRACTION_WIDTH = 0.01, 0.002
+
+FIRST_STAGE = ("encoder", "decoder", "assignment", "head")  # modules on whose output a refinement is trained
 
 
 class DecodedParticles(NamedTuple):
@@ -70,14 +83,6 @@ class DecodedParticles(NamedTuple):
         return cls(**{name: columns[name] for name in cls._fields if name != "mask"}, mask=mask)
 
 
-class Assigned(NamedTuple):
-    """Fractions of items of some of the decoded particles."""
-
-    listed: Tensor  # bool [B, T], True = of these particles
-    log_fraction: Tensor  # float [P], logarithm of the fraction of the pair's item that is the particle's
-    log_unassigned: Tensor  # float [B, M], logarithm of the fraction of each item that no particle has
-
-
 class Refinement(NamedTuple):
     """Output of the refiner for all decoded particles."""
 
@@ -87,16 +92,18 @@ class Refinement(NamedTuple):
     unassigned_logit: Tensor  # float [B, M], the item belongs to no particle
     existence_logit: Tensor  # float [B, T]
 
-    def assign(self, listed: Tensor) -> Assigned:
-        """Share each item among the particles `listed`, bool [B, T], and 'unassigned'; the others get nothing."""
+    def assign(self, listed: Tensor) -> tuple[Tensor, Tensor]:
+        """Share each item among the particles `listed`, bool [B, T], and 'unassigned'; the others get nothing.
+
+        Logarithms of the fraction of each pair's item, float [P], and of what no particle has of an item, float [B, M].
+        """
         pairs, free = self.pairs, self.unassigned_logit.flatten()
-        logits = self.logits.masked_fill(pairs.of_particles(~listed.flatten()), DROPPED_LOGIT)
+        logits = self.logits.masked_fill(pairs.of_particles(~listed.flatten()), MASKED_LOGIT)
         # Subtract the largest logit of each item: exponentials of large logits would overflow.
         largest = free.detach().scatter_reduce(0, pairs.item, logits.detach(), "amax")
         exponentials = (logits - largest.index_select(0, pairs.item)).exp()
         total = (free - largest).exp().index_add(0, pairs.item, exponentials).log() + largest  # of each item
-        log_fraction = logits - total.index_select(0, pairs.item)
-        return Assigned(listed, log_fraction, self.unassigned_logit - total.view_as(self.unassigned_logit))
+        return logits - total.index_select(0, pairs.item), self.unassigned_logit - total.view_as(self.unassigned_logit)
 
 
 class RefinedParticles(NamedTuple):
@@ -104,10 +111,84 @@ class RefinedParticles(NamedTuple):
 
     refinement: Refinement
     candidates: Particles  # each with the energy that it has if it exists
-    of_candidates: Assigned
+    log_fraction: Tensor  # float [P], of the items of pairs, shared among all candidates
+    log_unassigned: Tensor  # float [B, M]
     particles: Particles  # with energies given the list; entries outside the list are undefined
-    assigned: Assigned
+    listed: Tensor  # bool [B, T]
+    listed_log_fraction: Tensor  # float [P], shared among the listed
     existence: Tensor  # float [B, T], probability to exist; 1 in the list with a track
+
+
+def delta_features(start: Tensor, end: Tensor) -> Tensor:
+    """Features [..., 4] of the differences in theta and in phi (as an arc) of unit vectors [..., 3]."""
+    # Of differences of the components, which are exact where the vectors are near each other.
+    (x, y, z), (end_x, end_y, end_z) = start.unbind(-1), end.unbind(-1)
+    dx, dy, dz = end_x - x, end_y - y, end_z - z
+    rho, end_rho = torch.hypot(x, y), torch.hypot(end_x, end_y)
+    outwards = (dx * (x + end_x) + dy * (y + end_y)) / (rho + end_rho).clamp(min=1e-6)
+    theta = torch.atan2(outwards * z - dz * rho, rho * end_rho + z * end_z) / THETA_UNIT
+    bent = torch.asinh((x * dy - y * dx) / rho.clamp(min=MIN_RHO) / ARC_UNIT)
+    near_theta = torch.exp(-theta.abs())
+    return torch.stack([theta.asinh(), near_theta, bent, near_theta * bent.abs()], dim=-1)
+
+
+class PairwiseMessages(nn.Module):
+    """Messages between particles near each other, from the angles between them and their energies; initially none.
+
+    The electrons of a converted photon lie side by side in azimuth, separated by the field by angles that fall as 1/E,
+    and their showers point away from each other (`shower_slopes`); two photons have any relative position.
+    """
+
+    def __init__(self, *, width: int) -> None:
+        super().__init__()
+        self.receiver = nn.Linear(width, width)
+        self.sender = nn.Linear(width, width, bias=False)
+        # 4 differences in angle (`delta_features`), the angle and two energies, 4 of the showers' slopes.
+        self.geometry = nn.Linear(4 + 3 + 4, width, bias=False)
+        self.out = ConstantLinear(width, width)
+
+    def forward(
+        self,
+        x: Tensor,
+        log_energy: Tensor,
+        direction: Tensor,
+        mask: Tensor,
+        hit_fraction: Tensor,
+        item_sums: Tensor,
+        dtype: torch.dtype = torch.float64,
+    ) -> Tensor:
+        """The sum of the messages to each particle, float [B, T, W], of slopes in the precision `dtype`.
+
+        Of embedded particles [B, T, W], ln(E / GeV) [B, T], unit vectors [B, T, 3], mask bool [B, T], fractions of
+        items [B, T, M], and columns of `ItemSums` [B * M, F].
+        """
+        n = x.shape[1]
+        order = torch.arange(n, device=x.device)
+        both = mask[:, :, None] & mask[:, None] & (order[:, None] != order)
+        event, to, by = both.nonzero(as_tuple=True)
+        to, by = event * n + to, event * n + by  # receiver and sender of each pair, [Q]
+        start, end = (direction.flatten(0, 1).index_select(0, index) for index in (to, by))
+        angle = (end - start).square().sum(-1).clamp(min=1e-12).sqrt()  # rad, for small angles
+        energies = (log_energy.flatten().to(angle.dtype).index_select(0, index) / 2.0 for index in (to, by))
+        pairs = PairList.where(hit_fraction > MIN_SLOPE_FRACTION)
+        fraction = pairs.values(hit_fraction)
+        fraction = fraction * ramp(fraction, MIN_SLOPE_FRACTION, SLOPE_FRACTION_WIDTH)
+        slope = shower_slopes(Showers.of(fraction.to(dtype), pairs, item_sums), pairs)
+        # Slopes in azimuth towards each other, and sizes of those in polar angle. Side 1: the sender is at larger phi.
+        side = (start[:, 0] * end[:, 1] - start[:, 1] * end[:, 0]).sign().to(slope.dtype)
+        (theta, phi), (other_theta, other_phi) = (
+            (slope.index_select(0, index) / SLOPE_UNIT).asinh().unbind(-1) for index in (to, by)
+        )
+        slopes = torch.stack([phi * side, -other_phi * side, theta.abs(), other_theta.abs()], dim=-1)
+        separation = torch.stack([(angle + 1e-3).log() / 2.0, *energies], dim=-1)
+        features = torch.cat([delta_features(start, end), separation, slopes.to(angle.dtype)], dim=-1)
+        receivers, senders = self.receiver(x).flatten(0, 1), self.sender(x).flatten(0, 1)
+        message = (
+            receivers.index_select(0, to).add_(senders.index_select(0, by)).add_(self.geometry(features.to(x.dtype)))
+        )
+        weighted = gelu(message).mul_((-angle / MESSAGE_ANGLE).exp().to(x.dtype)[:, None])
+        total = weighted.new_zeros(x.shape).flatten(0, 1).index_add(0, to, weighted)
+        return self.out(total.view_as(x))  # type: ignore[no-any-return]
 
 
 class Refiner(nn.Module):
@@ -134,11 +215,12 @@ class Refiner(nn.Module):
         self,
         particles: DecodedParticles,
         source: EncodedSource,
+        tables: Tables,
         *,
         dtype: torch.dtype = torch.float64,
     ) -> Refinement:
         """Logits of the items of the first stage's particles; `dtype` is the precision of the showers' slopes."""
-        tables, states = source.tables(), source.states
+        states = source.states
         seed, mask = particles.seed, particles.mask
         fraction = particles.hit_fraction / particles.hit_fraction.sum(1, keepdim=True).clamp(min=1.0)
         assigned = fraction.sum(1)  # [B, M]
@@ -149,7 +231,7 @@ class Refiner(nn.Module):
         query = particles.query + self.query_update(torch.cat([x, gather(states, seed)], dim=-1))
         existence_logit = self.existence(x).squeeze(-1)
 
-        near = cosines(gather(source.tokens.unit, seed), source.items.direction) > MIN_COSINE
+        near = cosines(gather(source.tokens.unit, seed), source.items.direction) > math.cos(REFINED_CONE)
         within = near | (fraction > EPS_FRACTION)
         pairs = PairList.where(within & mask[..., None] & source.items.mask[:, None])
         first_fraction = pairs.values(fraction)
@@ -187,59 +269,6 @@ def share_energy(particles: Particles, listed: Tensor, expected: Tensor, existen
     return torch.where(listed & ~particles.by_track, particles.log_energy + log_ratio, particles.log_energy)
 
 
-FIRST_STAGE = ("encoder", "decoder", "assignment", "head")  # modules on whose output a refinement is trained
-
-
-class SourceEncoder(nn.Module):
-    """Embed hit and track tokens, and encode them with attention that knows their directions."""
-
-    def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
-        super().__init__()
-        width = config.width
-        style = LayerStyle(hidden_dropout=config.dropout, norm="pre", activation="gelu")
-        self.embed_hit = FullyConnected((inputs.hit_features, width, width))
-        self.embed_track = None
-        if inputs.track_features:
-            self.embed_track = FullyConnected((inputs.track_features, width, width))
-        attentions = (DirectionalSelfAttention(width=width, heads=config.heads) for _ in range(config.encoder_layers))
-        layers = (
-            TransformerLayer(attention, width=width, feedforward=config.feedforward, style=style)
-            for attention in attentions
-        )
-        self.stack = Encoder(layers, width=width, style=style)
-
-    def forward(self, batch: Batch, tokens: Tokens, *, precise: bool = True) -> Tensor:
-        """Encoder states float [B, S, W] of a batch and its tokens; `precise`: see `DirectionalSelfAttention`."""
-        x = self._embed(batch.hits.features, None if batch.tracks is None else batch.tracks.features)
-        if not precise:
-            return self.stack(x, mask=tokens.mask, unit=tokens.unit)  # type: ignore[no-any-return]
-        if x.device.type != "cpu":
-            return self.stack(x, mask=tokens.mask, directions=normalise(tokens.unit.double()))  # type: ignore[no-any-return]
-        # One by one: matrix products round by their shapes, and an event's states must not depend on its batch.
-        states = torch.zeros_like(x)
-        for row, mask in enumerate(tokens.mask):
-            real = mask.nonzero().squeeze(1)
-            if len(real):
-                states[row, real] = self._encode(x[row, real], tokens.unit[row, real])
-        return states
-
-    def of_event(self, hits: Tensor, tracks: Tensor | None, unit: Tensor) -> Tensor:
-        """Encoder states float [S, W] of one event, from features of hits and tracks and the directions of tokens."""
-        return self._encode(self._embed(hits, tracks), unit)
-
-    def _embed(self, hits: Tensor, tracks: Tensor | None) -> Tensor:
-        with torch.autocast(hits.device.type, enabled=False):  # bfloat16 would round a hit's position
-            x = self.embed_hit(hits)
-            if self.embed_track is None or tracks is None:
-                return x  # type: ignore[no-any-return]
-            return torch.cat([x, self.embed_track(tracks)], dim=-2)
-
-    def _encode(self, x: Tensor, unit: Tensor) -> Tensor:
-        directions, order = Directions.of(unit)
-        x = self.stack(x.index_select(0, order), directions=directions)
-        return x.index_select(0, torch.sort(order)[1])
-
-
 class PointingNetwork(nn.Module):
     """The modules of the network, and how they are combined; ValueError: inputs that the network cannot read."""
 
@@ -269,6 +298,37 @@ class PointingNetwork(nn.Module):
         states = self.encoder(batch, tokens, precise=precise)
         return EncodedSource(tokens, items, states, self.assignment.pair_logits.items(states, items))
 
+    def step(
+        self,
+        tables: Tables,
+        states: Tensor,
+        seed: Tensor,
+        unassigned: Tensor,
+        pairs: Pairs,
+        pdg: Tensor | None = None,
+        *,
+        started: Tensor | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> tuple[Particles, Assignment]:
+        """The particles that start at given seeds, and their items; one function for decoding and for training.
+
+        Of decoder states [N, W], seeds int64 [N], indices into B * S, pairs of `candidates`, the unassigned fraction
+        [P] of each pair's item, and identities int64 [N] where they are known. Particles that are `started` by a track,
+        bool [N], are decoded at the same time: each has its track, and their fractions of an item sum to at most 1.
+        Energies and directions are in the precision `dtype`.
+        """
+        assignment = self.assignment(states, seed, tables, unassigned, pairs)
+        fraction = assignment.hit_fraction
+        if started is not None:
+            shared = pairs.of_particles(started)
+            is_seed = pairs.item == pairs.of_particles(tables.tokens.item.index_select(0, seed))
+            fraction = torch.where(shared & is_seed, 1.0, fraction)
+            total = torch.zeros_like(tables.items.weight).index_add(0, pairs.item, fraction * shared)
+            fraction = torch.where(shared, fraction / pairs.of_items(total.clamp(min=1.0)), fraction)
+            assignment = assignment._replace(hit_fraction=fraction)
+        # Detached: an assignment is to be right, not to give the right energy.
+        return self.head(assignment.query, seed, fraction.detach().to(dtype), pairs, tables, pdg=pdg), assignment
+
     def refine(
         self,
         decoded: DecodedParticles,
@@ -277,48 +337,41 @@ class PointingNetwork(nn.Module):
         existence_threshold: float,
         pdg: Tensor | None = None,
         dtype: torch.dtype = torch.float64,
+        directions: bool = True,
     ) -> RefinedParticles:
         """Refine decoded particles, and list those whose existence is at least `existence_threshold`.
 
         `pdg`, int64 [B, T], are identities if they are known (training); `dtype` is the precision of energies, and of
-        directions. Energies are detached from the fractions. Particles with less energy than any target are not listed,
-        and their items are unassigned.
+        directions; without `directions` those of candidates are rough. Energies are detached from the fractions.
+        Particles with less energy than any target are not listed, and their items are unassigned.
         """
         assert self.refiner is not None
-        refinement = self.refiner(decoded, source, dtype=dtype)
+        tables, seed = source.tables(), source.in_tables(decoded.seed).flatten()
+        refinement = self.refiner(decoded, source, tables, dtype=dtype)
+
+        def describe(log_fraction: Tensor, *, directions: bool = True) -> Particles:
+            fraction, known = log_fraction.detach().exp().to(dtype), None if pdg is None else pdg.flatten()
+            query, options = refinement.query.flatten(0, 1), {"refiner": self.refiner, "directions": directions}
+            particles: Particles = self.head(query, seed, fraction, refinement.pairs, tables, pdg=known, **options)
+            return particles.view(*decoded.mask.shape)
+
         probability = refinement.existence_logit.sigmoid()
-        everything = refinement.assign(decoded.mask)
-        candidates = self._describe(refinement, everything, decoded.seed, source, pdg, dtype)
-        # Keep NaN in the list, so that the caller sees it.
-        some = refinement.assign(decoded.mask & ~(probability < existence_threshold))
-        particles = self._describe(refinement, some, decoded.seed, source, pdg, dtype)
-        listed = some.listed & ~(particles.log_energy < self.min_log_energy)
+        log_fraction, log_unassigned = refinement.assign(decoded.mask)
+        candidates = describe(log_fraction, directions=directions)
+        listed = decoded.mask & ~(probability < existence_threshold)  # NaN stays, so that the caller sees it
+        listed_log_fraction, _ = refinement.assign(listed)
+        particles = describe(listed_log_fraction)
+        listed = listed & ~(particles.log_energy < self.min_log_energy)
         existence = torch.where(listed & particles.by_track, 1.0, probability.to(dtype))
         expected = torch.where(decoded.mask, existence * candidates.log_energy.exp(), 0.0)
-        shared = share_energy(particles, listed, expected, existence)
-        particles = particles._replace(log_energy=shared)
-        assigned = some._replace(listed=listed)
-        return RefinedParticles(refinement, candidates, everything, particles, assigned, existence)
-
-    def _describe(
-        self,
-        refinement: Refinement,
-        assigned: Assigned,
-        seed: Tensor,
-        source: EncodedSource,
-        pdg: Tensor | None,
-        dtype: torch.dtype,
-    ) -> Particles:
-        assert self.refiner is not None
-        particles: Particles = self.head(
-            refinement.query.flatten(0, 1),
-            source.in_tables(seed).flatten(),
-            assigned.log_fraction.detach().exp().to(dtype),
-            refinement.pairs,
-            source.tables(),
-            pdg=None if pdg is None else pdg.flatten(),
-            refined_describe=self.refiner.describe,
-            direction_correction=self.refiner.direction_correction,
-            front_trust=self.refiner.front_trust,
+        particles = particles._replace(log_energy=share_energy(particles, listed, expected, existence))
+        return RefinedParticles(
+            refinement=refinement,
+            candidates=candidates,
+            log_fraction=log_fraction,
+            log_unassigned=log_unassigned,
+            particles=particles,
+            listed=listed,
+            listed_log_fraction=listed_log_fraction,
+            existence=existence,
         )
-        return particles.view(*seed.shape)

@@ -68,11 +68,11 @@ def losses_of(
     distribution of ln E, and of the two angles in the tangent plane, with the predicted sigma and logarithmic tails.
     """
     true_log_energy = energy_scale.log_energy(output.target.energy)
-    if isinstance(output, RefinementOutput):
-        losses = _of_refinement(output, true_log_energy)
+    if isinstance(output, RefinementOutput):  # candidates: each particle as if it exists
+        losses, particles = _of_refinement(output, true_log_energy), output.refined.candidates
     else:
-        losses = _of_first_stage(output)
-    for name, cost in _of_particles(output.particles, output.target, true_log_energy).items():
+        losses, particles = _of_first_stage(output), output.particles
+    for name, cost in _of_particles(particles, output.target, true_log_energy).items():
         losses[name] = masked_mean(cost, output.target.mask)
     return with_total(losses, weights)
 
@@ -82,8 +82,8 @@ def _of_particles(particles: Particles, target: Target, true_log_energy: Tensor)
     angle = (particles.direction - target.direction).square().sum(-1).clamp(min=1e-14).sqrt()  # rad, if small
     angle_pull = angle * (-particles.direction_log_sigma).exp()
     return {
-        "pdg": functional.cross_entropy(particles.pdg.transpose(1, 2), target.pdg, reduction="none"),
-        "charge": functional.cross_entropy(particles.charge.transpose(1, 2), target.charge, reduction="none"),
+        "pdg": functional.cross_entropy(particles.pdg_logits.transpose(1, 2), target.pdg, reduction="none"),
+        "charge": functional.cross_entropy(particles.charge_logits.transpose(1, 2), target.charge, reduction="none"),
         "energy": _of_energy(particles, true_log_energy),
         "direction": _with_tails(angle_pull) + 2.0 * particles.direction_log_sigma,
     }
@@ -115,9 +115,9 @@ def _of_first_stage(output: TeacherForcing) -> dict[str, Tensor]:
 
 def _of_refinement(output: RefinementOutput, true_log_energy: Tensor) -> dict[str, Tensor]:
     refined, weight = output.refined, output.item_weight
-    pairs, fractions, listed = refined.refinement.pairs, refined.of_candidates, refined.assigned.listed
-    of_pairs = pairs.of_items(weight.flatten()) * output.target_fraction * fractions.log_fraction
-    unassigned = weight * output.target_unassigned * fractions.log_unassigned
+    pairs, listed = refined.refinement.pairs, refined.listed
+    of_pairs = pairs.of_items(weight.flatten()) * output.target_fraction * refined.log_fraction
+    unassigned = weight * output.target_unassigned * refined.log_unassigned
     energy = refined.particles.log_energy.exp() * listed  # GeV
     ratio = (energy.sum(1) + EPS_VISIBLE) / (output.visible_energy + EPS_VISIBLE)
     return {
@@ -197,8 +197,8 @@ class PointingReconstructor(Reconstructor):
         return generate(self.network, batch, self._decoding(decoding))
 
     def _teacher_forcing(self, source: EncodedSource, target: Target) -> TeacherForcing:
-        sampled = self.own_particles and self.network.training
-        return teacher_forcing(self.network, source, target, self.training_config, own_particles=sampled)
+        own = self._decoding(None) if self.own_particles and self.network.training else None
+        return teacher_forcing(self.network, source, target, self.training_config, own=own)
 
     def _decoding(self, decoding: DecodingConfig | None) -> PointingDecodingConfig:
         chosen = self.decoding if decoding is None else decoding

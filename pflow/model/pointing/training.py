@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from pflow.data.batch import Target
-from pflow.model.pointing.assignment import Assignment, PairList, selected
+from pflow.model.pointing.assignment import Assignment, PairList, candidates
 from pflow.model.pointing.config import PointingDecodingConfig, PointingTrainingConfig
 from pflow.model.pointing.decoder import PreviousParticles
-from pflow.model.pointing.generate import decode_first_stage, particles_of
+from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.geometry import EncodedSource, gather
 from pflow.model.pointing.head import LN10, Particles
 from pflow.model.pointing.network import DecodedParticles, PointingNetwork, RefinedParticles
@@ -51,61 +51,58 @@ def teacher_forcing(
     target: Target,
     training: PointingTrainingConfig,
     *,
-    own_particles: bool = False,
+    own: PointingDecodingConfig | None = None,
 ) -> TeacherForcing:
     """Predict each particle of a target with fractions of hits and tracks after the particles before it.
 
-    In training mode the order of the targets has noise, and some are deferred. With `own_particles` the particles
-    before are the network's own predictions (Bengio et al. 2015, scheduled sampling), so that it learns to recover
-    from its own mistakes and to find what it has left out.
+    In training mode the order of the targets has noise, and some are deferred. With `own`, how the network decodes, the
+    particles before are its own predictions (Bengio et al. 2015, scheduled sampling), so that it learns to recover from
+    its own mistakes and to find what it has left out.
     """
     if network.training:
         target = reordered(target, training.deferred_target_prob, energy_std=network.energy_scale.std)
     decoder, track, k = network.decoder, source.tokens.track, 0
     if decoder.embed_track is not None:
         target, k = behind_tracks(target, source), track.shape[1]
-    is_track = gather(source.tokens.is_track, track)[:, :k]
-    tables, fraction = source.tables(), target_fractions(target)
+    tables, memory, fraction = source.tables(), decoder.project(source.states), target_fractions(target)
     weight = seed_weights(fraction, target, source)[:, k:]
     batch, steps, _ = weight.shape
+    is_track, starts = gather(source.tokens.is_track, track)[:, :k], weight.new_zeros(batch, 0)
+    if decoder.embed_track is not None:
+        of_tracks, starts = decoder.of_tracks(source, memory, is_track)
 
     def predict(
-        previous: PreviousParticles, assigned: Tensor, pdg: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, PairList, Assignment, Particles]:
-        """Logits of starts [B, K] and pointers [B, R + 1, S + 1], seeds [B, T], and what they give, in one pass."""
+        previous: PreviousParticles, assigned: Tensor, started: Tensor, pdg: Tensor | None
+    ) -> tuple[Tensor, Tensor, PairList, Particles, Assignment]:
+        """Logits of pointers [B, R + 1, S + 1], seeds [B, T], and what they give, in one pass.
+
+        Of the particles before, the assigned fractions [B, T + 1, M] before each position, and the tracks [B, K] that
+        start particles.
+        """
         embedded = decoder.embed(previous, tables).view(batch, steps, len(decoder.bos))
         x = torch.cat([decoder.bos.expand(batch, 1, -1), embedded], dim=1)
-        memory = decoder.project(source.states)
         states, logits, eos_logit = decoder(x, tables, source.on_tokens(assigned[:, k:]).flatten(), memory=memory)
-        states = states[:, :-1]
+        states, mask, of_track = states[:, :-1], target.mask, None
         seed = _choose_seeds(logits[:, :-1].detach(), weight, source, random=network.training)
-        starts, of_track = logits.new_zeros(batch, 0), None
         if decoder.embed_track is not None:
-            of_tracks, starts = decoder.of_tracks(source, memory, is_track)
             states, seed = torch.cat([of_tracks, states], dim=1), torch.cat([track, seed], dim=1)
-            of_track = functional.pad(target.mask[:, :k], (0, steps)).flatten()
-        unassigned = 1.0 - assigned[:, :-1]
-        near = selected(gather(source.tokens.unit, seed), tables, unassigned)
-        if k:
-            near |= functional.pad(seed[:, :k, None] == source.items.token[:, None], (0, 0, 0, steps))
-        pairs, in_tables = PairList.where(near & target.mask[..., None]), source.in_tables(seed)
-        assignment, particles = particles_of(
-            network,
+            mask, of_track = torch.cat([started, mask[:, k:]], dim=1), functional.pad(started, (0, steps)).flatten()
+        seed, unassigned = source.in_tables(seed), 1.0 - assigned[:, :-1]
+        pairs = PairList.where(candidates(tables, seed, unassigned) & mask[..., None])
+        particles, assignment = network.step(
             tables,
             states.flatten(0, 1),
-            in_tables.flatten(),
+            seed.flatten(),
             pairs.values(unassigned),
             pairs,
             pdg,
-            of_track=of_track,
+            started=of_track,
             dtype=torch.float32,
         )
-        pointer = torch.cat([logits, eos_logit], dim=-1)
-        return starts, pointer, in_tables, pairs, assignment, particles
+        return torch.cat([logits, eos_logit], dim=-1), seed, pairs, particles, assignment
 
     seed = (weight * source.tokens.energy.sqrt()[:, None]).argmax(-1)  # [B, R]
-    on_tokens = source.on_tokens(fraction[:, k:])
-    assigned = _before(fraction, k)
+    on_tokens, assigned = source.on_tokens(fraction[:, k:]), _before(fraction, k)
     previous = PreviousParticles(
         pdg=target.pdg[:, k:].flatten(),
         charge=target.charge[:, k:].flatten(),
@@ -115,14 +112,14 @@ def teacher_forcing(
         deposit=(fraction[:, k:] @ (source.items.weight * ~source.items.is_track)[..., None]).flatten(),
         pooled=(on_tokens @ source.states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)).flatten(0, 1),
     )
-    if own_particles:
-        with torch.no_grad():  # identity and charge as decoding chooses them, not the true ones
-            _, _, seed, pairs, assignment, particles = predict(previous, assigned, None)
-            one_by_one = Particles(*(values[:, k:].flatten(0, 1) for values in particles.view(*target.mask.shape)))
-            charge = network.head.choose_charge(one_by_one)
-        previous = one_by_one.as_previous(seed[:, k:].flatten(), charge=charge)
+    if own is not None:
+        with torch.no_grad():  # tracks that start particles, identities, charges and items as decoding chooses them
+            started = is_track & (starts.sigmoid() >= own.start_threshold)
+            _, seed, pairs, particles, assignment = predict(previous, assigned, started, None)
+        one_by_one = Particles(*(values[:, k:].flatten(0, 1) for values in particles.view(*target.mask.shape)))
+        previous = one_by_one.as_previous(seed[:, k:].flatten())
         assigned = _before(pairs.dense(assignment.hit_fraction), k)
-    starts, logits, _, pairs, assignment, particles = predict(previous, assigned, target.pdg.flatten())
+    logits, _, pairs, particles, assignment = predict(previous, assigned, target.mask[:, :k], target.pdg.flatten())
     unassigned = 1.0 - pairs.values(assigned[:, :-1])
     return TeacherForcing(
         target=target,
@@ -236,11 +233,6 @@ class RefinementOutput(NamedTuple):
     target_unassigned: Tensor  # float [B, M], fraction of each item of no decoded particle
     item_weight: Tensor  # float [B, M], GeV^(1/2); 0 for padding
     visible_energy: Tensor  # float [B], energy of all target particles of an event, GeV
-
-    @property
-    def particles(self) -> Particles:
-        """The decoded particles as candidates, i.e. each as if it exists."""
-        return self.refined.candidates
 
 
 @torch.no_grad()

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from pflow.model.pointing.assignment import FEATURES, AssignmentLogits, PairList, PairsOfOne, delta_features, selected
-from pflow.model.pointing.geometry import gather
+from pflow.model.pointing.assignment import PAIR_FEATURES, AssignmentLogits, PairList, PairsOfOne, candidates
+from pflow.model.pointing.network import delta_features
 
 ALL = torch.ones(1, 1, 1)
 """Is unassigned: of any items."""
@@ -16,7 +16,7 @@ def at_angles(*angles):
 
 
 def near(source, seed, unassigned=ALL):
-    return selected(gather(source.tokens.unit, torch.tensor(seed)), source.tables(), unassigned)
+    return candidates(source.tables(), source.in_tables(torch.tensor(seed)), unassigned)
 
 
 def test_candidates_are_within_the_cone_of_the_seed_and_not_assigned(by_hand, source_of):
@@ -43,7 +43,7 @@ def test_geometry_by_hand(by_hand, source_of, layout):
         *(math.log(angle + 1e-3) / 2, math.exp(-angle / 0.02), 0.0),
         *(0.0, 1.0, arc, arc),
     ]
-    assert features.shape == (2, len(FEATURES))
+    assert features.shape == (2, len(PAIR_FEATURES))
     torch.testing.assert_close(features[1], torch.tensor(expected), rtol=1e-4, atol=1e-4)
     at_seed = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, math.log(1e-3) / 2, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0])
     torch.testing.assert_close(features[0], at_seed)

@@ -4,8 +4,8 @@ import math
 import torch
 
 from pflow.model.pointing import PointingDecodingConfig, generate
-from pflow.model.pointing.assignment import PairList, selected
-from pflow.model.pointing.generate import decode_first_stage, particle_limits, particles_of
+from pflow.model.pointing.assignment import PairList, candidates
+from pflow.model.pointing.generate import decode_first_stage, particle_limits
 
 LN10 = math.log(10.0)
 
@@ -22,14 +22,12 @@ def uncached(network, batch, *, max_particles):
         if torch.cat([logits, eos_logit], dim=-1).softmax(-1)[0, -1, -1] >= 0.5:
             break
         seed, unassigned = logits[:, -1].argmax(-1), 1.0 - assigned[-1]
-        pairs = PairList.where(selected(source.tokens.unit[:, seed], tables, unassigned))
-        assignment, particles = particles_of(network, tables, states[:, -1], seed, pairs.values(unassigned), pairs)
-        fraction, pdg = pairs.dense(assignment.hit_fraction), particles.pdg.argmax(-1)
-        charge = network.head.choose_charge(particles)
+        pairs = PairList.where(candidates(tables, seed[:, None], unassigned))
+        particles, assignment = network.step(tables, states[:, -1], seed, pairs.values(unassigned), pairs)
+        fraction = pairs.dense(assignment.hit_fraction)
         assigned.append((assigned[-1] + fraction).clamp(max=1.0))
-        previous = particles.as_previous(seed, charge=charge)
-        x = torch.cat([x, network.decoder.embed(previous, tables)[None]], dim=1)
-        decoded.append((particles.log_energy[0], pdg[0], particles.direction[0], fraction[0, 0]))
+        x = torch.cat([x, network.decoder.embed(particles.as_previous(seed), tables)[None]], dim=1)
+        decoded.append((particles.log_energy[0], particles.pdg[0], particles.direction[0], fraction[0, 0]))
     return decoded
 
 

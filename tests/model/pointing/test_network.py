@@ -6,8 +6,14 @@ import torch
 
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.geometry import cosines, gather
-from pflow.model.pointing.network import EPS_FRACTION, FAR_WEIGHT_WIDTH, MIN_COSINE, DecodedParticles, share_energy
-from pflow.model.pointing.showers import PairwiseMessages
+from pflow.model.pointing.network import (
+    EPS_FRACTION,
+    FAR_WEIGHT_WIDTH,
+    REFINED_CONE,
+    DecodedParticles,
+    PairwiseMessages,
+    share_energy,
+)
 
 
 @pytest.fixture
@@ -26,13 +32,13 @@ def first_stage(model, batch, n=3):
 
 def refine(model, decoded, source):
     with torch.no_grad():
-        return model.network.refiner(decoded, source)
+        return model.network.refiner(decoded, source, source.tables())
 
 
 def dense(refined, listed=None):
     """Fractions [B, T, M] of the `listed` particles, by default all."""
-    assigned = refined.assign(torch.ones_like(refined.existence_logit, dtype=torch.bool) if listed is None else listed)
-    return refined.pairs.dense(assigned.log_fraction.exp())
+    log_fraction, _ = refined.assign(torch.ones_like(refined.existence_logit) > 0 if listed is None else listed)
+    return refined.pairs.dense(log_fraction.exp())
 
 
 def test_initially_fractions_are_those_of_the_first_stage(make_model, batch):
@@ -48,16 +54,16 @@ def test_initially_fractions_are_those_of_the_first_stage(make_model, batch):
     strength = (fraction[e, pairs.particle[mine] % 3, i] + EPS_FRACTION) / (1.0 + math.exp(-3.0))
     rest = 1.0 - fraction[e, :, i].sum() + EPS_FRACTION
     expected = strength / (strength.sum() + rest)
-    assigned = refined.assign(decoded.mask)
-    torch.testing.assert_close(assigned.log_fraction[mine].exp(), expected)
-    torch.testing.assert_close(assigned.log_unassigned[e, i].exp(), rest / (strength.sum() + rest))
+    log_fraction, log_unassigned = refined.assign(decoded.mask)
+    torch.testing.assert_close(log_fraction[mine].exp(), expected)
+    torch.testing.assert_close(log_unassigned[e, i].exp(), rest / (strength.sum() + rest))
 
 
 def test_fractions_of_an_item_sum_to_one(model, batch):
     decoded, source = first_stage(model, batch)
     refined = refine(model, decoded, source)
     for listed in (decoded.mask, torch.rand(decoded.mask.shape) < 0.5):
-        total = dense(refined, listed).sum(1) + refined.assign(listed).log_unassigned.exp()
+        total = dense(refined, listed).sum(1) + refined.assign(listed)[1].exp()
         torch.testing.assert_close(total, torch.ones_like(total))
 
 
@@ -78,7 +84,7 @@ def test_fractions_of_far_items_rise_slowly(model, batch):
     """Of the fraction from which an item is in a pair, rounding must not decide."""
     decoded, source = first_stage(model, batch)
     towards = cosines(gather(source.tokens.unit, decoded.seed), source.items.direction)
-    far = source.items.mask[:, None] & (towards < MIN_COSINE)
+    far = source.items.mask[:, None] & (towards < math.cos(REFINED_CONE))
     fractions = []
     for fraction in (EPS_FRACTION - 1e-6, EPS_FRACTION + 1e-6, EPS_FRACTION + FAR_WEIGHT_WIDTH):
         decoded.hit_fraction[far] = fraction
@@ -94,10 +100,10 @@ def test_what_is_not_listed_gives_its_items_to_the_others(model, batch):
     threshold = float(free.existence_logit.sigmoid().median())
     with torch.no_grad():
         refined = model.network.refine(decoded, source, existence_threshold=threshold)
-    listed = refined.assigned.listed
+    listed = refined.listed
     assert not listed[free.existence_logit.sigmoid() < threshold].any()
     assert 0 < listed.sum() < listed.numel()
-    before, after = dense(free), free.pairs.dense(refined.assigned.log_fraction.exp())
+    before, after = dense(free), free.pairs.dense(refined.listed_log_fraction.exp())
     assert before[~listed].sum() > 1e-3
     assert after[~listed].sum() == 0.0
     assert (after[listed] >= before[listed] - 1e-6).all()

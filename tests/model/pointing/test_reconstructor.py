@@ -8,10 +8,9 @@ from torch.nn.functional import normalize
 
 from pflow.data.batch import Target
 from pflow.model.api import GeneratedParticles, LossConfig
-from pflow.model.pointing.assignment import PairList, selected
-from pflow.model.pointing.head import DIRECTION_LOG_SIGMA, EnergyScale, Particles
+from pflow.model.pointing.assignment import PairList, candidates
+from pflow.model.pointing.head import DIRECTION_LOG_SIGMA, EnergyScale, Particles, make_proxies
 from pflow.model.pointing.reconstructor import LOSSES, losses_of
-from pflow.model.pointing.showers import make_proxies
 from pflow.model.pointing.training import TeacherForcing
 
 PHOTON, PION, NEUTRON = 0, 1, 2
@@ -31,7 +30,7 @@ def one_particle(model, batch, seed, pdg=None):
     with torch.no_grad():
         source = network.encode(batch)
         tables, seed = source.tables(), torch.tensor([seed])
-        pairs = PairList.where(selected(source.tokens.unit[:, seed], tables, torch.ones(1, 1, 1)))
+        pairs = PairList.where(candidates(tables, seed[:, None], torch.ones(1, 1, 1)))
         states, *_ = network.decoder(network.decoder.bos.view(1, 1, -1), tables, torch.zeros_like(tables.tokens.energy))
         assignment = network.assignment(states[:, 0], seed, tables, torch.ones(len(pairs.item)), pairs)
         everything, known = torch.ones(len(pairs.item)), None if pdg is None else torch.tensor([pdg])
@@ -281,7 +280,7 @@ def test_the_prior_leaves_particles_that_begin_at_a_hit(make_model, batch):
     seed = (~tables.tokens.is_track & tables.tokens.mask).nonzero()[:4, 0]
     pairs = PairList.where(torch.ones(1, 4, len(tables.items.weight), dtype=torch.bool))
     fraction = torch.rand(pairs.item.shape, generator=torch.Generator().manual_seed(1))
-    made = [some.network.head(torch.zeros(4, 24), seed, fraction, pairs, tables).pdg for some in (plain, model)]
+    made = [some.network.head(torch.zeros(4, 24), seed, fraction, pairs, tables).pdg_logits for some in (plain, model)]
     torch.testing.assert_close(*made)
 
 
@@ -316,15 +315,15 @@ def output_of_one(
         weight=torch.tensor([2.0]),
         pairs=PairList.where(torch.ones(1, 1, 1, dtype=torch.bool)),
         particles=Particles(
-            pdg=torch.tensor([[[1.0, 0.0, 0.0, 0.0]]]),
-            identity=torch.tensor([[0]]),
-            charge=torch.tensor([[[0.0, 2.0, 0.0]]]),
+            pdg_logits=torch.tensor([[[1.0, 0.0, 0.0, 0.0]]]),
+            pdg=torch.tensor([[0]]),
+            charge_logits=torch.tensor([[[0.0, 2.0, 0.0]]]),
+            charge=torch.tensor([[1]]),
             log_energy=torch.tensor([[log_energy]]),
             direction=torch.tensor([[direction]]),
             energy_log_sigma=torch.tensor([[log_widths[0]]]),
             direction_log_sigma=torch.tensor([[log_widths[1]]]),
             by_track=torch.tensor([[False]]),
-            track_charge=torch.zeros(1, 1),
             deposit=torch.zeros(1, 1),
             pooled=torch.zeros(1, 1, 2),
         ),

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from pflow.data.batch import Target
+from pflow.model.common.decode import decode
 from pflow.model.pointing import training as module
+from pflow.model.pointing.generate import BatchDecoder
 from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.network import FIRST_STAGE, DecodedParticles
 from pflow.model.pointing.reconstructor import losses_of
@@ -46,7 +48,7 @@ def test_what_is_said_of_a_particle_does_not_depend_on_later_ones(model, batch, 
     original, altered = forced(model, batch), forced(model, batch, changed(batch.target, j))
     torch.testing.assert_close(original.pointer[2, : j + 1], altered.pointer[2, : j + 1])
     assert (original.pointer[2, j + 1] - altered.pointer[2, j + 1]).abs().max() > 1e-3
-    for name in ("pdg", "charge", "log_energy", "direction", "energy_log_sigma", "pooled"):
+    for name in ("pdg_logits", "charge_logits", "log_energy", "direction", "energy_log_sigma", "pooled"):
         before, after = getattr(original.particles, name)[2], getattr(altered.particles, name)[2]
         torch.testing.assert_close(before[:j], after[:j], msg=name)
     assert (original.particles.log_energy[2, j:] - altered.particles.log_energy[2, j:]).abs().max() > 1e-3
@@ -66,32 +68,47 @@ def test_an_assignment_does_not_know_its_own_answer(model, batch):
     assert first.any()
 
 
-def test_training_goes_on_from_the_networks_own_particles(make_model, batch):
-    """Only the predictions of the first particles are the same with true and with own particles before."""
-    states = []
-    for sampling in (False, True):
-        model = make_model().train()
-        torch.manual_seed(0)
-        states.append(forced(model, batch, own_particles=sampling).pointer)
-    torch.testing.assert_close(states[0][:, 0], states[1][:, 0])
-    assert (states[0][:, 1] - states[1][:, 1]).abs().max() > 1e-3
-
-
-def test_own_particles_have_a_charge_of_their_identity_and_their_own_hits(make_model, batch, monkeypatch):
-    """As in decoding: what the network gave the earlier particles is not left for the later ones."""
-    model, fed, assigned = make_model().train(), [], []
-    embed, before = model.network.decoder.embed, module._before
-    monkeypatch.setattr(model.network.decoder, "embed", lambda *args: fed.append(args[0]) or embed(*args))
-    monkeypatch.setattr(module, "_before", lambda *args: assigned.append(args[0]) or before(*args))
+# After targets that are what is decoded, all predictions are, too; after others, those whose inputs are decoded: tracks
+# are decoded before both passes, and the first of the others in the pass that gives the own particles.
+@pytest.mark.parametrize(("tracks", "right", "n_same"), [(False, True, 5), (False, False, 2), (True, False, 1)])
+def test_scheduled_sampling_predicts_what_is_decoded(make_model, batch, monkeypatch, tracks, right, n_same):
+    model = make_model(eos_threshold=1.0, parallel_tracks=tracks, start_threshold=0.6)
+    network, decoding = model.network, model.decoding.limited(5 + tracks * batch.readout.track_mask.shape[1])
     with torch.no_grad():
-        model.network.assignment.pair_logits.out[-1].bias.sub_(20.0)  # no particle takes any hit
-    forced(model, batch, own_particles=True)
-    true, own = fed
-    is_charged = model.network.head.charged[own.pdg]
-    assert torch.equal(is_charged, own.charge != 1)
-    assert (own.pdg != true.pdg).any()
-    of_truth, of_network = assigned
-    assert (of_network - of_truth).abs().max() > 0.5
+        if tracks:
+            network.decoder.embed_track.weight.normal_(std=0.2)
+            network.decoder.starts[-1].weight.normal_()
+            network.decoder.starts[-1].bias.zero_()
+        source = network.encode(batch)
+        decoder = BatchDecoder(network, source.change(torch.clone), decoding)
+        columns, mask, _ = decode(decoder, batch=len(batch), max_particles=5, device=torch.device("cpu"))
+    if tracks:
+        assert 0 < decoder.tracks["is_particle"].sum() < batch.readout.track_mask.sum()
+    values = {name: columns[name].to(torch.get_default_dtype()) for name in ("log_energy", "direction")}
+    energy, fraction = network.energy_scale.normalised(values["log_energy"]), columns["hit_fraction"]
+    hits, of_tracks = fraction.split([batch.readout.mask.shape[1], batch.readout.track_mask.shape[1]], dim=-1)
+    target = Target(columns["charge"], columns["pdg"], energy, values["direction"], mask, hits, of_tracks)
+    if not right:
+        target = Target(
+            *((target.charge + 1) % 3, (target.pdg + 1) % 4, energy + 1.0, target.direction.flip(-1)),
+            *(mask, hits.roll(1, dims=1), torch.zeros_like(of_tracks)),
+        )
+    of_decoded = torch.nn.functional.one_hot(columns["seed"], source.tokens.mask.shape[1]).float()
+    padding = fraction.new_zeros(len(batch), decoder.tracks["seed"].shape[1] if tracks else 0, of_decoded.shape[2])
+    monkeypatch.setattr(module, "seed_weights", lambda *_: torch.cat([padding, of_decoded], dim=1))
+    made = forced(model, batch, target, own=decoding)
+    k = padding.shape[1]
+    for name, expected in (
+        ("pdg_logits", columns["pdg_logits"]),
+        ("energy_log_sigma", columns["energy_sigma"].log()),
+        ("direction_log_sigma", columns["direction_sigma"].log()),
+    ):
+        predicted = getattr(made.particles, name)[:, k:]
+        same = mask & (torch.arange(5) < n_same)
+        torch.testing.assert_close(predicted[same], expected[same], rtol=1e-4, atol=1e-4, msg=name)
+        assert right or (predicted[mask & ~same] - expected[mask & ~same]).abs().max() > 1e-2
+    seed = made.pointer[..., :-1].argmax(-1)[:, :5]
+    assert torch.equal(seed[same], columns["seed"][same])
 
 
 def test_what_is_wanted_is_the_share_of_what_is_left(model, by_hand):
@@ -214,7 +231,7 @@ def test_training_predicts_what_is_decoded(parallel, batch, events):
     decoded, predicted = parallel.decode(batch), forced(parallel, batch)
     for i, event in enumerate(events):
         n = len(event.charge)
-        logits = predicted.particles.pdg[i, :n]
+        logits = predicted.particles.pdg_logits[i, :n]
         torch.testing.assert_close(logits.softmax(-1), decoded.pdg_probability[i, :n], rtol=1e-4, atol=1e-5)
 
 
@@ -337,7 +354,7 @@ def test_targets_and_losses_of_decoded_particles(model, batch):
     assert (output.target.mask <= output.decoded).all()
     assert (output.decoded & ~output.target.mask).any()
     refinement, target = output.refined.refinement, output.target
-    pairs, fractions, listed = refinement.pairs, output.refined.of_candidates, output.refined.assigned.listed
+    pairs, fractions, listed = refinement.pairs, output.refined, output.refined.listed
     fraction = torch.cat([target.hit_fraction, target.track_fraction], dim=-1)
     torch.testing.assert_close(output.target_fraction, fraction.flatten()[pairs.flat])
     torch.testing.assert_close(output.target_unassigned, (1.0 - fraction.sum(1)).clamp(min=0))

@@ -1,13 +1,13 @@
-"""Attentions of the pointing network: of source tokens to each other by their directions, and of particles to them.
+"""The encoder: tokens of hits and tracks attend to each other, with a preference for tokens in similar directions.
 
 One event's tokens attend to each other in blocks, without the pairs that are too far apart to count. A head of strength
 lambda subtracts lambda |n_i - n_j|^2 / 2 from the logit of tokens i and j. Beyond some angle this is more than any
 product of query and key can add, and the weight of j is below the rounding of single precision. To find the others
 without looking at all pairs, tokens are ordered by their angle to one axis: the angle between two tokens is at least
-the difference of these. So for each block of `ROWS` consecutive tokens, all tokens that count lie in one slice of that
-order, and the attention of the block is computed with this slice alone.
+the difference of these. So for each block of consecutive tokens, all tokens that count lie in one slice of that order,
+and the attention of the block is computed with this slice alone.
 
-Letters: B batch, or blocks of R rows, S source, T target tokens, W width, H heads, D = W / H, K width of a key.
+Letters: B batch, or blocks of R rows, S source tokens, W width, H heads, D = W / H, K width of a key.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from pflow.model.common.transformer import CrossAttention, KeyValue, Lengths, Mask, attend
+from pflow.data.batch import Batch
+from pflow.model.api import ModelInputs
+from pflow.model.common.transformer import Encoder, FullyConnected, LayerStyle, Lengths, Mask, TransformerLayer, attend
 from pflow.model.common.vectors import normalise
+from pflow.model.pointing.config import PointingNetworkConfig
+from pflow.model.pointing.geometry import Tokens
 
 # Initial strengths of the widest and the narrowest head: attention falls by e at sqrt(2 / strength), 0.8 and 0.026 rad.
 MIN_STRENGTH, MAX_STRENGTH = 3.0, 3000.0
-EPS_UNASSIGNED = 0.02  # added to unassigned fractions before the logarithm: assigned tokens are still attended to
-PADDING_LOGIT = -1e4  # added to the logits of padding: finite, so that an event without tokens has a result
 MAX_PAIRS = 2**24  # pairs of tokens, of each head in a batch, whose `nearness_of` is held in memory at a time, 64 MB
-ROWS = 128  # tokens whose attention is computed at a time
-STEP = 16  # tokens in whose steps the slices of those that count begin and end
+BLOCK = 128  # tokens whose attention is computed at a time
+SLICE_STEP = 16  # tokens in whose steps the slices of those that count begin and end
 # Minus the logarithm of the largest fraction of a token's attention that may be left out: 1/4 of the rounding.
 LOG_ROUNDING = 26.0 * math.log(2.0)
-# Lower bound of the direction bias (below zero, at least this far): much lower, and the weights would be denormal
-# numbers, which slow a CPU down many times.
-MIN_DEPTH = 60.0
+# The preference for directions is cut off this far below zero, or further: much lower, and the weights would be
+# denormal numbers, which slow a CPU down many times.
+MIN_CUT_OFF = 60.0
 MARGIN = 1e-3  # rad, to the angle within which tokens count: near an axis, angles from cosines are rounded to 4e-4
 # Largest strength of a head for which all tokens count, be they back to back. Its logits are rounded as others are.
 MAX_WIDE = LOG_ROUNDING / 2.0
@@ -129,41 +130,6 @@ def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, unit: Tensor, *, s
     return torch.cat(attended, dim=2)
 
 
-class Coverage(NamedTuple):
-    """Which fraction of each token of the source no particle has yet."""
-
-    log_unassigned: Tensor  # float [B, 1, T, S], of the unassigned fraction and `EPS_UNASSIGNED`
-    padding: Tensor | None  # float [B, S], `PADDING_LOGIT` for padding, else 0
-
-    @classmethod
-    def of(cls, assigned: Tensor, mask: Mask) -> Coverage:
-        """From the assigned fraction float [B, 1, T, S] of each token."""
-        log_unassigned = ((1.0 + EPS_UNASSIGNED) - assigned).clamp(min=EPS_UNASSIGNED).log()
-        padding = None if mask is None else torch.where(mask, 0.0, PADDING_LOGIT).to(log_unassigned.dtype)
-        return cls(log_unassigned, padding)
-
-
-class CoverageAttention(nn.Module):
-    """Attention to the source: a head's logits gain s_h ln(unassigned fraction), with s_h learned."""
-
-    def __init__(self, *, width: int, heads: int) -> None:
-        super().__init__()
-        self.attention = CrossAttention(width=width, heads=heads)
-        self.strength = nn.Parameter(torch.ones(heads))
-
-    def set_initial_values(self) -> None:
-        """Set the initial strengths."""
-        self.strength.fill_(1.0)
-
-    def forward(self, x: Tensor, memory: tuple[KeyValue, Coverage], *, mask: None = None) -> Tensor:
-        """Attend from x float [B, T, W] or [B, W] to keys and values of the source; its coverage knows the mask."""
-        known, coverage = memory
-        bias = self.strength[:, None, None] * coverage.log_unassigned  # [B, H, T, S]
-        if coverage.padding is not None:
-            bias = bias + coverage.padding[:, None, None]
-        return self.attention(x, known, bias=bias)  # type: ignore[no-any-return]
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Directions:
     """Directions of an event's tokens in the order of their angles to an axis."""
@@ -186,7 +152,7 @@ class Directions:
         """`nearness_of` each block of directions and all, float [R, S], unless they are too many."""
         if len(self.unit) ** 2 > MAX_PAIRS:
             return None
-        return [nearness_of(rows, self.unit) for rows in torch.split(self.unit, ROWS)]
+        return [nearness_of(rows, self.unit) for rows in torch.split(self.unit, BLOCK)]
 
 
 def _jet_axis(unit: Tensor) -> Tensor:
@@ -215,19 +181,19 @@ def slices_nearby(query: Tensor, key: Tensor, directions: Directions, strength: 
     largest = (query.square().sum(2) * key.square().sum(2).amax(0)).sqrt()  # [S, H]
     excess = (largest - (query * key).sum(2)).amax(0) + length.log() + LOG_ROUNDING
     reach = 2.0 * torch.asin((excess / (2.0 * strength)).sqrt().clamp(max=1.0)) + MARGIN
-    first = torch.arange(0, angle.shape[0], ROWS, device=angle.device)
-    begin, end = angle[first], angle[torch.minimum(first + (ROWS - 1), length.long() - 1)]  # of each block
-    every, reach = angle[::STEP], reach[:, None]
+    first = torch.arange(0, angle.shape[0], BLOCK, device=angle.device)
+    begin, end = angle[first], angle[torch.minimum(first + (BLOCK - 1), length.long() - 1)]  # of each block
+    every, reach = angle[::SLICE_STEP], reach[:, None]
     n_before = (every < (begin - reach)[..., None]).long().sum(2)  # [H, B]
     n_within = (every <= (end + reach)[..., None]).long().sum(2)
-    return STEP * torch.stack([(n_before - 1).clamp(min=0), n_within]), excess
+    return SLICE_STEP * torch.stack([(n_before - 1).clamp(min=0), n_within]), excess
 
 
 def attend_nearby(query: Tensor, key: Tensor, value: Tensor, directions: Directions, strength: Tensor) -> Tensor:
     """Precise attention of one event, float [S, H D]: inputs as of `slices_nearby`, and values [S, H, D]."""
     slices, depth = slices_nearby(query, key, directions, strength)
     (starts, stops), near = slices.tolist(), directions.near
-    factors, lowest = strength.tolist(), (depth.clamp(min=MIN_DEPTH) / -strength).tolist()
+    factors, lowest = strength.tolist(), (depth.clamp(min=MIN_CUT_OFF) / -strength).tolist()
     queries, keys, values = query.unbind(1), [of_head.t() for of_head in key.unbind(1)], value.unbind(1)
     unit, wide = directions.unit.float(), {}
     for head, factor in enumerate(factors):
@@ -235,8 +201,8 @@ def attend_nearby(query: Tensor, key: Tensor, value: Tensor, directions: Directi
             of_query, of_key = torch.cat([queries[head], factor * unit], 1), torch.cat([key[:, head], unit], 1)
             wide[head] = attend(of_query[None, None], of_key[None, None], values[head][None, None], scale=1.0)[0]
     attended = []
-    for block, row in enumerate(range(0, len(query), ROWS)):
-        rows, begin, of_heads = slice(row, row + ROWS), 0, []
+    for block, row in enumerate(range(0, len(query), BLOCK)):
+        rows, begin, of_heads = slice(row, row + BLOCK), 0, []
         if near is None:
             begin, end = min(start[block] for start in starts), max(stop[block] for stop in stops)
             nearness = nearness_of(directions.unit[rows], directions.unit[begin:end])
@@ -252,3 +218,53 @@ def attend_nearby(query: Tensor, key: Tensor, value: Tensor, directions: Directi
             of_heads.append(logits.softmax(-1) @ values[head][start:stop])
         attended.append(torch.cat(of_heads, dim=1))
     return torch.cat(attended)
+
+
+class SourceEncoder(nn.Module):
+    """Embed hit and track tokens, and encode them with attention that knows their directions."""
+
+    def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
+        super().__init__()
+        width = config.width
+        style = LayerStyle(hidden_dropout=config.dropout, norm="pre", activation="gelu")
+        self.embed_hit = FullyConnected((inputs.hit_features, width, width))
+        self.embed_track = None
+        if inputs.track_features:
+            self.embed_track = FullyConnected((inputs.track_features, width, width))
+        attentions = (DirectionalSelfAttention(width=width, heads=config.heads) for _ in range(config.encoder_layers))
+        layers = (
+            TransformerLayer(attention, width=width, feedforward=config.feedforward, style=style)
+            for attention in attentions
+        )
+        self.stack = Encoder(layers, width=width, style=style)
+
+    def forward(self, batch: Batch, tokens: Tokens, *, precise: bool = True) -> Tensor:
+        """Encoder states float [B, S, W] of a batch and its tokens; `precise`: see `DirectionalSelfAttention`."""
+        x = self._embed(batch.hits.features, None if batch.tracks is None else batch.tracks.features)
+        if not precise:
+            return self.stack(x, mask=tokens.mask, unit=tokens.unit)  # type: ignore[no-any-return]
+        if x.device.type != "cpu":
+            return self.stack(x, mask=tokens.mask, directions=normalise(tokens.unit.double()))  # type: ignore[no-any-return]
+        # One by one: matrix products round by their shapes, and an event's states must not depend on its batch.
+        states = torch.zeros_like(x)
+        for row, mask in enumerate(tokens.mask):
+            real = mask.nonzero().squeeze(1)
+            if len(real):
+                states[row, real] = self._encode(x[row, real], tokens.unit[row, real])
+        return states
+
+    def of_event(self, hits: Tensor, tracks: Tensor | None, unit: Tensor) -> Tensor:
+        """Encoder states float [S, W] of one event, from features of hits and tracks and the directions of tokens."""
+        return self._encode(self._embed(hits, tracks), unit)
+
+    def _embed(self, hits: Tensor, tracks: Tensor | None) -> Tensor:
+        with torch.autocast(hits.device.type, enabled=False):  # bfloat16 would round a hit's position
+            x = self.embed_hit(hits)
+            if self.embed_track is None or tracks is None:
+                return x  # type: ignore[no-any-return]
+            return torch.cat([x, self.embed_track(tracks)], dim=-2)
+
+    def _encode(self, x: Tensor, unit: Tensor) -> Tensor:
+        directions, order = Directions.of(unit)
+        x = self.stack(x.index_select(0, order), directions=directions)
+        return x.index_select(0, torch.sort(order)[1])

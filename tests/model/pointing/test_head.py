@@ -5,17 +5,17 @@ import torch
 from torch.nn.functional import normalize
 
 from pflow.model.pointing.assignment import PairList, PairsOfOne, ramp
-from pflow.model.pointing.showers import (
+from pflow.model.pointing.head import (
     CORE_ANGLE,
     LOG_WEIGHT,
     ConversionDirectionCorrection,
-    PairwiseMessages,
     Showers,
     front_direction,
     make_proxies,
     n_proxy_features,
     shower_slopes,
 )
+from pflow.model.pointing.network import PairwiseMessages
 
 R = 1900.0
 """Where showers begin, mm from the vertex."""
