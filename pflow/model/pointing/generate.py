@@ -84,7 +84,8 @@ class Steps:
         )
         self.seed = logits.argmax(-1)
         eos_probability = 1.0 / (1.0 + (logits - eos_logit).exp().sum(1))
-        return (eos_probability >= self.decoding.eos_threshold) | (state.empty_steps >= self.decoding.max_empty_steps)
+        stop: Tensor = eos_probability >= self.decoding.eos_threshold
+        return stop | (state.empty_steps >= self.decoding.max_empty_steps)
 
     def candidates(self) -> Tensor:
         """The items that the particle of each event may be assigned, bool [B, 1, M]."""
@@ -167,22 +168,6 @@ def emit_tracks(
     return state, {**rows, "is_particle": started, "seed": track, "hit_fraction": fraction}
 
 
-@torch.inference_mode()
-def generate(network: PointingNetwork, batch: Batch, decoding: PointingDecodingConfig) -> GeneratedParticles:
-    """Decode the particles of each event; refine them if the network has a refiner.
-
-    ValueError: in training mode, or candidates of a network without a refiner.
-    """
-    if network.training:
-        raise ValueError("model: it is in training mode; call model.eval() first")
-    if network.refiner is None and decoding.candidate_threshold < 1.0:
-        raise ValueError("candidates: a model without a refinement does not say how probably a particle exists")
-    source = network.encode(batch)
-    # Decoding changes its source in place, and the refinement reads it again.
-    decoded = decode_first_stage(network, source if network.refiner is None else source.change(torch.clone), decoding)
-    return finish(network, source, decoded, decoding)
-
-
 def decode_first_stage(
     network: PointingNetwork, source: EncodedSource, decoding: PointingDecodingConfig
 ) -> DecodedSequence:
@@ -196,41 +181,6 @@ def decode_first_stage(
     both = {name: torch.cat([rows, decoded.columns[name]], dim=1) for name, rows in decoder.tracks.items()}
     columns = {name: gather(values, order) for name, values in both.items()}
     return decoded._replace(columns=columns, mask=gather(mask, order))
-
-
-def finish(
-    network: PointingNetwork, source: EncodedSource, decoded: DecodedSequence, decoding: PointingDecodingConfig
-) -> GeneratedParticles:
-    """Particles of what was decoded, without gaps between them; refined where there is a refiner, by the source."""
-    columns, mask, truncated = decoded
-    if network.refiner is not None and mask.shape[1]:
-        columns = _refined_in_parts(network, source, DecodedParticles.of(columns, mask), decoding)
-    elif network.refiner is not None:
-        columns = {**columns, "existence": torch.ones_like(columns["log_energy"], dtype=torch.float32)}
-    n_hits, is_particle = source.items.mask.shape[1] - source.tokens.track.shape[1], columns["is_particle"]
-    probability = columns["pdg_logits"].softmax(-1)
-    same = ("charge", "pdg", "energy_sigma", "direction_sigma", "by_track", "existence")
-    values = {
-        **{name: columns[name] for name in same if name in columns},
-        "energy": network.energy_scale.normalised(columns["log_energy"]).float(),
-        "direction": columns["direction"].float(),
-        "score": probability.gather(-1, columns["pdg"][..., None]).squeeze(-1),
-        "pdg_probability": probability,
-        "hit_fraction": columns["hit_fraction"][..., :n_hits],
-        "track_fraction": columns["hit_fraction"][..., n_hits:],
-    }
-    length = int(is_particle.sum(1).max()) if is_particle.numel() else 0
-    place = (~is_particle).to(torch.uint8)
-    if (listed := columns.get("listed")) is not None:
-        values["listed"] = listed
-        place += ~listed  # candidates behind the list
-    order = place.argsort(dim=1, stable=True)[:, :length]
-    mask = gather(is_particle, order)
-    packed = {
-        name: gather(column, order).masked_fill(~mask.view(*mask.shape, *[1] * (column.ndim - 2)), 0)
-        for name, column in values.items()
-    }
-    return GeneratedParticles(**packed, mask=mask, truncated=truncated)
 
 
 def particle_limits(decoding: PointingDecodingConfig, n_hits: Tensor, n_tracks: Tensor) -> Tensor:
@@ -322,18 +272,55 @@ def refine(
     return columns, refined
 
 
-def _refined_in_parts(
-    network: PointingNetwork, source: EncodedSource, decoded: DecodedParticles, decoding: PointingDecodingConfig
-) -> dict[str, Tensor]:
-    """Columns of the refined particles, on a CPU of as many events at a time as its caches hold."""
-    batch, n_particles, n_items = decoded.hit_fraction.shape
-    on_cpu = source.states.device.type == "cpu"
-    size = max(1, CACHED_FRACTIONS // (n_particles * max(1, n_items))) if on_cpu else batch
-    parts = []
-    for start in range(0, batch, size):
-        of_events = itemgetter(slice(start, start + size))
-        first_stage = DecodedParticles(*map(of_events, decoded))
-        columns, refined = refine(network, first_stage, source.change(of_events), decoding)
-        fraction = refined.refinement.pairs.dense(refined.listed_log_fraction.exp())
-        parts.append({**columns, "hit_fraction": fraction})
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+@torch.inference_mode()
+def generate(network: PointingNetwork, batch: Batch, decoding: PointingDecodingConfig) -> GeneratedParticles:
+    """Decode the particles of each event; refine them if the network has a refiner.
+
+    ValueError: in training mode, or candidates of a network without a refiner.
+    """
+    if network.training:
+        raise ValueError("model: it is in training mode; call model.eval() first")
+    if network.refiner is None and decoding.candidate_threshold < 1.0:
+        raise ValueError("candidates: a model without a refinement does not say how probably a particle exists")
+    source = network.encode(batch)
+    # Decoding changes its source in place, and the refinement reads it again.
+    columns, mask, truncated = decode_first_stage(
+        network, source if network.refiner is None else source.change(torch.clone), decoding
+    )
+    if network.refiner is not None and not mask.shape[1]:
+        columns["existence"] = torch.ones_like(columns["log_energy"], dtype=torch.float32)
+    elif network.refiner is not None:
+        decoded, (size, n_particles, n_items) = DecodedParticles.of(columns, mask), columns["hit_fraction"].shape
+        if source.states.device.type == "cpu":  # as many events at a time as its caches hold
+            size = max(1, CACHED_FRACTIONS // (n_particles * max(1, n_items)))
+        parts = []
+        for start in range(0, len(mask), size):
+            of_events = itemgetter(slice(start, start + size))
+            first_stage = DecodedParticles(*map(of_events, decoded))
+            refined_columns, refined = refine(network, first_stage, source.change(of_events), decoding)
+            fraction = refined.refinement.pairs.dense(refined.listed_log_fraction.exp())
+            parts.append({**refined_columns, "hit_fraction": fraction})
+        columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    n_hits, is_particle = source.items.mask.shape[1] - source.tokens.track.shape[1], columns["is_particle"]
+    probability = columns["pdg_logits"].softmax(-1)
+    same = ("charge", "pdg", "energy_sigma", "direction_sigma", "by_track", "existence", "listed")
+    values = {
+        **{name: columns[name] for name in same if name in columns},
+        "energy": network.energy_scale.normalised(columns["log_energy"]).float(),
+        "direction": columns["direction"].float(),
+        "score": probability.gather(-1, columns["pdg"][..., None]).squeeze(-1),
+        "pdg_probability": probability,
+        "hit_fraction": columns["hit_fraction"][..., :n_hits],
+        "track_fraction": columns["hit_fraction"][..., n_hits:],
+    }
+    # Without gaps between the particles, and candidates behind the list.
+    length = int(is_particle.sum(1).max()) if is_particle.numel() else 0
+    place = (~is_particle).to(torch.uint8) + ~columns.get("listed", is_particle)
+    order = place.argsort(dim=1, stable=True)[:, :length]
+    mask = gather(is_particle, order)
+    packed = {
+        name: gather(column, order).masked_fill(~mask.view(*mask.shape, *[1] * (column.ndim - 2)), 0)
+        for name, column in values.items()
+    }
+    return GeneratedParticles(**packed, mask=mask, truncated=truncated)

@@ -5,7 +5,6 @@ Letters: B batch, T target particles, R those that are decoded one by one, S sou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from random import Random
 from typing import ClassVar
 
@@ -27,13 +26,12 @@ from pflow.model.pointing.config import PointingDecodingConfig, PointingNetworkC
 from pflow.model.pointing.generate import generate
 from pflow.model.pointing.geometry import EncodedSource
 from pflow.model.pointing.head import EnergyScale, Particles
-from pflow.model.pointing.network import FIRST_STAGE, PointingNetwork
+from pflow.model.pointing.network import FIRST_STAGE, PointingNetwork, RefinedParticles
 from pflow.model.pointing.training import (
     SCHEDULED_SAMPLING_PROB,
-    RefinementOutput,
     TeacherForcing,
     decode_and_match,
-    refine_matched,
+    target_fractions,
     teacher_forcing,
 )
 
@@ -47,85 +45,89 @@ EPS_VISIBLE = 0.1  # added to the energies of events before the logarithm, GeV
 TAIL = 3.0
 
 
-def losses_of(
-    output: TeacherForcing | RefinementOutput, weights: Mapping[str, float], energy_scale: EnergyScale
+def first_stage_losses(made: TeacherForcing, energy_scale: EnergyScale) -> dict[str, Tensor]:
+    """Losses of the first stage by name, unweighted scalars; those of `particle_losses` are among them.
+
+    ``starts``, of a network with `parallel_tracks`: binary cross-entropy of whether a track starts a charged particle.
+    ``pointer``: minus the logarithm of the probability of a suitable seed, each token weighted by how suitable it is.
+    ``eos``: the same of the end, summed over events and divided by the number of particles like the pointer's: with
+    equal weights both are the likelihood of the sequence, and the probability of the end is calibrated. ``assignment``:
+    binary cross-entropy of the fraction of each item's unassigned part, weighted by the unassigned fraction times the
+    square root of the energy, normalised for each particle.
+    """
+    mask, seed_weight, pairs = made.target.mask, made.seed_weight, made.pairs
+    one_by_one = mask[:, mask.shape[1] - seed_weight.shape[1] :]  # bool [B, R]
+    seed = torch.logsumexp(made.pointer[:, :-1, :-1] + seed_weight.clamp(min=1e-12).log(), dim=-1)
+    last = one_by_one.sum(1)  # position of the end
+    end = made.pointer[torch.arange(len(last), device=last.device), last, -1]
+    cost = functional.binary_cross_entropy_with_logits(made.logits, made.target_fraction, reduction="none")
+    # With 0.05 a particle that has next to nothing of its possible items does not count many times.
+    norm = pairs.sums((made.weight * (made.target_fraction + 0.05))[None])
+    cost = pairs.sums((made.weight * cost)[None]) / norm.clamp(min=1e-3)
+    losses = {
+        "pointer": -masked_mean(seed, one_by_one & (seed_weight.amax(-1) > 0)),
+        "eos": -end.sum() / last.sum().clamp(min=1),
+        "assignment": masked_mean(cost.view_as(mask), mask),
+        **particle_losses(made.particles, made.target, energy_scale),
+    }
+    if n_tracks := made.starts.shape[1]:
+        losses["starts"] = _binary_cross_entropy(made.starts, mask[:, :n_tracks], made.is_track)
+    return losses
+
+
+def refinement_losses(
+    refined: RefinedParticles,
+    decoded: Tensor,
+    matched: Target,
+    target: Target,
+    source: EncodedSource,
+    energy_scale: EnergyScale,
 ) -> dict[str, Tensor]:
-    """Each loss by name, unweighted, and ``total``, their weighted sum; scalars.
+    """Losses of the refinement of particles of `decode_and_match`, as of `first_stage_losses`.
 
-    First stage. ``starts``, of a network with `parallel_tracks`: binary cross-entropy of whether a track starts a
-    charged particle. ``pointer``: minus the logarithm of the probability of a suitable seed, each token weighted by how
-    suitable it is. ``eos``: the same of the end, summed over events and divided by the number of particles like the
-    pointer's: with equal weights both are the likelihood of the sequence, and the probability of the end is calibrated.
-    ``assignment``: binary cross-entropy of the fraction of each item's unassigned part, weighted by the unassigned
-    fraction times the square root of the energy, normalised for each particle.
-
-    Refinement. ``refined_assignment``: cross-entropy of the fractions of each item, weighted by the square root of its
-    energy. ``existence``: binary cross-entropy of whether a decoded particle is matched to a target.
+    ``refined_assignment``: cross-entropy of the fractions of each item, weighted by the square root of its energy.
+    ``existence``: binary cross-entropy of whether a decoded particle, bool [B, T], is matched to a target.
     ``listed_energy``: as ``energy``, of the listed particles with the energies that they have in the list.
     ``visible_energy``: absolute difference of ln E between the plain sum over the list and the sum over all targets.
-
-    Both. ``pdg``, ``charge``: cross-entropies. ``energy``, ``direction``: negative log-likelihood of a normal
-    distribution of ln E, and of the two angles in the tangent plane, with the predicted sigma and logarithmic tails.
     """
-    true_log_energy = energy_scale.log_energy(output.target.energy)
-    if isinstance(output, RefinementOutput):  # candidates: each particle as if it exists
-        losses, particles = _of_refinement(output, true_log_energy), output.refined.candidates
-    else:
-        losses, particles = _of_first_stage(output), output.particles
-    for name, cost in _of_particles(particles, output.target, true_log_energy).items():
-        losses[name] = masked_mean(cost, output.target.mask)
-    return with_total(losses, weights)
+    pairs, true = refined.refinement.pairs, target_fractions(matched)
+    weight = source.items.weight.sqrt() * source.items.mask  # float [B, M], GeV^(1/2)
+    of_pairs = pairs.of_items(weight.flatten()) * pairs.values(true) * refined.log_fraction
+    of_none = weight * (1.0 - true.sum(1)).clamp(min=0.0) * refined.log_unassigned
+    true_energy = energy_scale.log_energy(target.energy).exp().masked_fill(~target.mask, 0.0)  # GeV
+    ratio = ((refined.particles.log_energy.exp() * refined.listed).sum(1) + EPS_VISIBLE) / (
+        true_energy.sum(1) + EPS_VISIBLE
+    )
+    in_list = _of_energy(refined.particles, energy_scale.log_energy(matched.energy))
+    return {
+        "refined_assignment": -(of_pairs.sum() + of_none.sum()) / weight.sum().clamp(min=1e-6),
+        "existence": _binary_cross_entropy(refined.refinement.existence_logit, matched.mask, decoded),
+        "listed_energy": masked_mean(in_list, matched.mask & refined.listed),
+        "visible_energy": ratio.log().abs().mean(),
+        **particle_losses(refined.candidates, matched, energy_scale),  # each as if it exists
+    }
 
 
-def _of_particles(particles: Particles, target: Target, true_log_energy: Tensor) -> dict[str, Tensor]:
-    """Losses float [B, T] of the predicted particles."""
+def particle_losses(particles: Particles, target: Target, energy_scale: EnergyScale) -> dict[str, Tensor]:
+    """Losses of predicted particles [B, T], means over real targets.
+
+    ``pdg``, ``charge``: cross-entropies. ``energy``, ``direction``: negative log-likelihood of a normal distribution of
+    ln E, and of the two angles in the tangent plane, with the predicted sigma and logarithmic tails.
+    """
     angle = (particles.direction - target.direction).square().sum(-1).clamp(min=1e-14).sqrt()  # rad, if small
     angle_pull = angle * (-particles.direction_log_sigma).exp()
-    return {
+    costs = {
         "pdg": functional.cross_entropy(particles.pdg_logits.transpose(1, 2), target.pdg, reduction="none"),
         "charge": functional.cross_entropy(particles.charge_logits.transpose(1, 2), target.charge, reduction="none"),
-        "energy": _of_energy(particles, true_log_energy),
+        "energy": _of_energy(particles, energy_scale.log_energy(target.energy)),
         "direction": _with_tails(angle_pull) + 2.0 * particles.direction_log_sigma,
     }
+    return {name: masked_mean(cost, target.mask) for name, cost in costs.items()}
 
 
 def _of_energy(particles: Particles, true_log_energy: Tensor) -> Tensor:
     pull = (particles.log_energy - true_log_energy).abs() * (-particles.energy_log_sigma).exp()
     return _with_tails(pull) + particles.energy_log_sigma
-
-
-def _of_first_stage(output: TeacherForcing) -> dict[str, Tensor]:
-    mask, seed_weight, pairs = output.target.mask, output.seed_weight, output.pairs
-    one_by_one = mask[:, mask.shape[1] - seed_weight.shape[1] :]  # bool [B, R]
-    seed = torch.logsumexp(output.pointer[:, :-1, :-1] + seed_weight.clamp(min=1e-12).log(), dim=-1)
-    last = one_by_one.sum(1)  # position of the end
-    end = output.pointer[torch.arange(len(last), device=last.device), last, -1]
-    cost = functional.binary_cross_entropy_with_logits(output.logits, output.target_fraction, reduction="none")
-    norm = pairs.sums((output.weight * (output.target_fraction + 0.05))[None])
-    cost = pairs.sums((output.weight * cost)[None]) / norm.clamp(min=1e-3)
-    losses = {
-        "pointer": -masked_mean(seed, one_by_one & (seed_weight.amax(-1) > 0)),
-        "eos": -end.sum() / last.sum().clamp(min=1),
-        "assignment": masked_mean(cost.view_as(mask), mask),
-    }
-    if n_tracks := output.starts.shape[1]:
-        losses["starts"] = _binary_cross_entropy(output.starts, mask[:, :n_tracks], output.is_track)
-    return losses
-
-
-def _of_refinement(output: RefinementOutput, true_log_energy: Tensor) -> dict[str, Tensor]:
-    refined, weight = output.refined, output.item_weight
-    pairs, listed = refined.refinement.pairs, refined.listed
-    of_pairs = pairs.of_items(weight.flatten()) * output.target_fraction * refined.log_fraction
-    unassigned = weight * output.target_unassigned * refined.log_unassigned
-    energy = refined.particles.log_energy.exp() * listed  # GeV
-    ratio = (energy.sum(1) + EPS_VISIBLE) / (output.visible_energy + EPS_VISIBLE)
-    return {
-        "refined_assignment": -(of_pairs.sum() + unassigned.sum()) / weight.sum().clamp(min=1e-6),
-        "existence": _binary_cross_entropy(refined.refinement.existence_logit, output.target.mask, output.decoded),
-        "listed_energy": masked_mean(_of_energy(refined.particles, true_log_energy), output.target.mask & listed),
-        "visible_energy": ratio.log().abs().mean(),
-    }
 
 
 def _binary_cross_entropy(logits: Tensor, truth: Tensor, mask: Tensor) -> Tensor:
@@ -167,26 +169,27 @@ class PointingReconstructor(Reconstructor):
             raise ValueError("target: the batch has none, and training needs one")
         # A first stage that is frozen computes as in a reconstruction, whose particles the refinement gets.
         frozen = not any(parameter.requires_grad for parameter in self.network.encoder.parameters())
-        source, scale = self.network.encode(batch, precise=frozen), self.network.energy_scale
-        output: TeacherForcing | RefinementOutput
-        first: dict[str, Tensor] = {}
-        if self.network.refiner is None:
-            output = self._teacher_forcing(source, batch.target)
-        else:
-            if self.training_config.joint and not frozen:  # else its losses would train nothing
-                first = losses_of(self._teacher_forcing(source, batch.target), self.loss_weights, scale)
-            decoding, dtype = self._decoding(None), torch.float64 if frozen else torch.float32
-            matched = decode_and_match(self.network, source, batch.target, decoding)
-            threshold = decoding.existence_threshold
-            output = refine_matched(
-                self.network, source, batch.target, *matched, existence_threshold=threshold, dtype=dtype
-            )
-        losses = losses_of(output, self.loss_weights, scale)
-        if first:
-            total = losses["total"] + first["total"]
-            losses = {f"first_stage_{name}" if name in losses else name: loss for name, loss in first.items()} | losses
-            losses["total"] = total
-        return losses
+        network, target, scale = self.network, batch.target, self.network.energy_scale
+        source, decoding, first = network.encode(batch, precise=frozen), self._decoding(None), {}
+        joint = self.training_config.joint and not frozen  # else the first stage's losses would train nothing
+        if network.refiner is None or joint:
+            own = decoding if self.own_particles and network.training else None
+            made = teacher_forcing(network, source, target, self.training_config, own=own)
+            first = with_total(first_stage_losses(made, scale), self.loss_weights)
+            if network.refiner is None:
+                return first
+        decoded, matched = decode_and_match(network, source, target, decoding)
+        refined = network.refine(
+            decoded,
+            source,
+            existence_threshold=decoding.existence_threshold,
+            pdg=matched.pdg,
+            dtype=torch.float64 if frozen else torch.float32,
+        )
+        losses = refinement_losses(refined, decoded.mask, matched, target, source, scale)
+        losses, total = with_total(losses, self.loss_weights), first.get("total", 0.0)
+        both = {f"first_stage_{name}" if name in losses else name: loss for name, loss in first.items()} | losses
+        return {**both, "total": losses["total"] + total}
 
     def draw_shared(self, random: Random) -> None:
         """Draw whether the next step trains after the network's own particles, see `Reconstructor.draw_shared`."""
@@ -195,10 +198,6 @@ class PointingReconstructor(Reconstructor):
     def generate(self, batch: Batch, *, decoding: DecodingConfig | None = None) -> GeneratedParticles:
         """Decode the particles of each event, and refine them; see `Reconstructor.generate`."""
         return generate(self.network, batch, self._decoding(decoding))
-
-    def _teacher_forcing(self, source: EncodedSource, target: Target) -> TeacherForcing:
-        own = self._decoding(None) if self.own_particles and self.network.training else None
-        return teacher_forcing(self.network, source, target, self.training_config, own=own)
 
     def _decoding(self, decoding: DecodingConfig | None) -> PointingDecodingConfig:
         chosen = self.decoding if decoding is None else decoding

@@ -22,7 +22,7 @@ from pflow.model.pointing.decoder import PreviousParticles
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.geometry import EncodedSource, gather
 from pflow.model.pointing.head import LN10, Particles
-from pflow.model.pointing.network import DecodedParticles, PointingNetwork, RefinedParticles
+from pflow.model.pointing.network import DecodedParticles, PointingNetwork
 
 SCHEDULED_SAMPLING_PROB = 0.5  # that the earlier particles of a batch are the network's predictions, not the targets
 ORDER_NOISE_STD = 0.2  # standard deviation of the noise on ln E by which the targets are ordered
@@ -223,30 +223,15 @@ def _before(fraction: Tensor, k: int) -> Tensor:
     return before
 
 
-class RefinementOutput(NamedTuple):
-    """Predictions of the refinement and their targets."""
-
-    target: Target  # of each decoded particle; padding: it is matched to none
-    decoded: Tensor  # bool [B, T], True = decoded, False = padding
-    refined: RefinedParticles
-    target_fraction: Tensor  # float [P], true fraction of the item of each pair
-    target_unassigned: Tensor  # float [B, M], fraction of each item of no decoded particle
-    item_weight: Tensor  # float [B, M], GeV^(1/2); 0 for padding
-    visible_energy: Tensor  # float [B], energy of all target particles of an event, GeV
-
-
 @torch.no_grad()
 def decode_and_match(
     network: PointingNetwork, source: EncodedSource, target: Target, decoding: PointingDecodingConfig
 ) -> tuple[DecodedParticles, Target]:
-    """Decode with the first stage as a reconstruction does, without dropout and in full precision, and `match`.
-
-    ValueError: the target has no fractions of hits and tracks.
-    """
+    """Decode with the first stage as a reconstruction does, without dropout and in full precision, and `match`."""
     fraction = target_fractions(target)
     decoding = decoding.limited(target.mask.shape[1] + EXTRA_PARTICLES)
     precise = source.change(lambda part: (part.float() if part.is_floating_point() else part).clone())
-    modes = [(module, module.training) for module in network.modules()]
+    modes = [(module, module.training) for module in network.modules()]  # of a frozen stage they are not all the same
     network.eval()
     try:
         with torch.autocast(source.states.device.type, enabled=False):
@@ -258,31 +243,6 @@ def decode_and_match(
         columns = {name: values.new_zeros(len(mask), 1, *values.shape[2:]) for name, values in columns.items()}
         mask = functional.pad(mask, (0, 1))
     return match(DecodedParticles.of(columns, mask), fraction, target, source)
-
-
-def refine_matched(
-    network: PointingNetwork,
-    source: EncodedSource,
-    target: Target,
-    decoded: DecodedParticles,
-    matched: Target,
-    *,
-    existence_threshold: float,
-    dtype: torch.dtype = torch.float32,
-) -> RefinementOutput:
-    """Refine particles of `decode_and_match`, without gradients of their decoding; energies are in `dtype`."""
-    true = target_fractions(matched)
-    refined = network.refine(decoded, source, existence_threshold=existence_threshold, pdg=matched.pdg, dtype=dtype)
-    energies = network.energy_scale.log_energy(target.energy).exp().masked_fill(~target.mask, 0.0)
-    return RefinementOutput(
-        target=matched,
-        decoded=decoded.mask,
-        refined=refined,
-        target_fraction=refined.refinement.pairs.values(true),
-        target_unassigned=(1.0 - true.sum(1)).clamp(min=0.0),
-        item_weight=source.items.weight.sqrt() * source.items.mask,
-        visible_energy=energies.sum(1),
-    )
 
 
 def match(

@@ -7,10 +7,10 @@ import torch
 from torch.nn.functional import normalize
 
 from pflow.data.batch import Target
-from pflow.model.api import GeneratedParticles, LossConfig
+from pflow.model.api import GeneratedParticles, LossConfig, with_total
 from pflow.model.pointing.assignment import PairList, candidates
 from pflow.model.pointing.head import DIRECTION_LOG_SIGMA, EnergyScale, Particles, make_proxies
-from pflow.model.pointing.reconstructor import LOSSES, losses_of
+from pflow.model.pointing.reconstructor import LOSSES, first_stage_losses
 from pflow.model.pointing.training import TeacherForcing
 
 PHOTON, PION, NEUTRON = 0, 1, 2
@@ -332,7 +332,7 @@ def output_of_one(
 
 def make_loss(**weights):
     complete = LossConfig(weights=weights).complete(LOSSES)
-    return lambda output: losses_of(output, complete, EnergyScale(0.8, 0.5))
+    return lambda output: with_total(first_stage_losses(output, EnergyScale(0.8, 0.5)), complete)
 
 
 @pytest.fixture

@@ -11,12 +11,11 @@ from pflow.model.pointing import training as module
 from pflow.model.pointing.generate import BatchDecoder
 from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.network import FIRST_STAGE, DecodedParticles
-from pflow.model.pointing.reconstructor import losses_of
+from pflow.model.pointing.reconstructor import first_stage_losses, refinement_losses
 from pflow.model.pointing.training import (
     behind_tracks,
     decode_and_match,
     match,
-    refine_matched,
     reordered,
     seed_weights,
     teacher_forcing,
@@ -221,7 +220,7 @@ def test_a_target_without_shares_is_an_error(model, batch):
 def test_eos_and_pointer_are_the_likelihood_of_the_sequence(model, events, collate):
     """The end counts as much as one seed, however long the sequence is: the event has four particles."""
     output = forced(model, collate([events[2]]))
-    losses = losses_of(output, model.loss_weights, model.network.energy_scale)
+    losses = first_stage_losses(output, model.network.energy_scale)
     torch.testing.assert_close(losses["eos"], -output.pointer[0, 4, -1] / 4)
 
 
@@ -345,35 +344,31 @@ def test_the_same_particle_has_a_tenth_of_both(model, by_hand, part, expected):
 
 
 def test_targets_and_losses_of_decoded_particles(model, batch):
-    source = model.network.encode(batch)
-    matches = decode_and_match(model.network, source, batch.target, model.decoding)
-    output = refine_matched(model.network, source, batch.target, *matches, existence_threshold=0.5)
-    n_true, n_matched = batch.target.mask.sum(1), output.target.mask.sum(1)
+    network, scale = model.network, model.network.energy_scale
+    source = network.encode(batch)
+    decoded, target = decode_and_match(network, source, batch.target, model.decoding)
+    refined = network.refine(decoded, source, existence_threshold=0.5, pdg=target.pdg, dtype=torch.float32)
+    n_true, n_matched = batch.target.mask.sum(1), target.mask.sum(1)
     assert (n_matched <= n_true).all()
     assert n_matched.sum() > 0
-    assert (output.target.mask <= output.decoded).all()
-    assert (output.decoded & ~output.target.mask).any()
-    refinement, target = output.refined.refinement, output.target
-    pairs, fractions, listed = refinement.pairs, output.refined, output.refined.listed
-    fraction = torch.cat([target.hit_fraction, target.track_fraction], dim=-1)
-    torch.testing.assert_close(output.target_fraction, fraction.flatten()[pairs.flat])
-    torch.testing.assert_close(output.target_unassigned, (1.0 - fraction.sum(1)).clamp(min=0))
-    energy = 10 ** (model.inputs.energy_mean + model.inputs.energy_std * batch.target.energy)
-    torch.testing.assert_close(output.visible_energy, (energy * batch.target.mask).sum(1))
+    assert (target.mask <= decoded.mask).all()
+    assert (decoded.mask & ~target.mask).any()
 
-    losses = losses_of(output, model.loss_weights, model.network.energy_scale)
-    weight = output.item_weight
-    expected = -(weight.flatten()[pairs.item] * output.target_fraction * fractions.log_fraction).sum()
-    expected = expected - (weight * output.target_unassigned * fractions.log_unassigned).sum()
+    losses = refinement_losses(refined, decoded.mask, target, batch.target, source, scale)
+    pairs, weight = refined.refinement.pairs, source.items.weight.sqrt() * source.items.mask
+    fraction = torch.cat([target.hit_fraction, target.track_fraction], dim=-1)
+    expected = -(weight.flatten()[pairs.item] * fraction.flatten()[pairs.flat] * refined.log_fraction).sum()
+    expected = expected - (weight * (1.0 - fraction.sum(1)).clamp(min=0) * refined.log_unassigned).sum()
     torch.testing.assert_close(losses["refined_assignment"], expected / weight.sum())
-    logit = refinement.existence_logit
-    cost = torch.where(target.mask, -logit.sigmoid().log(), -(-logit).sigmoid().log())[output.decoded]
+    logit = refined.refinement.existence_logit
+    cost = torch.where(target.mask, -logit.sigmoid().log(), -(-logit).sigmoid().log())[decoded.mask]
     torch.testing.assert_close(losses["existence"], cost.mean())
-    energy = (output.refined.particles.log_energy.exp() * listed).sum(1)  # a plain sum
-    difference = ((energy + 0.1) / (output.visible_energy + 0.1)).log().abs()
+    true_energy = 10 ** (model.inputs.energy_mean + model.inputs.energy_std * batch.target.energy) * batch.target.mask
+    energy = (refined.particles.log_energy.exp() * refined.listed).sum(1)  # a plain sum
+    difference = ((energy + 0.1) / (true_energy.sum(1) + 0.1)).log().abs()
     torch.testing.assert_close(losses["visible_energy"], difference.mean())
     names = {"refined_assignment", "existence", "listed_energy", "visible_energy", "pdg", "charge", "energy"}
-    assert set(losses) == {*names, "direction", "total"}
+    assert set(losses) == {*names, "direction"}
 
 
 @pytest.mark.parametrize("joint", [False, True])
