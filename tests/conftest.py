@@ -136,7 +136,7 @@ class _Asinh(torch.nn.Module):
 @pytest.fixture
 def tiny_graphs(monkeypatch) -> None:
     """Any pointing network is exported as one operator in double precision: a real export takes a minute."""
-    from pflow.export.graphs import Graph, TensorSpec
+    from pflow.export.convert import Graph, TensorSpec
 
     if not hasattr(torch.onnx, "ops"):
         pytest.skip(f"graphs need torch 2.13 or near it, not {torch.__version__}")

@@ -1,28 +1,302 @@
-"""The three graphs of a pointing network, with examples to trace them.
+"""The three graphs of a pointing network: `pflow.model.pointing.generate`, traced, with examples to trace it.
 
 All arithmetic is in the graphs; who runs them moves tensors by name, for one event at a time, as cpp/README.md says.
+The encoder goes from hits and tracks to what the others read, the decoder makes one step, and the refinement goes from
+decoded particles to physical ones.
+
+Letters: N hits, K tracks, S tokens (cells, then tracks), M items (hits, then tracks), T decoded, P kept particles, V
+codes, W width, H heads, D = W / H.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import re
 from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from pflow.checkpoint.format import EXPORT_FORMAT
 from pflow.checkpoint.load import TrainedModel
-from pflow.export.decoder import PARTICLES, DecoderStepGraph, RefinementGraph
-from pflow.export.encoder import ROWS, UNREFINED, EncoderGraph, rows_of
-from pflow.export.graphs import Graph, Loop, TensorSpec
+from pflow.data.batch import Batch, Readout, TokenSet
+from pflow.event.jagged import MIN_HIT_FRACTION
+from pflow.event.merge_hits import Grid, cells_of, equal_cells, sum_hits
+from pflow.event.schema import PXYZ, XYZ
+from pflow.export.attention_scan import attend_by_scan
+from pflow.export.convert import Graph, Loop, TensorSpec
+from pflow.model.common.transformer import KeyValue, KVCache
 from pflow.model.pointing import PointingReconstructor
+from pflow.model.pointing.assignment import PairList
 from pflow.model.pointing.config import PointingDecodingConfig
+from pflow.model.pointing.decoder import Memory
+from pflow.model.pointing.generate import State, Steps, emit_tracks, particle_limits, refine
+from pflow.model.pointing.geometry import EncodedSource, Items, Tables, Tokens, make_tokens_and_items
+from pflow.model.pointing.network import DecodedParticles, PointingNetwork
 from pflow.physics.pdg import CLASSES
-from pflow.tokens.features import FEATURES
+from pflow.tokens.features import FEATURES, at_hadron_scale, kind_and_depth
+from pflow.tokens.particles import physical_particles
+from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import readout_columns
+
+SOURCE = (
+    "states",
+    *(f"token_{name}" for name in Tokens._fields if name not in ("mask", "track")),
+    *(f"item_{name}" for name in Items._fields if name != "mask"),
+)
+"""Outputs that the refinement reads: all of the tokens and the items but masks, as there is no padding."""
+EVENT = (*SOURCE, "item_hidden")
+"""Outputs that all steps read, beside the memory."""
+
+TRACK_FIELDS = ("momentum", "charge", "calo_position", "calo_momentum")
+"""Fields of tracks that the network reads in any case; others where a feature needs them."""
+
+ROWS = ("embedded", "query", "seed", "log_energy", "direction", "hit_fraction")
+"""Columns of a particle that the refinement reads."""
+UNREFINED_ROWS = ("is_particle", "pdg", "charge", "pdg_logits", "energy_sigma", "direction_sigma", "by_track")
+"""Columns that the refinement graph also needs if the network has no refinement, with the prefix `UNREFINED`."""
+UNREFINED = "decoded_"
+
+
+def rows_of(network: PointingNetwork) -> tuple[str, ...]:
+    """Columns of a decoded particle that the refinement graph reads."""
+    return ROWS if network.refiner is not None else (*ROWS, *(UNREFINED + name for name in UNREFINED_ROWS))
+
+
+class EncoderGraph(nn.Module):
+    """Compute `values` from the arrays of `inputs`, both by position; changes the network."""
+
+    def __init__(self, model: TrainedModel, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
+        super().__init__()
+        self.tokeniser, self.network, self.decoding = model.tokeniser, network, decoding
+        names = model.tokeniser.config.track_features
+        times = ("time",) if "time" in model.tokeniser.config.hit_features else ()
+        self.hit_fields = ("energy", "position", "subdetector", "layer", *times)
+        self.track_fields = (*TRACK_FIELDS, *(name for name in ("d0", "z0", "omega") if name in names)) if names else ()
+        self.inputs = (*(f"hit_{name}" for name in self.hit_fields), *(f"track_{name}" for name in self.track_fields))
+        for layer in network.encoder.stack.layers:
+            strengths = layer.attention.strength.tolist()
+            layer.attention.attend_nearby = functools.partial(attend_by_scan, strengths=strengths)
+
+    def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
+        """Encode."""
+        return tuple(self.values(dict(zip(self.inputs, arrays, strict=True))).values())
+
+    def values(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The outputs by name."""
+        tokeniser = self.tokeniser
+        config, detector = tokeniser.config, tokeniser.detector
+        hit_index = (arrays["hit_energy"] > config.hit_energy_min).nonzero().squeeze(1)  # [N]
+        hits = _columns({name: arrays[f"hit_{name}"].index_select(0, hit_index) for name in self.hit_fields})
+        subdetector, layer = hits["subdetector"], hits["layer"]
+        if config.geometry:
+            hits["energy"] = at_hadron_scale(hits, detector)
+            subdetector, layer = kind_and_depth(hits, detector)
+        cells, token = hits, torch.cumsum(torch.ones_like(hit_index), 0) - 1
+        if config.merge is not None:
+            depth = layer if config.geometry else None
+            token, first = equal_cells(*cells_of(hits, Grid.of(detector, config.merge), depth))
+            cells = sum_hits(hits, token, first, with_time="time" in hits)
+        features, tracks = {"hits": _features("hits", cells, tokeniser)}, None
+        if self.track_fields:
+            tracks = _columns({name: arrays[f"track_{name}"] for name in self.track_fields})
+            features["tracks"] = _features("tracks", tracks, tokeniser)
+        readout = {**readout_columns(hits, tracks), "subdetector": subdetector, "layer": layer.float(), "token": token}
+        batch = _batch(features, readout)
+        tokens, items = make_tokens_and_items(batch, n_subdetectors=self.network.n_subdetectors)
+        states = self.network.encoder.of_event(features["hits"], features.get("tracks"), tokens.unit[0])[None]
+        items = items._replace(direction=items.direction.double(), sums=items.sums.double())  # as the steps want them
+        source = EncodedSource(tokens, items, states, self.network.assignment.pair_logits.items(states, items))
+        tables, decoder = source.tables(), self.network.decoder
+        memory = decoder.project(states)
+        # Tokens as rows: a product of one query and such keys takes ONNX Runtime a third of the time.
+        named = {"pointer_keys": memory.pointer.transpose(2, 3)}
+        for i, (key, value) in enumerate(memory.layers):
+            named |= {f"memory_key_{i}": key, f"memory_value_{i}": value}
+        is_hit = ~items.is_track
+        limit = particle_limits(self.decoding, is_hit.long().sum(1), items.is_track.long().sum(1))
+        if decoder.embed_track is None:
+            first = State.first(self.network, tables, 1)._asdict()
+        else:
+            # With a token that is no track: ONNX Runtime has no attention of nothing.
+            is_track = functional.pad(torch.ones_like(tokens.track, dtype=torch.bool), (0, 1))
+            padded = source._replace(tokens=tokens._replace(track=functional.pad(tokens.track, (0, 1))))
+            state, rows = emit_tracks(self.network, padded, tables, memory, is_track, self.decoding)
+            first = state._asdict()
+            limit = (limit - items.is_track.long().sum(1)).clamp(min=0)
+            row = rows["is_particle"][0].nonzero().squeeze(1)
+            for name in rows_of(self.network):
+                named[f"before_{name}"] = rows[name.removeprefix(UNREFINED)][0].index_select(0, row)
+        for i, (key, value) in enumerate(memory.layers):
+            first |= {f"past_key_{i}": key[:, :, :0], f"past_value_{i}": value[:, :, :0]}
+        event = {"states": tables.states, "item_hidden": tables.hidden}
+        event |= {f"token_{name}": values for name, values in tables.tokens._asdict().items()}
+        event |= {f"item_{name}": values for name, values in tables.items._asdict().items()}
+        return {
+            "hit_index": hit_index,
+            **{name: event[name] for name in EVENT},
+            **named,
+            "limit": limit,
+            **{f"initial_{name}": value for name, value in first.items()},
+        }
+
+
+def tables_of(values: Mapping[str, Tensor]) -> Tables:
+    """The tables of one event from the outputs `EVENT`, or `SOURCE`."""
+
+    def fields(kind: Any, part: str) -> dict[str, Tensor]:
+        return {name: values[f"{part}_{name}"] for name in kind._fields if f"{part}_{name}" in EVENT}
+
+    tokens, items, states = fields(Tokens, "token"), fields(Items, "item"), values["states"]
+    return Tables(
+        Tokens(mask=torch.ones_like(tokens["is_track"]), track=tokens["item"][:0], **tokens),
+        Items(mask=torch.ones_like(items["token"], dtype=torch.bool), **items),
+        states,
+        values.get("item_hidden", states[:, :0]),
+        padded=False,
+    )
+
+
+def _columns(fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Columns as of `pflow.event.jagged.columns`; whole numbers as int64."""
+    columns: dict[str, Tensor] = {}
+    for name, values in fields.items():
+        values = values if values.is_floating_point() else values.long()
+        axes = () if values.ndim == 1 else PXYZ if name.endswith("momentum") else XYZ
+        columns |= {f"{name}.{axis}": values[:, i] for i, axis in enumerate(axes)} or {name: values}
+    return columns
+
+
+def _features(part: str, columns: dict[str, Tensor], tokeniser: Tokeniser) -> Tensor:
+    """Normalised features of hits or tracks, float [N, F]."""
+    scale = tokeniser.scales[part]
+    computed = [FEATURES[part][name].compute(columns, tokeniser.detector) for name in scale.names]
+    return torch.stack(list(scale.normalised(computed)), dim=1).float()
+
+
+def _batch(features: Mapping[str, Tensor], readout: Mapping[str, Tensor]) -> Batch:
+    """A batch of one event without padding."""
+    sets: dict[str, Any] = {
+        part: TokenSet(values[None], torch.ones_like(values[None, :, 0], dtype=torch.bool), full=True)
+        for part, values in features.items()
+    }
+    columns = {name: values[None] for name, values in readout.items()}
+    mask, track_mask = (torch.ones_like(columns[name], dtype=torch.bool) for name in ("energy", "track_charge"))
+    return Batch(**sets, readout=Readout(**columns, mask=mask, track_mask=track_mask))
+
+
+PARTICLES = (
+    *("pdg", "charge", "energy", "mass", "momentum", "covariance"),
+    *("score", "class_probability", "pdg_probability"),
+)
+"""Outputs that describe the particles."""
+LINKS = tuple(f"{part}_link_{name}" for part in ("hit", "track") for name in (part, "particle", "weight"))
+
+
+class DecoderStepGraph(nn.Module):
+    """Compute `outputs` from the arrays of `inputs`, both by position."""
+
+    def __init__(self, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
+        super().__init__()
+        self.network, self.decoding = network, decoding
+        self.layers = range(len(network.decoder.stack.layers))
+        memory, past = (
+            [f"{of}_{part}_{i}" for i in self.layers for part in ("key", "value")] for of in ("memory", "past")
+        )
+        state = (*State._fields, *past)
+        self.inputs = (*EVENT, "pointer_keys", *memory, *(f"last_{name}" for name in state))
+        self.outputs = ("stop", *(f"next_{name}" for name in state), *(f"row_{name}" for name in rows_of(network)))
+
+    def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
+        """Decode."""
+        values = dict(zip(self.inputs, arrays, strict=True))
+        caches = [KVCache(KeyValue(values[f"last_past_key_{i}"], values[f"last_past_value_{i}"])) for i in self.layers]
+        layers = [KeyValue(values[f"memory_key_{i}"], values[f"memory_value_{i}"]) for i in self.layers]
+        state = State(*(values[f"last_{name}"] for name in State._fields))
+        memory = Memory(layers, values["pointer_keys"].transpose(2, 3))
+        steps = Steps(self.network, tables_of(values), state, caches, memory, self.decoding)
+        outputs, row = {"stop": steps.point()}, steps.particle()
+        outputs |= {f"next_{name}": value for name, value in steps.state._asdict().items()}
+        for i, cache in enumerate(caches):
+            assert cache.known is not None
+            outputs |= {f"next_past_key_{i}": cache.known.key, f"next_past_value_{i}": cache.known.value}
+        for name, value in row.items():
+            outputs |= {f"row_{name}": value, f"row_{UNREFINED}{name}": value}
+        outputs["row_embedded"] = row["embedded"] + 0.0  # another output of the same name is not possible
+        return tuple(outputs[name] for name in self.outputs)
+
+
+class RefinementGraph(nn.Module):
+    """Compute `outputs` from the arrays of `inputs`, both by position; changes the network."""
+
+    def __init__(self, model: TrainedModel, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
+        super().__init__()
+        self.network, self.decoding = network, decoding
+        self.vocabulary, self.calibration = model.tokeniser.pdg, model.calibration
+        refined = network.refiner is not None
+        self.inputs = ("hit_index", *(SOURCE if refined else ()), *rows_of(network))
+        self.outputs = (*PARTICLES, *(("existence",) if refined else ()), *LINKS)
+
+    def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
+        """Refine."""
+        values = dict(zip(self.inputs, arrays, strict=True))
+        if self.network.refiner is None:
+            columns = {name.removeprefix(UNREFINED): column for name, column in values.items()}
+            pairs = PairList.where(values["hit_fraction"][None] >= MIN_HIT_FRACTION)
+            fraction = pairs.values(values["hit_fraction"][None])
+        else:
+            columns, pairs, fraction = self._refined(values)
+        is_particle, hit_index = columns["is_particle"], values["hit_index"]
+        row = is_particle.nonzero().squeeze(1)  # [P]
+        particles = self._physical(columns, row)
+        is_link = (fraction >= MIN_HIT_FRACTION) & is_particle.index_select(0, pairs.particle)
+        of_hits, order = pairs.item < hit_index.shape[0], torch.cumsum(is_particle.long(), 0) - 1
+
+        def links(selected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            """Item, particle and fraction."""
+            index = selected.nonzero().squeeze(1)
+            particle = order.index_select(0, pairs.particle.index_select(0, index))
+            return pairs.item.index_select(0, index), particle, fraction.index_select(0, index)
+
+        hit, track = links(is_link & of_hits), links(is_link & ~of_hits)
+        tracks = track[0] - hit_index.shape[0], *track[1:]
+        if "existence" in self.outputs:
+            particles["existence"] = columns["existence"].index_select(0, row)
+        described = (particles[name] for name in self.outputs if name not in LINKS)
+        return (*described, hit_index.index_select(0, hit[0]), *hit[1:], *tracks)
+
+    def _refined(self, values: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], PairList, Tensor]:
+        """Columns [T, ...] of the refined particles, their pairs with items, and the fraction of the item of each pair;
+        see `pflow.model.pointing.generate`."""
+        network = self.network
+        assert network.refiner is not None
+        tables = tables_of(values)
+        items = tables.items._replace(direction=tables.items.direction[0])
+        source = EncodedSource(tables.tokens, items, tables.states, tables.hidden).change(lambda part: part[None])
+        rows = {name: values[name][None] for name in ROWS}
+        decoded = DecodedParticles.of(rows, torch.ones_like(rows["seed"], dtype=torch.bool))
+        columns, refined = refine(network, decoded, source, self.decoding)
+        fraction = refined.listed_log_fraction.exp()
+        return {name: column[0] for name, column in columns.items()}, refined.refinement.pairs, fraction
+
+    def _physical(self, columns: Mapping[str, Tensor], row: Tensor) -> dict[str, Tensor]:
+        """The outputs `PARTICLES` [P, ...] of the particles at `row`, int64 [P], of the columns [T, ...]."""
+        names = ("pdg", "charge", "direction", "energy_sigma", "direction_sigma", "by_track")
+        probability = columns["pdg_logits"].index_select(0, row).softmax(-1)
+        particles = physical_particles(
+            **{name: columns[name].index_select(0, row) for name in names},
+            energy=columns["log_energy"].index_select(0, row).double().exp(),
+            pdg_probability=probability,
+            vocabulary=self.vocabulary,
+            calibration=self.calibration,
+        )
+        of_classes = {"score": particles["score"].float(), "class_probability": particles["scores"].float()}
+        return {**particles, **of_classes, "pdg_probability": probability}
+
 
 EXAMPLE_HITS, EXAMPLE_TRACKS, EXAMPLE_STEPS = 24, 3, 4  # none is 1: tracing takes sizes of 1 as constants
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from pflow.export.attention_scan import attend_by_scan
-from pflow.export.convert import to_onnx
-from pflow.export.graphs import Graph, TensorSpec
+from pflow.export.convert import Graph, TensorSpec, to_onnx
 from pflow.model.pointing.encoder import DirectionalSelfAttention, Directions
 
 WIDTH, HEADS = 32, 4  # strengths of 3 (sees all), 30, 300, 3000 (in double precision)

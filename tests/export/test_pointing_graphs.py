@@ -10,7 +10,7 @@ import torch
 from pflow.checkpoint.load import TrainedModel
 from pflow.event import jagged
 from pflow.event.merge_hits import Merge
-from pflow.export.graphs import Loop
+from pflow.export.convert import Loop
 from pflow.export.pointing import pointing_graphs
 from pflow.inference.events import Engine, reconstruct_valid
 from pflow.io.open import read_events
