@@ -34,7 +34,7 @@ from pflow.tokens.tokens import targets_of
 
 CRITERIA = ("energy", "number", "reference")  # for the best configuration, see `best`
 
-RULES = (Matching(), Matching().close)  # for all matches, and for the headline efficiency
+MATCHINGS = (Matching(), Matching().close)  # for all matches, and for the headline efficiency
 PHOTON = CLASSES.index("photon")
 
 MIN_PULLS = 40  # fewest pulls for a curve
@@ -118,7 +118,7 @@ def calibrate(
             truth = ParticleTable.from_records(targets_of(with_truth, model.tokeniser.config).particles)
             if usable.reference is not None:
                 others = ParticleTable.from_records(usable.reference)
-                references[number].update(truth, others, *(match(truth, others, rule) for rule in RULES))
+                references[number].update(truth, others, *(match(truth, others, rule) for rule in MATCHINGS))
             for decoding, fit, particles, counts in trials:
                 engine = Engine(model, decoding=decoding, batch_size=batch_size, device=device)
                 generated = engine.collect(tokens).tokens()
@@ -126,7 +126,7 @@ def calibrate(
                     model.tokeniser.decode(generated), ~generated.finite(), events, model.path, on_error
                 )
                 reco = ParticleTable.from_records(finite.particles)
-                matches, close = (match(truth, reco, rule) for rule in RULES)
+                matches, close = (match(truth, reco, rule) for rule in MATCHINGS)
                 particles[number].update(truth, reco, matches, close)
                 fit.update(truth, reco, finite.particles, matches, generated.by_track)
                 counts[number].update(truth, reco)

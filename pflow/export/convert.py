@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -169,20 +168,27 @@ def _converted(graph: Graph) -> Any:
     graph.module.eval()
     axes = ((i for i, size in enumerate(spec.shape) if isinstance(size, str)) for spec in graph.inputs)
     dynamic = tuple(dict.fromkeys(of_input, torch.export.Dim.DYNAMIC) for of_input in axes)
-    with _quiet():
-        program = torch.export.export(graph.module, graph.example, dynamic_shapes={"arrays": dynamic}, strict=False)
-        converted = torch.onnx.export(
-            program,
-            dynamo=True,
-            opset_version=OPSET,
-            input_names=[spec.name for spec in graph.inputs],
-            output_names=[spec.name for spec in graph.outputs],
-            custom_translation_table=translations(),
-            optimize=False,
-            verbose=False,
-        )
-        assert converted is not None
-        model = _simplified(converted.model)
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # in all threads: the exporter remarks on packages that are not installed
+    try:
+        with warnings.catch_warnings():
+            for category in (DeprecationWarning, FutureWarning):  # the exporter's own use of torch
+                warnings.simplefilter("ignore", category)
+            program = torch.export.export(graph.module, graph.example, dynamic_shapes={"arrays": dynamic}, strict=False)
+            converted = torch.onnx.export(
+                program,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=[spec.name for spec in graph.inputs],
+                output_names=[spec.name for spec in graph.outputs],
+                custom_translation_table=translations(),
+                optimize=False,
+                verbose=False,
+            )
+            assert converted is not None
+            model = _simplified(converted.model)
+    finally:
+        logging.disable(disabled)
     expand_attention(model)
     for value in model.graph.value_info:
         value.ClearField("metadata_props")
@@ -219,20 +225,6 @@ def _simplified(model: ir.Model) -> Any:
 def _info(specs: Iterable[TensorSpec]) -> list[Any]:
     make, kind = onnx.helper.make_tensor_value_info, onnx.helper.np_dtype_to_tensor_dtype
     return [make(spec.name, kind(np.dtype(spec.dtype)), spec.shape) for spec in specs]
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Log only errors, in all threads: the exporter remarks on packages that are not installed and the like."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            for category in (DeprecationWarning, FutureWarning):  # the exporter's own use of torch
-                warnings.simplefilter("ignore", category)
-            yield
-    finally:
-        logging.disable(disabled)
 
 
 def _in_loop(model: Any, loop: Loop) -> Any:

@@ -106,7 +106,13 @@ class EncoderGraph(nn.Module):
             tracks = _columns({name: arrays[f"track_{name}"] for name in self.track_fields})
             features["tracks"] = _features("tracks", tracks, tokeniser)
         readout = {**readout_columns(hits, tracks), "subdetector": subdetector, "layer": layer.float(), "token": token}
-        batch = _batch(features, readout)
+        sets: dict[str, Any] = {  # one event, without padding
+            part: TokenSet(values[None], torch.ones_like(values[None, :, 0], dtype=torch.bool), full=True)
+            for part, values in features.items()
+        }
+        of_event = {name: values[None] for name, values in readout.items()}
+        mask, track_mask = (torch.ones_like(of_event[name], dtype=torch.bool) for name in ("energy", "track_charge"))
+        batch = Batch(**sets, readout=Readout(**of_event, mask=mask, track_mask=track_mask))
         tokens, items = make_tokens_and_items(batch, n_subdetectors=self.network.n_subdetectors)
         states = self.network.encoder.of_event(features["hits"], features.get("tracks"), tokens.unit[0])[None]
         items = items._replace(direction=items.direction.double(), sums=items.sums.double())  # as the steps want them
@@ -178,17 +184,6 @@ def _features(part: str, columns: dict[str, Tensor], tokeniser: Tokeniser) -> Te
     return torch.stack(list(scale.normalised(computed)), dim=1).float()
 
 
-def _batch(features: Mapping[str, Tensor], readout: Mapping[str, Tensor]) -> Batch:
-    """A batch of one event without padding."""
-    sets: dict[str, Any] = {
-        part: TokenSet(values[None], torch.ones_like(values[None, :, 0], dtype=torch.bool), full=True)
-        for part, values in features.items()
-    }
-    columns = {name: values[None] for name, values in readout.items()}
-    mask, track_mask = (torch.ones_like(columns[name], dtype=torch.bool) for name in ("energy", "track_charge"))
-    return Batch(**sets, readout=Readout(**columns, mask=mask, track_mask=track_mask))
-
-
 PARTICLES = (
     *("pdg", "charge", "energy", "mass", "momentum", "covariance"),
     *("score", "class_probability", "pdg_probability"),
@@ -249,10 +244,26 @@ class RefinementGraph(nn.Module):
             pairs = PairList.where(values["hit_fraction"][None] >= MIN_HIT_FRACTION)
             fraction = pairs.values(values["hit_fraction"][None])
         else:
-            columns, pairs, fraction = self._refined(values)
+            tables, rows = tables_of(values), {name: values[name][None] for name in ROWS}
+            items = tables.items._replace(direction=tables.items.direction[0])
+            source = EncodedSource(tables.tokens, items, tables.states, tables.hidden).change(lambda part: part[None])
+            decoded = DecodedParticles.of(rows, torch.ones_like(rows["seed"], dtype=torch.bool))
+            refined_columns, refined = refine(self.network, decoded, source, self.decoding)
+            columns = {name: column[0] for name, column in refined_columns.items()}
+            pairs, fraction = refined.refinement.pairs, refined.listed_log_fraction.exp()
         is_particle, hit_index = columns["is_particle"], values["hit_index"]
         row = is_particle.nonzero().squeeze(1)  # [P]
-        particles = self._physical(columns, row)
+        names = ("pdg", "charge", "direction", "energy_sigma", "direction_sigma", "by_track")
+        probability = columns["pdg_logits"].index_select(0, row).softmax(-1)
+        particles = physical_particles(
+            **{name: columns[name].index_select(0, row) for name in names},
+            energy=columns["log_energy"].index_select(0, row).double().exp(),
+            pdg_probability=probability,
+            vocabulary=self.vocabulary,
+            calibration=self.calibration,
+        )
+        scores = {"score": particles["score"].float(), "class_probability": particles["scores"].float()}
+        particles |= {**scores, "pdg_probability": probability}
         is_link = (fraction >= MIN_HIT_FRACTION) & is_particle.index_select(0, pairs.particle)
         of_hits, order = pairs.item < hit_index.shape[0], torch.cumsum(is_particle.long(), 0) - 1
 
@@ -268,34 +279,6 @@ class RefinementGraph(nn.Module):
             particles["existence"] = columns["existence"].index_select(0, row)
         described = (particles[name] for name in self.outputs if name not in LINKS)
         return (*described, hit_index.index_select(0, hit[0]), *hit[1:], *tracks)
-
-    def _refined(self, values: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], PairList, Tensor]:
-        """Columns [T, ...] of the refined particles, their pairs with items, and the fraction of the item of each pair;
-        see `pflow.model.pointing.generate`."""
-        network = self.network
-        assert network.refiner is not None
-        tables = tables_of(values)
-        items = tables.items._replace(direction=tables.items.direction[0])
-        source = EncodedSource(tables.tokens, items, tables.states, tables.hidden).change(lambda part: part[None])
-        rows = {name: values[name][None] for name in ROWS}
-        decoded = DecodedParticles.of(rows, torch.ones_like(rows["seed"], dtype=torch.bool))
-        columns, refined = refine(network, decoded, source, self.decoding)
-        fraction = refined.listed_log_fraction.exp()
-        return {name: column[0] for name, column in columns.items()}, refined.refinement.pairs, fraction
-
-    def _physical(self, columns: Mapping[str, Tensor], row: Tensor) -> dict[str, Tensor]:
-        """The outputs `PARTICLES` [P, ...] of the particles at `row`, int64 [P], of the columns [T, ...]."""
-        names = ("pdg", "charge", "direction", "energy_sigma", "direction_sigma", "by_track")
-        probability = columns["pdg_logits"].index_select(0, row).softmax(-1)
-        particles = physical_particles(
-            **{name: columns[name].index_select(0, row) for name in names},
-            energy=columns["log_energy"].index_select(0, row).double().exp(),
-            pdg_probability=probability,
-            vocabulary=self.vocabulary,
-            calibration=self.calibration,
-        )
-        of_classes = {"score": particles["score"].float(), "class_probability": particles["scores"].float()}
-        return {**particles, **of_classes, "pdg_probability": probability}
 
 
 EXAMPLE_HITS, EXAMPLE_TRACKS, EXAMPLE_STEPS = 24, 3, 4  # none is 1: tracing takes sizes of 1 as constants

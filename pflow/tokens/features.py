@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError, InputError, check_choice
+from pflow.errors import ConfigError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.schema import PXYZ, XYZ
-from pflow.physics.arrays import Floats, Mask, constant, double, namespace, single
+from pflow.physics.arrays import Floats, constant, double, namespace, single
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import Geometry, kind_index
 
@@ -272,22 +272,18 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Flo
     columns = columns_of(events, part)
     for feature in _lookup(part, names):
         values = np.asarray(feature.compute(columns, events.detector), dtype=np.float64)
-        if not np.isfinite(values).all():
-            raise _unknown_values(events, part, ~np.isfinite(values), field=feature.field)
         matrix.append(values)
+        if not (unknown := ~np.isfinite(values)).any():
+            continue
+        event, reason = jagged.event_index(jagged.count(getattr(events, part))), ""
+        if feature.field == "hits.layer":
+            without = np.unique(jagged.flat(events.hits.subdetector)[unknown])
+            reason = f": no cell encoding for {', '.join(events.detector.calorimeters[i].name for i in without)}"
+        in_event = event == event[unknown][0]
+        n_unknown, n = np.count_nonzero(unknown[in_event]), np.count_nonzero(in_event)
+        message = f"the model needs a finite number here, and {n_unknown} of {n} values are unknown{reason}"
+        raise events.error(message, index=event[unknown][0], field=feature.field)
     return matrix
-
-
-def _unknown_values(events: Events, part: str, unknown: Mask, *, field: str) -> InputError:
-    records, reason = getattr(events, part), ""
-    event = jagged.event_index(jagged.count(records))
-    index = event[unknown][0]
-    if field == "hits.layer":
-        without = np.unique(jagged.flat(records.subdetector)[unknown])
-        reason = f": no cell encoding for {', '.join(events.detector.calorimeters[i].name for i in without)}"
-    n_unknown, n = np.count_nonzero(unknown[event == index]), np.count_nonzero(event == index)
-    message = f"the model needs a finite number here, and {n_unknown} of {n} values are unknown{reason}"
-    return events.error(message, index=index, field=field)
 
 
 TRANSFORMS = ("identity", "log10")

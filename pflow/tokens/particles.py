@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError, check_choice
-from pflow.physics.arrays import Floats, constant, double, namespace
+from pflow.physics.arrays import constant, double, namespace
 from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.physics.pdg import CLASSES, charges, class_index, masses
 from pflow.tokens.vocab import CHARGES, PdgVocabulary
@@ -137,7 +137,13 @@ class Calibration:
         `classes` int64 [N] are as of `pflow.physics.pdg.class_index`; `by_track` bool [N], None: all are by a track.
         """
         index = curve_index(classes, by_track)
-        return _apply(self.energy, energy_sigma, index), _apply(self.direction, direction_sigma, index)
+
+        def calibrated(by_name: Mapping[str, Curve], sigma: Any) -> Any:
+            curves = [by_name.get(name, by_name.get(name.removesuffix(WITHOUT_TRACK))) for name in CURVES]
+            points = [None if curve is None else (curve.log_sigma, curve.log_factor) for curve in curves]
+            return _scaled(points, sigma, index)
+
+        return calibrated(self.energy, energy_sigma), calibrated(self.direction, direction_sigma)
 
 
 def curve_index(classes: Any, by_track: Any) -> Any:
@@ -148,31 +154,22 @@ def curve_index(classes: Any, by_track: Any) -> Any:
     return namespace(classes).where(by_track, classes, constant(np.array(without), like=classes)[classes])
 
 
-def _apply(by_name: Mapping[str, Curve], sigma: Any, index: Any) -> Any:
-    curves = [by_name.get(name, by_name.get(name.removesuffix(WITHOUT_TRACK))) for name in CURVES]
-    return _scaled([None if curve is None else (curve.log_sigma, curve.log_factor) for curve in curves], sigma, index)
-
-
 Points = tuple[Sequence[float], Sequence[float]]
 """Coordinates and values of a curve, logarithms both."""
 
 
 def _scaled(curves: Sequence[Points | None], values: Any, index: Any) -> Any:
     """Values float64 [N] times the factors of the curves that int64 `index` [N] says; None: 1."""
-    xp = namespace(values)
-    begin, end, slope, first = (constant(part, like=values)[index] for part in _pieces(curves))  # [N, pieces]
-    with np.errstate(divide="ignore"):
-        beyond = xp.maximum(xp.minimum(xp.log(values)[:, None], end), begin) - begin
-    return values * xp.exp(first[:, 0] + (slope * beyond).sum(1))
-
-
-def _pieces(curves: Sequence[Points | None]) -> tuple[Floats, Floats, Floats, Floats]:
-    """Pieces of curves: where each begins and ends, its slope, [curve, piece], and the first value, [curve, 1]."""
-    points = [curve or ((0.0,), (0.0,)) for curve in curves]
+    xp, points = namespace(values), [curve or ((0.0,), (0.0,)) for curve in curves]
     longest = max(2, *(len(x) for x, _ in points))
     x, y = (
         np.stack([np.pad(np.array(p[axis]), (0, longest - len(p[axis])), mode="edge") for p in points])
         for axis in (0, 1)
     )
     length = np.diff(x)
-    return x[:, :-1], x[:, 1:], np.diff(y) / np.where(length > 0, length, 1.0), y[:, :1]
+    slopes = np.diff(y) / np.where(length > 0, length, 1.0)
+    # Where the pieces of each value's curve begin and end, and their slopes, [N, pieces]; the first value, [N, 1].
+    begin, end, slope, first = (constant(part, like=values)[index] for part in (x[:, :-1], x[:, 1:], slopes, y[:, :1]))
+    with np.errstate(divide="ignore"):
+        beyond = xp.maximum(xp.minimum(xp.log(values)[:, None], end), begin) - begin
+    return values * xp.exp(first[:, 0] + (slope * beyond).sum(1))

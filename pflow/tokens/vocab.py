@@ -73,19 +73,16 @@ class PdgVocabulary:
         index = np.minimum(np.searchsorted(codes, absolute), len(codes) - 1)
         unknown = codes[index] != absolute
         if unknown.any():
-            stand_in = np.array([self._stand_in(name) for name in CLASSES])
-            index = np.where(unknown, stand_in[class_index(absolute)], index)
+            rising = sorted(range(len(self)), key=lambda i: (self.counts[i], -self.codes[i]))
+            most_frequent = {class_of(self.codes[i]): i for i in rising}
+            orders = [(name, *NEXT_CLASS[name]) for name in CLASSES]
+            stand_in = [next(most_frequent[name] for name in order if name in most_frequent) for order in orders]
+            index = np.where(unknown, np.array(stand_in)[class_index(absolute)], index)
         return index, unknown
 
     def decode(self, index: npt.ArrayLike) -> Index:
         """|PDG| of each index, same shape."""
         return np.array(self.codes, dtype=np.int64)[np.asarray(index, dtype=np.int64)]
-
-    def _stand_in(self, name: str) -> int:
-        """Index of the code that replaces unknown ones of a class."""
-        rising = sorted(range(len(self)), key=lambda i: (self.counts[i], -self.codes[i]))
-        most_frequent = {class_of(self.codes[i]): i for i in rising}
-        return next(most_frequent[candidate] for candidate in (name, *NEXT_CLASS[name]) if candidate in most_frequent)
 
 
 def unknown_pdg_message(unknown: Counter[int]) -> str:

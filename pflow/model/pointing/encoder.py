@@ -141,7 +141,13 @@ class Directions:
     def of(cls, unit: Tensor) -> tuple[Directions, Tensor]:
         """From vectors float [S, 3] of at least one token, and the order int64 [S] in which they are."""
         unit = normalise(unit.double())
-        angle = torch.acos((unit @ _jet_axis(unit)[:, None]).view(-1).float().clamp(-1.0, 1.0))
+        # About the axis to which most directions are close, either way: the largest eigenvector, by the 16th power.
+        spread = unit.t() @ unit
+        for _ in range(4):
+            spread = spread @ spread
+            spread = spread / spread.square().sum().clamp(min=1e-300).sqrt()
+        axis = normalise(spread[spread.square().sum(1).argmax()])
+        angle = torch.acos((unit @ axis[:, None]).view(-1).float().clamp(-1.0, 1.0))
         # A token without direction is equally far from all.
         angle = torch.where(unit.square().sum(1).min() < 0.5, torch.zeros_like(angle), angle)
         angle, order = torch.sort(angle)
@@ -153,15 +159,6 @@ class Directions:
         if len(self.unit) ** 2 > MAX_PAIRS:
             return None
         return [nearness_of(rows, self.unit) for rows in torch.split(self.unit, BLOCK)]
-
-
-def _jet_axis(unit: Tensor) -> Tensor:
-    """About the axis to which most of the directions double [S, 3] are close, either way; double [3]."""
-    spread = unit.t() @ unit
-    for _ in range(4):  # in its 16th power the largest eigenvector dominates
-        spread = spread @ spread
-        spread = spread / spread.square().sum().clamp(min=1e-300).sqrt()
-    return normalise(spread[spread.square().sum(1).argmax()])
 
 
 def nearness_of(unit: Tensor, others: Tensor) -> Tensor:

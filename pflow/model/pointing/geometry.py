@@ -19,7 +19,7 @@ from pflow.data.batch import Batch
 from pflow.model.common.decode import change_tensors
 from pflow.model.common.vectors import normalise
 
-FAR = 2000.0  # from the vertex, along its momentum, of a track whose position at the calorimeter is not known, mm
+UNKNOWN_ENTRY = 2000.0  # mm, along its momentum, to a track whose position at the calorimeter is not known
 THETA_UNIT, ARC_UNIT = 0.003, 0.01  # of differences in polar angle and of arcs in azimuth, rad
 MIN_RHO = 1e-3  # smallest sine of the polar angle by which differences in azimuth become arcs
 
@@ -42,10 +42,7 @@ class Columns:
         return cls(*table.split_with_sizes([width or rest for width in widths], dim))
 
     def table(self) -> Tensor:
-        """The table float [..., F]; ValueError names a group of columns that has another width."""
-        for (name, values), width in zip(vars(self).items(), self.widths(), strict=True):
-            if width and values.shape[-1] != width:
-                raise ValueError(f"{type(self).__name__}.{name}: {values.shape[-1]} columns, expected {width}")
+        """The table float [..., F]."""
         return torch.cat(list(vars(self).values()), dim=-1)
 
 
@@ -227,7 +224,7 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
 
     momentum = torch.linalg.vector_norm(readout.track_momentum, dim=-1)  # [B, K]
     unknown = (readout.track_position == 0).all(-1, keepdim=True)
-    track_position = torch.where(unknown, FAR * readout.track_direction, readout.track_position)
+    track_position = torch.where(unknown, UNKNOWN_ENTRY * readout.track_direction, readout.track_position)
     position = torch.cat([hit_position, track_position], dim=1)
     unit = normalise(position)
     x, y, z = unit.unbind(-1)

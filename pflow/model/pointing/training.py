@@ -254,6 +254,8 @@ def match(
     count by their energy, tracks by their momentum. `fraction`, float [B, R, M], has the targets' items. Returns the
     decoded particles, matched ones first, in the order of the targets, and the target of each, or padding.
     """
+    from scipy.optimize import linear_sum_assignment  # here: its import is a tenth of the start of a reconstruction
+
     weight = source.items.weight[:, None]  # GeV
     common = (decoded.hit_fraction * weight) @ fraction.transpose(1, 2)  # [B, T, R]
     total = (decoded.hit_fraction * weight).sum(-1)[:, :, None] + (fraction * weight).sum(-1)[:, None] - common
@@ -264,23 +266,15 @@ def match(
     gain = torch.where(possible, common + 1e-6 + 1e6 * same_track, 0.0).double()
     # One GPU synchronisation reads these, with the numbers of decoded particles; copying the result back needs none.
     values = torch.cat([gain, decoded.mask[..., None]], dim=-1).cpu().numpy()
-    matches = [_match_event(event[:, :-1], int(event[:, -1].sum())) for event in values]
-    both = torch.from_numpy(np.stack([np.stack(part) for part in zip(*matches, strict=True)]))
-    # [B, T] of decoded particles, and of targets, -1: none
-    index, target_index = both.to(fraction.device, non_blocking=True)
+    matches = np.full((len(values), 2, values.shape[1]), -1)  # decoded particle of each place, and its target, -1: none
+    for event, (places, partners) in zip(values, matches, strict=True):
+        possible_gain = event[: int(event[:, -1].sum()), :-1]
+        rows, columns = linear_sum_assignment(possible_gain, maximize=True)
+        good = possible_gain[rows, columns] > 0
+        rows, columns = rows[good], columns[good]
+        by_target = columns.argsort()
+        rest = np.setdiff1d(np.arange(len(event)), rows)  # not matched, then padding
+        places[:], partners[: len(rows)] = np.concatenate([rows[by_target], rest]), columns[by_target]
+    index, target_index = torch.from_numpy(matches).to(fraction.device, non_blocking=True).unbind(1)
     target_index = torch.where(target_index < 0, target.mask.shape[1], target_index)
     return DecodedParticles(*(gather(values, index) for values in decoded)), select(target, target_index)
-
-
-def _match_event(gain: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Order int64 [T] of an event's `n` decoded particles and the padding, and the target of each in it, or -1."""
-    from scipy.optimize import linear_sum_assignment  # here: its import is a tenth of the start of a reconstruction
-
-    rows, columns = linear_sum_assignment(gain[:n], maximize=True)
-    good = gain[rows, columns] > 0
-    rows, columns = rows[good], columns[good]
-    by_target = columns.argsort()
-    rest = np.setdiff1d(np.arange(len(gain)), rows)  # not matched, then padding
-    partner = np.full(len(gain), -1)
-    partner[: len(rows)] = columns[by_target]
-    return np.concatenate([rows[by_target], rest]), partner
