@@ -220,21 +220,19 @@ class ParticleDecoder(nn.Module):
         return Memory(self.stack.project(states), self.pointer.project(states))
 
     def forward(
-        self, x: Tensor, tables: Tables, assigned_energy: Tensor, caches: Caches = None, memory: Memory | None = None
+        self, x: Tensor, tables: Tables, assigned_energy: Tensor, memory: Memory, caches: Caches = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """States like x, logits of the next seed, [B, T, S] or [B, S], and of the end, [B, T, 1] or [B, 1].
 
         Of the embedded beginning and particles [B, T, W], or with `caches` the newest token [B, W]. `assigned_energy`,
         float [B * T * S], is each token's energy assigned before each position, GeV; `memory` is `project` of the
-        source's states, if it was computed before.
+        source's states.
         """
         batch, steps, n_tokens = len(x), 1 if x.ndim == 2 else x.shape[1], tables.n_tokens
         energy = tables.tokens.energy.view(batch, 1, 1, n_tokens)
         assigned_energy = assigned_energy.view(batch, 1, steps, n_tokens)
         assigned = assigned_energy / energy.clamp(min=1e-9)
         mask = tables.tokens.mask.view(batch, n_tokens) if tables.padded else None
-        if memory is None:
-            memory = self.project(tables.states.view(batch, n_tokens, x.shape[-1]))
         decoded = self.stack(x, memory.layers, Coverage.of(assigned, mask), caches=caches)
         logits, eos_logit = self.pointer(decoded, memory.pointer, assigned, (energy - assigned_energy).clamp(min=0.0))
         if mask is not None:

@@ -80,7 +80,7 @@ class Steps:
         """
         state = self.state
         self.states, logits, eos_logit = self.network.decoder(
-            state.embedded, self.tables, state.assigned_energy, self.caches, self.memory
+            state.embedded, self.tables, state.assigned_energy, self.memory, self.caches
         )
         self.seed = logits.argmax(-1)
         eos_probability = 1.0 / (1.0 + (logits - eos_logit).exp().sum(1))

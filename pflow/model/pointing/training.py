@@ -81,7 +81,7 @@ def teacher_forcing(
         """
         embedded = decoder.embed(previous, tables).view(batch, steps, len(decoder.bos))
         x = torch.cat([decoder.bos.expand(batch, 1, -1), embedded], dim=1)
-        states, logits, eos_logit = decoder(x, tables, source.on_tokens(assigned[:, k:]).flatten(), memory=memory)
+        states, logits, eos_logit = decoder(x, tables, source.on_tokens(assigned[:, k:]).flatten(), memory)
         states, mask, of_track = states[:, :-1], target.mask, None
         seed = _choose_seeds(logits[:, :-1].detach(), weight, source, random=network.training)
         if decoder.embed_track is not None:

@@ -4,48 +4,9 @@ import math
 import torch
 
 from pflow.model.pointing import PointingDecodingConfig, generate
-from pflow.model.pointing.assignment import PairList, candidates
 from pflow.model.pointing.generate import decode_first_stage, particle_limits
 
 LN10 = math.log(10.0)
-
-
-def uncached(network, batch, *, max_particles):
-    """ln E, PDG, direction and fractions of the particles of one event; each step decodes all from the start."""
-    source = network.encode(batch)
-    tables = source.tables()
-    nothing = torch.zeros(1, 1, source.items.mask.shape[1])
-    assigned, x, decoded = [nothing], network.decoder.bos.view(1, 1, -1), []
-    while len(decoded) < max_particles:
-        on_tokens = source.on_tokens(torch.cat(assigned, dim=1))
-        states, logits, eos_logit = network.decoder(x, tables, on_tokens.flatten())
-        if torch.cat([logits, eos_logit], dim=-1).softmax(-1)[0, -1, -1] >= 0.5:
-            break
-        seed, unassigned = logits[:, -1].argmax(-1), 1.0 - assigned[-1]
-        pairs = PairList.where(candidates(tables, seed[:, None], unassigned))
-        particles, assignment = network.step(tables, states[:, -1], seed, pairs.values(unassigned), pairs)
-        fraction = pairs.dense(assignment.hit_fraction)
-        assigned.append((assigned[-1] + fraction).clamp(max=1.0))
-        x = torch.cat([x, network.decoder.embed(particles.as_previous(seed), tables)[None]], dim=1)
-        decoded.append((particles.log_energy[0], particles.pdg[0], particles.direction[0], fraction[0, 0]))
-    return decoded
-
-
-def test_cached_equals_uncached(make_model, events, batch, collate):
-    model = make_model()
-    with torch.inference_mode():
-        expected = [uncached(model.network, collate([event]), max_particles=6) for event in events]
-    decoded = model.decode(batch, max_particles=6)
-    assert max(map(len, expected)) > 2
-    assert decoded.mask.sum(1).tolist() == [len(of_event) for of_event in expected]
-    for i, of_event in enumerate(expected):
-        n_hits = len(events[i].energy)
-        for t, (log_energy, pdg, direction, taken) in enumerate(of_event):
-            assert decoded.pdg[i, t] == pdg
-            energy = LN10 * (model.inputs.energy_mean + model.inputs.energy_std * decoded.energy[i, t])
-            torch.testing.assert_close(energy, log_energy.float(), rtol=1e-3, atol=1e-3)
-            torch.testing.assert_close(decoded.direction[i, t], direction.float(), rtol=1e-3, atol=1e-4)
-            torch.testing.assert_close(decoded.hit_fraction[i, t, :n_hits], taken[:n_hits], rtol=1e-3, atol=1e-4)
 
 
 def test_an_event_that_does_not_end_is_flagged(model, batch):
@@ -186,10 +147,6 @@ def test_tracks_start_particles(parallel, batch, events):
         assert (decoded.track_fraction[i, :n].argmax(1) == torch.arange(n)).all()  # the first particles, in order
         torch.testing.assert_close(decoded.track_fraction[i].sum(0)[:n], torch.ones(n))
     assert (decoded.mask.sum(1) > torch.tensor(n_tracks)).any()  # the others are decoded after them
-    with torch.no_grad():
-        parallel.network.decoder.starts[-1].bias.fill_(-10.0)
-    parallel.set_decoding(eos_threshold=1e-9)
-    assert parallel.decode(batch).mask.shape == (len(batch), 0)
 
 
 def test_there_are_no_gaps_between_particles(parallel, batch):

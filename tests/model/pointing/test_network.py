@@ -148,6 +148,13 @@ def test_the_worst_measured_particle_nearby_takes_the_difference(three_particles
     assert (less > 0).all()
 
 
+def test_a_particle_that_may_not_exist_takes_more_of_the_difference(three_particles):
+    """Of two photons alike, beside the variance of the energy, 1%, a quarter of the energy squared."""
+    energy = shared(three_particles, [True, True, False, False], [1.0, 0.5, 0.0, 0.0], [6.0, 8.0, 1.0, 1.0])
+    weight = 0.26 * math.exp(-0.01 / 0.15) / (0.26 * math.exp(-0.01 / 0.15) + 0.01)
+    assert energy[:2].tolist() == pytest.approx([6.0 - 2.0 * weight, 4.0 + 2.0 * weight], rel=1e-4)
+
+
 def test_initially_there_are_no_messages(model, batch):
     messages = model.network.refiner.messages
     messages.out.set_initial_values()

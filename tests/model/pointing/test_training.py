@@ -71,7 +71,8 @@ def test_an_assignment_does_not_know_its_own_answer(model, batch):
 # are decoded before both passes, and the first of the others in the pass that gives the own particles.
 @pytest.mark.parametrize(("tracks", "right", "n_same"), [(False, True, 5), (False, False, 2), (True, False, 1)])
 def test_scheduled_sampling_predicts_what_is_decoded(make_model, batch, monkeypatch, tracks, right, n_same):
-    model = make_model(eos_threshold=1.0, parallel_tracks=tracks, start_threshold=0.6)
+    """Cached step by step, where events end at different places; in training all steps are one pass."""
+    model = make_model(eos_threshold=0.5 if right else 1.0, parallel_tracks=tracks, start_threshold=0.6)
     network, decoding = model.network, model.decoding.limited(5 + tracks * batch.readout.track_mask.shape[1])
     with torch.no_grad():
         if tracks:
@@ -95,19 +96,19 @@ def test_scheduled_sampling_predicts_what_is_decoded(make_model, batch, monkeypa
     of_decoded = torch.nn.functional.one_hot(columns["seed"], source.tokens.mask.shape[1]).float()
     padding = fraction.new_zeros(len(batch), decoder.tracks["seed"].shape[1] if tracks else 0, of_decoded.shape[2])
     monkeypatch.setattr(module, "seed_weights", lambda *_: torch.cat([padding, of_decoded], dim=1))
-    made = forced(model, batch, target, own=decoding)
-    k = padding.shape[1]
-    for name, expected in (
-        ("pdg_logits", columns["pdg_logits"]),
-        ("energy_log_sigma", columns["energy_sigma"].log()),
-        ("direction_log_sigma", columns["direction_sigma"].log()),
-    ):
+    made, k, steps = forced(model, batch, target, own=decoding), padding.shape[1], mask.shape[1]
+    same, differ = mask & (torch.arange(steps) < n_same), mask & (torch.arange(steps) >= n_same)
+    expected = {name: columns[name] for name in ("pdg_logits", *(("log_energy", "direction") if right else ()))}
+    expected |= {f"{of}_log_sigma": columns[f"{of}_sigma"].log() for of in ("energy", "direction")}
+    for name, decoded in expected.items():
         predicted = getattr(made.particles, name)[:, k:]
-        same = mask & (torch.arange(5) < n_same)
-        torch.testing.assert_close(predicted[same], expected[same], rtol=1e-4, atol=1e-4, msg=name)
-        assert right or (predicted[mask & ~same] - expected[mask & ~same]).abs().max() > 1e-2
-    seed = made.pointer[..., :-1].argmax(-1)[:, :5]
-    assert torch.equal(seed[same], columns["seed"][same])
+        torch.testing.assert_close(predicted[same], decoded[same].float(), rtol=1e-3, atol=1e-4, msg=name)
+        assert right or (predicted[differ] - decoded[differ]).abs().max() > 1e-2
+    assert torch.equal(made.pointer[..., :-1].argmax(-1)[:, :steps][same], columns["seed"][same])
+    if right:
+        assert len(mask.sum(1).unique()) > 1
+        continues = (made.pointer[:, :steps, -1].exp() < 0.5).cumprod(1) > 0
+        assert torch.equal(continues, mask)
 
 
 def test_what_is_wanted_is_the_share_of_what_is_left(model, by_hand):
@@ -262,10 +263,6 @@ def test_whether_a_track_starts_a_particle_is_learned(parallel, batch):
     assert made[1] - made[0] == pytest.approx(3.0 / n_tracks, rel=1e-3)
 
 
-PHOTON, PION, NEUTRON = 0, 1, 3
-MINUS, NEUTRAL, PLUS = 0, 1, 2
-
-
 @pytest.fixture
 def model(make_model):
     """That writes as many particles as it may."""
@@ -280,7 +277,7 @@ def three(by_hand):
         position=[[2000, 0, 0], [2000, 50, 0], [2000, 400, 0], [0, 2000, 0]],
         momentum=[[0.0, 2.0, 0.0]],
         charge=[1.0],
-        particles=[(NEUTRON, NEUTRAL, 10.0), (PHOTON, NEUTRAL, 3.0), (PION, PLUS, 2.0)],
+        particles=[(NEUTRON, NEUTRAL, 10.0), (PHOTON, NEUTRAL, 3.0), (PION, POSITIVE, 2.0)],
         hit_fraction=[[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]],
         track_fraction=[[0], [0], [1]],
     )
