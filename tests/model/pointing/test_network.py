@@ -188,6 +188,14 @@ def test_candidates_are_behind_the_list_and_change_nothing_of_it(make_model, bat
     assert (existence < threshold).all()
     assert (existence[both.by_track[both.mask & ~both.listed]] < threshold).all()
     assert (both.existence[both.listed & both.by_track] == 1.0).all()
+    energy = 10 ** (model.inputs.energy_mean + model.inputs.energy_std * both.energy)
+    smallest = float(energy[both.mask & ~both.listed].median())
+    model.network.min_log_energy = math.log(smallest)  # no candidate has less than any target
+    model.set_decoding(max_empty_steps=100)
+    larger = model.decode(batch)
+    energy = 10 ** (model.inputs.energy_mean + model.inputs.energy_std * larger.energy)[larger.mask & ~larger.listed]
+    assert len(energy) > 0
+    assert energy.min() >= smallest * (1 - 1e-5)
 
 
 def test_a_network_without_a_refinement_has_no_candidates(make_model, batch):

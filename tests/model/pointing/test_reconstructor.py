@@ -114,6 +114,16 @@ def test_a_charged_particle_that_begins_at_a_track_has_its_momentum(model, event
     torch.testing.assert_close(made.log_energy.exp()[0].float(), energy)
 
 
+@pytest.mark.parametrize("sign", [0, 2])
+def test_the_charge_fits_the_code(model, event, sign):
+    """Of a charged particle it is its track's, or the most probable of both signs; else none, whatever is probable."""
+    with torch.no_grad():
+        model.network.head.identity.bias[model.inputs.n_pdg + sign] += 10.0
+    track = event.hits.mask.shape[1]
+    charges = [one_particle(model, event, *given)[0].charge.item() for given in ((0, PION), (track, PION), (0, PHOTON))]
+    assert charges == [sign, 1 + event.readout.track_charge[0, 0], 1]
+
+
 @pytest.mark.parametrize(("seed", "pdg"), [("track", PHOTON), ("hit", PION)])
 def test_others_are_made_of_their_hits(model, event, seed, pdg):
     made, proxies = one_particle(model, event, event.hits.mask.shape[1] if seed == "track" else 0, pdg=pdg)
