@@ -14,7 +14,7 @@ import onnx
 import torch
 from torch import Tensor
 
-from pflow.model.pointing.encoder import BLOCK, MAX_WIDE, Directions, attend_nearby, slices_nearby
+from pflow.model.pointing.encoder import BLOCK_TOKENS, MAX_WIDE, Directions, attend_nearby, slices_nearby
 
 DOMAIN, PLACEHOLDER = "pflow", "AttentionInBlocks"
 
@@ -51,12 +51,12 @@ def attend_by_scan(
             keys[head] = torch.cat([keys[head], unit], dim=1)
         widths.append(int(queries[head].shape[1]))
     length = torch.ones_like(directions.angle, dtype=torch.int64).sum()
-    first = torch.arange(0, unit.shape[0], BLOCK)[:, None]
-    row_in_block = torch.minimum(first + torch.arange(BLOCK), length - 1).view(-1)  # the last one is repeated
+    first = torch.arange(0, unit.shape[0], BLOCK_TOKENS)[:, None]
+    row_in_block = torch.minimum(first + torch.arange(BLOCK_TOKENS), length - 1).view(-1)  # the last one is repeated
     ones = torch.ones_like(directions.unit[:, :1])
-    rows = torch.cat([directions.unit, ones], dim=1).index_select(0, row_in_block).view(-1, BLOCK, 4)
+    rows = torch.cat([directions.unit, ones], dim=1).index_select(0, row_in_block).view(-1, BLOCK_TOKENS, 4)
     columns = torch.cat([directions.unit, -ones], dim=1)
-    in_blocks = torch.cat(queries, dim=1).index_select(0, row_in_block).view(-1, BLOCK, sum(widths))
+    in_blocks = torch.cat(queries, dim=1).index_select(0, row_in_block).view(-1, BLOCK_TOKENS, sum(widths))
     tensors = in_blocks, rows, columns, *slices, *keys, *values
     width = sum(int(part.shape[1]) for part in values)
     attended = torch.onnx.ops.symbolic(
@@ -64,7 +64,7 @@ def attend_by_scan(
         tensors,
         {"widths": widths, "sliced": sliced, "strengths": precise},
         dtype=query.dtype,
-        shape=(in_blocks.shape[0], BLOCK, width),
+        shape=(in_blocks.shape[0], BLOCK_TOKENS, width),
         version=1,
     )
     return attended.view(-1, width)[: unit.shape[0]]

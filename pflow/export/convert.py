@@ -25,7 +25,7 @@ from pflow.export.operators import translations
 OPSET = 18
 """Version of ONNX's operators: the oldest that has the smallest of scattered values."""
 
-TOLERANCE = 1e-3
+LARGEST_DIFFERENCE = 1e-3
 """Largest difference of a number, relative to the largest of its output: fifty times what the shipped models show."""
 
 CHECKED_STEPS = 8
@@ -154,9 +154,9 @@ def check_graphs(graphs: Mapping[str, Graph | Loop], files: Mapping[str, Path]) 
         for (output, in_torch), in_runtime in zip(expected.items(), computed, strict=True):
             largest = 0.0  # integers and booleans must be equal
             if in_torch.is_floating_point():
-                largest = np.abs(in_torch[in_torch.isfinite()].numpy()).max(initial=TOLERANCE)
+                largest = np.abs(in_torch[in_torch.isfinite()].numpy()).max(initial=LARGEST_DIFFERENCE)
             try:
-                np.testing.assert_allclose(in_runtime, in_torch.numpy(), rtol=0.0, atol=TOLERANCE * largest)
+                np.testing.assert_allclose(in_runtime, in_torch.numpy(), rtol=0.0, atol=LARGEST_DIFFERENCE * largest)
             except AssertionError as error:
                 what, text = f"{files[name].name}: output '{output}'", " ".join(str(error).split())
                 raise ConfigError(f"{what} differs in ONNX Runtime from torch: {text}") from error

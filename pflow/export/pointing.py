@@ -189,7 +189,7 @@ PARTICLES = (
     *("score", "class_probability", "pdg_probability"),
 )
 """Outputs that describe the particles."""
-LINKS = tuple(f"{part}_link_{name}" for part in ("hit", "track") for name in (part, "particle", "weight"))
+LINK_OUTPUTS = tuple(f"{part}_link_{name}" for part in ("hit", "track") for name in (part, "particle", "weight"))
 
 
 class DecoderStepGraph(nn.Module):
@@ -234,7 +234,7 @@ class RefinementGraph(nn.Module):
         self.vocabulary, self.calibration = model.tokeniser.pdg, model.calibration
         refined = network.refiner is not None
         self.inputs = ("hit_index", *(SOURCE if refined else ()), *rows_of(network))
-        self.outputs = (*PARTICLES, *(("existence",) if refined else ()), *LINKS)
+        self.outputs = (*PARTICLES, *(("existence",) if refined else ()), *LINK_OUTPUTS)
 
     def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
         """Refine."""
@@ -277,13 +277,13 @@ class RefinementGraph(nn.Module):
         tracks = track[0] - hit_index.shape[0], *track[1:]
         if "existence" in self.outputs:
             particles["existence"] = columns["existence"].index_select(0, row)
-        described = (particles[name] for name in self.outputs if name not in LINKS)
+        described = (particles[name] for name in self.outputs if name not in LINK_OUTPUTS)
         return (*described, hit_index.index_select(0, hit[0]), *hit[1:], *tracks)
 
 
 EXAMPLE_HITS, EXAMPLE_TRACKS, EXAMPLE_STEPS = 24, 3, 4  # none is 1: tracing takes sizes of 1 as constants
 
-AXES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+AXIS_NAMES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("hit_index", ("used_hits",)),
     ("hit_link_.*", ("hit_links",)),
     ("track_link_.*", ("track_links",)),
@@ -362,7 +362,7 @@ def _graph(module: Any, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tens
     def described(tensors: Mapping[str, Tensor]) -> tuple[TensorSpec, ...]:
         specs = []
         for name, tensor in tensors.items():
-            axes = next((axes for pattern, axes in AXES if re.fullmatch(pattern, name)), ())
+            axes = next((axes for pattern, axes in AXIS_NAMES if re.fullmatch(pattern, name)), ())
             shape = tuple(axis or size for axis, size in zip_longest(axes, tensor.shape))
             specs.append(TensorSpec(name, str(tensor.dtype).removeprefix("torch."), shape))
         return tuple(specs)

@@ -19,15 +19,7 @@ from torch import Tensor, nn
 from pflow.model.common.decode import where
 from pflow.model.common.transformer import FullyConnected, gelu
 from pflow.model.pointing.config import PointingNetworkConfig
-from pflow.model.pointing.geometry import (
-    ItemFeatures,
-    ItemPlaces,
-    Items,
-    Tables,
-    TokenFrames,
-    cosines,
-    gather,
-)
+from pflow.model.pointing.geometry import ItemFeatures, ItemPlaces, Items, Tables, TokenFrames, cosines, gather
 
 CONE = 0.3  # rad, angle to a seed within which hits and tracks can be assigned to its particle
 # Items with a smaller unassigned fraction are in no pair: the number of pairs shrinks as hits are assigned. Over the
@@ -83,9 +75,9 @@ class PairList(NamedTuple):
         """The value of each pair's item, [P, ...], of [B * M, ...]."""
         return values.index_select(0, self.item)
 
-    def item_rows(self, values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """The values of each pair's item, [F, P] of `dtype`, of [B * M, F]."""
-        return _rows(values, self.item, dtype or values.dtype)
+    def item_rows(self, values: Tensor) -> Tensor:
+        """The values of each pair's item, [F, P], of [B * M, F]."""
+        return _rows(values, self.item)
 
     def of_particles(self, values: Tensor) -> Tensor:
         """The value of each pair's particle, of [N, ...]: [P, ...], or a tensor that broadcasts to it."""
@@ -93,7 +85,7 @@ class PairList(NamedTuple):
 
     def particle_rows(self, values: Tensor) -> Tensor:
         """The values of each pair's particle, of [N, F]: [F, P], or a tensor that broadcasts to it."""
-        return _rows(values, self.particle, values.dtype)
+        return _rows(values, self.particle)
 
     def sums(self, rows: Tensor) -> Tensor:
         """Sums of rows [F, P] over the pairs of each particle, [N, F]."""
@@ -119,10 +111,9 @@ class PairsOfOne(NamedTuple):
         """As of `PairList`."""
         return values.index_select(0, self.item)
 
-    def item_rows(self, values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    def item_rows(self, values: Tensor) -> Tensor:
         """As of `PairList`."""
-        rows = self.of_items(values).t()
-        return rows if dtype is None else rows.to(dtype)
+        return self.of_items(values).t()
 
     def of_particles(self, values: Tensor) -> Tensor:
         """As of `PairList`."""
@@ -160,10 +151,10 @@ def rows_of_each(pairs: Pairs, *values: Tensor) -> tuple[Tensor, ...]:
     return pairs.particle_rows(torch.cat(values, dim=1)).split_with_sizes([each.shape[1] for each in values])
 
 
-def _rows(values: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
+def _rows(values: Tensor, index: Tensor) -> Tensor:
     """Values [N, F] at an index [P], a row for each column: [F, P]."""
     # Row by row into place: a copy of [P, F] that is then transposed takes ten times as long on a CPU.
-    return values.t().gather(1, index.expand(values.shape[1], -1)).to(dtype)
+    return values.t().gather(1, index.expand(values.shape[1], -1))
 
 
 def lengths(rows: Tensor) -> Tensor:

@@ -31,14 +31,16 @@ from pflow.model.pointing.geometry import Tokens
 # Initial strengths of the widest and the narrowest head: attention falls by e at sqrt(2 / strength), 0.8 and 0.026 rad.
 MIN_STRENGTH, MAX_STRENGTH = 3.0, 3000.0
 MAX_PAIRS = 2**24  # pairs of tokens, of each head in a batch, whose `nearness_of` is held in memory at a time, 64 MB
-BLOCK = 128  # tokens whose attention is computed at a time
+BLOCK_TOKENS = 128  # tokens whose attention is computed at a time
 SLICE_STEP = 16  # tokens in whose steps the slices of those that count begin and end
 # Minus the logarithm of the largest fraction of a token's attention that may be left out: 1/4 of the rounding.
 LOG_ROUNDING = 26.0 * math.log(2.0)
 # The preference for directions is cut off this far below zero, or further: much lower, and the weights would be
 # denormal numbers, which slow a CPU down many times.
 MIN_CUT_OFF = 60.0
-MARGIN = 1e-3  # rad, to the angle within which tokens count: near an axis, angles from cosines are rounded to 4e-4
+ANGLE_MARGIN = (
+    1e-3  # rad, to the angle within which tokens count: near an axis, angles from cosines are rounded to 4e-4
+)
 # Largest strength of a head for which all tokens count, be they back to back. Its logits are rounded as others are.
 MAX_WIDE = LOG_ROUNDING / 2.0
 
@@ -158,7 +160,7 @@ class Directions:
         """`nearness_of` each block of directions and all, float [R, S], unless they are too many."""
         if len(self.unit) ** 2 > MAX_PAIRS:
             return None
-        return [nearness_of(rows, self.unit) for rows in torch.split(self.unit, BLOCK)]
+        return [nearness_of(rows, self.unit) for rows in torch.split(self.unit, BLOCK_TOKENS)]
 
 
 def nearness_of(unit: Tensor, others: Tensor) -> Tensor:
@@ -177,9 +179,9 @@ def slices_nearby(query: Tensor, key: Tensor, directions: Directions, strength: 
     length = torch.ones_like(angle).sum()
     largest = (query.square().sum(2) * key.square().sum(2).amax(0)).sqrt()  # [S, H]
     excess = (largest - (query * key).sum(2)).amax(0) + length.log() + LOG_ROUNDING
-    reach = 2.0 * torch.asin((excess / (2.0 * strength)).sqrt().clamp(max=1.0)) + MARGIN
-    first = torch.arange(0, angle.shape[0], BLOCK, device=angle.device)
-    begin, end = angle[first], angle[torch.minimum(first + (BLOCK - 1), length.long() - 1)]  # of each block
+    reach = 2.0 * torch.asin((excess / (2.0 * strength)).sqrt().clamp(max=1.0)) + ANGLE_MARGIN
+    first = torch.arange(0, angle.shape[0], BLOCK_TOKENS, device=angle.device)
+    begin, end = angle[first], angle[torch.minimum(first + (BLOCK_TOKENS - 1), length.long() - 1)]  # of each block
     every, reach = angle[::SLICE_STEP], reach[:, None]
     n_before = (every < (begin - reach)[..., None]).long().sum(2)  # [H, B]
     n_within = (every <= (end + reach)[..., None]).long().sum(2)
@@ -198,8 +200,8 @@ def attend_nearby(query: Tensor, key: Tensor, value: Tensor, directions: Directi
             of_query, of_key = torch.cat([queries[head], factor * unit], 1), torch.cat([key[:, head], unit], 1)
             wide[head] = attend(of_query[None, None], of_key[None, None], values[head][None, None], scale=1.0)[0]
     attended = []
-    for block, row in enumerate(range(0, len(query), BLOCK)):
-        rows, begin, of_heads = slice(row, row + BLOCK), 0, []
+    for block, row in enumerate(range(0, len(query), BLOCK_TOKENS)):
+        rows, begin, of_heads = slice(row, row + BLOCK_TOKENS), 0, []
         if near is None:
             begin, end = min(start[block] for start in starts), max(stop[block] for stop in stops)
             nearness = nearness_of(directions.unit[rows], directions.unit[begin:end])

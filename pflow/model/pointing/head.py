@@ -36,7 +36,7 @@ EPS_ENERGY = 1e-3  # added to energies before a logarithm, GeV
 # Momentum of tracks, GeV, from which `Proxies.track_direction` is theirs; over the width below it, it turns
 # there from `Proxies.direction`.
 TRACK_MOMENTUM, TRACK_MOMENTUM_WIDTH = 0.075, 0.05
-ANGLE_UNIT = 0.03  # of the angles between the directions, rad
+DIRECTION_UNIT = 0.03  # of the angles between the directions, rad
 CORE_RADIUS, CORE_RADIUS_WIDTH = 16.5, 3.0  # mm from the axis; weights fall from 1 to 0 over the width before it
 MIN_FRONT_DEPTH = 2.0  # smallest depth over which the weights of a shower's front fall by e, mm
 MAX_EXPONENT = 50.0  # largest exponent of a weight: a stray hit far ahead of a shower must not overflow
@@ -82,7 +82,7 @@ class Showers(NamedTuple):
     @classmethod
     def of(cls, hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor) -> Showers:
         """From the fraction float [P] of each pair's item that is the particle's, in its precision."""
-        items = ItemSums.of(pairs.item_rows(item_sums, hit_fraction.dtype), dim=0)
+        items = ItemSums.of(pairs.item_rows(item_sums).to(hit_fraction.dtype), dim=0)
         of_items = items.by_fraction * hit_fraction
         sums = FractionSums.of(pairs.sums(of_items))
         energy, deposit = sums.energy, FractionSums.of(of_items, dim=0).energy
@@ -159,7 +159,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
         z.abs(),
         z.square(),
         concentration,
-        torch.cat([theta_off, phi_off.abs(), track_off], dim=1) / ANGLE_UNIT,
+        torch.cat([theta_off, phi_off.abs(), track_off], dim=1) / DIRECTION_UNIT,
         showers.by_subdetector,
     ]
     return Proxies(energy, sums.momentum, direction, linear, by_tracks, torch.cat(features, dim=1), showers)

@@ -94,7 +94,7 @@ def test_the_encoder_gives_the_same_packed_and_padded(inputs, monkeypatch):
     torch.testing.assert_close(packed[MASK], encoder(x, mask=MASK, unit=unit)[MASK], rtol=1e-4, atol=1e-5)
 
 
-N, K, D = 2 * nearby.BLOCK, 5, 8
+N, K, D = 2 * nearby.BLOCK_TOKENS, 5, 8
 STRENGTH = torch.tensor([2.0, 300.0, 20000.0])
 SCALE = K**-0.5
 
@@ -138,8 +138,8 @@ def test_it_is_attention_to_all_tokens(size, width):
 def test_tokens_out_of_reach_are_not_read():
     query, key, value = tensors()
     order = Directions.of(jets())[1]  # one jet, then the other
-    value[order[: nearby.BLOCK - nearby.SLICE_STEP]] = torch.inf
-    seen = attend(query, key, value, jets())[order[nearby.BLOCK :]]
+    value[order[: nearby.BLOCK_TOKENS - nearby.SLICE_STEP]] = torch.inf
+    seen = attend(query, key, value, jets())[order[nearby.BLOCK_TOKENS :]]
     assert not seen[:, 0].isfinite().any()
     assert seen[:, 1:].isfinite().all()
 
