@@ -1,8 +1,9 @@
 """The pointing model: each decoded particle points at the hits and tracks that it is made of.
 
-`generate` is the whole way from a batch to its particles, by the modules of `network`. First stage: `decoder` (where
-the next particle starts, and whether there is one), `assignment` (its hits and tracks) and `head` (what it is, from the
-proxies of `showers`). The refinement reassigns the hits of all decoded particles at once. `training` of both stages.
+`generate` is the whole way from a batch to its particles, by the modules of `network`: `encoder`, and in the first
+stage `decoder` (where the next particle starts, if there is one), `assignment` (its hits and tracks) and `head` (what
+it is, from proxies). The refinement reassigns the hits of all decoded particles at once. `training` of both stages
+takes the same step; `reconstructor` has the losses.
 """
 
 from pflow.model.pointing.config import PointingDecodingConfig, PointingNetworkConfig, PointingTrainingConfig

@@ -4,7 +4,7 @@ import math
 import torch
 
 from pflow.model.pointing import PointingDecodingConfig, generate
-from pflow.model.pointing.generate import decode_first_stage, particle_limits
+from pflow.model.pointing.generate import BatchDecoder, decode_first_stage, particle_limits
 
 LN10 = math.log(10.0)
 
@@ -60,6 +60,22 @@ def test_three_particles_without_hits_end_an_event_whatever_their_energy(make_mo
     assert all(flags[mask][-3:].all() for flags, mask in zip(nothing, decoded.mask, strict=True))
     model.set_decoding(min_deposit_fraction=0.0)
     assert model.decode(batch, max_particles=60).truncated.all()
+
+
+def test_a_track_without_hits_is_no_empty_particle(make_model, by_hand):
+    """Else three of the five would end the event; only three empty ones in a row do."""
+    momentum = [[5.0 * math.cos(angle), 5.0 * math.sin(angle), 0.0] for angle in range(5)]
+    model, batch = make_model(initial=True, eos_threshold=1.0), by_hand(momentum=momentum, charge=[1.0] * 5)
+    with torch.no_grad():
+        model.network.assignment.pair_logits.out[-1].bias.fill_(20.0)
+        model.network.decoder.pointer.offset[1] = -50.0  # no seed twice: then the end is certain
+        decoder = BatchDecoder(model.network, model.network.encode(batch), model.decoding)
+        decoder.state.empty_steps.fill_(2)
+        decoder.point()
+        decoder.particle()
+    assert decoder.state.empty_steps.tolist() == [0]
+    decoded = model.decode(batch, max_particles=20)
+    assert sorted(decoded.track_fraction[0].argmax(1).tolist()) == list(range(5))
 
 
 def test_a_track_starts_a_particle_from_its_threshold(make_model, batch):
