@@ -41,26 +41,7 @@ MIN_PULLS = 40  # fewest pulls for a curve
 PULLS_PER_BIN = 150
 MAX_BINS = 8
 
-PHOTON_ENERGY_EDGES = (
-    0.1,
-    0.15,
-    0.2,
-    0.3,
-    0.5,
-    0.75,
-    1.0,
-    1.5,
-    2.0,
-    3.0,
-    5.0,
-    7.0,
-    10.0,
-    15.0,
-    20.0,
-    30.0,
-    50.0,
-    100.0,
-)
+PHOTON_EDGES = (0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
 """Bins of a photon's true energy, GeV."""
 MIN_PHOTONS = 60  # fewest photons of a bin
 PASSES = 4
@@ -250,8 +231,8 @@ def fit_response(true: Floats, measured: Floats) -> Response | None:
     The response by true energy is put at the measured energies that belong to it (numerical inversion, as of jet energy
     scales: ATLAS, Eur. Phys. J. C 73, 2304), so that the shape of the spectrum does not matter. None: too few photons.
     """
-    of_bin = np.digitize(true, PHOTON_ENERGY_EDGES)
-    bins = [rows for i in range(1, len(PHOTON_ENERGY_EDGES)) if len(rows := np.flatnonzero(of_bin == i)) >= MIN_PHOTONS]
+    of_bin = np.digitize(true, PHOTON_EDGES)
+    bins = [rows for i in range(1, len(PHOTON_EDGES)) if len(rows := np.flatnonzero(of_bin == i)) >= MIN_PHOTONS]
     if not bins:
         return None
     log_true, log_measured = np.log(true), np.log(measured)
