@@ -195,8 +195,8 @@ class ParticleAssignment(nn.Module):
 def candidates(tables: Tables, seed: Tensor, unassigned: Tensor) -> Tensor:
     """Items that the particles of seeds int64 [B, T], indices into B * S, may be assigned, bool [B, T, M].
 
-    They are near the seed and not assigned to others: `unassigned`, float [B, T, M] or [B, 1, M]. Those of the seed's
-    token are among them in any case, so that each particle has a pair.
+    They are near the seed and not assigned to others: `unassigned`, float [B, T, M] or [B, 1, M]. The items
+    of the seed's token are among them in any case, so that each particle has a pair.
     """
     frames = TokenFrames.of(tables.tokens.frames.index_select(0, seed.flatten()))
     unit, of_token = frames.unit.view(*seed.shape, 3), tables.items.token.view(len(seed), 1, tables.n_items)

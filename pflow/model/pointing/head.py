@@ -400,7 +400,7 @@ class ParticleHead(nn.Module):
         log_energy = energy.log() + CORRECTION_UNIT * corrections.energy
         log_sigma, direction = corrections.direction_log_sigma.clamp(*DIRECTION_LOG_SIGMA), proxies.direction
         if directions:
-            # A mean of directions, weighted by trust: the logits of all but the first, whose is 0.
+            # A mean of directions, weighted by trust: the logits; the first is 0.
             towards = [proxies.direction, proxies.linear_direction, proxies.track_direction]
             trust = [torch.zeros_like(log_sigma), corrections.direction_trust]
             if refiner is not None and refiner.front_trust is not None:

@@ -342,7 +342,7 @@ class PointingNetwork(nn.Module):
         """Refine decoded particles, and list those whose existence is at least `existence_threshold`.
 
         `pdg`, int64 [B, T], are identities if they are known (training); `dtype` is the precision of energies, and of
-        directions; without `directions` those of candidates are rough. Energies are detached from the fractions.
+        directions; without `directions` candidates have rough ones. Energies are detached from the fractions.
         Particles with less energy than any target are not listed, and their items are unassigned.
         """
         assert self.refiner is not None

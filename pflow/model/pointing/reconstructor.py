@@ -46,7 +46,7 @@ TAIL = 3.0
 
 
 def first_stage_losses(made: TeacherForcing, energy_scale: EnergyScale) -> dict[str, Tensor]:
-    """Losses of the first stage by name, unweighted scalars; those of `particle_losses` are among them.
+    """Losses of the first stage by name, unweighted scalars, with `particle_losses`.
 
     ``starts``, of a network with `parallel_tracks`: binary cross-entropy of whether a track starts a charged particle.
     ``pointer``: minus the logarithm of the probability of a suitable seed, each token weighted by how suitable it is.
@@ -173,8 +173,8 @@ class PointingReconstructor(Reconstructor):
         source, decoding, first = network.encode(batch, precise=frozen), self._decoding(None), {}
         joint = self.training_config.joint and not frozen  # else the first stage's losses would train nothing
         if network.refiner is None or joint:
-            own = decoding if self.own_particles and network.training else None
-            made = teacher_forcing(network, source, target, self.training_config, own=own)
+            sampling = decoding if self.own_particles and network.training else None
+            made = teacher_forcing(network, source, target, self.training_config, sampling=sampling)
             first = with_total(first_stage_losses(made, scale), self.loss_weights)
             if network.refiner is None:
                 return first

@@ -51,13 +51,13 @@ def teacher_forcing(
     target: Target,
     training: PointingTrainingConfig,
     *,
-    own: PointingDecodingConfig | None = None,
+    sampling: PointingDecodingConfig | None = None,
 ) -> TeacherForcing:
     """Predict each particle of a target with fractions of hits and tracks after the particles before it.
 
-    In training mode the order of the targets has noise, and some are deferred. With `own`, how the network decodes, the
-    particles before are its own predictions (Bengio et al. 2015, scheduled sampling), so that it learns to recover from
-    its own mistakes and to find what it has left out.
+    In training mode the order of the targets has noise, and some are deferred. With `sampling`, how the network
+    decodes, the particles before are its own predictions (Bengio et al. 2015, scheduled sampling), so that it learns to
+    recover from its own mistakes and to find what it has left out.
     """
     if network.training:
         target = reordered(target, training.deferred_target_prob, energy_std=network.energy_scale.std)
@@ -112,9 +112,9 @@ def teacher_forcing(
         deposit=(fraction[:, k:] @ (source.items.weight * ~source.items.is_track)[..., None]).flatten(),
         pooled=(on_tokens @ source.states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)).flatten(0, 1),
     )
-    if own is not None:
+    if sampling is not None:
         with torch.no_grad():  # tracks that start particles, identities, charges and items as decoding chooses them
-            started = is_track & (starts.sigmoid() >= own.start_threshold)
+            started = is_track & (starts.sigmoid() >= sampling.start_threshold)
             _, seed, pairs, particles, assignment = predict(previous, assigned, started, None)
         one_by_one = Particles(*(values[:, k:].flatten(0, 1) for values in particles.view(*target.mask.shape)))
         previous = one_by_one.as_previous(seed[:, k:].flatten())

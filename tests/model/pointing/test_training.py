@@ -96,7 +96,7 @@ def test_scheduled_sampling_predicts_what_is_decoded(make_model, batch, monkeypa
     of_decoded = torch.nn.functional.one_hot(columns["seed"], source.tokens.mask.shape[1]).float()
     padding = fraction.new_zeros(len(batch), decoder.tracks["seed"].shape[1] if tracks else 0, of_decoded.shape[2])
     monkeypatch.setattr(module, "seed_weights", lambda *_: torch.cat([padding, of_decoded], dim=1))
-    made, k, steps = forced(model, batch, target, own=decoding), padding.shape[1], mask.shape[1]
+    made, k, steps = forced(model, batch, target, sampling=decoding), padding.shape[1], mask.shape[1]
     same, differ = mask & (torch.arange(steps) < n_same), mask & (torch.arange(steps) >= n_same)
     expected = {name: columns[name] for name in ("pdg_logits", *(("log_energy", "direction") if right else ()))}
     expected |= {f"{of}_log_sigma": columns[f"{of}_sigma"].log() for of in ("energy", "direction")}
