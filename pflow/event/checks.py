@@ -19,7 +19,7 @@ from pflow.errors import ConfigError, first_line
 from pflow.event.scales import HADRON_RESPONSE, KINDS, MIN_MOMENTUM, N_LAYERS, WIDE, SampleScales, Scales, Table
 from pflow.physics.arrays import Floats, Mask
 from pflow.physics.detector import Detector
-from pflow.physics.geometry import layer_range, measures
+from pflow.physics.geometry import layer_pitches, measures
 
 # Standard deviations beyond the plausible range from which a value, and a block of a file, is reported.
 SURE, VERY_SURE = 3.0, 5.0
@@ -353,7 +353,7 @@ def _calorimeters(scales: Scales) -> Iterator[Check]:
             # The first layer may be 0 or 1, so the most frequent difference counts, and its neighbours.
             shift = layer - (np.searchsorted(edges, depth, side="right") - 1)
             on = np.convolve(np.bincount(shift - shift.min()), np.ones(3)).max() / len(shift)
-            pitch, described = layer_range(depth, layer).spacing, part.layers[0].pitch
+            pitch, described = layer_pitches(depth, layer)[0][1], part.layers[0].pitch
             text = f"{on:.0%} of the hits of {part.name} have the layer of their depth: encoding or pitch is wrong"
             yield Check("layers", on >= ON_LAYERS, f"{text} (measured: {pitch:.3g} mm, described: {described:g} mm)")
 
