@@ -98,7 +98,7 @@ class Run(NamedTuple):
     """Changed defaults, by option name."""
     model: Checkpoint | None = None
     resumes: bool = False
-    """Whether the training of `model` goes on, with the configuration of its folder."""
+    """Whether the training of `model` is continued, with the configuration of its folder."""
 
 
 def resolve_run(verb: str, args: Sequence[str]) -> Run:

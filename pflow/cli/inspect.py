@@ -128,8 +128,8 @@ def _facts(content: FileContent, models: Mapping[str, str]) -> Iterator[tuple[st
     yield from listed("missing", (f"{part.name} (for {part.needed_for}): {part.reason}" for part in content.missing))
     checks = sorted(content.checks, key=lambda check: check.good)
     yield from listed("checks", (f"{'ok' if x.good else 'PROBLEM'}, {x.name}: {x.text}" for x in checks))
-    bad = [f"{entry}: {error}" for entry, error in content.bad_entries.items()]
-    yield from listed(f"{len(bad)} bad entries", bad[:5])
+    refused = [f"{entry}: {error}" for entry, error in content.bad_entries.items()]
+    yield from listed(f"{len(refused)} bad entries", refused[:5])
 
 
 def _print_collections(content: FileContent, title: str) -> None:

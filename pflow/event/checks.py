@@ -211,7 +211,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
     "events": (Quantity("typical hits", "typical", TYPICAL, quantile=0.5, changes=np.log(3.0), relative=True),),
 }
 
-EXACT = ("targets", "links")  # shares of what is there, which have no error
+EXACT = ("targets", "links")  # shares of the objects that are there, which have no error
 
 NARROWED = {"response": 1.2, "ecal_cell": 1.2, "hcal_cell": 1.25}
 """Largest plausible ratio to the training sample's value, which is in `SampleScales.trails`."""

@@ -248,7 +248,7 @@ def reconstruct(
     model = model if isinstance(model, TrainedModel) else load_model(model)
     if not isinstance(events, Events):
         trained_on = None if model.tokeniser.config.geometry else model.tokeniser.detector
-        # What is read is compared below, with the particles.
+        # The events are compared below, with the particles.
         events = ReadOptions(detector=trained_on, on_error=on_error, expected=None).read(events, truth=False)
         if trained_on is not None:
             check_geometry(events[:20], trained_on)

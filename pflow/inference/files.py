@@ -245,8 +245,8 @@ def open_inputs(
 ) -> list[tuple[Output, Chunk | None]]:
     """The chunks to reconstruct for an output, whose number of entries and provenance, or error, are set.
 
-    One None where there are none: the output is complete (`resume`), cannot be made, or its inputs are empty. `options`
-    of `reconstruct_files` go into the provenance; `as_model`: inputs must be of the model's detector.
+    One None without chunks: the output is complete (`resume`), cannot be made, or its inputs are empty. `options` of
+    `reconstruct_files` go into the provenance; `as_model`: inputs must be of the model's detector.
     """
     chunks: list[tuple[Output, Chunk | None]] = []
     described, detectors = [], []

@@ -95,7 +95,7 @@ def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
     if not fitting:
         reasons = "; ".join(f"{match.detector.name}: {match.reason}" for match in matches)
         advice = f"name a detector file of your own (pflow detector drafts one). {reasons}"
-        raise NoDetectorError("none of the built-in detectors fits", advice, file=file.path)
+        raise NoDetectorError("no built-in detector fits", advice, file=file.path)
     stated = file.parameters.get("detectorName", ())
     fitting.sort(key=lambda match: (_rank(match), match.detector.name not in stated))
     equal = [match.detector.name for match in fitting if _rank(match) == _rank(fitting[0])]

@@ -105,7 +105,7 @@ def layers_by_position(distance: Floats) -> Index:
 def layer_range(distance: Floats, layer: Layers | None = None) -> tuple[float, float]:
     """Front and back of layers, mm: half a spacing beyond the first and the last layer with hits, 0 for a single one.
 
-    The spacing is that of the nearest layers; without `layer` the median.
+    The spacing is the nearest layers'; without `layer` the median.
     """
     number, position = _filled_layers(distance, layer)
     order = np.argsort(position)

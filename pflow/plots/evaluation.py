@@ -86,7 +86,7 @@ DISTRIBUTIONS = {
         "jets",
     ),
 }
-"""By figure: the part of the results, the text with its numbers for the legend, the label, and what is counted."""
+"""By figure: the part of the results, the text with its numbers for the legend, the label, the counted objects."""
 HISTOGRAMS = {
     "response": "histograms.response",
     "angle": "histograms.angle_deg",

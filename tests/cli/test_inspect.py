@@ -65,7 +65,7 @@ def test_a_file_of_an_unknown_detector_says_what_is_missing(cld_path, capsys, mo
     assert call(str(cld_path)) == 0
     text = capsys.readouterr().out
     assert "read as    nothing: no detector fits" in text
-    assert "detector (for everything): none of the built-in detectors fits; `pflow detector FILE" in text
+    assert "detector (for everything): no built-in detector fits; `pflow detector FILE" in text
     assert "edm4hep::CalorimeterHit" in text
 
 

@@ -101,7 +101,7 @@ def as_cld(content: dict[str, Any], *, radius: float) -> dict[str, Any]:
 def test_the_geometry_decides_between_detectors_with_the_same_names(podio, content, monkeypatch):
     """Where none or two fit, they are named."""
     assert best_detector(podio(as_cld(content, radius=1505.0))).name == "clic"
-    with pytest.raises(InputError, match="none of the built-in detectors fits") as caught:
+    with pytest.raises(InputError, match="no built-in detector fits") as caught:
         best_detector(podio(as_cld(content, radius=500.0)))
     assert all(f"{name}: " in str(caught.value) for name in ("cld", "clic", "ild", "ild_g4"))
     twin = replace(load_detector("cld"), name="twin")

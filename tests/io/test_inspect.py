@@ -37,7 +37,7 @@ def test_a_file_that_no_detector_fits_lists_its_collections(write, content):
     assert all(file.detectors.values())
     assert file.has_truth
     (part,) = file.missing
-    assert part.reason.startswith("none of the built-in detectors fits; `pflow detector FILE")
+    assert part.reason.startswith("no built-in detector fits; `pflow detector FILE")
 
 
 def test_bad_entries_are_listed_and_count_as_empty(write, content, toy):

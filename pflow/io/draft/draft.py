@@ -119,8 +119,8 @@ def draft_detector(path: str | PathLike[str], answers: Answers = Answers(), *, m
 
 
 def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
-    groups, found, left_out = collect(file, entries, answers.place)
-    named: dict[str, Any] = {**found}
+    groups, others, left_out = collect(file, entries, answers.place)
+    named: dict[str, Any] = {**others}
     notes, calorimeters = Notes(), dict[str, Calorimeter]()
     known = [name for group in groups for name in (group.name, group.kind)]
     for option, given in (("absorber", answers.absorber), ("sim-scale", answers.sim_scale)):

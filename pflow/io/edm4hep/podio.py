@@ -134,8 +134,8 @@ class PodioFile:
     def layers(self, span: range, collection: str, fallback: str | None = None) -> npt.NDArray[np.int32] | None:
         """Layers of all hits of a collection, -1 unknown, by the file's encoding of cell ids, else by `fallback`.
 
-        Without an encoding by the member of edm4eic's hits; None if neither is known. An `InputError` for an encoding
-        that is none (`bit_field`).
+        Without an encoding by the member of edm4eic's hits; None if neither is known. `InputError`: the encoding
+        cannot be read (`bit_field`).
         """
         encoding = self.encodings.get(collection, fallback)
         if encoding is None and self.columns.has(collection, "layer"):

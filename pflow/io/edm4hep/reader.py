@@ -150,7 +150,7 @@ class Edm4hepReader:
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Sources:
-    """What is read of a file for a detector."""
+    """The collections of a file that a detector's description names."""
 
     detector: Detector
     sim: bool  # whether hits are simulated
@@ -388,7 +388,7 @@ def _filled(like: ak.Array, value: np.generic) -> ak.Array:
 class HitOrigins:
     """Which objects of a file the hits of consecutive entries are, in the order of ``Events.hits``."""
 
-    counts: Index  # [collection, event]: hits of each of the collections, in order
+    counts: Index  # [collection, event]: hits of each collection, in order
     collection_id: npt.NDArray[np.uint32]  # [hit]: id of its collection
     index: npt.NDArray[np.int32]  # [hit]: index in its collection
     cell_id: npt.NDArray[np.uint64]  # [hit]: cell id, 0 unknown
