@@ -29,12 +29,13 @@ from pflow.model.translation.embed import N_FRAME
 
 LOSSES = ("pointer", "assignment")
 HIDDEN = 32  # width of the alignment's hidden layer
-N_FEATURES = 9  # of `seed_features`
+N_FEATURES = 11  # of `seed_features`
 N_ASSIGNED_FEATURES = 10  # of the assigned items, beside their mean state
 DIRECTION_UNIT = 0.01  # rad, correction of a direction for an output of 1; larger errors have a linear loss
 ANGLE_UNIT = 0.003  # of angles as features, rad
 WIDE = 0.03  # angle between two directions over which their feature saturates, rad
 TRACK_LENGTH = 2000.0  # mm from the vertex along the momentum to the position that stands for a track
+TRACK_WEIGHT = 3.0  # of tracks in the loss of the alignment: they are few, and decide the direction
 MIN_UNASSIGNED = 1e-3  # smallest unassigned fraction of a cell in the pointer: its logarithm is finite
 MIN_ENERGY = 1e-3  # GeV, in logarithms of energies
 SOFT = 0.1  # GeV, momentum of assigned tracks above which their direction is used
@@ -49,6 +50,7 @@ class Items(NamedTuple):
     mask: Tensor  # bool [B, M]
     energy: Tensor  # float [B, M], energy of a cell or momentum of a track, GeV
     position: Tensor  # float [B, M, 3], mm: mean of the hits', weighted by energy; of a track `TRACK_LENGTH` along it
+    entry: Tensor  # float [B, M, 3], the same, but of a track where it enters the calorimeter
     states: Tensor  # float [B, M, W], encoded
     key: Tensor  # float [B, N, W], of the pointer
     hidden: Tensor  # float [B, M, HIDDEN], of the alignment
@@ -138,21 +140,26 @@ class Copier(nn.Module):
         weighted = readout.energy[:, None] * functional.pad(readout.position, (1, 0), value=1.0).transpose(1, 2)
         energy, *sums = sum_cells(weighted, readout, n_cells).unbind(1)
         position = torch.stack(sums, dim=-1) / energy.clamp(min=1e-9)[..., None]
-        mask = functional.pad(batch.hits.mask, (0, 1)) & (energy > 0)
+        entry, mask = position, functional.pad(batch.hits.mask, (0, 1)) & (energy > 0)
         end = N_FRAME + n_cells - 1
         states = functional.pad(memory[:, N_FRAME:end], (0, 0, 0, 1))
         if self.reads_tracks:
             is_track = readout.track_mask
             momentum = torch.where(is_track[..., None], readout.track_momentum, 0.0)
             energy = torch.cat([energy, torch.linalg.vector_norm(momentum, dim=-1)], dim=1)
-            position = torch.cat([position, TRACK_LENGTH * normalise(momentum)], dim=1)
+            along = TRACK_LENGTH * normalise(momentum)
+            at_entry = torch.where(is_track[..., None], readout.track_position, 0.0)
+            known = at_entry.square().sum(-1, keepdim=True) > 0
+            entry = torch.cat([position, torch.where(known, at_entry, along)], dim=1)
+            position = torch.cat([position, along], dim=1)
             states = torch.cat([states, memory[:, end : end + is_track.shape[1]]], dim=1)
             mask = torch.cat([mask, is_track], dim=1)
         z_axis = functional.pad(position.new_zeros(2), (0, 1), value=1.0)
-        position = torch.where(mask[..., None], position, z_axis)
+        position, entry = (torch.where(mask[..., None], place, z_axis) for place in (position, entry))
         states = states.to(self.query.weight.dtype)
         with torch.autocast(memory.device.type, enabled=False):
-            return Items(n_cells, mask, energy, position, states, self.key(states[:, :n_cells]), self.of_item(states))
+            key, hidden = self.key(states[:, :n_cells]), self.of_item(states)
+        return Items(n_cells, mask, energy, position, entry, states, key, hidden)
 
     def forward(self, x: Tensor, items: Items, assigned: Tensor, true: Tensor | None = None) -> Copied:
         """Copy for particles with decoder states float [B, T, D].
@@ -222,7 +229,8 @@ def seed_features(start: Tensor, items: Items) -> Tensor:
     """Features of items relative to seeds at `start`, float [B, T, 3] in mm; float [B, T, M, N_FEATURES] of order 1.
 
     Angle from the seed: logarithm, exponentials, and components in polar angle and azimuth; closeness to the seed's
-    polar angle, where the second shower of a converted photon is; depth, energy, and whether the item is a track.
+    polar angle, where the second shower of a converted photon is; depth, energy, whether the item is a track, and
+    logarithm and exponential of the angle to where a track enters the calorimeter.
     """
     axis, unit = normalise(start), normalise(items.position)
     off = unit[:, None] - axis[:, :, None]
@@ -230,6 +238,7 @@ def seed_features(start: Tensor, items: Items) -> Tensor:
     angle = torch.hypot(theta, phi)
     depth = ((items.position[:, None] - start[:, :, None]) * axis[:, :, None]).sum(-1) / 100.0
     azimuth = (phi / DIRECTION_UNIT).asinh()
+    from_entry = torch.linalg.vector_norm(normalise(items.entry)[:, None] - axis[:, :, None], dim=-1)
     is_track = (torch.ones_like(items.energy).cumsum(1) > items.n_cells).to(angle.dtype)
     features = [
         (angle + 1e-3).log() / 2.0,
@@ -241,6 +250,8 @@ def seed_features(start: Tensor, items: Items) -> Tensor:
         depth.clamp(-3.0, 5.0),
         ((items.energy + 1e-4).log() / 2.0)[:, None].expand_as(angle),
         is_track[:, None].expand_as(angle),
+        (from_entry + 1e-3).log() / 2.0,
+        (-from_entry / DIRECTION_UNIT).exp(),
     ]
     return torch.stack(features, dim=-1)
 
@@ -250,8 +261,9 @@ def copy_losses(prediction: Mapping[str, Tensor], target: Target) -> dict[str, T
 
     ``pointer``: cross-entropy with the shares of the particle's energy in the cells. ``assignment``: binary
     cross-entropy of the fraction of each item's unassigned part, weighted by the unassigned fraction times the square
-    root of the energy, normalised for each particle. ``energy``: square error of the normalised log10 E. ``direction``:
-    squared error of the unit vector / `DIRECTION_UNIT`, linear where a component is above 1.
+    root of the energy, of tracks times `TRACK_WEIGHT`, normalised for each particle. ``energy``: square error of the
+    normalised log10 E. ``direction``: squared error of the unit vector / `DIRECTION_UNIT`, linear where a component is
+    above 1.
     """
     item_energy, n_cells = prediction["item_energy"][:, None], prediction["pointer"].shape[-1]
     names = ("true", "assigned", "pointer", "assignment", "energy", "direction")
@@ -260,6 +272,7 @@ def copy_losses(prediction: Mapping[str, Tensor], target: Target) -> dict[str, T
     total = deposit.sum(-1, keepdim=True)
     has_cells = target.mask & (total[..., 0] > 0)
     weight = item_energy.sqrt() * unassigned
+    weight[..., n_cells:] *= TRACK_WEIGHT
     goal = (true / unassigned.clamp(min=MIN_UNASSIGNED)).clamp(0.0, 1.0)
     cost = functional.binary_cross_entropy_with_logits(assignment, goal, reduction="none")
     off = torch.where(has_cells[..., None], direction - target.direction, 0.0) / DIRECTION_UNIT

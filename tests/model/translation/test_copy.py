@@ -28,7 +28,7 @@ def items_at(copy, energy, position, n_cells):
     energy, position = torch.tensor([energy]), torch.tensor([position])
     states = torch.randn(1, energy.shape[1], 16, generator=torch.Generator().manual_seed(1))
     mask = torch.ones_like(energy, dtype=torch.bool)
-    return Items(n_cells, mask, energy, position, states, copy.key(states[:, :n_cells]), copy.of_item(states))
+    return Items(n_cells, mask, energy, position, position, states, copy.key(states[:, :n_cells]), copy.of_item(states))
 
 
 def measure(copy, items, fraction):
