@@ -84,15 +84,17 @@ Table = Mapping[str, npt.NDArray[Any]]
 TRAILS: Mapping[str, float] = {"response": 0.5, "ecal_cell": 0.5, "hcal_cell": 0.25}
 """Columns of trails and the quantile that is a sample's typical value."""
 
+OPENING = 0.98  # quantile of the opening angles of training events, of which few may be jets beside single particles
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleScales:
     """Typical energies, sizes and curvatures of a sample; None where it holds too few hits or tracks.
 
     `ecal_hit` and `hcal_hit`: median energy of a hit, GeV; `max_energy`: largest energy of an event in hits, GeV;
-    `max_hits`: largest number of hits of an event; `opening`: median of the opening angle of an event's energy, rad,
-    whose cosine is |sum of E n| / sum of E over hits of energy E in the direction n from the origin; `b_field`: field
-    that relates the tracks' curvature to their momentum, T; `trails`: values of `TRAILS`.
+    `max_hits`: largest number of hits of an event; `opening`: quantile `OPENING` (in 0.3 median) of the opening angle
+    of an event's energy, rad, whose cosine is |sum of E n| / sum of E over hits of energy E in the direction n from the
+    origin; `b_field`: field that relates the tracks' curvature to their momentum, T; `trails`: values of `TRAILS`.
 
     A model for any detector has no scales that differ between detectors. It has the names of the `detectors` of its
     training, and the smallest and largest value of their `measures` (`pflow.physics.geometry.measures`).
@@ -176,7 +178,7 @@ class Scales:
             hcal_hit=typical("hits", "energy", kind == HCAL),
             max_energy=float(events.get("energy", np.zeros(1)).max(initial=0.0)),
             max_hits=float(events.get("n_hits", np.zeros(1)).max(initial=0.0)),
-            opening=typical("looked", "opening"),
+            opening=typical("looked", "opening", quantile=OPENING),
             b_field=typical("trails", "b_field"),
             trails={name: value for name, value in trails.items() if value is not None},
         )

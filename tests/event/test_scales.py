@@ -31,12 +31,13 @@ def test_scales_of_models_of_pflow_0_3_are_read(cld_rec):
 
 
 def test_opening_and_number_of_hits():
-    """Two hits of equal energy 60 degrees apart, then one hit alone, then two back to back."""
+    """Two hits of equal energy 60 degrees apart, then one hit alone, then two back to back, which decide the sample."""
     energy = ak.Array([[1.0, 1.0], [5.0], [1.0, 1.0]])
     x = [[2000.0, 1000.0], [0.0], [2000.0, -2000.0]]
     y = [[0.0, 1000.0 * np.sqrt(3)], [2000.0], [0.0, 0.0]]
     sample = measure(Events(detector=load_detector("ild_g4"), hits=make_hits(energy=energy, x=x, y=y, z=0 * energy)))
-    assert (sample.sample().max_hits, sample.sample().opening) == (2, pytest.approx(np.pi / 6, rel=1e-6))
+    assert sample.sample().max_hits == 2
+    assert sample.sample().opening == pytest.approx(np.quantile([np.pi / 6, 0, np.pi / 2], 0.98), rel=1e-6)
 
 
 def test_chunks_of_several_detectors_add_up(sample_dir, cld_rec):
