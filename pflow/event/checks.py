@@ -412,6 +412,9 @@ def _sample(scales: Scales, sample: SampleScales) -> Iterator[Check]:
     """Compare events with the training sample of a model."""
     assert scales.detector is not None
     read, table = scales.sample(), scales.table("events")
+    angles = scales.table("looked").get("opening", np.zeros(0))
+    angles = angles[np.isfinite(angles)]  # the typical event is compared with the training's widest
+    read = dataclasses.replace(read, opening=float(np.median(angles)) if len(angles) else None)
     for name, column, factor, what in COMPARED:
         theirs, ours = getattr(sample, name), getattr(read, name)
         if theirs and ours:
