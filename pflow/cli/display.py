@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pflow.cli.options import add_file_options, add_option, add_options, number, read_options, truth_options
 from pflow.errors import ConfigError, InputError
-
-if TYPE_CHECKING:
-    from pflow.event.events import Events
-    from pflow.event.particles import Reconstruction
 
 MAX_COLOURS = {".png": 12, ".pdf": 12, ".html": 40}
 """Formats, and how many particles, by energy, have a colour of their own in them."""
@@ -50,47 +45,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Draw the event, and print the names of the files."""
     from pflow.io.atomic import check_output, replacing
-    from pflow.plots.display import plot_event
-    from pflow.plots.event_page import event_page
+    from pflow.io.particles_root import read_reco
+    from pflow.metrics.evaluation import check_input
+    from pflow.plots.display import event_page, plot_event
     from pflow.plots.scene import make_scene
     from pflow.plots.style import rendered
 
-    inputs = [args.input, *([args.reco] if args.reco else [])]
-    outputs = [Path(name) for name in args.output or (f"display_{args.entry}.png", f"display_{args.entry}.html")]
+    entry, inputs = args.entry, [args.input, *([args.reco] if args.reco else [])]
+    outputs = [Path(name) for name in args.output or (f"display_{entry}.png", f"display_{entry}.html")]
     for path in outputs:
         if path.suffix.lower() not in MAX_COLOURS:
             raise ConfigError(f"cannot write {path}: expected a name that ends in {', '.join(MAX_COLOURS)}")
         check_output(path, inputs=inputs, force=args.force)
-    event = _read_event(args)
-    reconstruction = _read_reco(args, event) if args.reco else None
+    chosen, reconstruction = truth_options(args), None
+    with read_options(args, targets=chosen).open(args.input) as file:
+        if entry >= len(file):
+            text = f"there is no such entry; the file has {len(file)}, counted from 0"
+            raise InputError(text, file=args.input, entry=entry)
+        event = file.read(entry, entry + 1)
+    if args.reco:
+        entry = entry if args.reco_entry is None else args.reco_entry
+        reconstruction = read_reco(args.reco, name=args.collection, entry_start=entry, entry_stop=entry + 1)
+        if not len(reconstruction):
+            raise InputError("there is no such entry", file=args.reco, entry=entry)
+        check_input(args.reco, args.input)
+        reconstruction.check_events(event)
     for path in outputs:
         suffix = path.suffix.lower()
-        options = {"colour_by": args.colour, "max_colours": MAX_COLOURS[suffix], **truth_options(args)}
+        options = {"colour_by": args.colour, "max_colours": MAX_COLOURS[suffix], **chosen}
         scene = make_scene(event, reconstruction=reconstruction, **options)
         drawn = event_page(scene).encode() if suffix == ".html" else rendered(plot_event(scene), suffix[1:])
         with replacing(path, inputs=inputs, force=args.force) as partial:
             partial.write_bytes(drawn)
         print(f"wrote {path}")
     return 0
-
-
-def _read_event(args: argparse.Namespace) -> Events:
-    with read_options(args, targets=truth_options(args)).open(args.input) as file:
-        if args.entry >= len(file):
-            text = f"there is no such entry; the file has {len(file)}, counted from 0"
-            raise InputError(text, file=args.input, entry=args.entry)
-        return file.read(args.entry, args.entry + 1)
-
-
-def _read_reco(args: argparse.Namespace, event: Events) -> Reconstruction:
-    """Particles of one entry, checked to be the event's."""
-    from pflow.io.particles_root import read_reco
-    from pflow.metrics.evaluation import check_input
-
-    entry = args.entry if args.reco_entry is None else args.reco_entry
-    reconstruction = read_reco(args.reco, name=args.collection, entry_start=entry, entry_stop=entry + 1)
-    if not len(reconstruction):
-        raise InputError("there is no such entry", file=args.reco, entry=entry)
-    check_input(args.reco, args.input)
-    reconstruction.check_events(event)
-    return reconstruction

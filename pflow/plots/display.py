@@ -1,29 +1,34 @@
-"""An event as a matplotlib figure: across the beam (x-y), along it (z-r) and in 3D."""
+"""An event as a matplotlib figure and as a self-contained interactive HTML page that needs no network."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import html
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import plotly.graph_objects as go
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LogNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from mpl_toolkits.mplot3d.art3d import Line3DCollection  # type: ignore[import-untyped]
 
+from pflow.physics.kinematics import unit_vector
 from pflow.plots.scene import DARK, EventScene, hit_size, outline_points
-from pflow.plots.style import styled
+from pflow.plots.style import MARK, styled
 
 Points = npt.NDArray[np.floating[Any]]
 
-STYLES: dict[str, dict[str, Any]] = {
-    "tracks": {"linewidths": 0.8, "linestyles": "solid", "alpha": 0.8},
-    "truth": {"linewidths": 1.2, "linestyles": "solid", "alpha": 0.9},
-    "reco": {"linewidths": 2.2, "linestyles": (0, (1.5, 0.7)), "alpha": 0.9},
+STYLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "tracks": ({"linewidths": 0.8, "alpha": 0.8}, {"width": 2}),
+    "truth": ({"linewidths": 1.2, "alpha": 0.9}, {"width": 4}),
+    "reco": ({"linewidths": 2.2, "linestyles": (0, (1.5, 0.7)), "alpha": 0.9}, {"width": 4, "dash": "dash"}),
+    "reference": ({}, {"width": 3, "dash": "dot"}),
 }
-"""Line styles by kind; reference particles are not drawn beside reconstructed ones."""
+"""Styles of lines by kind, of the figure and of the page; reference particles, beside reconstructed ones, are not in
+the figure and initially hidden in the page."""
 
 VIEWS: dict[str, Callable[[Points], Points]] = {
     "xy": lambda points: points[..., :2],
@@ -33,7 +38,38 @@ VIEWS: dict[str, Callable[[Points], Points]] = {
 """Projections of points [..., 3] by the names of their axes."""
 
 OUTWARDS = 0.35
-"""Distance, in radii of the ECAL, by which reconstructed particles are drawn further out than true ones."""
+"""Distance, in radii of the ECAL, by which the figure draws reconstructed particles further out than true ones."""
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="generator" content="{mark}">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval';
+ style-src 'unsafe-inline'; img-src data: blob:; connect-src 'none'">
+<title>{title}</title>
+<style>
+html, body {{ height: 100%; margin: 0; font-family: sans-serif; color: #222; }}
+body {{ display: flex; flex-direction: column; }}
+header {{ padding: 8px 14px; }}
+h1 {{ font-size: 1.05rem; margin: 0 0 2px; }}
+p {{ font-size: 0.85rem; margin: 0; color: #555; }}
+main {{ flex: 1; min-height: 0; }}
+</style>
+</head>
+<body>
+<header>
+<h1>{title}</h1>
+<p>{note}. Lengths in mm, energies in GeV. Drag to turn, scroll to zoom, hover for values;
+click in the legend to hide or show, double-click to show one alone.</p>
+</header>
+<main>
+{figure}
+</main>
+</body>
+</html>
+"""
+"""The page; its policy lets it run its own scripts and load nothing."""
 
 
 @styled()
@@ -44,97 +80,173 @@ def plot_event(scene: EventScene) -> Figure:
     and further out. The size of a hit grows with its energy. With ``max_colours`` up to about 12 the legend stays
     readable.
     """
-    detector = scene.detector
-    reach = detector.ecal_inner_radius * (1 + OUTWARDS)
-    tips = [_outwards(lines.points, scene)[:, 1] for lines in scene.lines if lines.kind == "reco"]
-    furthest = np.concatenate([scene.position, *tips, np.zeros((0, 3))])
-    radius = 1.15 * max(np.hypot(*furthest[:, :2].T).max(initial=0.0), 1.3 * reach)
-    z = 1.15 * max(np.abs(furthest[:, 2]).max(initial=0.0), 1.3 * detector.ecal_inner_z)
+    detector, energy, norm = scene.detector, scene.hits["energy"], None
+    if scene.colour_by == "energy" and (energy > 0).any():
+        norm = LogNorm(float(energy[energy > 0].min()), float(energy.max()) * 1.001)
+    markers, lines, legend, furthest = [], [], [], [scene.position]
+    for group in scene.groups:
+        of_hits = energy[group.index]
+        colour: dict[str, Any] = {"color": group.colour}
+        if norm is not None:
+            colour = {"c": np.maximum(of_hits, norm.vmin or 0.0), "norm": norm}
+        markers.append((scene.position[group.index], {"s": 2.0 + 22.0 * hit_size(of_hits) ** 2, **colour}))
+        if scene.colour_by != "energy":
+            label = _plain(f"{group.name} ({len(group.index)} hits)")
+            legend.append(Line2D([], [], ls="", marker="o", color=group.colour, label=label))
+    for some in scene.lines:
+        if style := STYLES[some.kind][0]:
+            points = some.points
+            if some.kind == "reco":
+                points = points + OUTWARDS * detector.ecal_inner_radius * unit_vector(points[:, 1:2] - points[:, :1])
+                furthest.append(points[:, 1])
+            # RGB values, because matplotlib takes two names of colours for a colour and its opacity.
+            lines.append((points, {"colors": [to_rgb(colour) for colour in some.colours], "zorder": 3, **style}))
+            width, dashes = style["linewidths"], style.get("linestyles", "solid")
+            label = _plain(f"{some.name} ({len(some)})")
+            legend.append(Line2D([], [], color=DARK, lw=width, ls=dashes, label=label))
+
+    inner, half = detector.ecal_inner_radius, detector.ecal_inner_z
     circles, bars = outline_points(detector)
-    half = detector.ecal_inner_z
-    inner, outer, hcal = detector.ecal_inner_radius, detector.ecal_outer_radius, detector.hcal_inner_radius
-    barrels = [(inner, half), (outer, half), (hcal, detector.hcal_inner_z or half)]
-    rings = [circles[2] * (r / detector.ecal_inner_radius) for r, _ in barrels if r]
-    profiles = [np.array([[0, 0, -end], [r, 0, -end], [r, 0, end], [0, 0, end]]) for r, end in barrels if r]
-    positive = scene.energy[scene.energy > 0]
-    norm = None
-    if scene.colour_by == "energy" and len(positive):
-        norm = LogNorm(float(positive.min()), float(positive.max()) * 1.001)
+    faces = (inner, half), (detector.ecal_outer_radius, half)
+    barrels = [(r, z) for r, z in (*faces, (detector.hcal_inner_radius, detector.hcal_inner_z or half)) if r]
+    frames: dict[str, list[Points]] = {
+        "xy": [circles[2] * (r / inner) for r, _ in barrels],
+        "zr": [np.array([[0, 0, -z], [r, 0, -z], [r, 0, z], [0, 0, z]]) for r, z in barrels],
+        "zxy": [*circles, *bars, np.array([[0, 0, -half], [0, 0, half]])],
+    }
     figure = Figure(figsize=(17.0, 8.6), layout="constrained")
     grid = figure.add_gridspec(2, 2)
     across, along = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1])
     space: Any = figure.add_subplot(grid[1, 1], projection="3d")
-    _draw(across, scene, "xy", rings, norm, (-radius, radius, -radius, radius))
-    _draw(along, scene, "zr", profiles, norm, (-z, z, 0, radius))
-    _draw(space, scene, "zxy", [*circles, *bars, np.array([[0, 0, -half], [0, 0, half]])], norm)
+    axes: Any
+    for axes, (view, project) in zip((across, along, space), VIEWS.items(), strict=True):
+        flat = axes is not space
+        collection: Any = LineCollection if flat else Line3DCollection
+        add = axes.add_collection if flat else axes.add_collection3d
+        frame = {"colors": "0.75", "linewidths": 1.0 if flat else 0.6, "zorder": 1}
+        add(collection([project(line) for line in frames[view]], **frame))
+        for points, style in lines:
+            add(collection(project(points), **style))
+        for points, style in markers:
+            shade = {} if flat else {"depthshade": False}
+            axes.scatter(*project(points).T, linewidths=0, rasterized=True, zorder=2, **style, **shade)
+        if flat:
+            axes.set(xlabel=f"{view[0]} [mm]", ylabel=f"{view[1]} [mm]", aspect="equal")
+            axes.tick_params(labelsize=10)
+
+    most = np.concatenate(furthest)
+    radius = 1.15 * max(np.hypot(most[:, 0], most[:, 1]).max(initial=0.0), 1.3 * (1 + OUTWARDS) * inner)
+    z = 1.15 * max(np.abs(most[:, 2]).max(initial=0.0), 1.3 * half)
+    across.set(xlim=(-radius, radius), ylim=(-radius, radius))
+    along.set(xlim=(-z, z), ylim=(0, radius))
     space.set_axis_off()
     space.view_init(elev=20, azim=-65)
     space.text(1.05 * half, 0, 0, "z", fontsize=11)
     space.set(xlim=(-z, z), ylim=(-radius, radius), zlim=(-radius, radius))
     space.set_box_aspect((z, radius, radius), zoom=2.0)
-    for axes in (across, along):
-        axes.set_aspect("equal")
-        axes.tick_params(labelsize=10)
     if norm is not None:
         figure.colorbar(
             across.collections[-1], ax=across, location="bottom", label="Hit energy [GeV]", aspect=50, pad=0.02
         )
-    if handles := _legend_handles(scene):
-        figure.legend(handles=handles, loc="outside right upper", fontsize=10, frameon=False)
+    if legend:
+        figure.legend(handles=legend, loc="outside right upper", fontsize=10, frameon=False)
     figure.suptitle(_plain(f"{scene.title}\n{scene.note}"), fontsize=12)
     return figure
-
-
-def _draw(
-    axes: Any, scene: EventScene, view: str, frame: Any, norm: LogNorm | None, limits: tuple[float, ...] = ()
-) -> None:
-    """Add outline, lines and hits to axes of two dimensions, with `limits`, or of three."""
-    flat, project = axes.name != "3d", VIEWS[view]
-    collection: Any
-    collection, add = (LineCollection, axes.add_collection) if flat else (Line3DCollection, axes.add_collection3d)
-    add(collection([project(line) for line in frame], colors="0.75", linewidths=1.0 if flat else 0.6, zorder=1))
-    for lines in scene.lines:
-        if lines.kind in STYLES:
-            # RGB values, because matplotlib takes two names of colours for a colour and its opacity.
-            shades = [to_rgb(colour) for colour in lines.colours]
-            points = _outwards(lines.points, scene) if lines.kind == "reco" else lines.points
-            add(collection(project(points), colors=shades, zorder=3, **STYLES[lines.kind]))
-    for group in scene.groups:
-        energy = scene.energy[group.index]
-        colour = {"color": group.colour} if norm is None else {"c": np.maximum(energy, norm.vmin or 0.0), "norm": norm}
-        axes.scatter(
-            *project(scene.position[group.index]).T,
-            s=2.0 + 22.0 * hit_size(energy) ** 2,
-            linewidths=0,
-            rasterized=True,
-            zorder=2,
-            **colour,
-            **({} if flat else {"depthshade": False}),
-        )
-    if flat:
-        axes.set(xlim=limits[:2], ylim=limits[2:], xlabel=f"{view[0]} [mm]", ylabel=f"{view[1]} [mm]")
-
-
-def _outwards(arrows: Points, scene: EventScene) -> Points:
-    """Arrows [n, point, 3] moved along their directions by `OUTWARDS`."""
-    direction = arrows[:, 1] - arrows[:, 0]
-    length = np.maximum(np.linalg.norm(direction, axis=1, keepdims=True), 1e-9)
-    moved: Points = arrows + (OUTWARDS * scene.detector.ecal_inner_radius * direction / length)[:, None]
-    return moved
-
-
-def _legend_handles(scene: EventScene) -> list[Line2D]:
-    hits = [
-        Line2D([], [], ls="", marker="o", color=group.colour, label=_plain(f"{group.name} ({len(group.index)} hits)"))
-        for group in (() if scene.colour_by == "energy" else scene.groups)
-    ]
-    for lines in scene.lines:
-        if lines.kind in STYLES:
-            style, label = STYLES[lines.kind], _plain(f"{lines.name} ({len(lines)})")
-            hits.append(Line2D([], [], color=DARK, lw=style["linewidths"], ls=style["linestyles"], label=label))
-    return hits
 
 
 def _plain(text: str) -> str:
     """Text with escaped dollar signs, which would start a formula."""
     return text.replace("$", r"\$")
+
+
+def event_page(scene: EventScene) -> str:
+    """HTML of a page (about 5 MB with the drawing library) for a scene of `pflow.plots.scene.make_scene`."""
+    config = {
+        "displaylogo": False,
+        "responsive": True,
+        "scrollZoom": True,
+        # The button that would upload the event.
+        "modeBarButtonsToRemove": ["sendChartToCloud", "sendDataToCloud"],
+        "plotlyServerURL": "",
+    }
+    size = {"default_width": "100%", "default_height": "100%"}
+    figure = interactive_figure(scene).to_html(
+        config=config, full_html=False, include_plotlyjs=True, include_mathjax=False, div_id="event", **size
+    )
+    title, note = html.escape(scene.title), html.escape(scene.note)
+    return PAGE.format(title=title, note=note, figure=figure, mark=MARK)
+
+
+def interactive_figure(scene: EventScene) -> go.Figure:
+    """The page's plotly figure."""
+    outline = _joined(line for frame in outline_points(scene.detector) for line in frame)
+    style = {"mode": "lines", "line": {"color": "#bbbbbb", "width": 1}, "hoverinfo": "skip"}
+    figure = go.Figure(go.Scatter3d(**outline, **style, name="ECAL inner surface", legendgroup="outline"))
+    for lines in scene.lines:
+        style, n_points = STYLES[lines.kind][1], lines.points.shape[1] + 1
+        visible = "legendonly" if lines.kind == "reference" else True
+        common: dict[str, Any] = {"mode": "lines", "visible": visible, "legendgroup": lines.kind}
+        texts = [html.escape(text).replace("\n", "<br>") for text in lines.texts]
+        figure.add_scatter3d(
+            **_joined(lines.points),
+            line={"color": np.repeat(lines.colours, n_points).tolist(), **style},
+            text=np.repeat(texts, n_points).tolist(),
+            hovertemplate="%{text}<extra></extra>",
+            showlegend=False,
+            **common,
+        )
+        # An empty trace of one colour for the legend, which cannot show several colours in a line.
+        name, nothing = f"{html.escape(lines.name)} ({len(lines)})", _columns(np.full((1, 3), np.nan))
+        figure.add_scatter3d(**nothing, line={"color": DARK, **style}, name=name, **common)
+    names = np.array([html.escape(calorimeter.name) for calorimeter in scene.detector.calorimeters])
+    for group in scene.groups:
+        energy, time, layer, subdetector = (
+            scene.hits[name][group.index] for name in ("energy", "time", "layer", "subdetector")
+        )
+        colour: dict[str, Any] = {"color": group.colour}
+        if scene.colour_by == "energy":
+            colour = {"color": np.log10(np.maximum(energy, 1e-6)), "coloraxis": "coloraxis"}
+        when = "time %{customdata[2]:.2f} ns<br>" if np.isfinite(time).all() else ""
+        columns = [energy, layer.astype(np.float32), *([time] if when else [])]
+        figure.add_scatter3d(
+            **_columns(scene.position[group.index]),
+            mode="markers",
+            marker={
+                "symbol": "square",  # without a GPU twice as fast as a circle
+                "size": np.round(2.0 + 4.0 * hit_size(energy), 1).astype(np.float32),
+                "line": {"width": 0},
+                "opacity": 1.0,
+                **colour,
+            },
+            customdata=np.stack(columns, axis=-1),
+            text=names[subdetector].tolist(),
+            hovertemplate=(
+                "E %{customdata[0]:.4f} GeV<br>x %{x:.1f}, y %{y:.1f}, z %{z:.1f} mm<br>"
+                f"{when}%{{text}}, layer %{{customdata[1]}}<extra>{html.escape(group.name)}</extra>"
+            ),
+            name=f"{html.escape(group.name)} ({len(group.index)} hits)",
+        )
+    axis = {"showbackground": False, "gridcolor": "#eeeeee", "zeroline": False, "showspikes": False}
+    bar = {"title": {"text": "log10(E / GeV)"}, "x": 0.0, "len": 0.6, "thickness": 14}
+    figure.update_layout(
+        scene={
+            **{f"{name}axis": {**axis, "title": {"text": f"{name} [mm]"}} for name in "xyz"},
+            "aspectmode": "data",
+            "camera": {"up": {"x": 0, "y": 1, "z": 0}, "eye": {"x": 1.2, "y": 0.65, "z": 0.65}},
+        },
+        coloraxis={"colorscale": "Viridis", "colorbar": bar},
+        legend={"itemsizing": "constant", "font": {"size": 11}, "tracegroupgap": 0},
+        margin={"l": 0, "r": 0, "t": 34, "b": 0},
+        hoverlabel={"align": "left"},
+        uirevision="event",
+    )
+    return figure
+
+
+def _joined(lines: Iterable[Points]) -> dict[str, Points]:
+    """Coordinates of polylines, [point, 3] each, with NaN behind each of them, as columns x, y, z."""
+    return _columns(np.concatenate([np.pad(line, ((0, 1), (0, 0)), constant_values=np.nan) for line in lines]))
+
+
+def _columns(points: Points) -> dict[str, Points]:
+    return dict(zip("xyz", np.ascontiguousarray(points.T, dtype=np.float32), strict=True))

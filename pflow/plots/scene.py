@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from pflow.errors import ConfigError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.jagged import assigned_particle
-from pflow.event.particles import LINKS, Reconstruction
+from pflow.event.particles import Reconstruction
 from pflow.event.schema import LINKED
-from pflow.event.truth import STABLE_STATUS, Targets, select_targets
+from pflow.event.truth import STABLE_STATUS, select_targets
 from pflow.physics.arrays import Index
 from pflow.physics.detector import Detector
 from pflow.physics.kinematics import length_to_cylinder, propagate, tangent_basis, unit_vector
@@ -77,19 +77,16 @@ class Lines:
 class EventScene:
     """An event to be drawn.
 
-    `title` names file and event, `note` explains the colours. Columns of the hits: `position` [hit, 3], mm; `energy`,
-    GeV; `time`, ns, NaN if unknown; `subdetector`, index into ``detector.calorimeters``; `layer`, -1 if unknown. Each
-    hit is in one of the non-empty `groups`; `colour_by` ``energy`` has one group.
+    `title` names file and event, `note` explains the colours. `position` [hit, 3], mm, and `hits`, other columns of the
+    hits: energy, GeV; time, ns, NaN if unknown; subdetector, index into ``detector.calorimeters``; layer, -1 if
+    unknown. Each hit is in one of the non-empty `groups`; `colour_by` ``energy`` has one group.
     """
 
     title: str
     note: str
     colour_by: str
     position: npt.NDArray[np.float32]
-    energy: npt.NDArray[np.float32]
-    time: npt.NDArray[np.float32]
-    subdetector: Index
-    layer: Index
+    hits: Mapping[str, npt.NDArray[Any]]
     groups: tuple[Group, ...]
     lines: tuple[Lines, ...]
     detector: Detector
@@ -117,56 +114,70 @@ def make_scene(
     """
     if len(event) != 1 or (reconstruction is not None and len(reconstruction) != 1):
         raise ConfigError(f"expected one event and its reconstruction, e.g. events[3], found {len(event)} events")
-    targets, true = None, []
+    detector, hits, position = event.detector, jagged.columns(event.hits), jagged.vectors(event.hits.position)
+    shown: dict[str, _Particles] = {}  # by kind of their lines
+    linked: dict[str, Any] = {}  # what holds the links to them
     if event.has_truth:
-        targets = select_targets(event, rule=rule, stable_status=stable_status, invisible=invisible)
-        true = [_Particles("true", "truth", targets.particles[0])]
-    reconstructed = []  # the first ones colour the hits
+        linked["truth"] = select_targets(event, rule=rule, stable_status=stable_status, invisible=invisible)
+        shown["truth"] = _Particles("true", linked["truth"].particles[0], detector)
     if reconstruction is not None:
-        reconstructed.append(_Particles(reconstruction.name, "reco", reconstruction.particles[0]))
+        linked["reco"] = reconstruction
+        shown["reco"] = _Particles(reconstruction.name, reconstruction.particles[0], detector)
     if event.reference is not None:
-        kind = "reference" if reconstructed else "reco"
-        reconstructed.append(_Particles(event.reference_name or "reference", kind, event.reference[0]))
+        kind = "reference" if "reco" in shown else "reco"
+        shown[kind] = _Particles(event.reference_name or "reference", event.reference[0], detector)
     if colour_by is None:
-        colour_by = "truth" if targets else "reco" if reconstructed else "energy"
+        colour_by = next((kind for kind in ("truth", "reco") if kind in shown), "energy")
     check_choice(colour_by, COLOUR_BY, "colour of hits")
+    if colour_by == "truth" and "truth" not in shown:
+        raise event.error("holds no truth particles with links from hits; colour by reco, energy or subdetector")
+    if colour_by == "reco" and "reco" not in shown:
+        raise ConfigError("no reconstructed particles to colour hits by: the file holds none and none were given")
 
-    hits = event.hits[0]
-    energy = ak.to_numpy(hits.energy).astype(np.float32)
-    subdetector = ak.to_numpy(hits.subdetector).astype(np.int64)
-    coloured, of_hits, of_tracks, note = _colouring(event, colour_by, true, targets, reconstructed, reconstruction)
-    shades: tuple[str, ...] = ()
-    if coloured is not None:
-        shades = _colours_by_energy(coloured.energy, max_colours)
-        groups = _particle_groups(coloured, of_hits, shades)
+    note = colour_by
+    own: dict[int, str] = {}  # colours of particles by their index
+    if colour_by in shown:
+        particles, of_hits = shown[colour_by], _assigned(linked.get(colour_by), "hit_links", event)
+        note = f"the {particles.name} particle with the largest weight"
+        if colour_by == "truth":
+            note += f" (rule '{linked['truth'].rule}')"
+        if of_hits is None:
+            note = f"the nearest {particles.name} particle in angle (it assigns no hits)"
+            of_hits = np.full(len(position), -1)
+            if len(particles.entry):
+                of_hits = np.argmax(unit_vector(position) @ unit_vector(particles.entry).T, axis=1)
+        highest = np.argsort(-particles.energy, kind="stable")[:max_colours].tolist()
+        own = dict(zip(highest, colours(len(highest)), strict=True))
+        groups = [(particles.labels[k], colour, of_hits == k) for k, colour in own.items()]
+        others = (of_hits >= 0) & ~np.isin(of_hits, highest)
+        groups.append((f"{len(np.unique(of_hits[others]))} other particles", GREY, others))
+        kind = "true" if colour_by == "truth" else "reconstructed"
+        groups.append((f"no {kind} particle", LIGHT_GREY, of_hits < 0))
     elif colour_by == "subdetector":
-        names = [calorimeter.name for calorimeter in event.detector.calorimeters]
-        shaded = enumerate(zip(names, colours(len(names)), strict=True))
-        groups = [Group(name=name, colour=c, index=np.flatnonzero(subdetector == k)) for k, (name, c) in shaded]
+        shades = enumerate(colours(len(detector.calorimeters)))
+        groups = [(detector.calorimeters[k].name, shade, hits["subdetector"] == k) for k, shade in shades]
     else:
-        groups = [Group(name="hits", colour=GREY, index=np.arange(len(hits)))]
+        groups = [("hits", GREY, np.full(len(position), True))]
 
-    lines = []
+    lines, n_tracks = [], ""
     if event.tracks is not None:
-        lines.append(_tracks(event, tuple(shades[k] if k >= 0 else DARK for k in of_tracks)))
-    for particles in (*true, *reconstructed):
-        arrow_shades = shades if particles is coloured else (DARK,) * len(particles.pdg)
-        lines.append(_arrows(particles, arrow_shades, event.detector))
-    n_tracks = "" if event.tracks is None else f", {len(event.tracks[0])} tracks"
+        n_tracks = f", {len(event.tracks[0])} tracks"
+        of_tracks = _assigned(linked.get(colour_by), "track_links", event)
+        assigned = [-1] * len(event.tracks[0]) if of_tracks is None else of_tracks.tolist()
+        of_each = tuple(own.get(k, GREY) if k >= 0 else DARK for k in assigned)
+        lines.append(_tracks(event.tracks[0], of_each, detector))
+    lines += [particles.lines(kind, own if kind == colour_by else None) for kind, particles in shown.items()]
     file = f"{Path(event.path).name}, " if event.path else ""
-    n_hits = f"{len(energy)} hits, {energy.sum(dtype=np.float64):.1f} GeV"
+    n_hits = f"{len(position)} hits, {hits['energy'].sum(dtype=np.float64):.1f} GeV"
     return EventScene(
         title=f"{file}entry {event.entry[0]}, event {event.event[0]}: {n_hits}{n_tracks}",
         note=f"hits coloured by {note}",
         colour_by=colour_by,
-        position=jagged.vectors(hits.position, np.float32),
-        energy=energy,
-        time=ak.to_numpy(hits.time).astype(np.float32),
-        subdetector=subdetector,
-        layer=ak.to_numpy(hits.layer).astype(np.int64),
-        groups=tuple(group for group in groups if len(group.index)),
+        position=position.astype(np.float32),
+        hits=hits,
+        groups=tuple(Group(name=n, colour=c, index=np.flatnonzero(mask)) for n, c, mask in groups if mask.any()),
         lines=tuple(line for line in lines if len(line)),
-        detector=event.detector,
+        detector=detector,
     )
 
 
@@ -181,93 +192,45 @@ def colours(n: int) -> tuple[str, ...]:
 
 
 class _Particles:
-    """Particles of one event in flat columns; `start` in mm, `kind` as in `Lines`."""
+    """Particles of one event: energies, GeV, labels, and where they enter the calorimeter or start in it, [n, 3], mm.
 
-    def __init__(self, name: str, kind: str, records: ak.Array) -> None:
-        self.name, self.kind = name, kind
-        self.pdg: Index = ak.to_numpy(records.pdg).astype(np.int64)
-        self.charge, self.energy = (ak.to_numpy(records[field]).astype(np.float64) for field in ("charge", "energy"))
-        self.momentum = jagged.vectors(records.momentum)
+    Arrows start there, along their direction there.
+    """
+
+    def __init__(self, name: str, records: ak.Array, detector: Detector) -> None:
+        self.name, self.momentum = name, jagged.vectors(records.momentum)
+        charge, self.energy = (ak.to_numpy(records[field]).astype(np.float64) for field in ("charge", "energy"))
         vertex = "vertex" in ak.fields(records)
-        self.start = np.nan_to_num(jagged.vectors(records.vertex)) if vertex else np.zeros_like(self.momentum)
+        start = np.nan_to_num(jagged.vectors(records.vertex)) if vertex else np.zeros_like(self.momentum)
+        position, direction = _paths(start, self.momentum, charge, detector, ENTRY_TURNS, np.ones(1))
+        self.entry: Float = position[:, 0]
+        self.arrows = arrow_points(self.entry, direction[:, 0], self.energy, 0.25 * detector.ecal_inner_radius)
+        self.pdg = ak.to_list(records.pdg)
+        self.labels = [f"{name_of(pdg)} {energy:.3g} GeV" for pdg, energy in zip(self.pdg, self.energy, strict=True)]
 
-    def labels(self) -> list[str]:
-        return [f"{name_of(int(pdg))} {energy:.3g} GeV" for pdg, energy in zip(self.pdg, self.energy, strict=True)]
-
-    def entry(self, detector: Detector) -> tuple[Float, Float]:
-        """Positions, mm, and directions of the particles at the calorimeter's inner surface; both [n, 3]."""
-        position, direction = _path(self.start, self.momentum, self.charge, detector, ENTRY_TURNS, np.ones(1))
-        return position[:, 0], direction[:, 0]
-
-
-def _colouring(
-    event: Events,
-    colour_by: str,
-    true: list[_Particles],
-    targets: Targets | None,
-    reconstructed: list[_Particles],
-    reconstruction: Reconstruction | None,
-) -> tuple[_Particles | None, Index, Index, str]:
-    """Particles that colour the hits; the index of each hit's and each track's particle, -1 for none; a note."""
-    links: dict[str, ak.Array | None] = dict.fromkeys(LINKS)
-    particles, note = None, colour_by
-    if colour_by == "truth":
-        if targets is None:
-            raise event.error("holds no truth particles with links from hits; colour by reco, energy or subdetector")
-        particles, note = true[0], f"the true particle with the largest weight (rule '{targets.rule}')"
-        links = {name: getattr(targets, name) for name in LINKS}
-    elif colour_by == "reco":
-        if not reconstructed:
-            raise ConfigError("no reconstructed particles to colour hits by: the file holds none and none were given")
-        particles, note = reconstructed[0], f"the {reconstructed[0].name} particle with the largest weight"
-        for name in LINKS:
-            part = getattr(reconstruction, name, None)
-            if reconstruction is not None and part is not None and getattr(event, LINKED[name]) is not None:
-                reconstruction.check_links(name, event)
-                links[name] = part
-    of_hits, of_tracks = (_assigned(links[name], getattr(event, LINKED[name])) for name in LINKS)
-    if particles is not None and links["hit_links"] is None:
-        of_hits = _nearest_in_angle(event, particles)
-        note = f"the nearest {particles.name} particle in angle (it assigns no hits)"
-    return particles, of_hits, of_tracks, note
+    def lines(self, kind: str, own: Mapping[int, str] | None) -> Lines:
+        """The arrows of particles with a momentum, in their `own` colours, grey without one."""
+        drawn = np.flatnonzero(self.momentum.any(axis=1)).tolist()
+        return Lines(
+            name=f"{self.name} particles",
+            kind=kind,
+            points=self.arrows[drawn].astype(np.float32),
+            colours=tuple(DARK if own is None else own.get(k, GREY) for k in drawn),
+            texts=_texts((f"{self.name}: {self.labels[k]} (PDG {self.pdg[k]})" for k in drawn), self.momentum[drawn]),
+        )
 
 
-def _colours_by_energy(energy: Float, max_colours: int) -> tuple[str, ...]:
-    """A colour for each particle: different for the `max_colours` of highest energy, grey for the rest."""
-    order = np.argsort(-energy, kind="stable")[:max_colours]
-    chosen = dict(zip(order.tolist(), colours(len(order)), strict=True))
-    return tuple(chosen.get(k, GREY) for k in range(len(energy)))
+def _tracks(tracks: ak.Array, shades: tuple[str, ...], detector: Detector) -> Lines:
+    """Tracks as helices from the perigee to the calorimeter."""
+    momentum, charge = jagged.vectors(tracks.momentum), ak.to_numpy(tracks.charge).astype(np.float64)
+    d0, phi, z0 = (np.nan_to_num(ak.to_numpy(tracks[field]).astype(np.float64)) for field in ("d0", "phi", "z0"))
+    perigee = np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=-1)
+    points, _ = _paths(perigee, momentum, charge, detector, TRACK_TURNS, np.linspace(0.0, 1.0, TRACK_POINTS))
+    texts = _texts((f"track {k}, charge {q:+.0f}" for k, q in enumerate(charge)), momentum)
+    return Lines(name="tracks", kind="tracks", points=points.astype(np.float32), colours=shades, texts=texts)
 
 
-def _particle_groups(particles: _Particles, assigned: Index, shades: tuple[str, ...]) -> list[Group]:
-    """Groups of hits by assigned particle: by falling energy, then the grey particles, then no particle (-1)."""
-    labels = particles.labels()
-    rank = np.argsort(-particles.energy, kind="stable").tolist()
-    masks = [(labels[k], shades[k], assigned == k) for k in rank if shades[k] != GREY]
-    grey = np.isin(assigned, [k for k in rank if shades[k] == GREY])
-    masks.append((f"{len(np.unique(assigned[grey]))} other particles", GREY, grey))
-    kind = "true" if particles.kind == "truth" else "reconstructed"
-    masks.append((f"no {kind} particle", LIGHT_GREY, assigned < 0))
-    return [Group(name=name, colour=colour, index=np.flatnonzero(mask)) for name, colour, mask in masks]
-
-
-def _assigned(links: ak.Array | None, sources: ak.Array | None) -> Index:
-    """Particle with the largest weight of each source of the event, -1 for none."""
-    if links is None or sources is None:
-        return np.full(0 if sources is None else len(sources[0]), -1, dtype=np.int64)
-    return jagged.flat(assigned_particle(links, sources), np.int64)
-
-
-def _nearest_in_angle(event: Events, particles: _Particles) -> Index:
-    """The particle whose entry into the calorimeter is nearest to each hit in angle; -1 without particles."""
-    position = jagged.vectors(event.hits[0].position)
-    if not len(particles.pdg) or not len(position):
-        return np.full(len(position), -1, dtype=np.int64)
-    entry, _ = particles.entry(event.detector)
-    return np.asarray(np.argmax(unit_vector(position) @ unit_vector(entry).T, axis=1))
-
-
-def _path(
+def _paths(
     start: Float, momentum: Float, charge: Float, detector: Detector, max_turns: float, parts: Float
 ) -> tuple[Float, Float]:
     """Positions, mm, and directions after `parts` of the path to the calorimeter's inner surface; both [n, part, 3]."""
@@ -277,40 +240,21 @@ def _path(
     return propagate(*helix, length[:, None] * parts, b_field=b_field)
 
 
-def _tracks(event: Events, shades: tuple[str, ...]) -> Lines:
-    """Tracks as helices from the perigee to the calorimeter."""
-    assert event.tracks is not None
-    tracks = event.tracks[0]
-    momentum, charge = jagged.vectors(tracks.momentum), ak.to_numpy(tracks.charge).astype(np.float64)
-    d0, phi, z0 = (np.nan_to_num(ak.to_numpy(tracks[field]).astype(np.float64)) for field in ("d0", "phi", "z0"))
-    perigee = np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=-1)
-    points, _ = _path(perigee, momentum, charge, event.detector, TRACK_TURNS, np.linspace(0.0, 1.0, TRACK_POINTS))
-    pairs = enumerate(zip(charge, momentum, strict=True))
-    texts = tuple(f"track {k}, charge {q:+.0f}\n{_momentum_text(p)}" for k, (q, p) in pairs)
-    return Lines(name="tracks", kind="tracks", points=points.astype(np.float32), colours=shades, texts=texts)
+def _texts(names: Iterable[str], momentum: Float) -> tuple[str, ...]:
+    """Names with the momenta [n, 3], GeV, in a second line."""
+    theta = np.arctan2(np.hypot(momentum[:, 0], momentum[:, 1]), momentum[:, 2])
+    values = zip(names, np.linalg.norm(momentum, axis=1), theta, np.arctan2(*momentum[:, 1::-1].T), strict=True)
+    return tuple(f"{name}\np = {p:.3g} GeV, theta = {t:.3f}, phi = {phi:.3f} rad" for name, p, t, phi in values)
 
 
-def _arrows(particles: _Particles, shades: tuple[str, ...], detector: Detector) -> Lines:
-    """Arrows from the particles' entry into the calorimeter, or their start inside it, along their direction there."""
-    start, direction = particles.entry(detector)
-    points = arrow_points(start, direction, particles.energy, 0.25 * detector.ecal_inner_radius)
-    texts = [
-        f"{particles.name}: {label} (PDG {pdg})\n{_momentum_text(p)}"
-        for label, pdg, p in zip(particles.labels(), particles.pdg, particles.momentum, strict=True)
-    ]
-    drawn = np.flatnonzero(particles.momentum.any(axis=1)).tolist()
-    return Lines(
-        name=f"{particles.name} particles",
-        kind=particles.kind,
-        points=points[drawn].astype(np.float32),
-        colours=tuple(shades[k] for k in drawn),
-        texts=tuple(texts[k] for k in drawn),
-    )
-
-
-def _momentum_text(p: Float) -> str:
-    theta, phi = np.arctan2(np.hypot(p[0], p[1]), p[2]), np.arctan2(p[1], p[0])
-    return f"p = {np.linalg.norm(p):.3g} GeV, theta = {theta:.3f}, phi = {phi:.3f} rad"
+def _assigned(linked: Any, name: str, event: Events) -> Index | None:
+    """Particle with the largest weight of each hit or track of the event, -1 for none; None without links `name`."""
+    links, sources = getattr(linked, name, None), getattr(event, LINKED[name])
+    if links is None or sources is None:
+        return None
+    if isinstance(linked, Reconstruction):
+        linked.check_links(name, event)
+    return jagged.flat(assigned_particle(links, sources), np.int64)
 
 
 def arrow_points(start: npt.ArrayLike, direction: npt.ArrayLike, energy: npt.ArrayLike, unit: float) -> Float:
