@@ -5,17 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from pflow.checkpoint.load import TrainedModel
-from pflow.data.batch import Batch
 from pflow.data.collate import collate
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
@@ -28,7 +25,7 @@ from pflow.tokens.tokens import select
 from pflow.tokens.vocab import CHARGES
 
 # Special classes by their number; the charges or PDG codes follow them.
-SPECIAL = {1: ("eos",), 2: ("particle", "end"), 3: ("pad", "bos", "eos"), 4: ("pad", "bos", "eos", "particle")}
+SPECIAL = {0: (), 1: ("eos",), 2: ("particle", "end"), 3: ("pad", "bos", "eos"), 4: ("pad", "bos", "eos", "particle")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,6 +52,7 @@ class Step:
         return "end" if self.energy is None else f"{name} ({pdg[name]:.2f}), {self.energy:.3g} GeV"
 
 
+@torch.no_grad()
 def explain(model: TrainedModel, event: Events) -> list[Step]:
     """Decoding steps of one event, e.g. ``events[3:4]``, as ``pflow.reconstruct`` decodes it, on the CPU.
 
@@ -72,70 +70,56 @@ def explain(model: TrainedModel, event: Events) -> list[Step]:
     tokens, selection = tokeniser.encode(event, truth=False), select(event, tokeniser.config)
     if not tokens.n_source[0]:
         raise InputError("the event has no hits or tracks that the model reads")
+    batch, seen = collate(tokens), defaultdict[str, list[Any]](list)  # what is seen, [step] each
     if isinstance(reconstructor, PointingReconstructor):
-        hits, rows = selection.hits[0], _pointing(reconstructor, collate(tokens))
+        hits, pointing = selection.hits[0], reconstructor.network
+        with pointing.decoder.register_forward_hook(
+            lambda _, __, output: seen["start"].append(torch.cat(output[1:], dim=1).softmax(-1)[0, -1])
+        ):
+            columns, mask, _ = decode_first_stage(pointing, pointing.encode(batch), reconstructor._decoding(None))
+        first = {name: values[mask] for name, values in columns.items()}
+        energies = [*pointing.energy_scale.normalised(first["log_energy"]).float(), None]
+        weights = [*first["hit_fraction"], torch.zeros(first["hit_fraction"].shape[-1])]
+        seen["pdg"] = [*first["pdg_logits"].softmax(-1), None]
+        starts = [torch.stack([1 - p, p]) for p in seen["start"]]
+        seen["start"] = [*[None] * (len(energies) - len(starts)), *starts]  # tracks start particles at once, before
     elif isinstance(reconstructor, TranslationReconstructor):
-        hits, rows = selection.tokens.hits[0], _translation(reconstructor, collate(tokens))
+        hits, network = selection.tokens.hits[0], reconstructor.network
+        kinds = SelfAttention, CrossAttention
+        attentions = {layer: name for name, layer in network.decoder.named_modules() if isinstance(layer, kinds)}
+
+        def look(layer: Any, args: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
+            if layer is network.heads:
+                for name in network.heads.classifiers:
+                    seen[name].append(output[name][0, 0].softmax(-1))
+                return
+            if isinstance(layer, CrossAttention):
+                query, key = layer.query(args[0]), args[1].key
+            else:
+                query, key = layer.query_key_value(args[0]).chunk(3, dim=-1)[0], options["cache"].known.key
+            seen[attentions[layer]].append((split_heads(query, layer.heads) @ key.transpose(2, 3)).softmax(-1)[0, :, 0])
+
+        with ExitStack() as hooks:
+            for layer in (network.heads, *attentions):
+                hooks.enter_context(layer.register_forward_hook(look, with_kwargs=True))
+            particles = reconstructor.generate(batch)
+        energies = [*particles.energy[0, particles.mask[0]], None]
+        *_, last = (values for name, values in seen.items() if name.endswith("memory_attention"))
+        weights = [attention.mean(0)[2:] for attention in last]  # behind bos and eos
     else:
         raise ConfigError(f"the steps of a {type(reconstructor).__name__} are not known")
-    known = {
-        "charge": [f"{charge:+d}" if charge else "0" for charge in CHARGES],
-        "pdg": [name_of(code) for code in tokeniser.pdg.codes],
-    }
+    charges, codes = [f"{charge:+d}" if charge else "0" for charge in CHARGES], map(name_of, tokeniser.pdg.codes)
+    known: dict[str, list[str]] = {"pdg": list(codes), "charge": charges, "kind": [], "start": []}
     steps = []
-    for row in rows:
+    for energy, weight, *parts in zip(energies, weights, *seen.values(), strict=False):
+        row = {name: part.numpy() for name, part in zip(seen, parts, strict=True) if part is not None}
+        if energy is not None:
+            energy = float(tokeniser.energy.invert(np.array([[float(energy)]]))[0, 0])
         probability = {}
-        for name in [name for name in row if name in ("pdg", "charge", "kind", "start")]:
-            values, names = row.pop(name).tolist(), known.get(name, [])
-            probability[name] = dict(zip([*SPECIAL.get(len(values) - len(names), ()), *names], values, strict=True))
-        energy, weight = row.pop("energy"), row.pop("weight")[: len(hits)].numpy()
-        energy = None if energy is None else float(tokeniser.energy.invert(np.array([[float(energy)]]))[0, 0])
-        attention = {name: value.numpy() for name, value in row.items()}
-        steps.append(Step(energy=energy, probability=probability, hits=hits, weight=weight, attention=attention))
+        for name in known.keys() & row.keys():
+            values = row.pop(name).tolist()
+            names = *SPECIAL[len(values) - len(known[name])], *known[name]
+            probability[name] = dict(zip(names, values, strict=True))
+        weight = weight[: len(hits)].numpy()
+        steps.append(Step(energy=energy, probability=probability, hits=hits, weight=weight, attention=row))
     return steps
-
-
-@torch.inference_mode()
-def _pointing(reconstructor: PointingReconstructor, batch: Batch) -> list[dict[str, Any]]:
-    network, end = reconstructor.network, list[Tensor]()
-    with network.decoder.register_forward_hook(
-        lambda _, __, output: end.append(torch.cat(output[1:], dim=1).softmax(-1)[0, -1])
-    ):
-        columns, mask, _ = decode_first_stage(network, network.encode(batch), reconstructor._decoding(None))
-    first = {name: values[0, : int(mask.sum())] for name, values in columns.items()}
-    energy = network.energy_scale.normalised(first["log_energy"]).float()
-    pdg, weight = first["pdg_logits"].softmax(-1), first["hit_fraction"]
-    rows: list[dict[str, Any]] = [{"energy": energy[i], "weight": weight[i], "pdg": pdg[i]} for i in range(len(energy))]
-    rows.append({"energy": None, "weight": torch.zeros_like(columns["hit_fraction"][0].sum(0))})
-    for row, p in zip(rows[len(rows) - len(end) :], end, strict=True):  # those before start with their tracks at once
-        row["start"] = torch.stack([1 - p, p])
-    return rows
-
-
-@torch.inference_mode()
-def _translation(reconstructor: TranslationReconstructor, batch: Batch) -> list[dict[str, Any]]:
-    network, seen = reconstructor.network, defaultdict[str, list[Tensor]](list)
-
-    def attend(name: str, layer: Any, args: tuple[Any, ...], options: dict[str, Any], _: Tensor) -> None:
-        if isinstance(layer, CrossAttention):
-            query, key = split_heads(layer.query(args[0]), layer.heads), args[1].key
-        else:
-            projected = split_heads(layer.query_key_value(args[0]), 3 * layer.heads)
-            query, key = projected[:, : layer.heads], options["cache"].known.key
-        seen[name].append((query @ key.transpose(2, 3)).softmax(-1)[0, :, 0])
-
-    def classify(_: Any, args: Any, output: dict[str, Tensor]) -> None:
-        for name in network.heads.classifiers:
-            seen[name].append(output[name][0, 0].softmax(-1))
-
-    with ExitStack() as hooks:
-        hooks.enter_context(network.heads.register_forward_hook(classify))
-        for name, layer in network.decoder.named_modules():
-            if isinstance(layer, SelfAttention | CrossAttention):
-                hooks.enter_context(layer.register_forward_hook(partial(attend, name), with_kwargs=True))
-        particles = reconstructor.generate(batch)
-    rows: list[dict[str, Any]] = [dict(zip(seen, values, strict=True)) for values in zip(*seen.values(), strict=True)]
-    last = [name for name in seen if name.endswith("memory_attention")][-1]
-    for row, energy in zip(rows, [*particles.energy[0, particles.mask[0]], None], strict=False):
-        row |= {"energy": energy, "weight": row[last].mean(0)[2:]}  # behind bos and eos
-    return rows

@@ -1,20 +1,21 @@
-"""An event as a matplotlib figure and as a self-contained interactive HTML page that needs no network."""
+"""An event as a figure and as an interactive page that needs no network, and the steps of its decoding as a figure."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 from matplotlib.collections import LineCollection
-from matplotlib.colors import LogNorm, to_rgb
+from matplotlib.colors import LogNorm, PowerNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from mpl_toolkits.mplot3d.art3d import Line3DCollection  # type: ignore[import-untyped]
 
+from pflow.event import jagged
 from pflow.physics.kinematics import unit_vector
 from pflow.plots.scene import DARK, EventScene, hit_size, outline_points
 from pflow.plots.style import MARK, styled
@@ -250,3 +251,27 @@ def _joined(lines: Iterable[Points]) -> dict[str, Points]:
 
 def _columns(points: Points) -> dict[str, Points]:
     return dict(zip("xyz", np.ascontiguousarray(points.T, dtype=np.float32), strict=True))
+
+
+@styled()
+def plot_steps(steps: Sequence[Any]) -> Figure:
+    """Weights of hits in each step of `pflow.explain`; the axes (azimuth: from the mean) hold 98% of the energy."""
+    (x, y, z), energy = jagged.vectors(steps[0].hits.position).T, np.asarray(steps[0].hits.energy)
+    phi = np.degrees((np.arctan2(y, x) - np.arctan2(energy @ y, energy @ x) + np.pi) % (2 * np.pi) - np.pi)
+    theta = np.degrees(np.arctan2(np.hypot(x, y), z))
+    rows, columns = -(-len(steps) // 4), min(len(steps), 4)
+    figure = Figure(figsize=(4.0 * columns, 3.7 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    style: dict[str, Any] = {"cmap": "YlOrRd", "edgecolors": "0.6", "linewidths": 0.2, "rasterized": True}
+    for number, (panel, step) in enumerate(zip(panels, steps, strict=False), 1):
+        order, shown = np.argsort(step.weight), step.weight / max(step.weight.max(initial=0.0), 1e-9)
+        hits = phi[order], theta[order], 14.0 * hit_size(energy)[order], shown[order]
+        drawn = panel.scatter(*hits, norm=PowerNorm(0.5, 0.0, 1.0), **style)
+        panel.set_title(f"{number}: {step}", fontsize=11)
+    for values, limit in ((phi, panels[0].set_xlim), (theta, panels[0].set_ylim)):
+        low, high = np.quantile(values, [0.01, 0.99], weights=energy, method="inverted_cdf")
+        limit(low - 1.0 - 0.15 * (high - low), high + 1.0 + 0.15 * (high - low))
+    figure.colorbar(drawn, ax=panels, aspect=40, pad=0.01, label="weight / the largest")
+    figure.supxlabel("azimuth [deg]")
+    figure.supylabel("polar angle [deg]")
+    return figure

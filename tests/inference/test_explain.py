@@ -4,7 +4,7 @@ import pytest
 import pflow
 from pflow.errors import InputError
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
-from pflow.plots.explain import plot_steps
+from pflow.plots.display import plot_steps
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import TokenConfig
 
