@@ -17,7 +17,7 @@ from pflow.errors import check_options
 from pflow.event import jagged
 from pflow.event.disturb import Disturbance, disturb
 from pflow.event.events import Events
-from pflow.event.move import Drawn, Variation, change_cells, move
+from pflow.event.move import Variation, change_cells, move
 from pflow.event.overlay import overlay
 from pflow.event.schema import SCHEMA
 from pflow.physics.arrays import Floats, Index, Mask
@@ -78,7 +78,7 @@ def augment(events: Events, options: Augmentation, generator: np.random.Generato
     groups = None if joining is None else _random_groups(events, joining, generator)
     phi = random_phi(events.detector, n, generator) if options.rotate else None
     reflected = generator.random(n) < 0.5 if options.reflect else None
-    drawn = cells = None if options.detector is None else Drawn.of(options.detector, n, generator)
+    drawn = cells = None if options.detector is None else options.detector.draw(n, generator)
     if groups is not None:
         sizes, members, turns = groups
         group = np.repeat(np.arange(n), sizes)  # of each member

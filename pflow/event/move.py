@@ -7,7 +7,8 @@ except for backscatter from it; digital readout. Approximate: polygons and moved
 shifted along their rays from the origin. Showers keep their shape, their distances change; the material in front and
 the bending of tracks stay as simulated.
 
-`Variation` draws detectors at random, for training; a `Move` is one given form of the detector, for scans.
+A `Variation` draws forms of the detector at random, one for each event, for training; a `Move` is one given form, for
+scans. Both become rows like `AS_SIMULATED`, which `change_cells` and `move` apply.
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pflow.config import from_plain
 from pflow.errors import ConfigError, check_options
 from pflow.event import jagged
 from pflow.event.disturb import keep_hits
@@ -29,7 +29,7 @@ from pflow.event.events import Events
 from pflow.event.merge_hits import equal_rows
 from pflow.event.overlay import sum_cells
 from pflow.event.schema import fields_of
-from pflow.physics.arrays import Floats, Index, Mask
+from pflow.physics.arrays import Floats
 from pflow.physics.detector import KINDS, Calorimeter, Detector, Layers
 from pflow.physics.geometry import (
     CELL,
@@ -47,6 +47,25 @@ from pflow.physics.geometry import (
 )
 
 ECAL, HCAL = KINDS.index("ecal"), KINDS.index("hcal")
+BOTH = [ECAL, HCAL]
+Forms = npt.NDArray[np.void]
+AS_SIMULATED: Forms = np.array(
+    [(1.0, -1.0, 0.0, 1.0, 1, 1, 0.0, 1.0, False, 0, False)],
+    dtype=[
+        ("scale", "f8"),  # factor on all lengths
+        ("sides", "f8"),  # of the barrel; -1: as simulated, 0: a cylinder
+        ("phase", "f8"),  # azimuth of a side's normal, rad
+        ("endcap", "f8"),  # factor on |z| of the endcaps' faces
+        ("coarser", "i8", len(KINDS)),  # factor on the cell size, for each of `pflow.physics.detector.KINDS`
+        ("every", "i8", len(KINDS)),  # every n-th layer is read
+        ("threshold", "f8", len(KINDS)),  # GeV
+        ("hcal", "f8"),  # fraction of the HCAL's layers
+        ("missing", "?"),  # whether only required calorimeters exist
+        ("digital", "i8"),  # 0: energies of the HCAL are measured, 1: one threshold, 2: three
+        ("no_time", "?"),
+    ],
+)
+"""The form of the detector that is simulated; an array of forms has a row for each event."""
 LENGTHS = {"d0": 1, "z0": 1, "time": 1, "omega": -1}
 """Fields other than positions that change with the scale, and the power of the scale."""
 LEVELS = (0.0, 3.0, 10.0)
@@ -110,6 +129,29 @@ class Variation:
         expected = "whole factors of at least 1"
         check_options(self, "detector", expected, lambda factors: min(factors, default=0) >= 1, "coarser")
 
+    def draw(self, n: int, generator: np.random.Generator) -> Forms:
+        """Forms for `n` events."""
+        forms, kinds = AS_SIMULATED.repeat(n), (n, len(KINDS))
+        moved = np.flatnonzero(generator.random(n) < self.probability)
+        sides = generator.choice(np.array(self.sides, dtype=np.float64), n)
+        (small, large), (near, far) = self.scale, self.endcap
+        drawn = {
+            "scale": np.exp(generator.uniform(math.log(small), math.log(large), n)),
+            "sides": sides,
+            "phase": generator.random(n) * 2 * np.pi / np.maximum(sides, 1),
+            "endcap": generator.uniform(near, far, n),
+            "coarser": generator.choice(np.array(self.coarser), kinds)[:, BOTH],
+            "every": 1 + (generator.random(kinds) < self.fewer_layers)[:, BOTH],
+            "threshold": generator.random(kinds)[:, BOTH] * [self.ecal_threshold, self.hcal_threshold],
+            "hcal": generator.uniform(self.shorter_hcal, 1.0, n),
+            "missing": generator.random(n) < self.missing,
+            "digital": (generator.random(n) < self.digital) * generator.integers(1, 3, n),
+            "no_time": generator.random(n) < self.no_time,
+        }
+        for name, values in drawn.items():
+            forms[name][moved if values.ndim == 1 else (moved[:, np.newaxis], BOTH)] = values[moved]
+        return forms
+
     def widened(self, ranges: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
         """Ranges of `pflow.physics.geometry.measures` of the detectors that events may be moved into."""
         (small, large), (near, far) = self.scale, self.endcap
@@ -127,51 +169,6 @@ class Variation:
             least, most = factors.get(name, (1.0, 1.0))
             widened[name] = low * min(1.0, least), high * max(1.0, most)
         return widened
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Drawn:
-    """The detectors drawn for N events; [kinds] are `pflow.physics.detector.KINDS`."""
-
-    scale: Floats  # [N]
-    sides: Floats  # [N], -1: as simulated
-    phase: Floats  # [N], rad
-    endcap: Floats  # [N]
-    coarser: Index  # [N, kinds], factor on the cell size
-    every: Index  # [N, kinds], every first or second layer is read
-    threshold: Floats  # [N, kinds], GeV
-    hcal: Floats  # [N], fraction of the HCAL's layers
-    missing: Mask  # [N], whether only required calorimeters exist
-    digital: Index  # [N], 0: energies are measured, 1: one threshold, 2: three
-    no_time: Mask  # [N]
-
-    @classmethod
-    def of(cls, options: Variation, n: int, generator: np.random.Generator) -> Self:
-        """Draw for `n` events."""
-        moved = generator.random(n) < options.probability
-        new_cells = moved[:, np.newaxis] & np.isin(np.arange(len(KINDS)), [ECAL, HCAL])
-        shape = new_cells.shape
-        (small, large), (near, far) = options.scale, options.endcap
-        sides = generator.choice(np.array(options.sides, dtype=np.float64), n)
-        largest = np.zeros(len(KINDS))
-        largest[[ECAL, HCAL]] = options.ecal_threshold, options.hcal_threshold
-        return cls(
-            scale=np.where(moved, np.exp(generator.uniform(math.log(small), math.log(large), n)), 1.0),
-            sides=np.where(moved, sides, -1.0),
-            phase=generator.random(n) * 2 * np.pi / np.maximum(sides, 1),
-            endcap=np.where(moved, generator.uniform(near, far, n), 1.0),
-            coarser=np.where(new_cells, generator.choice(np.array(options.coarser), shape), 1),
-            every=np.where(new_cells & (generator.random(shape) < options.fewer_layers), 2, 1),
-            threshold=np.where(new_cells, generator.random(shape) * largest, 0.0),
-            hcal=np.where(moved, generator.uniform(options.shorter_hcal, 1.0, n), 1.0),
-            missing=moved & (generator.random(n) < options.missing),
-            digital=np.where(moved & (generator.random(n) < options.digital), generator.integers(1, 3, n), 0),
-            no_time=moved & (generator.random(n) < options.no_time),
-        )
-
-    def __getitem__(self, rows: Index) -> Self:
-        """The detectors of the events in `rows`."""
-        return dataclasses.replace(self, **{name: values[rows] for name, values in vars(self).items()})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -223,33 +220,26 @@ class Move:
 
     def detector(self, detector: Detector) -> Detector:
         """The description of the detector after the move; ConfigError says why it cannot be made of this one."""
-        factor = {"ecal": self.ecal_cells, "hcal": self.hcal_cells}
         n_layers = [sum(r.count for r in c.layers) for c in detector.calorimeters if c.kind == "hcal"]
         if (self.hcal_layers or 0) > (most := max(n_layers, default=0)):
             raise ConfigError(f"hcal_layers={self.hcal_layers}: the HCAL of '{detector.name}' has {most} layers")
-        calorimeters = []
+        cells, calorimeters = {"ecal": self.ecal_cells, "hcal": self.hcal_cells}, []
         for calorimeter in detector.calorimeters:
-            if calorimeter.kind in factor:
-                calorimeter = dataclasses.replace(
-                    calorimeter,
-                    layers=self._layers(calorimeter),
-                    cell_size=None
-                    if calorimeter.cell_size is None
-                    else calorimeter.cell_size * factor[calorimeter.kind],
-                )
-            calorimeters.append(calorimeter)
-        scaled = [_scaled_calorimeter(calorimeter, self.scale) for calorimeter in calorimeters]
+            layers = self._layers(calorimeter) if calorimeter.kind in cells else calorimeter.layers
+            layers = tuple(dataclasses.replace(some, pitch=some.pitch * self.scale) for some in layers)
+            sizes = _scaled(calorimeter, self.scale, "inner_radius", "inner_z", "cell_size")
+            if "cell_size" in sizes:
+                sizes["cell_size"] *= cells.get(calorimeter.kind, 1)
+            calorimeters.append(dataclasses.replace(calorimeter, layers=layers, **sizes))
         lengths = "ecal_inner_radius", "ecal_inner_z", "ecal_outer_radius", "hcal_inner_radius", "hcal_inner_z"
-        sizes = {name: size * self.scale for name in lengths if (size := getattr(detector, name)) is not None}
-        b_field = detector.b_field / self.scale
-        return dataclasses.replace(detector, calorimeters=tuple(scaled), b_field=b_field, **sizes)
+        sizes = {"b_field": detector.b_field / self.scale, **_scaled(detector, self.scale, *lengths)}
+        return dataclasses.replace(detector, calorimeters=tuple(calorimeters), **sizes)
 
     def _layers(self, calorimeter: Calorimeter) -> tuple[Layers, ...]:
         """The layers of a calorimeter that are read; each includes the unread ones behind it."""
         names = "pitch", "radiation_lengths", "interaction_lengths"
-        single = [
-            [getattr(layers, name) for name in names] for layers in calorimeter.layers for _ in range(layers.count)
-        ]
+        each = (some for some in calorimeter.layers for _ in range(some.count))
+        single = [[getattr(some, name) for name in names] for some in each]
         if self.hcal_layers is not None and calorimeter.kind == "hcal" and calorimeter.region != "other":
             single = single[: self.hcal_layers]
         if len(single) % self.layers and calorimeter.region != "other":
@@ -257,12 +247,11 @@ class Move:
                 f"layers={self.layers}: '{calorimeter.name}' has {len(single)} layers, which is no multiple of "
                 f"{self.layers}, so that no single factor on the energies is exact"
             )
-        groups = (
-            list(zip(*single[start : start + self.layers], strict=True)) for start in range(0, len(single), self.layers)
-        )
-        summed = [tuple(None if None in values else round(sum(values), 9) for values in group) for group in groups]
-        runs = ((dict(zip(names, sizes, strict=True)), len(list(run))) for sizes, run in itertools.groupby(summed))
-        return tuple(from_plain(Layers, {**sizes, "count": count}, calorimeter.name) for sizes, count in runs)
+        starts = range(0, len(single), self.layers)
+        groups = (zip(*single[start : start + self.layers], strict=True) for start in starts)
+        summed = (tuple(None if None in sizes else round(sum(sizes), 9) for sizes in group) for group in groups)
+        runs = ((dict[str, Any](zip(names, sizes, strict=True)), run) for sizes, run in itertools.groupby(summed))
+        return tuple(Layers(count=len(list(run)), **sizes) for sizes, run in runs)
 
     def check(self, events: Events) -> None:
         """ConfigError: the events do not hold what an exact move needs, e.g. numbers of layers."""
@@ -295,32 +284,17 @@ class Move:
         if self == Move():
             return events
         described = self.detector(events.detector)
-        n, kinds = len(events), np.zeros((len(events), len(KINDS)))
-        coarser, threshold = kinds.astype(np.int64) + 1, kinds.copy()
-        coarser[:, [ECAL, HCAL]] = self.ecal_cells, self.hcal_cells
-        threshold[:, [ECAL, HCAL]] = self.ecal_threshold, self.hcal_threshold
-        every = np.ones_like(coarser)
-        every[:, [ECAL, HCAL]] = self.layers
+        forms = AS_SIMULATED.repeat(len(events))
+        forms["scale"], forms["no_time"], forms["every"][:, BOTH] = self.scale, math.isinf(self.time), self.layers
+        forms["coarser"][:, BOTH] = self.ecal_cells, self.hcal_cells
+        forms["threshold"][:, BOTH] = self.ecal_threshold, self.hcal_threshold
         if self.hcal_layers is not None:
             shorter = np.array([c.kind == "hcal" and c.region != "other" for c in events.detector.calorimeters])
             hits = jagged.columns(events.hits)
             cut = Move(hcal_layers=self.hcal_layers).detector(events.detector)
             events = keep_hits(events, ~shorter[hits["subdetector"]] | (hits["layer"] < self.hcal_layers))
             events = dataclasses.replace(events, detector=cut)
-        drawn = Drawn(
-            scale=np.full(n, self.scale),
-            sides=np.full(n, -1.0),
-            phase=np.zeros(n),
-            endcap=np.ones(n),
-            coarser=coarser,
-            every=every,
-            threshold=threshold,
-            hcal=np.ones(n),
-            missing=np.zeros(n, dtype=np.bool_),
-            digital=np.zeros(n, dtype=np.int64),
-            no_time=np.full(n, math.isinf(self.time)),
-        )
-        moved = move(change_cells(events, drawn), drawn)
+        moved = move(change_cells(events, forms), forms)
         if 0 < self.time < math.inf:
             counts = jagged.count(moved.hits)
             rows = zip(events.entry.tolist(), counts.tolist(), strict=True)
@@ -331,15 +305,12 @@ class Move:
         return dataclasses.replace(moved, detector=described, geometry=None, reference=None, reference_name="")
 
 
-def _scaled_calorimeter(calorimeter: Calorimeter, scale: float) -> Calorimeter:
-    """The description with all lengths multiplied."""
-    names = "inner_radius", "inner_z", "cell_size"
-    sizes = {name: size * scale for name in names if (size := getattr(calorimeter, name)) is not None}
-    layers = tuple(dataclasses.replace(layers, pitch=layers.pitch * scale) for layers in calorimeter.layers)
-    return dataclasses.replace(calorimeter, layers=layers, **sizes)
+def _scaled(description: Calorimeter | Detector, scale: float, *names: str) -> dict[str, Any]:
+    """The sizes that the description gives, multiplied."""
+    return {name: size * scale for name in names if (size := getattr(description, name)) is not None}
 
 
-def change_cells(events: Events, drawn: Drawn) -> Events:
+def change_cells(events: Events, forms: Forms) -> Events:
     """Read other cells: fewer layers, coarser cells, thresholds, fewer calorimeters.
 
     Events must not be rotated before, because their cells lie in the grid of the simulation.
@@ -350,31 +321,31 @@ def change_cells(events: Events, drawn: Drawn) -> Events:
     kind = kinds[hits["subdetector"]]
     n_layers = np.array([sum(layers.count for layers in calorimeter.layers) for calorimeter in calorimeters])
     required = np.array([calorimeter.required for calorimeter in calorimeters])
-    every = drawn.every[event, kind]
+    every = forms["every"][event, kind]
     keep = hits["layer"] % every == 0
-    keep &= (kind != HCAL) | (hits["layer"] < np.ceil(drawn.hcal[event] * n_layers[hits["subdetector"]]))
-    keep &= ~drawn.missing[event] | required[hits["subdetector"]]
+    keep &= (kind != HCAL) | (hits["layer"] < np.ceil(forms["hcal"][event] * n_layers[hits["subdetector"]]))
+    keep &= ~forms["missing"][event] | required[hits["subdetector"]]
     of_layers = np.maximum(n_layers[hits["subdetector"]], 1)
     energy = hits["energy"] * (of_layers / np.ceil(of_layers / every)).astype(hits["energy"].dtype)
     layer = np.where(hits["layer"] >= 0, hits["layer"] // every, hits["layer"]).astype(hits["layer"].dtype)
     columns = {"energy": energy, "layer": layer}
-    if drawn.no_time.any():
-        columns["time"] = np.where(drawn.no_time[event], np.nan, hits["time"]).astype(hits["time"].dtype)
+    if forms["no_time"].any():
+        columns["time"] = np.where(forms["no_time"][event], np.nan, hits["time"]).astype(hits["time"].dtype)
     events = dataclasses.replace(events, hits=jagged.replaced(events.hits, columns))
-    events = _coarser(keep_hits(events, keep), drawn)
+    events = _coarser(keep_hits(events, keep), forms)
 
     counts, energy = jagged.count(events.hits), jagged.columns(events.hits)["energy"]
     event, kind = jagged.event_index(counts), kinds[jagged.columns(events.hits)["subdetector"]]
-    if drawn.threshold.any():
-        keep = energy >= drawn.threshold[event, kind]
+    if forms["threshold"].any():
+        keep = energy >= forms["threshold"][event, kind]
         events, event, kind, energy = keep_hits(events, keep), event[keep], kind[keep], energy[keep]
-    digital = np.flatnonzero((drawn.digital[event] > 0) & (kind == HCAL))
+    digital = np.flatnonzero((forms["digital"][event] > 0) & (kind == HCAL))
     if len(digital):
         # What a hit stands for depends on the size of the cells: each detector that was drawn is calibrated for itself.
-        readouts = (drawn.digital, drawn.coarser[:, HCAL], drawn.every[:, HCAL])
+        readouts = (forms["digital"], forms["coarser"][:, HCAL], forms["every"][:, HCAL])
         detector, first = equal_rows(*(readout[event[digital]] for readout in readouts))
         energy = energy.copy()
-        for k, three in enumerate(drawn.digital[event[digital[first]]] == 2):
+        for k, three in enumerate(forms["digital"][event[digital[first]]] == 2):
             rows = digital[detector == k]
             energy[rows] = _digital(energy[rows], LEVELS if three else ())
         events = dataclasses.replace(events, hits=jagged.replaced(events.hits, {"energy": energy}))
@@ -388,109 +359,87 @@ def _digital(energy: npt.NDArray[np.floating[Any]], thresholds: Sequence[float])
     return np.asarray(means[level], dtype=energy.dtype)
 
 
-def _coarser(events: Events, drawn: Drawn) -> Events:
-    """Sum the cells of the simulation's grid into coarser ones."""
+def _coarser(events: Events, forms: Forms) -> Events:
+    """Sum the cells of the simulation's grid into coarser ones.
+
+    The grid lies in the surfaces of the layers. Its coordinates, mm, are along the circle or the side and along z in a
+    barrel; in endcaps they are along the axes of the cells, which are turned by the calorimeter's `phase`.
+    """
     hits = jagged.columns(events.hits)
     event = jagged.event_index(jagged.count(events.hits))
-    factor = drawn.coarser[event, kind_index(events.detector)[hits["subdetector"]]]
+    factor = forms["coarser"][event, kind_index(events.detector)[hits["subdetector"]]]
     chosen = np.flatnonzero(factor > 1)
     if not len(chosen):
         return events
     calorimeter = hits["subdetector"][chosen].astype(np.int64)
-    position = np.stack([hits[f"position.{axis}"][chosen].astype(np.float64) for axis in "xyz"])
-    grid = _CellGrid(events, calorimeter)
-    side, place = grid.place(position)
-    size = factor[chosen] * grid.size
+    x, y, z = (hits[f"position.{axis}"][chosen].astype(np.float64) for axis in "xyz")
+    geometry = Geometry.of(events.detector)
+    size = factor[chosen] * geometry.cell_size[0][calorimeter]
+    sides, phase = geometry.faces.sides[0][calorimeter], geometry.faces.phase[0][calorimeter]
+    barrel = np.array([c.region == "barrel" for c in events.detector.calorimeters])[calorimeter]
+    is_round, width = sides == 0, 2 * np.pi / np.maximum(sides, 1)
+
+    azimuth, distance = np.arctan2(y, x), distance_to_sides(x, y, sides, phase)
+    side = np.where(barrel, np.round((azimuth - phase) / width), np.sign(z)).astype(np.int64)
+    side[barrel & is_round] = 0
+    normal = np.where(is_round, 0.0, phase + width * side)  # of the side, rad
+    off, cos, sin = azimuth - normal, np.cos(phase), np.sin(phase)
+    along = np.where(is_round, off, np.tan(np.where(is_round, 0.0, off))) * distance
+    place = np.where(barrel, np.stack([along, z]), np.stack([x * cos + y * sin, y * cos - x * sin]))
     number = np.floor(place / size).astype(np.int64)
-    centre = grid.position(position, side, (number + 0.5) * size)
+
+    u, v = (number + 0.5) * size  # the coarse cell's centre, and from there back to x, y, z
+    angle = u / np.maximum(distance, 1.0)
+    azimuth = normal + np.where(is_round, angle, np.arctan(angle))
+    radius = np.where(is_round, distance, np.hypot(distance, u))
+    on_barrel = np.stack([radius * np.cos(azimuth), radius * np.sin(azimuth), v])
+    on_face = np.stack([u * cos - v * sin, u * sin + v * cos, z])
     columns = {f"position.{axis}": hits[f"position.{axis}"].copy() for axis in "xyz"}
-    for values, of_cell in zip(columns.values(), centre, strict=True):
+    for values, of_cell in zip(columns.values(), np.where(barrel, on_barrel, on_face), strict=True):
         values[chosen] = of_cell
     events = dataclasses.replace(events, hits=jagged.replaced(events.hits, columns))
     group, first = equal_rows(event[chosen], calorimeter, hits["layer"][chosen].astype(np.int64), side, *number)
     return sum_cells(events, chosen, chosen[first[group]])
 
 
-class _CellGrid:
-    """Coordinates of N hits in the surfaces of their layers: the sides of a barrel, the two faces of endcaps.
-
-    Coordinates, mm, are along the circle or the side and along z in a barrel; in endcaps they are along the axes of the
-    cells, which are turned by the calorimeter's `phase`.
-    """
-
-    def __init__(self, events: Events, calorimeter: Index) -> None:
-        geometry = Geometry.of(events.detector)
-        self.size = geometry.cell_size[0][calorimeter]
-        self.sides, self.phase = geometry.faces.sides[0][calorimeter], geometry.faces.phase[0][calorimeter]
-        self.barrel = np.array([c.region == "barrel" for c in events.detector.calorimeters])[calorimeter]
-        self.width = 2 * np.pi / np.maximum(self.sides, 1)
-
-    def place(self, position: Floats) -> tuple[Index, Floats]:
-        """The side or face of points [3, N], int64 [N], and their coordinates on it, [2, N]."""
-        x, y, z = position
-        azimuth = np.arctan2(y, x)
-        side = np.where(self.barrel, np.round((azimuth - self.phase) / self.width), np.sign(z)).astype(np.int64)
-        side[self.barrel & (self.sides == 0)] = 0
-        off = azimuth - self._normal(side)
-        distance = distance_to_sides(x, y, self.sides, self.phase)
-        along = np.where(self.sides == 0, off, np.tan(np.where(self.sides == 0, 0.0, off))) * distance
-        cos, sin = np.cos(self.phase), np.sin(self.phase)
-        flat = x * cos + y * sin, y * cos - x * sin
-        return side, np.where(self.barrel, np.stack([along, z]), np.stack(flat))
-
-    def position(self, position: Floats, side: Index, place: Floats) -> Floats:
-        """Points [3, N] moved within their surfaces to the coordinates `place` [2, N]."""
-        x, y, z = position
-        distance = distance_to_sides(x, y, self.sides, self.phase)
-        angle = place[0] / np.maximum(distance, 1.0)
-        azimuth = self._normal(side) + np.where(self.sides == 0, angle, np.arctan(angle))
-        radius = np.where(self.sides == 0, distance, np.hypot(distance, place[0]))
-        cos, sin = np.cos(self.phase), np.sin(self.phase)
-        on_barrel = np.stack([radius * np.cos(azimuth), radius * np.sin(azimuth), place[1]])
-        on_face = np.stack([place[0] * cos - place[1] * sin, place[0] * sin + place[1] * cos, z])
-        return np.where(self.barrel, on_barrel, on_face)
-
-    def _normal(self, side: Index) -> Floats:
-        """Azimuth of the sides' normals, rad; 0 for a cylinder."""
-        return np.where(self.sides == 0, 0.0, self.phase + self.width * side)
-
-
-def move(events: Events, drawn: Drawn) -> Events:
+def move(events: Events, forms: Forms) -> Events:
     """Move hits, tracks and truth into detectors of other sizes and shapes, which ``events.geometry`` describes."""
     before = Geometry.of(events.detector)[np.zeros(len(events), dtype=np.int64)]
-    after = _reshaped(before, drawn, kind_index(events.detector))
-    moved: dict[str, dict[str, Floats]] = {}
-    for name, vector in (("hits", "position"), ("tracks", "calo_position")):
-        part = getattr(events, name)
-        if part is None:
-            continue
-        columns, event = jagged.columns(part), jagged.event_index(jagged.count(part))
-        position = np.stack([columns[f"{vector}.{axis}"].astype(np.float64) for axis in "xyz"])
-        calorimeter = columns["subdetector"] if name == "hits" else None
-        position = _on_faces(position, before.faces_of(event, calorimeter), after.faces_of(event, calorimeter))
-        moved[name] = {f"{vector}.{axis}": values for axis, values in zip("xyz", position, strict=True)}
-    return dataclasses.replace(_scaled(events, moved, drawn.scale), geometry=after.scaled(drawn.scale))
-
-
-def _reshaped(geometry: Geometry, drawn: Drawn, kinds: Index) -> Geometry:
-    """The geometries of N events with other sides, faces and cells, at the same scale."""
+    kinds = kind_index(events.detector)
 
     def shaped(faces: Faces) -> Faces:
         axes = tuple(range(1, faces.radius.ndim))
-        sides, phase, endcap = (np.expand_dims(v, axes) for v in (drawn.sides, drawn.phase, drawn.endcap))
+        sides, phase, endcap = (np.expand_dims(forms[name], axes) for name in ("sides", "phase", "endcap"))
         new = (sides >= 0) & (faces.radius < FAR)
         sides, phase = np.where(new, sides, faces.sides), np.where(new, phase, faces.phase)
         return Faces(faces.radius, faces.z * endcap, sides, phase)
 
-    every = np.ones((*geometry.edge.shape, 3))
-    every[..., 0] = drawn.every[:, kinds, np.newaxis]  # fewer layers in the same matter
-    return dataclasses.replace(
-        geometry,
-        faces=shaped(geometry.faces),
-        first=shaped(geometry.first),
-        cell_size=geometry.cell_size * drawn.coarser[:, kinds],
-        density=geometry.density / every,
+    every = np.ones((*before.edge.shape, 3))
+    every[..., 0] = forms["every"][:, kinds, np.newaxis]  # fewer layers in the same matter
+    after = dataclasses.replace(
+        before,
+        faces=shaped(before.faces),
+        first=shaped(before.first),
+        cell_size=before.cell_size * forms["coarser"][:, kinds],
+        density=before.density / every,
     )
+    parts: dict[str, Any] = {}
+    for name, part in events.parts():
+        columns, counts = jagged.columns(part), jagged.count(part)
+        event, shifted, changed = jagged.event_index(counts), {}, {}
+        if vector := {"hits": "position", "tracks": "calo_position"}.get(name):
+            calorimeter = columns["subdetector"] if name == "hits" else None
+            faces = (geometry.faces_of(event, calorimeter) for geometry in (before, after))
+            position = np.stack([columns[f"{vector}.{axis}"].astype(np.float64) for axis in "xyz"])
+            shifted = dict(zip((f"{vector}.{axis}" for axis in "xyz"), _on_faces(position, *faces), strict=True))
+        for column, field in fields_of(name).items():
+            power = 1 if field.axes and field.unit == "mm" else LENGTHS.get(column, 0)
+            if power and column in columns:
+                values = shifted.get(column, columns[column]) * forms["scale"][event] ** power
+                changed[column] = values.astype(columns[column].dtype)
+        if changed:
+            parts[name] = jagged.replaced(part, changed)
+    return dataclasses.replace(events, geometry=after.scaled(forms["scale"]), **parts)
 
 
 def _on_faces(position: Floats, before: Faces, after: Faces) -> Floats:
@@ -504,19 +453,3 @@ def _on_faces(position: Floats, before: Faces, after: Faces) -> Floats:
     by_endcap = (after.z - before.z) / np.maximum(np.abs(z), 1.0)
     behind = (in_barrel >= in_endcap) & (radius > 0)
     return np.asarray(position * (1.0 + np.where(behind, by_barrel, by_endcap)))
-
-
-def _scaled(events: Events, moved: dict[str, dict[str, Floats]], scale: Floats) -> Events:
-    """The events with columns `moved` of each part replaced, then all lengths multiplied by `scale` [event]."""
-    values: dict[str, Any] = {}
-    for name, part in events.parts():
-        columns, factor = jagged.columns(part), np.repeat(scale, jagged.count(part))
-        before = columns | moved.get(name, {})
-        changed = {}
-        for column, field in fields_of(name).items():
-            power = 1 if field.axes and field.unit == "mm" else LENGTHS.get(column, 0)
-            if power and column in columns:
-                changed[column] = (before[column] * factor**power).astype(columns[column].dtype)
-        if changed:
-            values[name] = jagged.replaced(part, changed)
-    return dataclasses.replace(events, **values)

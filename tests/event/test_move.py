@@ -8,7 +8,7 @@ from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.augment import Augmentation, Overlay, augment
 from pflow.event.events import Events
-from pflow.event.move import HCAL, Drawn, Move, Variation, change_cells, move
+from pflow.event.move import HCAL, Forms, Move, Variation, change_cells, move
 from pflow.event.truth import select_targets
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
@@ -22,8 +22,8 @@ def cld(sample_dir) -> Events:
     return read_events(sample_dir / "cld_multi_test_small.root")
 
 
-def drawn(events: Events, **options: object) -> Drawn:
-    return Drawn.of(Variation(**{**STILL, **options}), len(events), np.random.default_rng(1))  # type: ignore[arg-type]
+def drawn(events: Events, **options: object) -> Forms:
+    return Variation(**{**STILL, **options}).draw(len(events), np.random.default_rng(1))  # type: ignore[arg-type]
 
 
 def geometries(events: Events, part: str) -> tuple[Geometry, np.ndarray]:
@@ -51,13 +51,13 @@ def test_the_scale_changes_all_lengths_and_no_depth_in_matter(events):
     chosen = drawn(events, scale=(0.5, 2.0))
     moved = move(events, chosen)
     moved.validate()
-    factor = np.repeat(chosen.scale, jagged.count(events.hits))
+    factor = np.repeat(chosen["scale"], jagged.count(events.hits))
     np.testing.assert_allclose(positions(moved), positions(events) * factor[:, np.newaxis], rtol=1e-6)
-    of_tracks = np.repeat(chosen.scale, jagged.count(events.tracks))[:, np.newaxis]
+    of_tracks = np.repeat(chosen["scale"], jagged.count(events.tracks))[:, np.newaxis]
     entry, before = (jagged.vectors(some.tracks.calo_position) for some in (moved, events))
     np.testing.assert_allclose(entry, before * of_tracks, rtol=1e-6)
     assert ak.array_equal(moved.tracks.momentum.px, events.tracks.momentum.px)
-    of_truth = np.repeat(chosen.scale, jagged.count(events.truth))
+    of_truth = np.repeat(chosen["scale"], jagged.count(events.truth))
     np.testing.assert_allclose(jagged.flat(moved.truth.vertex.x), jagged.flat(events.truth.vertex.x) * of_truth)
     for name in ("radiation", "interaction"):
         np.testing.assert_allclose(getattr(depths(moved), name), getattr(depths(events), name), atol=1e-3)
@@ -149,10 +149,12 @@ def test_thresholds_remove_soft_hits_only(events):
 
 def test_a_digital_readout_without_times(events):
     """Events of three thresholds, of one, and of three with coarser cells: three detectors, each with a calibration."""
-    some = dataclasses.replace(drawn(events, no_time=1.0), digital=np.array([2, 1, 2] * len(events))[: len(events)])
-    some.coarser[2::3, HCAL] = 2
+    some = drawn(events, no_time=1.0)
+    some["coarser"][2::3, HCAL] = 2
+    measured = some.copy()
+    some["digital"] = np.resize([2, 1, 2], len(events))
     changed = jagged.columns(change_cells(events, some).hits)
-    analogue = jagged.columns(change_cells(events, dataclasses.replace(some, digital=0 * some.digital)).hits)
+    analogue = jagged.columns(change_cells(events, measured).hits)
     kind = np.array([c.kind for c in events.detector.calorimeters])[analogue["subdetector"]]
     assert np.array_equal(changed["energy"][kind != "hcal"], analogue["energy"][kind != "hcal"])
     assert np.isnan(changed["time"]).all()
