@@ -135,7 +135,7 @@ def make_scene(
         raise ConfigError("no reconstructed particles to colour hits by: the file holds none and none were given")
 
     note = colour_by
-    own: dict[int, str] = {}  # colours of particles by their index
+    shades: dict[int, str] = {}  # of particles, by their index
     if colour_by in shown:
         particles, of_hits = shown[colour_by], _assigned(linked.get(colour_by), "hit_links", event)
         note = f"the {particles.name} particle with the largest weight"
@@ -147,15 +147,15 @@ def make_scene(
             if len(particles.entry):
                 of_hits = np.argmax(unit_vector(position) @ unit_vector(particles.entry).T, axis=1)
         highest = np.argsort(-particles.energy, kind="stable")[:max_colours].tolist()
-        own = dict(zip(highest, colours(len(highest)), strict=True))
-        groups = [(particles.labels[k], colour, of_hits == k) for k, colour in own.items()]
+        shades = dict(zip(highest, colours(len(highest)), strict=True))
+        groups = [(particles.labels[k], colour, of_hits == k) for k, colour in shades.items()]
         others = (of_hits >= 0) & ~np.isin(of_hits, highest)
         groups.append((f"{len(np.unique(of_hits[others]))} other particles", GREY, others))
         kind = "true" if colour_by == "truth" else "reconstructed"
         groups.append((f"no {kind} particle", LIGHT_GREY, of_hits < 0))
     elif colour_by == "subdetector":
-        shades = enumerate(colours(len(detector.calorimeters)))
-        groups = [(detector.calorimeters[k].name, shade, hits["subdetector"] == k) for k, shade in shades]
+        numbered = enumerate(colours(len(detector.calorimeters)))
+        groups = [(detector.calorimeters[k].name, shade, hits["subdetector"] == k) for k, shade in numbered]
     else:
         groups = [("hits", GREY, np.full(len(position), True))]
 
@@ -164,9 +164,9 @@ def make_scene(
         n_tracks = f", {len(event.tracks[0])} tracks"
         of_tracks = _assigned(linked.get(colour_by), "track_links", event)
         assigned = [-1] * len(event.tracks[0]) if of_tracks is None else of_tracks.tolist()
-        of_each = tuple(own.get(k, GREY) if k >= 0 else DARK for k in assigned)
+        of_each = tuple(shades.get(k, GREY) if k >= 0 else DARK for k in assigned)
         lines.append(_tracks(event.tracks[0], of_each, detector))
-    lines += [particles.lines(kind, own if kind == colour_by else None) for kind, particles in shown.items()]
+    lines += [particles.lines(kind, shades if kind == colour_by else None) for kind, particles in shown.items()]
     file = f"{Path(event.path).name}, " if event.path else ""
     n_hits = f"{len(position)} hits, {hits['energy'].sum(dtype=np.float64):.1f} GeV"
     return EventScene(
@@ -208,14 +208,14 @@ class _Particles:
         self.pdg = ak.to_list(records.pdg)
         self.labels = [f"{name_of(pdg)} {energy:.3g} GeV" for pdg, energy in zip(self.pdg, self.energy, strict=True)]
 
-    def lines(self, kind: str, own: Mapping[int, str] | None) -> Lines:
-        """The arrows of particles with a momentum, in their `own` colours, grey without one."""
+    def lines(self, kind: str, shades: Mapping[int, str] | None) -> Lines:
+        """The arrows of particles with a momentum, in the colours `shades`, or all dark."""
         drawn = np.flatnonzero(self.momentum.any(axis=1)).tolist()
         return Lines(
             name=f"{self.name} particles",
             kind=kind,
             points=self.arrows[drawn].astype(np.float32),
-            colours=tuple(DARK if own is None else own.get(k, GREY) for k in drawn),
+            colours=tuple(DARK if shades is None else shades.get(k, GREY) for k in drawn),
             texts=_texts((f"{self.name}: {self.labels[k]} (PDG {self.pdg[k]})" for k in drawn), self.momentum[drawn]),
         )
 
