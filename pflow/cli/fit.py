@@ -192,6 +192,7 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
             suggestions = nearest_options(".".join(filter(None, wrong.groups())), known)
         if key:
             reason = f"--{key}.{reason[2:]}" if re.match(r"--[\w.]+:", reason) else f"--{key}: {reason}"
+        reason = re.sub(r"^(--[\w.]+): .*arguments are required: (\w+)$", r"\1 needs \2, too: give \1.\2", reason)
         raise WrongUsageError(reason, suggestions=suggestions) from ex
 
     def format_help(self, *args: Any) -> str:

@@ -330,7 +330,8 @@ def _errorbars(axes: Axes, x: Floats, values: Series, *, xerr: Floats | None = N
     if shown.any():
         yerr = np.maximum(0, np.stack([values.value - values.low, values.high - values.value]))[:, shown]
         across = None if xerr is None else xerr[:, shown]
-        axes.errorbar(x[shown], values.value[shown], yerr, across, linestyle="none", elinewidth=1.2, **style)
+        bars = axes.errorbar(x[shown], values.value[shown], yerr, across, linestyle="none", elinewidth=1.2, **style)
+        bars.lines[0].set_clip_on(False)  # markers on the axis are whole
     return np.asarray(shown)
 
 

@@ -370,7 +370,7 @@ def test_a_second_ctrl_c_stops_at_once(tiny, data, monkeypatch, capsys):
         (f"{NETWORK}.widht=3", "nearest matches: --network.width"),
         ("--data.batch_size=x", "error: --data.batch_size: expected int, found x"),
         ("--model.lr=abc", "error: --model.lr: expected float, found abc"),
-        ("--data.merge.ecal-mm=20", "error: --data.merge: the following arguments are required: hcal_mm"),
+        ("--data.merge.ecal-mm=20", "error: --data.merge needs hcal_mm, too: give --data.merge.hcal_mm"),
         ("--data.augment.overlay.cone=x", "error: --data.augment.overlay.cone: expected float, found x"),
         ("--config={}/a.yaml", "nearest matches: --trainer.max_steps"),
         ("--model.reconstructor.width=3", "nearest matches: --network.width"),

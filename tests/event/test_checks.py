@@ -212,6 +212,13 @@ def test_truth_that_does_not_belong_to_the_events_is_said(jets, change, said):
     assert re.search(said, problems_of(checks(change(jets))))
 
 
+@pytest.mark.parametrize("change", [shuffled_links, next_hits])
+def test_one_event_shows_links_to_other_hits(data_dir, change):
+    event = read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+    assert "links of trails" not in problems(event)
+    assert problems(change(event)) == {"links of trails"}
+
+
 def test_a_status_that_no_particle_has_is_said(cld_rec):
     truth = jagged.replaced(cld_rec.truth, {"status": jagged.flat(cld_rec.truth.status) * 2001})
     assert problems(dataclasses.replace(cld_rec, truth=truth)) == {"status"}
@@ -266,7 +273,10 @@ def test_too_few_tracks_are_said(cld_rec):
     without = dataclasses.replace(cld_rec.without_truth(), tracks=None)
     (check,) = (check for check in checks(without) if check.name == "closure")
     assert check.good
-    assert check.text == "too few tracks above 1 GeV, 0 (8 are needed): no trail could be checked"
+    few = "too few tracks above 1 GeV, {} (8 are needed): no trail could be checked there"
+    assert check.text == few.format("0 in the barrel and 0 in the endcaps")
+    barrel_only = checks(kept("tracks", into_barrel)(cld_rec))
+    assert few.format("0 in the endcaps") in {check.text for check in barrel_only}
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,12 @@ def test_bins_of_fewer_than_three_entries_are_left_out():
     assert list(y) == [0.5]
 
 
+def test_markers_on_the_axis_are_whole():
+    axes = plot_binned(AXIS, {"": {"PFlow": series(0.0, 0.8)}}, label="Fake rate", limits=(0.0, None)).axes[0]
+    assert axes.get_ylim()[0] == 0.0
+    assert not axes.containers[0].lines[0].get_clip_on()
+
+
 def test_algorithms_have_different_places_in_a_bin():
     figure = plot_binned(FLAT, {"": {"a": series(0.5, 0.8), "b": series(0.5, 0.8)}}, label="Efficiency")
     (first, _, _), (second, _, _) = points(figure.axes[0])
