@@ -292,12 +292,10 @@ def _quantities(scales: Scales, sample: SampleScales | None) -> Iterator[Check]:
                         halves = f"{q.value(plus)} at +{axis} and {q.value(minus)} at -{axis}"
                         yield Check(q.name, False, f"{text}: {halves}")
     endcap = scales.table("trails").get("endcap", np.zeros(0)) > 0
-    few = {"the barrel": np.count_nonzero(~endcap), "the endcaps": np.count_nonzero(endcap)}
-    few = {where: n for where, n in few.items() if n < MIN_TRACKS}
-    if few:
-        found = " and ".join(f"{n} in {where}" for where, n in few.items())
-        text = f"too few tracks above {MIN_MOMENTUM:g} GeV, {found} ({MIN_TRACKS} are needed): no trail could be checked"
-        yield Check("closure", True, f"{text} there")
+    n_tracks = {"the barrel": np.count_nonzero(~endcap), "the endcaps": np.count_nonzero(endcap)}
+    if too_few := [f"{n} in {where}" for where, n in n_tracks.items() if n < MIN_TRACKS]:
+        text = f"too few tracks above {MIN_MOMENTUM:g} GeV, {' and '.join(too_few)} ({MIN_TRACKS} are needed)"
+        yield Check("closure", True, f"{text}: no trail could be checked there")
 
 
 GENERAL = {

@@ -16,7 +16,9 @@ from matplotlib.lines import Line2D
 from mpl_toolkits.mplot3d.art3d import Line3DCollection  # type: ignore[import-untyped]
 
 from pflow.event import jagged
+from pflow.physics.detector import Detector
 from pflow.physics.kinematics import unit_vector
+from pflow.physics.pdg import CLASSES
 from pflow.plots.scene import DARK, EventScene, hit_size, outline_points
 from pflow.plots.style import MARK, styled
 
@@ -30,6 +32,9 @@ STYLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 """Styles of lines by kind, of the figure and of the page; reference particles, beside reconstructed ones, are not in
 the figure and initially hidden in the page."""
+
+CLASS_MARKERS = dict(zip(CLASSES, ("^", "s", "o", "P", "X"), strict=True))
+"""Markers at the tips of the arrows of particles that no colour names in the legend."""
 
 VIEWS: dict[str, Callable[[Points], Points]] = {
     "xy": lambda points: points[..., :2],
@@ -78,13 +83,13 @@ def plot_event(scene: EventScene) -> Figure:
     """Draw a scene of `pflow.plots.scene.make_scene`: x-y, z-r (distance from the beam) and 3D.
 
     Lengths are in mm. True particles are arrows from their entry into the calorimeter; reconstructed ones are dashed
-    and further out. The size of a hit grows with its energy. With ``max_colours`` up to about 12 the legend stays
-    readable.
+    and further out. Colours name particles, markers at the tips the classes of those without a colour. The size of a
+    hit grows with its energy. With ``max_colours`` up to about 12 the legend stays readable.
     """
     detector, energy, norm = scene.detector, scene.hits["energy"], None
     if scene.colour_by == "energy" and (energy > 0).any():
         norm = LogNorm(float(energy[energy > 0].min()), float(energy.max()) * 1.001)
-    markers, lines, legend, furthest = [], [], [], [scene.position]
+    markers, lines, legend, furthest, tips = [], [], [], [scene.position], dict[str, list[Points]]()
     for group in scene.groups:
         of_hits = energy[group.index]
         colour: dict[str, Any] = {"color": group.colour}
@@ -103,13 +108,19 @@ def plot_event(scene: EventScene) -> Figure:
             # RGB values, because matplotlib takes two names of colours for a colour and its opacity.
             lines.append((points, {"colors": [to_rgb(colour) for colour in some.colours], "zorder": 3, **style}))
             width, dashes = style["linewidths"], style.get("linestyles", "solid")
+            for of_class, shade_of, point in zip(some.classes, some.colours, points, strict=False):
+                if shade_of == DARK:
+                    tips.setdefault(of_class, []).append(point[1])
             label = _plain(f"{some.name} ({len(some)})")
             legend.append(Line2D([], [], color=DARK, lw=width, ls=dashes, label=label))
 
+    named = {name: {"s": 20.0, "marker": CLASS_MARKERS[name], "color": DARK} for name in CLASSES if name in tips}
+    of_classes = [(np.array(tips[name]), style) for name, style in named.items()]
+    for name, style in named.items():
+        legend.append(Line2D([], [], ls="", marker=style["marker"], color=DARK, label=name.replace("_", " ")))
     inner, half = detector.ecal_inner_radius, detector.ecal_inner_z
     circles, bars = outline_points(detector)
-    faces = (inner, half), (detector.ecal_outer_radius, half)
-    barrels = [(r, z) for r, z in (*faces, (detector.hcal_inner_radius, detector.hcal_inner_z or half)) if r]
+    barrels = _faces(detector)
     frames: dict[str, list[Points]] = {
         "xy": [circles[2] * (r / inner) for r, _ in barrels],
         "zr": [np.array([[0, 0, -z], [r, 0, -z], [r, 0, z], [0, 0, z]]) for r, z in barrels],
@@ -128,7 +139,7 @@ def plot_event(scene: EventScene) -> Figure:
         add(collection([project(line) for line in frames[view]], **frame))
         for points, style in lines:
             add(collection(project(points), **style))
-        for points, style in markers:
+        for points, style in [*of_classes, *markers]:
             shade = {} if flat else {"depthshade": False}
             axes.scatter(*project(points).T, linewidths=0, rasterized=True, zorder=2, **style, **shade)
         if flat:
@@ -153,6 +164,18 @@ def plot_event(scene: EventScene) -> Figure:
         figure.legend(handles=legend, loc="outside right upper", fontsize=10, frameon=False)
     figure.suptitle(_plain(f"{scene.title}\n{scene.note}"), fontsize=12)
     return figure
+
+
+def _faces(detector: Detector) -> list[tuple[float, float]]:
+    """Radius of the barrel and half length, mm, of the front and back of ECAL and HCAL, as far as they are known."""
+    inner, outer, half = detector.ecal_inner_radius, detector.ecal_outer_radius, detector.ecal_inner_z
+    hcal = [part for part in detector.calorimeters if part.kind == "hcal"]
+    radius = next((part.inner_radius for part in hcal if part.region == "barrel"), None) or detector.hcal_inner_radius
+    if radius is None:
+        return [(inner, half), (outer, half + outer - inner)]
+    length = next((part.inner_z for part in hcal if part.region == "endcap"), None) or detector.hcal_inner_z or half
+    depth = next((sum(of.count * of.pitch for of in part.layers) for part in hcal if part.region == "barrel"), 0.0)
+    return [(inner, half), (outer, half + outer - inner), (radius, length), (radius + depth, length + depth)]
 
 
 def _plain(text: str) -> str:

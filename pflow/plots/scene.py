@@ -22,7 +22,7 @@ from pflow.event.truth import STABLE_STATUS, select_targets
 from pflow.physics.arrays import Index
 from pflow.physics.detector import Detector
 from pflow.physics.kinematics import length_to_cylinder, propagate, tangent_basis, unit_vector
-from pflow.physics.pdg import name_of
+from pflow.physics.pdg import class_of, name_of
 
 COLOUR_BY = ("truth", "reco", "energy", "subdetector")
 """Meanings of the colour of a hit."""
@@ -60,7 +60,7 @@ class Group:
 class Lines:
     """Polylines `points` [line, point, 3], mm, that share a legend entry.
 
-    `kind`: ``tracks``, ``truth``, ``reco`` or ``reference``.
+    `kind`: ``tracks``, ``truth``, ``reco`` or ``reference``; `classes`: of particles (`pflow.physics.pdg.CLASSES`).
     """
 
     name: str
@@ -68,6 +68,7 @@ class Lines:
     points: npt.NDArray[np.float32]
     colours: tuple[str, ...]
     texts: tuple[str, ...]
+    classes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.points)
@@ -217,6 +218,7 @@ class _Particles:
             points=self.arrows[drawn].astype(np.float32),
             colours=tuple(DARK if shades is None else shades.get(k, GREY) for k in drawn),
             texts=_texts((f"{self.name}: {self.labels[k]} (PDG {self.pdg[k]})" for k in drawn), self.momentum[drawn]),
+            classes=tuple(class_of(self.pdg[k]) for k in drawn),
         )
 
 

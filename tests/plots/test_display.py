@@ -8,6 +8,7 @@ from matplotlib.collections import LineCollection
 
 from pflow.event import jagged
 from pflow.io.open import read_events
+from pflow.physics.detector import load_detector
 from pflow.plots.display import event_page, interactive_figure, plot_event
 from pflow.plots.scene import COLOUR_BY, make_scene
 from pflow.plots.style import rendered
@@ -44,6 +45,27 @@ def test_the_legend_names_particles_and_lines_in_their_colours(event):
     arrows = [item for item in figure.axes[0].collections if isinstance(item, LineCollection)][-1]
     expected = [mpl.colors.to_rgb(colour) for colour in scene.lines[1].colours]
     np.testing.assert_allclose(arrows.get_colors()[:, :3], expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "radii"), [("ild_g4", (1805, 1980, 2060, 3332)), ("cld", (2150, 2352, 2400, 3566)), ("mine", (2150, 2352))]
+)
+def test_the_outline_has_front_and_back_of_ecal_and_hcal(event, name, radii):
+    cld = load_detector("cld")
+    ecal = tuple(part for part in cld.calorimeters if part.kind == "ecal")
+    detector = dataclasses.replace(cld, calorimeters=ecal) if name == "mine" else load_detector(name)
+    scene = dataclasses.replace(make_scene(event, colour_by="energy"), detector=detector)
+    outline = plot_event(scene).axes[0].collections[0].get_segments()
+    np.testing.assert_allclose([np.hypot(*line[0]) for line in outline], radii)
+
+
+def test_markers_name_the_classes_of_particles_without_a_colour(event, reconstruction):
+    figure = plot_event(make_scene(event, reconstruction=reconstruction))  # coloured by truth
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert shown[-3:] == ["PFlow particles (2)", "charged hadron", "photon"]
+    pion, photon = (item for item in figure.axes[0].collections[-5:-3])
+    assert np.argmax(photon.get_offsets()[0]) == 0  # along x
+    assert np.argmax(pion.get_offsets()[0]) == 1
 
 
 def test_events_without_hits_energy_or_plain_names_can_be_drawn(event, empty_event):
