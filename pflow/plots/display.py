@@ -116,8 +116,9 @@ def plot_event(scene: EventScene) -> Figure:
 
     named = {name: {"s": 20.0, "marker": CLASS_MARKERS[name], "color": DARK} for name in CLASSES if name in tips}
     of_classes = [(np.array(tips[name]), style) for name, style in named.items()]
-    for name in named:
-        legend.append(Line2D([], [], ls="", marker=CLASS_MARKERS[name], color=DARK, label=name.replace("_", " ")))
+    legend += [
+        Line2D([], [], ls="", marker=CLASS_MARKERS[name], color=DARK, label=name.replace("_", " ")) for name in named
+    ]
     inner, half = detector.ecal_inner_radius, detector.ecal_inner_z
     circles, bars = outline_points(detector)
     barrels = _faces(detector)
