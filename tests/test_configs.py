@@ -74,7 +74,7 @@ def test_a_variant_differs_in_the_stated_fields_alone(name):
     [
         ("general", ("general", 1, "one")),
         ("ild-g4-photon", ("photon", 2, None)),
-        ("ild-g4-translation", ("paper", 3, "tracks_typed")),
+        ("ild-g4-translation", ("paper", 4, "tracks_typed")),
     ],
 )
 def test_the_recipes_of_the_shipped_models_are_those_that_they_were_trained_with(name, set_up):

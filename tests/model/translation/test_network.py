@@ -107,8 +107,9 @@ def shuffled(batch: Batch) -> Batch:
         torch.rand(part.mask.shape, generator=generator).argsort(dim=1) for part in (batch.hits, batch.tracks)
     )
     tracks = {"track_mask": batch.readout.track_mask.gather(1, of_tracks)}
-    momentum = batch.readout.track_momentum
-    tracks["track_momentum"] = momentum.gather(1, of_tracks[..., None].expand_as(momentum))
+    for name in ("track_momentum", "track_position"):
+        vectors = getattr(batch.readout, name)
+        tracks[name] = vectors.gather(1, of_tracks[..., None].expand_as(vectors))
     token = order.argsort(dim=1).gather(1, batch.readout.token)
     readout = dataclasses.replace(batch.readout, token=token, **tracks)
     fraction = batch.target.track_fraction
