@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import itertools
+import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -520,8 +521,16 @@ def check_input(reco: str, events: str) -> None:
     inputs, uuid = _inputs(reco), file_uuid(events)
     uuids = {entry.get("uuid") for entry in inputs or ()}
     if inputs and uuid and all(uuids) and uuids.isdisjoint({uuid, *_input_uuids(events)}):
+        for entry in inputs:
+            _check_written_once(reco, entry, events)
         paths = ", ".join(str(entry.get("path")) for entry in inputs)
         raise InputError(f"was made from {paths} and not from {events}", file=reco)
+
+
+def _check_written_once(reco: str, entry: Mapping[str, Any], events: str) -> None:
+    """Refuse events that were written to the path of a reconstruction's input `entry` after it was read."""
+    if os.path.realpath(str(entry.get("path"))) == os.path.realpath(events):
+        raise InputError(f"was made from an earlier {events}, written again since: reconstruct it again", file=reco)
 
 
 def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
@@ -542,5 +551,6 @@ def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
         known, uuid = file_uuid(expected), entry.get("uuid")
         # An output of pflow may hold the truth of its input, and so the truth of other outputs from that input.
         if known and uuid and uuid != known and uuid not in _input_uuids(expected):
+            _check_written_once(path, entry, expected)
             text = f"was made from {entry.get('path')}, and the truth has {expected} at this place"
             raise InputError(f"{text}: give both in the same order", file=path)

@@ -1,4 +1,5 @@
 import dataclasses
+import shutil
 
 import awkward as ak
 import numpy as np
@@ -18,7 +19,7 @@ from pflow.io.flat import write_events
 from pflow.io.open import iterate_events
 from pflow.io.particles_root import NOTE, RecoWriter, read_provenance
 from pflow.io.root import write_note
-from pflow.metrics.evaluation import Evaluation, check_order, truth_settings, visible_truth
+from pflow.metrics.evaluation import Evaluation, check_input, check_order, truth_settings, visible_truth
 from pflow.metrics.match import HitMatching, Matching
 from pflow.metrics.report import EvaluationSettings, document, summary
 from pflow.metrics.stats import Number, Series, leaves
@@ -328,6 +329,18 @@ def test_outputs_merged_by_hadd_are_checked_by_all_their_inputs(sample, pandora,
     check_order([str(merged)], [str(sample), str(second_sample)])
     with pytest.raises(InputError, match=r"was made from .*gammasep_test_small\.root"):
         check_order([str(merged)], [str(second_sample), str(sample)])
+
+
+@pytest.mark.parametrize("check", [check_order, lambda reco, events: check_input(*reco, *events)])
+def test_an_input_that_was_written_again_is_said(check, pandora, sample, tmp_path):
+    events, reco = tmp_path / "events.root", tmp_path / "reco.root"
+    shutil.copy(sample, events)
+    with pflow.open_events(events) as file, RecoWriter(reco, provenance={"inputs": [describe_input(file)]}) as writer:
+        writer.extend(pandora)
+    check([str(reco)], [str(events)])
+    shutil.copy(sample.with_name("gamma1_test_small.root"), events)
+    with pytest.raises(InputError, match=r"made from an earlier .*events\.root, written again since"):
+        check([str(reco)], [str(events)])
 
 
 def test_merged_outputs_of_different_options_give_a_warning(pandora, tmp_path):
