@@ -81,6 +81,11 @@ class Readout(_Tensors):
     track_direction: Tensor
     track_mask: Tensor
 
+    @property
+    def entry_unknown(self) -> Tensor:
+        """Whether it is unknown where a track enters the calorimeter, bool [B, K, 1]: its `track_position` is null."""
+        return (self.track_position == 0).all(-1, keepdim=True)
+
 
 @dataclasses.dataclass(frozen=True)
 class Target(_Tensors):

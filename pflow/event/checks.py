@@ -337,11 +337,8 @@ def _calorimeters(scales: Scales) -> Iterator[Check]:
             yield Check("hits twice", twice.value - SURE * twice.sigma <= TWICE, text)
         if part.cell_size and np.count_nonzero(~near) >= MIN_NEAR:
             # Many hits have no neighbour where few cells are hit: the smallest distance is the upper limit.
-            size, smallest, described = (
-                float(np.quantile(neighbour[~near], 0.2)),
-                neighbour[~near].min(),
-                part.cell_size,
-            )
+            size, smallest = float(np.quantile(neighbour[~near], 0.2)), neighbour[~near].min()
+            described = part.cell_size
             text = f"cells of {part.name} are {size:.3g} mm large (described: {described:g})"
             good = described <= CELL_SIZE * size and smallest <= 2 * CELL_SIZE * described
             yield Check("cell size", good, text)
@@ -416,10 +413,8 @@ def _entries(scales: Scales, table: Table, chosen: Mask) -> str:
 def _sample(scales: Scales, sample: SampleScales) -> Iterator[Check]:
     """Compare events with the training sample of a model."""
     assert scales.detector is not None
-    read, table = scales.sample(), scales.table("events")
-    angles = scales.table("looked").get("opening", np.zeros(0))
-    angles = angles[np.isfinite(angles)]  # the typical event is compared with the training's widest
-    read = dataclasses.replace(read, opening=float(np.median(angles)) if len(angles) else None)
+    # The typical opening angle is compared with the training's widest.
+    read, table = scales.sample(opening=0.5), scales.table("events")
     for name, column, factor, what in COMPARED:
         theirs, ours = getattr(sample, name), getattr(read, name)
         if theirs and ours:

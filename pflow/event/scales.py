@@ -47,14 +47,10 @@ MIN_MOMENTUM = 1.0  # GeV. Softer tracks curl, and scatter in the tracker
 NARROW, ALONE = 0.08, 0.16  # cones, rad: in the first are a hadron's hits, in the second enters no other track
 APART = 0.1  # rad. A hit farther than this from the entries of all tracks belongs to no track
 N_LAYERS = 6  # layers of a calorimeter, from its face, in which a trail is looked for
-WIDTH, CELLS = (
-    {"ecal": 25.0, "hcal": 100.0},
-    3.0,
-)  # half width of a trail by kind, mm, and in cells where these are larger
-IN_FRONT, BEHIND = (
-    60.0,
-    {"ecal": 150.0, "hcal": 1500.0},
-)  # mm along the line, before and behind the entry, in which its hits lie
+WIDTH = {"ecal": 25.0, "hcal": 100.0}  # mm, half width of a trail by kind,
+CELLS = 3.0  # and in cells where these are larger
+IN_FRONT = 60.0  # mm along the line before the entry in which the hits of a trail lie,
+BEHIND = {"ecal": 150.0, "hcal": 1500.0}  # and behind it
 PITCH = {"ecal": 6.0, "hcal": 30.0}  # mm, of layers that the detector does not describe
 MIN_LAYERS = 2  # fewest layers with hits of a trail: fewer are a coincidence
 SHOWER = 2.0  # hits a layer from which a trail is a shower: an electron's
@@ -163,8 +159,8 @@ class Scales:
         """A table; without columns if there is nothing to put in."""
         return self.tables.get(name, {})
 
-    def sample(self) -> SampleScales:
-        """Typical values, stored with a model for its training sample."""
+    def sample(self, *, opening: float = OPENING) -> SampleScales:
+        """Typical values, stored with a model for its training sample; `opening`: quantile of the opening angles."""
 
         def typical(name: str, column: str, chosen: Mask | bool = True, quantile: float = 0.5) -> float | None:
             values = self.table(name).get(column, np.zeros(0))
@@ -178,7 +174,7 @@ class Scales:
             hcal_hit=typical("hits", "energy", kind == HCAL),
             max_energy=float(events.get("energy", np.zeros(1)).max(initial=0.0)),
             max_hits=float(events.get("n_hits", np.zeros(1)).max(initial=0.0)),
-            opening=typical("looked", "opening", quantile=OPENING),
+            opening=typical("looked", "opening", quantile=opening),
             b_field=typical("trails", "b_field"),
             trails={name: value for name, value in trails.items() if value is not None},
         )

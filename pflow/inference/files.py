@@ -420,7 +420,7 @@ def provenance(
     """
     reading = settings.reading
     asked = None if reading.detector is model.tokeniser.detector else reading.detector
-    used = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)[1:]}
+    used = {name: value for name, value in vars(settings).items() if name != "reading"}
     return {
         "pflow_version": VERSION,
         "versions": versions(*PACKAGES),

@@ -223,8 +223,7 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
     hit_position = moment / token_energy.clamp(min=1e-9)[..., None]  # [B, S_h, 3]
 
     momentum = torch.linalg.vector_norm(readout.track_momentum, dim=-1)  # [B, K]
-    unknown = (readout.track_position == 0).all(-1, keepdim=True)
-    track_position = torch.where(unknown, UNKNOWN_ENTRY * readout.track_direction, readout.track_position)
+    track_position = torch.where(readout.entry_unknown, UNKNOWN_ENTRY * readout.track_direction, readout.track_position)
     position = torch.cat([hit_position, track_position], dim=1)
     unit = normalise(position)
     x, y, z = unit.unbind(-1)

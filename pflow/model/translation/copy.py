@@ -148,9 +148,7 @@ class Copier(nn.Module):
             momentum = torch.where(is_track[..., None], readout.track_momentum, 0.0)
             energy = torch.cat([energy, torch.linalg.vector_norm(momentum, dim=-1)], dim=1)
             along = TRACK_LENGTH * normalise(momentum)
-            at_entry = torch.where(is_track[..., None], readout.track_position, 0.0)
-            known = at_entry.square().sum(-1, keepdim=True) > 0
-            entry = torch.cat([position, torch.where(known, at_entry, along)], dim=1)
+            entry = torch.cat([position, torch.where(readout.entry_unknown, along, readout.track_position)], dim=1)
             position = torch.cat([position, along], dim=1)
             states = torch.cat([states, memory[:, end : end + is_track.shape[1]]], dim=1)
             mask = torch.cat([mask, is_track], dim=1)
