@@ -30,6 +30,8 @@ from pflow.config import weights_dir
 
 JETS = "translation of jets"
 """Name in results.csv of a model that does not come with pflow."""
+FINE_TUNED = {30: "general, 30 events of tiles", 100: "general, 100 events of tiles"}
+"""The same of models fine-tuned for a detector, by their events."""
 PHOTON_SAMPLES = ("gamma1", "gammasep")
 ILD_SAMPLES = ("single", "multi", "zqq", "zh", *UDS, "tau10")
 CLD_SAMPLES = ("gammasep", "single", "multi", "zqq", "zh", *UDS)
@@ -102,13 +104,14 @@ def report_tables(rows: Rows) -> dict[str, str]:
     quoted = {f"`{name}`": name for name in (PHOTON, GENERAL, TRANSLATION)}
     general, full = {"pflow": GENERAL}, ("cld_rec", "cld_jettags", "cld_zuds100_sim")
     jets = {JETS: JETS, f"`{GENERAL}`": GENERAL}
+    tuned = general | {f"fine-tuned, {n} events": name for n, name in FINE_TUNED.items()}
     return {
         "photons": samples_table(rows, quoted, "g4", PHOTON_SAMPLES),
         "budget": budget_table(rows),
         "ild": samples_table(rows, general, "g4", ILD_SAMPLES),
         "cld": samples_table(rows, general, "cld_g4", CLD_SAMPLES),
         "classes": class_table(rows),
-        "zero_shot": samples_table(rows, general, "edm4hep", ("tiles_zqq",)),
+        "zero_shot": samples_table(rows, tuned, "edm4hep", ("tiles_zqq",)),
         "full": samples_table(rows, general, "edm4hep", full, left_out=OF_MANY_EVENTS),
         "robustness": variations_table(rows, "disturbed"),
         "moved": variations_table(rows, "moved"),
