@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> None:
     for n_events, name in FINE_TUNED.items():
         folder, train = args.output / str(n_events), args.output / f"train_{n_events}.root"
         if not (folder / "calibrated").is_dir():
+            args.output.mkdir(parents=True, exist_ok=True)
             write_events(train, read_events(args.train, detector=detector, entry_stop=n_events), force=True)
             options = {
                 "start-from": GENERAL,
