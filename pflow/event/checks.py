@@ -231,6 +231,7 @@ COMPARED = (
 largest plausible ratio, text of the message."""
 
 BEYOND = 1.02  # largest plausible ratio of a detector's measures to the range of the training
+UNLIKE = 3.0  # ratio from which on a detector cannot be read: `general` gives photons in crystals 1.8 of their energy
 
 
 def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
@@ -429,16 +430,26 @@ def _sample(scales: Scales, sample: SampleScales) -> Iterator[Check]:
 
 def check_training_range(detector: Detector, sample: SampleScales) -> Check:
     """Whether a detector's geometry lies within the range of a model's training `sample`."""
-    outside = []
     try:
-        geometry = measures(detector)
+        outside, unlike = (outside_training(detector, sample, factor) for factor in (BEYOND, UNLIKE))
     except ConfigError as error:  # the files can be read; a model that needs the geometry refuses them itself
         return Check("detector", False, first_line(error))
-    for name, (smallest, largest) in geometry.items():
-        low, high = sample.measures.get(name, (-np.inf, np.inf))
-        if smallest < low / BEYOND or largest > high * BEYOND:
-            value = smallest if smallest < low / BEYOND else largest
-            outside.append(f"{name} {value:.3g} (training: {low:.3g} to {high:.3g})")
     trained = f"what the model was trained on, {', '.join(sample.detectors)} and their variations"
-    where = f"outside {trained}: {'; '.join(outside)}" if outside else f"within {trained}"
+    shift = "energies may be off by some percent, which pflow calibrate measures with truth"
+    shift = "it is unlike these, and energies will be wrong" if unlike else shift
+    where = f"outside {trained}: {'; '.join(outside)}; {shift}" if outside else f"within {trained}"
     return Check("detector", not outside, f"detector '{detector.name}' is {where}")
+
+
+def outside_training(detector: Detector, sample: SampleScales, factor: float) -> list[str]:
+    """Measures of a detector that are more than a `factor` outside of the range of a training `sample`, in words.
+
+    ConfigError: the detector's description is incomplete.
+    """
+    outside = []
+    for name, (smallest, largest) in measures(detector).items():
+        low, high = sample.measures.get(name, (-np.inf, np.inf))
+        if smallest < low / factor or largest > high * factor:
+            value = smallest if smallest < low / factor else largest
+            outside.append(f"{name} {value:.3g} (training: {low:.3g} to {high:.3g})")
+    return outside

@@ -434,10 +434,12 @@ class TrackDeposits:
             cell[k] = medians(track, energy[hit] * to_normal[track], n)
             step = np.einsum("hac,hc->ah", axes[track], position[hit] - entry[track])
             offset[k] = [medians(track, along_axis, n) for along_axis in step]
-        trail = n_layers[ECAL] >= MIN_LAYERS
+        n_described = [[sum(layers.count for layers in part.layers) for part in parts if part.kind == k] for k in KINDS]
+        first = [min(max(of_kind, default=0) or N_LAYERS, N_LAYERS) for of_kind in n_described]  # 1 of crystals
+        trail = n_layers[ECAL] >= min(MIN_LAYERS, first[ECAL])
         straight = trail & (n_hits[ECAL] < SHOWER * n_layers[ECAL])
         # An electron leaves nothing in the HCAL; without a trail it is not known what a track is.
-        in_hcal = straight & (p > HARD) & any(part.kind == "hcal" for part in parts)
+        in_hcal = straight & (p > HARD) & np.isfinite([_face(detector, x) for x in parts if x.kind == "hcal"]).any()
 
         lever = np.einsum("tac,tc->at", axes, (moved - by_helix) / STEP)
         off = np.einsum("tac,tc->at", axes, entry - by_helix) + offset[ECAL]
@@ -464,12 +466,12 @@ class TrackDeposits:
                 **dict(zip("xyz", entry.T, strict=True)),
                 "b_field": np.abs(every["omega"][index]) * pt / GEV_PER_TESLA_MM,
                 "trail": trail,
-                "layers": where(trail, n_layers[ECAL] / N_LAYERS),
+                "layers": where(trail, n_layers[ECAL] / first[ECAL]),
                 **place_of(ECAL, trail),
                 "helix": where(straight & np.isfinite(near_helix), near_helix < NEAR),
                 "momentum": where(known, -(off * lever).sum(axis=0) / reach**2),
                 "behind": where(in_hcal, n_layers[HCAL] > 0),
-                **place_of(HCAL, in_hcal & (n_layers[HCAL] >= MIN_LAYERS)),
+                **place_of(HCAL, in_hcal & (n_layers[HCAL] >= min(MIN_LAYERS, first[HCAL]))),
                 "response": (narrow @ calibrated) / p,
                 "ecal_cell": where(straight, cell[ECAL]),
                 "hcal_cell": where(in_hcal, cell[HCAL]),
@@ -521,21 +523,24 @@ def _trail_sizes(part: Calorimeter) -> tuple[float, float, float]:
     return pitch, BEHIND.get(part.kind, 0.0), max(WIDTH.get(part.kind, 0.0), CELLS * (part.cell_size or 0.0))
 
 
-def _depths(events: Events) -> Floats:
-    """Depth of each hit behind the face of its calorimeter, mm along the normal, float64 [hit]; NaN if not known.
+def _face(detector: Detector, part: Calorimeter) -> float:
+    """Face of a calorimeter, or else of the detector's calorimeters of its kind, mm; NaN if not known."""
+    place = "inner_radius" if _is_barrel(part) else "inner_z"
+    return getattr(part, place) or getattr(detector, f"{'ecal' if part.kind == 'ecal' else 'hcal'}_{place}") or np.nan
 
-    A face that the calorimeter does not describe is the detector's ECAL or HCAL face.
-    """
+
+def _is_barrel(part: Calorimeter) -> bool:
+    return part.region == "barrel" or (part.inner_z is None and part.inner_radius is not None)
+
+
+def _depths(events: Events) -> Floats:
+    """Depth of each hit behind the face of its calorimeter, mm along the normal, float64 [hit]; NaN if not known."""
     detector, number = events.detector, jagged.columns(events.hits)["subdetector"]
     x, y, z = jagged.vectors(events.hits, field="position").T
     depth = np.full(len(number), np.nan)
     for i, part in enumerate(detector.calorimeters):
-        mine, ecal = number == i, part.kind == "ecal"
-        if part.region == "barrel" or (part.inner_z is None and part.inner_radius is not None):
-            face = part.inner_radius or (detector.ecal_inner_radius if ecal else detector.hcal_inner_radius)
-            place = distance_to_sides(x[mine], y[mine], part.sides, part.phase)
-        else:
-            face = part.inner_z or (detector.ecal_inner_z if ecal else detector.hcal_inner_z)
-            place = np.abs(z[mine])
-        depth[mine] = place - (np.nan if face is None else face)
+        mine = number == i
+        barrel = _is_barrel(part)
+        place = distance_to_sides(x[mine], y[mine], part.sides, part.phase) if barrel else np.abs(z[mine])
+        depth[mine] = place - _face(detector, part)
     return depth

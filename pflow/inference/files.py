@@ -28,7 +28,7 @@ from pflow.config import VERSION, shipped_models, to_plain, versions
 from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError, PflowError, check_choice, warn
 from pflow.event import jagged
-from pflow.event.checks import compare, problems
+from pflow.event.checks import UNLIKE, compare, outside_training, problems
 from pflow.event.events import Flag, ImplausibleWarning, count_flags, leave_out_files
 from pflow.event.scales import Scales
 from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, warn_of_tracks
@@ -371,19 +371,34 @@ def readable_models(file: EventFile) -> dict[str, str]:
                     f"trained on |PDG| {codes} alone, and {n_with_tracks} of {len(events)} events have tracks"
                 )
             tokeniser.encode(events, truth=False)
+            reasons[name] = reasons[name] or _unlike(file.detector, name)
         except (ConfigError, InputError) as error:
             reasons[name] = str(error)
     return reasons
 
 
 def shipped_model(file: EventFile) -> str:
-    """The model that comes with pflow for an open file's detector; InputError if the detector is not described."""
+    """The model that comes with pflow for an open file's detector.
+
+    InputError: the detector is not described, or unlike all that the model was trained on.
+    """
     try:
         check_described(file.detector)  # one of the models reads every detector that is described
     except ConfigError as error:
         message = f"{error}, or name a model with --checkpoint"
         raise InputError(message, file=file.path, field="detector") from error
-    return fitting_models(file.detector)[0]
+    name = fitting_models(file.detector)[0]
+    if reason := _unlike(file.detector, name):
+        raise InputError(f"{reason}, or use it anyway (--checkpoint {name})", file=file.path, field="detector")
+    return name
+
+
+def _unlike(detector: Detector, name: str) -> str:
+    """Why a model that comes with pflow does not suit a detector with a complete description; "": it does."""
+    sample = read_header(name).tokeniser.sample
+    far = outside_training(detector, sample, UNLIKE) if sample and sample.detectors else []
+    reason = f"detector '{detector.name}' is unlike all that '{name}' was trained on: {'; '.join(far)}: train it"
+    return f"{reason} on this detector (pflow fit --start-from {name})" if far else ""
 
 
 PACKAGES = ("torch", "numpy", "awkward", "uproot")

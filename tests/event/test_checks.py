@@ -16,7 +16,7 @@ from pflow.event.jagged import Links
 from pflow.event.scales import Scales, measure
 from pflow.event.schema import make_hits
 from pflow.io.open import open_events, read_events
-from pflow.physics.detector import load_detector
+from pflow.physics.detector import Layers, load_detector
 from pflow.physics.geometry import measures
 
 
@@ -313,7 +313,8 @@ def test_a_detector_outside_of_the_training_is_said(cld_rec):
     assert not said["mine"].good
     assert said["mine"].text == (
         "detector 'mine' is outside what the model was trained on, cld, ild_g4 and their variations: field [T] 5 "
-        "(training: 2 to 2); cell size of the HCAL [mm] 90 (training: 30 to 30)"
+        "(training: 2 to 2); cell size of the HCAL [mm] 90 (training: 30 to 30); energies may be off by some percent, "
+        "which pflow calibrate measures with truth"
     )
 
 
@@ -398,6 +399,27 @@ def test_the_barrel_may_have_more_sides_than_the_detector_is_symmetric():
     columns = {"energy": 0 * x + 1, "x": x, "y": y, "z": along, "layer": layer, "subdetector": 0 * layer + number}
     events = Events(detector=ild, hits=make_hits(**{name: values[None] for name, values in columns.items()}))
     assert {check.name: check.good for check in checks(events)}["layers"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ecal": {"layers": (Layers(count=1, pitch=202.0, radiation_lengths=24.0),)}},  # as of crystals
+        {"hcal": {"inner_radius": None, "inner_z": None}},
+    ],
+    ids=["one layer", "no face"],
+)
+def test_tracks_are_followed_only_as_far_as_the_detector_is_described(sample_dir, change):
+    """A track has no second layer in crystals, and hits of an HCAL whose face is not described have no depth."""
+    events = read_events(sample_dir / "cld_zqq_small.edm4hep.root")
+    parts = [dataclasses.replace(x, **change.get(x.kind, {})) for x in events.detector.calorimeters]
+    lengths = dict.fromkeys(("hcal_inner_radius", "hcal_inner_z")) if "hcal" in change else {}
+    described = dataclasses.replace(events.detector, calorimeters=tuple(parts), **lengths)
+    trails = measure(dataclasses.replace(events, detector=described)).table("trails")
+    assert trails["trail"].mean() > 0.9
+    assert np.nanmean(trails["layers"]) == pytest.approx(1.0, abs=0.05)
+    assert "ecal" in change or np.isnan(trails["behind"]).all()
+    assert not {"entries", "lost hits", "HCAL"} & problems(dataclasses.replace(events, detector=described))
 
 
 @pytest.mark.slow

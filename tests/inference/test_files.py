@@ -21,7 +21,7 @@ from pflow.inference.files import readable_models, reconstruct_files, shipped_mo
 from pflow.inference.worker import Worker
 from pflow.io.flat import write_events
 from pflow.io.particles_root import read_provenance, read_reco
-from pflow.physics.detector import load_detector
+from pflow.physics.detector import Layers, load_detector
 
 
 @pytest.fixture
@@ -60,6 +60,27 @@ def test_a_detector_that_is_not_described_is_named(sample_dir):
         assert "does not say layers of ecal_barrel, ecal_endcap, hcal_barrel" in readable_models(file)["general"]
         with pytest.raises(InputError, match=r"gamma1.* does not say layers of ecal_barrel, .*or name a model"):
             shipped_model(file)
+
+
+def test_a_detector_unlike_all_of_the_training_is_refused_unless_the_model_is_named(sample_dir, tmp_path):
+    """Of photons in crystals `general` gives nearly twice the energy."""
+    crystals, path = (
+        (Layers(count=1, pitch=220.0, radiation_lengths=24.7, interaction_lengths=1.1),),
+        "multi_test_small",
+    )
+    known = load_detector("ild_g4")
+    parts = [dataclasses.replace(x, layers=crystals) if x.kind == "ecal" else x for x in known.calorimeters]
+    detector = dataclasses.replace(known, name="crystals", calorimeters=tuple(parts))
+    said = (
+        r"'crystals' is unlike all that 'general' was trained on: radiation lengths of a layer of the ECAL 24\.7 \(tr"
+    )
+    with pflow.open_events(sample_dir / f"{path}.root", detector=detector) as file:
+        assert re.search(said, readable_models(file)["general"])
+        with pytest.raises(InputError, match=f"{said}.*pflow fit --start-from general.*--checkpoint general"):
+            shipped_model(file)
+    options = {"detector": detector, "checkpoint": "general", "output": tmp_path / "reco.root", "device": "cpu"}
+    with pytest.warns(ImplausibleWarning, match="24.7 .*unlike these, and energies will be wrong"):
+        reconstruct_files([sample_dir / f"{path}.root"], **options)
 
 
 def test_files_give_the_particles_of_events_in_memory(bare, model, events, tmp_path):
