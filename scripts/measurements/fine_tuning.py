@@ -21,7 +21,7 @@ from pflow.io.open import read_events
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--train", type=Path, required=True, help="flat file of the detector, of at least 100 events")
     parser.add_argument("--val", type=Path, required=True, help="another one")
-    parser.add_argument("--steps", type=int, default=200, help="of each training, of 10 events (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=100, help="of each training, of 10 events (default: %(default)s)")
     parser.add_argument("--data-dir", type=Path, default=DATA, help="folder of edm4hep (%(default)s)")
     parser.add_argument("--output", type=Path, default=Path("runs/fine_tuning"), help="default: %(default)s")
 

@@ -104,7 +104,8 @@ def report_tables(rows: Rows) -> dict[str, str]:
     quoted = {f"`{name}`": name for name in (PHOTON, GENERAL, TRANSLATION)}
     general, full = {"pflow": GENERAL}, ("cld_rec", "cld_jettags", "cld_zuds100_sim")
     jets = {JETS: JETS, f"`{GENERAL}`": GENERAL}
-    tuned = general | {f"fine-tuned, {n} events": name for n, name in FINE_TUNED.items()}
+    measured = {model for model, *_ in rows}
+    tuned = general | {f"fine-tuned, {n} events": name for n, name in FINE_TUNED.items() if name in measured}
     return {
         "photons": samples_table(rows, quoted, "g4", PHOTON_SAMPLES),
         "budget": budget_table(rows),

@@ -499,8 +499,9 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
     depth = sum(part.count * part.pitch for part in layers)
     ahead = 0.0 if cells.pitches else max(0.0, depth - cells.back + cells.front) / 2
     faces = {"inner_radius" if group.region == "barrel" else "inner_z": cells.front - ahead}
-    how, text = "guessed", f"{f'{ahead:.0f} mm, half of the depth, before' if ahead else '99.5% of'} {seen}"
-    text += "" if ahead else " are behind it"
+    how, text = "guessed", f"99.5% of {seen} are behind it"
+    if ahead:
+        text = f"{ahead:.0f} mm before the hits, as they are in the middle of layers; {seen}"
     if group.kind == "muon":
         behind = {"inner_radius": sample.radius[in_barrel], "inner_z": np.abs(sample.position[~in_barrel, 2])}
         faces = {name: float(np.quantile(part, measure.OUTLIERS)) for name, part in behind.items() if len(part)}

@@ -85,6 +85,7 @@ def test_crystals_of_one_layer_are_asked_for_their_depth(made_up, write_made_up)
     draft = draft_detector(path, Answers(absorber={"ecal_barrel": "PbWO4:220"}))
     crystals = described(draft)["ecal_barrel"]
     assert (crystals.inner_radius, draft.detector.ecal_outer_radius) == pytest.approx((1590.0, 1810.0), abs=0.2)
+    assert draft.notes["calorimeters.ecal_barrel.inner_radius"].text.startswith("110 mm before the hits")
     (layer,) = crystals.layers
     assert (layer.count, layer.pitch, layer.radiation_lengths) == pytest.approx((1, 220.0, 24.71), rel=1e-3)
     assert crystals.cell_size == pytest.approx(10.0, rel=0.05)
