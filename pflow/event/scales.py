@@ -526,7 +526,8 @@ def _trail_sizes(part: Calorimeter) -> tuple[float, float, float]:
 def _face(detector: Detector, part: Calorimeter) -> float:
     """Face of a calorimeter, or else of the detector's calorimeters of its kind, mm; NaN if not known."""
     place = "inner_radius" if _is_barrel(part) else "inner_z"
-    return getattr(part, place) or getattr(detector, f"{'ecal' if part.kind == 'ecal' else 'hcal'}_{place}") or np.nan
+    of_kind = getattr(detector, f"{'ecal' if part.kind == 'ecal' else 'hcal'}_{place}")
+    return float(getattr(part, place) or of_kind or np.nan)
 
 
 def _is_barrel(part: Calorimeter) -> bool:
