@@ -97,7 +97,7 @@ def test_a_model_is_trained_in_stages_then_calibrated(samples, pflow, run, tmp_p
     assert texts == {"model.json": "new", "model.safetensors": "new"}
 
 
-def test_an_interrupted_stage_is_resumed_and_a_finished_one_is_not_run_again(pflow, run, tmp_path, capsys):
+def test_an_interrupted_recipe_resumes_its_stage(pflow, run, tmp_path, capsys):
     pflow.code = 143
     assert run(load_recipe("photon")) == 143
     assert pflow.verbs == ["fit"]

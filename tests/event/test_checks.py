@@ -420,7 +420,7 @@ def test_nothing_is_said_of_any_sample(data_dir, sample_dir):
     assert re.fullmatch(r"detector 'tiles' is outside what the model was trained on.*", said["tiles_zqq.edm4hep.root"])
 
 
-def test_a_detector_that_is_not_described_is_said_and_does_not_stop_a_reading():
+def test_a_detector_without_layers_is_said_and_does_not_stop():
     detector, sample = load_detector("ild_g4"), read_header("general").tokeniser.sample
     assert check_training_range(detector, sample).good
     bare = tuple(dataclasses.replace(calorimeter, layers=()) for calorimeter in detector.calorimeters)

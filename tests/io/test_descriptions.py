@@ -94,7 +94,7 @@ def test_a_file_without_tracks_has_a_remedy_that_its_detector_allows(cld_rec):
         feature_columns(unable, "tracks", ["omega"])
 
 
-def test_truth_that_is_read_with_another_description_than_the_particles_is_said(cld_rec, monkeypatch):
+def test_truth_read_with_another_description_is_said(cld_rec, monkeypatch):
     made = {"configuration": {"tokeniser": {"config": {"geometry": True}}}, "options": {"detector": "cld"}}
     thin = changed(lambda part: dataclasses.replace(part, layers=(Layers(count=1, pitch=1.0),)), "muon")
     for detector, good in ((CLD, True), (thin, False)):
