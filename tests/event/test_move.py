@@ -12,7 +12,7 @@ from pflow.event.move import HCAL, Forms, Move, Variation, change_cells, move
 from pflow.event.truth import select_targets
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
-from pflow.physics.geometry import FAR, Geometry, measures
+from pflow.physics.geometry import NO_FACE, Geometry, measures
 
 STILL = {"sides": (0,), "endcap": (1.0, 1.0), "scale": (1.0, 1.0), "probability": 1.0}
 
@@ -244,11 +244,11 @@ def test_a_move_is_one_of_the_variations_of_the_training(zqq, name, options, ass
     )
     expected, found = varied.geometry, Geometry.of(moved.detector)
     for field in ("cell_size", "edge", "density", "before"):
-        here, there = (np.minimum(getattr(of, field)[0], FAR) for of in (found, expected))
+        here, there = (np.minimum(getattr(of, field)[0], NO_FACE) for of in (found, expected))
         np.testing.assert_allclose(here, there, err_msg=field)
     for faces in ("faces", "first"):
         for axis in ("radius", "z"):
-            there, here = (np.minimum(getattr(getattr(of, faces), axis)[0], FAR) for of in (expected, found))
+            there, here = (np.minimum(getattr(getattr(of, faces), axis)[0], NO_FACE) for of in (expected, found))
             np.testing.assert_allclose(here, there, err_msg=f"{faces} {axis}")
 
 
