@@ -119,10 +119,10 @@ def made_once(tmp_path_factory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def exported(made_once) -> Callable[..., Path]:
-    """Folder of a shipped model's graphs for a detector."""
+    """Folder of a shipped model's graphs for a detector; an export takes most of a minute."""
     from pflow.export.folder import export_model
 
-    def exported(name: str, detector: str = "ild_g4") -> Path:
+    def exported(name: str, detector: str) -> Path:
         return made_once(f"{name}_{detector}", lambda folder: export_model(load_model(name), folder, detector=detector))
 
     return exported
@@ -148,8 +148,8 @@ def tiny_graphs(monkeypatch) -> None:
 
 @pytest.fixture(scope="session")
 def exported_general(exported) -> Path:
-    """Folder of the exported model of hits and tracks that comes with pflow; not to be changed."""
-    return exported("general")
+    """Folder of the model of hits and tracks that comes with pflow, exported for CLD; not to be changed."""
+    return exported("general", "cld")
 
 
 @pytest.fixture(scope="session")

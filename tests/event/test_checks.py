@@ -402,7 +402,7 @@ def test_the_barrel_may_have_more_sides_than_the_detector_is_symmetric():
 
 @pytest.mark.slow
 def test_nothing_is_said_of_any_sample(data_dir, sample_dir):
-    """The first 200 events of all files, as a model for any detector reads them; a detector beyond it is said to be."""
+    """The first 100 events of all files, as a model for any detector reads them; a detector beyond it is said to be."""
     said, sample = {}, read_header("general").tokeniser.sample
     for path in sorted([*data_dir.glob("*/*.root"), *sample_dir.glob("*.root")]):
         if path.name == "packed_numbers.root":
@@ -412,7 +412,7 @@ def test_nothing_is_said_of_any_sample(data_dir, sample_dir):
         targets = {"rule": "entering"} if path.name.startswith("tau") else {}
         with open_events(path, **options) as file:
             file.expected = None
-            chunks = (file.read(start, stop) for start, stop in file.ranges(100) if start < 200)
+            chunks = (file.read(start, stop) for start, stop in file.ranges(50) if start < 100)
             total = sum((measure(events, targets=targets) for events in chunks), Scales())
         if text := problems_of(compare(total, sample)):
             said[path.name] = text
