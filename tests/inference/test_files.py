@@ -36,11 +36,6 @@ def write(inputs, model, output, **options):
     return reconstruct_files(inputs, checkpoint=model, output=output, device="cpu", **options)
 
 
-def test_the_model_of_the_detector_is_taken(sample_dir, tmp_path):
-    reconstruct_files([sample_dir / "gammasep_test_small.root"], output=tmp_path / "chosen.root", device="cpu")
-    assert read_provenance(tmp_path / "chosen.root")["checkpoint"]["path"] == "general"
-
-
 @pytest.mark.parametrize("name", ["gamma1_test_small", "cld_multi_test_small"])
 def test_the_model_of_the_detector_that_reads_tracks_is_chosen(sample_dir, name, monkeypatch):
     """From the headers: no weights are read."""
