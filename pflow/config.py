@@ -45,7 +45,7 @@ def from_plain(cls: type[T], content: Any, where: str) -> T:
     if not isinstance(content, Mapping):
         raise ConfigError(f"{where}: expected a mapping, found {type(content).__name__}")
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    content = {name: value for name, value in content.items() if name not in getattr(cls, "GONE", ())}
+    content = {name: value for name, value in content.items() if name not in getattr(cls, "REMOVED", ())}
     check_fields(content, fields, where)
     hints = typing.get_type_hints(cls)
     for name, field in fields.items():
@@ -113,7 +113,7 @@ RENAMED = {"ild-g4-general": "general", "cld-general": "general"}
 
 
 def model_folder(source: str | Path) -> Path | None:
-    """The folder of a model, or None. A file goes before a name, and a name before a folder."""
+    """The folder of a model, or None. Lookup order: file, built-in name, folder."""
     path, name = Path(source), RENAMED.get(str(source), str(source))
     if not path.is_file() and name in shipped_models():
         return weights_dir() / name

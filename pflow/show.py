@@ -50,7 +50,7 @@ def text_table(heads: Row, rows: Iterable[Row | None]) -> str:
 
 
 def text_facts(facts: Iterable[tuple[str, str]]) -> str:
-    """Labels and what belongs to them; in a terminal long texts are broken, between words only."""
+    """Two-column text of labels and values; in a terminal long values are broken, between words only."""
     facts = list(facts)
     indent = max(len(label) for label, _ in facts) + 2
     wrapper = textwrap.TextWrapper(max(_width(), indent + 20), break_long_words=False, break_on_hyphens=False)

@@ -17,7 +17,7 @@ import torch
 from uproot.reading import ReadOnlyFile
 
 from pflow.checkpoint.format import KEY, Header
-from pflow.checkpoint.load import PREFIX, TrainedModel, load_model
+from pflow.checkpoint.load import PREFIX, TrainedModel
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
@@ -117,17 +117,6 @@ def made_once(tmp_path_factory) -> Callable[..., Path]:
     return made_once
 
 
-@pytest.fixture(scope="session")
-def exported(made_once) -> Callable[..., Path]:
-    """Folder of a shipped model's graphs for a detector."""
-    from pflow.export.folder import export_model
-
-    def exported(name: str, detector: str = "ild_g4") -> Path:
-        return made_once(f"{name}_{detector}", lambda folder: export_model(load_model(name), folder, detector=detector))
-
-    return exported
-
-
 class _Asinh(torch.nn.Module):
     def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor]:
         return (torch.asinh(arrays[0]),)
@@ -144,12 +133,6 @@ def tiny_graphs(monkeypatch) -> None:
     example = (torch.linspace(-2.0, 2.0, 5, dtype=torch.float64),)
     graph = Graph(module=_Asinh(), example=example, inputs=(x,), outputs=(y,))
     monkeypatch.setattr("pflow.export.folder.pointing_graphs", lambda *_: {"encoder": graph})
-
-
-@pytest.fixture(scope="session")
-def exported_general(exported) -> Path:
-    """Folder of the exported model of hits and tracks that comes with pflow; not to be changed."""
-    return exported("general")
 
 
 @pytest.fixture(scope="session")

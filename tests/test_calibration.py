@@ -68,7 +68,7 @@ def test_wrong_sigmas_are_corrected(events, times):
     assert direction[0] == pytest.approx(ANGLE, rel=0.25)
 
 
-def test_charged_particles_with_and_without_a_track_have_different_curves(events):
+def test_charged_particles_have_curves_with_and_without_track(events):
     by_track = np.arange(int(ak.sum(ak.num(reconstructed(events, times=1.0).particles)))) % 2 == 0
     times = np.where(by_track, 0.5, 3.0)
     calibration = fitted(events, reconstructed(events, times=times, pdg=211), by_track).result()
@@ -92,7 +92,7 @@ def test_the_response_of_photons_becomes_1_at_every_energy():
     assert fit_response(true[:50], measured[:50]) is None
 
 
-def test_photons_of_a_model_have_a_response_and_without_uncertainties_no_curve(events):
+def test_photons_have_a_response_and_without_sigmas_no_curve(events):
     assert fitted(events, reconstructed(events, times=1.0, covariance=False)).result() == Calibration()
     calibration = fitted(events, reconstructed(events, times=1.0), times=5).result()
     np.testing.assert_allclose(calibration.photon_response.log_factor, 0.0, atol=0.02)
@@ -112,7 +112,7 @@ def test_the_factor_depends_on_sigma():
 DECODING = PointingDecodingConfig(max_particles=7, eos_threshold=0.9, existence_threshold=0.3)
 
 
-def test_the_grid_has_all_pairs_in_increasing_order_and_an_unknown_or_invalid_threshold_is_named():
+def test_the_grid_has_all_pairs_and_refuses_other_thresholds():
     grid = decoding_grid(DECODING, eos_threshold=[0.6, 0.5], existence_threshold=[0.1, 0.2])
     pairs = [(decoding.eos_threshold, decoding.existence_threshold) for decoding in grid]
     assert pairs == [(0.5, 0.1), (0.5, 0.2), (0.6, 0.1), (0.6, 0.2)]
@@ -147,7 +147,7 @@ def test_the_most_efficient_is_chosen_where_none_reaches_the_reference():
         best([trial(0.9, 0.1, reference=math.nan)], "reference")
 
 
-def test_a_model_of_any_detector_is_calibrated_in_the_geometry_of_the_files(sample_dir, tmp_path):
+def test_general_is_calibrated_in_the_geometry_of_the_files(sample_dir, tmp_path):
     """Not in the one of the detector that it was first trained on."""
     events = read_events(sample_dir / "cld_multi_test_small.root", entry_stop=3)
     write_events(tmp_path / "cld.root", events)

@@ -77,7 +77,7 @@ def test_a_variant_differs_in_the_stated_fields_alone(name):
         ("ild-g4-translation", ("paper", 4, "tracks_typed")),
     ],
 )
-def test_the_recipes_of_the_shipped_models_are_those_that_they_were_trained_with(name, set_up):
+def test_recipes_are_those_of_the_shipped_models(name, set_up):
     model, recipe = load_model(name), options(*set_up)
     shipped, configured = model.config["model"], recipe["model"]["reconstructor"]
     assert shipped["class_path"] == configured["class_path"]
@@ -121,7 +121,7 @@ def trained(sample_dir, tmp_path_factory):
 
 
 @pytest.mark.parametrize("set_up", SET_UPS, ids=lambda names: "-".join(map(str, names)))
-def test_a_set_up_is_saved_and_loaded_as_it_was_trained_and_reconstructs(set_up, trained, sample_dir):
+def test_a_set_up_is_trained_saved_loaded_and_reconstructs(set_up, trained, sample_dir):
     model, expected = load_model(trained(*set_up)), options(*set_up)
     network = model.config["model"]["init_args"]["network"]
     for field in set(network) - {size.partition("=")[0] for size in SMALL}:

@@ -19,7 +19,7 @@ def test_an_input_error_says_where_and_keeps_its_parts():
     assert str(InputError("wrong")) == "wrong"
 
 
-def test_what_other_libraries_raise_on_a_file_is_an_input_error_and_our_own_errors_pass_unchanged():
+def test_errors_of_other_libraries_on_a_file_are_input_errors():
     with pytest.raises(InputError, match=r"^a.root, entry 3, 'x': damaged: KeyError: 'y'$") as caught, read():
         raise KeyError("y")
     assert isinstance(caught.value.__cause__, KeyError)

@@ -35,7 +35,7 @@ def installed(tmp_path_factory):
     return folder / "site"
 
 
-def test_detectors_layouts_models_set_ups_types_and_the_cpp_library_travel_in_it(installed, sample_dir):
+def test_it_holds_all_that_the_package_needs(installed, sample_dir):
     code = f"""
 import pflow, pflow.config
 from pflow.cli.main import main

@@ -145,7 +145,7 @@ def _build(checkpoint: Checkpoint) -> Reconstructor:
 
 
 def load_weights(reconstructor: Reconstructor, checkpoint: Checkpoint, *, assign: bool = False) -> None:
-    """Give a reconstructor the weights, copied or, with `assign`, themselves; an InputError names what does not fit."""
+    """Load weights into a reconstructor; `assign` avoids a copy. An InputError names what does not fit."""
     weights = {name.removeprefix(PREFIX): w for name, w in checkpoint.state_dict.items() if name.startswith(PREFIX)}
     try:
         reconstructor.load_state_dict(weights, assign=assign)

@@ -273,7 +273,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         return batch._replace(batch=batch.batch.to(device, non_blocking=True))
 
     def state_dict(self) -> dict[str, Any]:
-        """How many batches of the epoch a training has seen, and what decides which ones they were."""
+        """State needed to resume within an epoch: the number of batches seen, and the settings that make them."""
         if self.trainer is None or not self._chunks.get("train"):
             return {}
         epoch, n_batches = self.trainer.current_epoch, self.trainer.fit_loop.batch_idx + 1

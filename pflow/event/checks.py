@@ -160,7 +160,7 @@ NOT_REACHED = "{:.0%} of {n} tracks cannot reach their state at the calorimeter 
 TRUE = "hits have {:.2f} times the energy of stable particles that shower"
 REFERENCE = "hits have {:.3g} times the energy of the particles of the reference"
 NO_TARGET = "{:.1%} of the hits' energy belongs to no target"
-FAR = f"{{:.1%}} of the energy of particles is farther than {WIDE:g} rad from their direction"
+WIDE_TEXT = f"{{:.1%}} of the energy of particles is farther than {WIDE:g} rad from their direction"
 LINKED = "{{:.0%}} of the {} is linked to particles"
 APART = "{{:.0%}} of the energy in the HCAL ({}) of {{n}} events is far from tracks"
 LOST = ": tracks are lost"
@@ -175,7 +175,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         # A single antiproton deposits more than its energy: some particles are needed.
         Quantity("response", "energy", TRUE, 0.3, 1.5, over="true", counted="n true", least=20),
         Quantity("targets", "no target", NO_TARGET, -0.25, 0.25, over="energy", least=1),
-        Quantity("directions", "wide", FAR, high=0.12, over="straight", least=5),
+        Quantity("directions", "wide", WIDE_TEXT, high=0.12, over="straight", least=5),
         # Found: 0.10 to 0.36. It fluctuates with neutral hadrons.
         Quantity(
             "lost tracks", "apart barrel", APART.format("barrel"), high=0.45, over="hcal barrel", wrong=LOST, least=10

@@ -35,10 +35,10 @@ from pflow.physics.geometry import (
     CELL,
     DEPTH,
     FACE,
-    FAR,
     FIELD,
     LAYER,
     LENGTH,
+    NO_FACE,
     RADIUS,
     Faces,
     Geometry,
@@ -410,7 +410,7 @@ def move(events: Events, forms: Forms) -> Events:
     def shaped(faces: Faces) -> Faces:
         axes = tuple(range(1, faces.radius.ndim))
         sides, phase, endcap = (np.expand_dims(forms[name], axes) for name in ("sides", "phase", "endcap"))
-        new = (sides >= 0) & (faces.radius < FAR)
+        new = (sides >= 0) & (faces.radius < NO_FACE)
         sides, phase = np.where(new, sides, faces.sides), np.where(new, phase, faces.phase)
         return Faces(faces.radius, faces.z * endcap, sides, phase)
 

@@ -96,7 +96,7 @@ class SampleScales:
     training, and the smallest and largest value of their `measures` (`pflow.physics.geometry.measures`).
     """
 
-    GONE: ClassVar = ("near_tracks",)  # in models of pflow 0.3, and never read
+    REMOVED: ClassVar = ("near_tracks",)  # in models of pflow 0.3, and never read
 
     ecal_hit: float | None
     hcal_hit: float | None

@@ -222,7 +222,7 @@ class Bootstrap:
 
 
 class Chunks(list[npt.NDArray[Any]]):
-    """Arrays that never change, so that the copies that are made before each file, in case it fails, share them."""
+    """Immutable arrays: the deepcopy before each file, in case it fails, shares them."""
 
     def __deepcopy__(self, _: object) -> Chunks:
         return Chunks(self)

@@ -33,7 +33,7 @@ MIN_ON_LAYERS = 0.8  # smallest fraction of hits on layers for an accepted shape
 AS_GOOD = 0.01  # largest difference of this fraction from the best shape's for an equally good shape
 MIN_CELLS = 100  # fewest cells for an estimate of their size
 MAX_HITS = 5_000  # largest number of hits that are used, evenly spaced in the list
-FAR = 1e9  # distance of a missing face of a calorimeter, mm: no hit is behind it
+NO_FACE = 1e9  # distance of a missing face of a calorimeter, mm: no hit is behind it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,8 +177,8 @@ def medians(group: Layers, values: npt.NDArray[Any], n: int) -> Floats:
 class Faces(NamedTuple):
     """Front faces of calorimeters; arrays of the same shape."""
 
-    radius: Any  # inscribed radius of the barrel, mm, `FAR` without one
-    z: Any  # |z| of the endcaps, mm, `FAR` without them
+    radius: Any  # inscribed radius of the barrel, mm, `NO_FACE` without one
+    z: Any  # |z| of the endcaps, mm, `NO_FACE` without them
     sides: Any  # of the barrel, 0 for a cylinder
     phase: Any  # azimuth of the normal of a side, rad
 
@@ -205,7 +205,7 @@ class Geometry:
         check_described(detector)
         calorimeters = detector.calorimeters
         shape = (1, len(calorimeters), max(len(calorimeter.layers) for calorimeter in calorimeters))
-        edge, density = np.full(shape, FAR), np.zeros((*shape, 3))
+        edge, density = np.full(shape, NO_FACE), np.zeros((*shape, 3))
         for i, calorimeter in enumerate(calorimeters):
             names = ("count", "pitch", "radiation_lengths", "interaction_lengths")
             count, pitch, radiation, interaction = (
@@ -216,7 +216,7 @@ class Geometry:
 
         def column(name: str) -> Floats:
             values = [getattr(calorimeter, name) for calorimeter in calorimeters]
-            return np.array([[FAR if value is None else float(value) for value in values]])
+            return np.array([[NO_FACE if value is None else float(value) for value in values]])
 
         inner = next((c for c in calorimeters if c.kind == "ecal" and c.region == "barrel"), calorimeters[0])
         first = (detector.ecal_inner_radius, detector.ecal_inner_z, inner.sides, inner.phase)

@@ -38,8 +38,8 @@ def physical_particles(
     int64, with the sign whose charge has the predicted sign (a neutral one stays positive: 0 is the particle);
     ``charge`` [e]; ``energy``, ``mass`` and ``momentum`` [N, 3], GeV; if the probabilities are given, ``score``, the
     code's, and ``scores`` [N, 5], of each class; if the sigmas are, ``covariance`` of the calibrated ones. With the
-    `calibration` photons have calibrated energies, too. E^2 = m^2 + p^2 holds: where the predicted energy is below the
-    mass, |p| is `REST_MOMENTUM` times the mass, and the energy what belongs to it.
+    `calibration` photons have calibrated energies, too. E^2 = p^2 + m^2 holds: where the predicted energy is below the
+    mass, |p| is `REST_MOMENTUM` times the mass, and the energy follows from it.
     """
     xp, codes = namespace(energy), np.array(vocabulary.codes, dtype=np.int64)
 

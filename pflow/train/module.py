@@ -434,10 +434,10 @@ def warmup_cosine(*, total: int, warmup: int, final: float) -> Callable[[int], f
 
 
 def wrong_energy(reconstructor: Reconstructor, batch: Batch) -> tuple[float, float]:
-    """Decode a batch as a reconstruction does: the energy that is wrong, and the energy of all targets, GeV.
+    """Decode a batch as a reconstruction does; wrong energy and the energy of all targets, GeV.
 
-    Wrong is the energy of targets that no particle is matched to, of particles that are matched to no target, and the
-    difference of the energies of each pair; `pflow evaluate` matches in the same way (`pflow.metrics.match`).
+    Wrong energy = lost + fake + mismeasured energy: of targets without a particle, of particles without a target, and
+    the absolute difference of each matched pair (`pflow.metrics.match`, as in `pflow evaluate`).
     """
     target = batch.target
     assert target is not None  # checked by the training step

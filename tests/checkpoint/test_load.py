@@ -23,7 +23,7 @@ def folder(save, tmp_path):
     return tmp_path / "toy"
 
 
-def test_a_file_and_a_folder_of_weights_are_the_same_model_ready_to_reconstruct(save, folder, header, model):
+def test_a_file_and_a_folder_of_weights_are_the_same_model(save, folder, header, model):
     path = save()
     for source, weights in ((path, path), (folder, folder / "model.safetensors")):
         loaded = load_model(source)
@@ -179,7 +179,7 @@ def shipped(folder, tmp_path, monkeypatch):
     return ships
 
 
-def test_a_model_that_comes_with_pflow_is_listed_and_loaded_by_its_name(shipped):
+def test_shipped_models_are_listed_and_loaded_by_name(shipped):
     (shipped / "notes").mkdir()
     assert shipped_models() == ["toy-photon"]
     loaded = load_model("toy-photon")
@@ -196,7 +196,7 @@ def test_a_name_goes_before_a_folder_of_that_name(shipped, tmp_path, monkeypatch
         load_model("./toy-photon")
 
 
-def test_models_that_come_with_pflow_load_and_are_small_and_names_of_0_3_lead_to_their_successor():
+def test_shipped_models_are_small_and_old_names_lead_to_them():
     for name in ("ild-g4-general", "cld-general"):
         with pytest.warns(FutureWarning, match=f"the model '{name}' of pflow 0.3 is gone: 'general' takes its place"):
             renamed = read_checkpoint(name)

@@ -14,7 +14,7 @@ def checkpoint(save, model):
     return save(state_dict={**weights, "other.a": shared, "other.b": shared[::2]})
 
 
-def test_weights_are_kept_to_the_last_bit_and_the_header_says_which_checkpoint_it_was(checkpoint, tmp_path):
+def test_weights_are_exact_and_name_their_checkpoint(checkpoint, tmp_path):
     write_weights(checkpoint, tmp_path / "toy")
     source, written = (read_checkpoint(path) for path in (checkpoint, tmp_path / "toy"))
     assert written.state_dict.keys() == source.state_dict.keys()
@@ -24,7 +24,7 @@ def test_weights_are_kept_to_the_last_bit_and_the_header_says_which_checkpoint_i
     assert header.items() <= source.header.to_dict().items()
 
 
-def test_the_same_checkpoint_gives_the_same_two_files_and_no_state_of_the_training(checkpoint, tmp_path):
+def test_weights_are_repeated_byte_for_byte_without_training_state(checkpoint, tmp_path):
     first = write_weights(checkpoint, tmp_path / "a")
     second = write_weights(tmp_path / "a", tmp_path / "b")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]

@@ -31,7 +31,7 @@ def test_writes_each_format_and_refuses_another_before_any_work(sample, tmp_path
     assert capsys.readouterr().out == "".join(f"wrote {path}\n" for path in starts)
 
 
-def test_without_a_name_a_figure_and_a_page_of_the_entry_and_no_other_file(sample, tmp_path, monkeypatch, call):
+def test_without_a_name_a_figure_and_a_page_are_written(sample, tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
     call(sample, "--entry", 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["display_2.html", "display_2.png"]

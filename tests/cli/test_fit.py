@@ -117,7 +117,7 @@ def test_a_resume_that_fails_writes_nothing(moved, tmp_path, monkeypatch):
         assert os.listdir(tmp_path) == ["moved"]
 
 
-def test_where_nothing_is_left_to_train_the_option_to_raise_and_the_best_model_are_said(moved, capsys):
+def test_a_finished_run_names_the_option_to_raise_and_its_best_model(moved, capsys):
     assert fit.main("fit", [f"--checkpoint={moved}"]) == 0
     shown = capsys.readouterr().out
     assert re.search(NOTHING_LEFT, shown)
@@ -129,7 +129,7 @@ def test_where_nothing_is_left_to_train_the_option_to_raise_and_the_best_model_a
     assert shown.splitlines()[-1] == said
 
 
-def test_a_run_that_was_moved_keeps_its_best_model_and_has_the_rate_that_is_asked_for(moved, capsys):
+def test_a_moved_run_keeps_its_best_model_and_takes_a_new_rate(moved, capsys):
     content = torch.load(moved / "last.ckpt", weights_only=True)
     (state,) = (state for name, state in content["callbacks"].items() if "ModelCheckpoint" in name and state["monitor"])
     state["best_model_score"] = state["kth_value"] = torch.zeros(())  # no epoch to come is better
@@ -158,7 +158,7 @@ def test_the_same_seed_gives_the_same_losses_and_weights(run, tiny, data, tmp_pa
     assert all(torch.equal(again[name], weight) for name, weight in once.items())
 
 
-def test_a_pointing_fit_that_stops_within_an_epoch_goes_on_where_it_was(small, tmp_path):
+def test_a_pointing_fit_is_resumed_within_an_epoch(small, tmp_path):
     sizes = ("width=8", "heads=1", "feedforward=8", "encoder_layers=1", "decoder_layers=1", "hidden_width=4")
     options = [
         *load_recipe("photon").write(tmp_path / "recipe.yaml", 0),
@@ -238,7 +238,7 @@ def test_an_option_holds_that_is_the_default_of_some_network(name, dropout, stat
 
 
 @pytest.mark.parametrize("null", [None, "--start-from=null", "--config=b.yaml"])
-def test_an_option_in_a_file_goes_before_the_models_which_null_takes_back(run, tmp_path, monkeypatch, null, capsys):
+def test_options_in_a_file_override_the_models_and_null_unsets_it(run, tmp_path, monkeypatch, null, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.yaml").write_text(
         f"start_from: {run / 'best.ckpt'}\nmodel: {{reconstructor: {{init_args: {{network: {{dropout: 0.25}}}}}}}}\n"
@@ -299,7 +299,7 @@ def test_random_weights_are_not_frozen_and_weights_alone_not_continued(run, data
         fit.main("fit", [*config, f"--checkpoint={tmp_path / 'toy'}"])
 
 
-def test_checkpoints_are_models_of_the_averaged_weights_without_which_they_are_not_continued(tiny, data, tmp_path):
+def test_averaged_checkpoints_are_continued_with_averaging_only(tiny, data, tmp_path):
     folder = tmp_path / "new"
     fit.main("fit", [*tiny, *data, "--ema.decay=0.9", "--trainer.max_epochs=1"])
     content = torch.load(folder / "best.ckpt", weights_only=True)

@@ -83,7 +83,7 @@ def test_json_is_all_there_is(sample_dir, capsys, call):
     assert report["schema"] == "flat"
 
 
-def test_bad_entries_are_shown_and_numbers_that_json_does_not_know_are_null(make_photons, tmp_path, capsys, call):
+def test_bad_entries_are_shown_and_nan_is_null_in_json(make_photons, tmp_path, capsys, call):
     events = make_photons(3)
     hits = ak.with_field(events.hits, events.hits.energy * np.nan, "energy")
     write_events(tmp_path / "bad.root", dataclasses.replace(events, hits=hits))

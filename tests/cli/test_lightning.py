@@ -69,7 +69,7 @@ def test_validate_and_test_give_what_the_training_logged(run, trainer, data, sma
     assert tested == pytest.approx(again, rel=1e-4)  # with other batches
 
 
-def test_predict_gives_the_particles_of_a_reconstruction_and_forward_those_of_a_batch(run, trainer, data, small):
+def test_predict_and_forward_give_the_particles_of_a_reconstruction(run, trainer, data, small):
     module = ParticleFlow.load_from_checkpoint(best(run))
     predictions = trainer.predict(module, data)
     expected = pflow.reconstruct(small["val"], best(run))
@@ -134,7 +134,7 @@ def test_each_verb_has_help_and_names_the_nearest_option(verb, capsys):
     assert capsys.readouterr().err.startswith(said)
 
 
-def test_an_option_that_was_not_given_is_not_blamed_on_the_command_line(tmp_path, capsys):
+def test_an_error_of_a_configuration_does_not_blame_the_command_line(tmp_path, capsys):
     (tmp_path / "a.yaml").write_text(
         "model: {reconstructor: {class_path: pflow.model.translation.TranslationReconstructor, "
         "init_args: {network: {special: kind}}}}"
@@ -199,7 +199,7 @@ def test_print_config_gives_a_configuration_that_gives_itself(tmp_path, capsys):
     assert yaml.safe_load(capsys.readouterr().out) == content
 
 
-def test_a_resume_that_fails_changes_nothing_and_the_right_one_then_works(run, sample_dir, tmp_path, capsys):
+def test_a_resume_that_fails_changes_nothing(run, sample_dir, tmp_path, capsys):
     """By files of another detector, and by a loss that is not finite, before the first checkpoint."""
     folder = Path(shutil.copytree(run, tmp_path / "run"))
     before = (folder / "config.yaml").read_bytes()

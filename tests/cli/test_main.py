@@ -15,7 +15,7 @@ from pflow.cli.options import VERBS
 from pflow.errors import InputError
 
 
-def test_help_lists_every_verb_and_exit_code_and_a_misspelt_verb_names_the_nearest(capsys):
+def test_help_lists_verbs_and_exit_codes_and_names_the_nearest_verb(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(verb in shown for verb in VERBS)
@@ -33,7 +33,7 @@ def test_every_command_explains_itself(verb, capsys):
 
 
 @pytest.mark.parametrize("verb", sorted(set(VERBS) - set(LIGHTNING)))
-def test_a_wrong_option_is_said_with_the_nearest_before_what_is_missing(verb, capsys):
+def test_a_wrong_option_is_named_before_missing_ones(verb, capsys):
     right = {"inspect": "--detector", "convert": "--chunk-size"}.get(verb, "--output")
     with pytest.raises(SystemExit, match="2"):
         main([verb, f"{right[:-1]}=x"])
@@ -54,7 +54,7 @@ def test_a_wrong_option_is_said_with_the_nearest_before_what_is_missing(verb, ca
         ("export --checkpoint general -o FOLDER", "tokens.json"),
     ],
 )
-def test_an_output_that_exists_is_refused_by_every_verb_before_any_work(words, output, sample_dir, tmp_path, capsys):
+def test_every_verb_refuses_an_existing_output_before_any_work(words, output, sample_dir, tmp_path, capsys):
     path = tmp_path / "made" / output
     path.parent.mkdir()
     path.write_text("precious")

@@ -87,7 +87,7 @@ def test_tensors_hold_the_memory_of_their_batch_alone(tokens):
     assert np.array_equal(tokens.arrays["hits"], expected)
 
 
-def test_without_truth_there_is_no_target_without_a_readout_no_shares_and_without_events_no_batch(events, tokens):
+def test_batches_without_truth_readout_or_events(events, tokens):
     with pytest.raises(ConfigError, match="at least one event"):
         collate(tokens, [])
     tokeniser = Tokeniser.fit([events], TokenConfig())

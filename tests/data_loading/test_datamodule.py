@@ -84,7 +84,7 @@ def test_a_file_can_be_read_more_than_once_in_a_pass(data, train_files):
     assert sorted(set(seen)) == list(range(70))
 
 
-def test_files_are_taken_once_and_none_is_an_error_that_names_the_option(data, train_files):
+def test_files_are_taken_once_and_none_is_an_error(data, train_files):
     data.paths["train"] = [train_files[1], *train_files]
     data.setup("fit")
     assert data.n_events("train") == 70

@@ -50,7 +50,7 @@ def flat(batches) -> list[int]:
     return [number for batch in numbers(batches) for number in batch]
 
 
-def test_in_order_events_come_as_the_files_have_them_and_only_the_last_batch_is_short(dataset):
+def test_in_order_only_the_last_batch_is_short(dataset):
     assert flat(dataset()) == list(range(70))
     assert [len(batch) for batch in numbers(dataset())] == [8] * 8 + [6]
     for buffer in (8, 20):
@@ -82,7 +82,7 @@ def test_ranks_share_the_events_and_the_length_is_that_of_the_longest(dataset):
     assert {len(rank) for rank in ranks} == {max(map(len, batches))}
 
 
-def test_batches_in_order_are_the_same_for_any_number_of_ranks_and_chunks(dataset, train_files, tokeniser):
+def test_batches_in_order_depend_on_no_ranks_and_chunks(dataset, train_files, tokeniser):
     def contents(n_ranks: int) -> list[list[int]]:
         return sorted(batch for rank in range(n_ranks) for batch in numbers(dataset(rank=rank, n_ranks=n_ranks)))
 

@@ -23,7 +23,7 @@ class Process(IterableDataset[int]):
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_all_processes_of_a_job_does_not_end_those_that_load(number):
+def test_workers_outlive_a_signal_to_all_processes(number):
     batches = iter(DataLoader(Process(), batch_size=None, num_workers=1, worker_init_fn=begin_worker))
     worker = next(batches)
     assert worker != os.getpid()
@@ -38,7 +38,7 @@ def test_chunks_cover_each_file_and_never_span_two(train_files):
     assert sum(len(chunk) for chunk in chunks) == 70
 
 
-def test_a_sample_is_spread_over_all_files_and_small_ones_are_taken_whole():
+def test_a_sample_is_spread_over_all_files():
     chunks = [Chunk(path, start, start + 250) for path in "abcd" for start in (0, 250, 500, 750)]
     sample = spread_sample(chunks, 640)
     assert sum(map(len, sample)) == 640
@@ -60,7 +60,7 @@ def test_files_that_are_known_are_opened_without_looking_what_they_are(train_fil
     assert [events.hits.energy.to_list() for events in read_chunks(chunks, known)] == energies
 
 
-def test_files_that_cannot_be_used_are_left_out_where_errors_are_skipped(train_files, tmp_path, make_photons):
+def test_unusable_files_are_left_out_where_errors_are_skipped(train_files, tmp_path, make_photons):
     write_events(tmp_path / "empty.root", make_photons(2)[:0])
     (tmp_path / "short.root").write_bytes(Path(train_files[0]).read_bytes()[:5000])
     with uproot.recreate(tmp_path / "other.root") as file:

@@ -152,7 +152,7 @@ def test_only_events_up_to_max_hits_are_joined(make_photons, assert_same):
     assert set(ak.to_numpy(ak.num(joined.hits))[~large]) <= {*range(4, 11)}
 
 
-def test_a_cone_limits_the_angle_between_axes_and_leaves_an_event_without_hits_alone(make_photons):
+def test_a_cone_limits_the_angle_between_axes(make_photons):
     bare = make_photons(40).emptied(np.arange(40) == 3)
     n_photons = ak.to_numpy(ak.num(joined_at_random(bare, frequencies=[0, 1], cone=np.pi).truth))
     assert n_photons.tolist() == [2] * 3 + [0] + [2] * 36
@@ -166,7 +166,7 @@ def test_a_cone_limits_the_angle_between_axes_and_leaves_an_event_without_hits_a
     assert np.mean(angles > 0.05) > 0.5
 
 
-def test_in_a_cone_members_turn_by_the_symmetry_of_a_polygonal_detector(make_photons):
+def test_in_a_cone_events_turn_by_the_detectors_symmetry(make_photons):
     photons = make_photons(300)
     polygon = dataclasses.replace(photons, detector=dataclasses.replace(ILD, phi_symmetry=12))
     joined = joined_at_random(polygon, frequencies=[0, 1], cone=0.15)

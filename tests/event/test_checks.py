@@ -424,7 +424,7 @@ def test_tracks_are_followed_only_as_far_as_the_detector_is_described(sample_dir
 
 @pytest.mark.slow
 def test_nothing_is_said_of_any_sample(data_dir, sample_dir):
-    """The first 200 events of all files, as a model for any detector reads them; a detector beyond it is said to be."""
+    """The first 100 events of all files, as a model for any detector reads them; a detector beyond it is said to be."""
     said, sample = {}, read_header("general").tokeniser.sample
     for path in sorted([*data_dir.glob("*/*.root"), *sample_dir.glob("*.root")]):
         if path.name == "packed_numbers.root":
@@ -434,7 +434,7 @@ def test_nothing_is_said_of_any_sample(data_dir, sample_dir):
         targets = {"rule": "entering"} if path.name.startswith("tau") else {}
         with open_events(path, **options) as file:
             file.expected = None
-            chunks = (file.read(start, stop) for start, stop in file.ranges(100) if start < 200)
+            chunks = (file.read(start, stop) for start, stop in file.ranges(50) if start < 100)
             total = sum((measure(events, targets=targets) for events in chunks), Scales())
         if text := problems_of(compare(total, sample)):
             said[path.name] = text
@@ -442,7 +442,7 @@ def test_nothing_is_said_of_any_sample(data_dir, sample_dir):
     assert re.fullmatch(r"detector 'tiles' is outside what the model was trained on.*", said["tiles_zqq.edm4hep.root"])
 
 
-def test_a_detector_that_is_not_described_is_said_and_does_not_stop_a_reading():
+def test_a_detector_without_layers_is_said_and_does_not_stop():
     detector, sample = load_detector("ild_g4"), read_header("general").tokeniser.sample
     assert check_training_range(detector, sample).good
     bare = tuple(dataclasses.replace(calorimeter, layers=()) for calorimeter in detector.calorimeters)

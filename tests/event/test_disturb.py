@@ -12,7 +12,7 @@ def disturbed(events: Events, seed: int = 1, **options: object) -> Events:
     return disturb(events, Disturbance(**options), np.random.default_rng(seed)).validate()  # type: ignore[arg-type]
 
 
-def test_by_default_nothing_changes_or_a_fraction_and_the_same_seed_gives_the_same_events(events, assert_same):
+def test_a_fraction_is_disturbed_by_default_none_and_by_the_seed(events, assert_same):
     assert_same(disturbed(events), events)
     unchanged = jagged.count(disturbed(events, probability=0.5, dead_cells=0.5).hits) == jagged.count(events.hits)
     assert 0 < unchanged.sum() < len(events)

@@ -62,7 +62,7 @@ class TestLinks:
             ([[4, 4]], None, [[0.5, 0.5]]),
         ],
     )
-    def test_weights_of_a_source_sum_to_1_within_its_event_and_else_are_equal(self, source, weight, expected):
+    def test_weights_of_a_source_sum_to_1_within_its_event(self, source, weight, expected):
         assert make_links(source=source, particle=source, weight=weight).weight.to_list() == expected
 
     @pytest.mark.parametrize("weights", [[-2.0], [-1.0, 1.0], [-0.5, 1.5]])
@@ -96,7 +96,7 @@ def test_pickled_events_are_equal(assert_same):
 
 
 class TestConcatenate:
-    def test_concatenate_inverts_slicing_and_drops_parts_that_a_chunk_lacks(self, assert_same):
+    def test_concatenate_inverts_slicing_and_drops_missing_parts(self, assert_same):
         joined = concatenate([made()[:1], made()[1:]])
         assert_same(joined, made())
         assert (joined.path, joined.entry.tolist()) == ("in.root", [10, 11, 12])

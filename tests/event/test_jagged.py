@@ -94,7 +94,7 @@ def test_arrays_from_a_parquet_file_are_four_vectors_with_their_mass(tmp_path):
     assert array.momentum.p.to_list() == particles().momentum.p.to_list()
 
 
-def test_the_largest_weight_wins_and_a_source_without_links_has_minus_one():
+def test_the_largest_weight_wins_and_no_link_is_minus_one():
     links = make_links(
         source=ak.Array([[1, 1, 1, 3], [], [0]]),
         particle=ak.Array([[4, 5, 6, 0], [], [2]]),

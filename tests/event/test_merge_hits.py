@@ -50,7 +50,7 @@ def test_two_cells_in_a_coarse_one_by_hand():
     assert cell_of.tolist() == [[0, 0, 1]]
 
 
-def test_energy_and_barycentre_of_every_event_are_kept_and_each_hit_leads_to_its_cell(events):
+def test_cells_keep_energy_and_barycentre_and_know_their_hits(events):
     merged, cells = merge_hits(events, COARSE)
     np.testing.assert_allclose(weighted(merged), weighted(events.hits), rtol=1e-12, atol=1e-9)
     assert ak.num(cells).tolist() == ak.num(events.hits).tolist()
@@ -117,7 +117,7 @@ def test_other_kinds_are_left_as_they_are():
     assert merge_hits(events, Merge(ecal_mm=1e4, hcal_mm=1e4))[0].energy.tolist() == [[1.0, 2.0]]
 
 
-def test_hits_without_energy_have_their_mean_position_and_a_time_and_no_hits_no_cells():
+def test_cells_of_no_energy_and_of_no_hits():
     events = one_event(energy=0.0, x=[1810.0, 1812.0], z=[2.0, 4.0], time=[np.nan, 8.0])
     (hit,) = merge_hits(events, Merge(ecal_mm=20.0, hcal_mm=60.0))[0][0]
     assert (hit.energy, hit.position.x, hit.position.z, hit.time) == (0.0, 1811.0, 3.0, 8.0)

@@ -12,7 +12,7 @@ from pflow.event.move import HCAL, Forms, Move, Variation, change_cells, move
 from pflow.event.truth import select_targets
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
-from pflow.physics.geometry import FAR, Geometry, measures
+from pflow.physics.geometry import NO_FACE, Geometry, measures
 
 STILL = {"sides": (0,), "endcap": (1.0, 1.0), "scale": (1.0, 1.0), "probability": 1.0}
 
@@ -130,7 +130,7 @@ def test_coarse_cells_of_an_endcap_are_a_grid_of_twice_the_size(events):
     assert np.abs(coarse[:, 1:3] % 10 - 5).max() < 1e-2
 
 
-def test_thresholds_and_fewer_layers_and_calorimeters_drop_hits_and_their_links(events, cld):
+def test_thresholds_and_dropped_layers_drop_hits_with_their_links(events, cld):
     options = {"ecal_threshold": 0.02, "hcal_threshold": 0.1, "shorter_hcal": 0.5}
     changed = change_cells(events, drawn(events, **options))
     changed.validate()
@@ -167,7 +167,7 @@ def test_a_digital_readout_without_times(events):
         assert changed["energy"][rows] == pytest.approx(np.array(means)[passed.astype(int)], rel=1e-5)
 
 
-def test_the_same_seed_gives_the_same_detectors_and_joined_events_share_one(events):
+def test_the_seed_draws_the_detector_and_joined_events_share_it(events):
     options = Augmentation(
         rotate=True,
         reflect=True,
@@ -244,11 +244,11 @@ def test_a_move_is_one_of_the_variations_of_the_training(zqq, name, options, ass
     )
     expected, found = varied.geometry, Geometry.of(moved.detector)
     for field in ("cell_size", "edge", "density", "before"):
-        here, there = (np.minimum(getattr(of, field)[0], FAR) for of in (found, expected))
+        here, there = (np.minimum(getattr(of, field)[0], NO_FACE) for of in (found, expected))
         np.testing.assert_allclose(here, there, err_msg=field)
     for faces in ("faces", "first"):
         for axis in ("radius", "z"):
-            there, here = (np.minimum(getattr(getattr(of, faces), axis)[0], FAR) for of in (expected, found))
+            there, here = (np.minimum(getattr(getattr(of, faces), axis)[0], NO_FACE) for of in (expected, found))
             np.testing.assert_allclose(here, there, err_msg=f"{faces} {axis}")
 
 

@@ -49,7 +49,7 @@ def real(sample_dir) -> Events:
     return read_events(sample_dir / "multi_test_small.root", entry_stop=12)
 
 
-def test_a_shared_cell_has_both_energies_the_earlier_time_and_weights_by_the_energies(joined, make_event):
+def test_a_shared_cell_sums_energies_and_has_the_earlier_time(joined, make_event):
     assert joined.hits.energy.tolist() == [[4.0, 4.0, 3.0, 2.0]]
     assert joined.hits.position.y.tolist() == [[0.0, 5.0, 10.0, 50.0]]
     assert joined.hits.time.tolist() == np.float32([[6.0, 6.2, 6.6, 6.1]]).tolist()
@@ -78,7 +78,7 @@ def test_a_cell_is_shared_only_at_the_same_place_of_the_same_layer(two, field, s
     assert ak.num(overlay(dataclasses.replace(two, hits=hits), [2]).hits).tolist() == [5]
 
 
-def test_a_shared_cell_is_at_the_barycentre_within_the_tolerance_of_its_calorimeter(two, monkeypatch):
+def test_a_shared_cell_is_at_the_barycentre_within_tolerance(two, monkeypatch):
     moved = two.hits.position.y + ak.Array([[0.0] * 3, [0.0, 2.0]])
     near = dataclasses.replace(two, hits=ak.with_field(two.hits, moved, ("position", "y")))
     assert overlay(near, [2]).hits.position.y[0, 1] == 5.5  # (3 x 5 + 1 x 7) / 4

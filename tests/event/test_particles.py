@@ -55,7 +55,7 @@ def test_lengths_must_agree(field):
 
 
 @pytest.mark.parametrize("reco", [bare(), linked()], ids=["bare", "linked"])
-def test_concatenate_inverts_slicing_and_drops_parts_that_a_chunk_lacks(reco, same_reco):
+def test_concatenate_inverts_slicing_and_drops_missing_parts(reco, same_reco):
     assert same_reco(concatenate([reco[:1], reco[1:1], reco[1:]]), reco)
     joined = concatenate([linked(), bare()])
     assert (joined.hit_links, joined.track_links) == (None, None)

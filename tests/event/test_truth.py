@@ -81,7 +81,7 @@ K0S_OF_GENERATOR = [(310, 10.0, 2), (211, 6.0, 1, 0), (-211, 4.0, 1, 0), (22, 2.
     ],
     ids=["hits of its own, descendants count for it", "hits of its secondaries", "next to nothing: its decay products"],
 )
-def test_a_particle_that_reaches_material_before_the_generator_decays_it(make_event, hits, targets, assigned):
+def test_a_particle_that_reaches_material_before_its_decay(make_event, hits, targets, assigned):
     events = make_event(K0S_OF_GENERATOR, hits)
     assert (chosen(events, "stable"), hits_of(events, "stable")) == (targets, assigned)
 
@@ -92,7 +92,7 @@ def with_status(events: Events, change: dict[int, int], which=slice(None)) -> Ev
     return dataclasses.replace(events, truth=jagged.replaced(events.truth, {"status": status}))
 
 
-def test_cld_with_other_status_codes_which_a_message_lists_has_the_same_targets(cld_rec):
+def test_other_status_codes_of_cld_give_the_same_targets(cld_rec):
     assert unknown_status(np.array([0, 2, 2001, 2001]), [1]).endswith("; found are 2001 (2 times), 2 (1 times)")
     assert unknown_status(np.arange(2, 14), [1]).endswith(", 11 (1 times) and 2 rarer ones")
     assert not unknown_status(np.array([0, 1, 2]), [1])
@@ -116,7 +116,7 @@ def test_invisible_particles_are_no_targets(make_event):
     assert select_targets(events, invisible=[77]).final.tolist() == [False, False, True]
 
 
-def test_hit_energy_counts_by_weights_which_are_summed_for_an_ancestor_that_tracks_follow(make_event):
+def test_hit_energy_is_weighted_and_tracks_follow_to_the_ancestor(make_event):
     particles = select_targets(make_event(**CONVERSION), rule="calo").particles[0]
     assert particles.hit_energy.tolist() == pytest.approx([4.8 + 0.28, 2.52])
     links = select_targets(make_event(**CONVERSION), rule="stable").hit_links[0]

@@ -115,7 +115,7 @@ def test_particles_have_the_existence_that_a_model_gives(run, toy, tmp_path):
     assert "existence" not in run(toy, f"event\n{HIT}")[0]["particles"][0]
 
 
-def test_an_event_without_hits_and_tracks_has_no_particles_and_others_up_to_the_largest_number(run, toy):
+def test_an_empty_event_and_the_largest_number_of_particles(run, toy):
     text = f"event\nevent\nhit 0 1 2 3 0 0 nan\nevent\n{TRACK}event\n{HIT}"
     assert [len(event["particles"]) for event in run(toy, text)] == [0, 0, 0, 1]
     full, cut = run(toy, f"event\n{4 * HIT}event\n{5 * HIT}")
@@ -294,7 +294,7 @@ GEOMETRY = {"b_field": 3.5, "ecal_inner_radius": 1800.0, "ecal_inner_z": 2200.0,
 PARTS = (("momentum", ("px", "py", "pz")), ("calo_position", "xyz"), ("calo_momentum", ("px", "py", "pz")))
 
 
-def test_a_track_has_its_best_states_and_those_away_from_the_axis_are_followed_to_it(run_event):
+def test_a_tracks_best_states_are_taken_and_followed_to_the_axis(run_event):
     first = {"location": 2, "phi": 0.1, "point": "100 -40 20", "z0": 3, "d0": 1.5}
     unused = {"location": 7, "phi": 0.2}
     face = {"location": 4, "phi": 0.4, "d0": 2, "z0": 3, "point": "1800 40 900"}
@@ -317,7 +317,7 @@ def test_a_track_has_its_best_states_and_those_away_from_the_axis_are_followed_t
 
 
 @pytest.mark.parametrize("n_elsewhere", [1, 2, 3])
-def test_states_at_the_calorimeter_are_not_used_where_many_of_them_are_elsewhere(run_event, n_elsewhere):
+def test_states_elsewhere_than_at_the_calorimeter_are_not_used(run_event, n_elsewhere):
     points = ("100 0 0", "0 2400 0", "0 0 2800")[:n_elsewhere]  # inside; behind the barrel, an endcap
     barrel, endcap = (
         ("1700 0 900", "0 1800 -100", "1630 0 0", "0 2100 0", "2200 0 0"),

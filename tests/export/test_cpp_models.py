@@ -24,16 +24,14 @@ HERE = Path(__file__).resolve().parent
 SMALL = {
     "gamma1_test_small.root": "ild-g4-photon",
     "gammasep_test_small.root": "ild-g4-photon",
-    "multi_test_small.root": "general",
-    "zqq_test_small.root": "general",
     "cld_multi_test_small.root": "general",
+    "cld_zqq_small.edm4hep.root": "general",
 }
-"""Samples of the repository, and the model that reads them."""
-
+"""Samples of the repository, of the ILD and of CLD, and the model that reads them: two exports are enough."""
 
 REAL = (
-    *("g4/tau10_test.root", "g4/zh_test.root", "edm4hep/ild_g4_zqq_rntuple.root"),
-    *("cld_g4/zh_test.root", "edm4hep/cld_rec.edm4hep.root", "edm4hep/cld_zuds100_sim.edm4hep.root"),
+    *("cld_g4/zh_test.root", "cld_g4/uds500_test.root"),
+    *("edm4hep/cld_rec.edm4hep.root", "edm4hep/cld_zuds100_sim.edm4hep.root"),
 )
 
 
@@ -49,9 +47,9 @@ def from_cpp(program, exported, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def edge_cases(sample_dir):
+def edge_cases(cld_rec):
     """Events of 0, 1 and many hits, with and without tracks; without truth."""
-    event = read_events(sample_dir / "zqq_test_small.root", entry_stop=1).without_truth()
+    event = cld_rec[:1].without_truth()
     sizes = [(0, 0), (1, 0), (0, 1), (1, 1), (None, 0), (0, None), (None, None)]
     parts = [(event.hits[:, :hits], event.tracks[:, :tracks]) for hits, tracks in sizes]
     return concatenate([dataclasses.replace(event, hits=hits, tracks=tracks) for hits, tracks in parts])
@@ -94,7 +92,7 @@ def test_too_many_hits_are_an_error(program, exported_general, tmp_path):
 
 @pytest.mark.slow
 def test_an_event_of_20_000_hits(data_dir, program, exported_general, tmp_path):
-    events = overlay(read_events(data_dir / "g4" / "zqq_test.root", entry_stop=9), [9])
+    events = overlay(read_events(data_dir / "cld_g4" / "zqq_test.root", entry_stop=12), [12])
     assert ak.num(events.hits)[0] > 20_000
     text = write_events(events, tmp_path / "events.txt")
     _, event, last = run_program(program, exported_general, text, max_hits=100_000)

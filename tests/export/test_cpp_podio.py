@@ -171,7 +171,7 @@ def assert_close(first, second):
             np.testing.assert_allclose(ours, theirs, **tolerance, err_msg=f"{name} {field}")
 
 
-def test_the_program_writes_what_the_command_line_writes_and_pflow_reads_it(by_program, source, tmp_path):
+def test_the_program_writes_what_the_command_line_writes(by_program, source, tmp_path):
     expected = command_line(source, tmp_path / "python.root")
     ours, theirs = contents(by_program), contents(expected)
     assert ours.keys() == theirs.keys()

@@ -10,13 +10,20 @@ from pflow.checkpoint.load import load_model
 from pflow.errors import ConfigError, InputError
 from pflow.export.folder import export_model
 
+NAME = "ild-g4-photon"
 GRAPHS = ("encoder", "decoder", "refinement")
 
 
+@pytest.fixture
+def folder(exported):
+    """Of the smallest pointing model, for the only detector that it knows."""
+    return exported(NAME, "ild_g4")
+
+
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_tensors_are_as_described_and_files_name_their_checkpoint(graph, exported_general):
-    text = json.loads((exported_general / "tokens.json").read_text())
-    model = onnx.load(str(exported_general / text[graph]["file"]))
+def test_tensors_are_as_described_and_files_name_their_checkpoint(graph, folder):
+    text = json.loads((folder / "tokens.json").read_text())
+    model = onnx.load(str(folder / text[graph]["file"]))
     for which, values in (("inputs", model.graph.input), ("outputs", model.graph.output)):
         tensors = [
             {
@@ -29,13 +36,13 @@ def test_tensors_are_as_described_and_files_name_their_checkpoint(graph, exporte
         assert tensors == text[graph][which]
     assert [opset.version for opset in model.opset_import if not opset.domain] == [text[graph]["opset"]]
     properties = {entry.key: entry.value for entry in model.metadata_props}
-    assert properties["checkpoint_sha256"] == text["run"]["checkpoint_sha256"] == load_model("general").digest
+    assert properties["checkpoint_sha256"] == text["run"]["checkpoint_sha256"] == load_model(NAME).digest
     assert properties["graph"] == graph
 
 
-def test_files_hold_no_path_of_this_machine(exported_general):
+def test_files_hold_no_path_of_this_machine(folder):
     checkout = str(Path(pflow.__file__).parents[1]).encode()
-    paths = sorted(exported_general.iterdir())
+    paths = sorted(folder.iterdir())
     assert [path.name for path in paths] == ["decoder.onnx", "encoder.onnx", "refinement.onnx", "tokens.json"]
     for path in paths:
         content = path.read_bytes()
@@ -43,8 +50,8 @@ def test_files_hold_no_path_of_this_machine(exported_general):
         assert b".py" not in content
 
 
-def test_the_decoder_reads_what_the_encoder_gives(exported_general):
-    text = json.loads((exported_general / "tokens.json").read_text())
+def test_the_decoder_reads_what_the_encoder_gives(folder):
+    text = json.loads((folder / "tokens.json").read_text())
     outputs = str(text["encoder"]["outputs"])
     assert all(tensor["name"] in outputs for tensor in text["decoder"]["inputs"])
 
@@ -54,13 +61,13 @@ def test_a_translation_network_and_an_old_torch_have_no_graphs(model, tmp_path, 
         export_model(model, tmp_path / "model")
     monkeypatch.delattr("torch.onnx.ops")
     with pytest.raises(ConfigError, match=r"graphs need torch 2\.13 \(tested\) or near it, and \d"):
-        export_model(load_model("ild-g4-photon"), tmp_path / "model")
+        export_model(load_model(NAME), tmp_path / "model")
 
 
-def test_a_folder_of_graphs_is_no_checkpoint(exported_general, tmp_path):
-    digest = load_model("general").digest
+def test_a_folder_of_graphs_is_no_checkpoint(folder, tmp_path):
+    digest = load_model(NAME).digest
     with pytest.raises(InputError, match=rf"holds graphs for C\+\+ and no weights: .*SHA-256 {digest}"):
-        load_model(exported_general)
-    (shutil.copytree(exported_general, tmp_path / "copy") / "tokens.json").write_text("{}")
+        load_model(folder)
+    (shutil.copytree(folder, tmp_path / "copy") / "tokens.json").write_text("{}")
     with pytest.raises(InputError, match="expected what `pflow export` wrote"):
         load_model(tmp_path / "copy")

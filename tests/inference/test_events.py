@@ -95,7 +95,7 @@ def test_an_event_that_reaches_the_maximum_is_flagged(model, events):
     assert ak.max(ak.num(cut.particles)) == longest - 1
 
 
-def test_too_many_hits_are_refused_with_file_and_entry_or_skipped_with_a_count(model, events):
+def test_too_many_hits_are_refused_or_skipped_with_a_count(model, events):
     n_hits = ak.to_numpy(ak.num(events.hits))
     large = n_hits > 600
     first = int(np.flatnonzero(large)[0])
@@ -168,7 +168,7 @@ def test_an_event_that_the_model_cannot_read_is_refused_or_skipped(reads_all, ev
 
 
 @pytest.mark.parametrize("kind", ["translation", "pointing"])
-def test_numbers_of_the_model_that_are_not_finite_are_refused_or_flagged(model, events, make_model, kind):
+def test_numbers_that_are_not_finite_are_refused_or_flagged(model, events, make_model, kind):
     spoilt = dataclasses.replace(model, reconstructor=copy.deepcopy(model.reconstructor))
     if kind == "pointing":
         recipe = dataclasses.replace(model.tokeniser.config, readout=True)
@@ -201,7 +201,7 @@ def test_an_energy_that_overflows_is_flagged(model, events):
     assert ak.sum(ak.num(got.particles)) == 0
 
 
-def test_a_device_that_computes_nothing_and_numbers_below_one_are_named(model, events):
+def test_an_unusable_device_and_numbers_below_one_are_refused(model, events):
     for device in ("cudda", "meta", "cuda:99"):
         with pytest.raises(ConfigError, match=f"'{device}'"):
             pick_device(device)
@@ -236,7 +236,7 @@ def test_tracks_without_their_hits_are_counted_as_lost(cld_rec):
 
 
 @pytest.mark.parametrize(("n_events", "n_flagged", "said"), [(1, 1, 0), (2, 2, 1), (5, 2, 0)])
-def test_tracks_in_neutral_particles_of_one_event_are_no_reason_to_warn(n_events, n_flagged, said):
+def test_tracks_in_neutral_particles_of_one_event_are_not_warned_of(n_events, n_flagged, said):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warn_of_tracks(np.array([60.0, 30.0, 0.0]), {"NEUTRAL_TRACKS": n_flagged}, n_events, "here")
@@ -254,7 +254,7 @@ def three(events):
 
 
 @pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")  # it was not made for such events
-def test_the_model_for_any_detector_reads_one_that_it_never_saw_and_needs_no_numbers_of_layers(general, three):
+def test_general_reads_an_unseen_detector_without_layer_numbers(general, three):
     stronger = dataclasses.replace(three, detector=dataclasses.replace(three.detector, name="new", b_field=4.0))
     assert ak.all(ak.num(reconstruct(stronger, general).particles))
     unknown = jagged.replaced(three.hits, {"layer": np.full(int(ak.count(three.hits.layer)), -1, np.int32)})
@@ -278,7 +278,7 @@ def check_same(found, expected):
     ("name", "file", "n"),
     [("general", "zqq_test_small.root", 2), ("ild-g4-photon", "gammasep_test_small.root", 6)],
 )
-def test_particles_are_the_same_in_any_batch_order_and_number_of_threads(name, file, n, sample_dir):
+def test_particles_depend_on_no_batch_order_and_threads(name, file, n, sample_dir):
     model, events = load_model(name), read_events(sample_dir / file, entry_stop=n)
     expected = reconstruct(events, model)
     check_same(reconstruct(events, model, batch_size=1), expected)
@@ -309,7 +309,7 @@ def test_events_without_tracks_are_refused_where_the_model_reads_them(general, t
         reconstruct(dataclasses.replace(three, tracks=None), general)
 
 
-def test_candidates_are_less_probable_than_the_list_and_change_nothing_of_it(sample_dir, model):
+def test_candidates_are_less_probable_than_the_particles(sample_dir, model):
     events = read_events(sample_dir / "zqq_test_small.root", entry_stop=2)
     general = load_model("general")
     alone, both = reconstruct(events, general), reconstruct(events, general, candidates=0.05)

@@ -36,11 +36,6 @@ def write(inputs, model, output, **options):
     return reconstruct_files(inputs, checkpoint=model, output=output, device="cpu", **options)
 
 
-def test_the_model_of_the_detector_is_taken(sample_dir, tmp_path):
-    reconstruct_files([sample_dir / "gammasep_test_small.root"], output=tmp_path / "chosen.root", device="cpu")
-    assert read_provenance(tmp_path / "chosen.root")["checkpoint"]["path"] == "general"
-
-
 @pytest.mark.parametrize("name", ["gamma1_test_small", "cld_multi_test_small"])
 def test_the_model_of_the_detector_that_reads_tracks_is_chosen(sample_dir, name, monkeypatch):
     """From the headers: no weights are read."""
@@ -95,7 +90,7 @@ def test_files_give_the_particles_of_events_in_memory(bare, model, events, tmp_p
     np.testing.assert_allclose(ak.flatten(got.particles.energy), ak.flatten(in_memory.particles.energy), rtol=1e-4)
 
 
-def test_the_output_can_be_a_friend_of_its_input_and_says_where_it_comes_from(bare, model, tmp_path):
+def test_the_output_is_a_friend_of_its_input_and_has_provenance(bare, model, tmp_path):
     write([bare], model, tmp_path / "reco.root")
     ours = uproot.open(tmp_path / "reco.root")["events"]
     theirs = uproot.open(bare)["events"]
@@ -128,7 +123,7 @@ def test_an_edm4hep_file_has_the_same_particles(bare, model, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.* GeV of tracks are in no particle")  # random weights
-def test_an_edm4hep_file_has_the_collections_of_its_input_and_links_to_its_truth(model, cld_rntuple_path, tmp_path):
+def test_an_edm4hep_file_has_its_inputs_collections_and_links(model, cld_rntuple_path, tmp_path):
     write([cld_rntuple_path], model, tmp_path / "links.root", detector="cld", format="edm4hep", mc_links=True)
     of_input = {name.partition(":")[0] for name in uproot.open(cld_rntuple_path)["events"].keys(recursive=False)}
     of_output = set(uproot.open(tmp_path / "links.root")["events"].keys(recursive=False))
@@ -150,7 +145,7 @@ def test_options_are_checked(bare, model, tmp_path, options, message):
 
 
 @pytest.mark.parametrize("place", ["output", "output_dir"])
-def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(bare, tmp_path, monkeypatch, place):
+def test_an_unwritable_output_is_refused_before_the_model_is_loaded(bare, tmp_path, monkeypatch, place):
     monkeypatch.setattr("pflow.inference.files.load_model", lambda _: pytest.fail("the model is loaded"))
     target = {"output": tmp_path / "no" / "reco.root", "output_dir": bare}[place]
     with pytest.raises(ConfigError, match=r"cannot write"):
@@ -181,7 +176,7 @@ def test_files_of_several_detectors_are_told_apart(sample_dir, cld_path, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_models_that_cannot_read_a_file_or_know_no_tracks_are_named_with_the_reason(sample_dir, make_photons, tmp_path):
+def test_models_that_cannot_read_a_file_are_named_with_the_reason(sample_dir, make_photons, tmp_path):
     write_events(tmp_path / "no_layers.root", make_photons(5))
     with pflow.open_events(tmp_path / "no_layers.root") as file:
         assert "'hits.layer'" in readable_models(file)["ild-g4-photon"]
@@ -341,7 +336,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(inputs, run, tmp_path, same_r
         assert same_reco(*(read_reco(tmp_path / folder / name) for folder in ("undisturbed", "reco")))
 
 
-def test_an_output_with_other_settings_is_refused_and_replaced_by_force(inputs, run, tmp_path):
+def test_an_output_of_other_settings_is_replaced_by_force_only(inputs, run, tmp_path):
     run(inputs[:1])
     with pytest.raises(
         ConfigError, match=r"run0\.reco\.root was made with other settings: max_particles 3 there and 4 here"
@@ -358,7 +353,7 @@ def test_an_output_of_another_input_of_the_same_name_is_refused(inputs, run, eve
         run([tmp_path / "run0.root"])
 
 
-def test_a_bad_file_stops_the_run_or_is_skipped_and_leaves_what_was_finished(with_a_bad_one, run, tmp_path):
+def test_a_bad_file_stops_the_run_or_is_skipped(with_a_bad_one, run, tmp_path):
     with pytest.raises(InputError, match="not a ROOT file"):
         run(with_a_bad_one[1:2], on_error="skip")
     with pytest.raises(InputError, match=r"bad\.root: not a ROOT file"):

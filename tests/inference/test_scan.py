@@ -229,8 +229,8 @@ def test_a_cluster_gives_the_same(sample, options, random_checkpoint):
 
 @pytest.mark.slow
 def test_intervals_cover_on_splits_of_a_sample(data_dir):
-    """Of 10 parts of 50 events, 68.3% hold the change of all 500 in their paired intervals (RESULTS.md: of 1,000)."""
-    n_parts, size = 10, 50
+    """Of 6 parts of 30 events, 68.3% hold the change of all 180 in their paired intervals (RESULTS.md: of 1,000)."""
+    n_parts, size = 6, 30
     keys = ("event.visible_energy.response_median", "fake_energy_fraction", "class.photon.efficiency")
     events, general = read_events(data_dir / "g4" / "zqq_train.root", entry_stop=n_parts * size), load_model("general")
     both = [events, Move(layers=2).apply(events)]
@@ -243,4 +243,4 @@ def test_intervals_cover_on_splits_of_a_sample(data_dir):
     whole = changes(slice(None))
     parts = [changes(slice(start, start + size)) for start in range(0, n_parts * size, size)]
     covered = [part[key].low <= whole[key].value <= part[key].high for part in parts for key in keys]
-    assert 0.47 < np.mean(covered) < 0.9  # of 30, which are not all independent
+    assert 0.4 < np.mean(covered) < 0.95  # of 18, which are not all independent

@@ -187,7 +187,7 @@ with atomic.replacing(sys.argv[1], holds=["a.txt"], force=True) as partial:
 """Replaces a folder, and is killed right after the first of two renames."""
 
 
-def test_a_process_that_is_killed_while_it_replaces_a_folder_leaves_a_whole_one(tmp_path):
+def test_a_process_killed_while_replacing_a_folder_leaves_a_whole_one(tmp_path):
     folder = make(tmp_path / "model")
     killed = subprocess.run([sys.executable, "-c", KILLED, folder], check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -225,7 +225,7 @@ def test_where_the_second_rename_fails_the_folder_is_put_back(tmp_path, monkeypa
     assert contents(tmp_path) == {"model/a.txt": "earlier"}
 
 
-def test_a_folder_with_other_files_or_of_the_input_and_its_parts_are_never_replaced(tmp_path):
+def test_a_folder_of_other_files_or_of_the_input_is_never_replaced(tmp_path):
     (tmp_path / "a.txt").write_text("")
     with pytest.raises(ConfigError, match="it is part of the input"):
         check_output(tmp_path / "a.txt", inputs=[tmp_path], force=True)

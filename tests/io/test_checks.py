@@ -1,6 +1,5 @@
 """Content that is not used, and links that lead nowhere, are warned of with numbers; `pflow inspect` lists them."""
 
-import dataclasses
 import warnings
 
 import awkward as ak
@@ -105,17 +104,6 @@ def test_fields_with_dots_in_their_names_are_read(sample_dir, tmp_path):
         table = file["events"].arrays(filter_name="*.*")
         copy["events"] = {name: table[name] for name in table.fields}
     assert read_events(tmp_path / "copy.root").hits.energy.to_list() == read_events(flat).hits.energy.to_list()
-
-
-def test_energies_in_other_units_give_a_warning(make_photons, tmp_path):
-    events = make_photons(4)
-    write_events(tmp_path / "mev.root", dataclasses.replace(events, hits=_scaled(events.hits, 1000.0)))
-    with pytest.warns(ImplausibleWarning, match=r"mev\.root: hits have 1\d+\.\d+ times the energy of stable particles"):
-        read_events(tmp_path / "mev.root")
-
-
-def _scaled(hits, factor):
-    return ak.with_field(hits, hits.energy * factor, "energy")
 
 
 def test_collections_that_are_not_read_are_named(write, content, toy):

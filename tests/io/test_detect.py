@@ -131,7 +131,7 @@ def test_the_detector_whose_ecal_has_the_hits(sample_dir, tmp_path, name, detect
         assert len(file.read(0, 5)) == 5
 
 
-def test_a_known_detector_decides_the_layout_alone_and_an_empty_file_gets_the_default(sample_dir, tmp_path):
+def test_a_known_detector_decides_the_layout(sample_dir, tmp_path):
     assert layout_of(sample_dir / "zqq_test_small.root", load_detector("cld")) == "cld_g4"
     assert best_layout(None, "not_read.root", load_detector("clic")) == "g4"
     path = tmp_path / "empty.root"

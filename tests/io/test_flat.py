@@ -188,7 +188,7 @@ class TestBadInput:
         with pytest.raises(InputError, match=message):
             reader.read(0, 2)
 
-    def test_a_missing_branch_and_a_calorimeter_that_the_detector_does_not_have_are_named(self, opened):
+    def test_a_missing_branch_and_an_unknown_calorimeter_are_named(self, opened):
         with pytest.raises(InputError, match=r"in\.root, 'hit_e': branch is missing.*nearest matches: hit_E"):
             opened(hits(), hits=HITS | {"energy": "hit_e"})
         fields = HITS | {"subdetector": {"branch": "id", "names": {0: "ecal_barel"}}}
@@ -202,7 +202,7 @@ class TestBadInput:
         assert reader.detector.name == "cld"
 
 
-def test_the_built_in_layout_has_every_quantity_and_hits_alone_make_one(tmp_path):
+def test_the_built_in_layout_is_complete_and_hits_alone_make_one(tmp_path):
     built_in, mine = load_layout("g4"), load_layout(layout(tmp_path, detector=None))
     assert {part: {*fields} for part, fields in built_in.parts.items()} == {part: {*FIELDS[part]} for part in FIELDS}
     header = ("name", "tree", "detector", "event", "reference_name")
@@ -211,7 +211,7 @@ def test_the_built_in_layout_has_every_quantity_and_hits_alone_make_one(tmp_path
     assert [getattr(mine, key) for key in header[:-1]] == ["mine", "events", None, None]
 
 
-def test_an_unknown_layout_names_the_built_in_ones_and_half_a_part_the_nearest_branches():
+def test_an_unknown_layout_and_half_a_part_name_the_nearest():
     with pytest.raises(ConfigError, match="no layout file 'g5': neither a file nor one of cld_g4, g4"):
         load_layout("g5")
     keys = ["track.px", "track.py", "track.p_z", "track.charge"]
@@ -308,7 +308,7 @@ def test_all_comes_back(tmp_path, n, cuts, assert_same):
     assert (read.event.tolist(), read.flags.tolist()) == (events.event.tolist(), events.flags.tolist())
 
 
-def test_each_hit_names_its_largest_particle_and_a_built_in_detector_is_named(tmp_path):
+def test_hits_name_their_largest_particle_and_the_file_its_detector(tmp_path):
     write_events(tmp_path / "out.root", by_hand())
     assert read_all(tmp_path / "out.root").detector == load_detector("cld")
     with uproot.open(tmp_path / "out.root") as file:

@@ -144,7 +144,7 @@ def test_missing_parts_are_listed(write, content, toy, gone, name):
     assert missing(path)[name] == "none in the file"  # without a detector too
 
 
-def test_layers_without_a_cell_encoding_and_tracks_that_the_detector_does_not_name(write, content, toy):
+def test_files_without_a_cell_encoding_and_with_unnamed_tracks(write, content, toy):
     assert missing(write(content), detector=toy) == {"layers": "no cell encoding for ecal"}
     renamed = {key.replace("Tracks", "Others"): values for key, values in without(content, "TrackLinks").items()}
     path = write(renamed, encodings=ENCODINGS)

@@ -81,7 +81,7 @@ class TestRowsByHand:
         assert (photon.charge, photon.mass, photon.energy, photon.status) == (0.0, 0.0, 3.0, 0)
         assert photon.momentum.to_list() == {"px": 1.0, "py": 2.0, "pz": 2.0}
 
-    def test_simulator_status_bits_are_kept_and_without_truth_no_labels_are_read(self, tmp_path):
+    def test_status_bits_are_kept_and_without_truth_no_labels_read(self, tmp_path):
         bits = 2**31 + 2**26
         path = stored(tmp_path / "in.h5", [[HIT]], [[[1, 0, *PHOTON[:-1], float(bits)]]])
         assert LegacyReader(path).read(0, 1).truth.status[0, 0] == bits - 2**32
@@ -192,7 +192,7 @@ def test_the_position_of_a_hit_tells_its_calorimeter(position, name):
     assert detector.calorimeters[index].name == name
 
 
-def test_a_detector_must_have_the_four_calorimeters_and_say_where_they_begin(tmp_path):
+def test_a_detector_must_have_the_four_calorimeters_described(tmp_path):
     with pytest.raises(ConfigError, match="'cld' does not say where its HCAL begins"):
         LegacyReader(two_events(tmp_path), detector="cld")
     detector = load_detector("ild_g4")

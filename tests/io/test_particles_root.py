@@ -126,7 +126,7 @@ class TestBothFormats:
         read = read_reco(write(made([[], []]), complete([[], []])), links="required")
         assert ak.num(read.hit_links).to_list() == ak.num(read.particles.covariance).to_list() == [0] * 4
 
-    def test_links_of_hits_can_be_left_out_of_reading_and_are_named_where_required(self, write, same_reco):
+    def test_hit_links_can_be_left_out_and_are_named_where_required(self, write, same_reco):
         written = complete([[22, 11], []])
         assert same_reco(read_reco(write(written), links="left out"), dataclasses.replace(written, hit_links=None))
         with pytest.raises(InputError, match=r"'PFlow': holds no links .* which hits the particles are made of"):
@@ -171,7 +171,7 @@ class TestBothFormats:
             read_reco(path)
 
     @pytest.mark.parametrize(("before", "order"), [([], 1), (["out.root"], -1)])
-    def test_chunks_with_different_parts_are_refused_and_leave_the_old_file(self, tmp_path, write, before, order):
+    def test_chunks_of_different_parts_leave_the_old_file(self, tmp_path, write, before, order):
         earlier = "before, with a pflow_provenance"
         for name in before:
             (tmp_path / name).write_text(earlier)

@@ -74,7 +74,7 @@ def served(sample_dir, monkeypatch):
     server.server_close()
 
 
-def test_a_remote_file_has_the_events_of_the_local_one_and_training_reads_it_in_chunks(served, sample_dir):
+def test_a_remote_file_is_read_and_trained_on_as_a_local_one(served, sample_dir):
     url, _ = served
     chunks, options = survey([url], FileOptions(), 20)
     events = next(read_chunks(chunks, options))

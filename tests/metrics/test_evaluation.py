@@ -185,7 +185,7 @@ def test_oracle_by_hits_finds_all_that_have_hits(make_events):
     assert result.matched_otherwise == {}
 
 
-def test_algorithms_without_hits_are_matched_by_energy_and_angle_and_named(make_records, make_events):
+def test_algorithms_without_hits_are_matched_by_energy_and_angle(make_records, make_events):
     records = make_records(RECO)
     evaluation = Evaluation(settings=BY_HITS, oracle=True)
     events = make_events(TRUTH, reference=records, reference_name="Classic")
@@ -276,7 +276,7 @@ def test_an_output_with_the_collections_of_its_input_has_its_truth(cld_rntuple_p
     assert result.algorithms["PFlow"]["n_truth"] == len(select_targets(events).chosen)
 
 
-def test_a_reconstruction_with_truth_tracks_is_evaluated_with_truth_tracks(cld_path, cld_sim_path, tmp_path):
+def test_truth_tracks_of_a_reconstruction_hold_for_its_evaluation(cld_path, cld_sim_path, tmp_path):
     events = pflow.read_events(cld_path, entry_stop=3)
     write_output(tmp_path / "reco.root", cld_sim_path, events, truth_tracks=True)
     assert pflow.evaluate(tmp_path / "reco.root", cld_sim_path, oracle=False).n_truth_tracks == 3
@@ -353,7 +353,7 @@ def test_merged_outputs_of_different_options_give_a_warning(pandora, tmp_path):
         read_provenance(merged)
 
 
-def test_links_from_missing_tracks_and_truth_without_a_target_are_refused(events, pandora):
+def test_links_from_missing_tracks_or_without_targets_are_refused(events, pandora):
     with pytest.raises(InputError, match="no true particle is a target under truth rule 'stable' above 1000 GeV"):
         pflow.evaluate(pandora, events, settings=EvaluationSettings(e_min=1000.0))
     links = Links.by_event(*(np.array([number]) for number in (3, 7, 0, 1)), len(events)).records()
@@ -371,7 +371,7 @@ def calo_output(pandora, tmp_path):
     return path
 
 
-def test_default_settings_are_the_models_and_another_rule_gives_a_warning(sample, calo_output):
+def test_default_settings_are_the_models(sample, calo_output):
     settings = pflow.evaluate(calo_output, sample, oracle=False).settings
     assert (settings.rule, settings.e_min) == ("calo", 0.3)
     assert truth_settings({"PFlow": [calo_output]}, e_min=1.0) == EvaluationSettings(rule="calo", e_min=1.0)

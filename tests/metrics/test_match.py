@@ -123,7 +123,7 @@ def test_matches_of_particles_are_indices_in_their_events(make_records):
         match(true, reco[:2])
 
 
-def test_a_match_takes_targets_and_a_reconstruction_and_names_what_is_something_else(sample_dir):
+def test_match_particles_refuses_other_objects_by_name(sample_dir):
     events = read_events(sample_dir / "multi_test_small.root", entry_stop=2)
     targets, reference = select_targets(events), events.reference
     reco = Reconstruction(particles=reference, event=events.event, flags=events.flags)
@@ -173,7 +173,7 @@ def test_overlap(true, reco, energy, expected):
     assert overlap == pytest.approx(expected)
 
 
-def test_the_total_overlap_is_the_largest_and_of_one_event_and_each_is_not_too_small():
+def test_the_total_overlap_is_the_largest_of_allowed_pairs():
     exact, smaller = sets({1: 1, 3: 1}), sets({0: 1, 3: 1})  # 1 of 4 GeV, 1 of 5 GeV
     assert pairs_by_hits(exact, sets({3: 1})) == [(0, 0)]
     assert pairs_by_hits(smaller, sets({3: 1})) == []

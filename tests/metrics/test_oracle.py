@@ -66,7 +66,7 @@ def test_energy_of_each_target(make_event, particles, readout, options, expected
     assert oracle(make_event(particles, **readout), **options) == expected
 
 
-def test_identity_charge_and_mass_are_the_true_ones_and_a_shower_points_to_its_barycentre(make_event):
+def test_the_oracle_knows_identities_and_points_to_barycentres(make_event):
     events = make_event([(22, 10.0)], hits=[(4.0, {0: 1}), (4.0, {0: 1}, 190.0)])
     momentum = perfect_reconstruction(events, select_targets(events), UNIT).particles[0].momentum[0]
     assert momentum.py / momentum.px == pytest.approx(95 / 1900)

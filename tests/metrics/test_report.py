@@ -78,7 +78,7 @@ def test_stable_keys_have_numbers_and_intervals(result):
         assert len(numbers[f"{key}_interval"]) == 2
 
 
-def test_the_document_has_the_numbers_of_the_result_as_json_without_nan(result):
+def test_the_document_is_the_result_as_json_without_nan(result):
     content = json.loads(json.dumps(document(result, inputs={"reco": "a.root"}), allow_nan=False))
     assert (content["schema"], content["inputs"]) == (SCHEMA, {"reco": "a.root"})
     assert content["settings"]["truth_rule"] == "stable"

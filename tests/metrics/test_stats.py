@@ -184,7 +184,7 @@ def test_differences_in_quadrature_keep_their_sign():
     assert in_quadrature(five, three).low < 4 < in_quadrature(five, three).high
 
 
-def test_histogram_counts_every_value_once_the_upper_edge_in_the_last_bin():
+def test_a_histogram_counts_every_value_once():
     histogram = Distribution([-1.0, 0.0, 0.5, 1.0, 1.0, 2.0]).histogram(np.array([0.0, 1.0, 2.0]))
     assert histogram == {"edges": [0.0, 1.0, 2.0], "counts": [2, 3], "below": 1, "above": 0}
     axis = Axis(name="x", label="x", unit="", edges=np.array([1.0, 10.0, 30.0]))

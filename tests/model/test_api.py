@@ -64,13 +64,13 @@ def test_an_installed_package_offers_an_architecture(monkeypatch):
         *("pflow.model.other.Model", "pflow.model.pointing.Other", "pflow.model.api.ModelInputs"),
     ],
 )
-def test_another_module_or_a_class_that_is_no_reconstructor_is_an_error(path):
+def test_a_class_that_is_no_reconstructor_is_an_error(path):
     with pytest.raises(ValueError, match=r"there is no Reconstructor .* below pflow\.model or installed"):
         reconstructor_class(path)
 
 
 @pytest.mark.parametrize("path", [POINTING, TRANSLATION])
-def test_training_without_a_target_and_decoding_in_training_mode_are_errors(make_batch, path):
+def test_no_target_in_training_and_decoding_in_training_are_errors(make_batch, path):
     reconstructor = build_reconstructor({"class_path": path, "init_args": {"network": SMALL}}, INPUTS)
     with pytest.raises(ValueError, match="target: the batch has none"):
         reconstructor.training_step(make_batch([2]))

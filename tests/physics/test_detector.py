@@ -8,7 +8,7 @@ from pflow.physics.geometry import Geometry
 BUILTIN = builtin_names("detector")
 
 
-def test_built_in_detectors_have_the_field_and_symmetry_of_their_design():
+def test_built_in_detectors_have_their_field_and_symmetry():
     expected = {"cld": (2.0, 12), "clic": (4.0, 12), "ild": (3.5, 4), "ild_g4": (3.5, None)}
     detectors = {name: load_detector(name) for name in expected}
     assert {name: (detector.b_field, detector.phi_symmetry) for name, detector in detectors.items()} == expected

@@ -169,7 +169,7 @@ def test_hits_without_layers_have_no_shape():
     assert barrel_shape(x[:0], y[:0]) is None
 
 
-def test_a_hit_alone_in_its_layer_does_not_count_and_layers_without_hits_do_not_change_the_spacing():
+def test_single_hits_and_empty_layers_do_not_change_the_spacing():
     assert fraction_on_layers(np.array([10.0, 10.1, 20.0]), np.array([0, 0, 1])) == pytest.approx(2 / 3)
     distance = np.array([10.0, 10.0, 15.0, 15.0, 30.0, 30.0])
     assert layer_range(distance, np.array([0, 0, 1, 1, 4, 4])) == (7.5, 32.5)

@@ -168,7 +168,7 @@ def test_an_almost_straight_helix_meets_the_straight_path(b_field):
     np.testing.assert_allclose(curved, points([[5.0, 3.0, 1.0]], [[1e4, 2e3, 1e3]], [0]), atol=100 * b_field + 1e-6)
 
 
-def test_a_forward_path_ends_at_the_endcap_and_a_looper_after_max_turns():
+def test_a_path_ends_at_the_endcap_or_after_max_turns():
     end = points([[0, 0, 10.0]], [[0.1, 0, -5.0]], [1])[0, -1]
     assert end[2] == pytest.approx(-2400)
     assert np.hypot(end[0], end[1]) < 1800

@@ -111,7 +111,7 @@ def test_the_reference_beside_a_reconstruction_is_initially_hidden(event, recons
     assert {trace.visible for trace in traces(figure, legendgroup="reco")} == {True}
 
 
-def test_the_page_holds_the_library_loads_nothing_and_shows_names_as_text(event, reconstruction):
+def test_the_page_loads_nothing_and_shows_names_as_text(event, reconstruction):
     text = '"><img src=x onerror=alert(1)></script><script>alert(1)</script>'
     calorimeters = tuple(
         dataclasses.replace(calorimeter, name=f"{text}{k}") for k, calorimeter in enumerate(event.detector.calorimeters)

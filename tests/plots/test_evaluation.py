@@ -82,7 +82,7 @@ def jets_and_taus(result):
     return figures(dataclasses.replace(result, algorithms=algorithms))
 
 
-def test_jet_energies_have_a_panel_for_each_energy_and_a_figure_against_it(jets_and_taus):
+def test_jet_energies_have_panels_and_a_figure_against_energy(jets_and_taus):
     panels = jets_and_taus["jet_energy_resolution_vs_abs_cos_theta"].axes
     assert ["91" in panels[0].get_title(loc="left"), "200" in panels[1].get_title(loc="left")] == [True, True]
     axes = jets_and_taus["jet_energy_resolution_vs_sqrt_s"].axes[0]
@@ -150,7 +150,7 @@ def points(axes):
         yield data.get_xdata(), data.get_ydata(), [tuple(segment[:, 1]) for segment in bars]
 
 
-def test_points_are_the_values_with_their_intervals_and_empty_bins_are_left_out():
+def test_points_have_intervals_and_empty_bins_are_left_out():
     figure = plot_binned(AXIS, {"": {"PFlow": series(0.5, 0.8)}}, label="Efficiency")
     ((x, y, bars),) = points(figure.axes[0])
     assert list(y) == [0.5, 0.8]
@@ -184,7 +184,7 @@ def test_algorithms_have_different_places_in_a_bin():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
-def test_a_distribution_shows_fractions_of_all_entries_and_the_axis_its_middle():
+def test_a_distribution_shows_fractions_of_all_entries():
     histogram = {"edges": [0.0, 1.0, 2.0], "counts": [3.0, 5.0], "below": 1, "above": 1}
     figure = plot_distribution({"PFlow": (histogram, "median 1.02")}, label="Response")
     axes = figure.axes[0]

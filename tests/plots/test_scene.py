@@ -42,7 +42,7 @@ def test_hits_by_the_reconstructed_particle_nearest_in_angle(event, reconstructi
     assert scene.note == "hits coloured by the nearest PFlow particle in angle (it assigns no hits)"
 
 
-def test_the_angle_of_a_charged_particle_is_its_entry_into_the_calorimeter(event):
+def test_a_charged_particles_angle_is_its_calorimeter_entry(event):
     # Both start along y. In 3.5 T the pi+ of pt 1.2 GeV has R = 1.2 / (0.299792458e-3 * 3.5) = 1143.648 mm and meets
     # r = 1805 mm at an angle of arcsin(1805 / (2 R)) = 52.107 degrees from y, towards +x.
     turn = np.arcsin(1805 / (2 * 1143.648))
@@ -82,7 +82,7 @@ def test_arrows_start_where_particles_enter_the_calorimeter(event):
     np.testing.assert_allclose(truth.points[1, 1], [1805.0 * (1 + 0.375), 0, 0], rtol=1e-6, atol=1e-3)
 
 
-def test_lines_are_tracks_truth_reconstruction_and_reference_in_this_order(event, reconstruction):
+def test_lines_come_in_their_order(event, reconstruction):
     event = dataclasses.replace(event, reference=reconstruction.particles, reference_name="Other")
     scene = make_scene(event, reconstruction=reconstruction)
     assert kinds(scene) == ["tracks", "truth", "reco", "reference"]
@@ -119,7 +119,7 @@ def test_wrong_events_and_options_are_refused(event, reconstruction):
         make_scene(concatenate([event, event]), reconstruction=reconstruction)
 
 
-def test_hits_and_tracks_by_the_reconstructed_particle_with_the_largest_weight(event, reconstruction):
+def test_colours_follow_the_particle_of_the_largest_weight(event, reconstruction):
     linked = dataclasses.replace(
         reconstruction,
         hit_links=make_links(source=[[0, 1, 1, 5]], particle=[[1, 0, 1, 1]], weight=[[1.0, 0.3, 0.7, 0.5]]),

@@ -41,7 +41,7 @@ def test_a_feature_named_twice_or_fitted_on_unknown_values_is_an_error():
         feature_transforms("hits", ("x", "y", "x"))
 
 
-def test_a_part_that_the_file_does_not_hold_is_an_error_that_names_the_file(events):
+def test_a_missing_part_is_an_error_that_names_the_file(events):
     without = dataclasses.replace(events, tracks=None, track_links=None)
     with pytest.raises(InputError, match=r"made/by/hand.root, 'tracks': the model reads tracks"):
         feature_columns(without, "tracks", ("log_p",))
@@ -54,7 +54,7 @@ def test_an_unknown_value_is_an_error_that_names_file_entry_and_field(events):
         feature_columns(broken, "hits", ("time",))
 
 
-def test_normalised_values_have_mean_zero_and_deviation_one_and_invert_undoes_apply():
+def test_normalisation_to_mean_0_deviation_1_and_back():
     floor = Normaliser(names=("e",), transforms=("log10",), mean=(0.0,), std=(1.0,))
     assert floor.apply(np.array([[0.0, 1e-9, 1e-6, 0.1]]))[:, 0].tolist() == pytest.approx([-6, -6, -6, -1])
     rng = np.random.default_rng(3)
@@ -67,7 +67,7 @@ def test_normalised_values_have_mean_zero_and_deviation_one_and_invert_undoes_ap
     np.testing.assert_allclose(normaliser.invert(normalised), values.T, rtol=1e-5)
 
 
-def test_deviations_survive_a_large_offset_and_are_one_of_a_constant_feature_or_one_never_seen():
+def test_deviations_of_large_offsets_and_of_constant_features():
     one_by_one = Moments(("x",), ("identity",))
     for row in ([1e9], [1e9 + 1], [1e9 + 2]):
         one_by_one.update(np.array([row]))

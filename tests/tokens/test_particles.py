@@ -37,7 +37,7 @@ def test_energy_momentum_and_mass_belong_together(tokeniser):
     assert particle.momentum.pz == pytest.approx(10.0, rel=1e-5)
 
 
-def test_event_numbers_and_flags_are_kept_else_events_are_counted_and_unflagged(tokeniser):
+def test_event_numbers_and_flags_are_kept(tokeniser):
     result = one(tokeniser, code=22, charge=0, options={"event": [41], "flags": [2]})
     assert (result.event.tolist(), result.flags.tolist()) == ([41], [2])
     result = one(tokeniser, code=22, charge=0)

@@ -39,7 +39,7 @@ def test_model_inputs_are_what_a_network_needs(tokeniser):
     }
 
 
-def test_training_events_without_targets_or_of_two_detectors_are_an_error(events):
+def test_events_without_targets_or_of_two_detectors_are_an_error(events):
     renamed = dataclasses.replace(events, detector=dataclasses.replace(events.detector, name="other"))
     for chunks, e_min, message in (
         ([], 0.1, "no training events"),

@@ -59,7 +59,7 @@ def test_a_recipe_that_merges_survives_json_and_is_as_yaml_gives_it():
     assert from_plain(TokenConfig, json.loads(json.dumps(to_plain(merging))), where="recipe") == merging
 
 
-def test_hits_without_energy_are_left_out_and_a_cut_on_it_does_not_change_the_targets(events, tokeniser):
+def test_a_cut_on_hit_energy_does_not_change_the_targets(events, tokeniser):
     assert [len(tokeniser.encode(events)[i].arrays["hits"]) for i in range(3)] == [3, 2, 0]
     cut = Tokeniser.fit([events], TokenConfig(hit_energy_min=4.0)).encode(events)
     assert [len(cut[i].arrays["hits"]) for i in range(3)] == [3, 0, 0]
@@ -82,7 +82,7 @@ def test_permuting_hits_permutes_tokens_only(events, tokeniser):
     assert np.array_equal(shuffled[0].arrays["hits"], plain[0].arrays["hits"][[2, 0, 1]])
 
 
-def test_without_truth_there_is_no_target_and_asking_for_it_is_an_error(events, tokeniser):
+def test_without_truth_there_is_no_target(events, tokeniser):
     bare = dataclasses.replace(events, truth=None, hit_links=None, track_links=None)
     assert "charge" not in tokeniser.encode(bare, truth=False).arrays
     with pytest.raises(InputError, match=r"hand.root"):
@@ -114,7 +114,7 @@ def targets(pdg, px, *, n_tracks=None, **columns) -> Targets:
     )
 
 
-def test_targets_are_by_energy_within_each_event_or_charged_particles_with_a_track_first():
+def test_targets_are_ordered_by_energy_or_tracked_ones_first():
     ordered = sort_targets(targets([[1, 2, 3], [], [4, 5]], [[5.0, 4.0, 9.0], [], [1.0, 2.0]]), "energy")
     assert ordered.particles.pdg.to_list() == [[3, 1, 2], [], [5, 4]]
     charge, n_tracks = [[-1.0, 1.0, 0.0, 1.0, 0.0]], [[1, 2, 0, 0, 1]]
@@ -174,7 +174,7 @@ def test_hits_and_tracks_are_those_of_the_events_in_their_order(events, readout_
     assert len(tokens[0].arrays["readout.track_charge"]) == 0
 
 
-def test_position_and_direction_of_a_track_are_those_at_the_calorimeter(real, readout_config):
+def test_tracks_have_their_state_at_the_calorimeter(real, readout_config):
     arrays = encoded(real, readout_config).arrays
     assert np.array_equal(arrays["readout.track_position"], jagged.vectors(real.tracks.calo_position, np.float32))
     momentum = jagged.vectors(real.tracks.calo_momentum)
@@ -183,9 +183,7 @@ def test_position_and_direction_of_a_track_are_those_at_the_calorimeter(real, re
 
 
 @pytest.mark.parametrize("unknown", ["calo_position.x", "calo_momentum.px"])
-def test_a_track_unknown_at_the_calorimeter_has_a_null_position_and_the_direction_at_the_vertex(
-    real, readout_config, unknown
-):
+def test_a_track_unknown_at_the_calorimeter(real, readout_config, unknown):
     nothing = np.full(ak.count(real.tracks.charge), np.nan)
     changed = dataclasses.replace(real, tracks=jagged.replaced(real.tracks, {unknown: nothing}))
     arrays = encoded(changed, readout_config).arrays
@@ -196,7 +194,7 @@ def test_a_track_unknown_at_the_calorimeter_has_a_null_position_and_the_directio
     np.testing.assert_allclose(direction, unit, atol=1e-6)
 
 
-def test_without_track_features_there_are_no_tracks_and_without_truth_no_assignment(events):
+def test_no_track_features_no_tracks_and_no_truth_no_assignment(events):
     tokeniser = Tokeniser.fit([events], TokenConfig(readout=True))
     arrays = tokeniser.encode(events)[1].arrays
     assert len(arrays["readout.track_momentum"]) == len(arrays["readout.track_assignment.weight"]) == 0
@@ -206,7 +204,7 @@ def test_without_track_features_there_are_no_tracks_and_without_truth_no_assignm
 
 
 @pytest.mark.parametrize("merge", [None, MERGE])
-def test_a_model_that_reads_the_geometry_reads_calorimeters_at_one_scale(events, readout_config, merge):
+def test_a_geometry_model_reads_calorimeters_at_one_scale(events, readout_config, merge):
     config = dataclasses.replace(readout_config, geometry=True, merge=merge, hit_energy_min=1.5)
     scales = {"hcal": {"hadron_scale": 2.0}, "ecal": {"electron_scale": 1.5}}
     doubled = tuple(dataclasses.replace(part, **scales.get(part.kind, {})) for part in events.detector.calorimeters)
@@ -264,7 +262,7 @@ def test_an_event_does_not_depend_on_its_neighbours(real, events, readout_config
                 assert np.array_equal(values, alone[name]), name
 
 
-def test_dropped_hits_are_not_assigned_and_an_event_without_hits_has_an_empty_readout(events, readout_config):
+def test_dropped_hits_are_not_assigned(events, readout_config):
     arrays = encoded(events, dataclasses.replace(readout_config, hit_energy_min=6.0))[0].arrays
     assert arrays["readout.energy"].tolist() == [12.0, 8.0]
     assert arrays["readout.hit_assignment.source"].tolist() == [0, 1]

@@ -13,7 +13,7 @@ def test_charges_are_indexed_by_their_sign():
         charge_index([np.nan])
 
 
-def test_encode_and_decode_are_inverse_for_seen_codes_and_give_the_most_frequent_of_the_class_of_others():
+def test_decode_inverts_encode_and_unseen_codes_get_their_class():
     index, unknown = SEEN.encode([[22, -321], [2112, 211]])
     assert not unknown.any()
     assert SEEN.decode(index).tolist() == [[22, 321], [2112, 211]]
@@ -40,7 +40,7 @@ def test_a_class_that_training_never_showed_goes_to_the_next_one(codes, unseen, 
     assert vocabulary.decode(vocabulary.encode([unseen])[0]).tolist() == [stand_in]
 
 
-def test_codes_are_sorted_antiparticles_counted_with_particles_and_a_coarse_vocabulary_knows_every_code():
+def test_codes_are_sorted_and_coarse_vocabularies_know_all():
     vocabulary = PdgVocabulary.from_counts({-211: 2, 211: 3, 22: 1})
     assert (vocabulary.codes, vocabulary.counts) == ((22, 211), (1, 5))
     vocabulary = PdgVocabulary.from_counts({22: 3, 321: 1, -2212: 1}, coarse=True)

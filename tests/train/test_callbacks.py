@@ -97,7 +97,7 @@ def test_the_average_is_that_of_the_formula(fit, decay, batches):
 
 
 @pytest.mark.filterwarnings("ignore:.*Checkpoint directory:UserWarning")
-def test_training_goes_on_with_the_raw_weights_and_all_else_has_the_averaged(fit):
+def test_training_uses_raw_weights_and_all_else_the_averaged(fit):
     averaged, last = fit()
     plain, _ = fit(average=False)
     assert averaged.after_step == plain.after_step
@@ -107,7 +107,7 @@ def test_training_goes_on_with_the_raw_weights_and_all_else_has_the_averaged(fit
     assert torch.equal(averaged.layer.weight, last["state_dict"]["layer.weight"])
 
 
-def test_a_decay_that_makes_no_average_and_checkpoints_without_the_raw_weights_are_refused(fit, tmp_path):
+def test_a_useless_decay_and_checkpoints_of_weights_only_are_refused(fit, tmp_path):
     with pytest.raises(ConfigError, match=r"ema\.decay must lie between 0 and 1"):
         AveragedWeights(1.0)
     with pytest.raises(ConfigError, match="save_weights_only"):
@@ -127,7 +127,7 @@ def test_frozen_modules_have_no_gradients_and_stay_in_evaluation_mode():
         assert all(parameter.requires_grad is is_trained for parameter in model[name].parameters())
 
 
-def test_the_average_is_on_the_device_of_the_training_and_taken_at_once(monkeypatch):
+def test_the_average_is_on_the_trainings_device_and_taken_at_once(monkeypatch):
     module, averaged = Line(), AveragedWeights(0.9)
     device = torch.device("meta")  # stands for a GPU: the module itself is moved there later
     trainer = SimpleNamespace(checkpoint_callbacks=[], strategy=SimpleNamespace(root_device=device))
@@ -229,7 +229,7 @@ def test_both_logs_go_to_the_next_free_version(tmp_path):
     assert {logger.log_dir for logger in make_loggers(tmp_path)} == {str(tmp_path / "logs" / "version_4")}
 
 
-def test_values_are_by_name_and_epoch_from_one_and_the_later_log_counts(tmp_path, tmp_path_factory):
+def test_the_history_is_by_name_and_epoch_and_later_logs_count(tmp_path, tmp_path_factory):
     """The second log repeats epoch 2, and ends in half a line that a killed process left."""
     logs = {
         2: "epoch,lr-AdamW,step,train/loss,val/loss\n,0.1,0,,\n0,,9,,3.0\n0,,9,4.0,\n1,,19,,2.0\n",

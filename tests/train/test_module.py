@@ -41,7 +41,7 @@ def test_what_cannot_be_trained_is_refused_by_name(tiny, small, tmp_path, option
     [([], 5, 3, None), (["--trainer.limit_train_batches=2"], 5, 2, None), ([], 0, 2, 1)],
     ids=["one step late", "at the end of an epoch", "before a checkpoint"],
 )
-def test_a_loss_that_is_not_finite_stops_the_training_and_names_the_events(
+def test_a_loss_that_is_not_finite_stops_and_names_the_events(
     small, tmp_path, tiny, monkeypatch, capsys, options, minutes, n_calls, saved
 ):
 
@@ -105,7 +105,7 @@ def test_ranks_draw_numbers_of_their_own_but_for_those_that_they_share(draws, mo
     assert not {number for number, _ in first} & {number for number, _ in second}
 
 
-def test_the_rate_rises_linearly_and_falls_as_half_a_cosine_to_the_final_value_where_it_stays():
+def test_the_rate_rises_linearly_and_falls_as_half_a_cosine():
     factor = warmup_cosine(total=12, warmup=4, final=0.2)
     assert [factor(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
     # Half way the cosine is 0, so the factor is (1 + 0.2) / 2.
@@ -169,7 +169,7 @@ def run(sample, no_figures, tmp_path_factory) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")  # of tracks that are in no particle
-def test_a_pointing_model_logs_its_losses_and_says_which_hits_and_tracks_particles_are_made_of(run, sample):
+def test_a_pointing_model_logs_losses_and_gives_links(run, sample):
     history = read_history(run)
     for name in ("pointer", "eos", "assignment", "pdg", "charge", "energy", "direction", "loss"):
         assert np.isfinite([*history[f"val/{name}"].values()]).all()

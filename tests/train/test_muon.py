@@ -15,7 +15,7 @@ def test_singular_values_become_about_one(shape):
     assert (made - made.diagonal().diag()).abs().max() < 1e-3  # its singular vectors are the same
 
 
-def test_updates_are_as_large_as_documented_and_small_matrices_are_adams():
+def test_updates_have_the_documented_size_and_small_ones_are_adams():
     torch.manual_seed(2)
     model = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 2))
     optimiser = Muon([{"params": list(model.parameters()), "weight_decay": 0.0}], lr=0.01)

@@ -154,8 +154,14 @@ class SeedPointer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Logits of each token, float [B, T, S] or [B, S], and of the end, float [B, T, 1] or [B, 1].
 
-        Of decoder states [B, T, W] or [B, W], `project` of the memory, and of each token the assigned fraction and the
-        unassigned energy in GeV, [B, 1, T, S].
+        Parameters
+        ----------
+        state
+            Decoder states, [B, T, W] or [B, W].
+        keys
+            `project` of the memory.
+        assigned, unassigned_energy
+            Of each token, [B, 1, T, S]; the energy in GeV.
         """
         query = split_heads(self.state(state), 3)
         products = query @ keys + self.offset.view(3, 1, 1)  # [B, 3, T, S]

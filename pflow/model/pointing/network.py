@@ -312,10 +312,21 @@ class PointingNetwork(nn.Module):
     ) -> tuple[Particles, Assignment]:
         """The particles that start at given seeds, and their items; one function for decoding and for training.
 
-        Of decoder states [N, W], seeds int64 [N], indices into B * S, pairs of `candidates`, the unassigned fraction
-        [P] of each pair's item, and identities int64 [N] where they are known. Particles that are `started` by a track,
-        bool [N], are decoded at the same time: each has its track, and their fractions of an item sum to at most 1.
-        Energies and directions are in the precision `dtype`.
+        Parameters
+        ----------
+        states
+            Decoder states, [N, W].
+        seed
+            Tokens, int64 [N], indices into B * S.
+        unassigned, pairs
+            Unassigned fraction [P] of each pair's item, and the pairs, of `candidates`.
+        pdg
+            Identities, int64 [N], where they are known.
+        started
+            Particles that a track starts, bool [N]. They are decoded at the same time: each has its track, and their
+            fractions of an item sum to at most 1.
+        dtype
+            Precision of energies and directions.
         """
         assignment = self.assignment(states, seed, tables, unassigned, pairs)
         fraction = assignment.hit_fraction

@@ -10,7 +10,7 @@ namespace {
 std::vector<pflow::Hit> hits_of(int event) {
   std::vector<pflow::Hit> hits;
   for (int i = 0; i < 20 + event % 7; ++i)
-    hits.push_back({0.1f * float(1 + (7 * event + 3 * i) % 11), 1900.f, 10.f * float(i % 5), 20.f * float(event % 3), 0,
+    hits.push_back({0.1f * float(1 + (7 * event + 3 * i) % 11), 2200.f, 10.f * float(i % 5), 20.f * float(event % 3), 0,
                     i % 10});
   return hits;
 }

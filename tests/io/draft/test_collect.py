@@ -43,7 +43,7 @@ def endcap(front: float, inner: float, outer: float, *, seed: int = 0) -> np.nda
     return np.stack([radius * np.cos(phi), radius * np.sin(phi), z], axis=1)
 
 
-def test_hits_close_to_the_beam_are_of_a_forward_calorimeter_whatever_its_name():
+def test_hits_close_to_the_beam_make_a_forward_calorimeter():
     assert place_of(sample("HcalEndcapZDC", endcap(35000, 40, 300)), {}) == ("lumi", "endcap")
     assert place_of(sample("HcalEndcap", endcap(2200, 300, 2500)), {}) == ("hcal", "endcap")
 

@@ -73,7 +73,7 @@ def test_every_layout_of_podio_gives_the_same_draft(made_up, write_made_up, layo
     assert dict(draft.notes) == dict(same.notes)
 
 
-def test_a_file_without_the_field_or_ecal_hits_is_refused_with_what_was_left_out(made_up, write_made_up):
+def test_a_file_without_the_field_or_ecal_hits_is_refused(made_up, write_made_up):
     path = write_made_up({key: values for key, values in made_up().items() if "TrackLinks" not in key})
     with pytest.raises(InputError, match=r"nothing in the file tells the field.*--b-field"):
         draft_detector(path)
@@ -175,7 +175,7 @@ def _check_geometry(draft):
     assert draft.b_field == pytest.approx(2.0, rel=0.01)
 
 
-def test_a_reconstructed_file_of_cld_gives_its_collections_and_calibration(real):
+def test_a_cld_file_gives_its_collections_and_calibration(real):
     cld, draft = load_detector("cld"), real["cld_rec"].detector
     for drafted, built_in in zip(draft.calorimeters, cld.calorimeters[:4], strict=True):
         assert drafted.collections == built_in.collections
@@ -193,7 +193,7 @@ def test_a_reconstructed_file_of_cld_gives_its_collections_and_calibration(real)
 
 
 @pytest.mark.filterwarnings("ignore:.*names no calorimeter for the hits of HCalRing")
-def test_a_simulated_file_is_digitised_by_the_draft_of_its_reconstructed_one(real, data_dir, full_cld):
+def test_the_draft_of_a_reconstructed_file_digitises_simulated_ones(real, data_dir, full_cld):
     path = data_dir / "edm4hep" / "cld_sim.edm4hep.root"
     draft, counts, energies = real["cld_rec"].detector, [], []
     windows = [calorimeter.sim_time_window for calorimeter in load_detector("cld").calorimeters[:4]]

@@ -133,7 +133,7 @@ def eic_file(made_up, write):
 
 
 @pytest.mark.filterwarnings("ignore::pflow.event.events.ImplausibleWarning")  # random energies are of no shower
-def test_hits_of_edm4eic_are_read_with_their_layer_and_tracks_refused_by_name(eic_file):
+def test_edm4eic_hits_are_read_and_its_tracks_refused_by_name(eic_file):
     draft = draft_detector(eic_file, Answers(b_field=1.7))
     reason = "no trackStates_begin, no trackStates_end"
     assert draft.left_out["CentralCKFTracks"] == f"edm4eic::Track, {reason}"

@@ -118,7 +118,7 @@ def test_calorimeters_without_hits_are_left_out_and_stop_no_other(made_up, write
     assert "#   HCALEndcap: no hits in 4 events" in draft_to_yaml(draft)
 
 
-def test_the_count_of_an_absorber_adds_layers_without_hits_and_thick_ones_are_refused(made_up, write_made_up):
+def test_an_absorbers_count_adds_layers_and_thick_ones_are_refused(made_up, write_made_up):
     path = write_made_up(made_up())
     answers = Answers(absorber={"ecal": "tungsten:10x2.1+15x4.2", "hcal": "steel:20"})
     draft = draft_detector(path, answers)

@@ -27,7 +27,7 @@ def test_types_are_known_by_members_where_the_file_names_none(listed, content, l
     }
 
 
-def test_hits_with_contributions_are_simulated_ones_and_the_table_of_ids_names_types(listed, content):
+def test_contributions_make_simulated_hits_and_the_id_table_types(listed, content):
     types = {"A1": "edm4eic::CalorimeterHitCollection", "Tracks": "edm4eic::TrackCollection"}
     collections = listed(content, types=types)
     assert (collections["A1"].type, collections["A1"].kind) == ("edm4eic::CalorimeterHit", "CalorimeterHit")

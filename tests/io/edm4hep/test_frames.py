@@ -36,7 +36,7 @@ def path(tmp_path):
     return tmp_path / "a.root"
 
 
-def test_collections_are_vectors_of_the_structs_of_podio_split_into_their_members(path):
+def test_collections_are_split_vectors_of_podio_structs(path):
     events = uproot.open(path)["events"]
     types = {key: events[key].typename for key in events.keys(recursive=False)}
     assert types["P"] == "vector<edm4hep::ReconstructedParticleData>"
@@ -153,7 +153,7 @@ def test_a_copy_equals_the_original(write_podio, content):
                 assert original[leaf].array().to_list() == copied[leaf].array().to_list()
 
 
-def test_the_version_of_the_inputs_definitions_is_kept_but_podio_1_0_does_not_say_its_types(cld_podio, data_dir):
+def test_the_inputs_edm4hep_version_is_kept_if_podio_says_types(cld_podio, data_dir):
     assert [version for _, version in InputCopy(cld_podio).definitions.values()] == [(1, 0, 99)]
     file = open_podio(data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root")
     with pytest.raises(InputError, match=r"does not say the types.*podio 1\.3 or later") as error:

@@ -25,7 +25,7 @@ def test_every_layout_gives_the_same_events(read, content, layout, assert_same):
     np.testing.assert_array_equal(expected.event, events.event)
 
 
-def test_links_follow_collection_and_index_and_lead_to_one_truth_collection(read, content, links):
+def test_links_follow_collection_and_index_to_one_truth_collection(read, content, links):
     assert links(read(content).hit_links) == [[(1, 1, 0.5), (1, 2, 0.5), (2, 1, 1.0), (3, 1, 1.0)], [(0, 0, 1.0)]]
     content["_HitLinks_to.collectionID"] = [[15, 16, 15, 15, 15], [16]]
     assert links(read(content).hit_links) == [[(1, 1, 1.0), (2, 1, 1.0), (3, 1, 1.0)], []]
@@ -95,7 +95,7 @@ def test_the_states_of_a_track_are_found_by_location(read, content):
     assert track.charge == -1
 
 
-def test_a_track_with_a_state_at_its_first_hit_alone_is_followed_from_there(read, content):
+def test_a_track_is_followed_from_its_state_at_the_first_hit(read, content):
     track = read(content).tracks[0, 1]
     pt = 0.299792458e-3 * 2.0 / 2e-4
     assert track.momentum.pt == pytest.approx(pt)
@@ -140,7 +140,7 @@ def test_layers_use_the_file_s_encoding_before_the_detector_s(read, content):
     assert encoded.hits.layer.to_list() == [[1, 2, -1, 3], [-1]]
 
 
-def test_a_range_of_no_events_has_all_parts_and_without_truth_only_what_reconstruction_needs(read, content):
+def test_no_events_have_all_parts_and_without_truth_the_needed_ones(read, content):
     assert [name for name, _ in read(content, truth=False).parts()] == ["hits", "tracks"]
     some, none = read(content), read(content, start=1, stop=1)
     assert len(none) == 0
@@ -153,7 +153,7 @@ def test_optional_collections_that_are_not_there_are_reported(read, content):
     assert read(less).absent == ("A1", "MUON", "Inner", "Outer", "Pandora")
 
 
-def test_a_required_collection_that_is_not_there_or_not_named_is_refused(podio, content, toy):
+def test_a_missing_or_unnamed_required_collection_is_refused(podio, content, toy):
     digitised = replace(toy, calorimeters=tuple(replace(system, sim_collections=()) for system in toy.calorimeters))
     with pytest.raises(ConfigError, match="names no simulated collections"):
         Edm4hepReader(podio(content), detector=digitised, sim=True)

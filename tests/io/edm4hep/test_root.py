@@ -74,7 +74,7 @@ print(json.dumps([n_entries, frame.GetColumnType("PFlow"), [one.GetValue() for o
 """
 
 
-def test_rdataframe_has_the_particles_as_objects_as_fccanalyses_wants_them(cld_rntuple_path, reconstruct):
+def test_rdataframe_has_the_particles_as_fccanalyses_wants_them(cld_rntuple_path, reconstruct):
     out, *_ = reconstruct(cld_rntuple_path, detector=None, chunk=5)
     done = subprocess.run([sys.executable, "-c", ANALYSIS, out], capture_output=True, text=True, check=True)
     n_entries, kind, sums = json.loads(done.stdout.splitlines()[-1])

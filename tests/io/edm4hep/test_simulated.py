@@ -69,7 +69,7 @@ def test_contributions_of_unknown_particles_are_named(write, sim_content, toy):
         read_events(write(sim_content), detector=toy)
 
 
-def test_without_contributions_or_their_particles_there_are_no_times_or_links(read, sim_content, links):
+def test_without_contributions_there_are_no_times_or_links(read, sim_content, links):
     events = read({key: values for key, values in sim_content.items() if "_particle" not in key})
     assert links(events.hit_links) == [[], []]
     assert events.hits.time[1].to_list() == [1.0]
@@ -185,7 +185,7 @@ def tracks_of(truth, layers, settings=EXACT, event=7):
     return make_truth_tracks(truth, np.asarray(layers), detector, numbers, np.arange(len(truth)))
 
 
-def test_charged_particles_from_the_beam_region_with_enough_layers_get_tracks():
+def test_charged_particles_with_enough_layers_get_tracks():
     truth = particles(5, charge=[1.0, 0.0, 1.0, -1.0, 2.0], vx=[0.0, 0.0, 400.0, 100.0, 0.0])
     tracks, links = tracks_of(truth, [4, 9, 9, 4, 9])
     assert links.particle.to_list() == [[0, 3]]
@@ -268,7 +268,7 @@ def test_truth_tracks_are_near_the_standard_tracks(full_cld):
     assert np.degrees(np.median(ours.calo_momentum.deltaangle(theirs.calo_momentum))) < 0.5
 
 
-def test_nearly_all_charged_stable_particles_of_simulated_events_have_one(data_dir):
+def test_nearly_all_charged_stable_particles_have_a_track(data_dir):
     events = read_events(data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root", truth_tracks=True)
     for number, truth, links in zip((22, 24, 12), events.truth, events.track_links, strict=True):
         stable = ak.to_numpy((truth.status == 1) & (truth.charge != 0))
@@ -280,7 +280,7 @@ def without_tracks(content):
     return {key: values for key, values in content.items() if "Track" not in key}
 
 
-def test_a_detector_without_truth_tracks_and_a_file_without_tracker_hits_are_refused(write, content, toy):
+def test_truth_tracks_need_a_description_and_tracker_hits(write, content, toy):
     with pytest.raises(ConfigError, match="'toy' does not describe truth_tracks"):
         open_events(write(without_tracks(content)), detector=toy, truth_tracks=True)
     tracking = dataclasses.replace(load_detector("cld").truth_tracks, sim_tracker_hits=("Inner", "Outer"))

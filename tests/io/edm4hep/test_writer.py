@@ -181,7 +181,7 @@ def test_the_inputs_collections_are_kept_as_they_are(source, reconstruct, toy):
     assert "weight" in output_file["events"]["GPFloatKeys"].array()[0].to_list()
 
 
-def test_where_the_input_cannot_be_copied_its_hits_and_tracks_are_written(write, content, reconstruct, same_reco):
+def test_an_input_that_is_not_copied_has_its_hits_and_tracks_written(write, content, reconstruct, same_reco):
     path = write(content, "rntuple")
     with pytest.warns(UserWarning, match="does not say the types.*hits and tracks that were used instead"):
         out, made, events = reconstruct(path)

@@ -172,7 +172,7 @@ def test_encoder_and_its_gradients_are_the_same_packed_and_padded(unpacked):
     torch.testing.assert_close(*gradients)
 
 
-def test_an_event_without_any_token_packs_but_nothing_without_padding_or_off_the_cpu():
+def test_padding_is_packed_on_the_cpu_only():
     assert Packing.of(None) is None
     assert Packing.of(MASK.to("meta")) is None
     encoder = make_encoder(CONFIG)

@@ -63,7 +63,7 @@ def test_differences_in_angle_by_hand(by_hand, source_of):
         torch.testing.assert_close(delta[0], torch.tensor([0.0, 1.0, 0.0, 0.0]), rtol=1e-4, atol=1e-4)
 
 
-def test_the_assigned_fraction_of_an_item_matters_to_its_own_logits_only(batch, source_of):
+def test_an_items_assigned_fraction_changes_its_own_logits_only(batch, source_of):
     torch.manual_seed(0)
     source = source_of(batch, torch.randn(len(batch), batch.hits.mask.shape[1] + batch.tracks.mask.shape[1], 12))
     tables, seed = source.tables(), torch.tensor([[0, 1], [1, 0], [0, 5], [3, 2]])

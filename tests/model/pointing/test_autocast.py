@@ -38,7 +38,7 @@ def test_positions_are_not_rounded(make_model, batch):
 
 
 @pytest.mark.parametrize("options", [{}, REFINED])
-def test_losses_and_gradients_are_those_of_single_precision_but_for_rounding(make_model, batch, options, rounded_to):
+def test_losses_and_gradients_equal_single_precision_but_for_rounding(make_model, batch, options, rounded_to):
     version = tuple(map(int, torch.__version__.split(".")[:2]))
     if options is REFINED and rounded_to is torch.bfloat16 and version < (2, 11):
         pytest.skip("with torch 2.5 the particles that the refinement decodes in bfloat16 are others")

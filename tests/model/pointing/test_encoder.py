@@ -51,7 +51,7 @@ def precise(unit):
 
 
 @pytest.mark.parametrize("by", [fused, precise])
-def test_it_is_softmax_attention_with_a_bias_of_nearness_that_does_not_see_padding(attention, inputs, by):
+def test_it_is_softmax_attention_with_a_bias_of_nearness(attention, inputs, by):
     x, unit = inputs
     expected = plain(attention, x, unit, torch.ones(B, S, dtype=torch.bool))
     torch.testing.assert_close(attention(x, **by(unit)), expected, rtol=1e-3, atol=1e-4)
@@ -144,7 +144,7 @@ def test_tokens_out_of_reach_are_not_read():
     assert seen[:, 1:].isfinite().all()
 
 
-def test_of_one_event_too_directions_made_for_some_rows_at_a_time_change_nothing(monkeypatch):
+def test_directions_of_one_event_made_for_some_rows(monkeypatch):
     inputs = (*tensors(), jets())
     expected = attend(*inputs)
     monkeypatch.setattr(nearby, "MAX_PAIRS", 0)

@@ -45,7 +45,7 @@ def test_three_particles_below_the_smallest_energy_end_an_event(make_model, batc
     assert model.decode(batch, max_particles=2).truncated.all()
 
 
-def test_three_particles_without_hits_end_an_event_whatever_their_energy(make_model, batch):
+def test_three_particles_without_hits_end_an_event(make_model, batch):
     """When all hits are assigned, the same may be decoded over and over, each with an energy above the smallest."""
     model = make_model(min_energy=0.005)  # a particle without hits has more before its correction
     with torch.no_grad():
@@ -122,9 +122,7 @@ def test_fields_have_their_types_and_meaning_and_zeros_in_the_padding(model, bat
     torch.testing.assert_close(decoded.direction.norm(dim=-1), decoded.mask.float())
 
 
-def test_an_event_without_tokens_and_a_batch_without_events_have_no_particles(
-    model, events, batch, make_event, collate
-):
+def test_no_tokens_or_no_events_give_no_particles(model, events, batch, make_event, collate):
     def none_of(part):
         return part[:0] if isinstance(part, torch.Tensor) else part._with(none_of)
 

@@ -24,7 +24,7 @@ def source(by_hand, source_of):
     )
 
 
-def test_tokens_are_sums_of_hits_and_tracks_with_their_momentum_for_energy(source):
+def test_tokens_are_sums_of_hits_and_tracks(source):
     tokens = source.tokens
     assert tokens.is_track.tolist() == [[False, False, True]]
     assert tokens.energy.tolist() == [[2.0, 4.0, 5.0]]

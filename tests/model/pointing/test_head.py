@@ -68,7 +68,7 @@ def test_the_front_is_nearer_to_the_line_than_the_barycentre(showers_of):
 
 
 @pytest.mark.parametrize("energy", [0.25, 1.0, 4.0])
-def test_the_weights_fall_by_e_over_the_depth_and_later_for_more_energy(showers_of, energy):
+def test_weights_fall_by_e_over_the_depth(showers_of, energy):
     """Of two hits at depths of 0 and 10 mm, 4 mm apart: the direction says the ratio of their weights."""
     showers, pairs, *_ = showers_of([[energy / 2, R, 0.0, 0.0], [energy / 2, R + 10.0, 4.0, 0.0]])
     front = front_direction(showers, pairs, depth=DEPTH)
@@ -77,7 +77,7 @@ def test_the_weights_fall_by_e_over_the_depth_and_later_for_more_energy(showers_
     assert float(front[0, 1] / front[0, 0]) == pytest.approx(expected, rel=1e-3)
 
 
-def test_each_shower_has_its_own_front_without_stray_hits_and_none_without_hits(showers_of):
+def test_each_shower_has_its_own_front_without_stray_hits(showers_of):
     turned = [[energy, y, x, z] for energy, x, y, z in [*scattered(), [0.012, R, 60.0, 0.0]]]
     showers, pairs, *_ = showers_of(scattered(), turned, [])
     front = front_direction(showers, pairs, depth=DEPTH)
@@ -232,7 +232,7 @@ def test_sums_and_directions_by_shares(proxies, readout):
         ({}, 1, (2100.0, -80.0, 0.0)),  # the seed
     ],
 )
-def test_the_direction_is_that_of_a_single_hit_of_the_tracks_or_of_the_seed(proxies, readout, shares, seed, towards):
+def test_the_direction_of_a_single_hit_of_tracks_or_of_the_seed(proxies, readout, shares, seed, towards):
     made = proxies(readout, shares, seed=seed)
     torch.testing.assert_close(made.direction[0], normalize(torch.tensor(towards), dim=0))
 

@@ -171,7 +171,7 @@ def test_energy_direction_and_widths_are_corrected_by_one_number_each(make_model
     assert (after.energy_log_sigma.item(), after.direction_log_sigma.item()) == (1.5, -9.5)
 
 
-def test_a_shower_of_many_equal_hits_has_the_direction_of_its_linear_barycentre(make_model, by_hand):
+def test_equal_hits_have_the_direction_of_their_linear_barycentre(make_model, by_hand):
     """No hit has a log weight above 0: that barycentre is nowhere, and has no part in the direction."""
     generator = torch.Generator().manual_seed(0)
     position = torch.tensor([1900.0, 300.0, 50.0]) + 20.0 * torch.randn(100, 3, generator=generator)
@@ -248,7 +248,7 @@ def test_both_stages_can_be_trained_together(make_model, batch):
     torch.testing.assert_close(losses["pointer"], teacher["pointer"])
 
 
-def test_all_particles_that_are_learned_by_heart_are_decoded_and_no_more(make_model, events, collate):
+def test_memorised_particles_are_decoded_and_no_more(make_model, events, collate):
     torch.manual_seed(0)
     two = collate([events[0], events[2]])
     model = make_model(seed=0, initial=True).train()
@@ -351,7 +351,7 @@ def losses():
     return lambda **values: {k: v.item() for k, v in make_loss()(output_of_one(**values)).items()}
 
 
-def test_the_pointer_costs_a_good_seed_and_the_end_behind_the_last_particle_and_classes_their_entropy(losses):
+def test_losses_of_pointer_end_and_classes(losses):
     by_name = losses()
     assert by_name["pdg"] == pytest.approx(math.log(3.0 + math.e) - 1.0)
     assert by_name["charge"] == pytest.approx(math.log(2.0 + math.e**2) - 2.0)
@@ -374,7 +374,7 @@ def test_the_loss_of_the_energy_is_a_likelihood_with_logarithmic_tails(losses, o
     assert loss == pytest.approx(expected + math.log(width), abs=1e-4)
 
 
-def test_the_loss_of_the_direction_counts_two_angles_and_one_photon_of_fifty_does_not_decide_it(losses):
+def test_the_direction_loss_of_two_angles_is_robust(losses):
     """With the smallest sigma that the head predicts, and opposite to the truth."""
     direction = (math.cos(0.02), 0.012 / 0.02 * math.sin(0.02), 0.016 / 0.02 * math.sin(0.02))
     loss = losses(direction=direction, log_widths=(0.0, math.log(0.01)))["direction"]

@@ -301,7 +301,7 @@ def matched(model, batch, fraction, seed, *, n=None):
     return decoded.embedded[0, :, 0].tolist(), target
 
 
-def test_pieces_and_false_particles_come_last_and_what_is_not_decoded_is_not_matched(model, three):
+def test_pieces_and_false_particles_come_last(model, three):
     number, target = matched(model, three, [[0, 0, 1, 0, 0], [1, 1, 0, 0, 0]], [2, 0], n=1)
     assert number == [0, 1]
     assert target.pdg.tolist() == [[PHOTON, 0]]
@@ -369,7 +369,7 @@ def test_targets_and_losses_of_decoded_particles(model, batch):
 
 
 @pytest.mark.parametrize("joint", [False, True])
-def test_only_the_refiner_has_losses_and_is_trained_where_the_first_stage_is_frozen(make_model, batch, joint):
+def test_behind_a_frozen_first_stage_only_the_refiner_trains(make_model, batch, joint):
     model = make_model(refine_layers=1, eos_threshold=1.0, joint=joint).train()
     assert model.first_stage_modules == tuple(f"network.{name}" for name in FIRST_STAGE)
     for name in model.first_stage_modules:

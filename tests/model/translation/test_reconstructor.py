@@ -100,7 +100,7 @@ def test_eos_ends_at_once_and_is_no_particle(special, make_batch, make_model):
 
 
 @pytest.mark.parametrize("special", SPECIAL)
-def test_an_event_that_does_not_end_is_flagged_and_its_particles_are_physical(special, make_batch, make_model):
+def test_an_event_without_an_end_is_flagged_and_physical(special, make_batch, make_model):
     model = make_model(special=special)
     with torch.no_grad():
         for name in ("charge", "pdg", *model.network.special.heads):
@@ -123,7 +123,7 @@ def test_a_batch_without_events_is_decoded(variant, make_batch, make_model):
     assert len(decoded.mask) == len(decoded.truncated) == 0
 
 
-def test_fields_have_their_types_unit_directions_and_zeros_in_the_padding(make_batch, make_model, with_unequal_ends):
+def test_fields_have_types_unit_directions_and_zero_padding(make_batch, make_model, with_unequal_ends):
     batch = make_batch(UNEQUAL)
     decoded = generate(with_unequal_ends(make_model(), batch), batch, max_particles=10)
     dtypes = {"charge": torch.int64, "pdg": torch.int64, "mask": torch.bool, "truncated": torch.bool}
@@ -142,7 +142,7 @@ def test_generation_under_bfloat16_autocast(variant, make_batch, make_model):
     assert decoded.energy.isfinite().all()
 
 
-def test_finished_events_leave_the_batch_and_the_source_is_encoded_once(make_batch, make_model, with_unequal_ends):
+def test_finished_events_leave_the_batch(make_batch, make_model, with_unequal_ends):
     batch = make_batch(UNEQUAL)
     model = with_unequal_ends(make_model(), batch)
     calls = {"source": [], "heads": []}
