@@ -212,7 +212,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         Quantity("links of trails", "own", HALF_OWN, 0.9, quantile=0.5),
     ),
     # Found: 0.03 to 0.18, of secondary particles.
-    "stubs": (Quantity("lost tracks", "lost", LOST, high=0.3, wrong=NO_TRACK, halves=0.2, changes=0.3, least=6),),
+    "stubs": (Quantity("lost tracks", "lost", LOST, high=0.3, wrong=NO_TRACK, halves=0.2, changes=0.3, least=5),),
     "events": (Quantity("typical hits", "typical", TYPICAL, quantile=0.5, changes=np.log(3.0), relative=True),),
 }
 

@@ -69,7 +69,8 @@ MIN_HADRONIC = 0.2  # smallest energy in the HCAL of a hadron over its momentum:
 ROUNDS = 5  # iterations of scale and selection of hadrons, which depend on each other
 
 STUB, STUB_CELLS = 12.0, 2.4  # mm and cells (the larger) around a line from the IP, in which the hits of a stub lie
-MIN_PER_EVENT, FEW_EVENTS = 3, 5  # tracks, or stubs on average of as many events, of events whose stubs need tracks
+MIN_PER_EVENT, FEW_EVENTS, FULL = 3, 5, 12
+"""Stubs need tracks in events with 3 tracks, or 12 tracks and stubs, and in chunks with 3 stubs an event, at least 15."""
 MIN_LINKED = 20  # fewest hits of an event in a calorimeter whose links are looked at
 MIN_IN_LAYER, MOST_IN_LAYER = 20, 300  # hits of a layer for the size of its cells
 MIN_TYPICAL = 10  # fewest tracks of a typical one
@@ -471,7 +472,9 @@ class TrackDeposits:
             trails["own"] = where(straight & (n_linked > 0), n_own / np.maximum(n_linked, 1))
         begins = np.flatnonzero(stubs)
         in_event = np.searchsorted(bounds, place[begins], side="right") - 1
-        enough = np.maximum(counts, len(begins) / max(len(counts), FEW_EVENTS)) >= MIN_PER_EVENT
+        n_stubs = np.bincount(in_event, minlength=len(counts))
+        full = n_stubs.sum() >= MIN_PER_EVENT * max(len(counts), FEW_EVENTS)  # all tracks may be lost
+        enough = (counts >= MIN_PER_EVENT) | (counts + n_stubs >= FULL) | full
         found = {
             "event": in_event,
             "endcap": np.abs(position[begins, 2]) > detector.ecal_inner_z - 1.0,
