@@ -249,6 +249,7 @@ def test_lost_tracks_are_said_by_the_trails_that_they_leave(jets, data_dir, lost
 
 def test_half_of_the_tracks_of_40_events_are_missed(data_dir):
     events = read_events(data_dir / "g4" / "zqq_val.root", entry_stop=40, truth=False)
+    assert len(np.unique(measure(events).table("trails")["entry"])) == 40, "tracks of all events are looked at"
     for step, said in ((1, ""), (2, NO_TRACK)):
         text = problems_of(
             checks(kept("tracks", lambda e, n=step: np.arange(ak.count(e.tracks.charge)) % n == 0)(events))
