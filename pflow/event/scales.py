@@ -113,9 +113,9 @@ class Scales:
     """Measured quantities of one or more chunks, in tables of at most `MAX_ROWS` rows; ``+`` joins them.
 
     `tables`, by name: ``events``, their ``tracks``, ``trails`` (of tracks above `MIN_MOMENTUM`) and ``stubs`` (of
-    charged particles that enter the ECAL); ``looked``, events whose truth is measured, and their ``hits``. A table holds the entries that are multiples of its number in
-    `steps`. `n_events`: number of all entries. `detectors` and `paths`: of the chunks, without repetition; the column
-    ``file`` is an index into `paths`.
+    charged particles that enter the ECAL); ``looked``, events whose truth is measured, and their ``hits``. A table
+    holds the entries that are multiples of its number in `steps`. `n_events`: number of all entries. `detectors` and
+    `paths`: of the chunks, without repetition; the column ``file`` is an index into `paths`.
     """
 
     detectors: tuple[Detector, ...] = ()
