@@ -28,10 +28,8 @@ SPREAD = 0.06  # relative spread of a ratio of an event's energies that is assum
 MIN_TRACKS, MIN_HALF = 8, 20  # fewest tracks in the barrel or the endcaps, and in half of them
 MIN_HITS = 200  # fewest hits of a calorimeter
 SCATTER = 0.06  # largest difference of the quartiles of momentum errors of particles from the IP
-N_BLOCKS, BLOCK = (
-    25,
-    {"trails": 20, "stubs": 20, "events": 5},
-)  # parts of a file that are compared, and their smallest sizes
+N_BLOCKS = 25  # parts of a file that are compared,
+BLOCK = {"trails": 20, "stubs": 20, "events": 5}  # and their smallest sizes
 
 CELLS = {"ecal": (11.0, 1.4), "hcal": (22.0, 1.6)}
 """Expected `LOWER` quantile of the hit energies, MeV per radiation length of a layer, and largest plausible ratio to
@@ -211,7 +209,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         # Sure with fewer tracks than the mean, which one track in the wrong place changes.
         Quantity("links of trails", "own", HALF_OWN, 0.9, quantile=0.5),
     ),
-    # Found: 0.03 to 0.18, of secondary particles.
+    # Found: 0.02 to 0.18, of secondary particles.
     "stubs": (Quantity("lost tracks", "lost", LOST, high=0.3, wrong=NO_TRACK, halves=0.2, changes=0.3, least=5),),
     "events": (Quantity("typical hits", "typical", TYPICAL, quantile=0.5, changes=np.log(3.0), relative=True),),
 }
