@@ -374,9 +374,11 @@ class TrackDeposits:
         direction = unit_vector(np.where(has_state & np.isfinite(at_state).all(axis=1)[:, None], at_state, at_helix))
         enters = np.nan_to_num(unit_vector(entry))
         index = np.flatnonzero((p > MIN_MOMENTUM) & (jagged.count(events.hits)[event] > 0))
-        event, momentum, p, pt, start, charge, state, by_helix, entry, direction = (
-            values[index] for values in (event, momentum, p, pt, start, charge, state, by_helix, entry, direction)
+        momentum, p, pt, start, charge, state, by_helix, entry, direction = (
+            np.asarray(values, dtype=np.float64)[index]
+            for values in (momentum, p, pt, start, charge, state, by_helix, entry, direction)
         )
+        event = event[index]
         n, moved = len(index), follow_to_calorimeter(start, (1 + STEP) * momentum, charge, detector)[0]
         axes = np.stack(tangent_basis(direction)[::-1], axis=1)  # [track, 2, 3], along azimuth and polar angle
         endcap = np.abs(entry[:, 2]) > detector.ecal_inner_z - 1.0
