@@ -21,8 +21,8 @@ from pflow.data.dataset import EventDataset, LabelledBatch, StepLoader, StopRequ
 from pflow.data.files import Chunk, FileOptions, read_chunks, spread_sample, survey
 from pflow.errors import ConfigError, InputError, PflowError, nearest
 from pflow.event.augment import Augmentation
-from pflow.event.checks import compare, problems
-from pflow.event.events import BadEntriesWarning, ImplausibleWarning
+from pflow.event.checks import compare, warn_of
+from pflow.event.events import BadEntriesWarning
 from pflow.event.scales import SampleScales, Scales, measure
 from pflow.io.open import matching
 from pflow.physics.detector import Detector
@@ -237,8 +237,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             sample = spread_sample(listed, max(1, n_events // len(of_file)))
             events = read_chunks(sample, self.options)
             scales = sum((measure(some, targets=targets) for some in events), Scales())
-            if said := problems(compare(scales, expected)):
-                warnings.warn(f"{path}: {said}", ImplausibleWarning, stacklevel=2)
+            warn_of(compare(scales, expected), path)
             total += scales
         return total
 
@@ -255,9 +254,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
                 smallest, largest = ranges.get(name, (low, high))
                 ranges[name] = min(low, smallest), max(high, largest)
         trails = {name: value for name, value in scales.trails.items() if name == "response"}
-        of_one: dict[str, Any] = dict.fromkeys(("ecal_hit", "hcal_hit", "b_field"))
         return dataclasses.replace(
-            scales, **of_one, trails=trails, detectors=tuple(sorted(set(names))), measures=ranges
+            scales, b_field=None, trails=trails, detectors=tuple(sorted(set(names))), measures=ranges
         )
 
     def use_readout(self, readout: bool) -> None:

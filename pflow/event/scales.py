@@ -12,6 +12,7 @@ the IP, along the direction in which another momentum would move it, gives the r
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.jagged import Links, assigned_particle
-from pflow.event.truth import STABLE_STATUS, select_targets, unknown_status
+from pflow.event.truth import STABLE_STATUS, select_targets
 from pflow.physics.arrays import Floats, Mask
 from pflow.physics.detector import Calorimeter, Detector
 from pflow.physics.geometry import distance_to_sides, kind_index, layers_by_position, medians
@@ -40,12 +41,12 @@ ECAL, HCAL = 0, 1  # columns of quantities measured by kind of calorimeter
 KINDS = ("ecal", "hcal")  # of the calorimeters that are looked at
 
 MAX_ROWS = 100_000  # of a table; more are thinned evenly
-MAX_LOOKED = 24  # events of a chunk that are measured in detail: a chunk of 256 then takes 0.4 ms an event
+MAX_LOOKED = 24  # events of a chunk whose truth and single hits are looked at, evenly spaced; tracks are in all
 MAX_HITS = 10_000  # of a chunk that are compared one by one with the description of their calorimeter
 
 MIN_MOMENTUM = 1.0  # GeV. Softer tracks curl, and scatter in the tracker
 NARROW, ALONE = 0.08, 0.16  # cones, rad: in the first are a hadron's hits, in the second enters no other track
-APART = 0.1  # rad. A hit farther than this from the entries of all tracks belongs to no track
+APART = 0.1  # rad. What enters farther than this from the entries of all tracks has no track
 N_LAYERS = 6  # layers of a calorimeter, from its face, in which a trail is looked for
 WIDTH = {"ecal": 25.0, "hcal": 100.0}  # mm, half width of a trail by kind,
 CELLS = 3.0  # and in cells where these are larger
@@ -67,12 +68,12 @@ MAX_AROUND = 0.1  # largest energy of hits between the two cones of an isolated 
 MIN_HADRONIC = 0.2  # smallest energy in the HCAL of a hadron over its momentum: electrons and muons have less
 ROUNDS = 5  # iterations of scale and selection of hadrons, which depend on each other
 
-MIN_PER_EVENT, MIN_HCAL = 3, 1.0  # tracks and GeV of an event whose energy far from tracks is looked at
-WIDE = 0.3  # rad, largest usual angle between a hit and the direction of its particle
-STRAIGHT = 5.0  # GeV, transverse momentum above which charged particles enter the calorimeter within `WIDE`
+STUB, STUB_CELLS = 12.0, 2.4  # mm and cells (the larger) around a line from the IP, in which the hits of a stub lie
+MIN_PER_EVENT, FEW_EVENTS, FULL = 3, 5, 12
+"""Stubs need tracks in events with 3 tracks, or 12 tracks and stubs, and in chunks of 3 stubs an event, at least 15."""
 MIN_LINKED = 20  # fewest hits of an event in a calorimeter whose links are looked at
 MIN_IN_LAYER, MOST_IN_LAYER = 20, 300  # hits of a layer for the size of its cells
-MIN_TYPICAL = {"hits": 100, "trails": 10}  # fewest values of a typical one
+MIN_TYPICAL = 10  # fewest tracks of a typical one
 
 Table = Mapping[str, npt.NDArray[Any]]
 """Columns of the same length."""
@@ -85,9 +86,9 @@ OPENING = 0.98  # quantile of the opening angles of training events, of which fe
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleScales:
-    """Typical energies, sizes and curvatures of a sample; None where it holds too few hits or tracks.
+    """Typical energies, sizes and curvatures of a sample; None where it holds too few tracks.
 
-    `ecal_hit` and `hcal_hit`: median energy of a hit, GeV; `max_energy`: largest energy of an event in hits, GeV;
+    `max_energy`: largest energy of an event in hits, GeV;
     `max_hits`: largest number of hits of an event; `opening`: quantile `OPENING` (in 0.3 median) of the opening angle
     of an event's energy, rad, whose cosine is |sum of E n| / sum of E over hits of energy E in the direction n from the
     origin; `b_field`: field that relates the tracks' curvature to their momentum, T; `trails`: values of `TRAILS`.
@@ -96,10 +97,8 @@ class SampleScales:
     training, and the smallest and largest value of their `measures` (`pflow.physics.geometry.measures`).
     """
 
-    REMOVED: ClassVar = ("near_tracks",)  # in models of pflow 0.3, and never read
+    REMOVED: ClassVar = ("near_tracks", "ecal_hit", "hcal_hit")  # in earlier models, and not read
 
-    ecal_hit: float | None
-    hcal_hit: float | None
     max_energy: float
     max_hits: float | None = None
     opening: float | None = None
@@ -113,10 +112,10 @@ class SampleScales:
 class Scales:
     """Measured quantities of one or more chunks, in tables of at most `MAX_ROWS` rows; ``+`` joins them.
 
-    `tables`, by name: ``events``, all of them; ``looked``, those measured in detail, and their ``tracks``, ``trails``
-    (of tracks above `MIN_MOMENTUM`) and ``hits``. A table holds the entries that are multiples of its number in
-    `steps`. `n_events`: number of all entries. `detectors` and `paths`: of the chunks, without repetition; the column
-    ``file`` is an index into `paths`. `texts`: messages about problems found earlier.
+    `tables`, by name: ``events``, their ``tracks``, ``trails`` (of tracks above `MIN_MOMENTUM`) and ``stubs`` (of
+    charged particles that enter the ECAL); ``looked``, events whose truth is measured, and their ``hits``. A table
+    holds the entries that are multiples of its number in `steps`. `n_events`: number of all entries. `detectors` and
+    `paths`: of the chunks, without repetition; the column ``file`` is an index into `paths`.
     """
 
     detectors: tuple[Detector, ...] = ()
@@ -124,7 +123,6 @@ class Scales:
     steps: Mapping[str, int] = dataclasses.field(default_factory=dict)
     n_events: int = 0
     paths: tuple[str, ...] = ()
-    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __add__(self, other: Scales) -> Scales:
         """The scales of the events of both."""
@@ -147,7 +145,6 @@ class Scales:
             steps=steps,
             n_events=self.n_events + other.n_events,
             paths=paths,
-            texts={**other.texts, **self.texts},
         )
 
     @property
@@ -162,48 +159,45 @@ class Scales:
     def sample(self, *, opening: float = OPENING) -> SampleScales:
         """Typical values, stored with a model for its training sample; `opening`: quantile of the opening angles."""
 
-        def typical(name: str, column: str, chosen: Mask | bool = True, quantile: float = 0.5) -> float | None:
+        def typical(name: str, column: str, quantile: float = 0.5, least: int = MIN_TYPICAL) -> float | None:
             values = self.table(name).get(column, np.zeros(0))
-            values = values[np.isfinite(values) & chosen]
-            return float(np.quantile(values, quantile)) if len(values) >= MIN_TYPICAL.get(name, 1) else None
+            values = values[np.isfinite(values)]
+            return float(np.quantile(values, quantile)) if len(values) >= least else None
 
-        events, kind = self.table("events"), self.table("hits").get("kind", np.zeros(0))
-        trails = {column: typical("trails", column, quantile=quantile) for column, quantile in TRAILS.items()}
+        events = self.table("events")
+        trails = {column: typical("trails", column, quantile) for column, quantile in TRAILS.items()}
         return SampleScales(
-            ecal_hit=typical("hits", "energy", kind == ECAL),
-            hcal_hit=typical("hits", "energy", kind == HCAL),
             max_energy=float(events.get("energy", np.zeros(1)).max(initial=0.0)),
             max_hits=float(events.get("n_hits", np.zeros(1)).max(initial=0.0)),
-            opening=typical("looked", "opening", quantile=opening),
+            opening=typical("looked", "opening", opening, least=1),
             b_field=typical("trails", "b_field"),
             trails={name: value for name, value in trails.items() if value is not None},
         )
 
 
 def measure(events: Events, particles: ak.Array | None = None, *, targets: Mapping[str, Any] | None = None) -> Scales:
-    """Measure a chunk of events: sums of all events, other quantities in `MAX_LOOKED` evenly spaced ones.
+    """Measure a chunk of events: energies and tracks of all, truth and single hits of `MAX_LOOKED` evenly spaced ones.
 
     `particles`: of a reconstruction of these events, [event, particle]; `targets`: options of
-    `pflow.event.truth.select_targets`, whose errors are raised, None: without targets. Takes 0.1 ms an event (Z -> qq),
-    and 3 ms for each event that is measured in detail.
+    `pflow.event.truth.select_targets`, whose errors are raised, None: without targets. Takes 0.6 ms an event (Z -> qq,
+    0.5 of them for tracks), and 1 ms for each event whose truth is looked at.
     """
-    n, texts = len(events), dict[str, str]()
+    n = len(events)
     rows = np.unique(np.linspace(0, max(n - 1, 0), min(n, MAX_LOOKED)).astype(np.int64))
     looked = events if len(rows) == n else events[rows]
     measured = {"events": (events, _of_events(events, particles)), "hits": (looked, _of_hits(looked))}
-    apart = None
-    if looked.tracks is not None:
-        deposits = TrackDeposits.of(looked)
-        apart = deposits.apart
-        measured |= {"tracks": (looked, _of_tracks(looked)), "trails": (looked, deposits.trails)}
-    measured["looked"] = looked, _of_events(looked, None) | _of_looked(looked, apart, targets, texts)
+    if events.tracks is not None:
+        deposits = TrackDeposits.of(events)
+        of_tracks = {"tracks": _of_tracks(events), "trails": deposits.trails, "stubs": deposits.stubs}
+        measured |= {name: (events, table) for name, table in of_tracks.items()}
+    measured["looked"] = looked, _of_events(looked, None) | _of_looked(looked, targets)
     tables = {}
     for name, (of, table) in measured.items():
         event = table.pop("event")
         if len(event):
             tables[name] = {column: np.asarray(values, dtype=np.float32) for column, values in table.items()}
             tables[name] |= {"entry": of.entry[event], "file": np.zeros(len(event), dtype=np.int64)}
-    return Scales((events.detector,), tables, {}, n, (events.path,), texts)
+    return Scales((events.detector,), tables, {}, n, (events.path,))
 
 
 def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDArray[Any]]:
@@ -225,10 +219,8 @@ def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDAr
     return table
 
 
-def _of_looked(
-    events: Events, apart: Mask | None, targets: Mapping[str, Any] | None, texts: dict[str, str]
-) -> dict[str, npt.NDArray[Any]]:
-    """Energies of each event by what they belong to, GeV; NaN where they say nothing. `apart` as of `TrackDeposits`."""
+def _of_looked(events: Events, targets: Mapping[str, Any] | None) -> dict[str, npt.NDArray[Any]]:
+    """Energies of each event by what they belong to, GeV; NaN where they say nothing."""
     n, parts = len(events), events.detector.calorimeters
     hits, counts = jagged.columns(events.hits), jagged.count(events.hits)
     event, energy, number = jagged.event_index(counts), hits["energy"].astype(np.float64), hits["subdetector"]
@@ -242,14 +234,6 @@ def _of_looked(
     with np.errstate(divide="ignore", invalid="ignore"):
         opening = np.arccos(np.minimum(np.linalg.norm(sums, axis=1) / total(energy), 1.0))
     table: dict[str, npt.NDArray[Any]] = {"opening": opening}
-    if events.tracks is not None and apart is not None:
-        in_hcal = energy * np.array([part.kind == "hcal" for part in parts])[number]
-        endcap = np.abs(position[:, 2]) > events.detector.ecal_inner_z
-        enough = jagged.count(events.tracks) >= MIN_PER_EVENT
-        for region, inside in (("barrel", ~endcap), ("endcap", endcap)):
-            hcal = total(in_hcal * inside)
-            table[f"hcal {region}"] = np.where(enough & (hcal > MIN_HCAL), hcal, np.nan)
-            table[f"apart {region}"] = total(in_hcal * inside * apart)
     with_hits = np.where(total(energy) > 0, 1.0, np.nan)  # an event without hits says nothing of their energy
     if events.reference is not None:
         of_particle = jagged.event_index(jagged.count(events.reference))
@@ -268,24 +252,11 @@ def _of_looked(
             mine = number == i
             table[f"energy {part.name}"] = np.where(total(mine) >= MIN_LINKED, total(energy * mine), np.nan)
             table[f"linked {part.name}"] = total(energy * (mine & linked))
-    if targets is None:
-        return table
-    if targets.get("rule", "stable") == "stable" and (problem := unknown_status(truth["status"], status)):
-        texts["status"] = problem
-    elif events.has_truth:
+    if targets is not None and events.has_truth:
         by_choice = ("e_min", "invisible")  # the user knows that hits of these belong to no target
         chosen = select_targets(events, **{key: value for key, value in targets.items() if key not in by_choice})
         of_targets = np.bincount(jagged.event_index(chosen.counts), chosen.column("hit_energy"), n)
         table["no target"] = total(energy) - of_targets
-        momentum = np.stack([chosen.column(axis) for axis in ("px", "py", "pz")], axis=1)
-        straight = (chosen.column("charge") == 0) | (np.hypot(momentum[:, 0], momentum[:, 1]) > STRAIGHT)
-        links = chosen.links_to(chosen.hits, np.where(straight, np.arange(len(straight)), -1))
-        links = links.take(links.particle >= 0)
-        source, along = links.flat_source(counts), momentum[links.particle]
-        cosine = (position[source] * along).sum(axis=1)
-        wide = cosine < np.cos(WIDE) * np.linalg.norm(position[source], axis=1) * np.linalg.norm(along, axis=1)
-        table["straight"] = np.bincount(links.event, links.weight * energy[source], n)
-        table["wide"] = np.bincount(links.event, links.weight * energy[source] * wide, n)
     return table
 
 
@@ -302,15 +273,15 @@ def _of_hits(events: Events) -> dict[str, npt.NDArray[Any]]:
     rows = [used[:: max(1, -(-len(used) // MAX_HITS))]]
     for i in np.unique(hits["subdetector"][used]):
         mine = used[hits["subdetector"][used] == i]
+        mine = mine[event[mine] == np.bincount(event[mine]).argmax()]
         if not np.isfinite(depth[mine]).all():  # its face is not described
             continue
         layer = layers_by_position(depth[mine])
-        _, group, counts = np.unique(layer * len(events) + event[mine], return_inverse=True, return_counts=True)
-        if counts.max() >= MIN_IN_LAYER:
-            fullest = mine[group == np.argmax(counts)][:MOST_IN_LAYER]
+        fullest = mine[layer == np.bincount(layer).argmax()][:MOST_IN_LAYER]
+        if len(fullest) >= MIN_IN_LAYER:
             neighbour[fullest] = KDTree(position[fullest]).query(position[fullest], k=2)[0][:, 1]
             rows.append(fullest)
-    columns = {"part": hits["subdetector"], "kind": kind, "energy": hits["energy"], "layer": hits["layer"]}
+    columns = {"part": hits["subdetector"], "energy": hits["energy"], "layer": hits["layer"]}
     columns |= {"event": event, "depth": depth, "neighbour": neighbour}
     chosen = np.unique(np.concatenate(rows))
     return {name: values[chosen] for name, values in columns.items()}
@@ -352,9 +323,13 @@ class TrackDeposits:
     """Tracks above `MIN_MOMENTUM` in events with hits, and their deposits; lengths in mm, energies in GeV.
 
     Float64: `momentum` [track]; `narrow` and `around` [track, 2], energy in `NARROW` around the entry, and between it
-    and `ALONE`, in an HCAL and elsewhere; `separation` [track], angle to the nearest entry of these tracks, rad, inf
-    without one. `apart`, bool [hit]: whether no entry is within `APART`.
+    and `ALONE`, in an HCAL and elsewhere; `separation` [track], angle to the nearest entry of these tracks, rad, pi
+    without one; energies are 0 where it is below `ALONE`.
 
+    `stubs`: columns for `Scales` of charged particles that enter the ECAL, known by their hits alone: on a line
+    from the IP they have a hit in each of the first layers and at most one more; photons convert later, and leave many.
+    ``lost``: whether no track enters within `APART`; NaN in events with few tracks, where most may be secondary
+    particles of a neutral one.
     `trails`: columns for `Scales`, lengths in cells, NaN where one does not apply: entry (``x``, ``y``, ``z``);
     ``trail``, whether there is one in the ECAL; ``layers``, the share of the first ones that have hits of it; median
     distance of the hits from the line (``ecal_azimuth``, ``ecal_polar``); median energy of these hits at normal
@@ -368,61 +343,76 @@ class TrackDeposits:
     narrow: Floats
     around: Floats
     separation: Floats
-    apart: Mask
     trails: dict[str, npt.NDArray[Any]]
+    stubs: dict[str, npt.NDArray[Any]]
 
     @classmethod
-    def of(cls, events: Events, *, most: int | None = None) -> TrackDeposits:
-        """Measure the tracks of the events, or the first `most` of them."""
+    def of(cls, events: Events) -> TrackDeposits:
+        """Measure the tracks of the events."""
         detector, parts, columns = events.detector, events.detector.calorimeters, jagged.columns(events.hits)
-        used = columns["energy"] > 0  # hits that were left out have energy 0
-        place, number = np.flatnonzero(used), columns["subdetector"][used]
-        bounds = jagged.offsets(used)[jagged.offsets(jagged.count(events.hits))]  # of the events, among these hits
-        kind, energy = kind_index(detector)[number], columns["energy"][used]
-        by_kind = np.stack([energy * (kind == HCAL), energy * (kind != HCAL)], axis=1)
-        position = jagged.vectors(events.hits, np.float32, field="position")[used]  # enough: some metres to 0.1 mm
-        distance = np.sqrt((position**2).sum(axis=1))
-        pitch, length, width = np.array([_trail_sizes(part) for part in parts])[number].T
-        depth, (length, width) = _depths(events)[used] / pitch, np.stack([length, width]).astype(np.float32)
-        shallow = (depth >= 0) & (depth < N_LAYERS) & (kind <= HCAL)
-        layer = np.where(shallow, depth, 0.0).astype(np.int64)
+        number, energies = columns["subdetector"], np.maximum(columns["energy"], 0.0)  # 0 of hits that were left out
+        positions = jagged.vectors(events.hits, np.float32, field="position")  # enough: some metres to 0.1 mm
+        sizes, of_hit = np.array([_trail_sizes(part) for part in parts], np.float32), kind_index(detector)[number]
+        depth, is_hcal = _depths(events) / sizes[number, 0], of_hit == HCAL
+        shallow = (depth >= 0) & (depth < N_LAYERS) & (of_hit <= HCAL) & (energies > 0)
+        place = np.flatnonzero(shallow)  # the hits of the first layers
+        kind, energy, position, layer = 1 * is_hcal[place], energies[place], positions[place], depth[place].astype(int)
+        length, width = sizes[number[place], 1:].T
+        in_layer = np.identity(N_LAYERS, np.float32)[layer] * (kind == ECAL)[:, None]
+        distances = np.sqrt(np.einsum("hc,hc->h", positions, positions))
+        towards = position / distances[place, None]
 
-        event, every = jagged.event_index(jagged.count(events.tracks)), jagged.columns(events.tracks)
-        momentum = jagged.vectors(events.tracks, field="momentum")
-        hard = (np.linalg.norm(momentum, axis=1) > MIN_MOMENTUM) & (np.diff(bounds)[event] > 0)
-        index = np.flatnonzero(hard)[:most]
-        event, momentum, n = event[index], momentum[index], len(index)
+        counts, every = jagged.count(events.tracks), jagged.columns(events.tracks)
+        event, momentum = jagged.event_index(counts), jagged.vectors(events.tracks, field="momentum")
         p, pt, phi = np.linalg.norm(momentum, axis=1), np.hypot(*momentum[:, :2].T), np.arctan2(*momentum[:, 1::-1].T)
-        state, at_state = (jagged.vectors(events.tracks, field=f"calo_{x}")[index] for x in ("position", "momentum"))
-        d0, z0, charge = (np.nan_to_num(every[name][index].astype(np.float64)) for name in ("d0", "z0", "charge"))
+        state, at_state = (jagged.vectors(events.tracks, field=f"calo_{x}") for x in ("position", "momentum"))
+        d0, z0, charge = (np.nan_to_num(every[name].astype(np.float64)) for name in ("d0", "z0", "charge"))
         start = np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=1)
         by_helix, at_helix = follow_to_calorimeter(start, momentum, charge, detector)
-        moved, _ = follow_to_calorimeter(start, (1 + STEP) * momentum, charge, detector)
         has_state = np.isfinite(state).all(axis=1)[:, None]
         entry = np.where(has_state, state, by_helix)
         direction = unit_vector(np.where(has_state & np.isfinite(at_state).all(axis=1)[:, None], at_state, at_helix))
+        enters = np.nan_to_num(unit_vector(entry))
+        index = np.flatnonzero((p > MIN_MOMENTUM) & (jagged.count(events.hits)[event] > 0))
+        momentum, p, pt, start, charge, state, by_helix, entry, direction = (
+            np.asarray(values, dtype=np.float64)[index]
+            for values in (momentum, p, pt, start, charge, state, by_helix, entry, direction)
+        )
+        event = event[index]
+        n, moved = len(index), follow_to_calorimeter(start, (1 + STEP) * momentum, charge, detector)[0]
         axes = np.stack(tangent_basis(direction)[::-1], axis=1)  # [track, 2, 3], along azimuth and polar angle
         endcap = np.abs(entry[:, 2]) > detector.ecal_inner_z - 1.0
         to_normal = np.where(endcap, np.abs(direction[:, 2]), np.hypot(direction[:, 0], direction[:, 1]))  # cosine
 
-        points, along, unit = (x.astype(np.float32) for x in (entry, direction, unit_vector(entry)))
+        points, along, unit = (x.astype(np.float32) for x in (entry, direction, enters[index]))
         (narrow, wide), separation = np.zeros((2, n, 2)), np.full(n, np.inf)
-        apart, pairs = np.ones(len(used), dtype=np.bool_), [np.zeros((2, 0), dtype=np.int64)]
-        for of in np.unique(event):
-            track, hit = np.flatnonzero(event == of), slice(bounds[of], bounds[of + 1])
-            behind = along[track] @ position[hit].T - (points * along).sum(axis=1)[track, None]  # [track, hit]
-            squared = distance[hit] ** 2 - 2 * points[track] @ position[hit].T
-            across = squared + (points**2).sum(axis=1)[track, None] - behind**2
-            near = (across < width[hit] ** 2) & (behind > -IN_FRONT) & (behind < length[hit]) & shallow[hit]
-            pairs.append(np.stack([track[np.nonzero(near)[0]], np.nonzero(near)[1] + bounds[of]]))
-            cosine = unit[track] @ position[hit].T
-            for sums, cone in ((narrow, NARROW), (wide, ALONE)):
-                sums[track] = (cosine > np.cos(cone) * distance[hit]) @ by_kind[hit]
-            apart[place[hit]] = cosine.max(axis=0) < np.cos(APART) * distance[hit]
-            if len(track) > 1:
-                between = unit_vector(entry[track]) @ unit_vector(entry[track]).T
-                np.fill_diagonal(between, -1.0)
-                separation[track] = np.arccos(np.clip(between.max(axis=1), -1.0, 1.0))
+        pairs, stubs, lost = [np.zeros((2, 0), dtype=np.int64)], np.zeros(len(place), bool), np.full(len(place), np.nan)
+        size = max([part.cell_size or 5.0 for part in parts if part.kind == "ecal"], default=5.0)
+        stub = np.cos(max(STUB, STUB_CELLS * size) / detector.ecal_inner_radius)
+        bounds = jagged.offsets(jagged.count(events.hits))
+        of_place, of_index = np.searchsorted(place, bounds), np.searchsorted(event, np.arange(len(bounds)))
+        for begin, end in itertools.pairwise(zip(bounds, of_place, jagged.offsets(counts), of_index, strict=True)):
+            hit, near, every_track, track = map(slice, begin, end)
+            first = near.start + np.flatnonzero((layer[near] == 0) & (kind[near] == ECAL))
+            in_layers = (towards[first] @ towards[near].T > stub).astype(np.float32) @ in_layer[near]
+            first = first[(in_layers > 0).all(axis=1) & (in_layers.sum(axis=1) <= N_LAYERS + 1)]
+            stubs[first] = True
+            lost[first] = (towards[first] @ enters[every_track].T).max(axis=1, initial=-1.0) < np.cos(APART)
+
+            behind = along[track] @ position[near].T - (points * along)[track].sum(axis=1)[:, None]  # [track, hit]
+            squared = distances[place[near]] ** 2 - 2 * points[track] @ position[near].T
+            across = squared + (points[track] ** 2).sum(axis=1)[:, None] - behind**2
+            inside = (across < width[near] ** 2) & (behind > -IN_FRONT) & (behind < length[near])
+            pairs.append(np.argwhere(inside).T + np.array([[track.start], [near.start]]))
+            between = enters[index[track]] @ enters[index[track]].T
+            np.fill_diagonal(between, -1.0)
+            separation[track] = np.arccos(np.clip(between.max(axis=1, initial=-1.0), -1.0, 1.0))
+            if len(alone := track.start + np.flatnonzero(separation[track] > ALONE)):
+                along_unit = unit[alone] @ positions[hit].T
+                by_kind = energies[hit, None] * np.stack([is_hcal[hit], ~is_hcal[hit]], axis=1)
+                narrow[alone], wide[alone] = (
+                    (along_unit > np.cos(cone) * distances[hit]) @ by_kind for cone in (NARROW, ALONE)
+                )
 
         pair = np.concatenate(pairs, axis=1)  # of a track and a hit near its line
         n_hits, n_layers, cell = np.zeros((3, 2, n))
@@ -435,8 +425,8 @@ class TrackDeposits:
             step = np.einsum("hac,hc->ah", axes[track], position[hit] - entry[track])
             offset[k] = [medians(track, along_axis, n) for along_axis in step]
         n_described = [[sum(layers.count for layers in part.layers) for part in parts if part.kind == k] for k in KINDS]
-        first = [min(max(of_kind, default=0) or N_LAYERS, N_LAYERS) for of_kind in n_described]  # 1 of crystals
-        trail = n_layers[ECAL] >= min(MIN_LAYERS, first[ECAL])
+        expected = [min(max(of_kind, default=0) or N_LAYERS, N_LAYERS) for of_kind in n_described]  # 1 of crystals
+        trail = n_layers[ECAL] >= min(MIN_LAYERS, expected[ECAL])
         straight = trail & (n_hits[ECAL] < SHOWER * n_layers[ECAL])
         # An electron leaves nothing in the HCAL; without a trail it is not known what a track is.
         in_hcal = straight & (p > HARD) & np.isfinite([_face(detector, x) for x in parts if x.kind == "hcal"]).any()
@@ -466,12 +456,12 @@ class TrackDeposits:
                 **dict(zip("xyz", entry.T, strict=True)),
                 "b_field": np.abs(every["omega"][index]) * pt / GEV_PER_TESLA_MM,
                 "trail": trail,
-                "layers": where(trail, n_layers[ECAL] / first[ECAL]),
+                "layers": where(trail, n_layers[ECAL] / expected[ECAL]),
                 **place_of(ECAL, trail),
                 "helix": where(straight & np.isfinite(near_helix), near_helix < NEAR),
                 "momentum": where(known, -(off * lever).sum(axis=0) / reach**2),
                 "behind": where(in_hcal, n_layers[HCAL] > 0),
-                **place_of(HCAL, in_hcal & (n_layers[HCAL] >= min(MIN_LAYERS, first[HCAL]))),
+                **place_of(HCAL, in_hcal & (n_layers[HCAL] >= min(MIN_LAYERS, expected[HCAL]))),
                 "response": (narrow @ calibrated) / p,
                 "ecal_cell": where(straight, cell[ECAL]),
                 "hcal_cell": where(in_hcal, cell[HCAL]),
@@ -484,8 +474,19 @@ class TrackDeposits:
             linked = (of_hit >= 0) & (of_track >= 0)
             n_linked, n_own = (np.bincount(track[x], minlength=n) for x in (linked, linked & (of_hit == of_track)))
             trails["own"] = where(straight & (n_linked > 0), n_own / np.maximum(n_linked, 1))
+        begins = np.flatnonzero(stubs)
+        in_event = np.searchsorted(bounds, place[begins], side="right") - 1
+        n_stubs = np.bincount(in_event, minlength=len(counts))
+        full = n_stubs.sum() >= MIN_PER_EVENT * max(len(counts), FEW_EVENTS)  # all tracks may be lost
+        enough = (counts >= MIN_PER_EVENT) | (counts + n_stubs >= FULL) | full
+        found = {
+            "event": in_event,
+            "endcap": np.abs(position[begins, 2]) > detector.ecal_inner_z - 1.0,
+            **dict(zip("xyz", position[begins].T, strict=True)),
+            "lost": where(enough[in_event], lost[begins]),
+        }
         deposits = cls(
-            momentum=p, narrow=narrow, around=wide - narrow, separation=separation, apart=apart, trails=trails
+            momentum=p, narrow=narrow, around=wide - narrow, separation=separation, trails=trails, stubs=found
         )
         trails["response"] = where(deposits.hadrons(float(calibrated[0])), trails["response"])
         return deposits

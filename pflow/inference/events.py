@@ -19,7 +19,7 @@ from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.data.collate import Padder, cut
 from pflow.errors import ConfigError, first_line
 from pflow.event import jagged
-from pflow.event.checks import compare, problems
+from pflow.event.checks import compare, warn_of
 from pflow.event.events import (
     MOST_UNUSED,
     Events,
@@ -266,8 +266,8 @@ def reconstruct(
         warnings.warn(f"hits or tracks cannot be used and are left out; the first: {error}", LeftOutWarning, 2)
     usable = usable_events(cleaned, max_hits, on_error)
     reconstruction = reconstruct_valid(usable, ready, on_error)
-    if said := problems(compare(measure(usable, reconstruction.particles), model.tokeniser.sample)):
-        warnings.warn(f"{events.path or 'these events'}: {said}", ImplausibleWarning, 2)
+    scales = measure(usable, reconstruction.particles)
+    warn_of(compare(scales, model.tokeniser.sample), events.path or "these events")
     momentum = track_momentum(reconstruction, usable, model).sum(axis=0)
     warn_of_tracks(momentum, count_flags(reconstruction.flags), len(events), events.path or "these events")
     if "tracks" in left_out and reconstruction.track_links is not None:  # the caller's events have all of them

@@ -26,10 +26,10 @@ from pflow.checkpoint.format import fitting_models, read_header
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.config import VERSION, shipped_models, to_plain, versions
 from pflow.data.files import Chunk, FileOptions
-from pflow.errors import ConfigError, InputError, PflowError, check_choice, warn
+from pflow.errors import ConfigError, InputError, PflowError, check_choice
 from pflow.event import jagged
-from pflow.event.checks import UNLIKE, compare, outside_training, problems
-from pflow.event.events import Flag, ImplausibleWarning, count_flags, leave_out_files
+from pflow.event.checks import UNLIKE, compare, outside_training, warn_of
+from pflow.event.events import Flag, count_flags, leave_out_files
 from pflow.event.scales import Scales
 from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, warn_of_tracks
 from pflow.inference.worker import ChunkResult, Executor, Settings, Worker, entries_of_a_chunk, executor_for
@@ -187,8 +187,7 @@ def reconstruct_files(
                 else:
                     writer = RecoWriter(out.path, format=format, **more)
                 part = write(writer, results, show)
-                if said := problems(compare(part.scales, model.tokeniser.sample)):
-                    warn(f"{', '.join(out.inputs)}: {said}", ImplausibleWarning, stacklevel=2)
+                warn_of(compare(part.scales, model.tokeniser.sample), ", ".join(out.inputs))
                 warn_of_tracks(part.track_momentum, part.flagged, part.n_events, str(out.path))
                 summary.add(part)
                 summary.written.append(out.path)

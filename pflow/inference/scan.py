@@ -20,8 +20,8 @@ from pflow.config import VERSION, from_plain
 from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
-from pflow.event.checks import check_training_range, compare, problems
-from pflow.event.events import Events, ImplausibleWarning
+from pflow.event.checks import check_training_range, compare, warn_of
+from pflow.event.events import Events
 from pflow.event.move import Move
 from pflow.event.particles import TRUTH_OPTIONS
 from pflow.event.scales import Scales, measure
@@ -384,8 +384,7 @@ def _measured(
             checks = compare(scales, worker.model.tokeniser.sample)
             # The detector is one of the limits. Moved events have other thresholds and cells, by the user's choice.
             checks = [check for check in checks if check.name == "reconstructed energy" or as_simulated]
-            if said := problems(check for check in checks if check.name != "detector"):
-                warnings.warn(f"{task.point.name}: {said}", ImplausibleWarning, stacklevel=3)
+            warn_of([check for check in checks if check.name != "detector"], task.point.name, stacklevel=3)
             yield (
                 task,
                 PointResult.of(

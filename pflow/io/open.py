@@ -15,8 +15,8 @@ import numpy as np
 from pflow.config import builtin_names
 from pflow.errors import ConfigError, InputError, PflowError, check_choice, missing_package, nearest, warn
 from pflow.event import jagged
-from pflow.event.checks import Check, Expected, compare, problems
-from pflow.event.events import Events, ImplausibleWarning, LeftOutWarning, concatenate, give_up, leave_out
+from pflow.event.checks import Check, Expected, compare, warn_of
+from pflow.event.events import Events, LeftOutWarning, concatenate, give_up, leave_out
 from pflow.event.scales import Scales, measure
 from pflow.io.detect import best_detector, first_entries, geometry_fits
 from pflow.io.edm4hep.collections import READ
@@ -140,8 +140,8 @@ class EventFile:
         try:
             events, refused, left_out = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
         except InputError:
-            if notes := self.notes():  # they may explain it, e.g. that files were merged whose ids differ
-                warn(f"{self.path}: {problems(notes)}", ImplausibleWarning, stacklevel=stacklevel)
+            # What was noticed may explain it, e.g. that files were merged whose ids differ.
+            warn_of(self.notes(), self.path, stacklevel)
             raise
         give_up(refused, len(events), stacklevel=stacklevel + 1)
         if left_out:
@@ -153,9 +153,9 @@ class EventFile:
 
     def _warn(self, checks: Iterable[Check], stacklevel: int) -> None:
         """Warn of failed checks that no earlier warning has reported."""
-        if new := [check for check in checks if not check.good and check.name not in self.said]:
-            self.said |= {check.name for check in new}
-            warn(f"{self.path}: {problems(new)}", ImplausibleWarning, stacklevel=stacklevel)
+        new = [check for check in checks if not check.good and check.name not in self.said]
+        self.said |= {check.name for check in new}
+        warn_of(new, self.path, stacklevel)
 
     def _check(self, events: Events, truth: bool) -> Iterator[Check]:
         """Measure new events; compare after the first chunk, and whenever their number has doubled."""

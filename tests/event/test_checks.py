@@ -11,7 +11,7 @@ from pflow.checkpoint.format import read_header
 from pflow.event import jagged
 from pflow.event.checks import check_training_range, compare
 from pflow.event.checks import problems as problems_of
-from pflow.event.events import Events
+from pflow.event.events import Events, ImplausibleWarning
 from pflow.event.jagged import Links
 from pflow.event.scales import Scales, measure
 from pflow.event.schema import make_hits
@@ -148,7 +148,7 @@ def test_nothing_is_said_of_events_that_are_right(jets, cld_sim):
     for events in (jets, jets.without_truth(), cld_sim):
         assert problems_of(checks(events, read_header("general").tokeniser.sample)) == ""
     found = {check.name for check in checks(jets)}
-    assert found >= {"units", "response", "targets", "directions", "links", "cells", "hits twice", "faces", "layers"}
+    assert found >= {"response", "targets", "links", "cells", "hits twice", "faces", "layers", "lost tracks"}
     assert found >= {"field", "track directions", "charges", "entries", "lost hits", "place", "helix", "curvature"}
     assert found >= {"HCAL", "HCAL place", "ECAL cells", "HCAL cells", "tracks twice", "links of trails"}
 
@@ -221,18 +221,48 @@ def test_one_event_shows_links_to_other_hits(data_dir, change):
 
 def test_a_status_that_no_particle_has_is_said(cld_rec):
     truth = jagged.replaced(cld_rec.truth, {"status": jagged.flat(cld_rec.truth.status) * 2001})
-    assert problems(dataclasses.replace(cld_rec, truth=truth)) == {"status"}
+    with pytest.warns(ImplausibleWarning, match="2001"):
+        measure(dataclasses.replace(cld_rec, truth=truth), targets={})
 
 
-def test_tracks_that_are_lost_in_the_endcaps_are_said(data_dir):
-    """The energy in the HCAL fluctuates with neutral hadrons: some events are needed."""
-    events = read_events(data_dir / "g4" / "zqq_val.root", entry_stop=96, truth=False)
-    for changed, said in ((events, ""), (kept("tracks", into_barrel)(events), "tracks are lost")):
-        total = sum((measure(changed[i : i + 24]) for i in range(0, 96, 24)), Scales())
-        text = problems_of(compare(total))
-        assert (
-            re.search(rf"\d+% of the energy in the HCAL \(endcap\) of \d+ events .*{said}", text) if said else not text
+NO_TRACK = r"no track leads to \d+% of the \d+ places where charged particles enter the ECAL"
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        (lambda events: into_barrel(events), f"{NO_TRACK} in the barrel"),
+        (lambda events: ~into_barrel(events), f"{NO_TRACK} in the endcaps"),
+        (
+            lambda events: into_barrel(events) | ~into_barrel(events),
+            f"{NO_TRACK} in the barrel.*{NO_TRACK} in the endc",
+        ),
+    ],
+    ids=["barrel", "endcaps", "all"],
+)
+def test_lost_tracks_are_said_by_the_trails_that_they_leave(jets, data_dir, lost, said):
+    """By five events, and by the single one of CLD's full reconstruction; one event of other samples has too few."""
+    for events in (jets, read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root", truth=False)):
+        text = problems_of(checks(kept("tracks", lambda e: ~lost(e))(events)))
+        assert re.fullmatch(f"{said}.*: tracks are lost, or hits lie elsewhere", text)
+
+
+def test_half_of_the_tracks_of_40_events_are_missed(data_dir):
+    events = read_events(data_dir / "g4" / "zqq_val.root", entry_stop=40, truth=False)
+    assert len(np.unique(measure(events).table("trails")["entry"])) == 40, "tracks of all events are looked at"
+    for step, said in ((1, ""), (2, NO_TRACK)):
+        text = problems_of(
+            checks(kept("tracks", lambda e, n=step: np.arange(ak.count(e.tracks.charge)) % n == 0)(events))
         )
+        assert re.match(said, text) if said else not text
+
+
+def test_secondary_particles_of_neutral_ones_need_no_track(jets):
+    """A neutral hadron that interacts in the tracker leaves trails in an event without tracks."""
+    event = kept("hits", lambda events: jagged.flat(events.hits.position.x) > 0)(jets)[:1]
+    lost = measure(dataclasses.replace(event, tracks=event.tracks[:, :0])).table("stubs")["lost"]
+    assert 1 < len(lost) < 12
+    assert np.isnan(lost).all()
 
 
 def test_a_change_within_a_file_is_said_with_the_entries(cld_rec):
@@ -283,8 +313,6 @@ def test_too_few_tracks_are_said(cld_rec):
     ("factor", "field", "said"),
     [
         (1.0, 2.0, ""),
-        (2.0, 2.0, r"hit of the ECAL has 0\.02.* GeV, and in the training sample of the model 0\.01"),
-        (3.0, 2.0, r"hit of the HCAL has 0\.1.* GeV, and in the training sample of the model 0\.04"),
         (1000.0, 2.0, r"events have up to .*e\+0. GeV in hits, and in the training sample .* \(entries 0 to 4\)"),
         (1.0, 3.0, "tracks are curved as in 3 T, and in the training sample of the model 2"),
         (1.35, 2.0, "a minimum ionising particle leaves .* of the ECAL, .*, and in the training sample of the model"),

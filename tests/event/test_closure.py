@@ -20,7 +20,7 @@ def hadrons(energy, angle, subdetector, p=(10.0,), entry=(0.0,)):
     place = {"calo_x": [1805.0 * np.cos(entry)], "calo_y": [1805.0 * np.sin(entry)], "calo_z": [0.0 * entry]}
     tracks = make_tracks(b_field=3.5, px=[p], py=[0.0 * p], pz=[0.0 * p], charge=[np.ones(len(p))], **place)
     hits = make_hits(energy=[energy], x=[x], y=[y], z=[0.0 * x], subdetector=[subdetector])
-    return TrackDeposits.of(Events(detector=detector, hits=hits, tracks=tracks), most=10).hadron_scales().tolist()
+    return TrackDeposits.of(Events(detector=detector, hits=hits, tracks=tracks)).hadron_scales().tolist()
 
 
 def test_isolated_hadrons_give_the_scale_of_the_hcal():
@@ -46,7 +46,7 @@ def test_the_scale_is_measured_whatever_the_calibration_of_the_file(data_dir, fo
     for factor in (0.4, 1.0, 2.0):
         energy = columns["energy"] * np.where(is_hcal[columns["subdetector"]], factor, 1.0)
         hits = jagged.replaced(events.hits, {"energy": energy.astype(np.float32)})
-        values = TrackDeposits.of(dataclasses.replace(events, hits=hits), most=10**5).hadron_scales()
+        values = TrackDeposits.of(dataclasses.replace(events, hits=hits)).hadron_scales()
         assert len(values) > 150
         scales.append(factor * np.median(values))
     assert scales[1] == pytest.approx(described, abs=0.06)

@@ -33,7 +33,6 @@ MIN_ELECTRON = 2.0  # GeV, momentum of an electron; softer ones lose more in fro
 MAX_BEHIND = 0.01  # largest energy of an electron in the HCAL over its momentum
 PEAK = 0.22  # largest difference of the logarithm of an electron's energy over its momentum from the median
 NARROW_PEAK = 0.08  # largest median deviation of these, as a fraction: electrons have 0.03 to 0.05
-MAX_TRACKS = 200  # tracks of an event that are looked at, on average
 JETS = 8.0  # tracks of an event, on average, from which on the events are of jets
 NEUTRALS = (
     1.06  # factor by which neutral particles near the tracks of jets make the scale too small, of ild_g4's Z -> qq
@@ -229,7 +228,7 @@ def measure_scales(file: PodioFile, detector: Detector, stop: int) -> dict[str, 
         return dict.fromkeys(fields, (None, str(error)))
     if events.tracks is None:
         return dict.fromkeys(fields, (None, "no tracks"))
-    entries, seen = TrackDeposits.of(events, most=len(events) * MAX_TRACKS), counted(len(events), "event")
+    entries, seen = TrackDeposits.of(events), counted(len(events), "event")
     electron, how = _surely(_electron_scales(entries), "isolated electron", seen, SURE_OF_ELECTRONS)
     if electron is not None and abs(electron - 1) < DIFFERENT:
         electron, how = 1.0, f"{how}: calibrated"
