@@ -34,7 +34,7 @@ from pflow.plots.style import rendered
 VARIED = {"cells": (1, 2, 4), "layers": (1, 2)}
 NOMINAL, PAIRS = "ild", "pairs"
 """Files NAME.root of `--simulated`: of the nominal detector, and of pairs of photons in the simplified ILD."""
-MERGED_MM, CELLS, OPENING_MRAD = (10.0, 20.0, 40.0), (1, 2, 4), (5.0, 10.0, 15.0, 20.0, 30.0, 40.0)
+MERGED_MM, CELLS, OPENING_MRAD = (10.0, 20.0, 40.0), (1, 2, 4), (5.0, 10.0, 20.0, 40.0)
 """Sizes of merged cells of the ECAL, factors on its cells of 5 mm, and bins of the angle between two photons."""
 
 
@@ -76,7 +76,8 @@ def scan_simulated(folder: Path) -> None:
     files = [path for path in sorted(folder.glob("*.root")) if path.stem != PAIRS]
     files.sort(key=lambda path: path.stem != NOMINAL)
     descriptions = [path.with_suffix(".yaml") for path in files]
-    result = scan(files, detector=descriptions, checkpoint=GENERAL, on_progress=print)
+    options = {"output": folder / "scan", "force": True}  # finished points stay
+    result = scan(files, detector=descriptions, checkpoint=GENERAL, on_progress=print, **options)
     write(result, "scan_simulated", with_powers=True)
     key = next(key for key in result.headlines if key.startswith("jet_energy"))
     with replacing(RESULTS / "figures" / "radius_field.png", force=True) as partial:
@@ -84,47 +85,51 @@ def scan_simulated(folder: Path) -> None:
 
 
 def power(result: ScanResult, key: str, algorithm: str, parameter: str) -> Number:
-    """Power of a parameter in a number, by least squares of logarithms of all samples, with resampled error."""
+    """Power of a parameter in a number, by least squares of logarithms, weighted by events, with resampled error."""
     points = [point for point in result.points if point.point.kind != "null test" and algorithm in point.algorithms]
     numbers = [point.algorithms[algorithm].get(key) for point in points]
     if key.startswith(DIFFERENCES) or any(n is None or n.replicas is None for n in numbers):
         return Number.undefined()
     logarithms = np.log([[point.point.values[name] for name in result.labels] for point in points])
+    weights = np.sqrt([[point.n_events] for point in points])
     terms = np.column_stack([np.ones(len(points)), logarithms])
     with np.errstate(divide="ignore", invalid="ignore"):
         values = np.log([[n.value, *n.replicas] for n in numbers if n is not None and n.replicas is not None])
-        fitted = np.linalg.pinv(terms)[1 + list(result.labels).index(parameter)] @ values
+        fitted = np.linalg.pinv(weights * terms)[1 + list(result.labels).index(parameter)] @ (weights * values)
     return Number.resampled(float(fitted[0]), fitted[1:])
 
 
-def merge_pairs(*files: Path) -> None:
-    """Share of pairs of photons that are reconstructed as exactly two particles, by the size of merged cells.
+def merge_pairs(pairs: Path, one_or_two: Path) -> None:
+    """Share of events of one or two photons with exactly as many particles, by angle and size of merged cells.
 
     The model was trained with cells merged to one size, 20 mm in the ECAL; nothing is trained here.
     """
     model, rows = load_model(GENERAL), []
     tokens = model.tokeniser.config
     assert tokens.merge is not None
-    for file in files:
+    for file, all_cells in ((pairs, CELLS), (one_or_two, CELLS[:1])):
         events = read_events(file)
         primary = events.truth[events.truth["status"] == 1]
-        events, primary = (of[jagged.count(primary) == 2] for of in (events, primary))
-        momenta = np.stack([jagged.flat(primary[axis]).reshape(-1, 2) for axis in ("px", "py", "pz")], axis=-1)
-        bins = np.digitize(1e3 * angle_between(momenta[:, 0], momenta[:, 1]), OPENING_MRAD)
-        found = {}
-        for cells, size in itertools.product(CELLS, MERGED_MM):
-            moved = Move(ecal_cells=cells, hcal_cells=cells).apply(events)
+        photons = jagged.count(primary)
+        both = primary[photons == 2]
+        momenta = np.stack([jagged.flat(both[axis]).reshape(-1, 2) for axis in ("px", "py", "pz")], axis=-1)
+        bins = np.where(photons == 1, 0, -1)
+        angles = 1e3 * angle_between(momenta[:, 0], momenta[:, 1])
+        bins[photons == 2] = np.maximum(1, np.digitize(angles, OPENING_MRAD))
+        counts = {}
+        for cells, size in itertools.product(all_cells, MERGED_MM):
+            moved = Move(ecal_cells=cells, hcal_cells=cells).apply(events).without_truth()
             merged = dataclasses.replace(tokens, merge=dataclasses.replace(tokens.merge, ecal_mm=size))
             changed = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, config=merged))
             start = time.process_time()
-            reco = reconstruct(moved.without_truth(), changed)
+            reco = reconstruct(moved, changed)
             rate = f"{len(events) / (time.process_time() - start):.0f}"
-            found[f"cells of {5 * cells} mm, merged to {size:g} mm", rate] = jagged.count(reco.particles) == 2
+            counts[f"cells of {5 * cells} mm, merged to {size:g} mm", rate] = jagged.count(reco.particles)
         if events.reference is not None:
-            found["PandoraPFA, cells of 5 mm", "-"] = jagged.count(events.reference) == 2
-        for (name, rate), right in found.items():
-            shares = (right[bins == k] for k in range(1, len(OPENING_MRAD)))
-            texts = (number_text(fraction(of.sum(), len(of))) for of in shares)
+            counts["PandoraPFA, cells of 5 mm", "-"] = jagged.count(events.reference)
+        for (name, rate), found in counts.items():
+            right = [found[chosen] == photons[chosen] for chosen in (bins == k for k in range(len(OPENING_MRAD)))]
+            texts = (number_text(fraction(of.sum(), len(of))) if len(of) else "-" for of in right)
             rows.append([file.stem, name, *texts, rate])
-    heads = [f"{low:g} to {high:g} mrad" for low, high in itertools.pairwise(OPENING_MRAD)]
-    fill(REPORT, {"merge_pairs": table(["events", "", *heads, "events a second"], rows, left=2)})
+    heads = [f"2 photons, {low:g} to {high:g} mrad" for low, high in itertools.pairwise(OPENING_MRAD)]
+    fill(REPORT, {"merge_pairs": table(["events", "", "1 photon", *heads, "events a second"], rows, left=2)})
