@@ -32,6 +32,7 @@ from pflow.plots.scan import plot_scan
 from pflow.plots.style import rendered
 
 VARIED = {"cells": (1, 2, 4), "layers": (1, 2)}
+FIGURE = "radius_field"
 NOMINAL, PAIRS = "ild", "pairs"
 """Files NAME.root of `--simulated`: of the nominal detector, and of pairs of photons in the simplified ILD."""
 MERGED_MM, CELLS, OPENING_MRAD = (10.0, 20.0, 40.0), (1, 2, 4), (5.0, 10.0, 20.0, 40.0)
@@ -80,7 +81,7 @@ def scan_simulated(folder: Path) -> None:
     result = scan(files, detector=descriptions, checkpoint=GENERAL, on_progress=print, **options)
     write(result, "scan_simulated", with_powers=True)
     key = next(key for key in result.headlines if key.startswith("jet_energy"))
-    with replacing(RESULTS / "figures" / "radius_field.png", force=True) as partial:
+    with replacing(RESULTS / "figures" / f"{FIGURE}.png", force=True) as partial:
         partial.write_bytes(rendered(plot_scan(result, key), "png"))
 
 
