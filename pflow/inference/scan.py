@@ -321,25 +321,28 @@ def _match(samples: Sequence[Sample], worker: Worker) -> None:
 def _with_detectors(
     points: list[ScanPoint], detectors: Mapping[str, Detector], steps: Iterable[str]
 ) -> tuple[dict[str, str], list[ScanPoint]]:
-    """Labels of all parameters, and the points with the value of the parameter that distinguishes the samples.
+    """Labels of all parameters, and the points with the values of the parameters that distinguish the samples.
 
-    If one measure of the detectors differs (`pflow.physics.geometry.measures`), it is the parameter, else their number.
+    Parameters are the measures (`pflow.physics.geometry.measures`) in which the detectors differ, if each differs from
+    the first in one of them, else their number.
     """
     labels = {
         name: f"{PARAMETERS[name].label}{f' [{unit}]' if (unit := PARAMETERS[name].unit) else ''}" for name in steps
     }
     if len(detectors) == 1:
         return labels, points
-    name, values = DETECTOR, dict(zip(detectors, map(float, range(len(detectors))), strict=True))
+    values = {sample: {DETECTOR: float(number)} for number, sample in enumerate(detectors)}
     with contextlib.suppress(ConfigError):  # a calorimeter is not described
         known = {sample: measures(detector) for sample, detector in detectors.items()}
-        first = next(iter(known.values()))
-        differing = [key for key in first if len({of.get(key) for of in known.values()}) > 1]
-        if len(differing) == 1 and all(low == high for low, high in (of[differing[0]] for of in known.values())):
-            name = differing[0]
-            values = {sample: of[name][0] for sample, of in known.items()}
-    labels[name] = f"{name[0].upper()}{name[1:]}"
-    return labels, [dataclasses.replace(p, values={**p.values, name: values[p.sample]}) for p in points]
+        first, *others = known.values()
+        changed = [[key for key in first | of if first.get(key) != of.get(key)] for of in others]
+        names = list(dict.fromkeys(itertools.chain(*changed)))
+        if all(len(keys) == 1 for keys in changed) and all(
+            len(set(of[key])) == 1 for of in known.values() for key in names
+        ):
+            values = {sample: {key: of[key][0] for key in names} for sample, of in known.items()}
+    labels |= {name: f"{name[0].upper()}{name[1:]}" for of in values.values() for name in of}
+    return labels, [dataclasses.replace(p, values={**p.values, **values[p.sample]}) for p in points]
 
 
 def _measured(

@@ -2,6 +2,7 @@ import copy
 import dataclasses
 import json
 import re
+import shutil
 from unittest.mock import patch
 
 import numpy as np
@@ -139,6 +140,26 @@ def test_samples_with_the_same_primaries_are_paired(sample, options, tmp_path):
     assert result["weak"].n_shared == result["weak"].n_events == 4
     assert result.labels == {"field [T]": "Field [T]"}
     assert result["weak"].point.values == {"field [T]": 3.0}
+
+
+def test_each_measure_in_which_detectors_differ_is_a_parameter(sample, options, tmp_path):
+    """As in a study of radius and field at fixed material; a detector that differs in both has only a number."""
+    ild, radius = load_detector("ild_g4"), 2000.0
+    barrel = tuple(
+        dataclasses.replace(c, inner_radius=c.inner_radius and c.inner_radius + 195) for c in ild.calorimeters
+    )
+    large = {"ecal_inner_radius": radius, "hcal_inner_radius": 2255.0, "calorimeters": barrel}
+    changes = {"ild": {}, "large": large, "weak": {"b_field": 2.0}, "both": {**large, "b_field": 2.0}}
+    detectors = {name: dataclasses.replace(ild, name=name, **of) for name, of in changes.items()}
+    for name in detectors:
+        shutil.copy(sample, tmp_path / f"{name}.root")
+    three = list(detectors)[:3]
+    result = scan([tmp_path / f"{name}.root" for name in three], detector=[detectors[n] for n in three], **options)
+    values = [tuple(point.point.values.values()) for point in result.points]
+    assert list(result.labels.values()) == ["Radius of the ECAL [mm]", "Field [T]"]
+    assert values == [(1805.0, 3.5), (radius, 3.5), (1805.0, 2.0)]
+    two = [tmp_path / "ild.root", tmp_path / "both.root"]
+    assert list(scan(two, detector=[ild, detectors["both"]], **options).labels) == ["detector"]
 
 
 def test_samples_of_other_events_are_not_paired(sample, sample_dir, options):
