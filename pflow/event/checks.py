@@ -177,6 +177,7 @@ LEAST, MOST = HADRON_RESPONSE / 1.3, HADRON_RESPONSE * 1.3
 # By table, with the smallest and largest plausible value, and the quantile.
 QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
     "looked": (
+        Quantity("units", "energy", TRUE, 1 / 30, 30.0, over="true", least=1),  # of few particles, too
         Quantity("units", "energy", REFERENCE, 1 / 150, 150.0, over="reference", least=1),
         # What showers is counted roughly, and a single antiproton deposits more than its energy.
         Quantity("response", "energy", TRUE, 0.3, 1.5, over="true", counted="n true", least=20),

@@ -81,7 +81,7 @@ Table = Mapping[str, npt.NDArray[Any]]
 TRAILS: Mapping[str, float] = {"response": 0.5, "ecal_cell": 0.5, "hcal_cell": 0.25}
 """Columns of trails and the quantile that is a sample's typical value."""
 
-OPENING = 0.98  # quantile of the opening angles of training events, of which few may be jets beside single particles
+OPENING = 0.98  # quantile of the opening angles of training events; few of these may have jets beside single particles
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
