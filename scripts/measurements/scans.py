@@ -68,6 +68,8 @@ def write(result: ScanResult, name: str, *, with_powers: bool = False) -> None:
             texts = [number_text(number, sign=True) for number in numbers]
             section.append([f"{result.algorithms[algorithm]}, power of {label.partition(' ')[0].lower()}", *texts])
     lines = [[cell.replace("PFlow", f"`{GENERAL}`") for cell in row] for row in itertools.chain(*sections)]
+    if with_powers:  # the figure shows the points
+        lines = [row for row in lines if "power of" in row[0] or row[0].endswith(("nominal", "null test"))]
     fill(REPORT, {name: table(["", *heads[1:]], lines)})
     print(*result.sentences, sep="\n")
 
