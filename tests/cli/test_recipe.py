@@ -225,7 +225,7 @@ def run_checked(recipe: TrainingRecipe, folder: Path, **options: Any) -> list[st
     return calls[0]
 
 
-@pytest.mark.parametrize(("name", "variant"), [("photon", None), ("general", "both")])
+@pytest.mark.parametrize(("name", "variant"), [("photon", None), ("general", "both"), ("general", "energies")])
 def test_the_recipes_that_come_with_pflow_pass_the_check(name, variant, tmp_path):
     assert run_checked(load_recipe(name).variant(variant), tmp_path)[0] == "fit"
 
