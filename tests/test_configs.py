@@ -72,7 +72,7 @@ def test_a_variant_differs_in_the_stated_fields_alone(name):
 @pytest.mark.parametrize(
     ("name", "set_up"),
     [
-        ("general", ("general", 1, "one")),
+        ("general", ("general", 0, "energies")),
         ("ild-g4-photon", ("photon", 2, None)),
         ("ild-g4-translation", ("paper", 4, "tracks_typed")),
     ],
