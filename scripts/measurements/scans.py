@@ -1,138 +1,35 @@
-"""Scan forms of the simplified ILD and CLD with `general` on validation events, and write the tables of RESULTS.md.
-
-With `--simulated`, instead: samples of an ILD-like detector of several radii and fields, of the same primaries, and
-pairs of photons at several sizes of merged cells.
-"""
+"""Scan forms of the simplified ILD and CLD with `general` on validation events, and write the tables of RESULTS.md."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
-import os
-import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from measurements.rows import DATA, REPORT, RESULTS, fill, table
+from measurements.rows import DATA, REPORT, fill, table
 from measurements.shipped import GENERAL
-from pflow.checkpoint.load import load_model
-from pflow.event import jagged
-from pflow.event.move import Move
-from pflow.inference.events import reconstruct
 from pflow.inference.scan import scan
-from pflow.io.atomic import replacing
-from pflow.io.open import read_events
-from pflow.metrics.report import number_text
-from pflow.metrics.scan import DIFFERENCES, ScanResult
-from pflow.metrics.stats import Number, fraction
-from pflow.physics.kinematics import angle_between
-from pflow.plots.scan import plot_scan
-from pflow.plots.style import rendered
 
 VARIED = {"cells": (1, 2, 4), "layers": (1, 2)}
-FIGURE = "radius_field"
-NOMINAL, PAIRS = "ild", "pairs"
-"""Files NAME.root of `--simulated`: of the nominal detector, and of pairs of photons in the simplified ILD."""
-MERGED_MM, CELLS, OPENING_MRAD = (10.0, 20.0, 40.0), (1, 2, 4), (5.0, 10.0, 20.0, 40.0)
-"""Sizes of merged cells of the ECAL, factors on its cells of 5 mm, and bins of the angle between two photons."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", type=Path, default=DATA, help="folder of g4 and cld_g4 (%(default)s)")
     parser.add_argument("--folder", choices=("g4", "cld_g4"), action="append", help="default: both")
     parser.add_argument("--events", type=int, default=150, help="of each detector (default: %(default)s)")
-    simulated = os.environ.get("PFLOW_SIMULATED")
-    text = f"folder with NAME.root and its description NAME.yaml, the nominal one {NOMINAL}.root, and {PAIRS}.root"
-    parser.add_argument("--simulated", type=Path, default=simulated, help=f"{text} (default: $PFLOW_SIMULATED)")
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.simulated:
-        scan_simulated(args.simulated)
-        merge_pairs(args.simulated / f"{PAIRS}.root", args.data_dir / "g4" / "gammasep_val.root")
-        return
     for folder in args.folder or ("g4", "cld_g4"):
         file = args.data_dir / folder / "zqq_val.root"
         result = scan(file, vary=VARIED, entries=args.events, checkpoint=GENERAL, on_progress=print)
-        write(result, f"scan_{folder}")
+        heads, sections = result.cells(result.headlines)
+        write(f"scan_{folder}", heads, itertools.chain(*sections))
+        print(*result.sentences, sep="\n")
 
 
-def write(result: ScanResult, name: str, *, with_powers: bool = False) -> None:
+def write(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write the table of a scan into the document."""
-    heads, sections = result.cells(result.headlines)
-    for algorithm, section in zip(result.algorithms, sections, strict=True):
-        for parameter, label in result.labels.items() if with_powers else ():
-            numbers = [power(result, key, algorithm, parameter) for key in result.headlines]
-            texts = [number_text(number, sign=True) for number in numbers]
-            section.append([f"{result.algorithms[algorithm]}, power of {label.partition(' ')[0].lower()}", *texts])
-    lines = [[cell.replace("PFlow", f"`{GENERAL}`") for cell in row] for row in itertools.chain(*sections)]
-    if with_powers:  # the figure shows the points
-        lines = [row for row in lines if "power of" in row[0] or row[0].endswith(("nominal", "null test"))]
+    lines = [[cell.replace("PFlow", f"`{GENERAL}`") for cell in row] for row in rows]
     fill(REPORT, {name: table(["", *heads[1:]], lines)})
-    print(*result.sentences, sep="\n")
-
-
-def scan_simulated(folder: Path) -> None:
-    """Scan samples of several detectors; write table and figure."""
-    files = [path for path in sorted(folder.glob("*.root")) if path.stem != PAIRS]
-    files.sort(key=lambda path: path.stem != NOMINAL)
-    descriptions = [path.with_suffix(".yaml") for path in files]
-    options = {"output": folder / "scan", "force": True}  # finished points stay
-    result = scan(files, detector=descriptions, checkpoint=GENERAL, on_progress=print, **options)
-    write(result, "scan_simulated", with_powers=True)
-    key = next(key for key in result.headlines if key.startswith("jet_energy"))
-    with replacing(RESULTS / "figures" / f"{FIGURE}.png", force=True) as partial:
-        partial.write_bytes(rendered(plot_scan(result, key), "png"))
-
-
-def power(result: ScanResult, key: str, algorithm: str, parameter: str) -> Number:
-    """Power of a parameter in a number, by least squares of logarithms, weighted by events, with resampled error."""
-    points = [point for point in result.points if point.point.kind != "null test" and algorithm in point.algorithms]
-    numbers = [point.algorithms[algorithm].get(key) for point in points]
-    if key.startswith(DIFFERENCES) or any(n is None or n.replicas is None for n in numbers):
-        return Number.undefined()
-    logarithms = np.log([[point.point.values[name] for name in result.labels] for point in points])
-    weights = np.sqrt([[point.n_events] for point in points])
-    terms = np.column_stack([np.ones(len(points)), logarithms])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        values = np.log([[n.value, *n.replicas] for n in numbers if n is not None and n.replicas is not None])
-        fitted = np.linalg.pinv(weights * terms)[1 + list(result.labels).index(parameter)] @ (weights * values)
-    return Number.resampled(float(fitted[0]), fitted[1:])
-
-
-def merge_pairs(pairs: Path, one_or_two: Path) -> None:
-    """Share of events of one or two photons with exactly as many particles, by angle and size of merged cells.
-
-    The model was trained with cells merged to one size, 20 mm in the ECAL; nothing is trained here.
-    """
-    model, rows = load_model(GENERAL), []
-    tokens = model.tokeniser.config
-    assert tokens.merge is not None
-    for file, all_cells in ((pairs, CELLS), (one_or_two, CELLS[:1])):
-        events = read_events(file)
-        primary = events.truth[events.truth["status"] == 1]
-        photons = jagged.count(primary)
-        both = primary[photons == 2]
-        momenta = np.stack([jagged.flat(both[axis]).reshape(-1, 2) for axis in ("px", "py", "pz")], axis=-1)
-        bins = np.where(photons == 1, 0, -1)
-        angles = 1e3 * angle_between(momenta[:, 0], momenta[:, 1])
-        bins[photons == 2] = np.maximum(1, np.digitize(angles, OPENING_MRAD))
-        counts = {}
-        for cells, size in itertools.product(all_cells, MERGED_MM):
-            moved = Move(ecal_cells=cells, hcal_cells=cells).apply(events).without_truth()
-            merged = dataclasses.replace(tokens, merge=dataclasses.replace(tokens.merge, ecal_mm=size))
-            changed = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, config=merged))
-            start = time.process_time()
-            reco = reconstruct(moved, changed)
-            rate = f"{len(events) / (time.process_time() - start):.0f}"
-            counts[f"cells of {5 * cells} mm, merged to {size:g} mm", rate] = jagged.count(reco.particles)
-        if events.reference is not None:
-            counts["PandoraPFA, cells of 5 mm", "-"] = jagged.count(events.reference)
-        for (name, rate), found in counts.items():
-            right = [found[chosen] == photons[chosen] for chosen in (bins == k for k in range(len(OPENING_MRAD)))]
-            texts = (number_text(fraction(of.sum(), len(of))) if len(of) else "-" for of in right)
-            rows.append([file.stem, name, *texts, rate])
-    heads = [f"2 photons, {low:g} to {high:g} mrad" for low, high in itertools.pairwise(OPENING_MRAD)]
-    fill(REPORT, {"merge_pairs": table(["events", "", "1 photon", *heads, "events a second"], rows, left=2)})

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import results
-from measurements import fine_tuning, rows, scans, shipped, tables
+from measurements import fine_tuning, rows, shipped, simulated, tables
 from measurements.rows import CSV, REPORT, ROOT, Row, read_rows, replace_table, write_rows
 from pflow.checkpoint.load import read_checkpoint
 from pflow.config import config_dir, shipped_models, weights_dir
@@ -28,7 +28,7 @@ def test_the_documents_hold_the_tables_of_the_results(monkeypatch):
 
 def test_every_figure_of_the_report_is_there():
     links = [line.rpartition("(")[2].rstrip(")") for line in REPORT.read_text("utf-8").splitlines() if line[:2] == "!["]
-    drawn = {name for of_model in shipped.FIGURES.values() for name in of_model} | {scans.FIGURE}
+    drawn = {name for of_model in shipped.FIGURES.values() for name in of_model} | {simulated.FIGURE}
     assert {ROOT / link for link in links} == {rows.RESULTS / "figures" / f"{name}.png" for name in drawn}
     assert all((ROOT / link).is_file() for link in links)
 
