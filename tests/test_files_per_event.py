@@ -25,7 +25,7 @@ def files_called(action: Callable[[], object]) -> set[str]:
 def test_an_event_goes_through_few_files(sample_dir, tmp_path):
     """The limits are today's numbers: lower them with the numbers, raise them for no new file.
 
-    They rose by 2 with the comparison of tracks with what they leave (`pflow.event.scales`), in all that is read.
+    They rose by 2 with the comparison of tracks with what they leave (`pflow.event.closure`), in all that is read.
     """
     path, model = sample_dir / "zqq_test_small.root", pflow.load_model("general")
     events = pflow.read_events(path, entry_stop=1)

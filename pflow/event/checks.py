@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pflow.errors import ConfigError, first_line, warn
+from pflow.event.closure import HADRON_RESPONSE, KINDS, MIN_MOMENTUM, N_LAYERS
 from pflow.event.events import ImplausibleWarning
-from pflow.event.scales import HADRON_RESPONSE, KINDS, MIN_MOMENTUM, N_LAYERS, SampleScales, Scales, Table
+from pflow.event.scales import SampleScales, Scales, Table
 from pflow.physics.arrays import Floats, Mask
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import layer_pitches, measures

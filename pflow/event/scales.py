@@ -1,18 +1,11 @@
-"""Scales of events: what tracks leave in the calorimeters, energies, layers, links to truth; summed over chunks.
+"""Scales of events: energies, layers, links to truth, and what tracks leave in the calorimeters; summed over chunks.
 
 `measure` measures a chunk, `Scales` of chunks add up in any order, and `pflow.event.checks` reports implausible values.
-
-A charged particle leaves one hit in nearly every layer that it enters, whatever becomes of it later. So each track has
-a trail: the hits in the first `N_LAYERS` layers close to the line on which it enters. The trail shows where the
-calorimeter is (to a millimetre a track), how many hits are lost, and the energy of a minimum ionising particle in a
-cell. The energy behind isolated tracks shows the scale of whole showers. The distance of the trail from the helix of
-the IP, along the direction in which another momentum would move it, gives the relative error of momentum and field.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -21,56 +14,26 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
+from pflow.event.closure import HCAL, MIN_MOMENTUM, TrackDeposits, depths
 from pflow.event.events import Events
 from pflow.event.jagged import Links, assigned_particle
 from pflow.event.truth import STABLE_STATUS, select_targets
-from pflow.physics.arrays import Floats, Mask
-from pflow.physics.detector import Calorimeter, Detector
-from pflow.physics.geometry import distance_to_sides, kind_index, layers_by_position, medians
+from pflow.physics.arrays import Floats
+from pflow.physics.detector import Detector
+from pflow.physics.geometry import kind_index, layers_by_position
 from pflow.physics.kinematics import (
     GEV_PER_TESLA_MM,
     angle_between,
-    follow_to_calorimeter,
-    tangent_basis,
-    unit_vector,
 )
 from pflow.physics.pdg import is_invisible
 
 ELECTRON, MUON = 11, 13
-ECAL, HCAL = 0, 1  # columns of quantities measured by kind of calorimeter
-KINDS = ("ecal", "hcal")  # of the calorimeters that are looked at
 
 MAX_ROWS = 100_000  # of a table; more are thinned evenly
 MAX_LOOKED = 24  # events of a chunk whose truth and single hits are looked at, evenly spaced; tracks are in all
 MAX_HITS = 10_000  # of a chunk that are compared one by one with the description of their calorimeter
 
-MIN_MOMENTUM = 1.0  # GeV. Softer tracks curl, and scatter in the tracker
-NARROW, ALONE = 0.08, 0.16  # cones, rad: in the first are a hadron's hits, in the second enters no other track
-APART = 0.1  # rad. What enters farther than this from the entries of all tracks has no track
-N_LAYERS = 6  # layers of a calorimeter, from its face, in which a trail is looked for
-WIDTH = {"ecal": 25.0, "hcal": 100.0}  # mm, half width of a trail by kind,
-CELLS = 3.0  # and in cells where these are larger
-IN_FRONT = 60.0  # mm along the line before the entry in which the hits of a trail lie,
-BEHIND = {"ecal": 150.0, "hcal": 1500.0}  # and behind it
-PITCH = {"ecal": 6.0, "hcal": 30.0}  # mm, of layers that the detector does not describe
-MIN_LAYERS = 2  # fewest layers with hits of a trail: fewer are a coincidence
-SHOWER = 2.0  # hits a layer from which a trail is a shower: an electron's
-STEP = 0.01  # relative change of momentum by which the entry's dependence on it is measured
-LEVER = (100.0, 1500.0)  # mm by which the whole momentum moves an entry: straighter tracks show no error, curlers wrap
-HARD = 3.0  # GeV, momentum from which most hadrons leave hits in the HCAL
-NEAR = 100.0  # mm between state and helix
-SAME = 1e-3  # rad, largest angle between the entries of two copies of a track
 REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter of the track's circle
-
-HADRON_RESPONSE = 0.73  # median energy in `NARROW` around isolated hadrons over their momentum, of ild_g4
-HADRONS = (3.0, 50.0)  # GeV, momenta of the hadrons used
-MAX_AROUND = 0.1  # largest energy of hits between the two cones of an isolated track, over its momentum
-MIN_HADRONIC = 0.2  # smallest energy in the HCAL of a hadron over its momentum: electrons and muons have less
-ROUNDS = 5  # iterations of scale and selection of hadrons, which depend on each other
-
-STUB, STUB_CELLS = 12.0, 2.4  # mm and cells (the larger) around a line from the IP, in which the hits of a stub lie
-MIN_PER_EVENT, FEW_EVENTS, FULL = 3, 5, 12
-"""Stubs need tracks in events with 3 tracks, or 12 tracks and stubs, and in chunks of 3 stubs an event, at least 15."""
 MIN_LINKED = 20  # fewest hits of an event in a calorimeter whose links are looked at
 MIN_IN_LAYER, MOST_IN_LAYER = 20, 300  # hits of a layer for the size of its cells
 MIN_TYPICAL = 10  # fewest tracks of a typical one
@@ -269,7 +232,7 @@ def _of_hits(events: Events) -> dict[str, npt.NDArray[Any]]:
     position = jagged.vectors(events.hits, np.float32, field="position")
     event, kind = jagged.event_index(jagged.count(events.hits)), kind_index(events.detector)[hits["subdetector"]]
     used = np.flatnonzero((hits["energy"] > 0) & (kind <= HCAL))
-    depth, neighbour = _depths(events), np.full(len(event), np.nan)
+    depth, neighbour = depths(events), np.full(len(event), np.nan)
     rows = [used[:: max(1, -(-len(used) // MAX_HITS))]]
     for i in np.unique(hits["subdetector"][used]):
         mine = used[hits["subdetector"][used] == i]
@@ -316,233 +279,3 @@ def _of_tracks(events: Events) -> dict[str, npt.NDArray[Any]]:
         "angle": np.where(hard, angle_between(momentum, along), np.nan),
         "opposite": np.where(linked, tracks["charge"] * true["charge"] < 0, np.nan),
     }
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class TrackDeposits:
-    """Tracks above `MIN_MOMENTUM` in events with hits, and their deposits; lengths in mm, energies in GeV.
-
-    Float64: `momentum` [track]; `narrow` and `around` [track, 2], energy in `NARROW` around the entry, and between it
-    and `ALONE`, in an HCAL and elsewhere; `separation` [track], angle to the nearest entry of these tracks, rad, pi
-    without one; energies are 0 where it is below `ALONE`.
-
-    `stubs`: columns for `Scales` of charged particles that enter the ECAL, known by their hits alone: on a line
-    from the IP they have a hit in each of the first layers and at most one more; photons convert later, and leave many.
-    ``lost``: whether no track enters within `APART`; NaN in events with few tracks, where most may be secondary
-    particles of a neutral one.
-    `trails`: columns for `Scales`, lengths in cells, NaN where one does not apply: entry (``x``, ``y``, ``z``);
-    ``trail``, whether there is one in the ECAL; ``layers``, the share of the first ones that have hits of it; median
-    distance of the hits from the line (``ecal_azimuth``, ``ecal_polar``); median energy of these hits at normal
-    incidence (``ecal_cell``); the same of the HCAL (``behind``: whether there are hits); ``helix``, whether the helix
-    from the IP leads to ``calo_position``; ``momentum``, relative error of momentum and field by the place of the
-    trail; ``response``, energy in `NARROW` over momentum of hadrons; ``twice``, whether another track enters there;
-    ``own``, share of the hits that are linked to the track's particle.
-    """
-
-    momentum: Floats
-    narrow: Floats
-    around: Floats
-    separation: Floats
-    trails: dict[str, npt.NDArray[Any]]
-    stubs: dict[str, npt.NDArray[Any]]
-
-    @classmethod
-    def of(cls, events: Events) -> TrackDeposits:
-        """Measure the tracks of the events."""
-        detector, parts, columns = events.detector, events.detector.calorimeters, jagged.columns(events.hits)
-        number, energies = columns["subdetector"], np.maximum(columns["energy"], 0.0)  # 0 of hits that were left out
-        positions = jagged.vectors(events.hits, np.float32, field="position")  # enough: some metres to 0.1 mm
-        sizes, of_hit = np.array([_trail_sizes(part) for part in parts], np.float32), kind_index(detector)[number]
-        depth, is_hcal = _depths(events) / sizes[number, 0], of_hit == HCAL
-        shallow = (depth >= 0) & (depth < N_LAYERS) & (of_hit <= HCAL) & (energies > 0)
-        place = np.flatnonzero(shallow)  # the hits of the first layers
-        kind, energy, position, layer = 1 * is_hcal[place], energies[place], positions[place], depth[place].astype(int)
-        length, width = sizes[number[place], 1:].T
-        in_layer = np.identity(N_LAYERS, np.float32)[layer] * (kind == ECAL)[:, None]
-        distances = np.sqrt(np.einsum("hc,hc->h", positions, positions))
-        towards = position / distances[place, None]
-
-        counts, every = jagged.count(events.tracks), jagged.columns(events.tracks)
-        event, momentum = jagged.event_index(counts), jagged.vectors(events.tracks, field="momentum")
-        p, pt, phi = np.linalg.norm(momentum, axis=1), np.hypot(*momentum[:, :2].T), np.arctan2(*momentum[:, 1::-1].T)
-        state, at_state = (jagged.vectors(events.tracks, field=f"calo_{x}") for x in ("position", "momentum"))
-        d0, z0, charge = (np.nan_to_num(every[name].astype(np.float64)) for name in ("d0", "z0", "charge"))
-        start = np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=1)
-        by_helix, at_helix = follow_to_calorimeter(start, momentum, charge, detector)
-        has_state = np.isfinite(state).all(axis=1)[:, None]
-        entry = np.where(has_state, state, by_helix)
-        direction = unit_vector(np.where(has_state & np.isfinite(at_state).all(axis=1)[:, None], at_state, at_helix))
-        enters = np.nan_to_num(unit_vector(entry))
-        index = np.flatnonzero((p > MIN_MOMENTUM) & (jagged.count(events.hits)[event] > 0))
-        momentum, p, pt, start, charge, state, by_helix, entry, direction = (
-            np.asarray(values, dtype=np.float64)[index]
-            for values in (momentum, p, pt, start, charge, state, by_helix, entry, direction)
-        )
-        event = event[index]
-        n, moved = len(index), follow_to_calorimeter(start, (1 + STEP) * momentum, charge, detector)[0]
-        axes = np.stack(tangent_basis(direction)[::-1], axis=1)  # [track, 2, 3], along azimuth and polar angle
-        endcap = np.abs(entry[:, 2]) > detector.ecal_inner_z - 1.0
-        to_normal = np.where(endcap, np.abs(direction[:, 2]), np.hypot(direction[:, 0], direction[:, 1]))  # cosine
-
-        points, along, unit = (x.astype(np.float32) for x in (entry, direction, enters[index]))
-        (narrow, wide), separation = np.zeros((2, n, 2)), np.full(n, np.inf)
-        pairs, stubs, lost = [np.zeros((2, 0), dtype=np.int64)], np.zeros(len(place), bool), np.full(len(place), np.nan)
-        size = max([part.cell_size or 5.0 for part in parts if part.kind == "ecal"], default=5.0)
-        stub = np.cos(max(STUB, STUB_CELLS * size) / detector.ecal_inner_radius)
-        bounds = jagged.offsets(jagged.count(events.hits))
-        of_place, of_index = np.searchsorted(place, bounds), np.searchsorted(event, np.arange(len(bounds)))
-        for begin, end in itertools.pairwise(zip(bounds, of_place, jagged.offsets(counts), of_index, strict=True)):
-            hit, near, every_track, track = map(slice, begin, end)
-            first = near.start + np.flatnonzero((layer[near] == 0) & (kind[near] == ECAL))
-            in_layers = (towards[first] @ towards[near].T > stub).astype(np.float32) @ in_layer[near]
-            first = first[(in_layers > 0).all(axis=1) & (in_layers.sum(axis=1) <= N_LAYERS + 1)]
-            stubs[first] = True
-            lost[first] = (towards[first] @ enters[every_track].T).max(axis=1, initial=-1.0) < np.cos(APART)
-
-            behind = along[track] @ position[near].T - (points * along)[track].sum(axis=1)[:, None]  # [track, hit]
-            squared = distances[place[near]] ** 2 - 2 * points[track] @ position[near].T
-            across = squared + (points[track] ** 2).sum(axis=1)[:, None] - behind**2
-            inside = (across < width[near] ** 2) & (behind > -IN_FRONT) & (behind < length[near])
-            pairs.append(np.argwhere(inside).T + np.array([[track.start], [near.start]]))
-            between = enters[index[track]] @ enters[index[track]].T
-            np.fill_diagonal(between, -1.0)
-            separation[track] = np.arccos(np.clip(between.max(axis=1, initial=-1.0), -1.0, 1.0))
-            if len(alone := track.start + np.flatnonzero(separation[track] > ALONE)):
-                along_unit = unit[alone] @ positions[hit].T
-                by_kind = energies[hit, None] * np.stack([is_hcal[hit], ~is_hcal[hit]], axis=1)
-                narrow[alone], wide[alone] = (
-                    (along_unit > np.cos(cone) * distances[hit]) @ by_kind for cone in (NARROW, ALONE)
-                )
-
-        pair = np.concatenate(pairs, axis=1)  # of a track and a hit near its line
-        n_hits, n_layers, cell = np.zeros((3, 2, n))
-        offset = np.full((2, 2, n), np.nan)  # [kind, axis, track]
-        for k in (ECAL, HCAL):
-            track, hit = pair[:, kind[pair[1]] == k]
-            n_hits[k] = np.bincount(track, minlength=n)
-            n_layers[k] = np.bincount(np.unique(track * N_LAYERS + layer[hit]) // N_LAYERS, minlength=n)
-            cell[k] = medians(track, energy[hit] * to_normal[track], n)
-            step = np.einsum("hac,hc->ah", axes[track], position[hit] - entry[track])
-            offset[k] = [medians(track, along_axis, n) for along_axis in step]
-        n_described = [[sum(layers.count for layers in part.layers) for part in parts if part.kind == k] for k in KINDS]
-        expected = [min(max(of_kind, default=0) or N_LAYERS, N_LAYERS) for of_kind in n_described]  # 1 of crystals
-        trail = n_layers[ECAL] >= min(MIN_LAYERS, expected[ECAL])
-        straight = trail & (n_hits[ECAL] < SHOWER * n_layers[ECAL])
-        # An electron leaves nothing in the HCAL; without a trail it is not known what a track is.
-        in_hcal = straight & (p > HARD) & np.isfinite([_face(detector, x) for x in parts if x.kind == "hcal"]).any()
-
-        lever = np.einsum("tac,tc->at", axes, (moved - by_helix) / STEP)
-        off = np.einsum("tac,tc->at", axes, entry - by_helix) + offset[ECAL]
-        reach = np.linalg.norm(lever, axis=0)
-        known = straight & (reach > LEVER[0]) & (reach < LEVER[1])
-        near_helix = np.linalg.norm(by_helix - state, axis=1)
-        scales = [
-            [x.electron_scale if k == "ecal" else x.hadron_scale or 1.0 for x in parts if x.kind == k] for k in KINDS
-        ]
-        calibrated = np.array([np.mean(of_kind or [1.0]) for of_kind in scales[::-1]])
-
-        def where(applies: Mask, values: npt.NDArray[Any]) -> Floats:
-            return np.where(applies, values, np.nan)
-
-        def place_of(k: int, applies: Mask) -> dict[str, Floats]:
-            size = max([part.cell_size or 5.0 for part in parts if part.kind == KINDS[k]], default=5.0)
-            names = (f"{KINDS[k]}_azimuth", f"{KINDS[k]}_polar")
-            return {x: where(applies, values / size) for x, values in zip(names, offset[k], strict=True)}
-
-        with np.errstate(divide="ignore", invalid="ignore"):
-            trails = {
-                "event": event,
-                "endcap": endcap,
-                **dict(zip("xyz", entry.T, strict=True)),
-                "b_field": np.abs(every["omega"][index]) * pt / GEV_PER_TESLA_MM,
-                "trail": trail,
-                "layers": where(trail, n_layers[ECAL] / expected[ECAL]),
-                **place_of(ECAL, trail),
-                "helix": where(straight & np.isfinite(near_helix), near_helix < NEAR),
-                "momentum": where(known, -(off * lever).sum(axis=0) / reach**2),
-                "behind": where(in_hcal, n_layers[HCAL] > 0),
-                **place_of(HCAL, in_hcal & (n_layers[HCAL] >= min(MIN_LAYERS, expected[HCAL]))),
-                "response": (narrow @ calibrated) / p,
-                "ecal_cell": where(straight, cell[ECAL]),
-                "hcal_cell": where(in_hcal, cell[HCAL]),
-                "twice": separation < SAME,
-            }
-        if events.hit_links is not None and events.track_links is not None:
-            track, hit = pair[:, kind[pair[1]] == ECAL]
-            of_hit = jagged.flat(assigned_particle(events.hit_links, events.hits))[place[hit]]
-            of_track = jagged.flat(assigned_particle(events.track_links, events.tracks))[index][track]
-            linked = (of_hit >= 0) & (of_track >= 0)
-            n_linked, n_own = (np.bincount(track[x], minlength=n) for x in (linked, linked & (of_hit == of_track)))
-            trails["own"] = where(straight & (n_linked > 0), n_own / np.maximum(n_linked, 1))
-        begins = np.flatnonzero(stubs)
-        in_event = np.searchsorted(bounds, place[begins], side="right") - 1
-        n_stubs = np.bincount(in_event, minlength=len(counts))
-        full = n_stubs.sum() >= MIN_PER_EVENT * max(len(counts), FEW_EVENTS)  # all tracks may be lost
-        enough = (counts >= MIN_PER_EVENT) | (counts + n_stubs >= FULL) | full
-        found = {
-            "event": in_event,
-            "endcap": np.abs(position[begins, 2]) > detector.ecal_inner_z - 1.0,
-            **dict(zip("xyz", position[begins].T, strict=True)),
-            "lost": where(enough[in_event], lost[begins]),
-        }
-        deposits = cls(
-            momentum=p, narrow=narrow, around=wide - narrow, separation=separation, trails=trails, stubs=found
-        )
-        trails["response"] = where(deposits.hadrons(float(calibrated[0])), trails["response"])
-        return deposits
-
-    def isolated(self, scale: float = 1.0) -> Mask:
-        """Isolated tracks, without another track or energy around, bool [track]; `scale`: factor on HCAL energies."""
-        around = self.around @ np.array([scale, 1.0])
-        return np.asarray((self.separation > ALONE) & (around < MAX_AROUND * self.momentum))
-
-    def hadrons(self, scale: float) -> Mask:
-        """Isolated tracks of hadrons that shower, bool [track], by momentum and energy in an HCAL times `scale`."""
-        p, hadronic = self.momentum, scale * self.narrow[:, 0]
-        return self.isolated(scale) & (p > HADRONS[0]) & (p < HADRONS[1]) & (hadronic > MIN_HADRONIC * p)
-
-    def hadron_scales(self) -> Floats:
-        """`pflow.physics.detector.Calorimeter.hadron_scale` by each isolated charged hadron, [hadron]; use the median.
-
-        Tails are wide, single values may be negative. Neutral particles near tracks lower it, by 6% in Z -> qq of
-        ild_g4. Tracks below `MIN_MOMENTUM` are not followed, so they may enter near an isolated one.
-        """
-        scale, scales = 1.0, np.zeros(0)
-        for _ in range(ROUNDS):
-            hadron = self.hadrons(scale)
-            in_hcal, elsewhere = self.narrow[hadron].T
-            scales = (HADRON_RESPONSE * self.momentum[hadron] - elsewhere) / in_hcal
-            if not len(scales) or not np.median(scales) > 0:
-                break
-            scale = float(np.median(scales))
-        return scales
-
-
-def _trail_sizes(part: Calorimeter) -> tuple[float, float, float]:
-    """Pitch of the first layers, and length and half width of trails, mm."""
-    pitch = part.layers[0].pitch if part.layers else PITCH.get(part.kind, 1.0)
-    return pitch, BEHIND.get(part.kind, 0.0), max(WIDTH.get(part.kind, 0.0), CELLS * (part.cell_size or 0.0))
-
-
-def _face(detector: Detector, part: Calorimeter) -> float:
-    """Face of a calorimeter, or else of the detector's calorimeters of its kind, mm; NaN if not known."""
-    place = "inner_radius" if _is_barrel(part) else "inner_z"
-    of_kind = getattr(detector, f"{'ecal' if part.kind == 'ecal' else 'hcal'}_{place}")
-    return float(getattr(part, place) or of_kind or np.nan)
-
-
-def _is_barrel(part: Calorimeter) -> bool:
-    return part.region == "barrel" or (part.inner_z is None and part.inner_radius is not None)
-
-
-def _depths(events: Events) -> Floats:
-    """Depth of each hit behind the face of its calorimeter, mm along the normal, float64 [hit]; NaN if not known."""
-    detector, number = events.detector, jagged.columns(events.hits)["subdetector"]
-    x, y, z = jagged.vectors(events.hits, field="position").T
-    depth = np.full(len(number), np.nan)
-    for i, part in enumerate(detector.calorimeters):
-        mine = number == i
-        barrel = _is_barrel(part)
-        place = distance_to_sides(x[mine], y[mine], part.sides, part.phase) if barrel else np.abs(z[mine])
-        depth[mine] = place - _face(detector, part)
-    return depth

@@ -65,7 +65,7 @@ class Calorimeter:
     layers: tuple[Layers, ...] = ()  # from the inside
     hadron_scale: float | None = None
     """Factor on the energies of an HCAL that gives isolated charged hadrons the response of ild_g4
-    (`pflow.event.scales.HADRON_RESPONSE`); None: not known. Detectors calibrate their HCALs differently; a model that
+    (`pflow.event.closure.HADRON_RESPONSE`); None: not known. Detectors calibrate their HCALs differently; a model that
     reads the geometry reads one scale."""
     electron_scale: float = 1.0
     """Factor on the energies of an ECAL that gives electrons their energy; 1 if the file's are calibrated so."""

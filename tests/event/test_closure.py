@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pflow.event import jagged
+from pflow.event.closure import NARROW, TrackDeposits
 from pflow.event.events import Events
-from pflow.event.scales import NARROW, TrackDeposits
 from pflow.event.schema import make_hits, make_tracks
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pflow.errors import InputError, PflowError
 from pflow.event import jagged
-from pflow.event.scales import ROUNDS, TrackDeposits
+from pflow.event.closure import ROUNDS, TrackDeposits
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.physics import geometry

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pflow.event.scales import TrackDeposits
+from pflow.event.closure import TrackDeposits
 from pflow.io.draft.measure import _electron_scales, measure_field
 from pflow.io.edm4hep.podio import open_podio
 from pflow.physics.detector import load_detector
