@@ -6,14 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pflow.checkpoint.load import load_model as load_model
+    from pflow.checkpoint import load_model as load_model
     from pflow.config import shipped_models as shipped_models
     from pflow.event.events import Events as Events
     from pflow.event.particles import Reconstruction as Reconstruction
     from pflow.event.schema import make_particles as make_particles
     from pflow.event.truth import select_targets as select_targets
+    from pflow.inference.events import explain as explain
     from pflow.inference.events import reconstruct as reconstruct
-    from pflow.inference.explain import explain as explain
     from pflow.inference.scan import scan as scan
     from pflow.io.open import iterate_events as iterate_events
     from pflow.io.open import open_events as open_events
@@ -31,14 +31,13 @@ if TYPE_CHECKING:
     from pflow.plots.evaluation import figures as figures
 
 _MODULES = {
-    "checkpoint.load": ("load_model",),
+    "checkpoint": ("load_model",),
     "config": ("shipped_models",),
     "event.events": ("Events",),
     "event.particles": ("Reconstruction",),
     "event.schema": ("make_particles",),
     "event.truth": ("select_targets",),
-    "inference.events": ("reconstruct",),
-    "inference.explain": ("explain",),
+    "inference.events": ("explain", "reconstruct"),
     "inference.scan": ("scan",),
     "io.open": ("iterate_events", "open_events", "read_events"),
     "io.particles_root": ("RecoWriter", "read_reco"),

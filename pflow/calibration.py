@@ -14,7 +14,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.checkpoint.load import TrainedModel
+from pflow.checkpoint import TrainedModel
 from pflow.errors import ConfigError, check_choice
 from pflow.event import jagged
 from pflow.event.checks import Expected
@@ -22,10 +22,9 @@ from pflow.event.events import Flag, without_refused
 from pflow.inference.events import MAX_HITS, Engine, finite_events, usable_events, with_detector
 from pflow.io.open import ReadOptions
 from pflow.metrics.event import CountMetrics
-from pflow.metrics.match import Matches, Matching, match
+from pflow.metrics.match import Matches, Matching, ParticleTable, match
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.stats import Floats, Ints, resolution_68
-from pflow.metrics.table import ParticleTable
 from pflow.model.api import DecodingConfig
 from pflow.physics.kinematics import tangent_basis
 from pflow.physics.pdg import CLASSES

@@ -16,8 +16,7 @@ import pytest
 import torch
 from uproot.reading import ReadOnlyFile
 
-from pflow.checkpoint.format import KEY, Header
-from pflow.checkpoint.load import PREFIX, TrainedModel
+from pflow.checkpoint import KEY, PREFIX, Header, TrainedModel
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
@@ -132,7 +131,7 @@ def tiny_graphs(monkeypatch) -> None:
     x, y = (TensorSpec(name, "float64", ("n",)) for name in "xy")
     example = (torch.linspace(-2.0, 2.0, 5, dtype=torch.float64),)
     graph = Graph(module=_Asinh(), example=example, inputs=(x,), outputs=(y,))
-    monkeypatch.setattr("pflow.export.folder.pointing_graphs", lambda *_: {"encoder": graph})
+    monkeypatch.setattr("pflow.export.pointing.pointing_graphs", lambda *_: {"encoder": graph})
 
 
 @pytest.fixture(scope="session")

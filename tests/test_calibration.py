@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pflow.calibration import Calibrated, CalibrationFit, best, calibrate, decoding_grid, fit_curve, fit_response
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.events import Events
@@ -15,8 +15,7 @@ from pflow.event.schema import make_particles
 from pflow.event.truth import select_targets
 from pflow.io.flat import write_events
 from pflow.io.open import ReadOptions, read_events
-from pflow.metrics.match import Matching, match
-from pflow.metrics.table import ParticleTable
+from pflow.metrics.match import Matching, ParticleTable, match
 from pflow.model.api import DecodingConfig
 from pflow.model.pointing import PointingDecodingConfig
 from pflow.physics.kinematics import four_momentum_covariance, unit_vector

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import yaml
 
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 from pflow.cli import fit
 from pflow.cli.recipe import load_recipe
 from pflow.config import config_dir, to_plain

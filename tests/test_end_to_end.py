@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 import pflow.model
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 from pflow.cli.main import main
 from pflow.plots.style import rendered
 

@@ -11,7 +11,7 @@ import awkward as ak
 import pytest
 
 from measurements.physics_reference import SAMPLES, measure
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 
 SUM_TOLERANCE = 5e-3
 """Largest relative change of the summed energy that other versions of torch, which round differently, may make."""

@@ -5,15 +5,13 @@ from functools import partial
 import pytest
 
 from pflow.errors import ConfigError
-from pflow.event.augment import Overlay
-from pflow.event.disturb import Disturbance
-from pflow.event.merge_hits import Merge
+from pflow.event.augment import Disturbance, Overlay
+from pflow.event.merge import Merge
 from pflow.metrics.match import HitMatching, Matching
 from pflow.physics.detector import Calorimeter, load_detector
 from pflow.tokens.features import Normaliser
-from pflow.tokens.particles import Calibration, Curve, Response
+from pflow.tokens.particles import Calibration, Curve, PdgVocabulary, Response
 from pflow.tokens.tokens import TokenConfig
-from pflow.tokens.vocab import PdgVocabulary
 from pflow.train.module import ParticleFlow
 
 CELLS = partial(Merge, ecal_mm=10.0, hcal_mm=60.0)

@@ -50,8 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare the decoding options, fit the calibration of the best, and write the model."""
     from pflow.calibration import best, calibrate, decoding_grid
-    from pflow.checkpoint.load import load_model
-    from pflow.checkpoint.save import FILES, write_weights
+    from pflow.checkpoint import FILES, load_model, write_weights
     from pflow.io.atomic import check_output
     from pflow.io.open import matching
 

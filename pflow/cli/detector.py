@@ -78,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
     """Draft the description and write it."""
     from pflow.errors import reading
     from pflow.io.atomic import check_output
-    from pflow.io.detect import fitting_detectors
     from pflow.io.draft.draft import Answers, draft_detector, write_draft
     from pflow.io.edm4hep.podio import open_podio
+    from pflow.io.open import fitting_detectors
 
     check_output(args.output, inputs=[args.file], force=args.force)
     options = {name: getattr(args, name) for name in ("name", "b_field", "tracks_as")}

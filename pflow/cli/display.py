@@ -47,8 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from pflow.io.atomic import check_output, replacing
     from pflow.io.particles_root import read_reco
     from pflow.metrics.evaluation import check_input
-    from pflow.plots.display import event_page, plot_event
-    from pflow.plots.scene import make_scene
+    from pflow.plots.display import event_page, make_scene, plot_event
     from pflow.plots.style import rendered
 
     entry, inputs = args.entry, [args.input, *([args.reco] if args.reco else [])]

@@ -156,7 +156,7 @@ def _draw(result: EvaluationResult, content: dict[str, Any], folder: Path, args:
     from rich.progress import track
 
     from pflow.plots.evaluation import figures
-    from pflow.plots.report_page import report_page
+    from pflow.plots.report import report_page
     from pflow.plots.style import rendered
 
     images, drawn, console = {}, figures(result), Console(stderr=True)

@@ -31,16 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Export the model; the folder appears only when whole."""
-    from pflow.checkpoint.format import EXPORT_FILES
-    from pflow.checkpoint.load import load_model
-    from pflow.checkpoint.save import write_weights
+    from pflow.checkpoint import EXPORT_FILES, load_model, write_weights
     from pflow.io.atomic import check_output
 
     if args.format == "weights":
         written = write_weights(args.checkpoint, args.output, force=args.force)
     else:
         try:
-            from pflow.export.folder import export_model
+            from pflow.export.pointing import export_model
         except ImportError as error:
             raise missing_package(str(error.name), "graphs for C++", extra="export") from error
         check_output(args.output, force=args.force, holds=EXPORT_FILES)  # before the model is loaded

@@ -22,7 +22,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.warnings import PossibleUserWarning
 
 import pflow.model
-from pflow.checkpoint.load import Checkpoint, check_weights, read_checkpoint
+from pflow.checkpoint import Checkpoint, check_weights, read_checkpoint
 from pflow.cli.options import nearest_options
 from pflow.config import config_dir, load_yaml, resolve, to_plain
 from pflow.data.datamodule import ParticleFlowData

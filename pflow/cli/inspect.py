@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what the file holds."""
-    from pflow.checkpoint.format import fitting_models, read_header
+    from pflow.checkpoint import fitting_models, read_header
     from pflow.inference.files import readable_models
     from pflow.io.inspect import inspect_file
 
@@ -169,7 +169,7 @@ def _provenance(file: str) -> dict[str, Any] | None:
             is_scan = str(content["schema"]).startswith("pflow-scan")
             return {"kind": "scan", **content["provenance"]} if is_scan else {"kind": "evaluation", **content["inputs"]}
     if path.suffix == ".ckpt" or model_folder(file) is not None:
-        from pflow.checkpoint.load import read_checkpoint
+        from pflow.checkpoint import read_checkpoint
 
         model = read_checkpoint(file)
         return {

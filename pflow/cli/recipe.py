@@ -243,7 +243,7 @@ def training_summary(run: str | Path) -> dict[str, Any]:
     """Time, steps and machine of a finished training, for ``training.json``; the time sums all its parts."""
     import torch
 
-    from pflow.checkpoint.load import read_checkpoint
+    from pflow.checkpoint import read_checkpoint
 
     provenance = read_checkpoint(Path(run) / "last.ckpt").header.provenance
     return {

@@ -378,3 +378,17 @@ def without_refused(events: Events, attempt: Callable[[Events], T], on_error: st
     give_up([*errors.values()], len(events))
     rest = events.emptied(np.isin(np.arange(len(events)), [*errors]))
     return attempt(rest), rest
+
+
+def keep_hits(events: Events, keep: Mask) -> Events:
+    """The events with the hits where `keep`, bool [all hits], holds, and their links."""
+    if keep.all():
+        return events
+    counts = jagged.count(events.hits)
+    hits = events.hits[jagged.unflatten(keep, counts)]
+    return dataclasses.replace(events, hits=hits, hit_links=kept_links(events.hit_links, counts, keep))
+
+
+def kept_links(records: ak.Array | None, counts: Index, keep: Mask) -> ak.Array | None:
+    """Links of the sources that are kept, with new indices."""
+    return None if records is None else Links.of(records).kept(keep, counts).records()

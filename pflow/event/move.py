@@ -24,10 +24,8 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError, check_options
 from pflow.event import jagged
-from pflow.event.disturb import keep_hits
-from pflow.event.events import Events
-from pflow.event.merge_hits import equal_rows
-from pflow.event.overlay import sum_cells
+from pflow.event.events import Events, keep_hits
+from pflow.event.merge import equal_rows, sum_cells
 from pflow.event.schema import fields_of
 from pflow.physics.arrays import Floats
 from pflow.physics.detector import KINDS, Calorimeter, Detector, Layers

@@ -1,11 +1,20 @@
-"""Graphs of a trained model, their conversion to ONNX files, and what ONNX Runtime computes beside torch."""
+"""Graphs of a trained model, their conversion to ONNX files, and what ONNX Runtime computes beside torch.
+
+Operators are added for functions of torch that its exporter lacks, or that CPU runtimes have in single precision only.
+Attention in blocks of tokens (`pflow.model.pointing.encoder`) becomes ONNX's operator Scan: the exporter has no
+translation to it, and turns a loop of a script into Loop, whose body has three times as many operators. So torch traces
+a placeholder, and Scan takes its place in the ONNX model.
+
+Letters: S tokens, R rows of a block, B blocks, H heads, K width of a key, D width of a value.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +23,205 @@ import onnx
 import onnxruntime
 import torch
 from onnx_ir.passes import common as passes
-from onnxscript import ir, optimizer, rewriter
+from onnxscript import ir, opset18, optimizer, rewriter
 from onnxscript.rewriter.rules import common as rules
 from torch import Tensor, nn
 
 from pflow.errors import ConfigError
-from pflow.export.attention_scan import expand_attention
-from pflow.export.operators import translations
+from pflow.model.pointing.encoder import BLOCK_TOKENS, MAX_WIDE, Directions, attend_nearby, slices_nearby
+
+op: Any = opset18  # typed for scripts, not for exported values
+
+
+def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """The translations by the operator of torch that they replace."""
+    aten = torch.ops.aten
+    return {
+        aten.hypot.default: _hypot,
+        aten.cos.default: lambda x: op.Sin(op.Add(x, _constant(math.pi / 2, x))),
+        aten.atan2.default: _atan2,
+        aten.asinh.default: _asinh,
+        aten.gelu.default: _gelu,
+        aten.log10.default: lambda x: op.Div(op.Log(x), _constant(math.log(10.0), x)),
+        aten.pow.Tensor_Scalar: _pow,
+        aten.clamp.default: _clamp,
+        aten.clamp.Tensor: _clamp,
+        aten.index_select.default: _index_select,
+        aten.scalar_tensor.default: _scalar_tensor,
+    }
+
+
+def _constant(value: float, like: Any) -> Any:
+    return op.Constant(value=ir.tensor(np.array(value, dtype=like.dtype.numpy())))
+
+
+def _scalar_tensor(value: Any, dtype: int = ir.DataType.FLOAT, **_: Any) -> Any:
+    """Numbers in their own precision: torch's exporter rounds all to single precision."""
+    if isinstance(value, ir.Value):
+        return op.Cast(value, to=dtype)
+    return op.Constant(value=ir.tensor(np.array(value, dtype=ir.DataType(dtype).numpy())))
+
+
+def _hypot(x: Any, y: Any) -> Any:
+    return op.Sqrt(op.Add(op.Mul(x, x), op.Mul(y, y)))
+
+
+def _atan2(y: Any, x: Any) -> Any:
+    """2 atan(y / (r + x)) for x >= 0, 2 atan((r - x) / y) else; both arguments are in [-1, 1]."""
+    zero, one, two = (_constant(value, y) for value in (0.0, 1.0, 2.0))
+    ahead = op.GreaterOrEqual(x, zero)
+    steep = op.Add(_hypot(x, y), op.Abs(x))
+    null = op.Equal(steep, zero)
+    half = op.Div(y, op.Where(null, one, steep))
+    if y.dtype != ir.DataType.DOUBLE:
+        angle = op.Mul(op.Atan(half), two)
+    else:
+        rough = op.Cast(op.Atan(op.Cast(half, to=ir.DataType.FLOAT)), to=ir.DataType.DOUBLE)
+        sine, cosine = op.Sin(rough), op.Sin(op.Add(rough, _constant(math.pi / 2, y)))
+        # Newton's step for tan(a) = half, whose error is of the third order.
+        off = op.Div(op.Sub(op.Mul(half, cosine), sine), op.Add(cosine, op.Mul(half, sine)))
+        angle = op.Mul(op.Add(rough, off), two)
+    behind = op.Where(op.Less(y, zero), _constant(-math.pi, y), _constant(math.pi, y))
+    return op.Where(ahead, angle, op.Sub(behind, angle))
+
+
+def _asinh(x: Any) -> Any:
+    if x.dtype != ir.DataType.DOUBLE:
+        return op.Asinh(x)
+    size = op.Abs(x)
+    log = op.Log(op.Add(size, op.Sqrt(op.Add(op.Mul(size, size), _constant(1.0, x)))))
+    return op.Mul(op.Sign(x), log)
+
+
+def _gelu(x: Any, approximate: str = "none") -> Any:
+    """GELU in the order of operators that ONNX Runtime fuses."""
+    error = op.Erf(op.Div(x, _constant(math.sqrt(2.0), x)))
+    return op.Mul(op.Mul(x, op.Add(error, _constant(1.0, x))), _constant(0.5, x))
+
+
+def _pow(x: Any, exponent: float) -> Any:
+    return op.Mul(x, x) if exponent == 2 else op.Pow(x, _constant(exponent, x))
+
+
+def _clamp(x: Any, low: Any = None, high: Any = None) -> Any:
+    """Clip with numbers or scalar tensors as bounds; torch's exporter writes Max and Min, which are slower."""
+    bounds = [
+        bound if bound is None else op.CastLike(bound, x) if isinstance(bound, ir.Value) else _constant(bound, x)
+        for bound in (low, high)
+    ]
+    return op.Clip(x, *bounds)
+
+
+def _index_select(x: Any, dim: int, index: Any) -> Any:
+    """GatherElements for 1-d tensors: Gather copies element by element, which takes ten times as long."""
+    return op.GatherElements(x, index) if len(x.shape) == 1 else op.Gather(x, index, axis=dim)
+
+
+DOMAIN, PLACEHOLDER = "pflow", "AttentionInBlocks"
+
+MAX_SINGLE = 1000.0
+"""Largest strength of a head whose preference for directions is computed in single precision, which rounds its logits
+to 6e-8 of the strength."""
+
+
+def attend_by_scan(
+    query: Tensor, key: Tensor, value: Tensor, directions: Directions, strength: Tensor, *, strengths: list[float]
+) -> Tensor:
+    """Attend as `pflow.model.pointing.encoder.attend_nearby`; during an export insert the placeholder.
+
+    `strengths` are the values of `strength`, which cannot be read from a traced tensor. The placeholder gives float
+    [B, R, H D]: all heads of a block are computed together, as much as caches hold. Its inputs are ``queries``, float
+    [B, R, sum of K]; ``rows``, double [B, R, 4], and ``columns``, double [S, 4], whose products are n_i . n_j - 1; of
+    each head that sees one slice of the tokens, its first token and the one after its last, int64 [B, 1]; and keys and
+    values of each head, float [S, K] and [S, D]. Its attributes are ``widths``, K of each head; ``sliced``, 1 for a
+    head that sees a slice; ``strengths`` (0: directions are part of the head's queries and keys).
+    """
+    if not torch.compiler.is_compiling():
+        return attend_nearby(query, key, value, directions, strength)
+    queries, keys, values = list(query.unbind(1)), list(key.unbind(1)), list(value.unbind(1))
+    starts, stops = slices_nearby(query, key, directions, strength)[0].unbind()  # [H, B] each
+    slices, widths = [], []
+    sliced = [int(of_head > MAX_WIDE) for of_head in strengths]
+    precise = [of_head if of_head > MAX_SINGLE else 0.0 for of_head in strengths]
+    unit = directions.unit.float()
+    for head, of_head in enumerate(strengths):
+        if sliced[head]:
+            slices += [starts[head][:, None], stops[head][:, None]]
+        if not precise[head]:
+            queries[head] = torch.cat([queries[head], of_head * unit], dim=1)
+            keys[head] = torch.cat([keys[head], unit], dim=1)
+        widths.append(int(queries[head].shape[1]))
+    length = torch.ones_like(directions.angle, dtype=torch.int64).sum()
+    first = torch.arange(0, unit.shape[0], BLOCK_TOKENS)[:, None]
+    row_in_block = torch.minimum(first + torch.arange(BLOCK_TOKENS), length - 1).view(-1)  # the last one is repeated
+    ones = torch.ones_like(directions.unit[:, :1])
+    rows = torch.cat([directions.unit, ones], dim=1).index_select(0, row_in_block).view(-1, BLOCK_TOKENS, 4)
+    columns = torch.cat([directions.unit, -ones], dim=1)
+    in_blocks = torch.cat(queries, dim=1).index_select(0, row_in_block).view(-1, BLOCK_TOKENS, sum(widths))
+    tensors = in_blocks, rows, columns, *slices, *keys, *values
+    width = sum(int(part.shape[1]) for part in values)
+    attended = torch.onnx.ops.symbolic(
+        f"{DOMAIN}::{PLACEHOLDER}",
+        tensors,
+        {"widths": widths, "sliced": sliced, "strengths": precise},
+        dtype=query.dtype,
+        shape=(in_blocks.shape[0], BLOCK_TOKENS, width),
+        version=1,
+    )
+    return attended.view(-1, width)[: unit.shape[0]]
+
+
+def expand_attention(model: Any) -> None:
+    """Put Scan in the place of each placeholder of an ONNX model."""
+    for i, node in enumerate(model.graph.node):
+        if node.domain == DOMAIN:
+            node.CopyFrom(_scan(node, f"attention_{i}"))
+    standard = [opset for opset in model.opset_import if opset.domain != DOMAIN]
+    del model.opset_import[:]
+    model.opset_import.extend(standard)
+
+
+def _scan(placeholder: Any, name: str) -> Any:
+    """The node Scan of a placeholder."""
+    node, kind = onnx.helper.make_node, onnx.TensorProto
+    sizes, sliced, strengths = (
+        onnx.helper.get_node_attr_value(placeholder, which) for which in ("widths", "sliced", "strengths")
+    )
+    queries, rows, columns, *rest = placeholder.input
+    n_heads, n_bounds = len(sizes), 2 * sum(sliced)
+    bounds, keys, values = rest[:n_bounds], rest[n_bounds:-n_heads], rest[-n_heads:]
+    axis = onnx.helper.make_tensor(f"{name}_axis", kind.INT64, [1], [0])
+    lengths = onnx.helper.make_tensor(f"{name}_sizes", kind.INT64, [n_heads], sizes)
+    body = [node("Split", ["queries", lengths.name], [f"query_{head}" for head in range(n_heads)], axis=1)]
+    slices = [f"slice_{i}" for i in range(n_bounds)]
+    ends = iter(slices)
+    for head, (strength, key, value) in enumerate(zip(strengths, keys, values, strict=True)):
+        seen = {"key": key, "value": value} | ({"columns": columns} if strength else {})
+        if sliced[head]:
+            slice_of_head = next(ends), next(ends), axis.name
+            for part, whole in seen.items():
+                body.append(node("Slice", [whole, *slice_of_head], [f"{part}_{head}"]))
+                seen[part] = f"{part}_{head}"
+        near, factor = [], {}
+        if strength:
+            body.append(node("Gemm", ["rows", seen["columns"]], [f"precise_{head}"], transB=1))
+            body.append(node("Cast", [f"precise_{head}"], [f"near_{head}"], to=kind.FLOAT))
+            near, factor = [f"near_{head}"], {"beta": strength}
+        body.append(node("Gemm", [f"query_{head}", seen["key"], *near], [f"logits_{head}"], transB=1, **factor))
+        body.append(node("Softmax", [f"logits_{head}"], [f"weight_{head}"], axis=1))
+        body.append(node("MatMul", [f"weight_{head}", seen["value"]], [f"attended_{head}"]))
+    body.append(node("Concat", [f"attended_{head}" for head in range(n_heads)], ["attended"], axis=1))
+    info = onnx.helper.make_tensor_value_info
+    scanned = [
+        info("queries", kind.FLOAT, ["rows", sum(sizes)]),
+        info("rows", kind.DOUBLE, ["rows", 4]),
+        *(info(bound, kind.INT64, [1]) for bound in slices),
+    ]
+    result = info("attended", kind.FLOAT, None)
+    graph = onnx.helper.make_graph(body, name, scanned, [result], initializer=[axis, lengths])
+    inputs = [queries, rows, *bounds]
+    return node("Scan", inputs, [placeholder.output[0]], body=graph, num_scan_inputs=len(inputs))
+
 
 OPSET = 18
 """Version of ONNX's operators: the oldest that has the smallest of scattered values."""

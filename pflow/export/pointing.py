@@ -1,4 +1,4 @@
-"""The three graphs of a pointing network: `pflow.model.pointing.generate`, traced, with examples to trace it.
+"""Export of a pointing model: a folder of three graphs (`pflow.model.pointing.generate`, traced) with tokens.json.
 
 All arithmetic is in the graphs; who runs them moves tensors by name, for one event at a time, as cpp/README.md says.
 The encoder goes from hits and tracks to what the others read, the decoder makes one step, and the refinement goes from
@@ -11,24 +11,30 @@ codes, W width, H heads, D = W / H.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.checkpoint.format import EXPORT_FORMAT
-from pflow.checkpoint.load import TrainedModel
+from pflow.checkpoint import EXPORT_FILES, EXPORT_FORMAT, GRAPHS, TOKENS, Header, TrainedModel
+from pflow.config import VERSION
 from pflow.data.batch import Batch, Readout, TokenSet
+from pflow.errors import ConfigError
 from pflow.event.jagged import MIN_HIT_FRACTION
-from pflow.event.merge_hits import Grid, cells_of, equal_cells, sum_hits
+from pflow.event.merge import Grid, cells_of, equal_cells, sum_hits
 from pflow.event.schema import PXYZ, XYZ
-from pflow.export.attention_scan import attend_by_scan
-from pflow.export.convert import Graph, Loop, TensorSpec
+from pflow.export.convert import OPSET, Graph, Loop, TensorSpec, attend_by_scan, check_graphs, to_onnx
+from pflow.io.atomic import check_output, replacing
+from pflow.model.api import describe
 from pflow.model.common.transformer import KeyValue, KVCache
 from pflow.model.pointing import PointingReconstructor
 from pflow.model.pointing.assignment import PairList
@@ -37,6 +43,7 @@ from pflow.model.pointing.decoder import Memory
 from pflow.model.pointing.generate import State, Steps, emit_tracks, particle_limits, refine
 from pflow.model.pointing.geometry import EncodedSource, Items, Tables, Tokens, make_tokens_and_items
 from pflow.model.pointing.network import DecodedParticles, PointingNetwork
+from pflow.physics.detector import Detector, load_detector
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.features import FEATURES, at_hadron_scale, kind_and_depth
 from pflow.tokens.particles import physical_particles
@@ -397,3 +404,49 @@ def _example_source(model: TrainedModel, encoder: EncoderGraph) -> dict[str, Ten
         "track_omega": torch.full((EXAMPLE_TRACKS,), 0.1),
     }
     return {name: fields[name].contiguous() for name in encoder.inputs}
+
+
+def export_model(
+    model: TrainedModel, folder: str | Path, *, detector: str | Path | Detector | None = None, force: bool = False
+) -> tuple[Path, ...]:
+    """Write a model as ``encoder.onnx``, ``decoder.onnx``, for some ``refinement.onnx``, and ``tokens.json``.
+
+    Returns the paths. The folder appears only when it is complete; one that exists must be empty, or with `force` hold
+    nothing but an earlier export. `detector`, by default the training's, is what the graphs of a model for any detector
+    are for. ConfigError: there are no graphs of this architecture, the folder cannot be made there, the model is for
+    another detector, or ONNX Runtime computes something else than torch.
+    """
+    if detector is not None:
+        detector = load_detector(detector)
+        if differing := model.tokeniser.other_geometry(detector):
+            raise ConfigError(
+                f"{model.path} was trained on detector '{model.tokeniser.detector.name}', from which '{detector.name}' "
+                f"differs in {', '.join(differing)}"
+            )
+        model = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, detector=detector))
+    folder = check_output(folder, force=force, holds=EXPORT_FILES)
+    if not hasattr(torch.onnx, "ops"):
+        raise ConfigError(f"graphs need torch 2.13 (tested) or near it, and {torch.__version__} is installed")
+    network = model.reconstructor
+    if not isinstance(network, PointingReconstructor):
+        raise ConfigError(f"{model.path} is a {type(network).__name__}: only pointing networks have graphs")
+    graphs = pointing_graphs(model, network)
+    header = Header(version=VERSION, tokeniser=model.tokeniser, model=describe(network), calibration=model.calibration)
+    metadata = {**constants(model, graphs["encoder"]), "pflow_version": VERSION, "checkpoint_sha256": model.digest}
+    with replacing(folder, force=force, holds=EXPORT_FILES) as partial:
+        files = {name: partial / GRAPHS[name] for name in graphs}
+        description: dict[str, Any] = {
+            "format": EXPORT_FORMAT,
+            "run": metadata,
+            "checkpoint": header.to_dict(),
+        }
+        for name, graph in graphs.items():
+            read = to_onnx(graph, files[name], metadata={**metadata, "graph": name})
+            tensors = {"inputs": [spec for spec in graph.inputs if spec.name in read], "outputs": graph.outputs}
+            described = {which: [dataclasses.asdict(spec) for spec in specs] for which, specs in tensors.items()}
+            description[name] = {"file": GRAPHS[name], "opset": OPSET, **described}
+        check_graphs(graphs, files)
+        description["sha256"] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files.values()}
+        text = json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False)
+        (partial / TOKENS).write_text(text + "\n", encoding="utf-8")
+    return tuple(folder / name for name in (*(GRAPHS[graph] for graph in graphs), TOKENS))

@@ -22,8 +22,7 @@ import awkward as ak
 import numpy as np
 import torch
 
-from pflow.checkpoint.format import fitting_models, read_header
-from pflow.checkpoint.load import TrainedModel, load_model
+from pflow.checkpoint import TrainedModel, fitting_models, load_model, read_header
 from pflow.config import VERSION, shipped_models, to_plain, versions
 from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError, PflowError, check_choice

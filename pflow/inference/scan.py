@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from pflow.checkpoint.load import TrainedModel, load_model
+from pflow.checkpoint import TrainedModel, load_model
 from pflow.config import VERSION, from_plain
 from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError
@@ -528,7 +528,7 @@ def _save(task: Task, result: PointResult) -> None:
 
 def _write(result: ScanResult, folder: Path, *, force: bool) -> None:
     """Write figures, tables and the report; `DOCUMENT` last, as a sign that the others are complete."""
-    from pflow.plots.scan import scan_figures, scan_page
+    from pflow.plots.report import scan_figures, scan_page
     from pflow.plots.style import rendered
 
     drawn = scan_figures(result)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
-from pflow.checkpoint.load import TrainedModel, load_model
+from pflow.checkpoint import TrainedModel, load_model
 from pflow.data.files import Chunk, FileOptions, OpenFiles
 from pflow.errors import ConfigError, InputError, collected_warnings, first_line, missing_package
 from pflow.event.particles import Reconstruction

@@ -15,11 +15,9 @@ from pflow.errors import ConfigError, InputError, first_line
 from pflow.event import jagged
 from pflow.event.checks import Check, Expected, compare
 from pflow.event.scales import SampleScales, Scales, measure
-from pflow.io.detect import NoDetectorError, fitting_detectors
-from pflow.io.edm4hep.collections import Collection, collection_contents
-from pflow.io.edm4hep.podio import PodioFile, open_podio
+from pflow.io.edm4hep.podio import Collection, PodioFile, collection_contents, open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
-from pflow.io.open import EventFile, ReadOptions
+from pflow.io.open import EventFile, NoDetectorError, ReadOptions, fitting_detectors
 from pflow.io.root import open_root, tree_names
 from pflow.physics.detector import Detector, load_detector
 

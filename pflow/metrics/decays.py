@@ -12,10 +12,9 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.truth import Ancestry, Targets
 from pflow.metrics.jets import find_jets
-from pflow.metrics.match import Matches
+from pflow.metrics.match import Matches, ParticleTable, masses
 from pflow.metrics.particles import RESPONSE_EDGES, response_numbers
 from pflow.metrics.stats import Bootstrap, Columns, Distribution, Floats, Ints, Tree, median
-from pflow.metrics.table import ParticleTable, masses
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import CLASSES, class_index
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pflow.metrics.match import Matches
+from pflow.metrics.match import Matches, ParticleTable, masses
 from pflow.metrics.particles import RESPONSE_EDGES, response_numbers
 from pflow.metrics.stats import (
     Axis,
@@ -26,7 +26,6 @@ from pflow.metrics.stats import (
     rms90,
     rms90_over_mean90,
 )
-from pflow.metrics.table import ParticleTable, masses
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import CLASSES
 

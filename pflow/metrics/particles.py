@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pflow.metrics.match import Matches
+from pflow.metrics.match import Matches, ParticleTable
 from pflow.metrics.stats import (
     Axis,
     Bootstrap,
@@ -26,7 +26,6 @@ from pflow.metrics.stats import (
     resolution_68,
     resolution_by_rank,
 )
-from pflow.metrics.table import ParticleTable
 from pflow.physics.arrays import Index
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import CLASSES

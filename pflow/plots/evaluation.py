@@ -1,4 +1,4 @@
-"""Figures of an evaluation: metrics in bins, distributions, confusion matrices, and the confusion budget."""
+"""Figures of a training, losses against the epoch, and of an evaluation: metrics in bins, distributions, confusion."""
 
 from __future__ import annotations
 
@@ -12,17 +12,62 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from pflow.metrics.decays import BOSONS
-from pflow.metrics.energy import ABS_COS_THETA
 from pflow.metrics.event import OPENING_ANGLE
+from pflow.metrics.jets import ABS_COS_THETA
 from pflow.metrics.oracle import ORACLE
 from pflow.metrics.particles import AXES, DISTANCE, ENERGY, THETA
 from pflow.metrics.report import REFERENCE, EvaluationResult
 from pflow.metrics.stats import Axis, Floats, Number, Series, Tree, leaves
 from pflow.physics.arrays import Mask
 from pflow.plots.style import COLORS, MARKERS, styled
+
+WRONG_ENERGY = "val/wrong_energy"
+"""The metric that is no loss: it has a separate panel."""
+
+
+@styled()
+def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "") -> Figure:
+    """Training (dashed) and validation (solid) loss, parts and wrong energy, from `history` [name][epoch].
+
+    ValueError: no losses.
+    """
+    names = {name.split("/")[1] for name in history if name != WRONG_ENERGY}
+    if not names:
+        raise ValueError("the history holds no losses")
+    parts = sorted(names - {"loss"})
+    n_panels = 1 + bool(parts) + (WRONG_ENERGY in history)
+    figure = Figure(figsize=(4.6 * n_panels + 1.5 * bool(parts), 4.2), layout="constrained")
+    panels = list(np.atleast_1d(figure.subplots(1, n_panels)))
+    for split, style, label in (("val", "-", "validation"), ("train", "--", "training")):
+        _curve(panels[0], history.get(f"{split}/loss", {}), COLORS[0], style, label)
+        for k, part in enumerate(parts):
+            named = part.replace("_", " ") if split == "val" else None
+            _curve(panels[1], history.get(f"{split}/{part}", {}), COLORS[k % len(COLORS)], style, named)
+    panels[0].set_ylabel("Loss")
+    panels[0].legend()
+    if parts:
+        panels[1].set_ylabel("Parts of the loss")
+        panels[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
+    if WRONG_ENERGY in history:
+        percent = {epoch: 100.0 * value for epoch, value in history[WRONG_ENERGY].items()}
+        _curve(panels[-1], percent, COLORS[0], "-", None)
+        panels[-1].set(ylabel="Wrong energy [%]", ylim=(0, 1.15 * panels[-1].get_ylim()[1]))
+    for panel in panels:
+        panel.set_xlabel("Epoch")
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panel.tick_params(labelsize=11)
+    panels[0].set_title(text, loc="left")
+    return figure
+
+
+def _curve(axes: Axes, values: Mapping[int, float], color: str, style: str, label: str | None) -> None:
+    epochs = sorted(values)
+    marker = "o" if len(epochs) < 30 else ""
+    axes.plot(epochs, [values[epoch] for epoch in epochs], style, marker=marker, color=color, label=label)
+
 
 BINNED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("response_median", "Median of $E_{reco}/E_{true}$", {"reference": 1.0}),

@@ -22,9 +22,15 @@ from pflow.physics.detector import KINDS, Detector
 from pflow.physics.geometry import check_described
 from pflow.physics.pdg import charges, masses
 from pflow.tokens.features import FEATURES, Moments, Normaliser, feature_columns, feature_transforms
-from pflow.tokens.particles import Calibration, physical_particles
+from pflow.tokens.particles import (
+    CHARGES,
+    Calibration,
+    PdgVocabulary,
+    charge_index,
+    physical_particles,
+    unknown_pdg_message,
+)
 from pflow.tokens.tokens import PARTS, ParticleTokens, TokenConfig, Tokens, directions, make_readout, select, targets_of
-from pflow.tokens.vocab import CHARGES, PdgVocabulary, charge_index, unknown_pdg_message
 
 
 @dataclasses.dataclass(eq=False)

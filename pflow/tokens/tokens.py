@@ -16,7 +16,7 @@ from pflow.errors import ConfigError, check_choice, check_options
 from pflow.event import jagged
 from pflow.event.events import Events, event_rows
 from pflow.event.jagged import Links
-from pflow.event.merge_hits import Merge, merge_hits
+from pflow.event.merge import Merge, merge_hits
 from pflow.event.schema import PXYZ, XYZ
 from pflow.event.truth import RULES, STABLE_STATUS, Targets, select_targets
 from pflow.physics.arrays import Floats, Index, Mask, double, namespace, single
@@ -135,7 +135,7 @@ class Tokens:
         By name; without arrays that the configuration does not ask for or that need truth the events lack:
 
         hits, tracks, tracker_hits : float32 [N, F], normalised
-        charge : int64 [T], index into `pflow.tokens.vocab.CHARGES`
+        charge : int64 [T], index into `pflow.tokens.particles.CHARGES`
         pdg : int64 [T], index into the PDG vocabulary
         energy : float32 [T], log10(E / GeV), normalised
         direction : float32 [T, 3], unit vector

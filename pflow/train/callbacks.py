@@ -21,11 +21,11 @@ from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
-from pflow.checkpoint.load import read_checkpoint
+from pflow.checkpoint import read_checkpoint
 from pflow.errors import ConfigError
 from pflow.io.atomic import replacing
+from pflow.plots.evaluation import plot_training
 from pflow.plots.style import rendered
-from pflow.plots.training import plot_training
 from pflow.train.module import MONITOR, ParticleFlow
 
 COLUMNS = {

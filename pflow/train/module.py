@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -17,24 +17,79 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import WeightAveraging
-from torch import Tensor
+from torch import Tensor, nn
 
-from pflow.checkpoint.format import KEY, Header
-from pflow.checkpoint.load import PREFIX, Checkpoint, check_weights, load_weights, read_checkpoint
+from pflow.checkpoint import KEY, PREFIX, Checkpoint, Header, check_weights, load_weights, read_checkpoint
 from pflow.config import VERSION
 from pflow.data.batch import Batch, Target
 from pflow.data.datamodule import ParticleFlowData, differences
 from pflow.data.dataset import LabelledBatch
 from pflow.errors import ConfigError, InputError, check_choice
 from pflow.inference.events import ParticleCollector
-from pflow.metrics.match import Matching, match
-from pflow.metrics.table import ParticleTable
+from pflow.metrics.match import Matching, ParticleTable, match
 from pflow.model.api import GeneratedParticles, ModelInputs, Reconstructor, build_reconstructor, describe
 from pflow.model.pointing import PointingReconstructor
 from pflow.physics.arrays import Index
 from pflow.tokens.particles import Calibration
 from pflow.tokens.tokeniser import Tokeniser
-from pflow.train.muon import Muon
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the polynomial that takes all singular values to about 1 (K. Jordan et al. 2024, Muon)."""
+ITERATIONS = 5
+MOMENTUM = 0.95
+UPDATE_RMS = 0.2
+"""Root mean square of an update divided by the learning rate, about AdamW's (J. Liu et al. 2025, arXiv:2502.16982)."""
+MIN_SIDE = 16
+"""Shorter matrices, such as the last one to a logit, are left to AdamW."""
+
+
+class Muon(torch.optim.AdamW):
+    """Momentum with orthogonal updates for matrices of at least `MIN_SIDE` rows and columns, AdamW for the rest.
+
+    Takes one group of parameters or several with options of AdamW; a group of both kinds is divided into two.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float) -> None:
+        divided = []
+        for group in groups:
+            parameters: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+            for parameter in group["params"]:
+                parameters[parameter.ndim == 2 and min(parameter.shape) >= MIN_SIDE].append(parameter)
+            divided += [{**group, "params": some, "orthogonal": kind} for kind, some in parameters.items() if some]
+        super().__init__(divided, lr=lr)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Change the parameters by their gradients; gradients of matrices are used up."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in (group for group in self.param_groups if group["orthogonal"]):
+            for parameter in (parameter for parameter in group["params"] if parameter.grad is not None):
+                state = self.state[parameter]
+                state.setdefault("step", torch.zeros(()))  # AdamW looks for it when a state is loaded
+                momentum = state.setdefault("momentum", torch.zeros_like(parameter))
+                momentum.lerp_(parameter.grad, 1.0 - MOMENTUM)
+                update = orthogonal(parameter.grad.lerp(momentum, MOMENTUM))
+                parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
+                parameter.sub_(update, alpha=group["lr"] * UPDATE_RMS * max(parameter.shape) ** 0.5)
+                parameter.grad = None
+        super().step()
+        return loss
+
+
+def orthogonal(matrix: Tensor) -> Tensor:
+    """The matrix with all singular values about 1, by Newton-Schulz iterations; float [R, C]."""
+    if matrix.shape[0] > matrix.shape[1]:
+        return orthogonal(matrix.t()).t()
+    a, b, c = COEFFICIENTS
+    x: Tensor = matrix / matrix.norm().clamp(min=1e-12)
+    for _ in range(ITERATIONS):
+        gram = x @ x.t()
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x
+
 
 WRONG_ENERGY = "wrong_energy"
 MONITOR = f"val/{WRONG_ENERGY}"
@@ -80,7 +135,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     lr
         Highest learning rate.
     optimiser
-        ``adamw``, or ``muon``: orthogonal updates of the larger matrices (`pflow.train.muon`), and AdamW for the rest.
+        ``adamw``, or ``muon``: orthogonal updates of the larger matrices (`Muon`), and AdamW for the rest.
     weight_decay
         Of weight matrices; biases, norms and single vectors are not decayed.
     warmup

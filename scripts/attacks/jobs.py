@@ -18,7 +18,7 @@ import pflow.cli.fit
 import pflow.inference.files
 import pflow.metrics.report  # noqa: F401
 from attacks.child import run_limited, run_signalled
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
 from pflow.io.particles_root import read_provenance

@@ -22,8 +22,7 @@ import yaml
 
 import pflow
 from attacks.mutate import Generator, altered, damaged, picked
-from pflow.checkpoint.format import HEADER_FILE, KEY, WEIGHTS_FILE, Header
-from pflow.checkpoint.load import PREFIX, load_model
+from pflow.checkpoint import HEADER_FILE, KEY, PREFIX, WEIGHTS_FILE, Header, load_model
 from pflow.cli.main import EXIT_CODES, main
 from pflow.config import config_dir, weights_dir
 from pflow.errors import ConfigError

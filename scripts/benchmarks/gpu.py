@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from benchmarks.timing import make_batches, peak_mb, timed
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 from pflow.io.open import read_events
 
 ROOM = 0.7

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from benchmarks.timing import add_common_options, timed
-from pflow.checkpoint.load import TrainedModel, load_model
+from pflow.checkpoint import TrainedModel, load_model
 from pflow.data.batch import Batch
-from pflow.data.collate import Padder, bucket
+from pflow.data.dataset import Padder, bucket
 from pflow.event.augment import Augmentation, Overlay, augment
 from pflow.io.open import open_events
 from pflow.tokens.tokens import Tokens

@@ -23,10 +23,10 @@ from benchmarks.cpp import compile_library, compile_program, missing_for_cpp, ru
 from benchmarks.timing import add_common_options, peak_mb, timed
 from measurements.rows import REPORT, Row, fill, read_rows, write_rows
 from measurements.tables import speed_table
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 from pflow.errors import ConfigError
 from pflow.event.particles import Reconstruction
-from pflow.export.folder import export_model
+from pflow.export.pointing import export_model
 from pflow.inference.events import reconstruct
 from pflow.io.open import open_events, read_events
 

@@ -22,7 +22,7 @@ import inspect, sys, time
 import numpy as np, torch
 torch.set_num_threads(1)
 import pflow
-from pflow.data.collate import Padder
+from pflow.data.dataset import Padder
 
 name, path, n_events = sys.argv[1], sys.argv[2], int(sys.argv[3])
 model = pflow.load_model(name)

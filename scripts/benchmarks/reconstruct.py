@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.timing import add_common_options, make_batches, timed
-from pflow.checkpoint.load import TrainedModel, load_model
+from pflow.checkpoint import TrainedModel, load_model
 from pflow.inference.events import BATCH_SIZE, reconstruct
 from pflow.io.open import open_events
 

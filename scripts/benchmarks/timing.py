@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from pflow.checkpoint.load import TrainedModel
+from pflow.checkpoint import TrainedModel
 from pflow.data.batch import Batch
-from pflow.data.collate import Padder
+from pflow.data.dataset import Padder
 from pflow.event.events import Events
 
 

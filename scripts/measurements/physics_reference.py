@@ -15,7 +15,7 @@ from typing import Any
 import awkward as ak
 
 from measurements.rows import ROOT
-from pflow.checkpoint.load import TrainedModel, load_model
+from pflow.checkpoint import TrainedModel, load_model
 from pflow.event.events import Events
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events

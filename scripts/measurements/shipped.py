@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from measurements.rows import CSV, DATA, Row, write_rows
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 from pflow.inference.files import reconstruct_files
 from pflow.io.atomic import replacing
 from pflow.metrics.evaluation import evaluate

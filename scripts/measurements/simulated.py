@@ -17,7 +17,7 @@ import numpy as np
 from measurements.rows import DATA, REPORT, RESULTS, fill, table
 from measurements.scans import write
 from measurements.shipped import GENERAL
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 from pflow.event import jagged
 from pflow.event.move import Move
 from pflow.inference.events import reconstruct
@@ -28,7 +28,7 @@ from pflow.metrics.report import number_text
 from pflow.metrics.scan import DIFFERENCES, ScanResult
 from pflow.metrics.stats import Number, fraction
 from pflow.physics.kinematics import angle_between
-from pflow.plots.scan import plot_scan
+from pflow.plots.report import plot_scan
 from pflow.plots.style import rendered
 
 FIGURE = "radius_field"

@@ -25,7 +25,7 @@ from measurements.shipped import (
     TRANSLATION,
     UDS,
 )
-from pflow.checkpoint.format import Header, read_header
+from pflow.checkpoint import Header, read_header
 from pflow.config import weights_dir
 
 JETS = "translation of jets"

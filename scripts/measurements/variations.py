@@ -15,9 +15,8 @@ import numpy as np
 
 from measurements.rows import DATA, Row, write_rows
 from measurements.shipped import GENERAL, QUANTITIES, Sample, rows
-from pflow.checkpoint.load import load_model
-from pflow.event.augment import Augmentation, augment
-from pflow.event.disturb import Disturbance
+from pflow.checkpoint import load_model
+from pflow.event.augment import Augmentation, Disturbance, augment
 from pflow.event.move import Variation
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events

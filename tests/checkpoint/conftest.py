@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from pflow.checkpoint.format import KEY, Header
+from pflow.checkpoint import KEY, Header
 from pflow.model.api import describe
 
 

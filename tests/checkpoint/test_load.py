@@ -9,9 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from pflow.checkpoint.format import FORMAT, KEY
-from pflow.checkpoint.load import PREFIX, load_model, load_weights, read_checkpoint
-from pflow.checkpoint.save import write_weights
+from pflow.checkpoint import FORMAT, KEY, PREFIX, load_model, load_weights, read_checkpoint, write_weights
 from pflow.config import shipped_models, weights_dir
 from pflow.errors import InputError
 from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor
@@ -251,7 +249,7 @@ def save_options(save_header, header):
     [({"width": 2**16, "feedforward": 2**16}, "size mismatch"), ({"encoder_layers": 500}, "Missing key")],
 )
 def test_sizes_are_compared_with_the_weights_before_memory_is_taken(save_options, network, message, monkeypatch):
-    monkeypatch.setattr("pflow.checkpoint.load.load_weights", load_weights_on_meta)
+    monkeypatch.setattr("pflow.checkpoint.load_weights", load_weights_on_meta)
     expected = rf"model\.ckpt, 'state_dict': its weights do not fit its configuration: .*{message}"
     with pytest.raises(InputError, match=expected):
         load_model(save_options(**network))

@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from pflow.checkpoint.load import PREFIX, read_checkpoint
-from pflow.checkpoint.save import write_weights
+from pflow.checkpoint import PREFIX, read_checkpoint, write_weights
 from pflow.errors import InputError
 
 

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 from pflow.errors import ConfigError
 
 
@@ -36,6 +36,6 @@ def test_a_bad_folder_another_detector_and_a_missing_extra_are_errors(checkpoint
         call("--checkpoint", tmp_path / "missing.ckpt", "-o", tmp_path / "nowhere" / "model")
     with pytest.raises(ConfigError, match=r"trained on detector 'ild_g4', from which 'cld' differs in b_field, .*calo"):
         call("--checkpoint", checkpoint, "-o", tmp_path / "model", "--detector", "cld")
-    monkeypatch.setitem(sys.modules, "pflow.export.folder", None)  # its import fails
+    monkeypatch.setitem(sys.modules, "pflow.export.pointing", None)  # its import fails
     with pytest.raises(ConfigError, match=r"for graphs for C\+\+, is not installed: pip install 'pflow\[export\]'"):
         call("--checkpoint", checkpoint, "-o", tmp_path / "model")

@@ -12,8 +12,7 @@ import pytest
 import torch
 import yaml
 
-from pflow.checkpoint.load import load_model, read_checkpoint
-from pflow.checkpoint.save import write_weights
+from pflow.checkpoint import load_model, read_checkpoint, write_weights
 from pflow.cli import fit
 from pflow.cli.main import main as main_with_exit_code
 from pflow.cli.recipe import load_recipe

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import yaml
 
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 from pflow.cli import inspect
 from pflow.cli.main import main
-from pflow.io.edm4hep.collections import Collection
+from pflow.io.edm4hep.podio import Collection
 from pflow.io.flat import write_events
 from pflow.io.inspect import inspect_file
 
@@ -61,7 +61,7 @@ def test_the_tables_of_the_cld_file(cld, content, capsys, monkeypatch, terminal,
 
 
 def test_a_file_of_an_unknown_detector_says_what_is_missing(cld_path, capsys, monkeypatch, call):
-    monkeypatch.setattr("pflow.io.detect.builtin_names", lambda kind: ["clic", "ild", "ild_g4"])
+    monkeypatch.setattr("pflow.io.open.builtin_names", lambda kind: ["clic", "ild", "ild_g4"])
     assert call(str(cld_path)) == 0
     text = capsys.readouterr().out
     assert "read as    nothing: no detector fits" in text

@@ -10,7 +10,7 @@ from pflow.cli.options import OPTIONS, VERBS, add_options, at_least, progress_ba
 from pflow.event.truth import RULES
 from pflow.io.particles_root import FORMATS
 from pflow.metrics.match import COSTS
-from pflow.plots.scene import COLOUR_BY
+from pflow.plots.display import COLOUR_BY
 
 
 def actions(verb: str) -> list[argparse.Action]:

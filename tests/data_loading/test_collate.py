@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pflow.data.collate import Padder, bucket, collate, cut
+from pflow.data.dataset import Padder, bucket, collate, cut
 from pflow.errors import ConfigError
 from pflow.event.events import Events
-from pflow.event.merge_hits import Merge
+from pflow.event.merge import Merge
 from pflow.io.open import read_events
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import TokenConfig, Tokens

@@ -11,7 +11,7 @@ from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
 from pflow.event.events import BadEntriesWarning, ImplausibleWarning
-from pflow.event.merge_hits import Merge
+from pflow.event.merge import Merge
 from pflow.event.move import Variation
 from pflow.event.scales import measure
 from pflow.io.flat import write_events

@@ -7,17 +7,16 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from pflow.data.collate import Padder
 from pflow.data.datamodule import ParticleFlowData
-from pflow.data.dataset import EventDataset, StepLoader, StopRequest
+from pflow.data.dataset import EventDataset, Padder, StepLoader, StopRequest
 from pflow.data.files import FileOptions, read_chunks, survey
 from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
 from pflow.event.events import BadEntriesWarning
 from pflow.io.flat import write_events
+from pflow.tokens.particles import PdgVocabulary
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import TokenConfig
-from pflow.tokens.vocab import PdgVocabulary
 
 OPTIONS = FileOptions()
 EVERYTHING = Augmentation(rotate=True, reflect=True, overlay=Overlay(frequencies=[1, 1, 1]))

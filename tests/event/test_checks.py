@@ -7,7 +7,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.checkpoint.format import read_header
+from pflow.checkpoint import read_header
 from pflow.event import jagged
 from pflow.event.checks import check_training_range, compare
 from pflow.event.checks import problems as problems_of

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from pflow.event import jagged
-from pflow.event.disturb import Disturbance, disturb
+from pflow.event.augment import Disturbance, disturb
 from pflow.event.events import Events
 from pflow.event.jagged import Links
 

@@ -4,7 +4,7 @@ import awkward as ak
 import numpy as np
 
 from pflow.event.events import Events
-from pflow.event.merge_hits import Merge, merge_hits
+from pflow.event.merge import Merge, merge_hits
 from pflow.event.schema import make_hits
 from pflow.physics.detector import load_detector
 

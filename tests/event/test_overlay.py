@@ -7,9 +7,9 @@ from scipy.sparse.csgraph import connected_components
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.event import overlay as module
+from pflow.event import merge as module
 from pflow.event.events import Events, concatenate
-from pflow.event.overlay import overlay
+from pflow.event.merge import overlay
 from pflow.event.schema import make_hits, make_links, make_tracker_hits
 from pflow.event.truth import RULES, select_targets
 from pflow.io.open import read_events

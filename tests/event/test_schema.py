@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from pflow.event import jagged
-from pflow.event.augment import Augmentation, Overlay, augment, turn
-from pflow.event.disturb import Disturbance, disturb
+from pflow.event.augment import Augmentation, Disturbance, Overlay, augment, disturb, turn
 from pflow.event.events import Events, concatenate
 from pflow.event.jagged import Links
-from pflow.event.merge_hits import Merge, merge_hits
-from pflow.event.overlay import overlay
+from pflow.event.merge import Merge, merge_hits, overlay
 from pflow.event.schema import SCHEMA, Field, build, fields_of
 from pflow.io.flat import write_events
 from pflow.io.open import read_events

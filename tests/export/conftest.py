@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.cpp import compile_library, compile_program
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def exported(made_once) -> Callable[[str, str], Path]:
     """Folder of a shipped model's graphs for a detector, not to be changed; an export takes most of a minute."""
-    from pflow.export.folder import export_model
+    from pflow.export.pointing import export_model
 
     def exported(name: str, detector: str) -> Path:
         return made_once(f"{name}_{detector}", lambda folder: export_model(load_model(name), folder, detector=detector))

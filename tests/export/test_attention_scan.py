@@ -5,8 +5,7 @@ import onnxruntime
 import pytest
 import torch
 
-from pflow.export.attention_scan import attend_by_scan
-from pflow.export.convert import Graph, TensorSpec, to_onnx
+from pflow.export.convert import Graph, TensorSpec, attend_by_scan, to_onnx
 from pflow.model.pointing.encoder import DirectionalSelfAttention, Directions
 
 WIDTH, HEADS = 32, 4  # strengths of 3 (sees all), 30, 300, 3000 (in double precision)

@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.cpp import compile_library, compile_program, missing_for_cpp, run_program, write_events
 from benchmarks.latency import compare, particles_of
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 from pflow.event.events import concatenate
-from pflow.event.overlay import overlay
+from pflow.event.merge import overlay
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 

@@ -6,9 +6,9 @@ import onnx
 import pytest
 
 import pflow
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 from pflow.errors import ConfigError, InputError
-from pflow.export.folder import export_model
+from pflow.export.pointing import export_model
 
 NAME = "ild-g4-photon"
 GRAPHS = ("encoder", "decoder", "refinement")

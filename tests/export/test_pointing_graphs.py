@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from pflow.checkpoint.load import TrainedModel
+from pflow.checkpoint import TrainedModel
 from pflow.event import jagged
-from pflow.event.merge_hits import Merge
+from pflow.event.merge import Merge
 from pflow.export.convert import Loop
 from pflow.export.pointing import pointing_graphs
 from pflow.inference.events import Engine, reconstruct_valid

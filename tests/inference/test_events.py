@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning, LeftOutWarning

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.events import ImplausibleWarning
@@ -43,7 +43,7 @@ def sample(sample_dir):
 @pytest.fixture
 def no_figures(monkeypatch):
     """`tests/plots` draws them."""
-    monkeypatch.setattr("pflow.plots.scan.scan_figures", lambda _: {})
+    monkeypatch.setattr("pflow.plots.report.scan_figures", lambda _: {})
 
 
 def values(result, name):

@@ -9,9 +9,8 @@ from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.events import Events, leave_out
 from pflow.event.schema import make_hits
-from pflow.io.detect import best_detector, fitting_detectors, geometry_fits
 from pflow.io.edm4hep.podio import open_podio
-from pflow.io.open import best_layout, open_events, read_events, sniff
+from pflow.io.open import best_detector, best_layout, fitting_detectors, geometry_fits, open_events, read_events, sniff
 from pflow.io.root import open_root
 from pflow.physics.detector import load_detector
 
@@ -105,7 +104,7 @@ def test_the_geometry_decides_between_detectors_with_the_same_names(podio, conte
         best_detector(podio(as_cld(content, radius=500.0)))
     assert all(f"{name}: " in str(caught.value) for name in ("cld", "clic", "ild", "ild_g4"))
     twin = replace(load_detector("cld"), name="twin")
-    monkeypatch.setattr("pflow.io.detect.builtin_names", lambda kind: ["cld", twin])
+    monkeypatch.setattr("pflow.io.open.builtin_names", lambda kind: ["cld", twin])
     named = podio(as_cld(content, radius=2155.0))
     named.parameters["detectorName"] = ("twin",)
     assert best_detector(named).name == "twin"

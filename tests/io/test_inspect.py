@@ -70,7 +70,7 @@ def test_a_file_without_a_reader_lists_its_trees(write, content, toy, monkeypatc
         raise TypeError("a map of parameters")
 
     monkeypatch.setattr(f"pflow.io.inspect.{function}", fails)
-    monkeypatch.setattr("pflow.io.detect.builtin_names", lambda _: [toy] if function == "_by_events" else ["cld"])
+    monkeypatch.setattr("pflow.io.open.builtin_names", lambda _: [toy] if function == "_by_events" else ["cld"])
     path = write(content)
     file = inspect_file(path)
     assert [part.reason for part in file.missing] == ["TypeError: a map of parameters"]

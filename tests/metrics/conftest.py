@@ -9,7 +9,7 @@ import pytest
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_hits, make_links, make_particles, make_truth
-from pflow.metrics.table import ParticleTable
+from pflow.metrics.match import ParticleTable
 from pflow.physics.detector import load_detector
 from pflow.physics.pdg import charge_of
 

@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 from pflow.data.batch import Batch, Readout, Target, TokenSet
 from pflow.model.api import DecodingConfig, ModelInputs
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
-from pflow.model.translation.special import EOS
+from pflow.model.translation.tokens import EOS
 
 N_CHARGE, N_PDG = 3, 6
 FEATURES = {"hits": 4, "tracks": 5, "tracker_hits": 3}

@@ -18,9 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 import pflow
-from pflow.checkpoint.load import load_model
-from pflow.data.collate import collate
-from pflow.data.dataset import LabelledBatch
+from pflow.checkpoint import load_model
+from pflow.data.dataset import LabelledBatch, collate
 from pflow.io.open import read_events
 from pflow.model.pointing import PointingDecodingConfig
 from pflow.model.pointing import reconstructor as reconstructor_module

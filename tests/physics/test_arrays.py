@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pflow.event.merge_hits import Grid, Merge, cells_of, equal_cells, equal_rows, sum_hits
+from pflow.event.merge import Grid, Merge, cells_of, equal_cells, equal_rows, sum_hits
 from pflow.physics.detector import load_detector
 from pflow.physics.geometry import Geometry
 from pflow.physics.kinematics import four_momentum_covariance, unit_vector

@@ -9,8 +9,7 @@ from matplotlib.collections import LineCollection
 from pflow.event import jagged
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
-from pflow.plots.display import event_page, interactive_figure, plot_event
-from pflow.plots.scene import COLOUR_BY, make_scene
+from pflow.plots.display import COLOUR_BY, event_page, interactive_figure, make_scene, plot_event
 from pflow.plots.style import rendered
 
 

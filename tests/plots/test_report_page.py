@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from pflow.metrics.evaluation import AlgorithmMetrics
 from pflow.metrics.report import EvaluationResult, EvaluationSettings, document
 from pflow.metrics.stats import Number
-from pflow.plots.report_page import report_page
+from pflow.plots.report import report_page
 from pflow.plots.style import rendered
 
 PNG = b"\x89PNG"

@@ -9,7 +9,7 @@ from pflow.metrics.oracle import ORACLE
 from pflow.metrics.report import REFERENCE
 from pflow.metrics.scan import MODEL, Limit, PointResult, ScanPoint, ScanResult
 from pflow.metrics.stats import Number
-from pflow.plots.scan import plot_scan, scan_figures, scan_page
+from pflow.plots.report import plot_scan, scan_figures, scan_page
 from pflow.plots.style import rendered
 
 KEYS = ("jet_energy.91.resolution", "fake_energy_fraction")

@@ -7,7 +7,7 @@ import pytest
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, concatenate
 from pflow.event.schema import make_hits, make_links, make_particles
-from pflow.plots.scene import COLOUR_BY, arrow_points, make_scene
+from pflow.plots.display import COLOUR_BY, arrow_points, make_scene
 
 
 def contents(scene):

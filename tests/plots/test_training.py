@@ -1,6 +1,6 @@
 import pytest
 
-from pflow.plots.training import plot_training
+from pflow.plots.evaluation import plot_training
 
 HISTORY = {
     "train/loss": {1: 2.0, 2: 1.0},

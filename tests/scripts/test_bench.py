@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import bench
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 
 CHECKOUT = Path(bench.__file__).resolve().parents[1]
 OPTIONS = {

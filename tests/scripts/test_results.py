@@ -8,7 +8,7 @@ import pytest
 import results
 from measurements import fine_tuning, rows, shipped, simulated, tables
 from measurements.rows import CSV, REPORT, ROOT, Row, read_rows, replace_table, write_rows
-from pflow.checkpoint.load import read_checkpoint
+from pflow.checkpoint import read_checkpoint
 from pflow.config import config_dir, shipped_models, weights_dir
 from pflow.io.flat import write_events
 from pflow.io.open import read_events

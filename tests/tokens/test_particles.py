@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from pflow.physics.pdg import CLASSES
-from pflow.tokens.particles import Calibration, Curve, Response, physical_particles
+from pflow.tokens.particles import Calibration, Curve, PdgVocabulary, Response, physical_particles
 from pflow.tokens.tokens import ParticleTokens
-from pflow.tokens.vocab import PdgVocabulary
 
 
 def one(tokeniser, *, code, charge=1, energy=10.0, direction=(0.0, 0.0, 1.0), options=None, **more):

@@ -10,7 +10,7 @@ from pflow.config import from_plain, to_plain
 from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.jagged import Links
-from pflow.event.merge_hits import Merge
+from pflow.event.merge import Merge
 from pflow.event.schema import make_truth
 from pflow.event.truth import Targets
 from pflow.io.open import read_events

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError
-from pflow.tokens.vocab import CHARGES, PdgVocabulary, charge_index
+from pflow.tokens.particles import CHARGES, PdgVocabulary, charge_index
 
 SEEN = PdgVocabulary.from_counts({211: 50, 321: 7, 22: 90, 130: 4, 2112: 9})
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import pflow.cli.fit
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint import load_model
 from pflow.cli.main import main as cli_main
 from pflow.data.batch import Target
 from pflow.errors import ConfigError

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from pflow.train.muon import Muon, orthogonal
+from pflow.train.module import Muon, orthogonal
 
 
 @pytest.mark.parametrize("shape", [(96, 96), (96, 192), (192, 96)])

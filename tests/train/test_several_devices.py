@@ -18,9 +18,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from pflow.cli.main import main
-from pflow.data.collate import collate
 from pflow.data.datamodule import ParticleFlowData
-from pflow.data.dataset import LabelledBatch
+from pflow.data.dataset import LabelledBatch, collate
 from pflow.io.open import read_events
 from pflow.train.module import MONITOR
 

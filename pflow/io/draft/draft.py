@@ -27,8 +27,7 @@ from pflow.event import jagged
 from pflow.io.atomic import replacing
 from pflow.io.draft import measure
 from pflow.io.draft.measure import CELL, Cells, HitSample, counted, measure_cells
-from pflow.io.edm4hep.collections import Collection, count_objects, link_pairs, list_collections
-from pflow.io.edm4hep.podio import PodioFile
+from pflow.io.edm4hep.podio import Collection, PodioFile, count_objects, link_pairs, list_collections
 from pflow.io.edm4hep.reader import COPY, FORWARD
 from pflow.io.open import sniff
 from pflow.io.root import open_root

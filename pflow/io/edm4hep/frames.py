@@ -1,22 +1,34 @@
-"""Podio frames: write collections into TTrees that podio's `ROOTReader` opens, and copy an input's collections."""
+"""Podio frames: collections as objects in TTrees that podio's `ROOTReader` opens, and copies of an input's.
+
+uproot writes branches of numbers only, which podio and RDataFrame (FCCAnalyses) cannot read as objects, and has no
+class to extend. So `TreeWriter` writes branches of objects itself, byte by byte as ROOT's streamers of TTree 20,
+TBranchElement 10, TLeafElement 1 and TStreamerInfo 9 do; uproot manages the file, its directory and its free space.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import struct
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import uproot
+from uproot.writing._cascade import RawStreamerInfo
 
 from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.io.edm4hep.data_model import (
+    ARRAY,
     CHANGED,
     EDM4HEP_VERSION,
     OLDEST_SCHEMA,
+    PRIMITIVES,
     SCHEMA_VERSION,
     TEXT,
     CollectionInfo,
@@ -25,7 +37,347 @@ from pflow.io.edm4hep.data_model import (
     evolved,
 )
 from pflow.io.edm4hep.podio import PodioFile
-from pflow.io.edm4hep.ttree import TreeWriter
+
+TYPES = {
+    **{"bool": ("bool", 18), "int8": ("char", 1), "int16": ("short", 2), "int32": ("int", 3), "int64": ("long", 4)},
+    **{"float32": ("float", 5), "float64": ("double", 8), "uint8": ("unsigned char", 11)},
+    **{"uint16": ("unsigned short", 12), "uint32": ("unsigned int", 13), "uint64": ("unsigned long", 14)},
+}
+"""Name and number (TVirtualStreamerInfo::EReadWrite) of ROOT's types by NumPy's."""
+
+IN_ARRAY, OBJECT, STL, STL_STRING, STRING = 20, 62, 300, 365, 500  # further ones; the first is added to a number's
+WHOLE, SPLIT, MEMBER = 0, 4, 41  # TBranchElement::fType: an object, a vector of objects, a member of its objects
+COUNT, NEW_CLASS = 0x40000000, 0xFFFFFFFF  # marks of the length of an object, and of a class named for the first time
+COLLECTION_VERSION = 9  # of streamed vectors, from ROOT 5.34 to 6.38
+SINGLE = "podio::version::Version"  # the struct that is a field itself, not in a vector
+
+
+def root_name(cpp_type: str) -> str:
+    """The name that ROOT gives to a type: ``vector<vector<int> >`` for ``std::vector<std::vector<std::int32_t>>``."""
+    if cpp_type in PRIMITIVES:
+        return TYPES[PRIMITIVES[cpp_type].name][0]
+    outer, bracket, inner = cpp_type.removeprefix("std::").partition("<")
+    if outer == "array":
+        inner, _, length = inner.removesuffix(">").rpartition(",")
+        return f"array<{root_name(inner)},{length.strip()}>"
+    if outer == "vector":
+        inner = root_name(inner.removesuffix(">"))
+        return f"vector<{inner}{' ' if inner.endswith('>') else ''}>"
+    return outer + bracket + inner
+
+
+def checksum(name: str, members: Sequence[tuple[str, str]] = ()) -> int:
+    """ROOT's checksum of a class (TClass::GetCheckSum); ROOT finds the layout of a file's objects by it."""
+    value = 0
+    for character in "".join([name, *(member + root_name(cpp_type) for member, cpp_type in members)]):
+        value = (3 * value + ord(character)) & 0xFFFFFFFF
+    return value
+
+
+class TreeWriter:
+    """Writes one TTree, chunk by chunk, into a directory of uproot's that is open for writing; `close` ends it.
+
+    `fields`: the data model of each field, and the type in its vector (`DataModel.fields`).
+    """
+
+    def __init__(self, directory: Any, name: str, fields: Mapping[str, tuple[DataModel, str]]) -> None:
+        self._directory, self._name, self._num_entries = directory, name, 0
+        self._fields = {field: (*of, _branch(field, *of)) for field, of in fields.items()}
+
+    def extend(self, frames: Mapping[str, Filled], n: int) -> None:
+        """Append `n` entries; fields that `frames` lack are empty."""
+        if not n:
+            return
+        none = Filled(counts=np.zeros(n, dtype=np.int64), columns={})
+        for field, (model, cpp_type, branch) in self._fields.items():
+            filled = frames.get(field, none)
+            total = int(filled.counts.sum())
+            if cpp_type not in model.structs:
+                self._write(branch, *_vectors(filled, cpp_type))
+                continue
+            if cpp_type != SINGLE:
+                self._write(branch, filled.counts.astype(">i4").tobytes(), np.full(n, 4))
+            for child, (path, kind, length) in zip(branch.children, model.leaves(cpp_type), strict=True):
+                values = filled.columns.get(path)
+                if kind == TEXT:
+                    self._write(child, *_vectors(filled, kind, path))
+                    continue
+                dtype = PRIMITIVES[kind].newbyteorder(">")
+                numbers = np.zeros(total * (length or 1)) if values is None else np.ascontiguousarray(values)
+                sizes = None if cpp_type == SINGLE else filled.counts * ((length or 1) * dtype.itemsize)
+                self._write(child, numbers.astype(dtype).tobytes(), sizes)
+        self._num_entries += n
+
+    def close(self) -> None:
+        """Write the tree and the descriptions of its structs (TStreamerInfo); only then the file has the tree."""
+        title = f"{self._name} data tree"
+        out = _Buffer(34 + sum(len(uproot.serialization.string(text)) for text in ("TTree", self._name, title)))
+        branches = [branch for *_, branch in self._fields.values()]
+        flat = [branch for top in branches for branch in (top, *top.children)]
+        with out.object(20):
+            out.named(self._name, title, bits=8)
+            out += b"@\0\0\x08\0\x02\x02\x5a\0\x01\0\x01@\0\0\x06\0\x02\0\0\x03\xe9@\0\0\x0a\0\x02\0\x01\0\x01?\x80\0\0"
+            out += struct.pack(
+                ">qqqqqdiiiiIqqqqqq",
+                *(self._num_entries, sum(b.total for b in flat), sum(b.compressed for b in flat), 0, 0, 1.0, 0, 25, 0),
+                *(1000, 0, 10**12, 10**12, 0, -300000000, -30000000, 1000000),
+            )
+            out += b"\0\0" + IO_FEATURES
+            with out.array(len(branches)):
+                for branch in branches:
+                    self._describe(out, branch, None)
+            with out.array(len(flat)):
+                out += b"".join(struct.pack(">I", out.places[id(branch), "leaf"]) for branch in flat)
+            out += bytes(28)  # no aliases, index, friends, user info
+        sink, raw = self._directory.file.sink, bytes(out)
+        data = uproot.compression.compress(raw, self._directory.file.compression)
+        self._directory._cascading.add_object(sink, "TTree", self._name, title, data, len(raw), big=True)
+        infos = {}
+        for model, cpp_type, _ in self._fields.values():
+            for name in model.nested(cpp_type):
+                version = model.version(name)
+                infos[name, version] = RawStreamerInfo(None, _streamer_info(model, name, version), name, version)
+        self._directory.file.update_streamers(list(infos.values()))
+
+    def _describe(self, out: _Buffer, branch: _Branch, parent: _Branch | None) -> None:
+        """Append a TBranchElement with its leaf and its children."""
+        out.places[id(branch), "branch"] = out.place
+        n_baskets = len(branch.seeks)
+        size = max(10, n_baskets + 1)
+        with out.any("TBranchElement"), out.object(10):
+            with out.object(13):
+                out.named(branch.name, branch.title, bits=0x00400000)
+                out += b"@\0\0\x06\0\x02\0\0\x03\xe9"
+                # No compression is stated: ROOT then looks at each basket whether it is compressed.
+                offsets = 0 if branch.plain else 1000
+                out += struct.pack(">iiiiq", 0, 32000, offsets, n_baskets, self._num_entries) + IO_FEATURES
+                split = 99 if parent is None else 0
+                counts = (self._num_entries, 0, branch.total, branch.compressed)
+                out += struct.pack(">iIiqqqq", 0, size, split, *counts)
+                with out.array(len(branch.children)):
+                    for child in branch.children:
+                        self._describe(out, child, branch)
+                with out.array(1):
+                    self._leaf(out, branch, parent)
+                with out.array(0):
+                    pass
+                for values, dtype in ((branch.sizes, ">i4"), (branch.entries, ">i8"), (branch.seeks, ">i8")):
+                    if values is branch.entries:
+                        values = [*values, self._num_entries]
+                    out += b"\x01" + np.pad(np.array(values, dtype), (0, size - len(values))).tobytes()
+                out += b"\0"
+            names = (branch.class_name, branch.parent_name, branch.clones_name)
+            out += b"".join(map(uproot.serialization.string, names))
+            numbers = (branch.checksum, branch.version, branch.id, branch.type, branch.streamer_type, branch.most)
+            counter = out.places[id(parent), "branch"] if branch.type == MEMBER else 0
+            out += struct.pack(">IhiiiiII", *numbers, counter, 0)
+
+    def _leaf(self, out: _Buffer, branch: _Branch, parent: _Branch | None) -> None:
+        """Append a leaf; the first mention of the leaf of a vector, which its members refer to, holds it."""
+        if (id(branch), "leaf") in out.places:
+            out += struct.pack(">I", out.places[id(branch), "leaf"])
+            return
+        out.places[id(branch), "leaf"] = out.place
+        with out.any("TLeafElement"), out.object(1):
+            with out.object(2):
+                out.named(branch.title if branch.type == SPLIT else branch.name.partition("[")[0], branch.title, bits=0)
+                unsigned = 11 <= branch.streamer_type % IN_ARRAY <= 14 and branch.streamer_type != STL
+                out += struct.pack(">iii??", branch.length, branch.itemsize, 0, False, unsigned)
+                if parent is not None and branch.type == MEMBER:
+                    self._leaf(out, parent, None)
+                else:
+                    out += bytes(4)
+            out += struct.pack(">ii", branch.id, branch.streamer_type)
+
+    def _write(self, branch: _Branch, data: bytes, sizes: npt.NDArray[np.int64] | None) -> None:
+        """Write a basket: bytes of consecutive entries, and how many each has (None: the branch is `plain`)."""
+        string = uproot.serialization.string
+        names = string("TBasket") + string(branch.name) + string(self._name)
+        key_length = 34 + len(names) + 19
+        n, last = 1 if sizes is None else len(sizes), key_length + len(data)
+        if sizes is not None:
+            if branch.type == SPLIT:
+                branch.most = max(branch.most, int(np.frombuffer(data, ">i4").max(initial=0)))
+            places = key_length + jagged.offsets(sizes)
+            places[-1] = 0
+            data += struct.pack(">i", n + 1) + places.astype(">i4").tobytes()
+        compressed = uproot.compression.compress(data, self._directory.file.compression)
+        directory, sink, size = self._directory._cascading, self._directory.file.sink, key_length + len(compressed)
+        location = directory.freesegments.allocate(size, dry_run=False)
+        numbers = (size, 1004, len(data), 0, key_length, 0, location, directory.key.location)
+        head = struct.pack(">ihiIhhqq", *numbers) + names
+        nev_size = n + 2 if sizes is not None else branch.itemsize
+        sink.write(location, head + struct.pack(">hiiiib", 3, 32000, nev_size, n, last, 0) + compressed)
+        directory.freesegments.write(sink)
+        sink.set_file_length(directory.freesegments.fileheader.end)
+        branch.entries.append(self._num_entries)
+        branch.sizes.append(size)
+        branch.seeks.append(location)
+        branch.total += key_length + len(data)
+        branch.compressed += size
+
+
+IO_FEATURES = b"@\0\0\x07\0\0\x1a\xa1/\x10\0"  # ROOT::TIOFeatures
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class _Branch:
+    """Members of a TBranchElement, and its baskets."""
+
+    name: str
+    title: str
+    class_name: str
+    checksum: int
+    version: int
+    id: int
+    type: int
+    streamer_type: int = -1
+    parent_name: str = ""
+    clones_name: str = ""
+    length: int = 1
+    itemsize: int = 0
+    plain: bool = False  # entries of the same size
+    children: list[_Branch] = dataclasses.field(default_factory=list)
+    most: int = 0  # objects of an entry
+    total: int = 0  # bytes
+    compressed: int = 0
+    sizes: list[int] = dataclasses.field(default_factory=list)  # of baskets
+    entries: list[int] = dataclasses.field(default_factory=list)
+    seeks: list[int] = dataclasses.field(default_factory=list)
+
+
+def _branch(field: str, model: DataModel, cpp_type: str) -> _Branch:
+    """The branch of a field, with its members' where the type is a struct."""
+    name = root_name(f"std::vector<{cpp_type}>")
+    if cpp_type not in model.structs:
+        return _Branch(name=field, title=field, class_name=name, checksum=checksum(name), version=6, id=-1, type=WHOLE)
+    if cpp_type == SINGLE:
+        about: dict[str, Any] = {"class_name": cpp_type, "version": 1, "id": -2, "type": WHOLE, "plain": True}
+        branch = _Branch(name=field, title=field, checksum=checksum(cpp_type, model.structs[cpp_type]), **about)
+        prefix, count = "", ""
+    else:
+        about = {"class_name": name, "clones_name": cpp_type, "version": 6, "id": -1, "type": SPLIT}
+        branch = _Branch(name=field, title=f"{field}_", checksum=checksum(name), **about)
+        prefix, count = f"{field}.", f"[{field}_]"
+    for path, kind, length in model.leaves(cpp_type):
+        owner, member = cpp_type, path
+        while "." in member:
+            outer, _, member = member.partition(".")
+            owner = dict(model.structs[owner])[outer]
+        dtype = None if kind == TEXT else PRIMITIVES[kind]
+        number = STL if dtype is None else TYPES[dtype.name][1] + (IN_ARRAY if length else 0)
+        branch.children.append(
+            _Branch(
+                name=f"{prefix}{path}" + (f"[{length}]" if length else ""),
+                title=f"{member}{count}",
+                class_name=owner,
+                parent_name=cpp_type,
+                checksum=checksum(owner, model.structs[owner]),
+                version=model.version(owner),
+                id=[name for name, _ in model.structs[owner]].index(member),
+                type=MEMBER if count else WHOLE,
+                streamer_type=number,
+                length=length or 1,
+                itemsize=0 if dtype is None else dtype.itemsize,
+                plain=not count,
+            )
+        )
+    return branch
+
+
+def _vectors(filled: Filled, cpp_type: str, path: str = "") -> tuple[bytes, npt.NDArray[np.int64]]:
+    """Vectors of numbers, texts, or vectors of these, one an entry, as ROOT streams them, and the sizes in bytes."""
+    values = filled.columns.get(path, ())
+    member, entries = bool(path), []  # members of structs leave out their number, which is the vector's
+    for start, n in zip(jagged.offsets(filled.counts)[:-1].tolist(), filled.counts.tolist(), strict=True):
+        body = _streamed(values[start : start + n], cpp_type)
+        body = struct.pack(">H", COLLECTION_VERSION) + (b"" if member else struct.pack(">i", n)) + body
+        entries.append(struct.pack(">I", COUNT | len(body)) + body)
+    return b"".join(entries), np.array([len(entry) for entry in entries], np.int64)
+
+
+def _streamed(values: Any, cpp_type: str) -> bytes:
+    if cpp_type == TEXT:
+        return b"".join(map(uproot.serialization.string, values))
+    if cpp_type in PRIMITIVES:
+        return np.asarray(values, PRIMITIVES[cpp_type].newbyteorder(">")).tobytes()
+    inner = cpp_type.removeprefix("std::vector<").removesuffix(">")
+    return b"".join(struct.pack(">i", len(value)) + _streamed(value, inner) for value in values)
+
+
+def _streamer_info(model: DataModel, name: str, version: int) -> bytes:
+    """A TStreamerInfo: the members of a struct, so that ROOT reads it without its library, or with a newer one."""
+    out, members = _Buffer(0), model.structs[name]
+    with out.any("TStreamerInfo"), out.object(9):
+        out.named(name, "", bits=0x00010000)
+        out += struct.pack(">Ii", checksum(name, members), version)
+        with out.any("TObjArray"), out.array(len(members)):
+            for member, cpp_type in members:
+                array = ARRAY.fullmatch(cpp_type)
+                kind, length = (array[1], int(array[2])) if array else (cpp_type, 0)
+                versions: tuple[int, ...] = (2, 4)  # of the class and those that it extends
+                if kind in PRIMITIVES:
+                    dtype = PRIMITIVES[kind]
+                    number, size = TYPES[dtype.name][1] + (IN_ARRAY if length else 0), dtype.itemsize * (length or 1)
+                    class_name = "TStreamerBasicType"
+                elif kind == TEXT:
+                    number, size, class_name, versions = STRING, 32, "TStreamerSTLstring", (2, 3, 4)
+                else:
+                    number, size, class_name = OBJECT, model.size(kind), "TStreamerObjectAny"
+                with ExitStack() as bases:
+                    bases.enter_context(out.any(class_name))
+                    for base in versions[:-1]:
+                        bases.enter_context(out.object(base))
+                    with out.object(versions[-1]):
+                        out.named(member, "", bits=0)
+                        out += struct.pack(">iiiiiiiii", number, size, length, int(length > 0), length, 0, 0, 0, 0)
+                        out += uproot.serialization.string(root_name(kind))
+                    if kind == TEXT:
+                        out += struct.pack(">ii", STL_STRING, STL_STRING)  # of the container, and of its content
+    return bytes(out) + b"\0"
+
+
+class _Buffer(bytearray):
+    """Bytes of a ROOT object; `start`: offset of its first byte from the origin of references."""
+
+    def __init__(self, start: int) -> None:
+        super().__init__()
+        self._start = start
+        self.places: dict[tuple[int, str], int] = {}
+
+    @property
+    def place(self) -> int:
+        """Position by which later references name the next object."""
+        return self._start + len(self) + 2
+
+    @contextmanager
+    def _counted(self, head: bytes) -> Iterator[None]:
+        start = len(self)
+        self += bytes(4) + head
+        yield
+        self[start : start + 4] = struct.pack(">I", COUNT | (len(self) - start - 4))
+
+    def object(self, version: int) -> Any:
+        """Context: frame the appended bytes as an object of class version `version`."""
+        return self._counted(struct.pack(">H", version))
+
+    def any(self, class_name: str) -> Any:
+        """Context: frame the appended bytes as an object behind a pointer (TBuffer::WriteObjectAny)."""
+        return self._counted(struct.pack(">I", NEW_CLASS) + class_name.encode() + b"\0")
+
+    @contextmanager
+    def array(self, n: int) -> Iterator[None]:
+        """Context: the appended bytes are the `n` objects of a TObjArray."""
+        with self.object(3):
+            self += struct.pack(">HIIBii", 1, 0, 0, 0, n, 0)
+            yield
+
+    def named(self, name: str, title: str, *, bits: int) -> None:
+        """Append a TNamed."""
+        with self.object(1):
+            self += struct.pack(">HII", 1, 0, bits)
+            self += uproot.serialization.string(name) + uproot.serialization.string(title)
+
 
 PODIO_VERSION = (1, 7, 0)  # version of podio whose layout is written
 

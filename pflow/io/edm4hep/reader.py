@@ -24,8 +24,17 @@ from pflow.event.events import Events, Flag
 from pflow.event.jagged import Links, sum_by_pair, with_same_source
 from pflow.event.schema import make_hits, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.io.edm4hep import simulated
-from pflow.io.edm4hep.collections import SUBSET, link_pairs, list_collections
-from pflow.io.edm4hep.podio import Joined, PodioFile, expand, particle_columns, relation, track_states
+from pflow.io.edm4hep.podio import (
+    SUBSET,
+    Joined,
+    PodioFile,
+    expand,
+    link_pairs,
+    list_collections,
+    particle_columns,
+    relation,
+    track_states,
+)
 from pflow.physics import kinematics
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Detector, TruthTracking

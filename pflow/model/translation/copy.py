@@ -24,8 +24,7 @@ from pflow.data.batch import Batch, Readout, Target
 from pflow.model.api import ModelInputs, masked_mean
 from pflow.model.common.transformer import FullyConnected
 from pflow.model.common.vectors import LOG_WEIGHT, normalise, tangent_basis
-from pflow.model.translation.config import TranslationNetworkConfig
-from pflow.model.translation.embed import N_FRAME
+from pflow.model.translation.tokens import N_FRAME, TranslationNetworkConfig
 
 LOSSES = ("pointer", "assignment")
 HIDDEN = 32  # width of the alignment's hidden layer

@@ -31,10 +31,14 @@ from pflow.model.common.transformer import (
     initialise,
     stack,
 )
-from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.copy import Copier, TeacherForcing
-from pflow.model.translation.embed import SourceEmbedder, TargetEmbedder, TargetTokens
-from pflow.model.translation.special import SPECIAL
+from pflow.model.translation.tokens import (
+    SPECIAL,
+    SourceEmbedder,
+    TargetEmbedder,
+    TargetTokens,
+    TranslationNetworkConfig,
+)
 
 
 def make_encoder(config: TranslationNetworkConfig) -> Encoder:

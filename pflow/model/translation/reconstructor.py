@@ -23,11 +23,9 @@ from pflow.model.api import (
 )
 from pflow.model.common.decode import Compaction, change_tensors, decode
 from pflow.model.common.transformer import KVCache
-from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.copy import LOSSES, copy_losses
-from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork
-from pflow.model.translation.special import IGNORE, SAMPLE, SpecialTokens
+from pflow.model.translation.tokens import IGNORE, SAMPLE, SpecialTokens, TargetTokens, TranslationNetworkConfig
 
 
 def losses_of(

@@ -1,7 +1,6 @@
 import pytest
 
-from pflow.io.edm4hep.collections import collection_contents, count_objects, link_pairs, list_collections
-from pflow.io.edm4hep.podio import open_podio
+from pflow.io.edm4hep.podio import collection_contents, count_objects, link_pairs, list_collections, open_podio
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@ import torch
 
 from pflow.data.batch import TokenSet
 from pflow.model.translation import TranslationNetworkConfig
-from pflow.model.translation.embed import SourceEmbedder, TokenEmbedder
 from pflow.model.translation.network import Heads
-from pflow.model.translation.special import SPECIAL
+from pflow.model.translation.tokens import SPECIAL, SourceEmbedder, TokenEmbedder
 
 W = 8
 

@@ -13,7 +13,7 @@ from pflow.model.api import DecodingConfig, GeneratedParticles, LossConfig, Mode
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.model.translation.network import TranslationNetwork
 from pflow.model.translation.reconstructor import losses_of
-from pflow.model.translation.special import EOS, SPECIAL
+from pflow.model.translation.tokens import EOS, SPECIAL
 
 UNEQUAL = [40, 0, 3, 17, 1, 25, 0, 9]
 FIELDS = ("charge", "pdg", "energy", "direction", "score", "mask", "truncated")

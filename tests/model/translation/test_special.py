@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pflow.data.batch import Target
-from pflow.model.translation.special import BOS, EOS, IGNORE, PAD, SAMPLE, SPECIAL, kind_of_input, kind_of_next
+from pflow.model.translation.tokens import BOS, EOS, IGNORE, PAD, SAMPLE, SPECIAL, kind_of_input, kind_of_next
 
 KINDS = torch.tensor([PAD, BOS, EOS, SAMPLE])
 FLAGS, KIND = SPECIAL["flags"], SPECIAL["kind"]

@@ -1,1 +1,0 @@
-"""Trained models as stored: format, loading and saving."""
