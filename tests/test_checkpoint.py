@@ -9,10 +9,43 @@ import pytest
 import safetensors.torch
 import torch
 
-from pflow.checkpoint import FORMAT, KEY, PREFIX, load_model, load_weights, read_checkpoint, write_weights
+from pflow.checkpoint import FORMAT, KEY, PREFIX, Header, load_model, load_weights, read_checkpoint, write_weights
 from pflow.config import shipped_models, weights_dir
 from pflow.errors import InputError
+from pflow.model.api import describe
 from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor
+
+
+@pytest.fixture(scope="session")
+def header(model) -> Header:
+    return Header(
+        version="1.2.3",
+        tokeniser=model.tokeniser,
+        model=describe(model.reconstructor),
+        provenance={"train": ["a.root"]},
+    )
+
+
+@pytest.fixture
+def save(model, header, save_model, tmp_path):
+    """Write a checkpoint of the small model as a fit does, with some keys changed; None leaves one out."""
+
+    def write(**changes):
+        keys = {"optimizer_states": [torch.ones(9)], **changes}
+        return save_model(model, tmp_path / "model.ckpt", header.provenance, **keys)
+
+    return write
+
+
+@pytest.fixture
+def save_header(save, header):
+    """Write a checkpoint with some fields of the header changed; None leaves one out."""
+
+    def write(**changes):
+        content = {**header.to_dict(), **changes}
+        return save(**{KEY: json.dumps({key: value for key, value in content.items() if value is not None})})
+
+    return write
 
 
 @pytest.fixture
@@ -294,3 +327,35 @@ def test_the_version_that_reads_an_old_model_is_named(save, save_header, save_op
     for write, change in ((save_options, {"bias": True}), (save_header, {"tokeniser": tokeniser}), (save, old_weights)):
         with pytest.raises(InputError, match=r"\(made by pflow 1\.2\.3; the last .* of 0\.1 and 0\.2 is pflow 0\.3\)"):
             load_model(write(**change))
+
+
+@pytest.fixture
+def checkpoint(save, model):
+    """A checkpoint of the small model, and a large and a shared tensor beside its weights."""
+    weights = model.reconstructor.state_dict(prefix=PREFIX)
+    shared = torch.zeros(4)
+    return save(state_dict={**weights, "other.a": shared, "other.b": shared[::2]})
+
+
+def test_weights_are_exact_and_name_their_checkpoint(checkpoint, tmp_path):
+    write_weights(checkpoint, tmp_path / "toy")
+    source, written = (read_checkpoint(path) for path in (checkpoint, tmp_path / "toy"))
+    assert written.state_dict.keys() == source.state_dict.keys()
+    assert all(torch.equal(written.state_dict[name], weight) for name, weight in source.state_dict.items())
+    header = written.header.to_dict()
+    assert header.pop("provenance") == {**source.header.provenance, "checkpoint_sha256": source.digest}
+    assert header.items() <= source.header.to_dict().items()
+
+
+def test_weights_are_repeated_byte_for_byte_without_training_state(checkpoint, tmp_path):
+    first = write_weights(checkpoint, tmp_path / "a")
+    second = write_weights(tmp_path / "a", tmp_path / "b")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert sorted(first) == sorted((tmp_path / "a").iterdir())
+    assert "optimizer_states" not in (tmp_path / "a" / "model.json").read_text()
+
+
+def test_a_model_that_cannot_be_loaded_is_not_written(save, tmp_path):
+    with pytest.raises(InputError, match="do not fit"):
+        write_weights(save(state_dict={}), tmp_path / "toy")
+    assert not (tmp_path / "toy").exists()

@@ -1,16 +1,97 @@
+import dataclasses
 import math
 import re
+from html import unescape
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from pflow.event.move import Move
+from pflow.metrics.evaluation import AlgorithmMetrics
 from pflow.metrics.oracle import ORACLE
-from pflow.metrics.report import REFERENCE
+from pflow.metrics.report import REFERENCE, EvaluationResult, EvaluationSettings, document
 from pflow.metrics.scan import MODEL, Limit, PointResult, ScanPoint, ScanResult
 from pflow.metrics.stats import Number
-from pflow.plots.report import plot_scan, scan_figures, scan_page
+from pflow.plots.report import plot_scan, report_page, scan_figures, scan_page
 from pflow.plots.style import rendered
+
+PNG = b"\x89PNG"
+VOID = {"meta", "img"}
+
+
+class Outline(HTMLParser):
+    """Checks that tags are closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.open += [tag] if tag not in VOID else []
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture
+def result() -> EvaluationResult:
+    tree = AlgorithmMetrics().result()
+    return EvaluationResult(
+        settings=EvaluationSettings(),
+        n_events=7,
+        n_bad_input=0,
+        n_max_particles=0,
+        name="PFlow",
+        algorithms={"PFlow": tree, "reference": tree},
+        titles={"PFlow": "PFlow", "reference": "Classic"},
+    )
+
+
+def report(result, figures=()) -> str:
+    inputs = {"reco": {result.titles["PFlow"]: "a.root"}, "truth": ["b.root"]}
+    page, outline = report_page(result, document(result, inputs=inputs), dict(figures)), Outline()
+    outline.feed(page)
+    outline.close()
+    assert outline.open == []
+    return page
+
+
+def test_the_page_loads_nothing(result):
+    page = report(result, {"response": PNG})
+    assert [source[:22] for source in re.findall(r'(?:src|href)="([^"]*)', page)] == ["data:image/png;base64,"]
+    assert not re.search("<(script|link|iframe)", page)
+
+
+def test_the_page_has_numbers_events_method_definitions_and_provenance(result):
+    result.algorithms["PFlow"]["count"]["exact_fraction"] = Number(0.934, 0.922, 0.946)
+    text = unescape(report(result))
+    for part in (
+        "0.934 ±0.012",
+        "7 events",
+        "PFlow - Classic",
+        "rule 'stable'",
+        "class.*.efficiency",
+        "a.root",
+        "Classic",
+    ):
+        assert part in text
+
+
+def test_names_are_text_and_not_markup(result):
+    evil = "<script>alert(1)</script>"
+    page = report(dataclasses.replace(result, titles={"PFlow": evil, "reference": "A & B"}), {evil: PNG})
+    assert "<script" not in page
+    assert evil in unescape(page)
+    assert "A &amp; B" in page
+
+
+def test_a_browser_shows_the_page_without_errors(result, open_in_browser):
+    shown = open_in_browser(report(result, {"response": rendered(Figure(), "png")}))
+    assert shown["seen"] == shown["resources"] == []
+    assert "7 events" in shown["text"]
+
 
 KEYS = ("jet_energy.91.resolution", "fake_energy_fraction")
 
@@ -35,7 +116,7 @@ def point(name, factor, *, kind="point", move=Move(), algorithms=(MODEL, ORACLE)
 
 
 @pytest.fixture(scope="module")
-def result() -> ScanResult:
+def scanned() -> ScanResult:
     merged = (Limit("outside", "cells of 20 mm <are outside>"),)
     points = [
         point("nominal", 1.0, kind="nominal", algorithms=(MODEL, ORACLE, REFERENCE), cells=1.0, time=0.0),
@@ -46,8 +127,8 @@ def result() -> ScanResult:
     return ScanResult(points=points, labels={"cells": "Cell size", "time": "Time [ns]"}, provenance={"inputs": []})
 
 
-def test_each_headline_has_a_figure_with_a_panel_for_each_parameter(result):
-    drawn = scan_figures(result)
+def test_each_headline_has_a_figure_with_a_panel_for_each_parameter(scanned):
+    drawn = scan_figures(scanned)
     assert set(drawn) == {"jet_energy_91_resolution", "fake_energy_fraction", "two_photons_found"}
     cells, time = drawn["jet_energy_91_resolution"].axes
     assert (cells.get_xlabel(), time.get_xlabel()) == ("Cell size", "Time [ns]")
@@ -57,8 +138,8 @@ def test_each_headline_has_a_figure_with_a_panel_for_each_parameter(result):
         assert rendered(figure, "png").startswith(b"\x89PNG")
 
 
-def test_points_have_paired_bars_and_doubtful_ones_are_open(result):
-    axes = plot_scan(result, "fake_energy_fraction").axes[0]
+def test_points_have_paired_bars_and_doubtful_ones_are_open(scanned):
+    axes = plot_scan(scanned, "fake_energy_fraction").axes[0]
     bars = [container for container in axes.containers if container.get_label() == MODEL]
     (x, y) = bars[0].lines[0].get_data()
     np.testing.assert_allclose(np.asarray(y, dtype=np.float64), [0.05, 0.065])
@@ -70,8 +151,8 @@ def test_points_have_paired_bars_and_doubtful_ones_are_open(result):
     np.testing.assert_allclose(np.array(doubtful.get_data(), dtype=np.float64), [[4], [0.065]])
 
 
-def test_the_page_is_whole_and_begins_with_the_limits(result):
-    page = scan_page(result, {"fake_energy_fraction": b"\x89PNG"})
+def test_the_page_is_whole_and_begins_with_the_limits(scanned):
+    page = scan_page(scanned, {"fake_energy_fraction": b"\x89PNG"})
     for tag in ("html", "body", "table", "tr", "td", "ul", "li", "div", "figure", "details"):
         assert len(re.findall(rf"<{tag}[ >]", page)) == page.count(f"</{tag}>") > 0
     assert page.index("Limits") < page.index("Results") < page.index("Figures")
