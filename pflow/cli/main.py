@@ -7,6 +7,7 @@ argparse: messages are shorter, the help has no ``type: int, default: null``, an
 from __future__ import annotations
 
 import argparse
+import inspect
 import io
 import itertools
 import os
@@ -35,6 +36,14 @@ EXIT_CODES = {
 
 LIGHTNING = ("fit", "validate", "test", "predict")
 """Verbs of `pflow.cli.fit`."""
+
+MODULES = {
+    **dict.fromkeys(("inspect", "detector", "convert"), "files"),
+    **dict.fromkeys(("reconstruct", "calibrate", "export"), "models"),
+    **dict.fromkeys(("evaluate", "scan", "display"), "results"),
+    "recipe": "recipe",
+}
+"""Modules of the other verbs: functions ``VERB(args)``, whose docstring is the help, and ``VERB_arguments(parser)``."""
 
 AGAIN_AFTER = 0.05
 """Seconds after which a signal that Python dropped is sent again."""
@@ -159,9 +168,10 @@ def _run(verb: str, arguments: list[str]) -> int:
 
 def run_parsed(verb: str, arguments: list[str]) -> int:
     """Run a verb whose options argparse reads."""
-    command = import_module(f"pflow.cli.{verb}")
-    parser = argparse.ArgumentParser(prog=f"pflow {verb}", description=command.__doc__, allow_abbrev=False)
-    command.add_arguments(parser)
+    module = import_module(f"pflow.cli.{MODULES[verb]}")
+    run = getattr(module, verb)
+    parser = argparse.ArgumentParser(prog=f"pflow {verb}", description=inspect.getdoc(run), allow_abbrev=False)
+    getattr(module, f"{verb}_arguments")(parser)
     # argparse reports missing options first and suggests none, and it lists the options in a private attribute only.
     known = parser._option_string_actions
     for word in itertools.takewhile("--".__ne__, arguments):
@@ -170,7 +180,7 @@ def run_parsed(verb: str, arguments: list[str]) -> int:
             parser.error(str(error))
     # After a --, `pflow recipe` takes options of `pflow fit`.
     parse = parser.parse_intermixed_args if verb == "recipe" else parser.parse_args
-    return int(command.run(parse(arguments)))
+    return int(run(parse(arguments)))
 
 
 def _usage() -> str:

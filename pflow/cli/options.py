@@ -30,7 +30,7 @@ VERBS = {
     "calibrate": "choose decoding options and calibrate the uncertainties of a model on validation files",
     "export": "write a model as ONNX for inference from C++, or its weights alone",
 }
-"""Verbs with one line of help. `pflow.cli.main` imports ``pflow.cli.VERB`` when it runs."""
+"""Verbs with one line of help. `pflow.cli.main` imports the module of one when it runs."""
 
 
 def at_least(smallest: N) -> Callable[[str], N]:

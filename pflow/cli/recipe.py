@@ -112,7 +112,7 @@ def load_recipe(source: str | Path) -> TrainingRecipe:
         raise ConfigError(f"{path}: not a recipe: {error}") from error
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def recipe_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow recipe`."""
     names = builtin_names("recipes")
     variants = {name: load_yaml(resolve("recipes", name)).get("variants", {}) for name in names}
@@ -131,8 +131,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", metavar="NAME", help=f"which variant, where the recipe has some ({listed})")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the recipe; returns 0, or the exit code of the command that failed."""
+def recipe(args: argparse.Namespace) -> int:
+    """Run a recipe: train a model in stages, calibrate it, and write its weights; an interrupted one is resumed."""
     recipe = load_recipe(args.recipe).variant(args.variant)
     return run_recipe(recipe, output=args.output, data_dir=args.data_dir, options=args.options)
 

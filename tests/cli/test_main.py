@@ -87,7 +87,7 @@ def test_importing_pflow_loads_no_heavy_library():
     ],
 )
 def test_whatever_happens_is_one_line_and_an_exit_code(monkeypatch, capsys, error, code, said):
-    monkeypatch.setattr("pflow.cli.inspect.run", Mock(side_effect=error))
+    monkeypatch.setattr("pflow.cli.files.inspect", Mock(side_effect=error))
     assert main(["inspect", "a.root"]) == code
     shown = capsys.readouterr().err
     assert shown.startswith("pflow inspect: ")
@@ -103,7 +103,7 @@ def test_warnings_of_numpy_are_not_shown_to_the_user(monkeypatch, capsys):
         warnings.warn("the user's own affair", UserWarning, stacklevel=1)
         return 0
 
-    monkeypatch.setattr("pflow.cli.inspect.run", computing)
+    monkeypatch.setattr("pflow.cli.files.inspect", computing)
     assert main(["inspect", "a.root"]) == 0
     assert capsys.readouterr().err == "warning: the user's own affair\n"
 
@@ -111,7 +111,7 @@ def test_warnings_of_numpy_are_not_shown_to_the_user(monkeypatch, capsys):
 def test_what_a_terminal_cannot_show_stops_nothing(monkeypatch):
     stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stdout)
-    monkeypatch.setattr("pflow.cli.inspect.run", lambda _: print("0.940 ±0.017") or 0)
+    monkeypatch.setattr("pflow.cli.files.inspect", lambda _: print("0.940 ±0.017") or 0)
     assert main(["inspect", "a.root"]) == 0
     stdout.flush()
     assert stdout.buffer.getvalue() == b"0.940 ?0.017\n"

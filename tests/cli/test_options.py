@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 
 from pflow.calibration import CRITERIA
-from pflow.cli.main import LIGHTNING
+from pflow.cli.main import LIGHTNING, MODULES
 from pflow.cli.options import OPTIONS, VERBS, add_options, at_least, progress_bar
 from pflow.event.truth import RULES
 from pflow.io.particles_root import FORMATS
@@ -15,7 +15,7 @@ from pflow.plots.display import COLOUR_BY
 
 def actions(verb: str) -> list[argparse.Action]:
     parser = argparse.ArgumentParser()
-    import_module(f"pflow.cli.{verb}").add_arguments(parser)
+    getattr(import_module(f"pflow.cli.{MODULES[verb]}"), f"{verb}_arguments")(parser)
     return parser._actions
 
 

@@ -12,7 +12,7 @@ import uproot
 
 import pflow
 from pflow.cli.main import main
-from pflow.cli.reconstruct import _report, add_arguments
+from pflow.cli.models import _report, reconstruct_arguments
 from pflow.config import config_dir
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning
@@ -217,7 +217,7 @@ def test_an_empty_tree_gives_an_empty_output(model, events, tmp_path):
 def test_the_command_has_the_same_defaults():
     """They are repeated in `pflow.cli.options`, because importing torch for a help text would take seconds."""
     parser = argparse.ArgumentParser()
-    add_arguments(parser)
+    reconstruct_arguments(parser)
     given = parser.parse_args(["--checkpoint", "model", "-o", "out.root", "in.root"])
     parameters = inspect.signature(reconstruct_files).parameters
     for name in ("batch_size", "max_hits", "chunk_size", "device", "on_error", "cluster"):

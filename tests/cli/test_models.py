@@ -1,4 +1,6 @@
+import json
 import re
+import sys
 
 import awkward as ak
 import numpy as np
@@ -26,7 +28,7 @@ def few(sample_dir, tmp_path_factory):
 def calibrated(sample_dir, tmp_path_factory, call):
     folder = tmp_path_factory.mktemp("calibrate") / "photon"
     file = sample_dir / "gamma1_val_small.root"
-    assert call(file, "--checkpoint", "ild-g4-photon", "-o", folder) == 0
+    assert call("calibrate", file, "--checkpoint", "ild-g4-photon", "-o", folder) == 0
     return folder
 
 
@@ -40,14 +42,14 @@ def test_the_particles_stay_and_their_covariances_change(calibrated, sample_dir)
 
 
 def test_calibrating_again_changes_nothing(calibrated, sample_dir, tmp_path, call):
-    call(sample_dir / "gamma1_val_small.root", "--checkpoint", calibrated, "-o", tmp_path / "again")
+    call("calibrate", sample_dir / "gamma1_val_small.root", "--checkpoint", calibrated, "-o", tmp_path / "again")
     assert load_model(tmp_path / "again").calibration == load_model(calibrated).calibration
 
 
 def test_the_best_eos_threshold_is_kept(few, tmp_path, capsys, call):
     """Where decoding stops at once, no energy is found and none is fake."""
     options = ["--checkpoint", "ild-g4-photon", "--eos-threshold", 1e-30, 0.6, "-o", tmp_path / "out"]
-    assert call(few, *options) == 0
+    assert call("calibrate", few, *options) == 0
     keep = load_model("ild-g4-photon").reconstructor.decoding.existence_threshold
     said = f"eos_threshold 1e-30, existence_threshold {keep:g}: energy-weighted efficiency 0.0000 (reference: "
     assert said in capsys.readouterr().out
@@ -70,8 +72,8 @@ def untrained(few, tmp_path, make_model, save_model):
 def test_the_existence_threshold_is_chosen_where_there_is_a_refinement(few, tmp_path, capsys, untrained, call):
     options = ["--existence-threshold", 0.4, 0.99, "-o", tmp_path / "out"]
     with pytest.raises(ConfigError, match=r"--existence-threshold: .*untrained\.ckpt has no refinement"):
-        call(few, "--checkpoint", untrained(refine_layers=0), *options)
-    assert call(few, "--checkpoint", untrained(refine_layers=1), *options) == 0
+        call("calibrate", few, "--checkpoint", untrained(refine_layers=0), *options)
+    assert call("calibrate", few, "--checkpoint", untrained(refine_layers=1), *options) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "energy-weighted efficiency" in line]
     assert [line.split(":")[0] for line in lines] == [
         f"eos_threshold 0.999, existence_threshold {p}" for p in (0.4, 0.99)
@@ -86,7 +88,7 @@ def test_the_existence_threshold_is_chosen_where_there_is_a_refinement(few, tmp_
 def test_as_efficient_as_the_reference_where_asked(sample_dir, tmp_path, capsys, call):
     """A threshold that nearly nothing passes has the fewest fakes, and is not as efficient as Pandora."""
     options = ["--existence-threshold", 0.3, 0.9999, "--choose-by", "reference", "-o", tmp_path / "out"]
-    assert call(sample_dir / "gammasep_test_small.root", "--checkpoint", "ild-g4-photon", *options) == 0
+    assert call("calibrate", sample_dir / "gammasep_test_small.root", "--checkpoint", "ild-g4-photon", *options) == 0
     low, high = (float(line.split("efficiency ")[1].split()[0]) for line in capsys.readouterr().out.splitlines()[:2])
     assert low > high
     assert load_model(tmp_path / "out").reconstructor.decoding.existence_threshold == 0.3
@@ -96,14 +98,48 @@ def test_as_efficient_as_the_reference_where_asked(sample_dir, tmp_path, capsys,
 def test_files_of_another_detector_are_refused_unless_it_is_named(sample_dir, tmp_path, call):
     file, options = sample_dir / "cld_multi_test_small.root", ["--checkpoint", "ild-g4-photon", "-o", tmp_path / "out"]
     with pytest.raises(InputError, match="trained on detector 'ild_g4'"):
-        call(file, *options)
-    assert call(file, *options, "--detector", "cld") == 0
+        call("calibrate", file, *options)
+    assert call("calibrate", file, *options, "--detector", "cld") == 0
 
 
 def test_entries_that_cannot_be_used_are_left_out(few, spoil, tmp_path, call):
     write_events(tmp_path / "bad.root", spoil(read_events(few), 3, "hits.energy", -1.0, of_all=True))
     words = [tmp_path / "bad.root", "--checkpoint", "ild-g4-photon", "-o", tmp_path / "out"]
     with pytest.raises(InputError, match=r"bad\.root, entry 3"):
-        call(*words)
+        call("calibrate", *words)
     with pytest.warns(BadEntriesWarning, match="1 of 20 entries"):
-        assert call(*words, "--on-error", "skip") == 0
+        assert call("calibrate", *words, "--on-error", "skip") == 0
+
+
+@pytest.fixture(scope="module")
+def checkpoint(save_model, tmp_path_factory):
+    return save_model(load_model("ild-g4-photon"), tmp_path_factory.mktemp("export") / "best.ckpt")
+
+
+@pytest.mark.usefixtures("tiny_graphs")
+def test_a_checkpoint_becomes_a_folder(checkpoint, tmp_path, capsys, call):
+    assert call("export", "--checkpoint", checkpoint, "-o", tmp_path / "model") == 0
+    written = sorted(path.name for path in (tmp_path / "model").iterdir())
+    assert written == ["encoder.onnx", "tokens.json"]
+    text = json.loads((tmp_path / "model" / "tokens.json").read_text())
+    assert text["run"]["checkpoint_sha256"] == load_model(checkpoint).digest
+    output = capsys.readouterr().out
+    assert all(str(tmp_path / "model" / name) in output for name in written)
+
+
+@pytest.mark.usefixtures("tiny_graphs")
+def test_a_folder_of_weights_becomes_onnx(checkpoint, tmp_path, call):
+    call("export", "--checkpoint", checkpoint, "-o", tmp_path / "weights", "--format", "weights")
+    assert call("export", "--checkpoint", tmp_path / "weights", "-o", tmp_path / "model") == 0
+    text = json.loads((tmp_path / "model" / "tokens.json").read_text())
+    assert text["run"]["checkpoint_sha256"] == load_model(tmp_path / "weights").digest
+
+
+def test_a_bad_folder_another_detector_and_a_missing_extra_are_errors(checkpoint, tmp_path, monkeypatch, call):
+    with pytest.raises(ConfigError, match="nowhere does not exist"):
+        call("export", "--checkpoint", tmp_path / "missing.ckpt", "-o", tmp_path / "nowhere" / "model")
+    with pytest.raises(ConfigError, match=r"trained on detector 'ild_g4', from which 'cld' differs in b_field, .*calo"):
+        call("export", "--checkpoint", checkpoint, "-o", tmp_path / "model", "--detector", "cld")
+    monkeypatch.setitem(sys.modules, "pflow.export.pointing", None)  # its import fails
+    with pytest.raises(ConfigError, match=r"for graphs for C\+\+, is not installed: pip install 'pflow\[export\]'"):
+        call("export", "--checkpoint", checkpoint, "-o", tmp_path / "model")

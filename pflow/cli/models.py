@@ -1,0 +1,226 @@
+"""Verbs of trained models: turn events into particles, calibrate a model, write it for use elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from typing import TYPE_CHECKING, Any
+
+from pflow.cli.options import (
+    OPTIONS,
+    OTHER_DETECTOR,
+    add_file_options,
+    add_option,
+    add_options,
+    progress_bar,
+    read_options,
+)
+from pflow.errors import ConfigError, missing_package
+
+if TYPE_CHECKING:
+    from pflow.inference.files import Summary
+
+
+def reconstruct_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `pflow reconstruct`."""
+    parser.add_argument("inputs", nargs="+", metavar="IN.root", help="event files; truth is not needed")
+    add_option(
+        parser,
+        "checkpoint",
+        required=False,
+        help=f"{OPTIONS['checkpoint']['help']} (default: the one that comes with pflow for the detector of the file)",
+    )
+    place = parser.add_mutually_exclusive_group(required=True)
+    add_option(
+        place,
+        "output",
+        required=False,
+        metavar="OUT.root",
+        help="file to write, for all inputs, of one detector (EDM4hep: for one)",
+    )
+    place.add_argument(
+        "--output-dir",
+        metavar="DIR",
+        help="folder for one file for each input, IN.reco.root; finished outputs of the same input, model and "
+        "settings stay",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("ttree", "rntuple", "edm4hep"),
+        default="ttree",
+        help="how to store the particles: as plain branches, or as collections of EDM4hep 1.0 for podio, beside the "
+        "collections of the input that they refer to (default: ttree)",
+    )
+    parser.add_argument(
+        "--mc-links",
+        action="store_true",
+        help="with --format edm4hep: write links from particles to the input's Monte Carlo particles",
+    )
+    parser.add_argument(
+        "--candidates",
+        nargs="?",
+        const=0.05,
+        type=float,
+        metavar="P",
+        help="also write, as a second collection, particles that exist less probably than not, with a probability of "
+        "at least P (default: %(const)s)",
+    )
+    add_file_options(parser, detector=OTHER_DETECTOR)
+    add_option(
+        parser,
+        "on-error",
+        help="an entry that cannot be used: stop without output, or leave a flagged empty entry with a counted "
+        "warning; with --output-dir also a file that cannot be used: stop, or list it at the end (default: raise)",
+    )
+    add_options(parser, "max-particles", "max-hits", "batch-size", "chunk-size", "device")
+    add_options(parser, "cluster", "force", "verbose")
+    add_option(parser, "quiet", help="no progress bar")
+
+
+def reconstruct(args: argparse.Namespace) -> int:
+    """Turn events into particles with a trained model: ROOT files in, ROOT files out, entry by entry."""
+    from pflow.inference.files import reconstruct_files
+
+    options = {name: value for name, value in vars(args).items() if name not in ("inputs", "quiet", "verbose")}
+    with progress_bar(quiet=args.quiet) as show:
+        show("reconstructing", 0, None)
+        options["on_progress"] = functools.partial(show, "reconstructing")
+        summary = reconstruct_files(args.inputs, **options)
+    print(_report(summary, args.output or args.output_dir))
+    if args.verbose:
+        for path, entry in summary.truncated:
+            print(f"{path}, entry {entry}: cut at its largest number of particles")
+    return 0
+
+
+def _report(summary: Summary, place: str) -> str:
+    """One line on the results; counts of zero are left out."""
+    n_outputs = len(summary.written) + len(summary.finished_before) + len(summary.failed)
+    counts = [
+        (len(summary.written) if n_outputs > 1 else 0, "files written"),
+        (len(summary.finished_before), "there before"),
+        (len(summary.failed), "left out"),
+        (summary.flagged["BAD_INPUT"], "skipped"),
+        (summary.n_left_out, "with hits or tracks left out"),
+        (summary.flagged["NOT_FINITE"], "whose numbers are not finite"),
+        (len(summary.truncated), "cut at their largest number of particles"),
+    ]
+    events = [f"{summary.n_events} events", f"{summary.n_particles} particles"]
+    happened = [f"{n} {what}" for n, what in counts if n]
+    momentum, *elsewhere = summary.track_momentum
+    # One event may hold a Lambda or a converted photon, whose tracks are in a neutral particle or in none.
+    for flag, particles, part in zip(
+        ("NEUTRAL_TRACKS", "LOST_TRACKS"), ("neutral particles", "none"), elsewhere, strict=True
+    ):
+        if 2 * summary.flagged[flag] > summary.n_events:
+            happened.append(f"{part / momentum:.1%} of the momentum of tracks in {particles}")
+    said = ", ".join([*events, *happened, f"{summary.seconds:.1f} s"])
+    return f"{place}: {said} ({summary.model}, detector {summary.detector}, device {summary.device})"
+
+
+CHOICES = {
+    "eos_threshold": "probabilities of the end of the sequence from which decoding stops",
+    "existence_threshold": "existence probabilities above which the refinement keeps a particle",
+}
+"""Decoding options that are compared; the second of models with a refinement alone."""
+
+
+def calibrate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `pflow calibrate`."""
+    parser.add_argument(
+        "inputs",
+        nargs="+",
+        metavar="VAL.root",
+        help="event files with truth, not the test files; patterns may be quoted",
+    )
+    add_option(parser, "checkpoint")
+    for name, text in CHOICES.items():
+        option, text = f"--{name.replace('_', '-')}", f"{text} (default: the model's own)"
+        parser.add_argument(option, nargs="+", type=float, metavar="P", help=text)
+    parser.add_argument(
+        "--choose-by",
+        choices=("energy", "number", "reference"),
+        default="energy",
+        help="which of all combinations is kept (all are means over the files): energy: largest energy-weighted "
+        "efficiency less fake energy fraction; number: most events with the right number of particles; reference: "
+        "fewest fakes where the files' reconstructed particles are not more efficient (default: "
+        "%(default)s)",
+    )
+    add_file_options(parser, detector=OTHER_DETECTOR)
+    add_options(parser, "on-error", "batch-size", "chunk-size", "device")
+    add_option(
+        parser,
+        "output",
+        metavar="DIR",
+        help="folder to make: weights and header with the calibration, as of `pflow export --format weights`",
+    )
+    add_option(parser, "force")
+
+
+def calibrate(args: argparse.Namespace) -> int:
+    """Calibrate a model on validation files, not training files: decoding options, photon energies, uncertainties."""
+    from pflow import calibration
+    from pflow.checkpoint import FILES, load_model, write_weights
+    from pflow.io.atomic import check_output
+    from pflow.io.open import matching
+
+    check_output(args.output, inputs=[args.checkpoint], force=args.force, holds=FILES)
+    model = load_model(args.checkpoint)
+    if args.existence_threshold and not model.reconstructor.first_stage_modules:
+        raise ConfigError(f"--existence-threshold: {args.checkpoint} has no refinement")
+    choices = {name: getattr(args, name) for name in CHOICES}
+    decodings = calibration.decoding_grid(model.reconstructor.decoding, **choices)
+    options = {name: getattr(args, name) for name in ("batch_size", "chunk_size", "device")}
+    trials = calibration.calibrate(model, matching(args.inputs), decodings, read_options(args), **options)
+    for trial in trials:
+        values = [f"{name} {getattr(trial.decoding, name):g}" for name in CHOICES if hasattr(trial.decoding, name)]
+        print(
+            f"{', '.join(values)}: energy-weighted efficiency {trial.efficiency:.4f} (reference: "
+            f"{trial.reference:.4f}), fake energy fraction {trial.fakes:.4f}, right number of particles in "
+            f"{trial.number_right:.4f} of the events"
+        )
+    chosen = calibration.best(trials, args.choose_by)
+    changes: dict[str, Any] = {"calibration": chosen.calibration, "decoding": chosen.decoding}
+    for path in write_weights(args.checkpoint, args.output, **changes, force=args.force):
+        print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
+    return 0
+
+
+def export_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `pflow export`."""
+    add_option(parser, "checkpoint")
+    parser.add_argument(
+        "--format",
+        choices=("onnx", "weights"),
+        default="onnx",
+        help="onnx: graphs (encoder.onnx, decoder.onnx and, for some networks, refinement.onnx) and tokens.json, which "
+        "says how to use them, for C++; weights: model.safetensors and model.json, a checkpoint for pflow (default: "
+        "onnx)",
+    )
+    add_option(
+        parser,
+        "detector",
+        help="built-in name or YAML file of the detector that graphs are for, of a model for any detector (default: "
+        "the training's)",
+    )
+    add_option(parser, "output", metavar="DIR", help="folder to make")
+    add_option(parser, "force")
+
+
+def export(args: argparse.Namespace) -> int:
+    """Write a trained model for use elsewhere: as ONNX, for inference without Python, or its weights, to pass on."""
+    from pflow.checkpoint import EXPORT_FILES, load_model, write_weights
+    from pflow.io.atomic import check_output
+
+    if args.format == "weights":
+        written = write_weights(args.checkpoint, args.output, force=args.force)
+    else:
+        try:
+            from pflow.export.pointing import export_model
+        except ImportError as error:
+            raise missing_package(str(error.name), "graphs for C++", extra="export") from error
+        check_output(args.output, force=args.force, holds=EXPORT_FILES)  # before the model is loaded
+        written = export_model(load_model(args.checkpoint), args.output, detector=args.detector, force=args.force)
+    for path in written:
+        print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
+    return 0
