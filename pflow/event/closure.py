@@ -66,8 +66,8 @@ class TrackDeposits:
     without one; energies are 0 where it is below `ALONE`.
 
     `stubs`: columns for `Scales` of charged particles that enter the ECAL, known by their hits alone: on a line
-    from the IP they have a hit in each of the first layers and at most one more; photons convert later, and leave many.
-    ``lost``: whether no track enters within `APART`; NaN in events with few tracks, where most may be secondary
+    from the IP they have a hit in every one of the first layers and at most one more; photons convert later, and leave
+    many. ``lost``: whether no track enters within `APART`; NaN in events with few tracks, where most may be secondary
     particles of a neutral one.
     `trails`: columns for `Scales`, lengths in cells, NaN where one does not apply: entry (``x``, ``y``, ``z``);
     ``trail``, whether there is one in the ECAL; ``layers``, the share of the first ones that have hits of it; median
@@ -152,7 +152,7 @@ class _FirstHits:
 
     @classmethod
     def of(cls, events: Events) -> _FirstHits:
-        """Those of the events."""
+        """Select them among the hits of the events."""
         columns, position = jagged.columns(events.hits), _float32_positions(events)
         number, kind = columns["subdetector"], kind_index(events.detector)[columns["subdetector"]]
         sizes = np.array([_trail_sizes(part) for part in events.detector.calorimeters], np.float32)
@@ -178,8 +178,8 @@ class _Entries:
 
     `index`, of each among all tracks; `event`, int64; `p` and `pt`; `entry` and unit `direction` there [track, 3], at
     the calorimeter state of the track, else on the helix from the IP; `state`, as read; `by_helix`, entry on the helix,
-    and `moved`, that of a momentum larger by `STEP`; `bounds`, int64 [event + 1], as of `_FirstHits`. Of all tracks, by
-    `all_bounds`: `towards`, unit vectors to the entries [all tracks, 3], 0 if not known.
+    and `moved`, the same for a momentum larger by `STEP`; `bounds`, int64 [event + 1], as of `_FirstHits`. Of all
+    tracks, by `all_bounds`: `towards`, unit vectors to the entries [all tracks, 3], 0 if not known.
     """
 
     index: Index
@@ -197,7 +197,7 @@ class _Entries:
 
     @classmethod
     def of(cls, events: Events) -> _Entries:
-        """Those of the events, which have tracks."""
+        """Follow the tracks of the events, which have some."""
         counts, columns = jagged.count(events.tracks), jagged.columns(events.tracks)
         event, momentum = jagged.event_index(counts), jagged.vectors(events.tracks, field="momentum")
         p, pt, phi = np.linalg.norm(momentum, axis=1), np.hypot(*momentum[:, :2].T), np.arctan2(*momentum[:, 1::-1].T)

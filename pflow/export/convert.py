@@ -68,11 +68,11 @@ def _hypot(x: Any, y: Any) -> Any:
 
 def _atan2(y: Any, x: Any) -> Any:
     """2 atan(y / (r + x)) for x >= 0, 2 atan((r - x) / y) else; both arguments are in [-1, 1]."""
-    zero, one, two = (_constant(value, y) for value in (0.0, 1.0, 2.0))
+    zero, unit, two = (_constant(value, y) for value in (0.0, 1.0, 2.0))
     ahead = op.GreaterOrEqual(x, zero)
     steep = op.Add(_hypot(x, y), op.Abs(x))
     null = op.Equal(steep, zero)
-    half = op.Div(y, op.Where(null, one, steep))
+    half = op.Div(y, op.Where(null, unit, steep))
     if y.dtype != ir.DataType.DOUBLE:
         angle = op.Mul(op.Atan(half), two)
     else:

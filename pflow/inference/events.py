@@ -435,7 +435,7 @@ def explain(model: TrainedModel, event: Events) -> list[Step]:
     tokens, selection = tokeniser.encode(event, truth=False), select(event, tokeniser.config)
     if not tokens.n_source[0]:
         raise InputError("the event has no hits or tracks that the model reads")
-    batch, seen = collate(tokens), defaultdict[str, list[Any]](list)  # what is seen, [step] each
+    batch, seen = collate(tokens), defaultdict[str, list[Any]](list)  # by name, [step] each
     if isinstance(reconstructor, PointingReconstructor):
         hits, pointing = selection.hits[0], reconstructor.network
         with pointing.decoder.register_forward_hook(

@@ -70,13 +70,14 @@ def measure(args: argparse.Namespace, n_events: int, *, on_gpu: bool) -> int:
     for what, work in (("decoding", decode), ("step of the refinement", train), ("step of the first stage", train)):
         if what == "step of the first stage":
             reconstructor.network.refiner = None
-        found = []
+        gradients: list[tuple[float, torch.Tensor]] = []
         for name, rounds in (("float32", False), ("bfloat16", True)):
             with torch.autocast(batch.hits.mask.device.type, dtype=torch.bfloat16, enabled=rounds):
                 numbers = cost(work, args.runs, n_events, on_gpu=on_gpu)
-                found += [gradient()] if work is train else []
-            numbers |= {"loss": found[-1][0]} if found else {}
-            numbers |= {"cosine of the gradients": cosine_similarity(found[0][1], found[-1][1], 0)} if found else {}
+                gradients += [gradient()] if work is train else []
+            numbers |= {"loss": gradients[-1][0]} if gradients else {}
+            if gradients:
+                numbers["cosine of the gradients"] = cosine_similarity(gradients[0][1], gradients[-1][1], 0)
             shown = ", ".join(f"{key} {value:.4g}" for key, value in numbers.items())
             print(f"{what}, {n_events} events, {name}: {shown}", flush=True)
         if what == "step of the refinement":

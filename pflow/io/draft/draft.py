@@ -311,8 +311,8 @@ def _groups(samples: Sequence[HitSample], given: Mapping[str, str], left_out: di
             )
             sizes = [len(sample) for sample in mine if sample.simulated == simulated and len(sample)]
             if kind != "muon" and len(sizes) > 1 and min(sizes) < geometry.MIN_CELLS:
-                few = ", with too few hits to tell whether the collections are alike (--entries) ("
-                how = how._replace(text=how.text.replace(" (", few, 1))
+                doubt = ", with too few hits to tell whether the collections are alike (--entries) ("
+                how = how._replace(text=how.text.replace(" (", doubt, 1))
             name = kind if kind == "muon" else f"{kind}_{region}"
             name = name if number == 1 else f"{name}_{number}"
             groups.append(Group(name, kind, region, sorted(mine, key=lambda sample: sample.name), how, cells))
