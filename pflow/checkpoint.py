@@ -208,6 +208,13 @@ class TrainedModel:
             ("truth rule", tokens.rule),
         ]
 
+    def merging(self, ecal_mm: float | None) -> TrainedModel:
+        """The same model, which reads cells of the ECAL merged to another size, mm; None: as they are.
+
+        ConfigError: a size that its training has not shown.
+        """
+        return dataclasses.replace(self, tokeniser=self.tokeniser.merging(ecal_mm))
+
     def reconstruct(self, events: Events | str | Path | Sequence[str | Path], **options: Any) -> Reconstruction:
         """The particles of events or of files of events; `pflow.reconstruct` explains the `options`."""
         return pflow.reconstruct(events, self, **options)

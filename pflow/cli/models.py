@@ -65,6 +65,13 @@ def reconstruct_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write, as a second collection, particles that exist less probably than not, with a probability of "
         "at least P (default: %(const)s)",
     )
+    parser.add_argument(
+        "--merge-mm",
+        type=float,
+        metavar="MM",
+        help="size to which cells of the ECAL are merged before the network, mm, among those of the model's training "
+        "(general: 5 to 40; default: 20): smaller ones tell closer photons apart, and take longer",
+    )
     add_file_options(parser, detector=OTHER_DETECTOR)
     add_option(
         parser,

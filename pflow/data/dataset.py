@@ -238,7 +238,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
         """A batch of the first event alone, for a rank that has no batches left."""
         first = dataclasses.replace(self.chunks[0], stop=self.chunks[0].start + 1)
         (events,) = read_chunks([first], self.options)
-        return next(_batches([self._encoded(events)[0]], lambda _: [np.zeros(1, np.int64)]))
+        return next(_batches([self._encoded(events, self.tokeniser)[0]], lambda _: [np.zeros(1, np.int64)]))
 
     def _parts(self, numbers: Sequence[int], share: int) -> Iterator[Tokens]:
         """Events of some chunks; warns at the end of codes that training did not show."""
@@ -249,17 +249,21 @@ class EventDataset(IterableDataset[LabelledBatch]):
                 # + 1: NumPy ignores trailing zeros of a seed, and chunk 0 would have the seed of the shuffling.
                 generator = np.random.default_rng([self.seed, self.epoch, share, number + 1])
                 events = augment(events, self.augmentation, generator)
-            tokens, events = self._encoded(events)
+            merge, tokeniser = self.tokeniser.config.merge, self.tokeniser
+            if self.shuffle and merge is not None and merge.ecal_sizes:
+                drawn = np.random.default_rng([self.seed, self.epoch, share, number + 1, 1]).choice(merge.ecal_sizes)
+                tokeniser = tokeniser.merging(float(drawn))
+            tokens, events = self._encoded(events, tokeniser)
             self._refused |= bool(np.any(events.flags & Flag.BAD_INPUT)) or len(events) < len(self.chunks[number])
             unknown.update(tokens.unknown)
             yield tokens
         if unknown:
             warnings.warn(unknown_pdg_message(unknown), stacklevel=2)
 
-    def _encoded(self, events: Events) -> tuple[Tokens, Events]:
+    def _encoded(self, events: Events, tokeniser: Tokeniser) -> tuple[Tokens, Events]:
         """Tokens of a chunk and the chunk; where bad entries are skipped, those the model cannot read are empty."""
         return without_refused(
-            events, lambda some: self.tokeniser.encode(some, truth=self.truth, warn=False), self.options.on_error
+            events, lambda some: tokeniser.encode(some, truth=self.truth, warn=False), self.options.on_error
         )
 
     def _in_order(self, parts: Iterable[Tokens]) -> Iterator[LabelledBatch]:

@@ -61,17 +61,24 @@ class Merge:
     depth
         Depth that is summed together instead of layers, in the measure of `pflow.physics.geometry.Depths.of_kinds`:
         radiation lengths in an electromagnetic calorimeter, tenths of an interaction length in others. 0: layers.
+    ecal_sizes
+        Values of `ecal_mm`, mm, that a training draws from, each as often as it is named, anew for every chunk. The
+        model then works with any size between the smallest and the largest; it needs the hit feature ``token_size``.
     """
 
     ecal_mm: float
     hcal_mm: float
     layers: int = 1
     depth: float = 0.0
+    ecal_sizes: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         check_options(self, "merge", "a length in mm above 0", lambda size: 0 < size < np.inf, "ecal_mm", "hcal_mm")
         check_options(self, "merge", "a whole number of at least 1", lambda n: type(n) is int and n >= 1, "layers")
         check_options(self, "merge", "at least 0", lambda depth: 0 <= depth < np.inf, "depth")
+        object.__setattr__(self, "ecal_sizes", tuple(self.ecal_sizes))
+        lengths = "lengths in mm above 0"
+        check_options(self, "merge", lengths, lambda sizes: all(0 < size < np.inf for size in sizes), "ecal_sizes")
 
 
 def merge_hits(

@@ -43,6 +43,7 @@ from pflow.model.pointing.decoder import Memory
 from pflow.model.pointing.generate import State, Steps, emit_tracks, particle_limits, refine
 from pflow.model.pointing.geometry import EncodedSource, Items, Tables, Tokens, make_tokens_and_items
 from pflow.model.pointing.network import DecodedParticles, PointingNetwork
+from pflow.physics.arrays import constant
 from pflow.physics.detector import Detector, load_detector
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.features import FEATURES, at_hadron_scale, kind_and_depth
@@ -106,8 +107,10 @@ class EncoderGraph(nn.Module):
         cells, token = hits, torch.cumsum(torch.ones_like(hit_index), 0) - 1
         if config.merge is not None:
             depth = layer if config.geometry else None
-            token, first = equal_cells(*cells_of(hits, Grid.of(detector, config.merge), depth))
+            grid = Grid.of(detector, config.merge)
+            token, first = equal_cells(*cells_of(hits, grid, depth))
             cells = sum_hits(hits, token, first, with_time="time" in hits)
+            cells["merged_size"] = constant(grid.size, like=token)[cells["subdetector"]]
         features, tracks = {"hits": _features("hits", cells, tokeniser)}, None
         if self.track_fields:
             tracks = _columns({name: arrays[f"track_{name}"] for name in self.track_fields})

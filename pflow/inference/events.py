@@ -203,6 +203,7 @@ def reconstruct(
     decoding: DecodingConfig | None = None,
     max_particles: int | None = None,
     candidates: float | None = None,
+    merge_mm: float | None = None,
     max_hits: int = MAX_HITS,
     batch_size: int | None = None,
     device: str | torch.device = "auto",
@@ -221,6 +222,9 @@ def reconstruct(
         Largest number of particles of any event; default: the limit of `decoding`, which may grow with the event.
     candidates
         Smallest existence probability of ``candidates``, returned beside the list; default: no candidates.
+    merge_mm
+        Size to which cells of the ECAL are merged before the network, mm, of those that the model's training has shown:
+        smaller ones tell closer photons apart, and take longer. Default: the model's.
     max_hits
         Largest number of hits of an event.
     batch_size
@@ -242,7 +246,8 @@ def reconstruct(
     InputError
         Events of another detector, or an event that cannot be used: names file, entry, field and what was expected.
     ConfigError
-        No such device, a number of particles or events below 1, or candidates of a model without a refinement.
+        No such device, a number of particles or events below 1, candidates of a model without a refinement, or
+        merged cells of a size that the model's training has not shown.
 
     Examples
     --------
@@ -252,7 +257,7 @@ def reconstruct(
     """
     if isinstance(events, TrainedModel | Reconstruction):
         raise TypeError(f"expected events or files of events first and then a model, found a {type(events).__name__}")
-    model = model if isinstance(model, TrainedModel) else load_model(model)
+    model = (model if isinstance(model, TrainedModel) else load_model(model)).merging(merge_mm)
     if not isinstance(events, Events):
         trained_on = None if model.tokeniser.config.geometry else model.tokeniser.detector
         # The events are compared below, with the particles.

@@ -161,6 +161,7 @@ def scan(
         ),
         max_particles=None,
         candidates=None,
+        merge_mm=None,
         max_hits=max_hits,
         batch_size=batch_limits(place)[0] if batch_size is None else batch_size,
         device=str(place),
@@ -182,13 +183,18 @@ def scan(
             chunk = samples[point.sample].chunks[0]
             file = worker.files.open(chunk.path)
             point.move.check(file.read_all(chunk.start, min(chunk.stop, chunk.start + LOOKED_AT), truth=False)[0])
+        moved = [point.move.detector(samples[point.sample].detector) for point in points]
+        workers = {
+            kind: Worker(of, dataclasses.replace(settings, merge_mm=_merged_size(of, moved)))
+            for kind, of in {"": model, **models}.items()
+        }
         tasks = []
         for point in points:
-            sample, of = samples[point.sample], models.get(point.kind, model)
+            sample, used = samples[point.sample], workers[point.kind if point.kind in models else ""]
             chunks = [dataclasses.replace(chunk, move=point.move) for chunk in sample.chunks]
             path = Path() if folder is None else folder / "points" / point.file_name
-            made_from = _made_from(sample, nominal, of, settings, rules, point.move, oracle=oracle)
-            limits = _limits(of, sample.detector, nominal.detector, point)
+            made_from = _made_from(sample, nominal, used.model, used.settings, rules, point.move, oracle=oracle)
+            limits = _limits(used.model, sample.detector, nominal.detector, point)
             tasks.append(Task(point, sample, path, chunks, made_from, limits))
         results = {
             task.point.name: finished
@@ -206,10 +212,9 @@ def scan(
             if on_progress is not None:
                 on_progress(point.name, n_done, n_all)
 
-        for kind in ("", *models):
+        for kind, ready in workers.items():
             some = [task for task in missing if (task.point.kind in models) == bool(kind)]
             if some:
-                ready = Worker(models[kind], settings) if kind else worker
                 with contextlib.closing(ready.files):
                     for task, measured in _measured(some, ready, rules, cluster=cluster, oracle=oracle, show=show):
                         results[task.point.name] = measured
@@ -217,7 +222,8 @@ def scan(
                             _save(task, measured)
     inputs = [described for sample in samples.values() for described in sample.inputs]
     names = ", ".join(of_sample.name for of_sample in detectors.values())
-    made = provenance(inputs, model, settings, detector=names, chunk_size=chunk_size, cluster=cluster)
+    used = workers[""]
+    made = provenance(inputs, model, used.settings, detector=names, chunk_size=chunk_size, cluster=cluster)
     made["scan"] = {
         "vary": {name: [value_text(value) for value in values] for name, values in steps.items()},
         **{"grid": grid, "entries": entries, "oracle": oracle, "tuned": None if tuned is None else str(tuned)},
@@ -226,7 +232,7 @@ def scan(
     result = ScanResult(
         points=[results[point.name] for point in points],
         labels=labels,
-        notes=tuple(_notes(model, nominal.detector, measured=tuned is not None)),
+        notes=tuple(_notes(used.model, nominal.detector, measured=tuned is not None)),
         provenance=made,
     )
     if folder is not None:
@@ -410,6 +416,18 @@ def _hits_and_tokens(events: Events, tokeniser: Tokeniser) -> tuple[float, float
     return float(jagged.count(events.hits).mean()), float(np.diff(tokens.offsets["hits"]).mean())
 
 
+def _merged_size(model: TrainedModel, detectors: Sequence[Detector]) -> float | None:
+    """Size to which cells of the ECAL are merged at all points, mm; None: the model was trained with one size.
+
+    The smallest cells' size, if training has shown it: a change of cells is then none of what the model can see.
+    """
+    merge = model.tokeniser.config.merge
+    cells = [c.cell_size for of in detectors for c in of.calorimeters if c.kind == "ecal" and c.cell_size is not None]
+    if merge is None or not merge.ecal_sizes or not cells:
+        return None
+    return float(np.clip(min(cells), min(merge.ecal_sizes), max(merge.ecal_sizes)))
+
+
 def _limits(model: TrainedModel, detector: Detector, nominal: Detector, point: ScanPoint) -> list[Limit]:
     """Limits of a point: detectors outside the model's training, and sizes that its encoder merges."""
     moved, sample, config, limits = point.move.detector(detector), model.tokeniser.sample, model.tokeniser.config, []
@@ -488,6 +506,7 @@ def _made_from(
         "truth": {**rules.chosen_by, "matching": rules.matching.definition},
         "oracle": oracle,
         "largest number of hits": settings.max_hits,
+        "merged cells": settings.merge_mm,
         "resamples": [N_RESAMPLES, SEED],
     }
     plain: dict[str, Any] = json.loads(json.dumps(made, default=str))

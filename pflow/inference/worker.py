@@ -31,6 +31,7 @@ class Settings:
     reading: FileOptions
     max_particles: int | None
     candidates: float | None
+    merge_mm: float | None
     max_hits: int
     batch_size: int
     device: str
@@ -53,9 +54,9 @@ class Worker:
     """
 
     def __init__(self, model: TrainedModel, settings: Settings, *, max_open: int | None = 2) -> None:
-        self.model, self.settings = model, settings
+        self.model, self.settings = model.merging(settings.merge_mm), settings
         names = ("device", "max_particles", "candidates", "batch_size")
-        self._engine = Engine(model, **{name: getattr(settings, name) for name in names})
+        self._engine = Engine(self.model, **{name: getattr(settings, name) for name in names})
         self.files = OpenFiles(dataclasses.replace(settings.reading, said={}), most=max_open)
 
     def run(self, chunk: Chunk) -> ChunkResult:

@@ -146,6 +146,12 @@ def _depth(description: str, name: str, transform: str = "identity") -> Feature:
     return Feature("hits.position", description, lambda *given: double(getattr(_depths(*given), name)), transform)
 
 
+def _token_size(columns: Columns, detector: Detector) -> Values:
+    """Size of a token's cell, mm: of the merged cells, or of the detector's where these are larger."""
+    cell = double(_depths(columns, detector).cell_size)
+    return namespace(cell).maximum(cell, double(columns["merged_size"])) if "merged_size" in columns else cell
+
+
 def _face(field: str, which: int) -> Feature:
     """asinh of the distance beyond the first face of the barrel (0) or the endcaps (1), in units of `FACE_UNIT`."""
     name = field.partition(".")[2]
@@ -200,6 +206,7 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
         "interaction": _depth("nuclear interaction lengths from the first face, along the ray", "interaction"),
         "per_layer": _depth("radiation lengths of a layer there, as log10", "per_layer", "log10"),
         "cell_size": _depth("size of a cell, mm, as log10", "cell_size", "log10"),
+        "token_size": Feature("hits.position", "size of a token's cell, mm, as log10", _token_size, "log10"),
         "face_barrel": _face("hits.position", 0),
         "face_endcap": _face("hits.position", 1),
     },

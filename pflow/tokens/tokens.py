@@ -16,7 +16,7 @@ from pflow.errors import ConfigError, check_choice, check_options
 from pflow.event import jagged
 from pflow.event.events import Events, event_rows
 from pflow.event.jagged import Links
-from pflow.event.merge import Merge, merge_hits
+from pflow.event.merge import Grid, Merge, merge_hits
 from pflow.event.schema import PXYZ, XYZ
 from pflow.event.truth import RULES, STABLE_STATUS, Targets, select_targets
 from pflow.physics.arrays import Floats, Index, Mask, double, namespace, single
@@ -94,6 +94,8 @@ class TokenConfig:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for part in PARTS:
             feature_transforms(part, self.features(part))
+        if self.merge is not None and self.merge.ecal_sizes and "token_size" not in self.hit_features:
+            raise ConfigError("merge.ecal_sizes needs the hit feature token_size: else the model cannot tell the sizes")
         energies = "e_min", "hit_energy_min"
         check_options(self, "data", "an energy of at least 0 GeV", lambda energy: energy >= 0, *energies)
 
@@ -102,6 +104,15 @@ class TokenConfig:
         """How targets are chosen, as options of `pflow.event.truth.select_targets`."""
         options = {name: getattr(self, name) for name in ("rule", "e_min", "stable_status", "invisible")}
         return {**options, "use_tracks": bool(self.track_features)}
+
+    def merging(self, ecal_mm: float) -> TokenConfig:
+        """The same with the ECAL's cells merged to another size, mm; `ConfigError`: no size that training has shown."""
+        sizes = () if self.merge is None else self.merge.ecal_sizes
+        if not sizes or not min(sizes) <= ecal_mm <= max(sizes):
+            shown = f"with {min(sizes):g} to {max(sizes):g} mm" if sizes else "with one size"
+            raise ConfigError(f"cannot merge the cells of the ECAL to {ecal_mm:g} mm: the model was trained {shown}")
+        assert self.merge is not None
+        return dataclasses.replace(self, merge=dataclasses.replace(self.merge, ecal_mm=ecal_mm))
 
     def features(self, part: str) -> tuple[str, ...]:
         """Names of the features of a part: ``hits``, ``tracks`` or ``tracker_hits``."""
@@ -264,6 +275,9 @@ def select(events: Events, config: TokenConfig, *, with_time: bool = True) -> Se
         return Selection(selected, hits, flat, jagged.local_index(jagged.count(hits)), measured)
     depth = None if measured is None else measured[1]
     merged, cell_of = merge_hits(selected, config.merge, with_time=with_time, depth=depth)
+    if "token_size" in config.hit_features:
+        size = Grid.of(events.detector, config.merge).size[jagged.columns(merged)["subdetector"]]
+        merged = jagged.replaced(merged, {"merged_size": size})
     return Selection(dataclasses.replace(selected, hits=merged), hits, flat, jagged.flat(cell_of), measured)
 
 

@@ -221,6 +221,18 @@ def test_the_length_is_that_of_a_pass(dataset, workers):
     assert sorted(flat(batches)) == list(range(70))
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_training_alone_draws_the_size_of_merged_cells(train_files, shuffle):
+    chunks, _ = survey(train_files, OPTIONS, 4)
+    merge = Merge(ecal_mm=20.0, hcal_mm=90.0, layers=5, ecal_sizes=[5.0, 40.0])
+    config = TokenConfig(hit_features=("ecal", "token_size"), geometry=True, merge=merge)
+    tokeniser = Tokeniser.fit(read_chunks(chunks, OPTIONS), config)
+    read = EventDataset(chunks, options=OPTIONS, tokeniser=tokeniser, batch_size=4, buffer=4, shuffle=shuffle)
+    hits = [batch.batch.hits for batch in read]
+    ecal, size = np.concatenate([tokeniser.scales["hits"].invert(of.features[of.mask]) for of in hits]).T
+    assert set(size[ecal > 0.5].round(3)) == ({5.0, 40.0} if shuffle else {20.0})
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_budget_of_tokens_is_kept(dataset, shuffle):
     data = dataset(shuffle=shuffle, max_tokens=24)

@@ -40,7 +40,7 @@ KINDS = {
     ),
     "any detector, tracks in one step": (
         {
-            "hit_features": ("log_energy", "nx", "ny", "nz", "ecal", "radiation", "depth", "face_barrel"),
+            "hit_features": ("log_energy", "nx", "ny", "nz", "ecal", "radiation", "depth", "face_barrel", "token_size"),
             "track_features": (*TRACKS, "face_endcap", "bend"),
             "merge": Merge(ecal_mm=20.0, hcal_mm=90.0, depth=8.0),
             "geometry": True,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pflow.config import from_plain, to_plain
-from pflow.errors import InputError
+from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.jagged import Links
 from pflow.event.merge import Merge
@@ -57,6 +57,27 @@ def test_a_recipe_that_merges_survives_json_and_is_as_yaml_gives_it():
     assert TokenConfig(merge={"ecal_mm": 10, "hcal_mm": 30.0}).merge.ecal_mm == 10.0
     merging = TokenConfig(merge=Merge(ecal_mm=20.0, hcal_mm=60.0, layers=3))
     assert from_plain(TokenConfig, json.loads(json.dumps(to_plain(merging))), where="recipe") == merging
+
+
+SIZES = Merge(ecal_mm=20.0, hcal_mm=90.0, depth=8.0, ecal_sizes=[5.0, 20.0, 40.0])
+
+
+def test_a_token_knows_the_size_of_its_cell(sample_dir):
+    events = read_events(sample_dir / "multi_test_small.root", entry_stop=3)
+    config = TokenConfig(hit_features=("ecal", "token_size"), geometry=True, merge=SIZES)
+    tokeniser = Tokeniser.fit([events], config)
+    n_tokens = []
+    for ecal_mm, expected in ((None, 20.0), (5.0, 5.0), (7.5, 7.5), (40.0, 40.0)):
+        hits = tokeniser.merging(ecal_mm).encode(events).arrays["hits"]
+        ecal, size = tokeniser.scales["hits"].invert(hits).T
+        np.testing.assert_allclose(size, np.where(ecal > 0.5, expected, 90.0), rtol=1e-5)
+        n_tokens.append(len(hits))
+    assert n_tokens[1] > n_tokens[2] > n_tokens[0] > n_tokens[3]
+    with pytest.raises(ConfigError, match=r"of the ECAL to 2 mm: the model was trained with 5 to 40 mm"):
+        tokeniser.merging(2.0)
+    one_size = dataclasses.replace(config, merge=Merge(ecal_mm=20.0, hcal_mm=90.0, depth=8.0))
+    with pytest.raises(ConfigError, match=r"the model was trained with one size"):
+        one_size.merging(20.0)
 
 
 def test_a_cut_on_hit_energy_does_not_change_the_targets(events, tokeniser):
