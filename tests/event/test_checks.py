@@ -119,7 +119,7 @@ CASES = {
         kept("hits", lambda events: ~part(events, "hcal", "")),
         "0% of .* tracks above 3 GeV have hits of the HCAL",
     ),
-    "barrel twice": (twice_in_the_barrel, r"\d+ of \d+ hits of ecal_barrel lie in the cell of another one"),
+    "barrel twice": (twice_in_the_barrel, r"\d+% of the hits of ecal_barrel lie in the cell of another one"),
     "ECAL endcap turned": (turned("ecal", "endcap"), r"\d+% of \d+ tracks have hits of the ECAL where they enter"),
     "ECAL endcap mirrored": (
         moved(lambda x, y, z: (x, y, -z), "ecal", "endcap"),
