@@ -398,11 +398,15 @@ def _changes(scales: Scales) -> Iterator[Check]:
             n_blocks = len(known) // max(BLOCK[name], len(known) // N_BLOCKS)
             if n_blocks < 3:
                 continue
-            of_file = q.estimate(table)._replace(sigma=0.0)
+            blocks = np.array_split(known, n_blocks)
+            estimates = [q.estimate(table, block) for block in blocks]
+            # A part in other units would rule a ratio of sums.
+            values = np.array([estimate.value for estimate in estimates])
+            typical = Estimate.of(values, 0.5) if q.over else q.estimate(table)
             differing = [
                 block
-                for block in np.array_split(known, n_blocks)
-                if q.estimate(table, block).differs(of_file, q.changes, relative=q.relative, sure=VERY_SURE)
+                for block, estimate in zip(blocks, estimates, strict=True)
+                if estimate.differs(typical._replace(sigma=0.0), q.changes, relative=q.relative, sure=VERY_SURE)
             ]
             if 0 < 2 * len(differing) < n_blocks:
                 chosen = np.isin(np.arange(len(table["file"])), np.concatenate(differing))

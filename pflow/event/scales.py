@@ -24,7 +24,7 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.jagged import Links, assigned_particle
 from pflow.event.truth import STABLE_STATUS, select_targets
-from pflow.physics.arrays import Floats, Index, Mask
+from pflow.physics.arrays import Floats, Mask
 from pflow.physics.detector import Calorimeter, Detector
 from pflow.physics.geometry import distance_to_sides, kind_index, layers_by_position, medians
 from pflow.physics.kinematics import (
@@ -260,23 +260,18 @@ def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
     """Of each event and calorimeter, the number of hits in one of `ONE_IN` cells, and of those not alone in theirs."""
     detector, hits = events.detector, jagged.columns(events.hits)
     number, n, n_parts = hits["subdetector"], len(events), len(detector.calorimeters)
-    # Cells are known by rounded places, and chosen by one of them, so that all hits of a cell are looked at or none.
     inverse = np.array([1 / min(1.0, (part.cell_size or 4.0) / 4) for part in detector.calorimeters], np.float32)
-
-    def place(axis: str, rows: Any = slice(None)) -> Index:
-        along = hits[f"position.{axis}"][rows] * inverse[number[rows]] + OFF_GRID
-        return np.asarray(np.rint(along), dtype=np.int64)
-
-    x = place("x")
-    mixed = x * 2_654_435_761  # twice, since places of a grid are all multiples of a number
-    mixed = (mixed ^ (mixed >> 15)) * 2_246_822_519
-    looked = (mixed ^ (mixed >> 13)) % ONE_IN == 0
+    code = number.astype(np.int64)
+    for axis in "xyz":
+        place = np.nan_to_num(hits[f"position.{axis}"]) * inverse[number] + OFF_GRID
+        code = code * 1_000_003 + np.rint(place).astype(np.int64)
+    # Cells are chosen by a hash of their places, so that all hits of one are looked at or none.
+    code = (code ^ (code >> 29)) * 0x3F58476D1CE4E5B9
+    looked = (code >> 32) % ONE_IN == 0
     chosen = np.flatnonzero(looked & (hits["energy"] > 0) & (kind_index(detector)[number] <= HCAL))
-    part = jagged.event_index(jagged.count(events.hits))[chosen] * n_parts + number[chosen]
-    code = part
-    for along in (x[chosen], place("y", chosen), place("z", chosen)):
-        code = code * 1_000_003 + along
-    _, cell, n_hits = np.unique(code, return_inverse=True, return_counts=True)
+    event = jagged.event_index(jagged.count(events.hits))[chosen]
+    part = event * n_parts + number[chosen]
+    _, cell, n_hits = np.unique(code[chosen] + event, return_inverse=True, return_counts=True)
     weights = np.ones(len(part)), n_hits[cell] > 1
     sums = (np.bincount(part, weight, n * n_parts).reshape(n, -1).T for weight in weights)
     table = {}
@@ -286,9 +281,9 @@ def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
 
 
 def _of_hits(events: Events, depth: Floats) -> dict[str, npt.NDArray[Any]]:
-    """Columns of some `MAX_HITS` hits of ECAL and HCAL: `kind`, number of their `part`, `energy`, GeV, `layer`, `depth`
-    behind the face, mm, and distance to the nearest hit, `neighbour`, mm, in the fullest layer of each calorimeter in
-    the event with the most hits of it; NaN if not known."""
+    """Columns of some `MAX_HITS` hits of ECAL and HCAL: number of their `part`, `energy`, GeV, `layer`, and `depth`
+    behind the face, mm; and, for the size of cells, distance to the nearest hit, `neighbour`, mm, in the fullest layer
+    of each calorimeter, of the event with the most hits in it; NaN if not known."""
     from scipy.spatial import KDTree  # here: its import takes a twentieth of the start of a reconstruction
 
     hits = jagged.columns(events.hits)
