@@ -41,7 +41,7 @@ HIT_ENERGY = (2e-5, 1.0)  # GeV, plausible medians of hits where the layers are 
 ON_LAYERS = 0.85  # smallest plausible fraction of hits on the layer of their depth, or the next one
 CELL_SIZE = 1.5  # largest plausible ratio of cell sizes to the described ones
 OUTSIDE, PLACE = 0.05, 60.0  # largest plausible fraction of hits farther than this, mm, outside their calorimeter
-MIN_NEAR, TWICE = 10, 0.05  # fewest hits of a full layer, and their largest plausible fraction in another one's cell
+MIN_NEAR, TWICE = 10, 0.05  # fewest hits, and their largest plausible fraction in another one's cell
 RECONSTRUCTED = (0.6, 1.3)
 """Plausible energy of particles: smallest over the larger of hit energy and track momentum, largest over their sum."""
 
@@ -170,6 +170,7 @@ TRUE = "hits have {:.2f} times the energy of stable particles that shower"
 REFERENCE = "hits have {:.3g} times the energy of the particles of the reference"
 NO_TARGET = "{:.1%} of the hits' energy belongs to no target"
 LINKED = "{{:.0%}} of the {} is linked to particles"
+TWO_HITS = "{{:.0%}} of the hits of {} lie in the cell of another one"
 LOST = "no track leads to {:.0%} of the {n} places where charged particles enter the ECAL"
 NO_TRACK = ": tracks are lost, or hits lie elsewhere"
 TYPICAL = "hits of the ECAL have {:.3g} GeV in {n} events"
@@ -177,12 +178,15 @@ LEAST, MOST = HADRON_RESPONSE / 1.3, HADRON_RESPONSE * 1.3
 
 # By table, with the smallest and largest plausible value, and the quantile.
 QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
-    "looked": (
-        Quantity("units", "energy", TRUE, 1 / 30, 30.0, over="true", least=1),  # of few particles, too
+    "events": (
+        Quantity("typical hits", "typical", TYPICAL, quantile=0.5, changes=np.log(3.0), relative=True),
+        Quantity(  # of few particles, too
+            "units", "energy", TRUE, 1 / 30, 30.0, over="true", least=1, changes=np.log(3.0), relative=True
+        ),
         Quantity("units", "energy", REFERENCE, 1 / 150, 150.0, over="reference", least=1),
         # What showers is counted roughly, and a single antiproton deposits more than its energy.
         Quantity("response", "energy", TRUE, 0.3, 1.5, over="true", counted="n true", least=20),
-        Quantity("targets", "no target", NO_TARGET, -0.25, 0.25, over="energy", least=1),
+        Quantity("targets", "no target", NO_TARGET, -0.25, 0.25, over="energy", least=1, changes=0.5),
     ),
     "tracks": (
         Quantity("links", "linked", LINKED.format("tracks"), 0.75),
@@ -213,8 +217,23 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
     ),
     # Found: 0.02 to 0.18, of secondary particles.
     "stubs": (Quantity("lost tracks", "lost", LOST, high=0.3, wrong=NO_TRACK, halves=0.2, changes=0.3, least=5),),
-    "events": (Quantity("typical hits", "typical", TYPICAL, quantile=0.5, changes=np.log(3.0), relative=True),),
 }
+
+
+def quantities(name: str, detector: Detector) -> tuple[Quantity, ...]:
+    """Quantities of a table; of events also those of each calorimeter."""
+    of_parts: list[Quantity] = []
+    for part in [part.name for part in detector.calorimeters] if name == "events" else ():
+        cells, energy = f"cells {part}", f"energy {part}"
+        twice, linked = TWO_HITS.format(part), LINKED.format(f"energy of {part}")
+        of_parts += [
+            Quantity(
+                "hits twice", f"twice {part}", twice, high=TWICE, over=cells, counted=cells, least=MIN_NEAR, changes=0.3
+            ),
+            Quantity("links", f"linked {part}", linked, 0.75, over=energy, least=1, changes=0.5),
+        ]
+    return (*QUANTITIES[name], *of_parts)
+
 
 EXACT = ("targets", "links")  # shares of the objects that are there, which have no error
 
@@ -253,14 +272,10 @@ def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
 def _quantities(scales: Scales, sample: SampleScales | None) -> Iterator[Check]:
     """Quantities within their plausible ranges, by region; halves of the detector alike."""
     assert scales.detector is not None
-    b_field, parts = scales.detector.b_field, [part.name for part in scales.detector.calorimeters]
-    links = [
-        Quantity("links", f"linked {x}", LINKED.format(f"energy of {x}"), 0.75, over=f"energy {x}", least=1)
-        for x in parts
-    ]
-    for name, quantities in QUANTITIES.items():
+    b_field = scales.detector.b_field
+    for name in QUANTITIES:
         table = scales.table(name)
-        for q in (*quantities, *(links if name == "looked" else ())):
+        for q in quantities(name, scales.detector):
             if not {q.column, q.over or q.column} <= table.keys():
                 continue
             known, regions = np.isfinite(table[q.column]), {}
@@ -329,15 +344,10 @@ def _calorimeters(scales: Scales) -> Iterator[Check]:
             text += f" {expected:.2g} GeV of layers of {length:g} radiation lengths"
             yield Check("cells", expected / factor - step < low.value < expected * factor + step, text)
 
-        neighbour = neighbour[np.isfinite(neighbour)]
-        near = neighbour < min(1.0, (part.cell_size or 4.0) / 4)  # the centres of cells are farther apart
-        twice = Estimate.of(1.0 * near)
-        text = f"{near.sum()} of {len(near)} hits of {part.name} lie in the cell of another one"
-        if twice.n >= MIN_NEAR:
-            yield Check("hits twice", twice.value - SURE * twice.sigma <= TWICE, text)
-        if part.cell_size and np.count_nonzero(~near) >= MIN_NEAR:
+        neighbour = neighbour[neighbour > min(1.0, (part.cell_size or 4.0) / 4)]  # not in the same cell
+        if part.cell_size and len(neighbour) >= MIN_NEAR:
             # Many hits have no neighbour where few cells are hit: the smallest distance is the upper limit.
-            size, smallest = float(np.quantile(neighbour[~near], 0.2)), neighbour[~near].min()
+            size, smallest = float(np.quantile(neighbour, 0.2)), neighbour.min()
             described = part.cell_size
             text = f"cells of {part.name} are {size:.3g} mm large (described: {described:g})"
             good = described <= CELL_SIZE * size and smallest <= 2 * CELL_SIZE * described
@@ -379,18 +389,25 @@ def _reconstructed(scales: Scales) -> Iterator[Check]:
 
 def _changes(scales: Scales) -> Iterator[Check]:
     """Find parts of a file that differ from its rest, with their entries."""
+    assert scales.detector is not None
     for name in BLOCK:
         table = scales.table(name)
-        for q in QUANTITIES[name]:
-            known = np.flatnonzero(np.isfinite(table.get(q.column, np.zeros(0))))
+        for q in quantities(name, scales.detector):
+            if not {q.column, q.over or q.column} <= table.keys():
+                continue
+            known = np.flatnonzero(np.isfinite(table[q.column]))
             n_blocks = len(known) // max(BLOCK[name], len(known) // N_BLOCKS)
             if n_blocks < 3:
                 continue
-            of_file = q.estimate(table)._replace(sigma=0.0)
+            blocks = np.array_split(known, n_blocks)
+            estimates = [q.estimate(table, block) for block in blocks]
+            # A part in other units would rule a ratio of sums.
+            values = np.array([estimate.value for estimate in estimates])
+            typical = Estimate.of(values, 0.5) if q.over else q.estimate(table)
             differing = [
                 block
-                for block in np.array_split(known, n_blocks)
-                if q.estimate(table, block).differs(of_file, q.changes, relative=q.relative, sure=VERY_SURE)
+                for block, estimate in zip(blocks, estimates, strict=True)
+                if estimate.differs(typical._replace(sigma=0.0), q.changes, relative=q.relative, sure=VERY_SURE)
             ]
             if 0 < 2 * len(differing) < n_blocks:
                 chosen = np.isin(np.arange(len(table["file"])), np.concatenate(differing))

@@ -86,9 +86,9 @@ class TrackDeposits:
     stubs: dict[str, npt.NDArray[Any]]
 
     @classmethod
-    def of(cls, events: Events) -> TrackDeposits:
-        """Measure the tracks of the events."""
-        hits, tracks = _FirstHits.of(events), _Entries.of(events)
+    def of(cls, events: Events, depth: Floats | None = None) -> TrackDeposits:
+        """Measure the tracks of the events; `depth`: of their hits as of `depths`, if it is known."""
+        hits, tracks = _FirstHits.of(events, depth), _Entries.of(events)
         narrow, wide, separation = _cones(events, tracks)
         calibrated = _mean_scales(events.detector)
         trails = _trails(events, hits, tracks) | {"twice": separation < SAME}
@@ -151,12 +151,12 @@ class _FirstHits:
     bounds: Index
 
     @classmethod
-    def of(cls, events: Events) -> _FirstHits:
-        """Select them among the hits of the events."""
+    def of(cls, events: Events, depth: Floats | None) -> _FirstHits:
+        """Select them among the hits of the events, whose depths, as of `depths`, may be known."""
         columns, position = jagged.columns(events.hits), _float32_positions(events)
         number, kind = columns["subdetector"], kind_index(events.detector)[columns["subdetector"]]
         sizes = np.array([_trail_sizes(part) for part in events.detector.calorimeters], np.float32)
-        depth = depths(events) / sizes[number, 0]  # in layers
+        depth = (depths(events) if depth is None else depth) / sizes[number, 0]  # in layers
         index = np.flatnonzero((depth >= 0) & (depth < N_LAYERS) & (kind <= HCAL) & (columns["energy"] > 0))
         length, width = sizes[number[index], 1:].T
         return cls(

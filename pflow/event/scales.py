@@ -30,8 +30,9 @@ from pflow.physics.pdg import is_invisible
 ELECTRON, MUON = 11, 13
 
 MAX_ROWS = 100_000  # of a table; more are thinned evenly
-MAX_LOOKED = 24  # events of a chunk whose truth and single hits are looked at, evenly spaced; tracks are in all
-MAX_HITS = 10_000  # of a chunk that are compared one by one with the description of their calorimeter
+MAX_HITS = 10_000  # of a chunk, from all its events, that are compared one by one with their calorimeter's description
+ONE_IN = 16  # cells of which one is looked at for a second hit,
+OFF_GRID = 0.29  # and a shift of them, in quarters of a cell: places of cells may end in halves
 
 REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter of the track's circle
 MIN_LINKED = 20  # fewest hits of an event in a calorimeter whose links are looked at
@@ -75,9 +76,9 @@ class SampleScales:
 class Scales:
     """Measured quantities of one or more chunks, in tables of at most `MAX_ROWS` rows; ``+`` joins them.
 
-    `tables`, by name: ``events``, their ``tracks``, ``trails`` (of tracks above `MIN_MOMENTUM`) and ``stubs`` (of
-    charged particles that enter the ECAL); ``looked``, events whose truth is measured, and their ``hits``. A table
-    holds the entries that are multiples of its number in `steps`. `n_events`: number of all entries. `detectors` and
+    `tables`, by name: ``events``, some of their ``hits``, their ``tracks``, ``trails`` (of tracks above `MIN_MOMENTUM`)
+    and ``stubs`` (of charged particles that enter the ECAL). A table holds the entries that are multiples of its number
+    in `steps`. `n_events`: number of all entries. `detectors` and
     `paths`: of the chunks, without repetition; the column ``file`` is an index into `paths`.
     """
 
@@ -132,46 +133,49 @@ class Scales:
         return SampleScales(
             max_energy=float(events.get("energy", np.zeros(1)).max(initial=0.0)),
             max_hits=float(events.get("n_hits", np.zeros(1)).max(initial=0.0)),
-            opening=typical("looked", "opening", opening, least=1),
+            opening=typical("events", "opening", opening, least=1),
             b_field=typical("trails", "b_field"),
             trails={name: value for name, value in trails.items() if value is not None},
         )
 
 
 def measure(events: Events, particles: ak.Array | None = None, *, targets: Mapping[str, Any] | None = None) -> Scales:
-    """Measure a chunk of events: energies and tracks of all, truth and single hits of `MAX_LOOKED` evenly spaced ones.
+    """Measure a chunk of events: energies, truth and tracks of all, and some `MAX_HITS` hits, evenly spaced.
 
     `particles`: of a reconstruction of these events, [event, particle]; `targets`: options of
-    `pflow.event.truth.select_targets`, whose errors are raised, None: without targets. Takes 0.6 ms an event (Z -> qq,
-    0.5 of them for tracks), and 1 ms for each event whose truth is looked at.
+    `pflow.event.truth.select_targets`, whose errors are raised, None: without targets. Takes TODO ms an event (Z -> qq,
+    TODO of them for tracks), and TODO ms with truth.
     """
-    n = len(events)
-    rows = np.unique(np.linspace(0, max(n - 1, 0), min(n, MAX_LOOKED)).astype(np.int64))
-    looked = events if len(rows) == n else events[rows]
-    measured = {"events": (events, _of_events(events, particles)), "hits": (looked, _of_hits(looked))}
+    n, depth = len(events), depths(events)
+    measured = {"events": _of_events(events, particles), "hits": _of_hits(events, depth)}
+    measured["events"] |= _of_cells(events) | _of_truth(events, targets)
     if events.tracks is not None:
-        deposits = TrackDeposits.of(events)
-        of_tracks = {"tracks": _of_tracks(events), "trails": deposits.trails, "stubs": deposits.stubs}
-        measured |= {name: (events, table) for name, table in of_tracks.items()}
-    measured["looked"] = looked, _of_events(looked, None) | _of_looked(looked, targets)
+        deposits = TrackDeposits.of(events, depth)
+        measured |= {"tracks": _of_tracks(events), "trails": deposits.trails, "stubs": deposits.stubs}
     tables = {}
-    for name, (of, table) in measured.items():
+    for name, table in measured.items():
         event = table.pop("event")
         if len(event):
             tables[name] = {column: np.asarray(values, dtype=np.float32) for column, values in table.items()}
-            tables[name] |= {"entry": of.entry[event], "file": np.zeros(len(event), dtype=np.int64)}
+            tables[name] |= {"entry": events.entry[event], "file": np.zeros(len(event), dtype=np.int64)}
     return Scales((events.detector,), tables, {}, n, (events.path,))
 
 
 def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDArray[Any]]:
-    """Energy, number of hits and momentum of tracks of each event, GeV, and typical energy of its hits in the ECAL."""
+    """Energy, number of hits and momentum of tracks of each event, GeV, typical energy of its hits in the ECAL, and the
+    opening angle of its energy, rad."""
     n, hits, counts = len(events), jagged.columns(events.hits), jagged.count(events.hits)
     event, energy = jagged.event_index(counts), hits["energy"]
     in_ecal = np.array([part.kind == "ecal" for part in events.detector.calorimeters])[hits["subdetector"]]
     used = np.flatnonzero(in_ecal & (energy > 0))
-    with np.errstate(invalid="ignore"):
+    total = np.bincount(event, energy, n)
+    table = {"event": np.arange(n), "energy": total, "n_hits": counts}
+    x, y, z = (hits[f"position.{axis}"].astype(np.float64) for axis in "xyz")
+    weight = energy / np.maximum(np.sqrt(x * x + y * y + z * z), 1.0)  # hits that were left out are at the origin
+    sums = np.stack([np.bincount(event, weight * along, n) for along in (x, y, z)], axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        table["opening"] = np.arccos(np.minimum(np.linalg.norm(sums, axis=1) / total, 1.0))
         logarithm = np.bincount(event[used], np.log(energy[used]), n) / np.bincount(event[used], minlength=n)
-    table = {"event": np.arange(n), "energy": np.bincount(event, energy, n), "n_hits": counts}
     table["typical"] = np.exp(logarithm)
     if particles is not None:
         of_particle = jagged.event_index(jagged.count(particles))
@@ -182,22 +186,13 @@ def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDAr
     return table
 
 
-def _of_looked(events: Events, targets: Mapping[str, Any] | None) -> dict[str, npt.NDArray[Any]]:
+def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, npt.NDArray[Any]]:
     """Energies of each event by what they belong to, GeV; NaN where they say nothing."""
     n, parts = len(events), events.detector.calorimeters
     hits, counts = jagged.columns(events.hits), jagged.count(events.hits)
-    event, energy, number = jagged.event_index(counts), hits["energy"].astype(np.float64), hits["subdetector"]
-    position = jagged.vectors(events.hits, field="position")
-
-    def total(weights: npt.NDArray[Any]) -> Floats:
-        return np.asarray(np.bincount(event, weights, n), dtype=np.float64)
-
-    weight = energy / np.maximum(np.linalg.norm(position, axis=1), 1.0)  # hits that were left out are at the origin
-    sums = np.stack([total(weight * along) for along in position.T], axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        opening = np.arccos(np.minimum(np.linalg.norm(sums, axis=1) / total(energy), 1.0))
-    table: dict[str, npt.NDArray[Any]] = {"opening": opening}
-    with_hits = np.where(total(energy) > 0, 1.0, np.nan)  # an event without hits says nothing of their energy
+    event, energy = jagged.event_index(counts), hits["energy"]
+    total, table = np.bincount(event, energy, n), {}
+    with_hits = np.where(total > 0, 1.0, np.nan)  # an event without hits says nothing of their energy
     if events.reference is not None:
         of_particle = jagged.event_index(jagged.count(events.reference))
         table["reference"] = with_hits * np.bincount(of_particle, jagged.columns(events.reference)["energy"], n)
@@ -211,31 +206,57 @@ def _of_looked(events: Events, targets: Mapping[str, Any] | None) -> dict[str, n
     if events.hit_links is not None:
         linked = np.zeros(len(energy), dtype=np.bool_)
         linked[Links.of(events.hit_links).flat_source(counts)] = True
-        for i, part in enumerate(parts):
-            mine = number == i
-            table[f"energy {part.name}"] = np.where(total(mine) >= MIN_LINKED, total(energy * mine), np.nan)
-            table[f"linked {part.name}"] = total(energy * (mine & linked))
+        cell, size = event * len(parts) + hits["subdetector"], n * len(parts)
+        sums = (np.bincount(cell, weight, size).reshape(n, -1).T for weight in (energy, energy * linked))
+        for part, of_part, of_linked in zip(parts, *sums, strict=True):
+            table[f"energy {part.name}"] = np.where(of_part >= MIN_LINKED, of_part, np.nan)
+            table[f"linked {part.name}"] = of_linked
     if targets is not None and events.has_truth:
         by_choice = ("e_min", "invisible")  # the user knows that hits of these belong to no target
         chosen = select_targets(events, **{key: value for key, value in targets.items() if key not in by_choice})
         of_targets = np.bincount(jagged.event_index(chosen.counts), chosen.column("hit_energy"), n)
-        table["no target"] = total(energy) - of_targets
+        table["no target"] = total - of_targets
     return table
 
 
-def _of_hits(events: Events) -> dict[str, npt.NDArray[Any]]:
-    """Columns of some `MAX_HITS` hits of ECAL and HCAL: `kind`, number of their `part`, `energy`, GeV, `layer`, `depth`
-    behind the face, mm, and distance to the nearest hit of a layer with many, `neighbour`, mm; NaN if not known."""
+def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
+    """Of each event and calorimeter, the number of hits in one of `ONE_IN` cells, and of those not alone in theirs."""
+    detector, hits = events.detector, jagged.columns(events.hits)
+    number, n, n_parts = hits["subdetector"], len(events), len(detector.calorimeters)
+    inverse = np.array([1 / min(1.0, (part.cell_size or 4.0) / 4) for part in detector.calorimeters], np.float32)
+    code = number.astype(np.int64)
+    for axis in "xyz":
+        place = np.nan_to_num(hits[f"position.{axis}"]) * inverse[number] + OFF_GRID
+        code = code * 1_000_003 + np.rint(place).astype(np.int64)
+    # Cells are chosen by a hash of their places, so that all hits of one are looked at or none.
+    code = (code ^ (code >> 29)) * 0x3F58476D1CE4E5B9
+    looked = (code >> 32) % ONE_IN == 0
+    chosen = np.flatnonzero(looked & (hits["energy"] > 0) & (kind_index(detector)[number] <= HCAL))
+    event = jagged.event_index(jagged.count(events.hits))[chosen]
+    part = event * n_parts + number[chosen]
+    _, cell, n_hits = np.unique(code[chosen] + event, return_inverse=True, return_counts=True)
+    weights = np.ones(len(part)), n_hits[cell] > 1
+    sums = (np.bincount(part, weight, n * n_parts).reshape(n, -1).T for weight in weights)
+    table = {}
+    for calorimeter, of_part, twice in zip(detector.calorimeters, *sums, strict=True):
+        table |= {f"cells {calorimeter.name}": of_part, f"twice {calorimeter.name}": twice}
+    return table
+
+
+def _of_hits(events: Events, depth: Floats) -> dict[str, npt.NDArray[Any]]:
+    """Columns of some `MAX_HITS` hits of ECAL and HCAL: number of their `part`, `energy`, GeV, `layer`, and `depth`
+    behind the face, mm; and, for the size of cells, distance to the nearest hit, `neighbour`, mm, in the fullest layer
+    of each calorimeter, of the event with the most hits in it; NaN if not known."""
     from scipy.spatial import KDTree  # here: its import takes a twentieth of the start of a reconstruction
 
     hits = jagged.columns(events.hits)
     position = jagged.vectors(events.hits, np.float32, field="position")
     event, kind = jagged.event_index(jagged.count(events.hits)), kind_index(events.detector)[hits["subdetector"]]
     used = np.flatnonzero((hits["energy"] > 0) & (kind <= HCAL))
-    depth, neighbour = depths(events), np.full(len(event), np.nan)
+    neighbour, of_part = np.full(len(event), np.nan), hits["subdetector"][used]
     rows = [used[:: max(1, -(-len(used) // MAX_HITS))]]
-    for i in np.unique(hits["subdetector"][used]):
-        mine = used[hits["subdetector"][used] == i]
+    for i in np.flatnonzero(np.bincount(of_part, minlength=1)):
+        mine = used[of_part == i]
         mine = mine[event[mine] == np.bincount(event[mine]).argmax()]
         if not np.isfinite(depth[mine]).all():  # its face is not described
             continue

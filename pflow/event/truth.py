@@ -207,7 +207,8 @@ def unknown_status(codes: npt.NDArray[np.integer[Any]], stable_status: Sequence[
     named = ", ".join(f"{code} ({n} times)" for code, n in frequencies[:MOST_NAMED])
     more = f" and {len(frequencies) - MOST_NAMED} rarer ones" if len(frequencies) > MOST_NAMED else ""
     expected = ", ".join(map(str, stable_status))
-    targets = "as targets of the rule 'stable' have (option stable-status)"
+    remedy = "option stable-status" if codes.any() else "the rule 'calo' needs none"
+    targets = f"as targets of the rule 'stable' have ({remedy})"
     return f"no particle has status {expected}, {targets}; found are {named}{more}"
 
 
