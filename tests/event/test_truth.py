@@ -96,6 +96,7 @@ def test_other_status_codes_of_cld_give_the_same_targets(cld_rec):
     assert unknown_status(np.array([0, 2, 2001, 2001]), [1]).endswith("; found are 2001 (2 times), 2 (1 times)")
     assert unknown_status(np.arange(2, 14), [1]).endswith(", 11 (1 times) and 2 rarer ones")
     assert not unknown_status(np.array([0, 1, 2]), [1])
+    assert "the rule 'calo' needs none" in unknown_status(np.zeros(3, dtype=np.int64), [1])  # simulation's alone
     plain = select_targets(cld_rec)
     recoded = with_status(cld_rec, {1: 2001})
     with pytest.warns(ImplausibleWarning, match=r"no particle has status 1, .*stable-status\); found are 2001 "):
