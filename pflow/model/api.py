@@ -2,7 +2,8 @@
 
 A model is a `Reconstructor`: a module that trains on a batch with targets and generates particles for a batch without.
 An architecture is a folder ``pflow/model/<name>/`` whose package exports a subclass; configurations and checkpoints
-name it by ``class_path`` and give its options by ``init_args``.
+name it by ``class_path`` and give its options by ``init_args``. Means, directions and log weights of hits are here
+as well, since several architectures need them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pflow.config import from_plain
 from pflow.data.batch import Batch
 from pflow.errors import check_fields
 
+LOG_WEIGHT = 4.0  # offset w0 of the weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)
 MAX_PARTICLES = 2**14  # largest `DecodingConfig.max_particles`: far above any event of an e+e- collider
 MAX_SIZE = 2**16  # largest width, and the like, of a network: far above any in use, and small enough to compute with
 MAX_LAYERS = 512  # largest number of layers of a stack
@@ -114,6 +116,19 @@ def with_total(losses: Mapping[str, Tensor], weights: Mapping[str, float]) -> di
 def masked_mean(value: Tensor, mask: Tensor) -> Tensor:
     """Mean of float [...] where the mask is true; 0 where it is nowhere."""
     return torch.where(mask, value, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def normalise(vectors: Tensor) -> Tensor:
+    """Vectors [..., 3] divided by their lengths; null vectors stay."""
+    length: Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    return vectors / length.clamp(min=1e-12)
+
+
+def tangent_basis(direction: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit vectors of increasing polar angle and azimuth at unit vectors float [..., 3]; on the z axis phi is y."""
+    x, y, z = direction.unbind(-1)
+    phi = normalise(torch.stack([-y, x + 1e-12, torch.zeros_like(z)], dim=-1))
+    return torch.linalg.cross(phi, direction), phi
 
 
 @dataclasses.dataclass(frozen=True)

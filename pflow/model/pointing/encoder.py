@@ -22,9 +22,8 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.data.batch import Batch
-from pflow.model.api import ModelInputs
+from pflow.model.api import ModelInputs, normalise
 from pflow.model.common.transformer import Encoder, FullyConnected, LayerStyle, Lengths, Mask, TransformerLayer, attend
-from pflow.model.common.vectors import normalise
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import Tokens
 

@@ -21,9 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.model.api import ModelInputs
+from pflow.model.api import LOG_WEIGHT, ModelInputs, normalise, tangent_basis
 from pflow.model.common.transformer import FullyConnected, gelu
-from pflow.model.common.vectors import LOG_WEIGHT, normalise, tangent_basis
 from pflow.model.pointing.assignment import Pairs, lengths, ramp, rows_of_each, sums_of_each
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import N_CHARGE, PreviousParticles

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.data.batch import Batch, Readout, Target
-from pflow.model.api import ModelInputs, masked_mean
+from pflow.model.api import LOG_WEIGHT, ModelInputs, masked_mean, normalise, tangent_basis
 from pflow.model.common.transformer import FullyConnected
-from pflow.model.common.vectors import LOG_WEIGHT, normalise, tangent_basis
 from pflow.model.translation.tokens import N_FRAME, TranslationNetworkConfig
 
 LOSSES = ("pointer", "assignment")

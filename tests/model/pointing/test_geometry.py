@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pflow.model.common.vectors import tangent_basis
+from pflow.model.api import tangent_basis
 from pflow.model.pointing.geometry import UNKNOWN_ENTRY, Columns, ItemPlaces, TokenFrames, TokenTracks, cosines
 
 
