@@ -213,8 +213,8 @@ def check(commands: Mapping[str, Sequence[str]]) -> None:
     `commands` are the words of `pflow fit` for each stage that is to be run, in order, and of `pflow calibrate`, by the
     names that messages give them. Only the model that the first stage starts from must exist.
     """
-    from pflow.cli import calibrate
     from pflow.cli.fit import TrainingCLI
+    from pflow.cli.models import calibrate_arguments
     from pflow.data.datamodule import differences
 
     first = None
@@ -222,7 +222,7 @@ def check(commands: Mapping[str, Sequence[str]]) -> None:
         try:
             if verb == "calibrate":
                 parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
-                calibrate.add_arguments(parser)
+                calibrate_arguments(parser)
                 _, unknown = parser.parse_known_args(words)
                 if unknown:
                     raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}")
