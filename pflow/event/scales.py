@@ -191,7 +191,7 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, np
     n, parts = len(events), events.detector.calorimeters
     hits, counts = jagged.columns(events.hits), jagged.count(events.hits)
     event, energy = jagged.event_index(counts), hits["energy"]
-    total, table = np.bincount(event, energy, n), {}
+    total, table = np.bincount(event, energy, n), dict[str, npt.NDArray[Any]]()
     with_hits = np.where(total > 0, 1.0, np.nan)  # an event without hits says nothing of their energy
     if events.reference is not None:
         of_particle = jagged.event_index(jagged.count(events.reference))
@@ -237,7 +237,7 @@ def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
     _, cell, n_hits = np.unique(code[chosen] + event, return_inverse=True, return_counts=True)
     weights = np.ones(len(part)), n_hits[cell] > 1
     sums = (np.bincount(part, weight, n * n_parts).reshape(n, -1).T for weight in weights)
-    table = {}
+    table: dict[str, npt.NDArray[Any]] = {}
     for calorimeter, of_part, twice in zip(detector.calorimeters, *sums, strict=True):
         table |= {f"cells {calorimeter.name}": of_part, f"twice {calorimeter.name}": twice}
     return table
