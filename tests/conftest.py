@@ -19,11 +19,13 @@ from uproot.reading import ReadOnlyFile
 from pflow.checkpoint import KEY, PREFIX, Header, TrainedModel
 from pflow.event import jagged
 from pflow.event.events import Events
+from pflow.event.merge import Merge
 from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_hits, make_links, make_particles, make_tracks, make_truth
 from pflow.io.flat import write_events
 from pflow.io.open import read_events
 from pflow.model.api import DecodingConfig, ModelInputs, Reconstructor, describe
+from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.physics.detector import load_detector
 from pflow.physics.pdg import charges, masses
@@ -192,6 +194,18 @@ def make_model() -> Callable[..., TrainedModel]:
         return TrainedModel(reconstructor=reconstructor, tokeniser=tokeniser, **about)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def sized(sample_dir, make_model) -> TrainedModel:
+    """A model with random weights that reads cells of the ECAL merged to 5 to 40 mm, by default 20."""
+    merge = Merge(ecal_mm=20.0, hcal_mm=90.0, depth=8.0, ecal_sizes=[5.0, 40.0])
+    names = ("log_energy", "nx", "ny", "nz", "radiation", "token_size")
+    config = TokenConfig(hit_features=names, geometry=True, coarse=True, readout=True, merge=merge)
+    network = PointingNetworkConfig(width=16, heads=2, encoder_layers=1, decoder_layers=1, feedforward=32)
+    decoding = PointingDecodingConfig(max_particles=4)
+    tokeniser = Tokeniser.fit([read_events(sample_dir / "multi_test_small.root", entry_stop=8)], config)
+    return make_model(tokeniser, PointingReconstructor, network=network, decoding=decoding)
 
 
 @pytest.fixture(scope="session")

@@ -69,8 +69,8 @@ def reconstruct_arguments(parser: argparse.ArgumentParser) -> None:
         "--merge-mm",
         type=float,
         metavar="MM",
-        help="size to which cells of the ECAL are merged before the network, mm, among those of the model's training "
-        "(general: 5 to 40; default: 20): smaller ones tell closer photons apart, and take longer",
+        help="size to which cells of the ECAL are merged before the network, mm, of a model trained with several "
+        "(recipe general, variant sizes): smaller ones tell closer photons apart and take longer",
     )
     add_file_options(parser, detector=OTHER_DETECTOR)
     add_option(

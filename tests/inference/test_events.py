@@ -325,19 +325,17 @@ def test_candidates_are_less_probable_than_the_particles(sample_dir, model):
         reconstruct(events, model, candidates=0.05)
 
 
-def test_cells_are_merged_to_the_size_that_is_asked_for(sample_dir, tmp_path, model):
-    path = sample_dir / "zqq_test_small.root"
-    events = read_events(path, entry_stop=2)
-    as_trained, fine = (reconstruct(events, "general", merge_mm=size) for size in (20.0, 5.0))
-    assert reconstruct(events, "general").particles.energy.to_list() == as_trained.particles.energy.to_list()
-    assert fine.particles.energy.to_list() != as_trained.particles.energy.to_list()
-    assert ak.sum(fine.particles.energy, axis=1).to_list() == pytest.approx(
-        ak.sum(as_trained.particles.energy, axis=1).to_list(), rel=0.1
-    )
-    reconstruct_files([path], output=tmp_path / "out.root", merge_mm=5.0)
-    np.testing.assert_allclose(
-        read_reco(tmp_path / "out.root").particles.energy[0], fine.particles.energy[0], rtol=1e-5
-    )
+def test_cells_are_merged_to_the_size_that_is_asked_for(sample_dir, tmp_path, sized, model):
+    path = sample_dir / "multi_test_small.root"
+    events = read_events(path, entry_stop=3)
+    by_default, as_default, fine = (reconstruct(events, sized, merge_mm=size) for size in (None, 20.0, 5.0))
+    assert by_default.particles.energy.to_list() == as_default.particles.energy.to_list()
+    assert fine.particles.energy.to_list() != by_default.particles.energy.to_list()
+    reconstruct_files([path], checkpoint=sized, output=tmp_path / "out.root", merge_mm=5.0)
+    written = read_reco(tmp_path / "out.root").particles.energy[:3]
+    np.testing.assert_allclose(ak.flatten(written), ak.flatten(fine.particles.energy), rtol=1e-4)
+    with pytest.raises(ConfigError, match="to 50 mm: the model was trained with 5 to 40 mm"):
+        reconstruct(events, sized, merge_mm=50.0)
     with pytest.raises(ConfigError, match="to 5 mm: the model was trained with one size"):
         reconstruct(events, model, merge_mm=5.0)
 

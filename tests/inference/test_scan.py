@@ -202,15 +202,24 @@ def test_general_says_what_limits_it(sample):
     kinds = {point.point.name: {limit.kind for limit in point.limits} for point in result.points}
     assert kinds == {
         "nominal": set(),
-        "cells=2": set(),
-        "cells=4": {"outside"},
+        "cells=2": {"merged"},
+        "cells=4": {"merged", "outside"},
         "layers=2": {"merged"},
         "null test": set(),
     }
-    assert "5 mm (ECAL), 90 mm (HCAL) and 8 radiation lengths" in result.notes[0]
+    assert "20 mm (ECAL), 90 mm (HCAL) and 8 radiation lengths" in result.notes[0]
     assert {MODEL, ORACLE, REFERENCE} == result.nominal.algorithms.keys()
-    assert result["cells=4"].tokens < 0.8 * result.nominal.tokens  # the cells of the nominal point are not merged
+    assert result["cells=4"].tokens > 0.8 * result.nominal.tokens  # though there are fewer hits
+    assert result["cells=4"].hits < 0.8 * result.nominal.hits
     assert result.verdict.startswith("Null test ")
+
+
+def test_a_model_of_several_sizes_sees_the_smallest_cells(sample, options, sized):
+    result = scan(sample, vary={"ecal_cells": [1, 2, 4]}, **{**options, "checkpoint": sized})
+    assert not any(limit.kind == "merged" for point in result.points for limit in point.limits)
+    assert "5 mm (ECAL), 90 mm (HCAL)" in result.notes[0]
+    assert result["ecal_cells=4"].tokens < 0.8 * result.nominal.tokens
+    assert result.provenance["options"]["merge_mm"] == 5.0
 
 
 @pytest.mark.parametrize(
