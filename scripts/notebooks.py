@@ -30,7 +30,7 @@ def executed(path: Path) -> str:
     """The text of a notebook with its outputs; ValueError if it is too large."""
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as scratch:  # like the repository, for the paths that are shown
-        for name in ("tests", "configs"):
+        for name in ("tests", "configs", "scripts"):
             (Path(scratch) / name).symlink_to(ROOT / name)
         folder = Path(scratch) / "notebooks"
         folder.mkdir()

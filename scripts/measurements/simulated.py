@@ -1,7 +1,7 @@
 """Radius and field of an ILD-like detector, and sizes of merged cells, with `general` on events simulated for it.
 
 Scans samples NAME.root of DIR of several detectors, each described by NAME.yaml, that share their primaries; and counts
-pairs of photons in the simplified ILD. Writes tables and the figure of RESULTS.md.
+pairs of photons in the simplified ILD. Writes tables and figures of RESULTS.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pflow.physics.kinematics import angle_between
 from pflow.plots.report import plot_scan
 from pflow.plots.style import rendered
 
-FIGURE = "radius_field"
+FIGURES = {"radius_field": "jet_energy", "radius_field_photons": "class.photon.efficiency"}  # beginning of a key
 NOMINAL = "ild"  # file of the nominal detector
 PAIRS = "pairs"  # file of pairs of photons
 MERGED_MM = (10.0, 20.0, 40.0)  # sizes of merged cells of the ECAL
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def scan_simulated(folder: Path) -> None:
-    """Scan samples of several detectors; write table and figure."""
+    """Scan samples of several detectors; write the table and figures."""
     files = [path for path in sorted(folder.glob("*.root")) if path.stem != PAIRS]
     files.sort(key=lambda path: path.stem != NOMINAL)
     descriptions = [path.with_suffix(".yaml") for path in files]
@@ -67,9 +67,10 @@ def scan_simulated(folder: Path) -> None:
             rows.append([f"{result.algorithms[algorithm]}, power of {label.partition(' ')[0].lower()}", *texts])
     write("scan_simulated", heads, rows)
     print(*result.sentences, sep="\n")
-    key = next(key for key in result.headlines if key.startswith("jet_energy"))
-    with replacing(RESULTS / "figures" / f"{FIGURE}.png", force=True) as partial:
-        partial.write_bytes(rendered(plot_scan(result, key), "png"))
+    for name, beginning in FIGURES.items():
+        key = next(key for key in result.headlines if key.startswith(beginning))
+        with replacing(RESULTS / "figures" / f"{name}.png", force=True) as partial:
+            partial.write_bytes(rendered(plot_scan(result, key), "png"))
 
 
 def power(result: ScanResult, key: str, algorithm: str, parameter: str) -> Number:
