@@ -208,8 +208,8 @@ class TrainedModel:
             ("truth rule", tokens.rule),
         ]
 
-    def merging(self, ecal_mm: float | None) -> TrainedModel:
-        """The same model, which reads cells of the ECAL merged to another size, mm; None: as they are.
+    def merging(self, ecal_mm: float) -> TrainedModel:
+        """The same model, which reads cells of the ECAL merged to another size, mm.
 
         ConfigError: a size that its training has not shown.
         """

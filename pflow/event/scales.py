@@ -207,7 +207,7 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, np
         linked = np.zeros(len(energy), dtype=np.bool_)
         linked[Links.of(events.hit_links).flat_source(counts)] = True
         cell, size = event * len(parts) + hits["subdetector"], n * len(parts)
-        sums = (np.bincount(cell, weight, size).reshape(n, -1).T for weight in (energy, energy * linked))
+        sums = (np.bincount(cell, weight, size).reshape(n, len(parts)).T for weight in (energy, energy * linked))
         for part, of_part, of_linked in zip(parts, *sums, strict=True):
             table[f"energy {part.name}"] = np.where(of_part >= MIN_LINKED, of_part, np.nan)
             table[f"linked {part.name}"] = of_linked
@@ -236,7 +236,7 @@ def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
     part = event * n_parts + number[chosen]
     _, cell, n_hits = np.unique(code[chosen] + event, return_inverse=True, return_counts=True)
     weights = np.ones(len(part)), n_hits[cell] > 1
-    sums = (np.bincount(part, weight, n * n_parts).reshape(n, -1).T for weight in weights)
+    sums = (np.bincount(part, weight, n * n_parts).reshape(n, n_parts).T for weight in weights)
     table: dict[str, npt.NDArray[Any]] = {}
     for calorimeter, of_part, twice in zip(detector.calorimeters, *sums, strict=True):
         table |= {f"cells {calorimeter.name}": of_part, f"twice {calorimeter.name}": twice}

@@ -257,7 +257,8 @@ def reconstruct(
     """
     if isinstance(events, TrainedModel | Reconstruction):
         raise TypeError(f"expected events or files of events first and then a model, found a {type(events).__name__}")
-    model = (model if isinstance(model, TrainedModel) else load_model(model)).merging(merge_mm)
+    model = model if isinstance(model, TrainedModel) else load_model(model)
+    model = model if merge_mm is None else model.merging(merge_mm)
     if not isinstance(events, Events):
         trained_on = None if model.tokeniser.config.geometry else model.tokeniser.detector
         # The events are compared below, with the particles.

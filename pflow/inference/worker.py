@@ -54,7 +54,8 @@ class Worker:
     """
 
     def __init__(self, model: TrainedModel, settings: Settings, *, max_open: int | None = 2) -> None:
-        self.model, self.settings = model.merging(settings.merge_mm), settings
+        self.model = model if settings.merge_mm is None else model.merging(settings.merge_mm)
+        self.settings = settings
         names = ("device", "max_particles", "candidates", "batch_size")
         self._engine = Engine(self.model, **{name: getattr(settings, name) for name in names})
         self.files = OpenFiles(dataclasses.replace(settings.reading, said={}), most=max_open)

@@ -127,9 +127,9 @@ class Tokeniser:
             n_events=total.n_events,
         )
 
-    def merging(self, ecal_mm: float | None) -> Tokeniser:
-        """The same with another size of merged cells, see `TokenConfig.merging`; None: itself."""
-        return self if ecal_mm is None else dataclasses.replace(self, config=self.config.merging(ecal_mm))
+    def merging(self, ecal_mm: float) -> Tokeniser:
+        """The same with another size of merged cells, see `TokenConfig.merging`."""
+        return dataclasses.replace(self, config=self.config.merging(ecal_mm))
 
     def encode(self, events: Events, *, truth: bool = True, warn: bool = True) -> Tokens:
         """Turn events into tokens, with the target sequence unless `truth` is False.

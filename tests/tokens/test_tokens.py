@@ -67,10 +67,10 @@ def test_a_token_knows_the_size_of_its_cell(sample_dir):
     config = TokenConfig(hit_features=("ecal", "token_size"), geometry=True, merge=SIZES)
     tokeniser = Tokeniser.fit([events], config)
     n_tokens = []
-    for ecal_mm, expected in ((None, 20.0), (5.0, 5.0), (7.5, 7.5), (40.0, 40.0)):
-        hits = tokeniser.merging(ecal_mm).encode(events).arrays["hits"]
+    for ecal_mm, sized in ((20.0, tokeniser), *((mm, tokeniser.merging(mm)) for mm in (5.0, 7.5, 40.0))):
+        hits = sized.encode(events).arrays["hits"]
         ecal, size = tokeniser.scales["hits"].invert(hits).T
-        np.testing.assert_allclose(size, np.where(ecal > 0.5, expected, 90.0), rtol=1e-5)
+        np.testing.assert_allclose(size, np.where(ecal > 0.5, ecal_mm, 90.0), rtol=1e-5)
         n_tokens.append(len(hits))
     assert n_tokens[1] > n_tokens[2] > n_tokens[0] > n_tokens[3]
     with pytest.raises(ConfigError, match=r"of the ECAL to 2 mm: the model was trained with 5 to 40 mm"):
