@@ -221,7 +221,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
 
 
 def quantities(name: str, detector: Detector) -> tuple[Quantity, ...]:
-    """Quantities of a table; of events also those of each calorimeter."""
+    """Quantities of a table; for events also the quantities of each calorimeter."""
     of_parts: list[Quantity] = []
     for part in [part.name for part in detector.calorimeters] if name == "events" else ():
         cells, energy = f"cells {part}", f"energy {part}"

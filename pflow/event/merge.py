@@ -62,7 +62,7 @@ class Merge:
         Depth that is summed together instead of layers, in the measure of `pflow.physics.geometry.Depths.of_kinds`:
         radiation lengths in an electromagnetic calorimeter, tenths of an interaction length in others. 0: layers.
     ecal_sizes
-        Values of `ecal_mm`, mm, that a training draws from, each as often as it is named, anew for every chunk. The
+        Values of `ecal_mm`, mm, that a training draws from for each chunk, each as often as it is named. The
         model then works with any size between the smallest and the largest; it needs the hit feature ``token_size``.
     """
 

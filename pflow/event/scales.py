@@ -31,7 +31,7 @@ ELECTRON, MUON = 11, 13
 
 MAX_ROWS = 100_000  # of a table; more are thinned evenly
 MAX_HITS = 10_000  # of a chunk, from all its events, that are compared one by one with their calorimeter's description
-ONE_IN = 16  # cells of which one is looked at for a second hit,
+ONE_IN = 16  # one cell of so many is looked at for a second hit,
 OFF_GRID = 0.29  # and a shift of them, in quarters of a cell: places of cells may end in halves
 
 REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter of the track's circle

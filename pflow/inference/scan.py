@@ -419,7 +419,7 @@ def _hits_and_tokens(events: Events, tokeniser: Tokeniser) -> tuple[float, float
 def _merged_size(model: TrainedModel, detectors: Sequence[Detector]) -> float | None:
     """Size to which cells of the ECAL are merged at all points, mm; None: the model was trained with one size.
 
-    The smallest cells' size, if training has shown it: a change of cells is then none of what the model can see.
+    The size of the smallest cells, or the nearest that training has shown: then the model sees what other cells change.
     """
     merge = model.tokeniser.config.merge
     cells = [c.cell_size for of in detectors for c in of.calorimeters if c.kind == "ecal" and c.cell_size is not None]
