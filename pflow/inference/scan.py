@@ -185,7 +185,7 @@ def scan(
             point.move.check(file.read_all(chunk.start, min(chunk.stop, chunk.start + LOOKED_AT), truth=False)[0])
         moved = [point.move.detector(samples[point.sample].detector) for point in points]
         workers = {
-            kind: Worker(of, dataclasses.replace(settings, merge_mm=_merged_size(of, moved)))
+            kind: Worker(of, dataclasses.replace(settings, merge_mm=_merged_size(of, moved)), files=worker.files)
             for kind, of in {"": model, **models}.items()
         }
         tasks = []
@@ -215,11 +215,10 @@ def scan(
         for kind, ready in workers.items():
             some = [task for task in missing if (task.point.kind in models) == bool(kind)]
             if some:
-                with contextlib.closing(ready.files):
-                    for task, measured in _measured(some, ready, rules, cluster=cluster, oracle=oracle, show=show):
-                        results[task.point.name] = measured
-                        if folder is not None:
-                            _save(task, measured)
+                for task, measured in _measured(some, ready, rules, cluster=cluster, oracle=oracle, show=show):
+                    results[task.point.name] = measured
+                    if folder is not None:
+                        _save(task, measured)
     inputs = [described for sample in samples.values() for described in sample.inputs]
     names = ", ".join(of_sample.name for of_sample in detectors.values())
     used = workers[""]

@@ -50,15 +50,18 @@ class ChunkResult(NamedTuple):
 class Worker:
     """A model ready to run, and its open input files: at most `max_open`; None: all until they are released.
 
-    Each thread needs its own worker: two threads that read one open file would move each other's position in it.
+    `files`: the open files of another worker, to be shared. Each thread needs its own: two threads that read one open
+    file would move each other's position in it.
     """
 
-    def __init__(self, model: TrainedModel, settings: Settings, *, max_open: int | None = 2) -> None:
+    def __init__(
+        self, model: TrainedModel, settings: Settings, *, max_open: int | None = 2, files: OpenFiles | None = None
+    ) -> None:
         self.model = model if settings.merge_mm is None else model.merging(settings.merge_mm)
         self.settings = settings
         names = ("device", "max_particles", "candidates", "batch_size")
         self._engine = Engine(self.model, **{name: getattr(settings, name) for name in names})
-        self.files = OpenFiles(dataclasses.replace(settings.reading, said={}), most=max_open)
+        self.files = files or OpenFiles(dataclasses.replace(settings.reading, said={}), most=max_open)
 
     def run(self, chunk: Chunk) -> ChunkResult:
         """Read and reconstruct a chunk."""

@@ -28,8 +28,8 @@ from pflow.io.particles_root import count_entries, iterate_reco, read_provenance
 from pflow.io.root import file_uuid
 from pflow.metrics import jets
 from pflow.metrics.decays import BosonMetrics, Decays, TauMetrics, find_bosons, find_taus
+from pflow.metrics.energy import ConfusionBudget, JetEnergyMetrics, energy_by_kind, jet_axes
 from pflow.metrics.event import CountMetrics, EventMetrics, PhotonPairMetrics, TrackMetrics
-from pflow.metrics.jets import ConfusionBudget, JetEnergyMetrics, energy_by_kind, jet_axes
 from pflow.metrics.match import HitMatching, Matches, Matching, ParticleTable, match, match_by_hits
 from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstruction
 from pflow.metrics.particles import ParticleMetrics

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from pflow.metrics.decays import BOSONS
+from pflow.metrics.energy import ABS_COS_THETA
 from pflow.metrics.event import OPENING_ANGLE
-from pflow.metrics.jets import ABS_COS_THETA
 from pflow.metrics.oracle import ORACLE
 from pflow.metrics.particles import AXES, DISTANCE, ENERGY, THETA
 from pflow.metrics.report import REFERENCE, EvaluationResult

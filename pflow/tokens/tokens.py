@@ -107,12 +107,12 @@ class TokenConfig:
 
     def merging(self, ecal_mm: float) -> TokenConfig:
         """The same with the ECAL's cells merged to another size, mm; `ConfigError`: no size that training has shown."""
-        sizes = () if self.merge is None else self.merge.ecal_sizes
-        if not sizes or not min(sizes) <= ecal_mm <= max(sizes):
-            shown = f"with {min(sizes):g} to {max(sizes):g} mm" if sizes else "with one size"
-            raise ConfigError(f"cannot merge the cells of the ECAL to {ecal_mm:g} mm: the model was trained {shown}")
-        assert self.merge is not None
-        return dataclasses.replace(self, merge=dataclasses.replace(self.merge, ecal_mm=ecal_mm))
+        merge, shown = self.merge, "with one size"
+        if merge is not None and (sizes := merge.ecal_sizes):
+            if min(sizes) <= ecal_mm <= max(sizes):
+                return dataclasses.replace(self, merge=dataclasses.replace(merge, ecal_mm=ecal_mm))
+            shown = f"with {min(sizes):g} to {max(sizes):g} mm"
+        raise ConfigError(f"cannot merge the cells of the ECAL to {ecal_mm:g} mm: the model was trained {shown}")
 
     def features(self, part: str) -> tuple[str, ...]:
         """Names of the features of a part: ``hits``, ``tracks`` or ``tracker_hits``."""
