@@ -137,7 +137,7 @@ def _rows_of_towers(position: Floats, distance: Floats, region: str) -> bool:
     x, y, z = np.abs(position.T)
     rows = np.round(np.stack([z] if region == "barrel" else [x, y]))
     _, row, counts = np.unique(rows, axis=1, return_inverse=True, return_counts=True)
-    order = np.lexsort((distance, row))
+    order = np.lexsort((distance, row.reshape(-1)))  # NumPy 2.0 gives it the shape [1, hit]
     end = np.cumsum(counts)
     spread = distance[order][end - 1] - distance[order][end - counts]
     several = counts > 1
