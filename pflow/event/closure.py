@@ -51,8 +51,12 @@ MIN_HADRONIC = 0.2  # smallest energy in the HCAL of a hadron over its momentum:
 ROUNDS = 5  # iterations of scale and selection of hadrons, which depend on each other
 
 STUB, STUB_CELLS = 12.0, 2.4  # mm and cells (the larger) around a line from the IP, in which the hits of a stub lie
-MIN_PER_EVENT, FEW_EVENTS, FULL = 3, 5, 12
-"""Stubs need tracks in events with 3 tracks, or 12 tracks and stubs, and in chunks of 3 stubs an event, at least 15."""
+MIN_PER_EVENT, FEW_EVENTS, FULL, MIN_SHARE = 3, 5, 12, 0.1
+"""Stubs need tracks in events with 3 tracks, or 12 tracks and stubs, and in chunks of 3 stubs an event, at least 15.
+
+Where fewer than a tenth of the events with stubs have so many, the file is of single particles, and in these few events
+a hadron broke up in the tracker: its secondaries have stubs and no tracks.
+"""
 
 Single = npt.NDArray[np.float32]
 
@@ -271,6 +275,7 @@ def _stubs(events: Events, hits: _FirstHits, tracks: _Entries) -> dict[str, npt.
     n_stubs = np.bincount(event, minlength=len(counts))
     full = n_stubs.sum() >= MIN_PER_EVENT * max(len(counts), FEW_EVENTS)  # all tracks may be lost
     enough = (counts >= MIN_PER_EVENT) | (counts + n_stubs >= FULL) | full
+    enough &= np.count_nonzero(enough & (n_stubs > 0)) >= MIN_SHARE * np.count_nonzero(n_stubs)
     return {
         "event": event,
         "endcap": np.abs(hits.position[begins, 2]) > detector.ecal_inner_z - 1.0,

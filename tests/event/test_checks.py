@@ -273,6 +273,17 @@ def test_secondary_particles_of_neutral_ones_need_no_track(jets):
     assert np.isnan(lost).all()
 
 
+def test_an_interaction_among_single_particles_has_lost_no_tracks(jets):
+    """A hadron breaks up in the tracker: three tracks, and many trails without one."""
+    broken = dataclasses.replace(jets, tracks=jets.tracks[:, :3]).without_truth()
+    assert np.nanmean(measure(broken).table("stubs")["lost"]) > 0.4
+    quarter = kept(
+        "hits", lambda events: (jagged.flat(events.hits.position.x) > 0) & (jagged.flat(events.hits.position.y) > 0)
+    )(jets)
+    single = dataclasses.replace(quarter, tracks=jets.tracks[:, :1]).without_truth()
+    assert np.isnan(measure(concatenate([broken[:1], *4 * [single]])).table("stubs")["lost"]).all()
+
+
 def test_a_change_within_a_file_is_said_with_the_entries(cld_rec):
     """Ten times the events, and then two in MeV, in chunks."""
     part = measure(cld_rec.without_truth())

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 import shutil
 import subprocess
 import sys
@@ -571,3 +572,52 @@ def test_cmake_builds_and_installs_it_and_another_project_finds_it(library, tmp_
     cmake("--build", user / "build")
     done = subprocess.run([user / "build" / "readme", toy], check=True, capture_output=True, text=True)
     assert done.stdout == "1 particles\n22 1.5 GeV, 1 hits\n"
+
+
+STAND_INS = {
+    "podio": ("1.3", ("podio::podio", "podio::podioIO")),
+    "EDM4HEP": ("", ("EDM4HEP::edm4hep", "EDM4HEP::utils")),
+}
+"""CMake packages: version and targets, with which nothing is compiled."""
+
+VERSION = """set(PACKAGE_VERSION {})
+if(PACKAGE_VERSION VERSION_GREATER_EQUAL PACKAGE_FIND_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
+"""
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+@pytest.mark.parametrize(
+    ("edm4hep", "targets", "message"),
+    [
+        ("0.99", [], "podio 1.3 and EDM4hep 1.0 were not found"),
+        (
+            "1.0",
+            ["pflow_podio"],
+            "EDM4hep is 1.0, and k4FWCore 1.7 compares ParticleIDMeta, which EDM4hep 1.1 can first",
+        ),
+        ("1.1", ["pflow_gaudi", "pflow_podio"], ""),
+    ],
+)
+def test_cmake_says_which_edm4hep_a_target_needs(library, tmp_path, edm4hep, targets, message):
+    for name, (version, names) in STAND_INS.items():
+        made = "".join(f"add_library({target} INTERFACE IMPORTED)\n" for target in names)
+        (tmp_path / f"{name}Config.cmake").write_text(made)
+        (tmp_path / f"{name}ConfigVersion.cmake").write_text(VERSION.format(version or edm4hep))
+    gaudi = dict.fromkeys(("Gaudi", "k4FWCore", "DD4hep"), HERE / "cpp" / "gaudi" / "cmake")
+    folders = {f"{name}_DIR": folder for name, folder in (dict.fromkeys(STAND_INS, tmp_path) | gaudi).items()}
+    folders |= {"ONNXRUNTIME_INCLUDE": include_folder(), "ONNXRUNTIME_LIBRARY": library.parent / RUNTIME}
+    command = [
+        "cmake",
+        "-S",
+        SOURCES,
+        "-B",
+        tmp_path / "build",
+        *(f"-D{key}={value}" for key, value in folders.items()),
+    ]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    made = (path.stem for path in (tmp_path / "build" / "CMakeFiles").glob("pflow_*.dir"))
+    assert sorted({*made} - {"pflow_edm4hep"}) == targets
+    assert message in re.sub(r"\s+", " ", done.stdout)
+    assert ("not built" in done.stdout) == bool(message)
