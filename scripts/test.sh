@@ -20,9 +20,10 @@ source scripts/environment.sh test,docs
 echo "== ruff"
 ruff check .
 ruff format --check .
-echo "== mypy"
+echo "== mypy, and beside it the documents as a site"
+python scripts/docs.py &
+documents=$!
 mypy
-echo "== documents, as a site"
-python scripts/docs.py
+wait "$documents"
 echo "== pytest"
 pytest --numprocesses=auto --dist=worksteal --durations=20 "$@"

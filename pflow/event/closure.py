@@ -48,6 +48,7 @@ HADRON_RESPONSE = 0.73  # median energy in `NARROW` around isolated hadrons over
 HADRONS = (3.0, 50.0)  # GeV, momenta of the hadrons used
 MAX_AROUND = 0.1  # largest energy of hits between the two cones of an isolated track, over its momentum
 MIN_HADRONIC = 0.2  # smallest energy in the HCAL of a hadron over its momentum: electrons and muons have less
+MAX_ELSEWHERE = 0.9  # and largest one elsewhere: with more there is a photon beside it, as in decays of hard taus
 ROUNDS = 5  # iterations of scale and selection of hadrons, which depend on each other
 
 STUB, STUB_CELLS = 12.0, 2.4  # mm and cells (the larger) around a line from the IP, in which the hits of a stub lie
@@ -119,13 +120,14 @@ class TrackDeposits:
 
     def hadrons(self, scale: float) -> Mask:
         """Isolated tracks of hadrons that shower, bool [track], by momentum and energy in an HCAL times `scale`."""
-        p, hadronic = self.momentum, scale * self.narrow[:, 0]
-        return self.isolated(scale) & (p > HADRONS[0]) & (p < HADRONS[1]) & (hadronic > MIN_HADRONIC * p)
+        p, hadronic, elsewhere = self.momentum, scale * self.narrow[:, 0], self.narrow[:, 1]
+        showers = (hadronic > MIN_HADRONIC * p) & (elsewhere < MAX_ELSEWHERE * p)
+        return self.isolated(scale) & (p > HADRONS[0]) & (p < HADRONS[1]) & showers
 
     def hadron_scales(self) -> Floats:
         """`pflow.physics.detector.Calorimeter.hadron_scale` by each isolated charged hadron, [hadron]; use the median.
 
-        Tails are wide, single values may be negative. Neutral particles near tracks lower it, by 6% in Z -> qq of
+        Tails are wide, single values may be negative. Neutral particles near tracks lower it, by 3% in Z -> qq of
         ild_g4. Tracks below `MIN_MOMENTUM` are not followed, so they may enter near an isolated one.
         """
         scale, scales = 1.0, np.zeros(0)

@@ -1,7 +1,7 @@
 """Radius and field of an ILD-like detector, and sizes of merged cells, with `general` on events simulated for it.
 
-Scans samples NAME.root of DIR of several detectors, each described by NAME.yaml, that share their primaries; and counts
-pairs of photons in the simplified ILD. Writes tables and figures of RESULTS.md.
+Scans samples NAME.root of several detectors in a folder, each described by NAME.yaml, that share their primaries; and
+counts pairs of photons in the simplified ILD. Writes tables and figures of RESULTS.md, which have the folder's name.
 """
 
 from __future__ import annotations
@@ -40,14 +40,18 @@ OPENING_MRAD = (5.0, 10.0, 20.0, 40.0)  # bins of the angle between two photons
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    text = f"folder with NAME.root and its description NAME.yaml, the nominal one {NOMINAL}.root, and {PAIRS}.root"
-    parser.add_argument("simulated", type=Path, metavar="DIR", help=text)
+    text = (
+        "folders, called as in RESULTS.md (91, 200: GeV), with NAME.root and its description NAME.yaml, the nominal "
+        f"one {NOMINAL}.root; pairs of photons are {PAIRS}.root of the first"
+    )
+    parser.add_argument("simulated", type=Path, nargs="+", metavar="DIR", help=text)
     parser.add_argument("--data-dir", type=Path, default=DATA, help="folder of g4 (%(default)s)")
 
 
 def run(args: argparse.Namespace) -> None:
-    scan_simulated(args.simulated)
-    merge_pairs(args.simulated / f"{PAIRS}.root", args.data_dir / "g4" / "gammasep_val.root")
+    for folder in args.simulated:
+        scan_simulated(folder)
+    merge_pairs(args.simulated[0] / f"{PAIRS}.root", args.data_dir / "g4" / "gammasep_val.root")
 
 
 def scan_simulated(folder: Path) -> None:
@@ -65,11 +69,11 @@ def scan_simulated(folder: Path) -> None:
             numbers = [power(result, key, algorithm, parameter) for key in result.headlines]
             texts = [number_text(number, sign=True) for number in numbers]
             rows.append([f"{result.algorithms[algorithm]}, power of {label.partition(' ')[0].lower()}", *texts])
-    write("scan_simulated", heads, rows)
+    write(f"scan_simulated_{folder.name}", heads, rows)
     print(*result.sentences, sep="\n")
     for name, beginning in FIGURES.items():
         key = next(key for key in result.headlines if key.startswith(beginning))
-        with replacing(RESULTS / "figures" / f"{name}.png", force=True) as partial:
+        with replacing(RESULTS / "figures" / f"{name}_{folder.name}.png", force=True) as partial:
             partial.write_bytes(rendered(plot_scan(result, key), "png"))
 
 

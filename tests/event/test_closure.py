@@ -31,6 +31,8 @@ def test_isolated_hadrons_give_the_scale_of_the_hcal():
     assert hadrons([2.0, 5.0, 1.1], [0.0, 0.0, 1.5 * NARROW], [ecal, hcal, ecal]) == [], "a neighbour"
     assert hadrons([2.0, 5.0, 9.9], [0.0, 0.0, 2.5 * NARROW], [ecal, hcal, ecal]) == [pytest.approx(5.3 / 5.0)]
     assert hadrons([10.0, 1.9], [0.0, 0.0], [ecal, hcal]) == [], "an electron, or a muon"
+    assert hadrons([8.9, 2.5], [0.0, 0.0], [ecal, hcal]) == [pytest.approx(-1.6 / 2.5)]
+    assert hadrons([9.1, 2.5], [0.0, 0.0], [ecal, hcal]) == [], "a photon beside it"
     for p in (2.9, 51.0):
         assert hadrons([1.0, 0.5 * p], [0.0, 0.0], [ecal, hcal], p=(p,)) == []
     assert hadrons([2.0, 5.0], [0.0, 0.0], [ecal, hcal], p=(10.0, 10.0), entry=(0.0, 1.5 * NARROW)) == []
