@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pflow.checkpoint import load_model as load_model
     from pflow.config import shipped_models as shipped_models
     from pflow.event.events import Events as Events
-    from pflow.event.particles import Reconstruction as Reconstruction
+    from pflow.event.events import Reconstruction as Reconstruction
     from pflow.event.schema import make_particles as make_particles
     from pflow.event.truth import select_targets as select_targets
     from pflow.inference.events import explain as explain
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "checkpoint": ("load_model",),
     "config": ("shipped_models",),
-    "event.events": ("Events",),
-    "event.particles": ("Reconstruction",),
+    "event.events": ("Events", "Reconstruction"),
     "event.schema": ("make_particles",),
     "event.truth": ("select_targets",),
     "inference.events": ("explain", "reconstruct"),

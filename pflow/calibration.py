@@ -22,8 +22,7 @@ from pflow.event.events import Flag, without_refused
 from pflow.inference.events import MAX_HITS, Engine, finite_events, usable_events, with_detector
 from pflow.io.open import ReadOptions
 from pflow.metrics.event import CountMetrics
-from pflow.metrics.match import Matches, Matching, ParticleTable, match
-from pflow.metrics.particles import ParticleMetrics
+from pflow.metrics.match import Matches, Matching, ParticleMetrics, ParticleTable, match
 from pflow.metrics.stats import Floats, Ints, resolution_68
 from pflow.model.api import DecodingConfig
 from pflow.physics.kinematics import tangent_basis

@@ -27,8 +27,7 @@ from safetensors.torch import save
 import pflow
 from pflow.config import RENAMED, from_plain, model_folder, shipped_models, weights_dir
 from pflow.errors import ConfigError, InputError, first_line, nearest, reading
-from pflow.event.events import Events
-from pflow.event.particles import Reconstruction
+from pflow.event.events import Events, Reconstruction
 from pflow.io.atomic import check_output, replacing
 from pflow.model.api import DecodingConfig, ModelInputs, Reconstructor, build_reconstructor
 from pflow.physics.detector import Detector

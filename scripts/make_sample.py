@@ -25,16 +25,17 @@ import uproot
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.jagged import Links
-from pflow.io.edm4hep.data_model import (
+from pflow.io.edm4hep.frames import FrameWriter
+from pflow.io.edm4hep.podio import (
     EDM4HEP_VERSION,
     SCHEMA_VERSION,
     CollectionInfo,
     DataModel,
     Filled,
+    bit_field,
     collection_id,
+    open_podio,
 )
-from pflow.io.edm4hep.frames import FrameWriter
-from pflow.io.edm4hep.podio import bit_field, open_podio
 from pflow.io.edm4hep.reco import NO_OBJECT, ranges, references, track_frames
 from pflow.io.flat import write_events
 from pflow.io.open import open_events, read_events

@@ -18,9 +18,8 @@ from uproot.reading import ReadOnlyFile
 
 from pflow.checkpoint import KEY, PREFIX, Header, TrainedModel
 from pflow.event import jagged
-from pflow.event.events import Events
+from pflow.event.events import Events, Reconstruction
 from pflow.event.merge import Merge
-from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_hits, make_links, make_particles, make_tracks, make_truth
 from pflow.io.flat import write_events
 from pflow.io.open import read_events

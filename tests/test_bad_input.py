@@ -79,7 +79,7 @@ def test_a_link_that_points_outside_is_left_out_of_a_training(good, tiny, small,
 @pytest.mark.parametrize(("number", "code", "word"), [(SIGTERM, 143, "terminated"), (SIGINT, 130, "interrupted")])
 def test_an_interrupted_run_leaves_no_file_and_says_so(reconstruct, good, tmp_path, monkeypatch, number, code, word):
     write_events(tmp_path / "good.root", good)
-    monkeypatch.setattr("pflow.inference.worker.Worker.run", lambda *_: os.kill(os.getpid(), number))
+    monkeypatch.setattr("pflow.inference.files.Worker.run", lambda *_: os.kill(os.getpid(), number))
     before = signal.getsignal(SIGTERM)
     exit_code, said, output = reconstruct(tmp_path / "good.root")
     assert exit_code == code

@@ -9,8 +9,7 @@ from pflow.calibration import Calibrated, CalibrationFit, best, calibrate, decod
 from pflow.checkpoint import load_model
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.event.events import Events
-from pflow.event.particles import Reconstruction
+from pflow.event.events import Events, Reconstruction
 from pflow.event.schema import make_particles
 from pflow.event.truth import select_targets
 from pflow.io.flat import write_events

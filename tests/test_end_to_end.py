@@ -10,7 +10,7 @@ import pytest
 import pflow.model
 from pflow.checkpoint import load_model
 from pflow.cli.main import main
-from pflow.plots.style import rendered
+from pflow.plots import rendered
 
 
 @pytest.fixture

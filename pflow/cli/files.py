@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from pflow.cli.options import add_file_options, add_option, add_options, number, read_options, truth_options
+from pflow.cli.main import add_file_options, add_option, add_options, number, read_options, truth_options
 from pflow.errors import ConfigError
 from pflow.show import text_facts, text_table
 
 if TYPE_CHECKING:
-    from pflow.event.scales import SampleScales
+    from pflow.event.checks import SampleScales
     from pflow.io.inspect import FileContent
     from pflow.physics.detector import Detector
 if TYPE_CHECKING:
-    from pflow.io.draft.draft import DetectorDraft
+    from pflow.io.draft import DetectorDraft
 
 
 HITS = ("CalorimeterHit", "SimCalorimeterHit")
@@ -276,7 +276,7 @@ def detector(args: argparse.Namespace) -> int:
     """
     from pflow.errors import reading
     from pflow.io.atomic import check_output
-    from pflow.io.draft.draft import Answers, draft_detector, write_draft
+    from pflow.io.draft import Answers, draft_detector, write_draft
     from pflow.io.edm4hep.podio import open_podio
     from pflow.io.open import fitting_detectors
 

@@ -1,12 +1,15 @@
-"""`pflow VERB ...`: the table of verbs, exit codes, signals, and errors and warnings as the command line shows them.
+"""`pflow VERB ...`: the verbs and the options that they share, exit codes, signals, and errors and warnings as shown.
 
-`fit`, `validate`, `test` and `predict` are Lightning's command line, which uses jsonargparse. The other verbs use
-argparse: messages are shorter, the help has no ``type: int, default: null``, and only the verb that runs is imported.
+Each option is named, typed and explained once, here. `fit`, `validate`, `test` and `predict` are Lightning's command
+line, which uses jsonargparse. The other verbs use argparse: messages are shorter, the help has no ``type: int, default:
+null``, and only the verb that runs is imported.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import inspect
 import io
 import itertools
@@ -16,13 +19,212 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import SequenceMatcher
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pflow.cli.options import VERBS, nearest_options
 from pflow.errors import ConfigError, PflowError, first_line, nearest
+
+if TYPE_CHECKING:
+    from pflow.io.open import ReadOptions
+
+
+N = TypeVar("N", int, float)
+
+VERBS = {
+    "fit": "train a model: pflow fit --config gamma1 --data.train FILE --data.val FILE",
+    "validate": "losses and wrong energy of a model on validation files: pflow validate --checkpoint RUN/best.ckpt",
+    "test": "the same on test files, --data.test",
+    "predict": "run a model as Lightning does, for callbacks of your own, on --data.predict (else: pflow reconstruct)",
+    "recipe": "train a model in stages and calibrate it: pflow recipe photon --data-dir g4 --output runs/photon",
+    "inspect": "show what a file holds, or what an output or a model was made from",
+    "detector": "draft the description of the detector that a file is from, for --detector",
+    "convert": "turn the first paper's HDF5 files into ROOT files",
+    "reconstruct": "turn events into particles with a trained model: ROOT file in, ROOT file out",
+    "evaluate": "compare reconstructed particles with the truth: metrics, table, plots, report",
+    "scan": "compare forms of a detector without retuning: pflow scan FILE --vary cells=1,2,4 --output DIR",
+    "display": "draw an event: a figure, or an interactive page",
+    "calibrate": "choose decoding options and calibrate the uncertainties of a model on validation files",
+    "export": "write a model as ONNX for inference from C++, or its weights alone",
+}
+"""Verbs with one line of help. `pflow.cli.main` imports the module of one when it runs."""
+
+
+def at_least(smallest: N) -> Callable[[str], N]:
+    """A type of options: numbers from `smallest` on, whole ones if it is whole."""
+    kind = type(smallest)
+
+    def convert(text: str) -> N:
+        value = kind(text)
+        if not value >= smallest:
+            raise argparse.ArgumentTypeError(f"expected at least {smallest:g}, found {value}")
+        return value
+
+    convert.__name__ = kind.__name__  # argparse puts it into "invalid int value"
+    return convert
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """A type of options: whole numbers with commas between them."""
+    return tuple(int(number) for number in text.split(","))
+
+
+def nearest_options(wrong: str, options: Iterable[str]) -> list[str]:
+    """Up to three options that look most like a wrong one: the whole of them, their last parts, or initials of these.
+
+    >>> nearest_options("--learning-rate", ["--model.lr", "--trainer.strategy"])
+    ['--model.lr']
+    """
+
+    def parts(option: str) -> tuple[str, str, str]:
+        """The whole name, its last part, and the initials of this."""
+        name = option.lstrip("-").replace("-", "_").casefold()
+        last = name.rpartition(".")[2]
+        return name, last, "".join(word[:1] for word in last.split("_"))
+
+    def likeness(option: str) -> tuple[float, float]:
+        known, known_last, known_initials = parts(option)
+        by_whole, by_last = SequenceMatcher(None, name, known).ratio(), SequenceMatcher(None, last, known_last).ratio()
+        shortened = min(len(last), len(known_last)) > 1 and (last == known_initials or known_last == initials)
+        return max(by_whole, by_last, shortened), by_whole
+
+    name, last, initials = parts(wrong)
+    ranked = sorted(((likeness(option), option) for option in options if option[-1] != "+"), reverse=True)
+    return [option for (best, _), option in ranked if best >= 0.6][:3]
+
+
+def number(smallest: N, default: N | None, metavar: str, text: str) -> dict[str, Any]:
+    """Arguments of argparse's ``add_argument`` for a number from `smallest` on."""
+    return {"type": at_least(smallest), "default": default, "metavar": metavar, "help": text}
+
+
+def choice(*choices: str, text: str) -> dict[str, Any]:
+    """Arguments of argparse's ``add_argument`` for one of some choices; the first is the default."""
+    return {"choices": choices, "default": choices[0], "help": f"{text} (default: {choices[0]})"}
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "checkpoint": {
+        "required": True,
+        "metavar": "MODEL",
+        "help": "trained model: a checkpoint of `pflow fit`, a folder of weights of `pflow export`, or the name of a "
+        "model that comes with pflow",
+    },
+    "output": {"required": True, "metavar": "PATH", "help": "what to write"},
+    "detector": {"metavar": "NAME", "help": "built-in name or YAML file (default: detected from the file)"},
+    "schema": {"metavar": "NAME", "help": "file schema (default: detected from the file)"},
+    "layout": {"metavar": "YAML", "help": "table from branches to fields, for flat files of your own"},
+    "truth-tracks": {
+        "action": "store_true",
+        "help": "make the tracks of EDM4hep files that have none from their Monte Carlo particles; events, output "
+        "and reports are marked so",
+    },
+    "rule": choice("stable", "entering", "calo", text="truth rule: which true particles are targets"),
+    "min-energy": number(0.0, 0.1, "GEV", "smallest energy of a target (default: %(default)s)"),
+    "stable-status": {
+        "type": integers,
+        "default": (1,),
+        "metavar": "CODE,...",
+        "help": "generator status of stable particles under rule stable (default: 1)",
+    },
+    "invisible": {
+        "type": integers,
+        "default": (),
+        "metavar": "PDG,...",
+        "help": "PDG codes of further particles that no detector sees, beside neutrinos, neutralinos and the like",
+    },
+    "ignore-tracks": {"action": "store_true", "help": "a track does not make a particle a target"},
+    "collection": {
+        "default": "PFlow",
+        "metavar": "NAME",
+        "help": "collection of particles in the reconstructed file (default: %(default)s)",
+    },
+    "on-error": choice("raise", "skip", text="an entry that cannot be used: stop, or skip it with a counted warning"),
+    "chunk-size": number(1, 256, "N", "events in memory at once (default: %(default)s)"),
+    "batch-size": number(
+        1, None, "N", "events in one pass of the network (default: 32, on a GPU 256, or fewer that fit its memory)"
+    ),
+    "device": {"default": "auto", "help": "auto, cpu, cuda, cuda:1 ... (default: %(default)s)"},
+    "max-particles": number(
+        1, None, "N", "most particles of an event (default: the model's own, and more as its tracks and hits allow)"
+    ),
+    "max-hits": number(
+        1, 32768, "N", "largest event to reconstruct; events with more hits are bad entries (default: %(default)s)"
+    ),
+    "cluster": {
+        "help": "local:N for N processes, or address of a dask scheduler, for whose processes it waits "
+        "(pflow[cluster])",
+    },
+    "force": {"action": "store_true", "help": "replace outputs that exist"},
+    "verbose": {"action": "store_true", "help": "list the events whose decoding was cut"},
+    "quiet": {"action": "store_true", "help": "no progress bar and no table"},
+}
+"""Arguments of argparse's ``add_argument``, by the option's name without dashes."""
+OTHER_DETECTOR = (
+    "read the files as this detector (built-in name or YAML file) even if the model was trained on another; without "
+    "it, files of another detector are refused"
+)
+"""Help of ``--detector`` in verbs that run a model."""
+_SHORT = {"output": "-o", "quiet": "-q", "verbose": "-v"}
+
+
+def add_option(parser: argparse._ActionsContainer, name: str, **settings: Any) -> None:
+    """Declare an option of `OPTIONS` in a parser or group; `settings` override the table's."""
+    short = [_SHORT[name]] if name in _SHORT else []
+    parser.add_argument(*short, f"--{name}", **{**OPTIONS[name], **settings})
+
+
+def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Declare several of `OPTIONS` as they stand."""
+    for name in names:
+        add_option(parser, name)
+
+
+def read_options(args: argparse.Namespace, **expected: Any) -> ReadOptions:
+    """The options of `add_file_options`; `expected` as of `pflow.event.checks.Expected`."""
+    from pflow.event.checks import Expected
+    from pflow.io.open import ReadOptions
+
+    given = {field.name: getattr(args, field.name) for field in dataclasses.fields(ReadOptions) if field.name in args}
+    return ReadOptions(**given, expected=Expected(**expected))
+
+
+def truth_options(args: argparse.Namespace) -> dict[str, Any]:
+    """``rule``, ``stable-status`` and ``invisible`` as arguments of `pflow.select_targets`; None: not given."""
+    invisible = None if args.invisible is None else tuple(map(abs, args.invisible))
+    return {"rule": args.rule, "stable_status": args.stable_status, "invisible": invisible}
+
+
+def add_file_options(parser: argparse.ArgumentParser, *, detector: str) -> None:
+    """Declare how event files are read: ``--detector`` with its own help text and the other options of reading."""
+    add_option(parser, "detector", help=detector)
+    add_options(parser, "schema", "layout", "truth-tracks")
+
+
+@contextlib.contextmanager
+def progress_bar(*, quiet: bool, transient: bool = False) -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar on the error stream of a terminal, unless `quiet`; yields a function of what, how much, of how much.
+
+    A `transient` bar disappears in the end; any does after an error.
+    """
+    from rich import progress as bar
+    from rich.console import Console
+
+    columns = (bar.TextColumn("{task.description}"), bar.BarColumn(), bar.MofNCompleteColumn())
+    times = (bar.TimeElapsedColumn(), bar.TimeRemainingColumn())
+    console = Console(stderr=True)
+    options: Any = {"console": console, "disable": quiet or not console.is_terminal, "transient": transient}
+    # Chunks take long: estimate the speed from the last hour, not from the last half minute.
+    with bar.Progress(*columns, *times, speed_estimate_period=3600, **options) as progress:
+        task = progress.add_task("", total=None)
+        try:
+            yield lambda what, done, total: progress.update(task, description=what, completed=done, total=total)
+        except BaseException:
+            progress.live.transient = True  # no bar that stands still above the error
+            raise
+
 
 EXIT_CODES = {
     0: "done",
@@ -41,7 +243,7 @@ MODULES = {
     **dict.fromkeys(("inspect", "detector", "convert"), "files"),
     **dict.fromkeys(("reconstruct", "calibrate", "export"), "models"),
     **dict.fromkeys(("evaluate", "scan", "display"), "results"),
-    "recipe": "recipe",
+    "recipe": "fit",
 }
 """Modules of the other verbs: functions ``VERB(args)``, whose docstring is the help, and ``VERB_arguments(parser)``."""
 

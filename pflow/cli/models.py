@@ -6,7 +6,7 @@ import argparse
 import functools
 from typing import TYPE_CHECKING, Any
 
-from pflow.cli.options import (
+from pflow.cli.main import (
     OPTIONS,
     OTHER_DETECTOR,
     add_file_options,

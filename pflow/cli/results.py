@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pflow.cli.options import (
+from pflow.cli.main import (
     OPTIONS,
     add_file_options,
     add_option,
@@ -164,9 +164,9 @@ def _draw(result: EvaluationResult, content: dict[str, Any], folder: Path, args:
     from rich.console import Console
     from rich.progress import track
 
+    from pflow.plots import rendered
     from pflow.plots.evaluation import figures
     from pflow.plots.report import report_page
-    from pflow.plots.style import rendered
 
     images, drawn, console = {}, figures(result), Console(stderr=True)
     for name in track(drawn, description="drawing", console=console, transient=True, disable=args.quiet):
@@ -320,8 +320,8 @@ def display(args: argparse.Namespace) -> int:
     from pflow.io.atomic import check_output, replacing
     from pflow.io.particles_root import read_reco
     from pflow.metrics.evaluation import check_input
+    from pflow.plots import rendered
     from pflow.plots.display import event_page, make_scene, plot_event
-    from pflow.plots.style import rendered
 
     entry, inputs = args.entry, [args.input, *([args.reco] if args.reco else [])]
     outputs = [Path(name) for name in args.output or (f"display_{entry}.png", f"display_{entry}.html")]

@@ -17,13 +17,21 @@ import torch
 from torch import distributed
 
 from pflow.config import to_plain
-from pflow.data.dataset import EventDataset, LabelledBatch, StepLoader, StopRequest
-from pflow.data.files import Chunk, FileOptions, read_chunks, spread_sample, survey
+from pflow.data.dataset import (
+    Chunk,
+    EventDataset,
+    FileOptions,
+    LabelledBatch,
+    StepLoader,
+    StopRequest,
+    read_chunks,
+    spread_sample,
+    survey,
+)
 from pflow.errors import ConfigError, InputError, PflowError, nearest
 from pflow.event.augment import Augmentation
-from pflow.event.checks import compare, warn_of
+from pflow.event.checks import SampleScales, Scales, compare, measure, warn_of
 from pflow.event.events import BadEntriesWarning
-from pflow.event.scales import SampleScales, Scales, measure
 from pflow.io.open import matching
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import measures

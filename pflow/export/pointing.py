@@ -35,14 +35,13 @@ from pflow.event.schema import PXYZ, XYZ
 from pflow.export.convert import OPSET, Graph, Loop, TensorSpec, attend_by_scan, check_graphs, to_onnx
 from pflow.io.atomic import check_output, replacing
 from pflow.model.api import describe
-from pflow.model.common.transformer import KeyValue, KVCache
 from pflow.model.pointing import PointingReconstructor
-from pflow.model.pointing.assignment import PairList
 from pflow.model.pointing.config import PointingDecodingConfig
-from pflow.model.pointing.decoder import Memory
+from pflow.model.pointing.decoder import Memory, PairList
 from pflow.model.pointing.generate import State, Steps, emit_tracks, particle_limits, refine
 from pflow.model.pointing.geometry import EncodedSource, Items, Tables, Tokens, make_tokens_and_items
 from pflow.model.pointing.network import DecodedParticles, PointingNetwork
+from pflow.model.transformer import KeyValue, KVCache
 from pflow.physics.arrays import constant
 from pflow.physics.detector import Detector, load_detector
 from pflow.physics.pdg import CLASSES

@@ -21,26 +21,26 @@ from pflow.checkpoint import TrainedModel, load_model
 from pflow.data.dataset import Padder, collate, cut
 from pflow.errors import ConfigError, InputError, first_line
 from pflow.event import jagged
-from pflow.event.checks import compare, warn_of
+from pflow.event.checks import compare, measure, warn_of
 from pflow.event.events import (
     MOST_UNUSED,
+    TRUTH_OPTIONS,
     Events,
     Flag,
     ImplausibleWarning,
     LeftOutWarning,
+    Reconstruction,
     count_flags,
     give_up,
     leave_out,
     without_refused,
 )
 from pflow.event.jagged import MIN_HIT_FRACTION, Links
-from pflow.event.particles import TRUTH_OPTIONS, Reconstruction
-from pflow.event.scales import measure
 from pflow.io.open import Files, ReadOptions, geometry_fits
 from pflow.model.api import DecodingConfig, GeneratedParticles
-from pflow.model.common.transformer import CrossAttention, SelfAttention, split_heads
 from pflow.model.pointing import PointingReconstructor
 from pflow.model.pointing.generate import decode_first_stage
+from pflow.model.transformer import CrossAttention, SelfAttention, split_heads
 from pflow.model.translation import TranslationReconstructor
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Calorimeter, Detector

@@ -17,17 +17,24 @@ import numpy as np
 
 from pflow.checkpoint import TrainedModel, load_model
 from pflow.config import VERSION, from_plain
-from pflow.data.files import Chunk, FileOptions
+from pflow.data.dataset import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
-from pflow.event.checks import check_training_range, compare, warn_of
-from pflow.event.events import Events
+from pflow.event.checks import Scales, check_training_range, compare, measure, warn_of
+from pflow.event.events import TRUTH_OPTIONS, Events
 from pflow.event.move import Move
-from pflow.event.particles import TRUTH_OPTIONS
-from pflow.event.scales import Scales, measure
 from pflow.inference.events import MAX_HITS, batch_limits, check_geometry, pick_device, with_detector
-from pflow.inference.files import INPUT_KEYS, describe_input, provenance, run, stem
-from pflow.inference.worker import Settings, Worker, entries_of_a_chunk, executor_for
+from pflow.inference.files import (
+    INPUT_KEYS,
+    Settings,
+    Worker,
+    describe_input,
+    entries_of_a_chunk,
+    executor_for,
+    provenance,
+    run,
+    stem,
+)
 from pflow.io.atomic import check_output, make_folder, replacing
 from pflow.io.open import Files, ReadOptions, matching
 from pflow.metrics.evaluation import Evaluation
@@ -546,8 +553,8 @@ def _save(task: Task, result: PointResult) -> None:
 
 def _write(result: ScanResult, folder: Path, *, force: bool) -> None:
     """Write figures, tables and the report; `DOCUMENT` last, as a sign that the others are complete."""
+    from pflow.plots import rendered
     from pflow.plots.report import scan_figures, scan_page
-    from pflow.plots.style import rendered
 
     drawn = scan_figures(result)
     files = {f"{name}.{kind}": rendered(drawn[name], kind) for name in drawn for kind in ("png", "pdf")}

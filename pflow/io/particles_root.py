@@ -54,8 +54,13 @@ import uproot
 
 from pflow.errors import ConfigError, InputError, check_choice, nearest
 from pflow.event import jagged
-from pflow.event.events import ImplausibleWarning, count_flags
-from pflow.event.particles import TRUTH_OPTIONS, Reconstruction, concatenate
+from pflow.event.events import (
+    TRUTH_OPTIONS,
+    ImplausibleWarning,
+    Reconstruction,
+    concatenate_reconstructions,
+    count_flags,
+)
 from pflow.event.schema import make_links, make_particles, quantities_of, validate_part
 from pflow.io.atomic import check_output, replacing
 from pflow.io.edm4hep.podio import PARTICLE_MEMBERS, PodioFile
@@ -202,7 +207,7 @@ class RecoWriter(OutputWriter):
 
     def _flush(self, optional: frozenset[str]) -> None:
         empty = _without_particles(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint32), optional)
-        chunk = concatenate(self._pending or [empty])
+        chunk = concatenate_reconstructions(self._pending or [empty])
         if not optional <= chunk.optional_parts:  # it has no particles
             chunk = _without_particles(chunk.event, chunk.flags, optional)
         columns = self._columns(chunk, optional)

@@ -17,22 +17,36 @@ import numpy as np
 
 from pflow.config import from_plain
 from pflow.errors import ConfigError, InputError, check_choice
-from pflow.event.checks import Expected
-from pflow.event.events import Events, Flag, ImplausibleWarning, leave_out_files, without_refused
+from pflow.event.checks import Expected, SampleScales
+from pflow.event.events import (
+    Events,
+    Flag,
+    ImplausibleWarning,
+    Reconstruction,
+    concatenate_reconstructions,
+    leave_out_files,
+    without_refused,
+)
 from pflow.event.jagged import Links
-from pflow.event.particles import Reconstruction, concatenate
-from pflow.event.scales import SampleScales
 from pflow.event.truth import RULES, Targets
 from pflow.io.open import FilePath, Files, ReadOptions, matching
 from pflow.io.particles_root import count_entries, iterate_reco, read_provenance, truth_options
 from pflow.io.root import file_uuid
 from pflow.metrics import jets
-from pflow.metrics.decays import BosonMetrics, Decays, TauMetrics, find_bosons, find_taus
-from pflow.metrics.energy import ConfusionBudget, JetEnergyMetrics, energy_by_kind, jet_axes
-from pflow.metrics.event import CountMetrics, EventMetrics, PhotonPairMetrics, TrackMetrics
-from pflow.metrics.match import HitMatching, Matches, Matching, ParticleTable, match, match_by_hits
+from pflow.metrics.event import (
+    BosonMetrics,
+    CountMetrics,
+    Decays,
+    EventMetrics,
+    PhotonPairMetrics,
+    TauMetrics,
+    TrackMetrics,
+    find_bosons,
+    find_taus,
+)
+from pflow.metrics.jets import ConfusionBudget, JetEnergyMetrics, energy_by_kind, jet_axes
+from pflow.metrics.match import HitMatching, Matches, Matching, ParticleMetrics, ParticleTable, match, match_by_hits
 from pflow.metrics.oracle import ORACLE, load_calibration, perfect_reconstruction
-from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.report import REFERENCE, EvaluationResult, EvaluationSettings
 from pflow.metrics.stats import Bootstrap, Chunks, Floats, Ints, Tree
 from pflow.physics.detector import digest
@@ -413,7 +427,7 @@ def _chunks(
     def take(name: str, n: int) -> int:
         """Read until `n` entries are there, if there are so many; their number."""
         while len(rest.get(name, ())) < n and (chunk := next(chunks[name], None)) is not None:
-            rest[name] = concatenate([rest[name], chunk]) if name in rest else chunk
+            rest[name] = concatenate_reconstructions([rest[name], chunk]) if name in rest else chunk
         return len(rest.get(name, ()))
 
     for chunk in filter(len, events):

@@ -1,21 +1,30 @@
-"""Metrics of whole events: numbers of particles, pairs of photons, visible energy and mass, and momentum of tracks."""
+"""Metrics of whole events: numbers of particles, pairs of photons, visible energy, tracks, taus, and W, Z and H.
+
+Modes of taus are by charged particles and photons, masses those of hadronic decays.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections import Counter
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from pflow.metrics.match import Matches, ParticleTable, masses
-from pflow.metrics.particles import RESPONSE_EDGES, response_numbers
+from pflow.event import jagged
+from pflow.event.events import Events
+from pflow.event.truth import Ancestry, Targets
+from pflow.metrics.jets import find_jets
+from pflow.metrics.match import RESPONSE_EDGES, Matches, ParticleTable, masses, response_numbers
 from pflow.metrics.stats import (
     Axis,
     Bootstrap,
     Columns,
     Distribution,
     Floats,
+    Ints,
     Tree,
     fractions,
     in_bins,
@@ -27,7 +36,7 @@ from pflow.metrics.stats import (
     rms90_over_mean90,
 )
 from pflow.physics.kinematics import angle_between
-from pflow.physics.pdg import CLASSES
+from pflow.physics.pdg import CLASSES, class_index
 
 OPENING_ANGLE = Axis(
     name="opening_angle",
@@ -203,7 +212,7 @@ class TrackMetrics:
         self.events = Columns()
 
     def update(self, momentum: Floats) -> None:
-        """Count events by their `pflow.event.particles.Reconstruction.track_momentum`."""
+        """Count events by their `pflow.event.events.Reconstruction.track_momentum`."""
         total, neutral, none = momentum.T
         rounded = np.where(none > MIN_NONE * total, none, 0.0)  # differences of sums in float32
         self.events.add(total=total, neutral=neutral, none=rounded)
@@ -217,3 +226,201 @@ class TrackMetrics:
             "in_neutral": bootstrap.fraction(np.nan_to_num(neutral), linked, linked**2),
             "in_none": bootstrap.fraction(none, total, total**2),
         }
+
+
+TAU, PI0 = 15, 111
+RESONANCES = (113, 213, 221, 223, 313, 323, 331, 333, 20213, 20313, 20323, 100213, 100323, 10323, 24)
+"""|PDG| of what generators put between a tau and its decay products: rho, a1, K*, eta, omega, phi, W."""
+TRUE_MODES = ("e", "mu", "h", "h pi0", "h 2+ pi0", "3h", "3h pi0+", "other")
+RECO_MODES = ("e", "mu", "h", "h 1-2 gamma", "h 3+ gamma", "3h", "3h gamma+", "other")
+"""h is a charged hadron. Photons stand for pi0, as the two of an energetic pi0 are one shower."""
+
+
+BOSONS = {23: "Z", 24: "W", 25: "H"}
+"""By |PDG|, the bosons whose hadronic decays have a mass in the results."""
+PARTONS = (1, 2, 3, 4, 5, 6, 21)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Decays:
+    """The K taus or bosons of a chunk of events, in their order: `event`, and `kind`, int64 [K].
+
+    `kind` is the mode of a tau, an index of `TRUE_MODES`, or the |PDG| of a boson. `momentum` float64 [K, 4]: px, py,
+    pz, E of its targets, GeV; `of_target` int64 [target]: its tau or boson, or -1.
+    """
+
+    event: Ints
+    kind: Ints
+    momentum: Floats
+    of_target: Ints
+
+    @classmethod
+    def of(cls, targets: Targets, event: Ints, kind: Ints, of_target: Ints) -> Self:
+        """With the momenta of the targets."""
+        has = of_target >= 0
+        columns = (targets.column(name)[has].astype(np.float64) for name in ("px", "py", "pz", "energy"))
+        sums = [np.bincount(of_target[has], column, len(kind)) for column in columns]
+        momentum = np.stack(sums, axis=1).astype(np.float64)
+        return cls(event=event, kind=kind, momentum=momentum, of_target=of_target)
+
+    @classmethod
+    def none(cls, targets: Targets) -> Self:
+        """Of events without any."""
+        nothing = np.zeros(0, dtype=np.int64)
+        return cls.of(targets, nothing, nothing, np.full(len(targets.chosen), -1))
+
+
+def find_taus(events: Events, targets: Targets) -> Decays:
+    """The taus with targets among their descendants."""
+    if TAU not in np.abs(jagged.columns(targets.truth)["pdg"]):
+        return Decays.none(targets)
+    ancestry = Ancestry(events, targets.truth)
+    code, parent = np.abs(ancestry.pdg), ancestry.parent
+    mother = np.where(parent >= 0, code[np.maximum(parent, 0)], 0)
+    passing = (code == TAU) | np.isin(code, RESONANCES)
+    # A copy of a tau that the generator makes has a tau as parent: the first one counts.
+    tau = ancestry.topmost((code == TAU) & (mother != TAU))
+    product = (tau >= 0) & ~passing & np.isin(mother, (TAU, *RESONANCES))
+    of_target = tau[targets.chosen]
+    taus = np.unique(of_target[of_target >= 0])
+    number = np.full(ancestry.size + 1, -1)
+    number[taus] = np.arange(len(taus))
+    of_target, of_product = number[of_target], number[tau]
+    kinds = (code == 11, code == 13, class_index(code) == CLASSES.index("charged_hadron"), code == PI0)
+    electrons, muons, hadrons, neutral = (
+        np.bincount(of_product[product & (of_product >= 0) & kind], minlength=len(taus)) for kind in kinds
+    )
+    return Decays.of(targets, ancestry.event[taus], modes_of(electrons, muons, hadrons, neutral, 2), of_target)
+
+
+def find_bosons(events: Events, targets: Targets) -> Decays:
+    """The bosons of the truth that decay to quarks or gluons, with targets among their descendants."""
+    code = np.abs(jagged.columns(targets.truth)["pdg"])
+    if not np.isin(code, list(BOSONS)).any():
+        return Decays.none(targets)
+    ancestry = Ancestry(events, targets.truth)
+    is_boson = np.zeros(ancestry.size, dtype=np.bool_)
+    is_boson[ancestry.parent[np.isin(code, PARTONS) & (ancestry.parent >= 0)]] = True
+    boson = ancestry.nearest(is_boson & np.isin(code, list(BOSONS)))[targets.chosen]
+    rows, number = np.unique(boson, return_inverse=True)
+    of_target, rows = number - int(np.any(boson < 0)), rows[rows >= 0]
+    return Decays.of(targets, ancestry.event[rows], code[rows], of_target)
+
+
+def modes_of(electrons: Ints, muons: Ints, hadrons: Ints, neutral: Ints, many: int) -> Ints:
+    """Index of `TRUE_MODES` or `RECO_MODES` by numbers of particles; `many` neutral ones are more than one pi0."""
+    leptons = electrons + muons
+    modes = np.full(len(leptons), TRUE_MODES.index("other"))
+    alone = (hadrons == 0) & (leptons == 1)
+    modes[alone & (electrons == 1)] = TRUE_MODES.index("e")
+    modes[alone & (muons == 1)] = TRUE_MODES.index("mu")
+    single, triple = ((leptons == 0) & (hadrons == n) for n in (1, 3))
+    modes[single] = TRUE_MODES.index("h") + (neutral[single] > 0) + (neutral[single] >= many)
+    modes[triple] = TRUE_MODES.index("3h") + (neutral[triple] > 0)
+    return modes
+
+
+class TauMetrics:
+    """Matrix of true and reconstructed decay modes.
+
+    A matched particle counts for the tau of its target; a fake for the tau nearest in angle.
+    """
+
+    def __init__(self) -> None:
+        self.n_events = 0
+        self.taus = Columns()
+
+    def update(self, taus: Decays, reco: ParticleTable, matches: Matches) -> None:
+        """Count events by their taus and reconstructed particles."""
+        tau = np.full(len(reco), -1)
+        tau[matches.reco] = taus.of_target[matches.truth]
+        is_fake = ~np.isin(np.arange(len(reco)), matches.reco)
+        length = np.linalg.norm(taus.momentum[:, :3], axis=1, keepdims=True)
+        direction = taus.momentum[:, :3] / np.maximum(length, 1e-30)
+        first = np.searchsorted(taus.event, np.arange(len(reco.counts) + 1))
+        for row in np.flatnonzero(is_fake).tolist():
+            of_event = slice(first[reco.event[row]], first[reco.event[row] + 1])
+            if of_event.start < of_event.stop:
+                tau[row] = of_event.start + int(np.argmax(direction[of_event] @ reco.momentum[row]))
+        electrons, muons, hadrons, photons = (
+            np.bincount(tau[(tau >= 0) & (reco.classes == CLASSES.index(name))], minlength=len(taus.kind))
+            for name in ("electron", "muon", "charged_hadron", "photon")
+        )
+        event = (self.n_events + taus.event).astype(np.int32)
+        self.taus.add(event=event, true=taus.kind, reco=modes_of(electrons, muons, hadrons, photons, 3))
+        self.n_events += len(reco.counts)
+
+    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
+        """Keys under ``taus``; none without taus."""
+        bootstrap = bootstrap or Bootstrap(self.n_events, n=0)
+        event, true, reco = (self.taus[name] for name in ("event", "true", "reco"))
+        if not len(event):
+            return {}
+        counts = np.zeros((len(TRUE_MODES), len(RECO_MODES)), dtype=np.int64)
+        np.add.at(counts, (true, reco), 1)
+        right, total = (np.bincount(event[rows], minlength=self.n_events) for rows in (true == reco, true >= 0))
+        return {
+            "n_taus": len(event),
+            "mode_right": bootstrap.fraction(right, total),
+            "modes": {"true_modes": list(TRUE_MODES), "reco_modes": list(RECO_MODES), "counts": counts.tolist()},
+        }
+
+
+class BosonMetrics:
+    """Mass of the two jets of a hadronic Z, W or H, reconstructed over true (of the boson's targets).
+
+    In events with one or two such bosons, particles matched to a target of no boson, such as leptons, are removed, and
+    the rest is clustered into two jets per boson (Durham). Each boson gets the pair of jets nearest in angle.
+    """
+
+    def __init__(self) -> None:
+        self.n_events = 0
+        self.bosons = Columns()
+
+    def update(self, bosons: Decays, reco: ParticleTable, matches: Matches) -> None:
+        """Count events by their bosons, reconstructed particles and matches."""
+        used = np.ones(len(reco), dtype=np.bool_)
+        used[matches.reco] = bosons.of_target[matches.truth] >= 0
+        n_bosons = np.bincount(bosons.event, minlength=len(reco.counts))
+        first = np.cumsum(n_bosons) - n_bosons
+        for n in (1, 2):
+            if not (n_bosons == n).any():
+                continue
+            jets = find_jets(reco.take(used & (n_bosons == n)[reco.event]), n_jets=2 * n)
+            momenta = np.column_stack([jets.momentum, jets.energy])
+            for event in np.flatnonzero(jets.counts == 2 * n).tolist():
+                of_event = slice(first[event], first[event] + n)
+                pairs = _pairs(momenta[jets.offsets[event] : jets.offsets[event + 1]], bosons.momentum[of_event])
+                self.bosons.add(
+                    event=np.full(n, self.n_events + event),
+                    pdg=bosons.kind[of_event],
+                    mass=masses(pairs),
+                    true_mass=masses(bosons.momentum[of_event]),
+                )
+        self.n_events += len(reco.counts)
+
+    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
+        """Keys under ``hadronic_mass``, by boson; none without bosons."""
+        bootstrap = bootstrap or Bootstrap(self.n_events, n=0)
+        result: Tree = {}
+        for pdg, name in BOSONS.items():
+            rows = np.flatnonzero((self.bosons["pdg"] == pdg) & (self.bosons["true_mass"] > 0))
+            if len(rows):
+                event, mass = self.bosons["event"][rows], self.bosons["mass"][rows]
+                response = Distribution(mass / self.bosons["true_mass"][rows], event, bootstrap)
+                result[name] = {
+                    "n_bosons": len(rows),
+                    "median_gev": Distribution(mass, event, bootstrap).number(median),
+                    **response_numbers(response),
+                    "histogram": response.histogram(RESPONSE_EDGES),
+                }
+        return result
+
+
+def _pairs(jets: Floats, bosons: Floats) -> Floats:
+    """Sum of the two jets of each boson, four-momenta [bosons, 4], of the assignment with the least sum of angles."""
+    orders = itertools.permutations(range(len(jets)))
+    sums = [
+        np.array([jets[list(order[2 * k : 2 * k + 2])].sum(axis=0) for k in range(len(bosons))]) for order in orders
+    ]
+    return min(sums, key=lambda pairs: float(np.sum(angle_between(pairs[:, :3], bosons[:, :3]))))

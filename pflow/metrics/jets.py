@@ -1,7 +1,8 @@
-"""Jets: energy response of reconstructed jets that match a true jet.
+"""Jets and summed energies: the response of reconstructed jets that match a true jet, jet energy resolution as
+linear-collider studies define it, and the confusion budget.
 
 FastJet (M. Cacciari, G. P. Salam, G. Soyez, EPJ C72 (2012) 1896) is an optional dependency; without it the results have
-no jets.
+no jets; the energies of events and the budget need none.
 """
 
 from __future__ import annotations
@@ -9,28 +10,38 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import itertools
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, overload
 
 import awkward as ak
 import numpy as np
+import numpy.typing as npt
 
 from pflow.errors import ConfigError, missing_package
 from pflow.event import jagged
-from pflow.metrics.match import Matching, ParticleTable, match
-from pflow.metrics.particles import ANGLE_EDGES_DEG, RESPONSE_EDGES
+from pflow.event.events import Events
+from pflow.metrics.match import ANGLE_EDGES_DEG, RESPONSE_EDGES, Matches, Matching, ParticleTable, match
 from pflow.metrics.stats import (
+    Axis,
     Bootstrap,
     Columns,
     Distribution,
+    Floats,
+    Number,
     Tree,
+    in_bins,
+    in_quadrature,
     iqr_over_median,
+    jet_energy_resolution,
+    mean90,
     median,
     quantile_68,
     rms90,
     rms90_over_mean90,
 )
+from pflow.physics.pdg import CLASSES
 
 ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "genkt_r04": ("e+e- generalised kt, p = -1, R = 0.4, inclusive", {"radius": 0.4}),
@@ -178,4 +189,204 @@ class JetMetrics:
                 "histogram": values["response"].histogram(RESPONSE_EDGES),
                 "angle_histogram_deg": values["angle"].histogram(ANGLE_EDGES_DEG),
             }
+        return result
+
+
+ABS_COS_THETA = Axis(
+    name="abs_cos_theta",
+    label=r"$|\cos\,\theta|$ of the quarks or the thrust axis",
+    unit="",
+    edges=np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.925, 0.95, 0.975, 1.0]),
+)
+"""Bins of ILDPerformance's UdsAnalysis."""
+BARREL = 0.7
+"""Largest |cos theta| of an event in the barrel."""
+AT_REST = 0.005
+"""Largest momentum over energy of all visible true particles: no neutrino, and no photon lost along the beam."""
+MIN_THRUST = 0.9
+"""Smallest median thrust of events of two jets."""
+MIN_EVENTS = 10
+"""Fewest events of an energy."""
+SAME_ENERGY = 0.01
+"""Largest relative difference of neighbouring energies that count as one; of all of them twice as much."""
+
+
+def jet_axes(events: Events, visible: ParticleTable) -> dict[str, Floats]:
+    """Energy [GeV], |cos theta| of the axis, and thrust of each event at rest, else NaN, float64 [event] each.
+
+    The axis is the direction of the hardest of the first quarks where the truth has them, else the thrust axis.
+    """
+    energy, momentum = visible.sums[:, 3], visible.sums[:, :3]
+    at_rest = (energy > 0) & (np.linalg.norm(momentum, axis=1) < AT_REST * energy)
+    thrusts, cosines = np.full((2, len(energy)), np.nan)
+    for event in np.flatnonzero(at_rest).tolist():
+        momenta = visible.momentum[visible.offsets[event] : visible.offsets[event + 1]]
+        thrusts[event], axis = thrust(momenta)
+        cosines[event] = abs(axis[2])
+    quark = _first_quarks(events)
+    cosines = np.where(at_rest & ~np.isnan(quark), quark, cosines)
+    return {"sqrt_s": np.where(at_rest, energy, np.nan), "abs_cos_theta": cosines, "thrust": thrusts}
+
+
+def _first_quarks(events: Events) -> Floats:
+    """|cos theta| of the hardest quark that comes from no particle, a photon, a Z or a beam; NaN without, [event]."""
+    truth = events.truth
+    assert truth is not None  # the events are evaluated
+    counts = jagged.count(truth)
+    columns = {name: jagged.flat(truth[name]) for name in ("pdg", "parent", "px", "py", "pz")}
+    first = jagged.offsets(counts)[:-1][jagged.event_index(counts)]
+    parent = np.where(columns["parent"] < 0, 0, np.abs(columns["pdg"][np.maximum(columns["parent"] + first, 0)]))
+    is_quark = (np.abs(columns["pdg"]) <= 6) & (columns["pdg"] != 0) & np.isin(parent, (0, 11, 22, 23))
+    momentum = np.stack([columns[name] for name in ("px", "py", "pz")], axis=1)[is_quark].astype(np.float64)
+    length = np.linalg.norm(momentum, axis=1)
+    cosines = np.full(len(counts), np.nan)
+    order = np.argsort(length)  # the hardest is the last one to be written
+    event = jagged.event_index(counts)[is_quark]
+    with np.errstate(invalid="ignore"):
+        cosines[event[order]] = np.abs(momentum[order, 2] / length[order])
+    return cosines
+
+
+def thrust(momenta: Floats) -> tuple[float, Floats]:
+    """Thrust max_n sum |p.n| / sum |p|, and its axis, float64 [3], of momenta [N, 3].
+
+    Iterates n = sum sign(p.n) p, from all signs of the four hardest momenta, as PYTHIA does (hep-ph/0603175).
+    """
+    momenta = momenta.astype(np.float64)
+    length = np.linalg.norm(momenta, axis=1)
+    hardest = momenta[np.argsort(length)[::-1][:4]]
+    signs = np.array(list(itertools.product((1.0, -1.0), repeat=max(len(hardest) - 1, 0))))
+    axes = hardest[:1] + signs @ hardest[1:] if len(hardest) > 1 else hardest
+    for _ in range(20):
+        sides = np.where(momenta @ axes.T >= 0, 1.0, -1.0)  # [N, starts]
+        following = sides.T @ momenta
+        if np.array_equal(following, axes):
+            break
+        axes = following
+    sums = np.linalg.norm(axes, axis=1)
+    best = int(np.argmax(sums))
+    return float(sums[best] / length.sum()), axes[best] / sums[best]
+
+
+class JetEnergyMetrics:
+    """Jet energy resolution and scale by the summed energy of events of two jets at rest, by their energy and axis.
+
+    Resolution: sqrt(2) RMS90 / Mean90 of the plain sum of the particles' energies; scale: Mean90 / sqrt(s); in bins of
+    |cos theta| of the quarks or the thrust axis, below and above 0.7 (ILDPerformance, UdsAnalysis; M. Thomson, NIM A
+    611 (2009) 25). sqrt(s) is the energy of all visible true particles; events with neutrinos are not at rest.
+    """
+
+    def __init__(self) -> None:
+        self.events = Columns()
+
+    def update(self, axes: dict[str, Floats], reco: ParticleTable) -> None:
+        """Count events by their `jet_axes` and reconstructed particles."""
+        self.events.add(**axes, energy=reco.sums[:, 3])
+
+    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
+        """Keys under ``jet_energy``: by sqrt(s) in GeV; none without events of two jets."""
+        sqrt_s, cosine, thrusts, energy = (
+            self.events[name].astype(np.float64) for name in ("sqrt_s", "abs_cos_theta", "thrust", "energy")
+        )
+        bootstrap = bootstrap or Bootstrap(len(energy), n=0)
+        order = np.argsort(sqrt_s)
+        order = order[np.isfinite(sqrt_s[order])]
+        groups = np.split(order, np.flatnonzero(np.diff(sqrt_s[order]) > SAME_ENERGY * sqrt_s[order][:-1]) + 1)
+
+        def numbers(rows: npt.NDArray[Any]) -> dict[str, Number]:
+            relative = Distribution(energy[rows] / sqrt_s[rows], rows, bootstrap)
+            return relative.numbers(resolution=jet_energy_resolution, scale=mean90)
+
+        result: Tree = {}
+        for group in groups:
+            one_energy = len(group) >= MIN_EVENTS and np.ptp(sqrt_s[group]) <= 2 * SAME_ENERGY * sqrt_s[group].min()
+            if not one_energy or np.median(thrusts[group]) < MIN_THRUST:
+                continue
+            rows, nominal = np.sort(group), float(np.median(sqrt_s[group]))
+            bins = np.full(len(cosine), len(ABS_COS_THETA))
+            bins[rows] = ABS_COS_THETA.index(cosine[rows])
+            parts = {"": rows, "_barrel": rows[cosine[rows] < BARREL], "_endcap": rows[cosine[rows] >= BARREL]}
+            result[f"{nominal:.0f}"] = {
+                "sqrt_s_gev": nominal,
+                "n_events": len(rows),
+                **{f"{key}{part}": number for part, of in parts.items() for key, number in numbers(of).items()},
+                "binned": in_bins(ABS_COS_THETA, bins, numbers, count="n_events"),
+            }
+        return result
+
+
+KINDS = {"photons": ("photon",), "neutral_hadrons": ("neutral_hadron",), "charged": ()}
+"""Classes whose particles are replaced together, in this order; `charged` has the other classes."""
+
+
+def energy_by_kind(table: ParticleTable, classes: npt.NDArray[Any] | None = None) -> Floats:
+    """Sum of energies of each event by `KINDS`, GeV, float64 [event, kinds]; `classes` replace the particles'."""
+    kind_of = np.full(len(CLASSES), len(KINDS) - 1)
+    for k, names in enumerate(KINDS.values()):
+        kind_of[[CLASSES.index(name) for name in names]] = k
+    kinds, n = kind_of[table.classes if classes is None else classes], len(table.counts)
+    sums = np.bincount(table.event * len(KINDS) + kinds, table.energy, n * len(KINDS))
+    return sums.astype(np.float64).reshape(n, len(KINDS))
+
+
+class ConfusionBudget:
+    """Resolution of the visible energy when kinds of particles are replaced by truth, kind by kind.
+
+    As ILDConfig's PerfectPhoton, PerfectPhotonNeutronK0L and PerfectPFA (M. Thomson, NIM A 611 (2009) 25), which change
+    the reconstruction; here the particles are replaced. First, for each kind of `KINDS`, matched particles get the
+    oracle's energies, fakes are removed and missed particles added: the gain is the confusion. Then the kinds get the
+    true energies in the same order: the gain is the resolution of the calorimeters (charged: of the tracks). The rest
+    comes from true particles that are not targets. Without the oracle the first steps take true energies, and their
+    gain is both. A gain is the root of the difference of squares, negative if the resolution gets worse.
+    """
+
+    def __init__(self) -> None:
+        self.events = Columns()
+        self.has_oracle = False
+
+    def update(
+        self, visible: ParticleTable, truth: ParticleTable, reco: ParticleTable, matches: Matches, oracle: Floats | None
+    ) -> None:
+        """Count events; `oracle`: its `energy_by_kind`."""
+        self.has_oracle = oracle is not None
+        classes = reco.classes.copy()
+        classes[matches.reco] = truth.classes[matches.truth]
+        true, measured = energy_by_kind(truth), energy_by_kind(reco)
+        # The oracle's particles have their true classes, whichever matches which.
+        is_oracle = oracle is not None and np.array_equal(measured, oracle)
+        self.events.add(
+            visible=energy_by_kind(visible).sum(axis=1),
+            reco=measured if is_oracle else energy_by_kind(reco, classes),
+            oracle=true if oracle is None else oracle,
+            true=true,
+        )
+
+    def result(self, bootstrap: Bootstrap | None = None) -> Tree:
+        """Keys under ``confusion_budget``."""
+        visible = self.events["visible"].astype(np.float64)
+        bootstrap = bootstrap or Bootstrap(len(visible), n=0)
+        rows = np.flatnonzero(visible > 0)
+        sources = [self.events[name].reshape(-1, len(KINDS)) for name in ("reco", "oracle", "true")]
+        sources = sources if self.has_oracle else sources[::2]
+        steps = ["measured", *KINDS, *(f"measurement_{kind}" for kind in KINDS if self.has_oracle)]
+
+        def resolution(energy: Floats) -> Number:
+            return Distribution(energy[rows] / visible[rows], rows, bootstrap).number(rms90_over_mean90)
+
+        energies = [sources[0]]
+        for source in sources[1:]:
+            for k in range(len(KINDS)):
+                energies.append(np.concatenate([source[:, : k + 1], energies[-1][:, k + 1 :]], axis=1))
+        resolutions = [resolution(energy.sum(axis=1)) for energy in energies]
+        gains = {
+            step: in_quadrature(a, b) for step, a, b in zip(steps[1:], resolutions[:-1], resolutions[1:], strict=True)
+        }
+        result: Tree = {
+            "replaced_by": "the oracle's, then true particles" if self.has_oracle else "true particles",
+            "resolution": dict(zip(steps, resolutions, strict=True)),
+            "gain": {**gains, "rest": resolutions[-1]},
+        }
+        if self.has_oracle:
+            measured, perfect = (result["resolution"][step] for step in ("measured", "charged"))
+            result |= {"confusion": in_quadrature(measured, perfect), "measurement": perfect}
         return result

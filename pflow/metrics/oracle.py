@@ -17,14 +17,13 @@ import numpy.typing as npt
 from pflow.config import builtin_names, from_plain, load_yaml, resolve
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.event.events import Events
+from pflow.event.events import Events, Reconstruction
 from pflow.event.jagged import Links, largest_weight
-from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_particles
 from pflow.event.truth import Ancestry, Targets, assigned_ancestors
 from pflow.metrics.stats import Floats, Ints
 from pflow.physics.detector import Detector
-from pflow.physics.showers import log_weighted_barycentre
+from pflow.physics.geometry import log_weighted_barycentre
 
 ORACLE = "oracle"
 """Name of the algorithm in the results."""

@@ -24,16 +24,15 @@ from mpl_toolkits.mplot3d.art3d import Line3DCollection  # type: ignore[import-u
 
 from pflow.errors import ConfigError, check_choice
 from pflow.event import jagged
-from pflow.event.events import Events
+from pflow.event.events import Events, Reconstruction
 from pflow.event.jagged import assigned_particle
-from pflow.event.particles import Reconstruction
 from pflow.event.schema import LINKED
 from pflow.event.truth import STABLE_STATUS, select_targets
 from pflow.physics.arrays import Index
 from pflow.physics.detector import Detector
 from pflow.physics.kinematics import length_to_cylinder, propagate, tangent_basis, unit_vector
 from pflow.physics.pdg import CLASSES, class_of, name_of
-from pflow.plots.style import MARK, styled
+from pflow.plots import MARK, styled
 
 COLOUR_BY = ("truth", "reco", "energy", "subdetector")
 """Meanings of the colour of a hit."""

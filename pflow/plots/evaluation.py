@@ -14,15 +14,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from pflow.metrics.decays import BOSONS
-from pflow.metrics.energy import ABS_COS_THETA
-from pflow.metrics.event import OPENING_ANGLE
+from pflow.metrics.event import BOSONS, OPENING_ANGLE
+from pflow.metrics.jets import ABS_COS_THETA
+from pflow.metrics.match import AXES, DISTANCE, ENERGY, THETA
 from pflow.metrics.oracle import ORACLE
-from pflow.metrics.particles import AXES, DISTANCE, ENERGY, THETA
 from pflow.metrics.report import REFERENCE, EvaluationResult
 from pflow.metrics.stats import Axis, Floats, Number, Series, Tree, leaves
 from pflow.physics.arrays import Mask
-from pflow.plots.style import COLORS, MARKERS, styled
+from pflow.plots import COLORS, MARKERS, styled
 
 WRONG_ENERGY = "val/wrong_energy"
 """The metric that is no loss: it has a separate panel."""

@@ -33,8 +33,8 @@ from pflow.metrics.scan import (
     value_text,
 )
 from pflow.metrics.stats import Number, Series
+from pflow.plots import COLORS, MARK, MARKERS, styled
 from pflow.plots.evaluation import caption, plot_binned
-from pflow.plots.style import COLORS, MARK, MARKERS, styled
 from pflow.show import html_table
 
 CSS = """

@@ -24,8 +24,8 @@ from torch import Tensor
 from pflow.checkpoint import read_checkpoint
 from pflow.errors import ConfigError
 from pflow.io.atomic import replacing
+from pflow.plots import rendered
 from pflow.plots.evaluation import plot_training
-from pflow.plots.style import rendered
 from pflow.train.module import MONITOR, ParticleFlow
 
 COLUMNS = {

@@ -26,8 +26,7 @@ from pflow.checkpoint import HEADER_FILE, KEY, PREFIX, WEIGHTS_FILE, Header, loa
 from pflow.cli.main import EXIT_CODES, main
 from pflow.config import config_dir, weights_dir
 from pflow.errors import ConfigError
-from pflow.event.events import Events, Flag
-from pflow.event.particles import Reconstruction
+from pflow.event.events import Events, Flag, Reconstruction
 from pflow.io.flat import load_layout, write_events
 from pflow.io.inspect import inspect_file
 from pflow.io.open import open_events

@@ -25,7 +25,7 @@ from measurements.rows import REPORT, Row, fill, read_rows, write_rows
 from measurements.tables import speed_table
 from pflow.checkpoint import load_model
 from pflow.errors import ConfigError
-from pflow.event.particles import Reconstruction
+from pflow.event.events import Reconstruction
 from pflow.export.pointing import export_model
 from pflow.inference.events import reconstruct
 from pflow.io.open import open_events, read_events

@@ -22,8 +22,8 @@ from pflow.metrics.match import Matching
 from pflow.metrics.oracle import ORACLE
 from pflow.metrics.report import REFERENCE, EvaluationResult, EvaluationSettings, paired
 from pflow.metrics.stats import Number, leaves
+from pflow.plots import rendered
 from pflow.plots.evaluation import figures
-from pflow.plots.style import rendered
 
 PHOTON, TRANSLATION, GENERAL = "ild-g4-photon", "ild-g4-translation", "general"
 

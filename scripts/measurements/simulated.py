@@ -28,8 +28,8 @@ from pflow.metrics.report import number_text
 from pflow.metrics.scan import DIFFERENCES, ScanResult
 from pflow.metrics.stats import Number, fraction
 from pflow.physics.kinematics import angle_between
+from pflow.plots import rendered
 from pflow.plots.report import plot_scan
-from pflow.plots.style import rendered
 
 FIGURES = {"radius_field": "jet_energy", "radius_field_photons": "class.photon.efficiency"}  # beginning of a key
 NOMINAL = "ild"  # file of the nominal detector

@@ -10,8 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from pflow.cli.main import EXIT_CODES, LIGHTNING, SIGNALS, main, raised_signals
-from pflow.cli.options import VERBS
+from pflow.cli.main import EXIT_CODES, LIGHTNING, SIGNALS, VERBS, main, raised_signals
 from pflow.errors import InputError
 
 

@@ -5,8 +5,7 @@ from importlib import import_module
 import pytest
 
 from pflow.calibration import CRITERIA
-from pflow.cli.main import LIGHTNING, MODULES
-from pflow.cli.options import OPTIONS, VERBS, add_options, at_least, progress_bar
+from pflow.cli.main import LIGHTNING, MODULES, OPTIONS, VERBS, add_options, at_least, progress_bar
 from pflow.event.truth import RULES
 from pflow.io.particles_root import FORMATS
 from pflow.metrics.match import COSTS

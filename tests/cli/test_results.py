@@ -9,7 +9,7 @@ import uproot
 
 from pflow.cli.main import main
 from pflow.errors import ConfigError, InputError
-from pflow.event.particles import Reconstruction
+from pflow.event.events import Reconstruction
 from pflow.event.schema import make_links, make_particles
 from pflow.inference.files import describe_input
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter

@@ -11,8 +11,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from pflow.data.datamodule import ParticleFlowData
-from pflow.data.dataset import EventDataset, Padder, StepLoader, StopRequest, bucket, collate, cut
-from pflow.data.files import FileOptions, read_chunks, survey
+from pflow.data.dataset import (
+    EventDataset,
+    FileOptions,
+    Padder,
+    StepLoader,
+    StopRequest,
+    bucket,
+    collate,
+    cut,
+    read_chunks,
+    survey,
+)
 from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
 from pflow.event.events import BadEntriesWarning, Events

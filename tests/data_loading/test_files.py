@@ -8,7 +8,7 @@ import pytest
 import uproot
 from torch.utils.data import DataLoader, IterableDataset
 
-from pflow.data.files import Chunk, FileOptions, begin_worker, read_chunks, spread_sample, survey
+from pflow.data.dataset import Chunk, FileOptions, begin_worker, read_chunks, spread_sample, survey
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning
 from pflow.io.flat import write_events

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pflow.event import jagged
-from pflow.event.particles import Reconstruction, concatenate
+from pflow.event.events import Reconstruction, concatenate_reconstructions
 from pflow.event.schema import make_links, make_particles
 
 NUMBERS = ak.Array([[1.0, 2.0], [], [3.0]])
@@ -56,8 +56,8 @@ def test_lengths_must_agree(field):
 
 @pytest.mark.parametrize("reco", [bare(), linked()], ids=["bare", "linked"])
 def test_concatenate_inverts_slicing_and_drops_missing_parts(reco, same_reco):
-    assert same_reco(concatenate([reco[:1], reco[1:1], reco[1:]]), reco)
-    joined = concatenate([linked(), bare()])
+    assert same_reco(concatenate_reconstructions([reco[:1], reco[1:1], reco[1:]]), reco)
+    joined = concatenate_reconstructions([linked(), bare()])
     assert (joined.hit_links, joined.track_links) == (None, None)
     assert joined.particles.fields == bare().particles.fields
 
@@ -69,7 +69,7 @@ def test_a_chunk_without_particles_drops_nothing(empty_first, same_reco):
     fields = ["pdg", "charge", "energy", "rest_mass", "px", "py", "pz"]
     empty = dataclasses.replace(reco[1:2], particles=bare().particles[1:2][fields], hit_links=None, track_links=None)
     assert ak.num(empty.particles).to_list() == [0]
-    joined = concatenate([empty, reco] if empty_first else [reco, empty])
+    joined = concatenate_reconstructions([empty, reco] if empty_first else [reco, empty])
     assert same_reco(joined[1:] if empty_first else joined[:-1], reco)
     assert len(joined.track_links) == 4
 

@@ -19,9 +19,9 @@ from pflow.io.edm4hep.podio import layer_from_cell_id
 from pflow.io.edm4hep.reader import read_tracks
 from pflow.io.edm4hep.reco import RecoNames, _mc_links
 from pflow.physics.detector import load_detector
+from pflow.physics.geometry import cluster_shape
 from pflow.physics.kinematics import follow_to_calorimeter, momentum_from_track
 from pflow.physics.pdg import class_index
-from pflow.physics.showers import cluster_shape
 
 HERE = Path(__file__).resolve().parent
 

@@ -4,11 +4,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from pflow.data.files import Chunk
+from pflow.data.dataset import Chunk
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning
-from pflow.inference.files import reconstruct_files
-from pflow.inference.worker import entries_of_a_chunk, executor_for
+from pflow.inference.files import entries_of_a_chunk, executor_for, reconstruct_files
 from pflow.io.particles_root import read_reco
 
 distributed = pytest.importorskip("distributed", reason="dask is not installed (pflow[cluster])")
@@ -69,7 +68,7 @@ def test_a_model_in_memory_cannot_travel(model, sample_dir, tmp_path):
     ],
 )
 def test_a_cluster_that_cannot_be(random_checkpoint, sample_dir, tmp_path, monkeypatch, cluster, message):
-    monkeypatch.setattr("pflow.inference.worker.TIMEOUT", "1s")
+    monkeypatch.setattr("pflow.inference.files.TIMEOUT", "1s")
     sample = sample_dir / "multi_test_small.root"
     with pytest.raises(ConfigError, match=message):
         reconstruct_files([sample], checkpoint=random_checkpoint, output=tmp_path / "x.root", cluster=cluster)

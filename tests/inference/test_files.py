@@ -17,8 +17,7 @@ from pflow.config import config_dir
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import BadEntriesWarning, Flag, ImplausibleWarning
 from pflow.inference.events import _counterpart
-from pflow.inference.files import readable_models, reconstruct_files, shipped_model
-from pflow.inference.worker import Worker
+from pflow.inference.files import Worker, readable_models, reconstruct_files, shipped_model
 from pflow.io.flat import write_events
 from pflow.io.particles_root import read_provenance, read_reco
 from pflow.physics.detector import Layers, load_detector
@@ -215,7 +214,7 @@ def test_an_empty_tree_gives_an_empty_output(model, events, tmp_path):
 
 
 def test_the_command_has_the_same_defaults():
-    """They are repeated in `pflow.cli.options`, because importing torch for a help text would take seconds."""
+    """They are repeated in `pflow.cli.main`, because importing torch for a help text would take seconds."""
     parser = argparse.ArgumentParser()
     reconstruct_arguments(parser)
     given = parser.parse_args(["--checkpoint", "model", "-o", "out.root", "in.root"])

@@ -11,8 +11,7 @@ import pytest
 import uproot
 
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import Flag
-from pflow.event.particles import Reconstruction
+from pflow.event.events import Flag, Reconstruction
 from pflow.event.schema import make_links, make_particles
 from pflow.io.edm4hep.podio import PARTICLE_MEMBERS as MEMBERS
 from pflow.io.particles_root import BASKET, FORMATS, RecoWriter, iterate_reco, read_provenance, read_reco

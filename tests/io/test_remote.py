@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pflow.data.files import FileOptions, read_chunks, survey
+from pflow.data.dataset import FileOptions, read_chunks, survey
 from pflow.errors import InputError
 from pflow.inference.files import reconstruct_files
 from pflow.io import root

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import pflow
-from pflow.event.particles import Reconstruction
-from pflow.metrics.decays import RECO_MODES, TRUE_MODES, find_taus
+from pflow.event.events import Reconstruction
+from pflow.metrics.event import RECO_MODES, TRUE_MODES, find_taus
 from pflow.metrics.report import EvaluationSettings
 
 # Two taus: the first one decays to a rho and so to a pion and a pi0 of two photons, one of which converts to electrons;

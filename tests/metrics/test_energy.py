@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import pflow
-from pflow.metrics.energy import ConfusionBudget, energy_by_kind, thrust
 from pflow.metrics.evaluation import Evaluation, TrueEvents
+from pflow.metrics.jets import ConfusionBudget, energy_by_kind, thrust
 from pflow.metrics.match import match
 from pflow.metrics.stats import Bootstrap
 

@@ -8,9 +8,8 @@ import uproot
 
 import pflow
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import BadEntriesWarning, Events, Flag, ImplausibleWarning
+from pflow.event.events import BadEntriesWarning, Events, Flag, ImplausibleWarning, Reconstruction
 from pflow.event.jagged import Links
-from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_links
 from pflow.event.truth import select_targets
 from pflow.inference.files import describe_input

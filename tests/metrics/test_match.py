@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from pflow.event import jagged
+from pflow.event.events import Reconstruction
 from pflow.event.jagged import Links
-from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_hits
 from pflow.event.truth import select_targets
 from pflow.io.open import read_events

@@ -12,8 +12,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from pflow.metrics.match import Matching, match
-from pflow.metrics.particles import AXES, DISTANCE, ParticleMetrics
+from pflow.metrics.match import AXES, DISTANCE, Matching, ParticleMetrics, match
 from pflow.metrics.stats import Axis, leaves
 
 TRUTH = [[(22, 10.0, 90, 0), (211, 20.0, 45, 90), (130, 5.0, 135, 180)], [(11, 8.0, 90, 0)], [(22, 40.0, 30, 0)], []]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError
-from pflow.physics.materials import MATERIALS, matter_of_layers
+from pflow.physics.detector import MATERIALS, matter_of_layers
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from pflow.physics.showers import cluster_shape, log_weighted_barycentre
+from pflow.physics.geometry import cluster_shape, log_weighted_barycentre
 
 A, B = 4 + math.log(0.9), 4 + math.log(0.1)
 """Weights of hits with 90% and 10% of a shower's energy."""

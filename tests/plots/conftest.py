@@ -9,8 +9,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.event.events import Events
-from pflow.event.particles import Reconstruction
+from pflow.event.events import Events, Reconstruction
 from pflow.event.schema import make_hits, make_links, make_particles, make_tracks, make_truth
 from pflow.physics.detector import load_detector
 

@@ -13,8 +13,8 @@ from pflow.event.events import Events, concatenate
 from pflow.event.schema import make_hits, make_links, make_particles
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
+from pflow.plots import rendered
 from pflow.plots.display import COLOUR_BY, arrow_points, event_page, interactive_figure, make_scene, plot_event
-from pflow.plots.style import rendered
 
 
 def contents(scene):

@@ -3,13 +3,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pflow.event.particles import Reconstruction
+from pflow.event.events import Reconstruction
 from pflow.io.open import read_events
-from pflow.metrics.energy import ABS_COS_THETA
 from pflow.metrics.evaluation import AlgorithmMetrics, Evaluation
+from pflow.metrics.jets import ABS_COS_THETA
 from pflow.metrics.stats import Axis, Distribution, Number, Series
+from pflow.plots import rendered
 from pflow.plots.evaluation import figures, plot_binned, plot_confusion, plot_distribution, plot_training
-from pflow.plots.style import rendered
 
 
 @pytest.fixture(scope="module")

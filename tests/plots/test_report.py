@@ -14,8 +14,8 @@ from pflow.metrics.oracle import ORACLE
 from pflow.metrics.report import REFERENCE, EvaluationResult, EvaluationSettings, document
 from pflow.metrics.scan import MODEL, Limit, PointResult, ScanPoint, ScanResult
 from pflow.metrics.stats import Number
+from pflow.plots import rendered
 from pflow.plots.report import plot_scan, report_page, scan_figures, scan_page
-from pflow.plots.style import rendered
 
 PNG = b"\x89PNG"
 VOID = {"meta", "img"}

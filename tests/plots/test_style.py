@@ -4,7 +4,7 @@ import matplotlib as mpl
 import pytest
 from matplotlib.figure import Figure
 
-from pflow.plots.style import rendered, styled
+from pflow.plots import rendered, styled
 
 
 def test_global_state_does_not_change():

@@ -1,4 +1,4 @@
-/// The formulas are pflow's in io/edm4hep (reader.py, reco.py, cellid.py), physics/helix.py and physics/showers.py, in
+/// The formulas are pflow's in io/edm4hep (reader.py, reco.py, podio.py), physics/kinematics.py and physics/geometry.py, in
 /// double precision as there.
 
 #include "event.h"

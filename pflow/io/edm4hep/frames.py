@@ -23,7 +23,7 @@ from uproot.writing._cascade import RawStreamerInfo
 
 from pflow.errors import InputError
 from pflow.event import jagged
-from pflow.io.edm4hep.data_model import (
+from pflow.io.edm4hep.podio import (
     ARRAY,
     CHANGED,
     EDM4HEP_VERSION,
@@ -34,9 +34,9 @@ from pflow.io.edm4hep.data_model import (
     CollectionInfo,
     DataModel,
     Filled,
+    PodioFile,
     evolved,
 )
-from pflow.io.edm4hep.podio import PodioFile
 
 TYPES = {
     **{"bool": ("bool", 18), "int8": ("char", 1), "int16": ("short", 2), "int32": ("int", 3), "int64": ("long", 4)},

@@ -9,7 +9,7 @@ collection             type                                      content
                                                                  ``covMatrix`` is the energy
 ``PFlowClusters``      edm4hep::Cluster                          one for each particle that has hits: energy (of its
                                                                  parts of the hits), position and direction
-                                                                 (`pflow.physics.showers`), hits, and the energy
+                                                                 (`pflow.physics.geometry`), hits, and the energy
                                                                  in each calorimeter of the detector
 ``PFlowHitWeights``    podio::UserDataCollection<float>          fraction of the hit's energy, for each entry of
                                                                  ``_PFlowClusters_hits`` (the hits of all clusters,
@@ -52,18 +52,25 @@ import numpy.typing as npt
 
 from pflow.errors import InputError, nearest
 from pflow.event import jagged
-from pflow.event.events import Events
+from pflow.event.events import Events, Reconstruction
 from pflow.event.jagged import Links, sum_by_pair, with_same_source
-from pflow.event.particles import Reconstruction
 from pflow.event.schema import make_particles, quantities_of
-from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, Filled, collection_id
-from pflow.io.edm4hep.podio import PARTICLE_MEMBERS, PodioFile, expand, particle_columns
+from pflow.io.edm4hep.podio import (
+    PARTICLE_MEMBERS,
+    SCHEMA_VERSION,
+    CollectionInfo,
+    Filled,
+    PodioFile,
+    collection_id,
+    expand,
+    particle_columns,
+)
 from pflow.io.edm4hep.reader import AT_CALORIMETER, AT_IP, HitOrigins
 from pflow.io.root import check_counts
 from pflow.physics.arrays import Index
+from pflow.physics.geometry import cluster_shape
 from pflow.physics.kinematics import track_from_momentum
 from pflow.physics.pdg import CLASSES, class_index
-from pflow.physics.showers import cluster_shape
 
 NO_OBJECT = -2  # index of a reference to nothing (podio, `ObjectID::invalid`); its collection id is 0
 

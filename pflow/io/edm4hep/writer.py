@@ -12,10 +12,9 @@ import numpy as np
 
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
-from pflow.event.events import Flag, leave_out
-from pflow.event.particles import Reconstruction
-from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, Filled, collection_id, edm4hep_types
+from pflow.event.events import Flag, Reconstruction, leave_out
 from pflow.io.edm4hep.frames import Definitions, FrameWriter, InputCopy, Parameters
+from pflow.io.edm4hep.podio import CollectionInfo, DataModel, Filled, collection_id, edm4hep_types
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.reco import RecoNames, hit_frames, reco_frames, track_frames
 from pflow.io.open import EventFile

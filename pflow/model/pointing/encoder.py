@@ -23,9 +23,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.data.batch import Batch
 from pflow.model.api import ModelInputs, normalise
-from pflow.model.common.transformer import Encoder, FullyConnected, LayerStyle, Lengths, Mask, TransformerLayer, attend
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import Tokens
+from pflow.model.transformer import Encoder, FullyConnected, LayerStyle, Lengths, Mask, TransformerLayer, attend
 
 # Initial strengths of the widest and the narrowest head: attention falls by e at sqrt(2 / strength), 0.8 and 0.026 rad.
 MIN_STRENGTH, MAX_STRENGTH = 3.0, 3000.0

@@ -21,14 +21,13 @@ from torch import Tensor
 
 from pflow.data.batch import Batch
 from pflow.model.api import GeneratedParticles
-from pflow.model.common.decode import Compaction, DecodedSequence, change_tensors, decode
-from pflow.model.common.transformer import KVCache
-from pflow.model.pointing.assignment import Assignment, PairList, Pairs, PairsOfOne, candidates
+from pflow.model.decode import Compaction, DecodedSequence, change_tensors, decode
 from pflow.model.pointing.config import PointingDecodingConfig
-from pflow.model.pointing.decoder import Memory
+from pflow.model.pointing.decoder import Assignment, Memory, PairList, Pairs, PairsOfOne, candidates
 from pflow.model.pointing.geometry import EncodedSource, Tables, gather
 from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import DecodedParticles, PointingNetwork, RefinedParticles
+from pflow.model.transformer import KVCache
 
 # Fractions of items that are refined at a time on a CPU: tensors of 4 MB, which stay in its caches. Larger ones would
 # also be new pages of memory at each operation.
@@ -191,7 +190,7 @@ def particle_limits(decoding: PointingDecodingConfig, n_hits: Tensor, n_tracks: 
 
 
 class BatchDecoder(Steps):
-    """Decoder steps of a batch of events (`pflow.model.common.decode.Decoder`); changes its source in place."""
+    """Decoder steps of a batch of events (`pflow.model.decode.Decoder`); changes its source in place."""
 
     caches: list[KVCache]
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from pflow.data.batch import Batch
 from pflow.model.api import normalise
-from pflow.model.common.decode import change_tensors
+from pflow.model.decode import change_tensors
 
 UNKNOWN_ENTRY = 2000.0  # mm, along its momentum, to a track whose position at the calorimeter is not known
 THETA_UNIT, ARC_UNIT = 0.003, 0.01  # of differences in polar angle and of arcs in azimuth, rad

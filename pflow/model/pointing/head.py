@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.api import LOG_WEIGHT, ModelInputs, normalise, tangent_basis
-from pflow.model.common.transformer import FullyConnected, gelu
-from pflow.model.pointing.assignment import Pairs, lengths, ramp, rows_of_each, sums_of_each
 from pflow.model.pointing.config import PointingNetworkConfig
-from pflow.model.pointing.decoder import N_CHARGE, PreviousParticles
+from pflow.model.pointing.decoder import N_CHARGE, Pairs, PreviousParticles, lengths, ramp, rows_of_each, sums_of_each
 from pflow.model.pointing.geometry import Columns, FractionSums, ItemSums, Tables, TokenFrames, TokenTracks
+from pflow.model.transformer import FullyConnected, gelu
 
 # Energy of a particle's hits from which they are a shower, GeV; over the width below it, the weight of its shape and
 # direction rises from 0. Less is a small rest of hits that are assigned to others, whose shape has no meaning.

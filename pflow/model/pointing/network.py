@@ -27,10 +27,19 @@ from torch.nn import functional
 
 from pflow.data.batch import Batch, TokenSet
 from pflow.model.api import ModelInputs
-from pflow.model.common.transformer import ConstantLinear, FullyConnected, gelu, initialise
-from pflow.model.pointing.assignment import Assignment, AssignmentLogits, PairList, Pairs, ParticleAssignment, ramp
 from pflow.model.pointing.config import PointingNetworkConfig
-from pflow.model.pointing.decoder import MASKED_LOGIT, Coverage, CoverageDecoder, ParticleDecoder
+from pflow.model.pointing.decoder import (
+    MASKED_LOGIT,
+    Assignment,
+    AssignmentLogits,
+    Coverage,
+    CoverageDecoder,
+    PairList,
+    Pairs,
+    ParticleAssignment,
+    ParticleDecoder,
+    ramp,
+)
 from pflow.model.pointing.encoder import SourceEncoder
 from pflow.model.pointing.geometry import (
     ARC_UNIT,
@@ -52,6 +61,7 @@ from pflow.model.pointing.head import (
     n_proxy_features,
     shower_slopes,
 )
+from pflow.model.transformer import ConstantLinear, FullyConnected, gelu, initialise
 
 REFINED_CONE = 0.15  # rad, angle to a seed within which all items are in pairs with its particle; others are far
 EPS_FRACTION = 0.01  # added to fractions before a logarithm; far items are in a pair if more was the particle's before
@@ -67,7 +77,7 @@ FIRST_STAGE = ("encoder", "decoder", "assignment", "head")  # modules on whose o
 
 
 class DecodedParticles(NamedTuple):
-    """Particles of the first stage; `columns` of `pflow.model.common.decode.DecodedSequence`."""
+    """Particles of the first stage; `columns` of `pflow.model.decode.DecodedSequence`."""
 
     embedded: Tensor  # float [B, T, W], as input of the decoder
     query: Tensor  # float [B, T, W]

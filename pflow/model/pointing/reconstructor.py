@@ -1,13 +1,17 @@
-"""The pointing model as a `Reconstructor`, and its losses: means over real particles or steps.
+"""The pointing model as a `Reconstructor`: training of both stages, and the losses, means over real particles or steps.
 
-Letters: B batch, T target particles, R those that are decoded one by one, S source tokens, P pairs.
+The first stage predicts all target particles at once (teacher forcing); the refinement is trained on decoded particles,
+each matched to a target. Letters: B batch, S source tokens, M items, K tracks whose particles are decoded at the same
+time (0 in a network without `parallel_tracks`), R particles that are decoded one by one or, of the refinement, targets,
+T = K + R or decoded particles, P pairs, W width.
 """
 
 from __future__ import annotations
 
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -23,17 +27,267 @@ from pflow.model.api import (
     with_total,
 )
 from pflow.model.pointing.config import PointingDecodingConfig, PointingNetworkConfig, PointingTrainingConfig
-from pflow.model.pointing.generate import generate
-from pflow.model.pointing.geometry import EncodedSource
-from pflow.model.pointing.head import EnergyScale, Particles
-from pflow.model.pointing.network import FIRST_STAGE, PointingNetwork, RefinedParticles
-from pflow.model.pointing.training import (
-    SCHEDULED_SAMPLING_PROB,
-    TeacherForcing,
-    decode_and_match,
-    target_fractions,
-    teacher_forcing,
-)
+from pflow.model.pointing.decoder import Assignment, PairList, PreviousParticles, candidates
+from pflow.model.pointing.generate import decode_first_stage, generate
+from pflow.model.pointing.geometry import EncodedSource, gather
+from pflow.model.pointing.head import LN10, EnergyScale, Particles
+from pflow.model.pointing.network import FIRST_STAGE, DecodedParticles, PointingNetwork, RefinedParticles
+
+SCHEDULED_SAMPLING_PROB = 0.5  # that the earlier particles of a batch are the network's predictions, not the targets
+ORDER_NOISE_STD = 0.2  # standard deviation of the noise on ln E by which the targets are ordered
+MIN_OVERLAP = 0.1  # smallest common energy of a matched pair, as a fraction of the energy that one or both have
+EXTRA_PARTICLES = 20  # more than the longest target sequence has, after which decoding for the refinement stops
+
+
+class TeacherForcing(NamedTuple):
+    """Predictions of the first stage and their targets."""
+
+    target: Target  # the particles, in the order of the predictions
+    starts: Tensor  # float [B, K], logits of whether a track starts a charged particle; its target is the mask
+    is_track: Tensor  # bool [B, K], True = real track
+    pointer: Tensor  # float [B, R + 1, S + 1], log probabilities of the next seed and of the end
+    seed_weight: Tensor  # float [B, R, S], how suitable each token is as a seed, 0 to 1
+    logits: Tensor  # float [P], of the assignment
+    target_fraction: Tensor  # float [P], targets of the logits, as probabilities
+    weight: Tensor  # float [P], of each pair in the loss, GeV^(1/2)
+    pairs: PairList
+    particles: Particles
+
+
+def teacher_forcing(
+    network: PointingNetwork,
+    source: EncodedSource,
+    target: Target,
+    training: PointingTrainingConfig,
+    *,
+    sampling: PointingDecodingConfig | None = None,
+) -> TeacherForcing:
+    """Predict each particle of a target with fractions of hits and tracks after the particles before it.
+
+    In training mode the order of the targets has noise, and some are deferred. With `sampling`, how the network
+    decodes, the particles before are its own predictions (Bengio et al. 2015, scheduled sampling), so that it learns to
+    recover from its own mistakes and to find what it has left out.
+    """
+    if network.training:
+        target = reordered(target, training.deferred_target_prob, energy_std=network.energy_scale.std)
+    decoder, track, k = network.decoder, source.tokens.track, 0
+    if decoder.embed_track is not None:
+        target, k = behind_tracks(target, source), track.shape[1]
+    tables, memory, fraction = source.tables(), decoder.project(source.states), target_fractions(target)
+    weight = seed_weights(fraction, target, source)[:, k:]
+    batch, steps, _ = weight.shape
+    is_track, starts = gather(source.tokens.is_track, track)[:, :k], weight.new_zeros(batch, 0)
+    if decoder.embed_track is not None:
+        of_tracks, starts = decoder.of_tracks(source, memory, is_track)
+
+    def predict(
+        previous: PreviousParticles, assigned: Tensor, started: Tensor, pdg: Tensor | None
+    ) -> tuple[Tensor, Tensor, PairList, Particles, Assignment]:
+        """Logits of pointers [B, R + 1, S + 1], seeds [B, T], and what they give, in one pass.
+
+        Of the particles before, the assigned fractions [B, T + 1, M] before each position, and the tracks [B, K] that
+        start particles.
+        """
+        embedded = decoder.embed(previous, tables).view(batch, steps, len(decoder.bos))
+        x = torch.cat([decoder.bos.expand(batch, 1, -1), embedded], dim=1)
+        states, logits, eos_logit = decoder(x, tables, source.on_tokens(assigned[:, k:]).flatten(), memory)
+        states, mask, of_track = states[:, :-1], target.mask, None
+        seed = _choose_seeds(logits[:, :-1].detach(), weight, source, random=network.training)
+        if decoder.embed_track is not None:
+            states, seed = torch.cat([of_tracks, states], dim=1), torch.cat([track, seed], dim=1)
+            mask, of_track = torch.cat([started, mask[:, k:]], dim=1), functional.pad(started, (0, steps)).flatten()
+        seed, unassigned = source.in_tables(seed), 1.0 - assigned[:, :-1]
+        pairs = PairList.where(candidates(tables, seed, unassigned) & mask[..., None])
+        particles, assignment = network.step(
+            tables,
+            states.flatten(0, 1),
+            seed.flatten(),
+            pairs.values(unassigned),
+            pairs,
+            pdg,
+            started=of_track,
+            dtype=torch.float32,
+        )
+        return torch.cat([logits, eos_logit], dim=-1), seed, pairs, particles, assignment
+
+    seed = (weight * source.tokens.energy.sqrt()[:, None]).argmax(-1)  # [B, R]
+    on_tokens, assigned = source.on_tokens(fraction[:, k:]), _before(fraction, k)
+    previous = PreviousParticles(
+        pdg=target.pdg[:, k:].flatten(),
+        charge=target.charge[:, k:].flatten(),
+        log_energy=network.energy_scale.log_energy(target.energy[:, k:]).flatten(),
+        direction=target.direction[:, k:].flatten(0, 1),
+        seed=source.in_tables(seed).flatten(),
+        deposit=(fraction[:, k:] @ (source.items.weight * ~source.items.is_track)[..., None]).flatten(),
+        pooled=(on_tokens @ source.states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)).flatten(0, 1),
+    )
+    if sampling is not None:
+        with torch.no_grad():  # tracks that start particles, identities, charges and items as decoding chooses them
+            started = is_track & (starts.sigmoid() >= sampling.start_threshold)
+            _, seed, pairs, particles, assignment = predict(previous, assigned, started, None)
+        one_by_one = Particles(*(values[:, k:].flatten(0, 1) for values in particles.view(*target.mask.shape)))
+        previous = one_by_one.as_previous(seed[:, k:].flatten())
+        assigned = _before(pairs.dense(assignment.hit_fraction), k)
+    logits, _, pairs, particles, assignment = predict(previous, assigned, target.mask[:, :k], target.pdg.flatten())
+    unassigned = 1.0 - pairs.values(assigned[:, :-1])
+    return TeacherForcing(
+        target=target,
+        starts=starts,
+        is_track=is_track,
+        pointer=logits.log_softmax(-1),
+        seed_weight=weight,
+        logits=assignment.logits,
+        target_fraction=(pairs.values(fraction) / unassigned.clamp(min=1e-3)).clamp(max=1.0),
+        weight=pairs.of_items(tables.items.weight).sqrt() * unassigned,
+        pairs=pairs,
+        particles=particles.view(*target.mask.shape),
+    )
+
+
+def _choose_seeds(logits: Tensor, weight: Tensor, source: EncodedSource, *, random: bool) -> Tensor:
+    """Suitable seeds int64 [B, T]: the most probable, or if `random` half of them drawn by weight and energy."""
+    best = (logits + (weight + 1e-9).log()).argmax(-1)
+    if not random:
+        return best
+    likely = weight * source.tokens.energy.sqrt()[:, None] + 1e-12
+    # The same numbers as by torch.multinomial, which waits for a GPU to look whether weights are possible.
+    drawn = (likely / torch.empty_like(likely).exponential_()).argmax(-1)
+    return torch.where(torch.rand(best.shape, device=best.device) < 0.5, best, drawn)
+
+
+def target_fractions(target: Target) -> Tensor:
+    """Fractions of hits and tracks, float [B, T, M]; ValueError if the target has none."""
+    if target.hit_fraction is None or target.track_fraction is None:
+        raise ValueError("target: it has no fractions of hits and tracks, the targets of the assignment")
+    return torch.cat([target.hit_fraction, target.track_fraction], dim=-1)
+
+
+def seed_weights(fraction: Tensor, target: Target, source: EncodedSource) -> Tensor:
+    """How suitable each token is as a seed of each particle, float [B, T, S] in [0, 1]; fractions are float [B, T, M].
+
+    The seed of a charged particle with a track is its track. The seed of any other is a hit token, with a weight that
+    increases with the particle's fraction of the token and with their energy; without hits it is a track.
+    """
+    of_token = source.assigned(fraction)  # [B, T, S]
+    energy = of_token * source.tokens.energy[:, None]
+    is_track = source.tokens.is_track[:, None]
+    tracks = torch.where(is_track & (of_token > 0.5), energy, 0.0)
+    hits = torch.where(is_track, 0.0, energy)
+    charged = (target.charge != 1) & (tracks.amax(-1) > 0)
+    by_track = charged | (hits.amax(-1) <= 0)
+    candidate = torch.where(by_track[..., None], tracks, hits)
+    strength = (candidate / candidate.amax(-1, keepdim=True).clamp(min=1e-9)).sqrt()
+    return strength * of_token * target.mask[..., None]
+
+
+def reordered(target: Target, deferred_prob: float, *, energy_std: float) -> Target:
+    """Targets with a track first, each group by falling ln E with noise; deferred targets behind all others.
+
+    `energy_std` is the standard deviation of log10(E / GeV), by which energies are normalised.
+    """
+    assert target.track_fraction is not None
+    log_energy = LN10 * energy_std * target.energy
+    noise = ORDER_NOISE_STD * torch.randn_like(log_energy)
+    has_track = (target.track_fraction > 0.5).any(-1) & (target.charge != 1)
+    deferred = torch.rand_like(log_energy) < deferred_prob
+    key = 1e3 * has_track - 1e4 * deferred + log_energy + noise - 1e6 * ~target.mask
+    return select(target, key.argsort(dim=1, descending=True))
+
+
+def select(target: Target, index: Tensor) -> Target:
+    """The targets with fractions of index int64 [B, T']; padding where the index is the number of targets."""
+
+    def selected(part: Tensor) -> Tensor:  # torch 2.5 pads nothing without targets or items
+        return gather(torch.cat([part, part.new_zeros(len(part), 1, *part.shape[2:])], dim=1), index)
+
+    return Target(**{name: selected(part) for name, part in vars(target).items()})
+
+
+def behind_tracks(target: Target, source: EncodedSource) -> Target:
+    """The targets of the particles that tracks start, [B, K], then the other targets, [B, R], in their order.
+
+    A track starts the charged particle of most of it, unless a track of that particle has a larger momentum; it has no
+    target then, like a track of a neutral particle or of none.
+    """
+    assert target.track_fraction is not None
+    n_targets = target.mask.shape[1]
+    momentum = gather(source.tokens.energy, source.tokens.track)  # [B, K]
+    share, owner = (target.track_fraction * (target.charge != 1)[..., None]).max(1)
+    owner = torch.where(share > 0.5, owner, n_targets)
+    largest = torch.zeros_like(functional.pad(target.energy, (0, 1)))
+    largest = largest.scatter_reduce(1, owner, momentum, "amax").gather(1, owner)
+    owner = torch.where(momentum >= largest, owner, n_targets)
+    started = torch.zeros_like(functional.pad(target.mask, (0, 1))).scatter(1, owner, True)[:, :-1]
+    rest = target.mask & ~started
+    order = (~rest).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(rest.sum(1).max())]
+    order = torch.where(gather(rest, order), order, n_targets)
+    return select(target, torch.cat([owner, order], dim=1))
+
+
+def _before(fraction: Tensor, k: int) -> Tensor:
+    """Assigned fraction of each item before each position, 0 before the first k; [B, T, M] to [B, T + 1, M]."""
+    nothing = fraction.new_zeros(len(fraction), 1, fraction.shape[2])
+    before = torch.cat([nothing, fraction.cumsum(1).clamp(max=1.0)], dim=1)
+    before[:, :k] = 0.0
+    return before
+
+
+@torch.no_grad()
+def decode_and_match(
+    network: PointingNetwork, source: EncodedSource, target: Target, decoding: PointingDecodingConfig
+) -> tuple[DecodedParticles, Target]:
+    """Decode with the first stage as a reconstruction does, without dropout and in full precision, and `match`."""
+    fraction = target_fractions(target)
+    decoding = decoding.limited(target.mask.shape[1] + EXTRA_PARTICLES)
+    precise = source.change(lambda part: (part.float() if part.is_floating_point() else part).clone())
+    modes = [(module, module.training) for module in network.modules()]  # of a frozen stage they are not all the same
+    network.eval()
+    try:
+        with torch.autocast(source.states.device.type, enabled=False):
+            columns, mask, _ = decode_first_stage(network, precise, decoding)
+    finally:
+        for module, training in modes:
+            module.training = training
+    if mask.shape[1] == 0:  # one row of padding
+        columns = {name: values.new_zeros(len(mask), 1, *values.shape[2:]) for name, values in columns.items()}
+        mask = functional.pad(mask, (0, 1))
+    return match(DecodedParticles.of(columns, mask), fraction, target, source)
+
+
+def match(
+    decoded: DecodedParticles, fraction: Tensor, target: Target, source: EncodedSource
+) -> tuple[DecodedParticles, Target]:
+    """Match each decoded particle to at most one target particle, with the largest total common energy.
+
+    A decoded particle with the track of a target particle as its seed is matched to it. Others need `MIN_OVERLAP`: hits
+    count by their energy, tracks by their momentum. `fraction`, float [B, R, M], has the targets' items. Returns the
+    decoded particles, matched ones first, in the order of the targets, and the target of each, or padding.
+    """
+    from scipy.optimize import linear_sum_assignment  # here: its import is a tenth of the start of a reconstruction
+
+    weight = source.items.weight[:, None]  # GeV
+    common = (decoded.hit_fraction * weight) @ fraction.transpose(1, 2)  # [B, T, R]
+    total = (decoded.hit_fraction * weight).sum(-1)[:, :, None] + (fraction * weight).sum(-1)[:, None] - common
+    of_tokens = source.assigned(fraction).transpose(1, 2)  # [B, S, R]
+    same_track = gather(source.tokens.is_track, decoded.seed)[..., None] & (gather(of_tokens, decoded.seed) > 0.5)
+    possible = same_track | (common >= MIN_OVERLAP * total.clamp(min=1e-9))
+    possible &= decoded.mask[..., None] & target.mask[:, None]
+    gain = torch.where(possible, common + 1e-6 + 1e6 * same_track, 0.0).double()
+    # One GPU synchronisation reads these, with the numbers of decoded particles; copying the result back needs none.
+    values = torch.cat([gain, decoded.mask[..., None]], dim=-1).cpu().numpy()
+    matches = np.full((len(values), 2, values.shape[1]), -1)  # decoded particle of each place, and its target, -1: none
+    for event, (places, partners) in zip(values, matches, strict=True):
+        possible_gain = event[: int(event[:, -1].sum()), :-1]
+        rows, columns = linear_sum_assignment(possible_gain, maximize=True)
+        good = possible_gain[rows, columns] > 0
+        rows, columns = rows[good], columns[good]
+        by_target = columns.argsort()
+        rest = np.setdiff1d(np.arange(len(event)), rows)  # not matched, then padding
+        places[:], partners[: len(rows)] = np.concatenate([rows[by_target], rest]), columns[by_target]
+    index, target_index = torch.from_numpy(matches).to(fraction.device, non_blocking=True).unbind(1)
+    target_index = torch.where(target_index < 0, target.mask.shape[1], target_index)
+    return DecodedParticles(*(gather(values, index) for values in decoded)), select(target, target_index)
+
 
 LOSSES = (
     *("starts", "pointer", "eos", "assignment", "pdg", "charge", "energy", "direction"),

@@ -21,10 +21,9 @@ from pflow.model.api import (
     masked_mean,
     with_total,
 )
-from pflow.model.common.decode import Compaction, change_tensors, decode
-from pflow.model.common.transformer import KVCache
-from pflow.model.translation.copy import LOSSES, copy_losses
-from pflow.model.translation.network import TranslationNetwork
+from pflow.model.decode import Compaction, change_tensors, decode
+from pflow.model.transformer import KVCache
+from pflow.model.translation.network import LOSSES, TranslationNetwork, copy_losses
 from pflow.model.translation.tokens import IGNORE, SAMPLE, SpecialTokens, TargetTokens, TranslationNetworkConfig
 
 
@@ -58,7 +57,7 @@ def _mean_square_error(prediction: Tensor, truth: Tensor, mask: Tensor) -> Tenso
 
 
 class TranslationDecoder:
-    """Decoder state of a batch (`pflow.model.common.decode.Decoder`), with keys and values of all tokens."""
+    """Decoder state of a batch (`pflow.model.decode.Decoder`), with keys and values of all tokens."""
 
     def __init__(self, network: TranslationNetwork, batch: Batch, decoding: DecodingConfig) -> None:
         self.network, self.eos_threshold = network, decoding.eos_threshold

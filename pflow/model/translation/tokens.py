@@ -21,7 +21,7 @@ from torch.nn import functional
 from pflow.data.batch import Target, TokenSet
 from pflow.errors import check_choice
 from pflow.model.api import MAX_LAYERS, MAX_SIZE, ModelInputs, check_range
-from pflow.model.common.transformer import FullyConnected, LayerStyle, Mask
+from pflow.model.transformer import FullyConnected, LayerStyle, Mask
 
 PAD, BOS, EOS, SAMPLE = range(4)
 IGNORE = -100  # the label that torch's cross-entropy ignores
@@ -249,7 +249,7 @@ class TranslationNetworkConfig:
     direction
         ``angles`` (paper): regress theta and phi; ``vector``: regress three components, since phi jumps at 2 pi, where
         a network's directions are wrong; ``copied``: choose a cell, and copy direction and energy from its particle's
-        cells (`pflow.model.translation.copy`), since a direction regressed with a squared error lies between two
+        cells (`pflow.model.translation.network`), since a direction regressed with a squared error lies between two
         possible ones. Particles without hits cannot be copied.
     """
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pflow.io.edm4hep.data_model import collection_id
+from pflow.io.edm4hep.podio import collection_id
 
 Content = dict[str, Any]
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError
-from pflow.io.draft.draft import place_of
-from pflow.io.draft.measure import CELL, HitSample
+from pflow.io.draft import place_of
+from pflow.io.draft_measure import CELL, HitSample
 
 
 @pytest.mark.parametrize(

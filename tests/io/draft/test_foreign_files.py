@@ -6,8 +6,8 @@ import pytest
 import uproot
 
 from pflow.event.events import ImplausibleWarning
-from pflow.io.draft.draft import Answers, draft_detector
-from pflow.io.edm4hep.data_model import collection_id
+from pflow.io.draft import Answers, draft_detector
+from pflow.io.edm4hep.podio import collection_id
 from pflow.io.inspect import inspect_file
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector

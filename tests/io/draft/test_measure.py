@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pflow.event.closure import TrackDeposits
-from pflow.io.draft.measure import _electron_scales, measure_field
+from pflow.io.draft_measure import _electron_scales, measure_field
 from pflow.io.edm4hep.podio import open_podio
 from pflow.physics.detector import load_detector
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError, InputError
-from pflow.io.draft.draft import Answers, Note, draft_detector, draft_to_yaml, write_draft
+from pflow.io.draft import Answers, Note, draft_detector, draft_to_yaml, write_draft
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 from pflow.physics.geometry import Geometry

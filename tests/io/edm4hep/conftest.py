@@ -11,12 +11,10 @@ import pytest
 import uproot
 
 from pflow.event import jagged
-from pflow.event.events import Events
-from pflow.event.particles import Reconstruction
+from pflow.event.events import Events, Reconstruction
 from pflow.event.schema import make_links, make_particles
-from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, Filled, collection_id, edm4hep_types
 from pflow.io.edm4hep.frames import FrameWriter
-from pflow.io.edm4hep.podio import PodioFile
+from pflow.io.edm4hep.podio import CollectionInfo, DataModel, Filled, PodioFile, collection_id, edm4hep_types
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events

@@ -6,8 +6,7 @@ import pytest
 import uproot
 
 from pflow.errors import InputError
-from pflow.event.events import BadEntriesWarning, Flag, LeftOutWarning
-from pflow.event.particles import Reconstruction
+from pflow.event.events import BadEntriesWarning, Flag, LeftOutWarning, Reconstruction
 from pflow.event.truth import select_targets
 from pflow.io.open import open_events, read_events
 from pflow.io.particles_root import RecoWriter, iterate_reco, read_provenance, read_reco

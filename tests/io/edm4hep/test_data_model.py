@@ -4,8 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from pflow.io.edm4hep.data_model import CHANGED, CollectionInfo, DataModel, collection_id, edm4hep_types, evolved
-from pflow.io.edm4hep.podio import open_podio
+from pflow.io.edm4hep.podio import CHANGED, CollectionInfo, DataModel, collection_id, edm4hep_types, evolved, open_podio
 
 EDM4HEP = edm4hep_types()
 

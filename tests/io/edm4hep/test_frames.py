@@ -7,9 +7,8 @@ import pytest
 import uproot
 
 from pflow.errors import InputError
-from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, DataModel, Filled, edm4hep_types
 from pflow.io.edm4hep.frames import FrameWriter, InputCopy
-from pflow.io.edm4hep.podio import open_podio
+from pflow.io.edm4hep.podio import SCHEMA_VERSION, CollectionInfo, DataModel, Filled, edm4hep_types, open_podio
 
 EDM4HEP = edm4hep_types()
 MODEL = DataModel(EDM4HEP)

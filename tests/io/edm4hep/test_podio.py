@@ -4,11 +4,11 @@ import pytest
 import uproot
 
 from pflow.errors import InputError
-from pflow.io.edm4hep.data_model import collection_id
 from pflow.io.edm4hep.podio import (
     Joined,
     bit_field,
     collection_contents,
+    collection_id,
     count_objects,
     expand,
     layer_from_cell_id,

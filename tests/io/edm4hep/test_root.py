@@ -13,7 +13,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.event.particles import concatenate
+from pflow.event.events import concatenate_reconstructions
 from pflow.io.particles_root import read_reco
 
 if importlib.util.find_spec("ROOT") is None:
@@ -27,7 +27,7 @@ def test_hadd_merges_outputs(cld_rntuple_path, reconstruct, same_reco):
     root = Path(importlib.util.find_spec("ROOT").origin).parent
     subprocess.run([root / "bin" / "hadd", both, out, out], capture_output=True, check=True)
     single = read_reco(out)
-    assert same_reco(read_reco(both), concatenate([single, single]))
+    assert same_reco(read_reco(both), concatenate_reconstructions([single, single]))
 
 
 ANALYSIS = """

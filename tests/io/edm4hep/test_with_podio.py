@@ -13,8 +13,8 @@ import awkward as ak
 import pytest
 import uproot
 
-from pflow.io.edm4hep.data_model import DataModel, Filled
 from pflow.io.edm4hep.frames import FrameWriter, InputCopy
+from pflow.io.edm4hep.podio import DataModel, Filled
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events
 

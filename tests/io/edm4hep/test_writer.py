@@ -7,9 +7,8 @@ import pytest
 import uproot
 
 from pflow.errors import ConfigError, InputError
-from pflow.event.particles import Reconstruction
-from pflow.io.edm4hep.data_model import collection_id
-from pflow.io.edm4hep.podio import open_podio
+from pflow.event.events import Reconstruction
+from pflow.io.edm4hep.podio import collection_id, open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events, read_events

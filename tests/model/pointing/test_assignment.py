@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from pflow.model.pointing.assignment import PAIR_FEATURES, AssignmentLogits, PairList, PairsOfOne, candidates
+from pflow.model.pointing.decoder import PAIR_FEATURES, AssignmentLogits, PairList, PairsOfOne, candidates
 from pflow.model.pointing.network import delta_features
 
 ALL = torch.ones(1, 1, 1)

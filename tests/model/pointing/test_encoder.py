@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pflow.model.common import transformer
-from pflow.model.common.transformer import Encoder, LayerStyle, TransformerLayer
+from pflow.model import transformer
 from pflow.model.pointing import encoder as nearby
 from pflow.model.pointing.encoder import DirectionalSelfAttention, Directions, attend_nearby
+from pflow.model.transformer import Encoder, LayerStyle, TransformerLayer
 
 B, S, W, H = 3, 7, 24, 2
 MASK = torch.arange(S)[None] < torch.tensor([7, 0, 4])[:, None]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pflow.model.pointing.assignment import PairList, PairsOfOne, ramp
+from pflow.model.pointing.decoder import PairList, PairsOfOne, ramp
 from pflow.model.pointing.head import (
     CORE_ANGLE,
     LOG_WEIGHT,

@@ -8,10 +8,9 @@ from torch.nn.functional import normalize
 
 from pflow.data.batch import Target
 from pflow.model.api import GeneratedParticles, LossConfig, with_total
-from pflow.model.pointing.assignment import PairList, candidates
+from pflow.model.pointing.decoder import PairList, candidates
 from pflow.model.pointing.head import DIRECTION_LOG_SIGMA, EnergyScale, Particles, make_proxies
-from pflow.model.pointing.reconstructor import LOSSES, first_stage_losses
-from pflow.model.pointing.training import TeacherForcing
+from pflow.model.pointing.reconstructor import LOSSES, TeacherForcing, first_stage_losses
 
 PHOTON, PION, NEUTRON = 0, 1, 2
 CONTINUOUS = ("energy", "direction", "score", "pdg_probability", "energy_sigma", "direction_sigma")

@@ -6,16 +6,17 @@ import pytest
 import torch
 
 from pflow.data.batch import Target
-from pflow.model.common.decode import decode
-from pflow.model.pointing import training as module
+from pflow.model.decode import decode
+from pflow.model.pointing import reconstructor as module
 from pflow.model.pointing.generate import BatchDecoder
 from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.network import FIRST_STAGE, DecodedParticles
-from pflow.model.pointing.reconstructor import first_stage_losses, refinement_losses
-from pflow.model.pointing.training import (
+from pflow.model.pointing.reconstructor import (
     behind_tracks,
     decode_and_match,
+    first_stage_losses,
     match,
+    refinement_losses,
     reordered,
     seed_weights,
     teacher_forcing,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pflow.model.translation.copy import DIRECTION_UNIT, MIN_UNASSIGNED, Items, TeacherForcing, before, copy_losses
+from pflow.model.translation.network import DIRECTION_UNIT, MIN_UNASSIGNED, Items, TeacherForcing, before, copy_losses
 
 MEAN, STD = 0.8, 0.5  # of log10 E in `make_model`
 

@@ -6,9 +6,8 @@ import torch
 from torch.nn.functional import pad
 
 from pflow.data.batch import Batch, Readout, TokenSet
-from pflow.model.common.transformer import initialise
-from pflow.model.translation.copy import Copied, TeacherForcing
-from pflow.model.translation.network import Heads
+from pflow.model.transformer import initialise
+from pflow.model.translation.network import Copied, Heads, TeacherForcing
 
 OF_CELLS = {*Copied._fields, *TeacherForcing._fields} - {"energy", "direction"}
 HITS, PARTICLES = [12, 0, 5, 9], [3, 0, 1, 4]

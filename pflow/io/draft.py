@@ -1,7 +1,7 @@
 """Draft the description of a podio file's detector, with a note on how each value was found.
 
 `collect` chooses the collections by their types and names; lengths, sides, layers, digitisation, scales and field are
-measured (`pflow.io.draft.measure`). The user gives what the file does not contain (materials, field, place of
+measured (`pflow.io.draft_measure`). The user gives what the file does not contain (materials, field, place of
 collections whose names do not tell it); values that stay unknown are null.
 """
 
@@ -24,16 +24,24 @@ import yaml
 from pflow.config import to_plain
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event import jagged
+from pflow.io import draft_measure as measure
 from pflow.io.atomic import replacing
-from pflow.io.draft import measure
-from pflow.io.draft.measure import CELL, Cells, HitSample, counted, measure_cells
+from pflow.io.draft_measure import CELL, Cells, HitSample, counted, measure_cells
 from pflow.io.edm4hep.podio import Collection, PodioFile, count_objects, link_pairs, list_collections
 from pflow.io.edm4hep.reader import COPY, FORWARD
 from pflow.io.open import sniff
 from pflow.io.root import open_root
 from pflow.physics import geometry
-from pflow.physics.detector import KINDS, REGIONS, Calorimeter, Detector, Layers, TruthTracking, load_detector
-from pflow.physics.materials import matter_of_layers
+from pflow.physics.detector import (
+    KINDS,
+    REGIONS,
+    Calorimeter,
+    Detector,
+    Layers,
+    TruthTracking,
+    load_detector,
+    matter_of_layers,
+)
 
 KIND_NAMES = (("lumi", r"lumi|beamcal"), ("muon", r"muon|yoke"), ("hcal", r"hcal"), ("ecal", r"ecal|emcal"))
 REGION_NAMES = (("other", r"ring|plug|other"), ("barrel", r"barrel"), ("endcap", r"endcap"))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pflow.model.common.transformer import (
+from pflow.model.transformer import (
     CrossAttention,
     KVCache,
     LayerStyle,

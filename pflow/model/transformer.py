@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.errors import check_choice
 from pflow.model.api import check_range
-from pflow.model.common.decode import Compaction, change_tensors
+from pflow.model.decode import Compaction, change_tensors
 
 Mask = Tensor | None  # bool [B, S], True = real token; None: no padding, which keeps the kernels that know no mask
 Lengths = Sequence[int] | None  # of packed events

@@ -1,1 +1,0 @@
-"""Drafts of detector descriptions from what a podio file holds (`pflow detector`)."""
