@@ -15,13 +15,13 @@ fi
 
 _venv="$_root/.venv"
 _constraints="$_root/scripts/constraints.txt"
-_install=(-m pip install --disable-pip-version-check --constraint "$_constraints")
+_install=(-m pip install --disable-pip-version-check --no-compile --constraint "$_constraints")
 if [ "${2:-}" = lowest ]; then
     _venv="$_root/.venv-lowest"
     _install=(-m uv pip install --resolution lowest-direct)
 elif [ "${2:-}" = newest ]; then
     _venv="$_root/.venv-newest"
-    _install=(-m pip install --disable-pip-version-check --upgrade)
+    _install=(-m pip install --disable-pip-version-check --no-compile --upgrade)
 fi
 
 _stamp="$_venv/.pflow-${_extras:-base}"
@@ -31,6 +31,8 @@ if [ ! -f "$_stamp" ] || [ "$(cat "$_stamp")" != "$_wanted" ]; then
     [ -x "$_venv/bin/python" ] || "$_python" -m venv "$_venv"
     [ "${2:-}" != lowest ] || "$_venv/bin/python" -m pip install --quiet --disable-pip-version-check uv
     "$_venv/bin/python" "${_install[@]}" --quiet --editable "$_root${_extras:+[$_extras]}"
+    # pip compiles on one core, this on all. Some packages have files for other Pythons, which do not compile.
+    "$_venv/bin/python" -m compileall -qq -j 0 "$_venv/lib" || true
     echo "$_wanted" > "$_stamp"
 fi
 # shellcheck disable=SC1091
