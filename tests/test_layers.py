@@ -26,6 +26,7 @@ LAYERS = (
 
 ONLY_IN = {
     "uproot": {"io"},
+    "xxhash": {"io"},
     "h5py": {"io"},
     "matplotlib": {"plots"},
     "mplhep": {"plots"},

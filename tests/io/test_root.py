@@ -96,6 +96,21 @@ def test_ranges_end_where_baskets_end(tmp_path, kind, size, most, expected):
         assert read_ranges(open_tree(file, "events", "a.root"), size, most) == expected
 
 
+def test_a_damaged_list_of_pages_is_found_before_memory_is_taken(tmp_path):
+    """One that declares a billion values, where there are five."""
+    path = tmp_path / "a.root"
+    with uproot.recreate(path, compression=None) as file:
+        file.mkrntuple("events", {"x": "int64"}).extend({"x": list(range(5))})
+    with open_root(path) as file:
+        list_of_pages = file["events"].footer.cluster_group_records[0].page_list_link.locator
+    content = bytearray(path.read_bytes())
+    five = content.index((5).to_bytes(4, "little"), list_of_pages.offset + 48)
+    content[five : five + 4] = (2**30).to_bytes(4, "little")
+    path.write_bytes(content)
+    with open_root(path) as file, pytest.raises(InputError, match="a list of pages differs from its checksum"):
+        open_tree(file, "events", str(path))
+
+
 def test_large_baskets_are_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(root, "MAX_READ", 64)
     with uproot.recreate(tmp_path / "a.root") as file:
