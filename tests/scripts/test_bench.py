@@ -35,7 +35,7 @@ def test_runs(name, sample_dir, capfd):
 def test_gpu_script_does_the_same_on_a_cpu(sample_dir, tmp_path):
     """Benchmark `gpu`, and a continuation of `general` that goes on in bfloat16 and can be loaded."""
     for name in ("zqq_train", "zqq_val"):
-        (tmp_path / f"{name}.root").symlink_to(sample_dir / "zqq_test_small.root")
+        (tmp_path / f"{name}.root").symlink_to(sample_dir / "multi_test_small.root")
     environment = {
         **os.environ,
         "CUDA_VISIBLE_DEVICES": "",
