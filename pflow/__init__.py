@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# Type checkers and editors do not see what `__getattr__` imports; `X as X` tells them that the name is public.
 if TYPE_CHECKING:
     from pflow.checkpoint import load_model as load_model
     from pflow.config import shipped_models as shipped_models

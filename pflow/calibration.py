@@ -70,6 +70,7 @@ class Calibrated:
 
 def decoding_grid(decoding: DecodingConfig, **choices: Sequence[float] | Sequence[str] | None) -> list[DecodingConfig]:
     """Configurations with all combinations of `choices` by field; ConfigError names an unknown or invalid field."""
+    # Sorted: `best` takes the first of equal ones, which must not depend on the order in which the user named values.
     given: dict[str, list[Any]] = {name: sorted(values) for name, values in choices.items() if values}
     grid = [dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())]
     try:
@@ -117,9 +118,11 @@ def calibrate(
             if usable.reference is not None:
                 others = ParticleTable.from_records(usable.reference)
                 references[number].update(truth, others, *(match(truth, others, rule) for rule in MATCHINGS))
+            # All configurations share one reading and encoding of the chunk.
             for decoding, fit, particles, counts in trials:
                 engine = Engine(model, decoding=decoding, batch_size=batch_size, device=device)
                 generated = engine.collect(tokens).tokens()
+                # Decoded without a calibration: the fit needs the model's own energies and deviations.
                 finite = finite_events(
                     model.tokeniser.decode(generated), ~generated.finite(), events, model.path, on_error
                 )
@@ -146,6 +149,7 @@ def best(trials: Sequence[Calibrated], by: str = "energy") -> Calibrated:
     check_choice(by, CRITERIA, "criterion")
     if by != "reference":
         return max(trials, key=lambda trial: trial.score if by == "energy" else trial.number_right)
+    # No efficiency is at least NaN: without this error, the largest efficiency would be taken silently.
     if any(math.isnan(trial.reference) for trial in trials):
         raise ConfigError("criterion 'reference': not all files have reconstructed particles of another algorithm")
     if efficient := [trial for trial in trials if trial.efficiency >= trial.reference]:
@@ -203,6 +207,7 @@ class CalibrationFit:
                 *(np.einsum("ma,mka->km", direction - true, axes) / sigma_angles.T),
             ]
         values = np.stack(pulls, axis=1)  # [M, 3]
+        # A particle at rest has no direction, and a predicted deviation of 0 gives infinite pulls.
         known = np.isfinite(values).all(axis=1)
         sigma = np.stack([sigma_energy, np.sqrt(np.mean(sigma_angles**2, axis=1))], axis=1)
         curve = curve_index(reco.classes[j], None if by_track is None else by_track[j])
@@ -235,7 +240,9 @@ def fit_response(true: Floats, measured: Floats) -> Response | None:
         return None
     log_true, log_measured = np.log(true), np.log(measured)
     x = np.array([np.median(log_measured[rows]) for rows in bins])
+    # `np.interp` needs rising points, and medians of neighbouring bins may be equal or fall.
     x, factor = np.maximum.accumulate(x) + 1e-9 * np.arange(len(x)), np.zeros(len(x))
+    # Between points the factor is interpolated, so that one pass does not bring the medians to 1.
     for _ in range(PASSES):
         corrected = log_measured + np.interp(log_measured, x, factor)
         factor -= [np.median(corrected[rows] - log_true[rows]) for rows in bins]
@@ -250,6 +257,7 @@ def fit_curve(sigma: Floats, values: Floats) -> Curve | None:
     points: dict[float, float] = {}
     for part in np.array_split(order, min(max(len(sigma) // PULLS_PER_BIN, 1), MAX_BINS)):
         width = resolution_68(np.sort(values[part], axis=None))
+        # Pulls that are all equal have width 0, which has no logarithm.
         if width > 0:
             points[float(np.log(np.median(sigma[part])))] = float(np.log(width))
     return Curve(tuple(points), tuple(points.values())) if points else None

@@ -85,6 +85,7 @@ class Header:
 
         def part(name: str, build: Callable[[Any], Any]) -> Any:
             try:
+                # A model that was not calibrated has null there.
                 if name != "calibration" and not isinstance(content.get(name), Mapping):
                     raise ValueError("missing from the header, or not of the expected type")
                 return build(content.get(name))
@@ -124,6 +125,7 @@ REMOVED = {
 
 def _without_removed_options(model: Mapping[str, Any], file: str) -> dict[str, Any]:
     """A model description without the `REMOVED` options; warns of options that had an effect."""
+    # The options are removed in place below, and the header is the caller's.
     description = copy.deepcopy(dict(model))
     decoding = description.get("init_args", {}).get("decoding") or {}
     given = {name: decoding.pop(name) for name in REMOVED if name in decoding}
@@ -263,6 +265,7 @@ def check_weights(checkpoint: Checkpoint) -> None:
         if isinstance(error.__cause__, NotImplementedError):  # an architecture that computes when it is built
             return
         raise
+    # torch copies nothing into tensors of the device meta: the weights must take their place.
     load_weights(reconstructor, checkpoint, assign=True)
 
 
@@ -286,6 +289,7 @@ def load_weights(reconstructor: Reconstructor, checkpoint: Checkpoint, *, assign
     try:
         reconstructor.load_state_dict(weights, assign=assign)
     except (RuntimeError, AttributeError) as error:
+        # The first line of torch's message only names the class; the next ones name the weights.
         reason = "; ".join(line.strip() for line in str(error).splitlines()[1:4]) or str(error)
         text = f"its weights do not fit its configuration: {reason}{made_by(checkpoint.header.to_dict())}"
         raise InputError(text, file=checkpoint.path, field="state_dict") from error
@@ -329,6 +333,7 @@ def _read_file(path: str) -> Checkpoint:
     if not isinstance(weights, dict):
         raise InputError("the weights are missing", file=path, field="state_dict")
     _check_tensors(weights, path)
+    # `file_digest` reads in blocks: the file need not be in memory beside the weights.
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return Checkpoint(path=path, digest=digest, header=header, state_dict=weights)
@@ -343,6 +348,7 @@ def _check_archive(path: str) -> None:
     with reading("not a checkpoint, or a truncated one", file=path), zipfile.ZipFile(path) as archive:
         parts = archive.infolist()
         stored = all(part.compress_type == zipfile.ZIP_STORED for part in parts)
+        # Parts that share bytes of the file unpack to more than it holds, without any compression.
         if not stored or sum(part.file_size for part in parts) > os.path.getsize(path):
             raise InputError("not a checkpoint of pflow: its parts are compressed", file=path)
         if (damaged := archive.testzip()) is not None:
@@ -356,6 +362,7 @@ def _check_tensors(weights: Mapping[Any, Any], path: str | Path) -> None:
             raise InputError(f"expected tensors by name, found {type(value).__name__}", file=path, field=str(name))
         if value.layout != torch.strided or value.is_quantized or value.is_complex():
             raise InputError("expected a dense tensor of real numbers", file=path, field=name)
+        # A stride of 0 repeats one stored number to any shape, and the next check would fill the memory with it.
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
             raise InputError(f"a tensor of shape {list(value.shape)} has fewer numbers", file=path, field=name)
         if n_bad := int((~torch.isfinite(value)).sum()):
@@ -383,6 +390,7 @@ def _read_folder(folder: Path, *, path: str) -> Checkpoint:
     if not isinstance(stated, str):
         raise InputError("missing, or not a text: the digest of the weights", file=text, field="sha256")
     with reading("cannot be read", file=tensors):
+        # Read once: the digest is of the bytes that are loaded, also if the file is replaced meanwhile.
         data = tensors.read_bytes()
     if (computed := hashlib.sha256(data).hexdigest()) != stated:
         wrong = f"damaged, or not what {HEADER_FILE} was written for: its SHA-256 is {computed}, expected {stated}"
@@ -422,6 +430,7 @@ def write_weights(
         init_args = {**header.model["init_args"], "decoding": dataclasses.asdict(decoding)}
         header = dataclasses.replace(header, model={**header.model, "init_args": init_args})
     header = dataclasses.replace(header, calibration=calibration or header.calibration, provenance=made)
+    # The digest ties the two files together: weights beside the header of another model are refused.
     text = header.to_dict() | {"sha256": hashlib.sha256(content).hexdigest()}
     with replacing(folder, force=force, holds=FILES) as partial:
         (partial / WEIGHTS_FILE).write_bytes(content)

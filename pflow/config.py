@@ -47,6 +47,7 @@ def from_plain(cls: type[T], content: Any, where: str) -> T:
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     content = {name: value for name, value in content.items() if name not in getattr(cls, "REMOVED", ())}
     check_fields(content, fields, where)
+    # With postponed annotations the types of the fields themselves are texts.
     hints = typing.get_type_hints(cls)
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
@@ -55,6 +56,7 @@ def from_plain(cls: type[T], content: Any, where: str) -> T:
     values = {name: _converted(hints[name], value, where, name) for name, value in content.items()}
     try:
         return cls(**values)
+    # A ConfigError is a ValueError too, and names its place already.
     except ConfigError:
         raise
     except ValueError as error:
@@ -76,6 +78,7 @@ def _converted(kind: Any, value: Any, where: str, name: str) -> Any:
     if origin in (tuple, Sequence):
         item = arguments[0]
         named = item is str
+        # A text is a sequence as well, and would become names of one letter each.
         if not isinstance(value, list | tuple) or (named and not all(isinstance(text, str) for text in value)):
             raise ConfigError(f"{where}: '{name}' must be a list{' of names' if named else ''}, found {value!r}")
         return tuple(_converted(item, part, where, f"{name}[{i}]") for i, part in enumerate(value))
@@ -87,6 +90,7 @@ def _converted(kind: Any, value: Any, where: str, name: str) -> Any:
         return dict(zip(keys, parts, strict=True))
     if kind not in EXPECTED:
         return value
+    # In Python True is a whole number.
     accepted = int | float if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise ConfigError(f"{where}: '{name}' must be {EXPECTED[kind]}, found {value!r}")
@@ -142,6 +146,7 @@ def resolve(kind: str, name: str | Path) -> Path:
     """
     builtin, path = config_dir() / kind / f"{name}.yaml", Path(name)
     what = kind or "configuration"
+    # A folder in the name, as in ./NAME, means the user's own file.
     if "/" not in str(name) and builtin.is_file():
         if path.is_file():
             warnings.warn(f"'{name}' is the {what} that comes with pflow; your file is './{name}'", stacklevel=2)
@@ -156,6 +161,7 @@ def resolve(kind: str, name: str | Path) -> Path:
 def load_yaml(path: str | Path) -> dict[str, Any]:
     """The mapping in a YAML file, else a ConfigError. No code in it is run, and one that has not changed is kept."""
     stat = Path(path).stat()
+    # What a caller changes in its mapping must not change the one in the cache.
     return copy.deepcopy(_parsed(str(path), stat.st_mtime_ns, stat.st_size))
 
 

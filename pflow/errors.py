@@ -31,6 +31,7 @@ def warn(message: str, category: type[Warning] = UserWarning, stacklevel: int = 
     """Call `warnings.warn`, or append to the list of an enclosing `collected_warnings`."""
     collected = _collected.get()
     if collected is None:
+        # This function is one more frame between the caller and Python's own `warn`.
         warnings.warn(message, category, stacklevel=stacklevel + 1)
     else:
         collected.append(category(message))
@@ -75,6 +76,7 @@ def check_options(options: object, where: str, expected: str, is_right: Callable
 
 def check_fields(names: Iterable[object], known: Iterable[str], where: str) -> None:
     """Raise a `ConfigError` for the first field that does not exist; it says `where`, and which fields exist."""
+    # Used once for each name and again for the message: an iterator would be empty by then.
     known = tuple(known)
     for name in names:
         if name not in known:
@@ -112,6 +114,7 @@ class InputError(PflowError, ValueError):
     ) -> None:
         self.file = None if file is None else str(file)
         self.entry, self.field = entry, field
+        # Compared with None: entry 0 is false, and must be named too.
         parts = (self.file, None if entry is None else f"entry {entry}", None if field is None else f"'{field}'")
         self.where = ", ".join(part for part in parts if part is not None)
         super().__init__(f"{self.where}: {message}" if self.where else message, suggestions=suggestions)

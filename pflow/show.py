@@ -33,6 +33,7 @@ def text_table(heads: Row, rows: Iterable[Row | None]) -> str:
     table = [heads, *rows]
     columns = list(zip(*(row[:-1] for row in table if row is not None), strict=True))
     widths = [max(map(len, column)) for column in columns]
+    # The head is a text above numbers too, and an empty cell is one that has no number.
     numbers = [all(re.match(r"-?\d|$", str(cell)) for cell in column[1:]) for column in columns]
     lines = []
     for row in table:
@@ -53,11 +54,13 @@ def text_facts(facts: Iterable[tuple[str, str]]) -> str:
     """Two-column text of labels and values; in a terminal long values are broken, between words only."""
     facts = list(facts)
     indent = max(len(label) for label, _ in facts) + 2
+    # In a terminal hardly wider than the labels each line would hold a single word.
     wrapper = textwrap.TextWrapper(max(_width(), indent + 20), break_long_words=False, break_on_hyphens=False)
     wrapper.subsequent_indent = " " * indent
     lines = []
     for label, text in facts:
         wrapper.initial_indent = f"{label:<{indent}}"
+        # Of an empty text textwrap gives nothing, not even the label.
         lines.append(wrapper.fill(text) or label)
     return "\n".join(lines)
 

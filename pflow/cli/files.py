@@ -132,6 +132,7 @@ def _facts(content: FileContent, models: Mapping[str, str]) -> Iterator[tuple[st
             yield "tracks", "made from Monte Carlo particles"
         yield "absent", ", ".join(content.absent) or "nothing that the detector names"
     yield from listed("missing", (f"{part.name} (for {part.needed_for}): {part.reason}" for part in content.missing))
+    # False is before True: problems come first.
     checks = sorted(content.checks, key=lambda check: check.good)
     yield from listed("checks", (f"{'ok' if x.good else 'PROBLEM'}, {x.name}: {x.text}" for x in checks))
     refused = [f"{entry}: {error}" for entry, error in content.bad_entries.items()]
@@ -142,6 +143,7 @@ def _print_collections(content: FileContent, title: str) -> None:
     """Print a line for each collection that pflow reads, and how many of each type are empty or not read."""
     shown = [item for item in content.collections if item.kind in HITS or (item.kind in KINDS and item.count)]
     rows: list[Any] = []
+    # Sorted, because groupby joins neighbours only.
     for _, of_kind in groupby(sorted(shown, key=lambda item: KINDS.index(item.kind)), key=attrgetter("kind")):
         for item in of_kind:
             remarks = [f"  {link}" for link in item.links] + ["  refers to others"] * item.subset
@@ -198,6 +200,7 @@ def _shown(made: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _print_provenance(made: Mapping[str, Any]) -> None:
+    # By JSON first: YAML would write what occurs twice as an alias (&id001).
     plain = json.loads(json.dumps(_shown(made)))
     print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=sys.maxsize), end="")
 
@@ -280,6 +283,7 @@ def detector(args: argparse.Namespace) -> int:
     from pflow.io.edm4hep.podio import open_podio
     from pflow.io.open import fitting_detectors
 
+    # Before the events are read: an output that exists ends the command at once.
     check_output(args.output, inputs=[args.file], force=args.force)
     options = {name: getattr(args, name) for name in ("name", "b_field", "tracks_as")}
     with reading("--sim-scale: expected a number"):

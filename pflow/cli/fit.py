@@ -123,12 +123,14 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
     given: dict[str, str | None] = dict.fromkeys(DECISIVE.values())
     for word in args:
         name, equals, value = word.partition("=") if word.startswith("--") else (words[-1] if words else "", "", word)
+        # jsonargparse knows options by underscores alone; users may write dashes.
         name = f"--{name[2:].replace('-', '_')}" if name.startswith("--") else name
         if name in ("-c", "--config") and value:
             value = str(resolve("", value))
             config = load_yaml(value)
             for path in DECISIVE:
                 inner = _at(config, path.removeprefix("--"))
+                # null takes back an earlier value; "" means that the configuration says nothing.
                 if isinstance(inner, str | None) and inner != "":
                     given[DECISIVE[path]] = inner
             for path in LINKED:
@@ -150,6 +152,7 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
         folder = Path(resumed) if Path(resumed).is_dir() else Path(resumed).parent
         if (folder / "config.yaml").is_file():
             there = any(word.startswith(("-o", "--output")) for word in words)
+            # The folder's configuration comes first, so that options of the command line override it.
             words = ["--config", str(folder / "config.yaml"), *words, *([] if there else ["--output", str(folder)])]
             resumed = str(folder / "last.ckpt") if Path(resumed).is_dir() else resumed
             if not Path(resumed).is_file():
@@ -169,6 +172,7 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
         wrong = f"model.reconstructor.class_path is {class_path}, but the weights have {theirs}"
         raise ConfigError(f"{model.path}: {wrong}")
     tokens = {f"data.{name}": value for name, value in to_plain(model.header.tokeniser.config).items()}
+    # No option of the data: the model says whether batches have a readout (`use_readout`).
     tokens.pop("data.readout")
     return Run(words, {"model.reconstructor": dict(model.header.model), **tokens}, model, resumes=resumed is not None)
 
@@ -281,6 +285,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             raise
         except (RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(str(error)) from error
+        # Before `setup` of the data, which would fit a new tokeniser for a model without one.
         if self.resumed:
             self.model.tokeniser = self.resumed.header.tokeniser
 
@@ -393,6 +398,7 @@ class TrainingRecipe:
             raise ConfigError(f"calibrate: leave out '{min(given)}', which the recipe gives itself")
         known: list[str] = []
         for name, changes in self.variants.items():
+            # Only variants above it in the file, so that none can be a change of itself.
             if "of" in changes:
                 check_choice(changes["of"], known, f"variant before '{name}'")
             self.variant(name)
@@ -422,6 +428,7 @@ class TrainingRecipe:
         for changes in self.stages[: stage + 1]:
             configuration = merged(configuration, changes)
         text = yaml.safe_dump(configuration, sort_keys=False)
+        # Otherwise finished stages of one recipe would be followed by stages of another.
         if path.exists() and path.read_text("utf-8") != text:
             raise ConfigError(f"{path.parent} is of another recipe or variant: choose another --output")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -531,6 +538,7 @@ def run_recipe(
                 print(f"== {name}: interrupted; the same pflow recipe command resumes it", file=sys.stderr, flush=True)
             if codes[-1] not in (0, SKIPPED):
                 return codes[-1]
+            # After all else, and whole: a stage whose folder has a summary is not run again.
             with replacing(folder / SUMMARY, force=True) as partial:
                 if name == "calibrate":
                     shutil.copy(commands[f"stage {len(recipe.stages)}"][0] / SUMMARY, partial)
@@ -540,6 +548,7 @@ def run_recipe(
                         summary["before"] = json.loads((before / SUMMARY).read_text("utf-8"))
                     partial.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
         before = folder
+    # All are 0 or `SKIPPED` here: one command that skipped entries is enough.
     return max(codes)
 
 

@@ -58,6 +58,7 @@ def at_least(smallest: N) -> Callable[[str], N]:
 
     def convert(text: str) -> N:
         value = kind(text)
+        # Not `value < smallest`, which NaN would pass.
         if not value >= smallest:
             raise argparse.ArgumentTypeError(f"expected at least {smallest:g}, found {value}")
         return value
@@ -87,10 +88,12 @@ def nearest_options(wrong: str, options: Iterable[str]) -> list[str]:
     def likeness(option: str) -> tuple[float, float]:
         known, known_last, known_initials = parts(option)
         by_whole, by_last = SequenceMatcher(None, name, known).ratio(), SequenceMatcher(None, last, known_last).ratio()
+        # lr for learning_rate, or the reverse; a single letter would be the initial of too many.
         shortened = min(len(last), len(known_last)) > 1 and (last == known_initials or known_last == initials)
         return max(by_whole, by_last, shortened), by_whole
 
     name, last, initials = parts(wrong)
+    # jsonargparse has NAME+, which appends to a list, beside NAME.
     ranked = sorted(((likeness(option), option) for option in options if option[-1] != "+"), reverse=True)
     return [option for (best, _), option in ranked if best >= 0.6][:3]
 
@@ -193,6 +196,7 @@ def read_options(args: argparse.Namespace, **expected: Any) -> ReadOptions:
 
 def truth_options(args: argparse.Namespace) -> dict[str, Any]:
     """``rule``, ``stable-status`` and ``invisible`` as arguments of `pflow.select_targets`; None: not given."""
+    # By |PDG|: whoever names an antiparticle means the particle, too.
     invisible = None if args.invisible is None else tuple(map(abs, args.invisible))
     return {"rule": args.rule, "stable_status": args.stable_status, "invisible": invisible}
 
@@ -263,6 +267,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb and return the exit code, one of `EXIT_CODES`; any error is one line, with ``--debug`` a traceback."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
+    # Taken out here, because no verb's parser knows it.
     arguments = [word for word in arguments if word != "--debug"]
     verb = arguments[0] if arguments else "--help"
     if verb in ("-h", "--help"):
@@ -317,6 +322,7 @@ def raised_signals() -> Iterator[None]:
             show(event)
             return
         timer = threading.Timer(AGAIN_AFTER, signal.pthread_kill, [main.ident, number])
+        # Otherwise the process would wait for the timer when it ends.
         timer.daemon = True
         timer.start()
         repeated.append(timer)
@@ -326,6 +332,7 @@ def raised_signals() -> Iterator[None]:
     try:
         yield
     finally:
+        # A signal that comes after the verb would strike whoever called it.
         for timer in repeated:
             timer.cancel()
         sys.unraisablehook = show

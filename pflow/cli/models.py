@@ -90,6 +90,7 @@ def reconstruct(args: argparse.Namespace) -> int:
 
     options = {name: value for name, value in vars(args).items() if name not in ("inputs", "quiet", "verbose")}
     with progress_bar(quiet=args.quiet) as show:
+        # A bar at once: the model is loaded before the first events are done.
         show("reconstructing", 0, None)
         options["on_progress"] = functools.partial(show, "reconstructing")
         summary = reconstruct_files(args.inputs, **options)
@@ -171,6 +172,7 @@ def calibrate(args: argparse.Namespace) -> int:
     from pflow.io.atomic import check_output
     from pflow.io.open import matching
 
+    # Before the model is loaded and run: an output that exists ends the command at once.
     check_output(args.output, inputs=[args.checkpoint], force=args.force, holds=FILES)
     model = load_model(args.checkpoint)
     if args.existence_threshold and not model.reconstructor.first_stage_modules:

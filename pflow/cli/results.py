@@ -98,6 +98,7 @@ def evaluate(args: argparse.Namespace) -> int:
     matches = _matching(args.match, args.cut)
     truth, reco = matching(args.truth), matching(args.reco)
     folder = make_folder(args.output)
+    # Before the evaluation: an output that exists ends the command at once.
     check_output(folder / "metrics.json", force=args.force)
     check_output(folder / "report.html", force=args.force)
     compare = _compared(args.compare)
@@ -126,6 +127,7 @@ def evaluate(args: argparse.Namespace) -> int:
     console = Console(quiet=args.quiet)
     console.print(table(result, width=console.width))
     content = document(result, inputs=inputs)
+    # allow_nan: NaN is not JSON, and other programs would refuse the file.
     _write(folder / "metrics.json", f"{json.dumps(content, indent=1, allow_nan=False)}\n".encode(), args)
     n_plots = 0 if args.no_plots else _draw(result, content, folder, args)
     plots = f", report.html and {n_plots} plots" if n_plots else ""
@@ -271,11 +273,13 @@ def scan(args: argparse.Namespace) -> int:
         show("scanning", 0, None)
         result = scans.scan(args.files, **options, on_progress=show)
     console = Console(quiet=args.quiet)
+    # For a file or a pipe, rich would take 80 columns.
     if not console.is_terminal:
         console.width = WIDTH
     for table in result.tables(console.width):
         console.print(table)
     for text in result.sentences:
+        # Without markup, which takes a unit in brackets, [mm], for a style and drops it.
         console.print(text, soft_wrap=True, markup=False)
     console.print(f"wrote scan.csv, scan.json, report.html and figures to {args.output}", soft_wrap=True)
     return 0

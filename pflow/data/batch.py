@@ -26,6 +26,7 @@ class _Tensors:
         return self._with(lambda part: part.pin_memory())
 
     def _with(self, change: Callable[[Any], Any]) -> Self:
+        # `full` is carried over: read again from a mask on a GPU, it would count as padded.
         parts = {name: value for name, value in vars(self).items() if isinstance(value, Tensor | _Tensors)}
         changed = {name: change(value) for name, value in parts.items()}
         return dataclasses.replace(self, **changed)  # type: ignore[type-var]

@@ -122,6 +122,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.paths: dict[str, Paths] = {"train": train, "val": val, "test": test, "predict": predict}
+        # The names given are kept: a trained model is compared with these options, not with defaults.
         self.token_config, self._given = TokenConfig(**tokens, readout=False), frozenset(tokens)
         self.options = FileOptions(
             detector=detector,
@@ -177,6 +178,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             given = self.paths[name]
             if not given:
                 raise ConfigError(f"no {name} files are given: set data.{name}")
+            # A file that two patterns match is read once.
             paths = list(dict.fromkeys(matching(given)))
             chunks[name], self.options = survey(paths, self.options, self.chunk_size)
             self._left_out += [path for path in paths if path not in self.options.known]
@@ -197,18 +199,21 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         for name, of_split in chunks.items():
             _check_targets(name, of_split, self.options, self.tokeniser.config)
         train, val = (dict.fromkeys(chunk.path for chunk in of_split) for of_split in chunks.values())
+        # Real paths: a link to a training file is the same file.
         known = set(map(os.path.realpath, train))
         if common := [path for path in val if os.path.realpath(path) in known]:
             why = "what was learnt by heart looks good there"
             warnings.warn(f"data.val: {', '.join(common)} is also in data.train: {why}", stacklevel=2)
         new = trained is None or begins
         self._measure(chunks["val"], CHECKED_EVENTS, expected)
+        # The scales of a new training are kept with the model; otherwise the events are only checked.
         measured = self._measure(chunks["train"], SAMPLE_EVENTS if new else CHECKED_EVENTS, expected)
         if new:
             scales = measured.sample()
             if self.tokeniser.config.geometry:
                 scales = self._of_any_detector(scales, train, None if trained is None else trained.sample)
             self.tokeniser = dataclasses.replace(self.tokeniser, sample=scales)
+        # Last: the tokeniser and the scales see each event once.
         chunks["train"] = self._repeated(chunks["train"])
         return chunks
 
@@ -242,6 +247,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             of_file.setdefault(chunk.path, []).append(chunk)
         total = Scales()
         for path, listed in of_file.items():
+            # At least one event of each file, however many files there are.
             sample = spread_sample(listed, max(1, n_events // len(of_file)))
             events = read_chunks(sample, self.options)
             scales = sum((measure(some, targets=targets) for some in events), Scales())
@@ -283,6 +289,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         if self.trainer is None or not self._chunks.get("train"):
             return {}
         epoch, n_batches = self.trainer.current_epoch, self.trainer.fit_loop.batch_idx + 1
+        # Nothing of this epoch is left: a resumed training begins with the next one.
         if self.trainer.is_last_batch:
             epoch, n_batches = epoch + 1, 0
         return {"epoch": epoch, "n_batches": n_batches, "batching": self._batching()}
@@ -342,6 +349,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         if self._left_out:
             names = "".join(f"\n  {path}" for path in self._left_out)
             warnings.warn(f"files that cannot be used were left out:{names}", BadEntriesWarning, stacklevel=2)
+        # Without workers, a rank has already warned of its own entries.
         if bool(anywhere) and (self.num_workers or not refused):
             where = "data.num_workers processes" if refused else "other devices"
             message = f"entries that cannot be used were left empty, see the warnings of the {where}"
@@ -349,6 +357,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
 
     def _loader(self, name: str) -> StepLoader:
         trained = None if self.trainer is None else getattr(self.trainer.lightning_module, "tokeniser", None)
+        # The weights, and the tokeniser with them, may have been loaded after `setup`.
         if trained is not None and trained is not self.tokeniser:
             self.use(trained)
         if self.tokeniser is None:
@@ -369,6 +378,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             truth=name != "predict",
         )
         self._datasets.append(dataset)
+        # gloo works on the CPU: ranks exchange the sizes of batches without waiting for the GPU.
         if self._n_ranks > 1 and self._group is None:
             self._group = distributed.new_group(backend="gloo")
         return StepLoader(dataset, self.stop, self._group)
@@ -409,6 +419,7 @@ def _check_targets(name: str, chunks: Sequence[Chunk], options: FileOptions, con
             yield int(targets_of(events, config).counts.sum())
 
     first = [dataclasses.replace(chunk, stop=min(chunk.stop, FEW)) for chunk in chunks if chunk.start == 0]
+    # All entries are read only if the first ones have no target, and only up to the first one that has.
     if sum(n_targets(first)) == 0 and not any(n_targets(chunks)):
         rule = f"data.rule {config.rule} and data.e_min {config.e_min:g} GeV"
         raise InputError(f"data.{name} has no target particles under {rule}", file=chunks[0].path)

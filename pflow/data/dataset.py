@@ -89,6 +89,7 @@ class OpenFiles:
 
     def open(self, path: str) -> EventFile:
         """The file, which stays open."""
+        # Taken out and put back: a dictionary keeps its order, and the file unused for longest is the first.
         file = self._files.pop(path, None)
         if file is None:
             file = self._options.open(path)
@@ -105,6 +106,7 @@ class OpenFiles:
 
     def close(self) -> None:
         """Close all files."""
+        # A list, because `release` changes the dictionary.
         for path in list(self._files):
             self.release(path)
 
@@ -131,11 +133,13 @@ def spread_sample(chunks: Sequence[Chunk], n: int) -> list[Chunk]:
     total = int(ends[-1])
     if total <= n:
         return list(chunks)
+    # Not longer than a file on average: long runs would leave out many of the small files.
     length = min(RUN, max(total // len({chunk.path for chunk in chunks}), 1), n)
     sample: list[Chunk] = []
     for begin in (total * np.arange(n // length) // (n // length)).tolist():
         end = begin + length
         while begin < end:  # a run may end in a later chunk
+            # side: an entry at the end of one chunk is the first of the next.
             number = int(np.searchsorted(ends, begin, side="right"))
             chunk, first = chunks[number], int(ends[number]) - len(chunks[number])
             stop = min(end, int(ends[number]))
@@ -156,6 +160,7 @@ def read_chunks(chunks: Iterable[Chunk], options: FileOptions) -> Iterator[Event
                     raise
                 message = f"entries {chunk.start} to {chunk.stop - 1} were left out: {error}"
                 warnings.warn(message, BadEntriesWarning, stacklevel=2)
+                # Empty rather than left out: there is one result for each chunk.
                 events = file.read(chunk.start, chunk.start)
             yield events
 
@@ -270,6 +275,7 @@ def cut(lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None = None) 
     for stop, length in enumerate(sizes):
         longest = max(longest, length)
         n = stop - start + 1
+        # n > 1: an event with more than `max_tokens` gets a batch of its own.
         if n > batch_size or (max_tokens is not None and n > 1 and n * longest > max_tokens):
             batches.append(np.arange(start, stop))
             start, longest = stop, length
@@ -284,8 +290,10 @@ def bucket(
     """Batches of events of similar length, as of `cut`, in random order."""
     sizes = np.asarray(lengths)
     shuffled = generator.permutation(len(sizes))
+    # Stable after a shuffle: events of equal length are in random order.
     ordered = shuffled[np.argsort(sizes[shuffled], kind="stable")]
     batches = [ordered[part] for part in cut(sizes[ordered], batch_size, max_tokens)]
+    # Otherwise each buffer would be trained on from short events to long ones.
     generator.shuffle(batches)
     return batches
 
@@ -401,9 +409,11 @@ class EventDataset(IterableDataset[LabelledBatch]):
                 events = augment(events, self.augmentation, generator)
             merge, tokeniser = self.tokeniser.config.merge, self.tokeniser
             if self.shuffle and merge is not None and merge.ecal_sizes:
+                # Another 1 in the seed: else the size would go with the augmentation's first number.
                 drawn = np.random.default_rng([self.seed, self.epoch, share, number + 1, 1]).choice(merge.ecal_sizes)
                 tokeniser = tokeniser.merging(float(drawn))
             tokens, events = self._encoded(events, tokeniser)
+            # In place: the tensor is in memory that workers share with the training process.
             self._refused |= bool(np.any(events.flags & Flag.BAD_INPUT)) or len(events) < len(self.chunks[number])
             unknown.update(tokens.unknown)
             yield tokens
@@ -412,6 +422,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
 
     def _encoded(self, events: Events, tokeniser: Tokeniser) -> tuple[Tokens, Events]:
         """Tokens of a chunk and the chunk; where bad entries are skipped, those the model cannot read are empty."""
+        # Unknown codes are warned of once at the end (`_parts`), not for each chunk.
         return without_refused(
             events, lambda some: tokeniser.encode(some, truth=self.truth, warn=False), self.options.on_error
         )
@@ -426,6 +437,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
             while (room := self.buffer - sum(map(len, buffered))) <= len(part):
                 buffered.append(part[:room])
                 part = part[room:]
+                # The remainder waits for the next buffer: else each buffer would end with a short batch.
                 yield from self._emptied(buffered, generator, keep=self.buffer % self.batch_size)
             buffered.append(part)
         yield from self._emptied(buffered, generator, keep=0)
@@ -483,6 +495,7 @@ class StepLoader:
         return len(self.dataset)
 
     def __iter__(self) -> Iterator[LabelledBatch]:
+        # Batches that were seen are made again and dropped: buffer and random numbers are then as they were.
         batches = islice(self._loader, self.skip, None)
         if self.group is not None:
             yield from self._in_step(batches)
@@ -501,9 +514,11 @@ class StepLoader:
             ranks = [torch.empty_like(status) for _ in range(n_ranks)]
             distributed.all_gather(ranks, status, group=self.group)
             signals, all_events, all_targets = torch.stack(ranks, dim=1).tolist()
+            # The same for all ranks at the same batch: none waits for one that has stopped.
             self.stop.agreed = max(signals)
             if not any(all_events):
                 return
             if batch is None:
+                # Kept, as it is read from a file.
                 batch = filler = filler or self.dataset.filler()
             yield batch._replace(weight=n_ranks * n_target / sum(all_targets))

@@ -74,12 +74,15 @@ def _disturb_hits(events: Events, options: Disturbance, chosen: Mask, generator:
     columns = jagged.columns(events.hits)
     subdetector = columns["subdetector"].astype(np.int64)
     n_subdetectors = len(events.detector.calorimeters)
+    # The exponential keeps each factor above 0, however large the error.
     scale = np.exp(options.energy_scale * generator.standard_normal((len(events), n_subdetectors)))
     factor = np.where(chosen[event], scale[event, subdetector], 1.0)
     columns["energy"] = energy = (columns["energy"] * factor).astype(columns["energy"].dtype)
+    # random() is below 1, so a fraction of 0 loses no hit and a fraction of 1 all.
     keep = (generator.random(len(event)) >= options.dead_cells) | ~chosen[event]
 
     by_subdetector = (energy[subdetector == number] for number in range(n_subdetectors))
+    # A calorimeter without hits in the chunk has no quantile.
     limits = np.array([np.quantile(values, NOISE_QUANTILE) if len(values) else 0.0 for values in by_subdetector])
     soft = np.flatnonzero(energy < limits[subdetector])
     hits = _with_copies(columns, event, keep, soft, options.noise_hits * chosen, generator)
@@ -107,10 +110,13 @@ def _with_copies(
 
     `columns`, `event` and `keep` are of all objects, [N] each; the numbers of copies are Poisson with `means` [event].
     """
+    # A chunk without soft hits or tracks has nothing to copy.
     target = np.repeat(np.arange(len(means)), generator.poisson(means if len(donors) else 0 * means))
     copied = donors[generator.integers(max(1, len(donors)), size=len(target))]
+    # A copy from the same event would lie on its original.
     is_other = event[copied] != target
     row_event = np.concatenate([event[keep], target[is_other]])
+    # Stable, because links are renumbered for kept objects that stay first and in their order.
     rows = np.concatenate([np.flatnonzero(keep), copied[is_other]])[np.argsort(row_event, kind="stable")]
     counts = np.bincount(row_event, minlength=len(means))
     return jagged.records({name: values[rows] for name, values in columns.items()}, counts)
@@ -168,6 +174,7 @@ def augment(events: Events, options: Augmentation, generator: np.random.Generato
     """Augment a chunk of events at random; event numbers and their order stay. No group holds an event twice."""
     n, joining = len(events), options.overlay
     groups = None if joining is None else _random_groups(events, joining, generator)
+    # Drawn for groups, not members: these keep their angles to each other.
     phi = random_phi(events.detector, n, generator) if options.rotate else None
     reflected = generator.random(n) < 0.5 if options.reflect else None
     drawn = cells = None if options.detector is None else options.detector.draw(n, generator)
@@ -179,11 +186,13 @@ def augment(events: Events, options: Augmentation, generator: np.random.Generato
         reflected = None if reflected is None else reflected[group]
         cells = None if drawn is None else drawn[group]  # all members of a group have the same cells
     if cells is not None:
+        # Before the rotation, after which cells no longer lie in the grid of the simulation.
         events = change_cells(events, cells)
     events = turn(events, phi, reflected)
     if joining is not None:
         events = overlay(events, sizes)
     if drawn is not None:
+        # After the overlay, whose tolerances in mm are for cells of the simulated sizes.
         events = move(events, drawn)
     return events if options.disturb is None else disturb(events, options.disturb, generator)
 
@@ -200,6 +209,7 @@ def _random_groups(events: Events, options: Overlay, generator: np.random.Genera
     n = len(events)
     is_small = jagged.count(events.hits) <= (np.inf if options.max_hits is None else options.max_hits)
     small = np.flatnonzero(is_small)
+    # `_members_nearby` takes the largest of the wanted sizes, so it needs at least one event.
     if not len(small):
         return np.ones(n, dtype=np.int64), np.arange(n), np.zeros(n)
     frequencies = np.array(options.frequencies, dtype=np.float64)
@@ -207,6 +217,7 @@ def _random_groups(events: Events, options: Overlay, generator: np.random.Genera
     theta, azimuth = (axis[small] for axis in _axes(events.hits))
     n_steps = events.detector.phi_symmetry
     members, allowed, turns = _members_nearby(theta, azimuth, largest, options.cone, generator, n_steps)
+    # The others are turned towards the first: a random angle of its own would take it away from them.
     turns[:, 0] = 0.0
     is_member = np.arange(members.shape[1]) < allowed[:, np.newaxis]
     sizes = np.ones(n, dtype=np.int64)
@@ -234,6 +245,7 @@ def _members_nearby(
         near = along + across > np.cos(cone)
         with np.errstate(divide="ignore", invalid="ignore"):
             cos = (np.cos(cone) - along) / across
+        # Below -1, also with an axis along z, every rotation brings the event near.
         widest = np.arccos(np.clip(np.nan_to_num(cos, nan=-1.0), -1.0, 1.0))
         phi = difference + widest * generator.uniform(-1.0, 1.0, along.shape)
     else:
@@ -241,9 +253,12 @@ def _members_nearby(
         turned = np.cos(difference[:, :, np.newaxis] - steps)
         by_step = along[:, :, np.newaxis] + across[:, :, np.newaxis] * turned > np.cos(cone)  # [event, other, step]
         near = by_step.any(axis=-1)
+        # The largest of random numbers picks each of the allowed steps with equal probability.
         phi = steps[np.where(by_step, generator.random(by_step.shape), -1.0).argmax(axis=-1)]
+    # An event is near itself, but no group holds one twice.
     np.fill_diagonal(near, False)
     sizes = np.minimum(sizes, near.sum(axis=1) + 1)
+    # Events that are not near sort last, where `sizes` cuts them off.
     drawn = np.where(near, generator.random((n, n)), np.inf).argsort(axis=1)[:, : sizes.max() - 1]
     members = np.concatenate([np.arange(n)[:, np.newaxis], drawn], axis=1)
     return members, sizes, np.take_along_axis(phi, members, axis=1)
@@ -253,6 +268,7 @@ def _axes(hits: ak.Array) -> tuple[Floats, Floats]:
     """Polar angle and azimuth, rad, of the events' axes; NaN without energy."""
     flat, counts = jagged.columns(hits), jagged.count(hits)
     weighted = np.concatenate([flat["energy"] * flat[f"position.{axis}"] for axis in "xyz"])
+    # One call for three axes, because Awkward's dispatch takes longer than the sums.
     sums = ak.sum(jagged.unflatten(weighted, np.tile(counts, 3)), axis=1)
     x, y, z = ak.to_numpy(sums).astype(np.float64).reshape(3, len(counts))
     unknown = (x == 0) & (y == 0) & (z == 0)
@@ -279,8 +295,10 @@ def turn(events: Events, phi: Floats | None = None, reflected: Mask | None = Non
                 columns[y] = (flat[x] * sin + flat[y] * cos).astype(flat[y].dtype)
             for field in (field for field in SCHEMA[name] if field.turns == "azimuth"):
                 azimuth = flat[field.name].astype(np.float64) + angle
+                # np.mod gives [0, 2 pi): subtracted from pi, it leaves pi in and -pi out.
                 columns[field.name] = (np.pi - np.mod(np.pi - azimuth, 2 * np.pi)).astype(field.dtype)  # (-pi, pi]
         if reflected is not None:
+            # int8, because float32 times int64 would be float64.
             sign = np.repeat(np.where(reflected, -1, 1).astype(np.int8), counts)
             for column in (*(z for _, _, z in vectors), *(f.name for f in SCHEMA[name] if f.turns == "z")):
                 columns[column] = flat[column] * sign

@@ -104,10 +104,13 @@ class Scales:
         for name, theirs in other.tables.items():
             both: list[Table] = [tables[name]] if name in tables else []
             both.append({**theirs, "file": number[theirs["file"]]})
+            # Steps are powers of 2, so the rows of the larger one are in both tables.
             step = max(steps.get(name, 1), other.steps.get(name, 1))
             entry = np.concatenate([table["entry"] for table in both])
+            # Entry 0 is a multiple of every step: if it alone has too many rows, doubling would never end.
             while step <= entry.max() and np.count_nonzero(entry % step == 0) > MAX_ROWS:
                 step *= 2
+            # A chunk without truth lacks columns, and its sum with others must lack them, too.
             joined = {column: np.concatenate([of[column] for of in both]) for column in both[0] if column in both[-1]}
             tables[name] = {column: values[entry % step == 0] for column, values in joined.items()}
             steps[name] = step
@@ -163,6 +166,7 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
     tables = {}
     for name, table in measured.items():
         event = table.pop("event")
+        # Empty tables are left out, because `__add__` takes the largest entry of each.
         if len(event):
             tables[name] = {column: np.asarray(values, dtype=np.float32) for column, values in table.items()}
             tables[name] |= {"entry": events.entry[event], "file": np.zeros(len(event), dtype=np.int64)}
@@ -207,6 +211,7 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, np
     if events.truth is None:
         return table
     truth, status = jagged.columns(events.truth), tuple((targets or {}).get("stable_status", STABLE_STATUS))
+    # Muons cross the calorimeters and leave little of their energy.
     showers = np.isin(truth["status"], status) & ~is_invisible(truth["pdg"]) & (np.abs(truth["pdg"]) != MUON)
     of_particle = jagged.event_index(jagged.count(events.truth))
     table["true"] = with_hits * np.bincount(of_particle, truth["energy"] * showers, n)
@@ -242,6 +247,7 @@ def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
     chosen = np.flatnonzero(looked & (hits["energy"] > 0) & (kind_index(detector)[number] <= HCAL))
     event = jagged.event_index(jagged.count(events.hits))[chosen]
     part = event * n_parts + number[chosen]
+    # With the event added, hits of two events in the same cell are not taken for two hits of one.
     _, cell, n_hits = np.unique(code[chosen] + event, return_inverse=True, return_counts=True)
     weights = np.ones(len(part)), n_hits[cell] > 1
     sums = (np.bincount(part, weight, n * n_parts).reshape(n, n_parts).T for weight in weights)
@@ -271,10 +277,12 @@ def _of_hits(events: Events, depth: Floats) -> dict[str, npt.NDArray[Any]]:
         layer = layers_by_position(depth[mine])
         fullest = mine[layer == np.bincount(layer).argmax()][:MOST_IN_LAYER]
         if len(fullest) >= MIN_IN_LAYER:
+            # The nearest of two is the hit itself.
             neighbour[fullest] = KDTree(position[fullest]).query(position[fullest], k=2)[0][:, 1]
             rows.append(fullest)
     columns = {"part": hits["subdetector"], "energy": hits["energy"], "layer": hits["layer"]}
     columns |= {"event": event, "depth": depth, "neighbour": neighbour}
+    # Hits of the fullest layers may be among the evenly spaced ones, too.
     chosen = np.unique(np.concatenate(rows))
     return {name: values[chosen] for name, values in columns.items()}
 
@@ -285,6 +293,7 @@ def _of_tracks(events: Events) -> dict[str, npt.NDArray[Any]]:
     momentum, state = (jagged.vectors(events.tracks, field=name) for name in ("momentum", "calo_position"))
     # A chord of a circle is at most twice its radius long.
     reach = 2 * np.hypot(*momentum[:, :2].T) / (GEV_PER_TESLA_MM * abs(events.detector.b_field))
+    # A circle that passes the axis at a distance d0 reaches farther from it by as much.
     radius = np.hypot(*state[:, :2].T) - np.abs(np.nan_to_num(tracks["d0"]))
     beyond = np.where(np.isfinite(radius), radius > REACH * reach, np.nan)
     table = {"event": jagged.event_index(counts), "beyond": beyond}
@@ -696,6 +705,7 @@ def _changes(scales: Scales) -> Iterator[Check]:
                 for block, estimate in zip(blocks, estimates, strict=True)
                 if estimate.differs(typical._replace(sigma=0.0), q.changes, relative=q.relative, sure=VERY_SURE)
             ]
+            # Where half of the parts differ, there is no rest that they differ from.
             if 0 < 2 * len(differing) < n_blocks:
                 chosen = np.isin(np.arange(len(table["file"])), np.concatenate(differing))
                 part, others = q.estimate(table, chosen), q.estimate(table, ~chosen)

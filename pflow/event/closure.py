@@ -212,6 +212,7 @@ class _Entries:
         event, momentum = jagged.event_index(counts), jagged.vectors(events.tracks, field="momentum")
         p, pt, phi = np.linalg.norm(momentum, axis=1), np.hypot(*momentum[:, :2].T), np.arctan2(*momentum[:, 1::-1].T)
         state, at_state = (jagged.vectors(events.tracks, field=f"calo_{x}") for x in ("position", "momentum"))
+        # Tracks without d0 and z0 start at the origin.
         d0, z0, charge = (np.nan_to_num(columns[name].astype(np.float64)) for name in ("d0", "z0", "charge"))
         start = np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=1)
         by_helix, at_helix = follow_to_calorimeter(start, momentum, charge, events.detector)
@@ -248,11 +249,13 @@ def _cones(events: Events, position: Single, distance: Single, tracks: _Entries)
     for hit, track in zip(of_hits, itertools.pairwise(tracks.bounds), strict=True):
         hits, mine = slice(*hit), slice(*track)
         between = tracks.towards[tracks.index[mine]] @ tracks.towards[tracks.index[mine]].T
+        # An entry is no neighbour of its own; -1 is the cosine of pi, the angle of tracks without one.
         np.fill_diagonal(between, -1.0)
         separation[mine] = np.arccos(np.clip(between.max(axis=1, initial=-1.0), -1.0, 1.0))
         if len(alone := mine.start + np.flatnonzero(separation[mine] > ALONE)):
             along = single[alone] @ position[hits].T
             by_kind = energy[hits, None] * np.stack([is_hcal[hits], ~is_hcal[hits]], axis=1)
+            # Times the distance, not divided by it: hits that were left out are at the origin.
             narrow[alone], wide[alone] = ((along > np.cos(cone) * distance[hits]) @ by_kind for cone in (NARROW, ALONE))
     return narrow, wide, separation
 
@@ -262,7 +265,9 @@ def _stubs(events: Events, hits: _FirstHits, tracks: _Entries) -> dict[str, npt.
     detector, towards, counts = events.detector, hits.position / hits.distance[:, None], np.diff(tracks.all_bounds)
     size = max(STUB, STUB_CELLS * _cell_size(detector, "ecal"))
     near = np.cos(size / detector.ecal_inner_radius)
+    # With rows of the identity, one matrix product counts the hits of each layer on each line.
     in_layer = np.identity(N_LAYERS, np.float32)[hits.layer] * (hits.kind == ECAL)[:, None]
+    # np.concatenate needs at least one list, also for a chunk without events.
     chosen, lost = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.bool_)]
     for hit, track in zip(itertools.pairwise(hits.bounds), itertools.pairwise(tracks.all_bounds), strict=True):
         mine = slice(*hit)
@@ -289,10 +294,12 @@ def _stubs(events: Events, hits: _FirstHits, tracks: _Entries) -> dict[str, npt.
 def _hits_of_trails(hits: _FirstHits, tracks: _Entries) -> Index:
     """Pairs of a track and one of the hits close to the line on which it enters, int64 [2, pair]."""
     points, along = tracks.entry.astype(np.float32), tracks.direction.astype(np.float32)
+    # As in `_stubs`: np.concatenate needs at least one list.
     pairs = [np.zeros((2, 0), dtype=np.int64)]
     for hit, track in zip(itertools.pairwise(hits.bounds), itertools.pairwise(tracks.bounds), strict=True):
         near, mine = slice(*hit), slice(*track)
         behind = along[mine] @ hits.position[near].T - (points * along)[mine].sum(axis=1)[:, None]  # [track, hit]
+        # The square is expanded into matrix products, so that no array [track, hit, 3] is made.
         squared = hits.distance[near] ** 2 - 2 * points[mine] @ hits.position[near].T
         across = squared + (points[mine] ** 2).sum(axis=1)[:, None] - behind**2
         inside = (across < hits.width[near] ** 2) & (behind > -IN_FRONT) & (behind < hits.length[near])
@@ -327,6 +334,7 @@ def _trail(detector: Detector, hits: _FirstHits, tracks: _Entries, pairs: Index,
     n, (track, hit) = len(tracks.index), pairs[:, hits.kind[pairs[1]] == kind]
     endcap, direction = _in_endcap(detector, tracks), tracks.direction
     to_normal = np.where(endcap, np.abs(direction[:, 2]), np.hypot(direction[:, 0], direction[:, 1]))  # cosine
+    # np.unique, because several hits in a layer count once.
     n_layers = np.bincount(np.unique(track * N_LAYERS + hits.layer[hit]) // N_LAYERS, minlength=n).astype(np.float64)
     from_line = np.einsum("hac,hc->ah", axes[track], hits.position[hit] - tracks.entry[track])
     described = [sum(x.count for x in part.layers) for part in detector.calorimeters if part.kind == KINDS[kind]]
@@ -378,6 +386,7 @@ def _trails(events: Events, hits: _FirstHits, tracks: _Entries) -> dict[str, npt
         n, (track, hit) = len(tracks.index), pairs[:, hits.kind[pairs[1]] == ECAL]
         of_hit = jagged.flat(assigned_particle(events.hit_links, events.hits))[hits.index[hit]]
         of_track = jagged.flat(assigned_particle(events.track_links, events.tracks))[tracks.index][track]
+        # Hits and tracks without links are counted by other checks, and say nothing of a match.
         linked = (of_hit >= 0) & (of_track >= 0)
         n_linked, n_own = (np.bincount(track[x], minlength=n) for x in (linked, linked & (of_hit == of_track)))
         trails["own"] = _where(straight & (n_linked > 0), n_own / np.maximum(n_linked, 1))

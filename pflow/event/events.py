@@ -176,6 +176,7 @@ class Events(EventLists):
             value = np.asarray(default if given is None else given, dtype=dtype)
             if value.shape != (n,):
                 raise ValueError(f"{name} has shape {value.shape}, expected ({n},), one for each event")
+            # The dataclass is frozen.
             object.__setattr__(self, name, value)
         for name, part in self.parts():
             if len(part) != n:
@@ -209,6 +210,7 @@ class Events(EventLists):
 
     def sizes(self) -> dict[str, Index]:
         """Number of objects of each part, and of calorimeters, that indices can point to, int64 [event]."""
+        # Parts that are None count as empty, so that links into them lead nowhere and are found.
         sizes = dict.fromkeys(PARTS, np.zeros(len(self), dtype=np.int64))
         sizes["calorimeters"] = np.full(len(self), len(self.detector.calorimeters))
         return sizes | {name: jagged.count(part) for name, part in self.parts()}
@@ -235,9 +237,11 @@ def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: 
     if isinstance(which, int | np.integer):
         if not -n_events <= which < n_events:
             raise IndexError(f"event {which} of {n_events}")
+        # For -1, slice(-1, 0) would be empty.
         index = int(which) % n_events
         return slice(index, index + 1)
     chosen = np.asarray(which)
+    # NumPy makes an empty list an array of floats, which cannot be an index.
     rows: Index = np.arange(n_events)[chosen.astype(np.int64) if chosen.size == 0 else chosen]
     return rows
 
@@ -303,6 +307,7 @@ def leave_out(events: Events) -> tuple[Events, dict[str, Mask]]:
     changed: dict[str, Any] = {}
     flags, all_sizes = events.flags.copy(), events.sizes()
     for name, flag in LEFT_OUT.items():
+        # Links may have lost hits or tracks in an earlier turn of the loop.
         part = changed.get(name, getattr(events, name))
         if part is None:
             continue
@@ -314,6 +319,7 @@ def leave_out(events: Events) -> tuple[Events, dict[str, Mask]]:
                 columns["parent"] = np.where(no_parent, -1, columns["parent"])
                 flags[event[no_parent]] |= np.uint32(flag)
                 part = changed[name] = jagged.records(columns, counts)
+        # Single links may lead nowhere; wrong indices elsewhere, e.g. of a subdetector, are for `Events.validate`.
         mask = unusable_objects(name, part, all_sizes if name in LINKED else {})
         if name in IN_PLACE or name in LINKED:
             mask &= (2 * np.bincount(event[mask], minlength=len(counts)) <= counts)[event]
@@ -367,6 +373,7 @@ def without_refused(events: Events, attempt: Callable[[Events], T], on_error: st
     except InputError as error:
         if on_error == "raise" or error.entry is None:
             raise
+    # One by one, because the error of a chunk names only one of its bad entries.
     errors: dict[int, InputError] = {}
     for index in range(len(events)):
         try:
@@ -494,6 +501,7 @@ class Reconstruction(EventLists):
             shares = links.weight * momentum[links.flat_source(n_tracks)]
             neutral = np.bincount(links.event, shares * ~charged[links.flat_particle(n_particles)], n)
             used = np.bincount(links.event, shares, n)
+        # Charged particles may have more momentum than the tracks.
         return np.stack([total, neutral, np.maximum(total - used, 0)], axis=1)
 
     def check_links(self, name: str, events: Events) -> None:

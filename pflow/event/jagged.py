@@ -64,6 +64,7 @@ def flat(array: Any, dtype: Any = None) -> npt.NDArray[Any]:
     """Concatenated values of all events, [N], or [N, ...] for regular inner axes; ValueError for a None."""
     layout = array.layout if isinstance(array, ak.Array) else None
     if isinstance(layout, ak.contents.ListOffsetArray) and isinstance(layout.content, ak.contents.NumpyArray):
+        # The offsets of a slice of events begin where it does in the whole content, not at 0.
         start, stop = int(layout.offsets.data[0]), int(layout.offsets.data[-1])
         return np.asarray(layout.content.data[start:stop], dtype=dtype)
     return np.asarray(ak.to_numpy(ak.flatten(array, axis=1), allow_missing=False), dtype=dtype)
@@ -101,6 +102,7 @@ def _leaves(content: Any, path: str, start: int, stop: int) -> Iterator[tuple[st
     if isinstance(content, ak.contents.NumpyArray):
         yield path, np.asarray(content.data)[start:stop]
     elif content.fields:
+        # A selection may be an index over records, whose fields hold all of them: it is copied first.
         if not isinstance(content, ak.contents.RecordArray):
             content = content[start:stop].to_packed()
             start, stop = 0, content.length
@@ -188,6 +190,7 @@ def join(columns: Mapping[str, Sequence[ak.Array]]) -> dict[str, ak.Array]:
     if all(len(arrays) == 1 for arrays in columns.values()):
         return {name: arrays[0] for name, arrays in columns.items()}
     counts = [count(array) for array in next(iter(columns.values()))]
+    # Stable, so that within an event the lists, and the objects in each, stay in their order.
     order = np.argsort(np.concatenate([event_index(n) for n in counts]), kind="stable")
     joined = {}
     for name, arrays in columns.items():
@@ -301,6 +304,7 @@ class Links:
         """Links chosen by a mask, or by indices in the order of the events, from these with columns `changed`."""
         columns = {name: getattr(self, name) for name in ("source", "particle", "weight")} | changed
         if rows.dtype == np.bool_:
+            # From running sums at the bounds of events, without the event of each link.
             counts = self.counts if rows.all() else np.diff(offsets(rows)[offsets(self.counts)])
         else:
             counts = np.bincount(self.event[rows], minlength=len(self.counts))
@@ -326,6 +330,7 @@ class Links:
         """
         if not len(self):
             return self
+        # Sources from files are not validated yet, and may be negative.
         first = int(self.source.min())
         stride = int(self.source.max()) - first + 1
         group = self.event * stride + (self.source.astype(np.int64) - first)
@@ -369,6 +374,7 @@ def with_same_source(first: Index, second: Index) -> tuple[Index, Index]:
 
 def largest_weight(source: Index, particle: npt.NDArray[Any], weight: npt.NDArray[Any]) -> Index:
     """Index of each source's link with the largest weight, by rising source; ties take the lowest particle."""
+    # np.lexsort sorts by its last key first.
     order = np.lexsort((particle, -weight, source))
     _, first = np.unique(source[order], return_index=True)
     return np.asarray(order[first])

@@ -164,6 +164,7 @@ def cells_of(hits: Mapping[str, Any], grid: Grid, depth: Any = None) -> tuple[An
     x, y, z = (double(hits[f"position.{axis}"]) for axis in "xyz")
     xp, subdetector = namespace(x), integer(hits["subdetector"])
     size, sectors, barrel = (constant(part, like=x)[subdetector] for part in (grid.size, grid.sectors, grid.barrel))
+    # Modulo, so that a cell at azimuth pi is the same from both sides.
     in_phi = _floor(xp.arctan2(y, x) / (2 * np.pi) * sectors) % sectors
     first = xp.where(barrel, in_phi, _floor(x / size))
     second = _floor(xp.where(barrel, z, y) / size)
@@ -171,6 +172,7 @@ def cells_of(hits: Mapping[str, Any], grid: Grid, depth: Any = None) -> tuple[An
         steps = _floor(depth / grid.depth)
     else:
         layer, place = integer(hits["layer"]), xp.where(barrel, xp.hypot(x, y), xp.abs(z))
+        # Negative, so that hits without a layer never share a cell with hits of a layer.
         steps = xp.where(layer < 0, -1 - _floor(place / size), layer // grid.layers)
     # Both endcaps are one subdetector: the sign of z tells them apart, and twice the depth leaves room for it.
     cells = (subdetector, 2 * steps + integer(~barrel & (z < 0)), first, second)
@@ -242,9 +244,11 @@ def overlay(events: Events, sizes: Sequence[int] | Index) -> Events:
         columns, counts = jagged.columns(part), jagged.count(part)
         for field in SCHEMA[name]:
             if field.points_to in shift:  # an index counts the objects of the whole group
+                # A negative index, of a particle without a parent, points nowhere and must stay.
                 index = columns[field.name]
                 columns[field.name] = np.where(index < 0, index, index + np.repeat(shift[field.points_to], counts))
         values[name] = jagged.records(columns, np.bincount(group, counts).astype(np.int64))
+    # reduceat is wrong for empty groups, which are refused above.
     flags = np.bitwise_or.reduceat(members.flags, first)
     values |= {"entry": members.entry[first], "event": members.event[first], "flags": flags}
     return sum_cells(dataclasses.replace(members, **values), *_shared_cells(members, group))
@@ -270,6 +274,7 @@ def _shared_cells(members: Events, group: Index) -> tuple[Index, Index]:
     pairs = tree.query_pairs(1.0, output_type="ndarray")
     pairs = pairs[event[pairs[:, 0]] != event[pairs[:, 1]]]
     shared, ends = np.unique(pairs, return_inverse=True)
+    # Hits of three events in a cell need not all be within the tolerance of each other.
     graph = coo_array((np.ones(len(pairs)), tuple(ends.reshape(-1, 2).T)), shape=(len(shared), len(shared)))
     _, cell = connected_components(graph)
     _, first = np.unique(cell, return_index=True)
@@ -292,6 +297,7 @@ def sum_cells(events: Events, hits: Index, first: Index) -> Events:
 
     columns = jagged.columns(events.hits)
     summed = {name: values[hits] for name, values in columns.items()}
+    # Cells are numbered by their first hits, so these are in the order of the groups.
     sums = sum_hits(summed, group, np.flatnonzero(is_first))
     cells = {name: values[is_cell] for name, values in columns.items()}  # copies
     for name, values in sums.items():
@@ -313,6 +319,7 @@ def _summed_links(hits: ak.Array, records: ak.Array, cell: Index, shared: Index,
     _, group = np.unique(of_link[changed], return_inverse=True)
     energy = weight[changed].astype(np.float64) * jagged.columns(hits)["energy"][hit[changed]]
     total, equal = np.bincount(group, energy)[group], 1.0 / np.bincount(group)[group]
+    # Links of a cell without energy would have 0 / 0.
     weight[changed] = np.divide(energy, total, out=equal, where=total > 0)
     source = of_link - np.repeat(jagged.offsets(n_cells)[:-1], links.counts)
     return dataclasses.replace(links, source=source, weight=weight).records()

@@ -247,6 +247,7 @@ class Move:
             )
         starts = range(0, len(single), self.layers)
         groups = (zip(*single[start : start + self.layers], strict=True) for start in starts)
+        # Rounded, because sums of equal layers that differ in the last digit would break up a run.
         summed = (tuple(None if None in sizes else round(sum(sizes), 9) for sizes in group) for group in groups)
         runs = ((dict[str, Any](zip(names, sizes, strict=True)), run) for sizes, run in itertools.groupby(summed))
         return tuple(Layers(count=len(list(run)), **sizes) for sizes, run in runs)
@@ -289,6 +290,7 @@ class Move:
         if self.hcal_layers is not None:
             shorter = np.array([c.kind == "hcal" and c.region != "other" for c in events.detector.calorimeters])
             hits = jagged.columns(events.hits)
+            # `change_cells` takes the factor on energies from the number of layers that the detector describes.
             cut = Move(hcal_layers=self.hcal_layers).detector(events.detector)
             events = keep_hits(events, ~shorter[hits["subdetector"]] | (hits["layer"] < self.hcal_layers))
             events = dataclasses.replace(events, detector=cut)
@@ -296,8 +298,10 @@ class Move:
         if 0 < self.time < math.inf:
             counts = jagged.count(moved.hits)
             rows = zip(events.entry.tolist(), counts.tolist(), strict=True)
+            # By entry, so that the errors do not depend on how a file is cut into chunks.
             errors = [np.random.default_rng((TIME_SEED, entry)).standard_normal(count) for entry, count in rows]
             time = jagged.columns(moved.hits)["time"]
+            # The empty list is for a chunk without events.
             time = (time + self.time * np.concatenate([[], *errors])).astype(time.dtype)
             moved = dataclasses.replace(moved, hits=jagged.replaced(moved.hits, {"time": time}))
         return dataclasses.replace(moved, detector=described, geometry=None, reference=None, reference_name="")
@@ -323,6 +327,7 @@ def change_cells(events: Events, forms: Forms) -> Events:
     keep = hits["layer"] % every == 0
     keep &= (kind != HCAL) | (hits["layer"] < np.ceil(forms["hcal"][event] * n_layers[hits["subdetector"]]))
     keep &= ~forms["missing"][event] | required[hits["subdetector"]]
+    # Calorimeters that do not describe their layers have 0 of them, and their energies stay.
     of_layers = np.maximum(n_layers[hits["subdetector"]], 1)
     energy = hits["energy"] * (of_layers / np.ceil(of_layers / every)).astype(hits["energy"].dtype)
     layer = np.where(hits["layer"] >= 0, hits["layer"] // every, hits["layer"]).astype(hits["layer"].dtype)
@@ -334,6 +339,7 @@ def change_cells(events: Events, forms: Forms) -> Events:
 
     counts, energy = jagged.count(events.hits), jagged.columns(events.hits)["energy"]
     event, kind = jagged.event_index(counts), kinds[jagged.columns(events.hits)["subdetector"]]
+    # After the sums, because a detector applies its threshold to its own cells.
     if forms["threshold"].any():
         keep = energy >= forms["threshold"][event, kind]
         events, event, kind, energy = keep_hits(events, keep), event[keep], kind[keep], energy[keep]
@@ -342,6 +348,7 @@ def change_cells(events: Events, forms: Forms) -> Events:
         # What a hit stands for depends on the size of the cells: each detector that was drawn is calibrated for itself.
         readouts = (forms["digital"], forms["coarser"][:, HCAL], forms["every"][:, HCAL])
         detector, first = equal_rows(*(readout[event[digital]] for readout in readouts))
+        # The column may be a view of the events that were given.
         energy = energy.copy()
         for k, three in enumerate(forms["digital"][event[digital[first]]] == 2):
             rows = digital[detector == k]
@@ -379,14 +386,17 @@ def _coarser(events: Events, forms: Forms) -> Events:
 
     azimuth, distance = np.arctan2(y, x), distance_to_sides(x, y, sides, phase)
     side = np.where(barrel, np.round((azimuth - phase) / width), np.sign(z)).astype(np.int64)
+    # A cylinder is one side, which its phase must not cut.
     side[barrel & is_round] = 0
     normal = np.where(is_round, 0.0, phase + width * side)  # of the side, rad
     off, cos, sin = azimuth - normal, np.cos(phase), np.sin(phase)
+    # np.where computes both choices, and the tangent diverges at azimuths of a cylinder.
     along = np.where(is_round, off, np.tan(np.where(is_round, 0.0, off))) * distance
     place = np.where(barrel, np.stack([along, z]), np.stack([x * cos + y * sin, y * cos - x * sin]))
     number = np.floor(place / size).astype(np.int64)
 
     u, v = (number + 0.5) * size  # the coarse cell's centre, and from there back to x, y, z
+    # Hits of an endcap may lie on the axis; their angle is not used.
     angle = u / np.maximum(distance, 1.0)
     azimuth = normal + np.where(is_round, angle, np.arctan(angle))
     radius = np.where(is_round, distance, np.hypot(distance, u))

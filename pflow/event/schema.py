@@ -183,6 +183,7 @@ def build(part: str, /, **quantities: Any) -> ak.Array:
         shape = (n, field.width) if field.width else (n,)
         if name in given:
             values = jagged.flat(given[name], field.dtype)
+            # An array without objects need not have the width as its second axis.
             values = values.reshape(0, field.width) if field.width and not len(values) else values
         elif not field.width and not field.optional:
             values = np.full(n, field.default, dtype=field.dtype)
@@ -301,6 +302,7 @@ def _impossible(
         low, high, least, most = field.low, field.high, values.min(), values.max()
         if field.points_to:
             low, size = min(field.default, 0), sizes[field.points_to]
+            # An index within the shortest list is within all: most chunks pass without a look at each index.
             if least >= low and most < size.min(initial=np.iinfo(np.int64).max):
                 continue
             expected = "points outside the event's list"
@@ -310,6 +312,7 @@ def _impossible(
                 expected = "expected -1 or the index of a particle"
             yield column, values, (values < low) | (values >= np.repeat(size, counts)), expected
             continue
+        # A NaN makes the extremes NaN, and every comparison with them False.
         is_good = low <= least and most <= high and most < np.inf
         if not is_good and (field.required or (low, high) != (-np.inf, np.inf)):
             unit, finite = f" {field.unit}" if field.unit else "", np.isfinite(values)
@@ -317,6 +320,7 @@ def _impossible(
                 yield column, values, ~finite, "expected a finite number"
             if low == 0:
                 yield column, values, finite & (values < 0), f"expected at least 0{unit}"
+            # NaN passes here, because a file may lack a number that is not required.
             yield column, values, finite & (np.abs(values) > high), f"expected at most {high:g}{unit}"
     if part == "hits":  # without a direction; hits that were left out stand there with energy 0
         at_origin = (columns["energy"] > 0) & ~np.any([columns[f"position.{axis}"] for axis in XYZ], axis=0)

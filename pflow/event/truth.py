@@ -237,7 +237,9 @@ class Ancestry:
     def nearest(self, mask: Mask) -> Index:
         """For each particle, the nearest of itself and its ancestors where `mask` holds; -1 for none."""
         ancestor = np.arange(self.size)
+        # No chain of parents is longer than its event, unless it is a circle.
         for _ in range(int(self.counts.max(initial=0)) + 1):
+            # An ancestor of -1 reads the mask of the last particle, which the first condition discards.
             moving = (ancestor >= 0) & ~mask[ancestor]
             if not moving.any():
                 return ancestor
@@ -285,6 +287,7 @@ def _assign(ancestry: Ancestry, events: Events, rule: str, stable_status: Sequen
     ancestor = of_generator[particle[unassigned]]
     hit = links.flat_source(jagged.count(events.hits))[unassigned]
     energy = np.where(ancestor >= 0, links.weight[unassigned] * jagged.columns(events.hits)["energy"][hit], 0.0)
+    # Hits without an ancestor give particle 0 an energy of 0.
     is_visible = np.bincount(np.maximum(ancestor, 0), energy, ancestry.size) >= _needed(ancestry.energy)
     top = ancestry.topmost(is_visible)
     return np.where(top < 0, nearest, top), np.where(top < 0, final, top == itself)

@@ -70,12 +70,15 @@ def _atan2(y: Any, x: Any) -> Any:
     """2 atan(y / (r + x)) for x >= 0, 2 atan((r - x) / y) else; both arguments are in [-1, 1]."""
     zero, unit, two = (_constant(value, y) for value in (0.0, 1.0, 2.0))
     ahead = op.GreaterOrEqual(x, zero)
+    # Of |x|, as r + x would cancel for x < 0.
     steep = op.Add(_hypot(x, y), op.Abs(x))
     null = op.Equal(steep, zero)
+    # At the origin 0 / 0 would be NaN, and torch's angle is 0.
     half = op.Div(y, op.Where(null, unit, steep))
     if y.dtype != ir.DataType.DOUBLE:
         angle = op.Mul(op.Atan(half), two)
     else:
+        # CPU runtimes have Atan in single precision only.
         rough = op.Cast(op.Atan(op.Cast(half, to=ir.DataType.FLOAT)), to=ir.DataType.DOUBLE)
         sine, cosine = op.Sin(rough), op.Sin(op.Add(rough, _constant(math.pi / 2, y)))
         # Newton's step for tan(a) = half, whose error is of the third order.
@@ -89,6 +92,7 @@ def _asinh(x: Any) -> Any:
     if x.dtype != ir.DataType.DOUBLE:
         return op.Asinh(x)
     size = op.Abs(x)
+    # Of |x|, as the sum would cancel for x < 0.
     log = op.Log(op.Add(size, op.Sqrt(op.Add(op.Mul(size, size), _constant(1.0, x)))))
     return op.Mul(op.Sign(x), log)
 
@@ -148,12 +152,14 @@ def attend_by_scan(
         if sliced[head]:
             slices += [starts[head][:, None], stops[head][:, None]]
         if not precise[head]:
+            # One product then gives logits and preference; the -1, the same for all keys, drops out of the softmax.
             queries[head] = torch.cat([queries[head], of_head * unit], dim=1)
             keys[head] = torch.cat([keys[head], unit], dim=1)
         widths.append(int(queries[head].shape[1]))
     length = torch.ones_like(directions.angle, dtype=torch.int64).sum()
     first = torch.arange(0, unit.shape[0], BLOCK_TOKENS)[:, None]
     row_in_block = torch.minimum(first + torch.arange(BLOCK_TOKENS), length - 1).view(-1)  # the last one is repeated
+    # The 1 and -1 subtract in the product, in double precision: n_i . n_j of near tokens is too close to 1 for float.
     ones = torch.ones_like(directions.unit[:, :1])
     rows = torch.cat([directions.unit, ones], dim=1).index_select(0, row_in_block).view(-1, BLOCK_TOKENS, 4)
     columns = torch.cat([directions.unit, -ones], dim=1)
@@ -176,6 +182,7 @@ def expand_attention(model: Any) -> None:
     for i, node in enumerate(model.graph.node):
         if node.domain == DOMAIN:
             node.CopyFrom(_scan(node, f"attention_{i}"))
+    # No runtime knows the placeholders' domain, and no operator is of it any more.
     standard = [opset for opset in model.opset_import if opset.domain != DOMAIN]
     del model.opset_import[:]
     model.opset_import.extend(standard)
@@ -206,6 +213,7 @@ def _scan(placeholder: Any, name: str) -> Any:
         if strength:
             body.append(node("Gemm", ["rows", seen["columns"]], [f"precise_{head}"], transB=1))
             body.append(node("Cast", [f"precise_{head}"], [f"near_{head}"], to=kind.FLOAT))
+            # Gemm scales and adds the preference for directions: no operators for it alone.
             near, factor = [f"near_{head}"], {"beta": strength}
         body.append(node("Gemm", [f"query_{head}", seen["key"], *near], [f"logits_{head}"], transB=1, **factor))
         body.append(node("Softmax", [f"logits_{head}"], [f"weight_{head}"], axis=1))
@@ -318,6 +326,7 @@ class Loop:
         """Compute the outputs in torch from the inputs among `values`."""
         state = {**values, **{name.replace(INITIAL, LAST, 1): value for name, value in values.items()}}
         steps: list[dict[str, Tensor]] = []
+        # One step more than the limit, as the last one's row is dropped.
         while not (steps and steps[-1][STOP]) and len(steps) <= int(values["limit"]):
             steps.append(self.step.run(state))
             state |= {name.replace(NEXT, LAST, 1): value for name, value in steps[-1].items()}
@@ -351,6 +360,7 @@ def check_graphs(graphs: Mapping[str, Graph | Loop], files: Mapping[str, Path]) 
             values |= dict(zip((spec.name for spec in graph.inputs), graph.example, strict=True))
         expected = graph.run(values)
         session = onnxruntime.InferenceSession(files[name].read_bytes(), providers=["CPUExecutionProvider"])
+        # By the session's own inputs: those that a graph does not use are not in the file.
         computed = session.run(list(expected), {node.name: values[node.name].numpy() for node in session.get_inputs()})
         for (output, in_torch), in_runtime in zip(expected.items(), computed, strict=True):
             largest = 0.0  # integers and booleans must be equal
@@ -361,6 +371,7 @@ def check_graphs(graphs: Mapping[str, Graph | Loop], files: Mapping[str, Path]) 
             except AssertionError as error:
                 what, text = f"{files[name].name}: output '{output}'", " ".join(str(error).split())
                 raise ConfigError(f"{what} differs in ONNX Runtime from torch: {text}") from error
+        # The next graph reads torch's values, so that it is not blamed for the rounding of this one.
         values |= expected
 
 
@@ -391,6 +402,7 @@ def _converted(graph: Graph) -> Any:
     finally:
         logging.disable(disabled)
     expand_attention(model)
+    # The exporter's notes name files of this machine.
     for value in model.graph.value_info:
         value.ClearField("metadata_props")
     used = {value.name for value in model.graph.input}
@@ -435,6 +447,8 @@ def _in_loop(model: Any, loop: Loop) -> Any:
     carried = [value for value in step.input if value.name.startswith(LAST)]
     names = [value.name.removeprefix(LAST) for value in carried]
     outputs, rows = {value.name: value for value in step.output}, [row.name for row in loop.rows]
+    # Loop wants a scalar as its condition, and the step gives bool [1]. That is carried along, too, as its last value
+    # tells whether the step or the limit ended the loop.
     body = onnx.helper.make_graph(
         [*step.node, node("Not", [STOP], ["goes_on"]), node("Squeeze", ["goes_on"], ["go_on"])],
         "step",
@@ -447,6 +461,7 @@ def _in_loop(model: Any, loop: Loop) -> Any:
     constants.append(tensor("not_stopped", boolean, [1], [False]))
     given = ["trips", "", *(INITIAL + name for name in names), "not_stopped"]
     final = [*(f"final_{name}" for name in names), "ended", *(f"all_{row}" for row in rows)]
+    # One step more than the limit, as the last one's row is sliced off below.
     nodes = [
         node("Add", ["limit", "one"], ["trips"]),
         node("Loop", given, final, body=body),

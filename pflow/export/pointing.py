@@ -86,6 +86,7 @@ class EncoderGraph(nn.Module):
         self.track_fields = (*TRACK_FIELDS, *(name for name in ("d0", "z0", "omega") if name in names)) if names else ()
         self.inputs = (*(f"hit_{name}" for name in self.hit_fields), *(f"track_{name}" for name in self.track_fields))
         for layer in network.encoder.stack.layers:
+            # As numbers, since the graph of a head depends on its strength, and traced tensors have no values.
             strengths = layer.attention.strength.tolist()
             layer.attention.attend_nearby = functools.partial(attend_by_scan, strengths=strengths)
 
@@ -142,11 +143,13 @@ class EncoderGraph(nn.Module):
             padded = source._replace(tokens=tokens._replace(track=functional.pad(tokens.track, (0, 1))))
             state, rows = emit_tracks(self.network, padded, tables, memory, is_track, self.decoding)
             first = state._asdict()
+            # The particles of the tracks are already made, and count to the limit.
             limit = (limit - items.is_track.long().sum(1)).clamp(min=0)
             row = rows["is_particle"][0].nonzero().squeeze(1)
             for name in rows_of(self.network):
                 named[f"before_{name}"] = rows[name.removeprefix(UNREFINED)][0].index_select(0, row)
         for i, (key, value) in enumerate(memory.layers):
+            # Empty, but with the heads and widths of the memory, so that the first step can append to it.
             first |= {f"past_key_{i}": key[:, :, :0], f"past_value_{i}": value[:, :, :0]}
         event = {"states": tables.states, "item_hidden": tables.hidden}
         event |= {f"token_{name}": values for name, values in tables.tokens._asdict().items()}
@@ -274,6 +277,7 @@ class RefinementGraph(nn.Module):
         scores = {"score": particles["score"].float(), "class_probability": particles["scores"].float()}
         particles |= {**scores, "pdg_probability": probability}
         is_link = (fraction >= MIN_HIT_FRACTION) & is_particle.index_select(0, pairs.particle)
+        # Links count only the particles that are kept.
         of_hits, order = pairs.item < hit_index.shape[0], torch.cumsum(is_particle.long(), 0) - 1
 
         def links(selected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -283,10 +287,12 @@ class RefinementGraph(nn.Module):
             return pairs.item.index_select(0, index), particle, fraction.index_select(0, index)
 
         hit, track = links(is_link & of_hits), links(is_link & ~of_hits)
+        # Items count tracks after the hits, a host counts them from 0.
         tracks = track[0] - hit_index.shape[0], *track[1:]
         if "existence" in self.outputs:
             particles["existence"] = columns["existence"].index_select(0, row)
         described = (particles[name] for name in self.outputs if name not in LINK_OUTPUTS)
+        # A host counts all of its hits, also those whose energy was too low to be used.
         return (*described, hit_index.index_select(0, hit[0]), *hit[1:], *tracks)
 
 
@@ -343,6 +349,7 @@ def constants(model: TrainedModel, encoder: Graph | Loop) -> dict[str, str]:
 def pointing_graphs(model: TrainedModel, reconstructor: PointingReconstructor) -> dict[str, Graph | Loop]:
     """``encoder``, ``decoder`` and ``refinement`` of a model, which is not changed."""
     decoding = cast(PointingDecodingConfig, reconstructor.decoding)
+    # A copy, since EncoderGraph replaces the attention of its layers.
     network = copy.deepcopy(reconstructor.network).cpu().eval().requires_grad_(False)
     encoder, step = EncoderGraph(model, network, decoding), DecoderStepGraph(network, decoding)
     refinement = RefinementGraph(model, network, decoding)
@@ -351,6 +358,7 @@ def pointing_graphs(model: TrainedModel, reconstructor: PointingReconstructor) -
     first = encoder.values(source)
     values = first | {name.replace("initial_", "last_"): value for name, value in first.items()}
     steps: list[dict[str, Tensor]] = []
+    # Some steps first: the step is traced with a past whose length is neither 0 nor 1, which would become constants.
     for _ in range(EXAMPLE_STEPS):
         steps.append(dict(zip(step.outputs, step(*(values[name] for name in step.inputs)), strict=True)))
         values |= {name.replace("next_", "last_"): value for name, value in steps[-1].items()}
@@ -389,6 +397,7 @@ def _example_source(model: TrainedModel, encoder: EncoderGraph) -> dict[str, Ten
     off = 40.0 * torch.rand(EXAMPLE_HITS, 2, generator=generator)
     position = torch.stack([radius, off[:, 0], off[:, 1] + 200.0 * (hit % 2)], dim=1)
     energy = 0.05 + torch.rand(EXAMPLE_HITS, generator=generator)
+    # However high the model's threshold is, there is a hit above it.
     energy[0] = 2.0 * max(1.0, model.tokeniser.config.hit_energy_min)
     p = torch.tensor([[5.0, 0.1, 0.0], [2.0, 0.0, 0.3], [1.0, 0.1, 0.1]])
     fields = {
@@ -444,6 +453,7 @@ def export_model(
         }
         for name, graph in graphs.items():
             read = to_onnx(graph, files[name], metadata={**metadata, "graph": name})
+            # A host must not give inputs that the file does not have.
             tensors = {"inputs": [spec for spec in graph.inputs if spec.name in read], "outputs": graph.outputs}
             described = {which: [dataclasses.asdict(spec) for spec in specs] for which, specs in tensors.items()}
             description[name] = {"file": GRAPHS[name], "opset": OPSET, **described}

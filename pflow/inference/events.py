@@ -106,6 +106,7 @@ class Engine:
         """The generated particles of all events, in batches of events of similar length."""
         collector = ParticleCollector(len(encoded), linked=self.model.reconstructor.gives_links)
         padder = Padder([encoded])
+        # Padding costs as much time as real tokens: lengths in a batch must be similar.
         longest_first = np.argsort(-encoded.n_source, kind="stable")
         order = longest_first[encoded.n_source[longest_first] > 0]
         for part in cut(encoded.n_source[order], self.batch_size, self.max_tokens):
@@ -130,6 +131,7 @@ def batch_limits(device: torch.device) -> tuple[int, int]:
     """Default number of events in a batch, and largest number of source tokens."""
     if device.type != "cuda":
         return BATCH_SIZE, MAX_BATCH_TOKENS
+    # Free, not all memory: other processes may use the same GPU.
     free, _ = torch.cuda.mem_get_info(device)
     return GPU_BATCH_SIZE, max(MAX_BATCH_TOKENS, free // BYTES_PER_TOKEN)
 
@@ -169,6 +171,7 @@ class ParticleCollector:
             counts = np.zeros(self._n_events, dtype=np.int64)
             return ParticleTokens(counts=counts, charge=index, pdg=index, energy=none, direction=np.zeros((0, 3)))
         event = np.concatenate([event for event, _ in self._parts])
+        # Stable: the particles of an event keep the order in which they were generated.
         order = np.argsort(event, kind="stable")
         columns = {name: np.concatenate([part[name] for _, part in self._parts])[order] for name in self._parts[0][1]}
         return ParticleTokens(counts=np.bincount(event, minlength=self._n_events), **columns)
@@ -181,13 +184,16 @@ class ParticleCollector:
         if not self._links[name]:
             return None
         event, particle, source, weight = (np.concatenate(part) for part in zip(*self._links[name], strict=True))
+        # `np.lexsort` takes its last key as the first one.
         order = np.lexsort((particle, source, event))
         event, particle, weight = event[order], particle[order], weight[order]
+        # Numbers of sources start again in each event.
         source = jagged.flat(index)[source[order] + jagged.offsets(jagged.count(index))[event]]
         return Links.by_event(event, source, particle, weight, self._n_events).records()
 
 
 def _numpy(values: Tensor) -> npt.NDArray[Any]:
+    # numpy has no bfloat16, which a network in mixed precision gives.
     values = values.float() if values.is_floating_point() else values
     return values.cpu().numpy()
 
@@ -264,6 +270,7 @@ def reconstruct(
         # The events are compared below, with the particles.
         events = ReadOptions(detector=trained_on, on_error=on_error, expected=None).read(events, truth=False)
         if trained_on is not None:
+            # Nobody named a detector: that the files are of the model's is only assumed so far.
             check_geometry(events[:20], trained_on)
     ready = Engine(
         model,
@@ -273,6 +280,7 @@ def reconstruct(
         candidates=candidates,
         batch_size=batch_size,
     )
+    # Impossible truth is no reason to refuse an event: it is not used.
     cleaned, left_out = leave_out(events.without_truth())
     if left_out:
         error = events.error_of(events.without_truth().violations()[0])
@@ -318,9 +326,11 @@ def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> Reconstr
         index = jagged.unflatten(jagged.local_index(n_tracks), n_tracks)
         links["track_links"] = collector.links("track_fraction", index)
     reconstruction = dataclasses.replace(decoded, **links)
+    # An energy may be finite as the network gives it, and overflow in GeV.
     not_finite = ~particles.finite() | ~decoded.finite()
     reconstruction = finite_events(reconstruction, not_finite, events, model.path, on_error)
     flags = reconstruction.flags.copy()
+    # An event that is empty or was cut has lost its tracks for a reason that has a flag of its own.
     complete = (flags & (Flag.BAD_INPUT | Flag.MAX_PARTICLES | Flag.NOT_FINITE)) == 0
     total, neutral, lost = track_momentum(reconstruction, events, model).T
     flags[complete & (lost > MOST_UNUSED * total)] |= np.uint32(Flag.LOST_TRACKS)
@@ -330,6 +340,7 @@ def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> Reconstr
 
 def track_momentum(reconstruction: Reconstruction, events: Events, model: TrainedModel) -> Floats:
     """`Reconstruction.track_momentum`; zeros for a model that reads no tracks."""
+    # A model that reads no tracks cannot lose them: there is nothing to warn of.
     reads_tracks = bool(model.tokeniser.config.track_features)
     return reconstruction.track_momentum(events if reads_tracks else dataclasses.replace(events, tracks=None))
 
@@ -355,6 +366,7 @@ def warn_of_tracks(momentum: Floats, flagged: Mapping[str, int], n_events: int, 
 
 def usable_events(events: Events, max_hits: int, on_error: str, *, valid: bool = False) -> Events:
     """The events whose hits and tracks are possible (known to be, if `valid`) and not too many; others are empty."""
+    # Reversed: of several violations in an event the last one entered into `errors` stays, which is then the first.
     violations = [] if valid else reversed(events.without_truth().violations())
     errors = {violation.index: events.error_of(violation) for violation in violations}
     n_hits = jagged.count(events.hits)
@@ -464,12 +476,14 @@ def explain(model: TrainedModel, event: Events) -> list[Step]:
                 for name in network.heads.classifiers:
                     seen[name].append(output[name][0, 0].softmax(-1))
                 return
+            # The layers do not return their attention: it is computed again from query and key.
             if isinstance(layer, CrossAttention):
                 query, key = layer.query(args[0]), args[1].key
             else:
                 query, key = layer.query_key_value(args[0]).chunk(3, dim=-1)[0], options["cache"].known.key
             seen[attentions[layer]].append((split_heads(query, layer.heads) @ key.transpose(2, 3)).softmax(-1)[0, :, 0])
 
+        # The decoding itself is watched, so that the steps cannot differ from those of `reconstruct`.
         with ExitStack() as hooks:
             for layer in (network.heads, *attentions):
                 hooks.enter_context(layer.register_forward_hook(look, with_kwargs=True))
@@ -491,6 +505,7 @@ def explain(model: TrainedModel, event: Events) -> list[Step]:
             values = row.pop(name).tolist()
             names = *SPECIAL[len(values) - len(known[name])], *known[name]
             probability[name] = dict(zip(names, values, strict=True))
+        # Of a translation, tracks and tracker hits stand behind the cells.
         weight = weight[: len(hits)].numpy()
         steps.append(Step(energy=energy, probability=probability, hits=hits, weight=weight, attention=row))
     return steps

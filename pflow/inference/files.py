@@ -108,6 +108,7 @@ class Worker:
     def run(self, chunk: Chunk) -> ChunkResult:
         """Read and reconstruct a chunk."""
         settings, on_error = self.settings, self.settings.reading.on_error
+        # In a process of a cluster nobody would see a warning: it goes back with the result.
         with collected_warnings() as warnings:
             events = self.files.open(chunk.path).read(chunk.start, chunk.stop, truth=False, on_error=on_error)
             events, tokeniser = chunk.move.apply(events), self.model.tokeniser
@@ -192,6 +193,8 @@ def executor_for(worker: Worker, cluster: str | None) -> Iterator[Executor]:
         except (OSError, ValueError) as error:
             text = "expected local:N or the address of a scheduler that runs, e.g. of dask-jobqueue"
             raise ConfigError(f"cluster '{cluster}' does not answer, {text}: {first_line(error)}") from error
+        # The model's path goes with each chunk, not its weights: a thread loads it once.
+        # Not pure: dask would hash the arguments of each chunk, to look for a result that it has already.
         begin = functools.partial(client.submit, _run, uuid.uuid4().hex, worker.model.path, worker.settings, pure=False)
         yield Executor(
             submit=lambda chunk: functools.partial(wait, chunk, begin(chunk)),
@@ -204,6 +207,7 @@ def entries_of_a_chunk(cluster: str | None, n_entries: int, chunk_size: int) -> 
     n_processes = _local_processes(cluster or "")
     if n_processes < 2:
         return chunk_size
+    # Smaller chunks would not fill a batch.
     return min(chunk_size, max(BATCH_SIZE, math.ceil(n_entries / (CHUNKS_PER_PROCESS * n_processes))))
 
 
@@ -226,6 +230,7 @@ def _run(call: str, checkpoint: str, settings: Settings, chunk: Chunk) -> ChunkR
     Between calls files may be replaced under the same paths.
     """
     if getattr(_thread, "call", None) != call:
+        # Processes of a scheduler outlive a call, and would keep its files open.
         if hasattr(_thread, "worker"):
             _thread.worker.files.close()
         _thread.worker, _thread.call = Worker(load_model(checkpoint), settings), call
@@ -271,6 +276,7 @@ class Summary:
             setattr(self, name, getattr(self, name) + getattr(part, name))
 
 
+# Compared by identity: `itertools.groupby` tells outputs apart with ==.
 @dataclasses.dataclass(eq=False)
 class Output:
     """An output, its inputs, and what `open_inputs` finds in them."""
@@ -337,6 +343,7 @@ def reconstruct_files(
         checkpoint = _model_for([path for out in outputs for path in out.inputs], reading, skip=skip_files)
     model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint)
     as_model = detector is None and not model.tokeniser.config.geometry  # files of the model's detector
+    # Chosen once: the processes of a cluster must not each choose a device for ``auto``.
     place = pick_device(device)
     settings = Settings(  # the workers measure what they read; the sum is compared below
         reading=dataclasses.replace(
@@ -383,6 +390,7 @@ def reconstruct_files(
                 part = write(writer, results, show)
                 warn_of(compare(part.scales, model.tokeniser.sample), ", ".join(out.inputs))
                 warn_of_tracks(part.track_momentum, part.flagged, part.n_events, str(out.path))
+                # After the output is complete: one that fails adds no events.
                 summary.add(part)
                 summary.written.append(out.path)
             except (InputError, ConfigError) as error:
@@ -391,6 +399,7 @@ def reconstruct_files(
                 if not skip_files:
                     raise
             finally:
+                # Also after an error: files for EDM4hep stay open until they are released.
                 for path in out.inputs:
                     worker.files.release(path)
     leave_out_files(summary.failed, len(outputs))
@@ -428,6 +437,7 @@ def plan(
 def stem(path: str) -> str:
     """Name of an event file without folders, endings (`SUFFIXES`) and the query of an address."""
     name = os.path.basename(path.partition("?")[0])
+    # A name may have several endings, such as .edm4hep.root.
     while name.endswith(SUFFIXES):
         name = name.rpartition(".")[0]
     return name
@@ -519,6 +529,7 @@ def _open_as_model(path: str, worker: Worker) -> EventFile:
         return file
     except (ConfigError, InputError):
         differing: list[str] = []
+        # If the file cannot be opened as any detector either, the first error says more.
         with contextlib.suppress(PflowError):
             with dataclasses.replace(worker.settings.reading, detector=None).open(path) as file:
                 detector = file.detector
@@ -540,6 +551,7 @@ def _model_for(paths: Sequence[str], reading: FileOptions, *, skip: bool) -> str
     for path in paths[:-1] if skip else []:
         with contextlib.suppress(InputError), reading.open(path) as file:
             return shipped_model(file)
+    # The last input is not tried in the loop: if none opens, its error is raised.
     with reading.open(paths[-1] if skip else paths[0]) as file:
         return shipped_model(file)
 
@@ -563,6 +575,7 @@ def readable_models(file: EventFile) -> dict[str, str]:
                 reasons[name] = (
                     f"trained on |PDG| {codes} alone, and {n_with_tracks} of {len(events)} events have tracks"
                 )
+            # Only for its error: what the description lacks goes before other reasons.
             tokeniser.encode(events, truth=False)
             reasons[name] = reasons[name] or _unlike(file.detector, name)
         except (ConfigError, InputError) as error:
@@ -677,6 +690,7 @@ def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> 
     differing = [
         f"{name} {theirs.get(name)} there and {ours[name]} here" for name in ours if ours[name] != theirs.get(name)
     ]
+    # `on_error` changes no particle, but with ``raise`` an output with skipped entries would not exist.
     if provenance["options"]["on_error"] == "raise" and {"BAD_INPUT", "NOT_FINITE"} & set(earlier.get("flagged", ())):
         differing.append("on_error (entries were skipped)")
     if differing:

@@ -186,11 +186,13 @@ def scan(
             raise ConfigError("nothing to scan: give values other than the nominal ones, or files of several detectors")
         labels, points = _with_detectors(points, detectors, steps)
         nominal = samples[points[0].sample]
+        # A move that is not exact is refused before any point has cost time.
         for point in points:
             chunk = samples[point.sample].chunks[0]
             file = worker.files.open(chunk.path)
             point.move.check(file.read_all(chunk.start, min(chunk.stop, chunk.start + LOOKED_AT), truth=False)[0])
         moved = [point.move.detector(samples[point.sample].detector) for point in points]
+        # The models run one after the other, so that their workers can share open files.
         workers = {
             kind: Worker(of, dataclasses.replace(settings, merge_mm=_merged_size(of, moved)), files=worker.files)
             for kind, of in {"": model, **models}.items()
@@ -209,6 +211,7 @@ def scan(
             if folder is not None and (finished := _finished(task, force=force)) is not None
         }
         missing = [task for task in tasks if task.point.name not in results]
+        # Matching reads the truth of all files, which points that are finished do not need.
         if len(samples) > 1 and missing:
             _match(list(samples.values()), worker)
         n_done, n_all = 0, sum(task.sample.n_events for task in missing)
@@ -225,6 +228,7 @@ def scan(
                 for task, measured in _measured(some, ready, rules, cluster=cluster, oracle=oracle, show=show):
                     results[task.point.name] = measured
                     if folder is not None:
+                        # At once: a scan that is interrupted goes on behind this point.
                         _save(task, measured)
     inputs = [described for sample in samples.values() for described in sample.inputs]
     names = ", ".join(of_sample.name for of_sample in detectors.values())
@@ -382,6 +386,7 @@ def _measured(
                 result = wait()
                 for warning in result.warnings:
                     warnings.warn(warning, stacklevel=3)
+                # The workers read no truth, and return particles alone.
                 events = worker.files.open(chunk.path).read(chunk.start, chunk.stop, on_error=on_error)
                 events = chunk.move.apply(events)
                 counts = counts or _hits_and_tokens(events[:LOOKED_AT], worker.model.tokeniser)
@@ -515,6 +520,7 @@ def _made_from(
         "merged cells": settings.merge_mm,
         "resamples": [N_RESAMPLES, SEED],
     }
+    # As it is read back from a file: tuples become lists, and would count as changed.
     plain: dict[str, Any] = json.loads(json.dumps(made, default=str))
     return plain
 
@@ -526,6 +532,7 @@ def _finished(task: Task, *, force: bool) -> PointResult | None:
         return None
     try:
         content = json.loads(path.read_text("utf-8"))
+        # With another layout everything counts as changed.
         made, numbers = (content["made_from"], content["numbers"]) if content["schema"] == SCHEMA else ({}, {})
     except (OSError, ValueError, KeyError, TypeError):
         made = {"schema": "is not of pflow scan"}

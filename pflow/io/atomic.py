@@ -32,8 +32,10 @@ def check_output(
     """
     path = Path(path)
     target = _target(path)
+    # First, as a process that was killed may have left the folder of this name moved aside.
     _clean(target)
     folder, is_folder, wrong = target.parent, target.is_dir(), ""
+    # samefile fails for a path that is not there, such as an input on a server.
     sources = [Path(source) for source in inputs if Path(source).exists()] if target.exists() else []
     held = set(os.listdir(target)) if is_folder else set()
     if not folder.is_dir():
@@ -74,7 +76,9 @@ def replacing(
     killed then, the next output to `path` moves it back. Parameters and errors as of `check_output`; OutputError: the
     disk is full, or the parent folder vanished.
     """
+    # Inputs as a tuple: they are checked twice, and an iterator would be empty the second time.
     check = functools.partial(check_output, path, inputs=tuple(inputs), force=force, holds=holds)
+    # A rename onto a symbolic link would replace the link, not the file that it leads to.
     target = _target(check())
     partial, aside = _beside(target, "tmp"), _beside(target, "earlier")
     try:
@@ -87,10 +91,12 @@ def replacing(
                 os.replace(target, aside)
             os.replace(partial, target)
     finally:
+        # If `target` is there, the earlier folder is done with and removed as `partial`; else it goes back.
         if aside.exists():
             os.replace(aside, partial if target.exists() else target)
         if partial.is_dir():
             shutil.rmtree(partial, ignore_errors=True)
+        # An error of the cleaning would hide the one that stopped the writing.
         with suppress(OSError):
             partial.unlink(missing_ok=True)
 
@@ -123,12 +129,14 @@ def _target(path: Path) -> Path:
 
 def _beside(target: Path, kind: str, process: str = "") -> Path:
     """Path beside `target` of a process on this machine: ``tmp``, being written, or ``earlier``, moved aside."""
+    # With the host: on a shared disk, a process number says nothing about the processes of another machine.
     return target.with_name(f"{target.name}.{kind}-{socket.gethostname()}-{process or os.getpid()}")
 
 
 def _clean(target: Path) -> None:
     """Remove temporary outputs of dead processes beside `target`; move back a folder that one had moved aside."""
     for kind in ("earlier", "tmp"):
+        # A file name may hold brackets, which glob would take for a pattern.
         for left in glob.glob(str(_beside(Path(glob.escape(str(target))), kind, "*"))):
             process = left.rpartition("-")[2]
             if not process.isdecimal() or _is_alive(int(process)):
@@ -145,6 +153,7 @@ def _clean(target: Path) -> None:
 def _is_alive(process: int) -> bool:
     with suppress(PermissionError):  # another user's
         try:
+            # Signal 0 only asks for the process; a number in a file name may be too large for one (OverflowError).
             os.kill(process, 0)
         except (ProcessLookupError, OverflowError):
             return False

@@ -153,6 +153,7 @@ def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
                 calorimeters[group.name] = part
                 notes.update({f"calorimeters.{group.name}.{field}": note for field, note in of_part.items()})
 
+    # The muon system last: it needs the corner of the ECAL, which the other calorimeters give.
     describe(group for group in groups if group.kind != "muon")
     lengths, sides = _lengths(groups, calorimeters, notes)
     slope = lengths["ecal_inner_radius"] / lengths["ecal_inner_z"]
@@ -179,6 +180,7 @@ def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
             unreadable = [name for name, why in left_out.items() if field == "tracks" and "::Track, " in why]
             text = f", but {', '.join(unreadable)}, which cannot be read" if unreadable else ""
             notes[field] = Note("fill in", f"the file has no {what.split(';')[0]}{text}")
+    # Field and scales are measured by reading events, for which a detector must be there already.
     detector = dataclasses.replace(detector, b_field=_field(file, detector, entries, notes, given=answers.b_field))
     scales, parts = measure.measure_scales(file, detector, entries), []
     for part in detector.calorimeters:
@@ -217,6 +219,7 @@ def collect(
     left_out = {info.name: f"{info.type}, {info.unreadable}" for info in listed if info.unreadable}
     of: defaultdict[str, list[str]] = defaultdict(list)
     samples, counts = [], {}
+    # A subset collection only points at objects of others: its hits would count twice.
     for info in (info for info in listed if not info.unreadable and not info.subset):
         of[info.kind].append(info.name)
         if info.kind in ("CalorimeterHit", "SimCalorimeterHit"):
@@ -301,6 +304,7 @@ def _groups(samples: Sequence[HitSample], given: Mapping[str, str], left_out: di
     simulated = all(sample.simulated for of_place in by_place.values() for sample in of_place)
     for kind, region in sorted(by_place, key=lambda place: (KINDS.index(place[0]), REGIONS.index(place[1]))):
         distinct: list[HitSample] = []
+        # The largest first: a copy holds part of the cells of the collection that it was made of.
         for sample in sorted(by_place[kind, region], key=len, reverse=True):
             larger = (prior for prior in distinct if prior.simulated == sample.simulated and len(sample) >= MIN_CELLS)
             copied = next((prior for prior in larger if np.isin(sample.cell, prior.cell).mean() > COPY), None)
@@ -318,6 +322,7 @@ def _groups(samples: Sequence[HitSample], given: Mapping[str, str], left_out: di
                 else Note("guessed", f"name ({', '.join(names)})")
             )
             sizes = [len(sample) for sample in mine if sample.simulated == simulated and len(sample)]
+            # Muon collections are joined whatever their cells, so few hits leave no doubt about them.
             if kind != "muon" and len(sizes) > 1 and min(sizes) < geometry.MIN_CELLS:
                 doubt = ", with too few hits to tell whether the collections are alike (--entries) ("
                 how = how._replace(text=how.text.replace(" (", doubt, 1))
@@ -375,6 +380,7 @@ def _technologies(
             found.append(([sample], cells))
     for sample in others:  # simulated hits of the digitised ones, and empty collections
         shared = (mine for mine, _ in found if any(np.isin(sample.cell, member.cell).any() for member in mine))
+        # Empty collections share no cell with any other: they can join only where there is one technology.
         owner = found[0][0] if len(found) == 1 else next(shared, rest)
         owner.append(sample)
     return sorted(found, key=lambda pair: pair[1].front), rest
@@ -390,6 +396,7 @@ def _lengths(
 ) -> tuple[dict[str, Any], int | None]:
     """Lengths and symmetry of a `Detector`; and sides of the ECAL barrel, if certain and one faces x."""
     inner: dict[tuple[str, str], Group] = {}
+    # Groups of one place come from the inside to the outside, so the first is the innermost.
     for group in groups:
         inner.setdefault((group.kind, group.region), group)
     barrel, endcap = inner.get(("ecal", "barrel")), inner.get(("ecal", "endcap"))
@@ -410,6 +417,7 @@ def _lengths(
         last = max((g for g in groups if (g.kind, g.region) == ("ecal", "barrel")), key=lambda group: group.cells.back)
         described = calorimeters[last.name]
         depth = sum(layers.count * layers.pitch for layers in described.layers)
+        # The absorber may have layers behind the last one that was hit.
         lengths["ecal_outer_radius"] = round(max(last.cells.back, (described.inner_radius or 0.0) + depth), 1)
         notes["ecal_outer_radius"] = Note("measured", f"behind the last hits or layers of {last.name}")
     else:
@@ -445,6 +453,7 @@ def _lengths(
     certain = all(len(shape.as_good) == 1 for shape in shapes.values())
     how = "measured" if certain else "guessed"
     notes["phi_symmetry"] = Note(how, f"barrels: {seen}; endcaps not looked at")
+    # The symmetry that all shapes in question share; gcd passes over the 0 of a cylinder, and is 0 for cylinders alone.
     lengths["phi_symmetry"] = math.gcd(*(sides for shape in shapes.values() for sides in shape.as_good)) or None
     shape = shapes["ecal"]
     return lengths, None if len(shape.as_good) > 1 or shape.phase else shape.sides or None
@@ -475,6 +484,7 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
     if digitisation is not None:
         seen = f"{counted(digitisation.n_cells, 'cell')} with digitised and simulated energy"
         note("sim_scale", "measured", seen, float(f"{digitisation.scale:.6g}"))
+        # Rounded down: above the smallest energy, the threshold would drop cells that the digitisation kept.
         unit = 10.0 ** (math.floor(math.log10(digitisation.threshold)) - 1)
         threshold = float(f"{math.floor(digitisation.threshold / unit) * unit:.2g}")
         note("sim_threshold", "measured", "GeV, the smallest simulated energy of these cells, rounded down", threshold)
@@ -548,6 +558,7 @@ def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str
     else:
         matter = matter_of_layers(absorber, max(len(pitches), 1)).tolist()
         text = f"{seen}; lengths of {absorber} (PDG), without the rest of the layer"
+        # Far thinner than the depth of the hits: it must be the absorber of one of many layers.
         if not pitches and len(matter) == 1 and matter[0][0] < extent / 4:
             message = (
                 f"absorber '{absorber}': one layer of {matter[0][0]:g} mm where hits in {extent:.0f} mm show no layers"
@@ -560,6 +571,7 @@ def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str
             if cells.pitches and thickness > pitches[i] + 0.05:
                 message = f"absorber '{absorber}': {thickness:g} mm in a layer of {pitches[i]:g} mm"
                 raise ConfigError(f"{message} ({counted(len(cells.pitches), 'layer')} measured)")
+            # A measured pitch may be up to 0.05 mm thinner than the absorber, but no layer is.
             pitches[i] = round(max(pitches[i], thickness), 2)
     rows = [(pitch, *lengths) for pitch, (_, *lengths) in zip(pitches, matter, strict=True)]
     layers = []
@@ -656,6 +668,7 @@ def _lines(described: Detector | Calorimeter | TruthTracking, prefix: str, notes
             yield from (f"  {line}" for line in _lines(value, f"{field.name}.", notes))
         elif note is not None or value != field.default:
             plain = to_plain(described)[field.name]
+            # After a bare scalar safe_dump writes "..."; and a value of several lines could have no note behind it.
             text = yaml.safe_dump(plain, default_flow_style=True, width=math.inf).removesuffix("...\n").strip()
             mark = "" if note is None else f"  # {note.how.upper() if note.how == 'fill in' else note.how}: {note.text}"
             yield f"{field.name}: {text}{mark}"

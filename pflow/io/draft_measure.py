@@ -95,8 +95,10 @@ class Cells(NamedTuple):
         gap = max(self.front - other.back, other.front - self.back)
         pitch, others = (float(np.median(cells.pitches)) if cells.pitches else 0.0 for cells in (self, other))
         sizes, pitches = sorted((self.size, other.size)), sorted((pitch, others))
+        # With few hits neither size is reliable, and 0 is an unknown one: such collections count as alike.
         same_cells = too_few or not sizes[0] or sizes[1] < 1.25 * sizes[0]
         same_layers = too_few or pitches[1] <= 1.15 * pitches[0]
+        # At least 1 mm: without layers both pitches are 0, and any gap would be too wide.
         return same_cells and same_layers and gap < 3 * max(*pitches, 1.0)
 
 
@@ -115,6 +117,7 @@ def measure_cells(samples: Sequence[HitSample], region: str) -> Cells | None:
         on_layers = shape or (
             region != "barrel" and geometry.fraction_on_layers(distance, layer) >= geometry.MIN_ON_LAYERS
         )
+        # By position alone, rows of towers that point to the origin look like layers.
         if on_layers and not (layer is None and _rows_of_towers(sample.position, distance, region)):
             front, back = geometry.layer_range(distance, layer)
             layered = distance
@@ -141,6 +144,7 @@ def _rows_of_towers(position: Floats, distance: Floats, region: str) -> bool:
     end = np.cumsum(counts)
     spread = distance[order][end - 1] - distance[order][end - counts]
     several = counts > 1
+    # In a single layer, too, each row has hits at one distance only.
     one_layer = np.ptp(distance) <= 2 * geometry.TOLERANCE
     alike = counts[several & (spread <= geometry.TOLERANCE)].sum() / max(counts[several].sum(), 1)
     return bool(not one_layer and counts[several].sum() > 0.2 * len(distance) and alike > geometry.MIN_ON_LAYERS)
@@ -191,17 +195,21 @@ def measure_field(file: PodioFile, detector: Detector, stop: int) -> list[tuple[
     estimates = []
     for key, values in file.parameters.items():
         if re.search(PARAMETER, key) and len(values) == 1:
+            # The metadata are text: a parameter of this name need not be a number.
             with suppress(ValueError):
                 if 0 < (value := abs(float(values[0]))) < MAX_FIELD:
                     estimates.append((value, 0.0, f"parameter '{key}' of the file's metadata"))
     # By the transverse momenta of charged particles and their tracks in 1 T; electrons, which radiate, left out.
+    # Only tracks count here, but without a scale simulated hits are not read.
     scaled = [dataclasses.replace(part, sim_scale=part.sim_scale or 1.0) for part in detector.calorimeters]
     with suppress(InputError):
         one_tesla = dataclasses.replace(detector, b_field=1.0, calorimeters=tuple(scaled))
         events = Edm4hepReader(file, detector=one_tesla).read(0, stop)
         tracks, truth, links = events.tracks, events.truth, events.track_links
         if tracks is not None and truth is not None and links is not None:
+            # What the reader returns is not validated: links may lead beyond the lists.
             good = (links.source < ak.num(tracks)) & (links.particle >= 0) & (links.particle < ak.num(truth))
+            # A track can be linked to several particles; it has the momentum of its main one.
             links = links[good & (links.weight > 0.5)]
             particles, pt_per_tesla = truth[links.particle], jagged.flat(tracks.momentum.pt[links.source], np.float64)
             use = (jagged.flat(particles.charge) != 0) & (np.abs(jagged.flat(particles.pdg)) != ELECTRON)
@@ -233,6 +241,7 @@ def measure_scales(file: PodioFile, detector: Detector, stop: int) -> dict[str, 
     if electron is not None and abs(electron - 1) < DIFFERENT:
         electron, how = 1.0, f"{how}: calibrated"
     elif electron is not None:
+        # The energy of hadrons in the ECAL must be calibrated before the rest tells the scale of the HCAL.
         factors = np.array([1.0, electron])  # of the HCAL and the ECAL
         entries = dataclasses.replace(entries, narrow=entries.narrow * factors, around=entries.around * factors)
     hadron, text = _surely(entries.hadron_scales(), "isolated track", seen, SURE)
@@ -257,6 +266,7 @@ def _electron_scales(entries: TrackDeposits) -> Floats:
     def near(scale: float) -> Floats:
         return np.asarray(scales[np.abs(np.log(scales / scale)) < PEAK])
 
+    # From where most tracks are: hadrons that shower in the ECAL pull the plain median away from the electrons.
     chosen = near(max(np.geomspace(*HADRON_SCALES, 24).tolist(), key=lambda scale: len(near(scale))))
     for _ in range(ROUNDS):
         chosen = near(float(np.median(chosen))) if len(chosen) else chosen

@@ -166,6 +166,7 @@ class FlatReader:
         absent = []  # parts and branches of the layout that the file does not hold
         for part, fields in self.layout.parts.items():
             expected = {branch.branch for branch in fields.values() if not branch.optional}
+            # A part that is missing as a whole is reported once, not by each of its branches.
             if self._parts[part]:
                 absent += sorted(expected - keys)
             elif expected:
@@ -201,6 +202,7 @@ class FlatReader:
         makers |= {"truth": make_truth, "reference": make_particles}
         parts: dict[str, Any] = {part: make(**columns[part]) for part, make in makers.items() if part in columns}
         for link, source in LINKED.items() if "truth" in parts else ():
+            # Links of the file come first: they can share a hit among particles, `particle` cannot.
             if link in columns:
                 parts[link] = make_links(**columns[link])
             elif particle.get(source) is not None:
@@ -248,6 +250,7 @@ class FlatReader:
         columns: dict[str, ak.Array] = {}
         counts, first = None, ""
         for name, branch in fields.items():
+            # Without truth, or beside links, which say more, it would be read in vain.
             if name == "particle" and part not in LINKED and (not truth or self._parts.get(link)):
                 continue
             values = read_branch(self.tree, branch.branch, start, stop, self.path)
@@ -259,6 +262,7 @@ class FlatReader:
                 counts, first = lengths, branch.branch
             text = "expected {1} values, the number in '{2}', found {0}"
             check_counts(lengths, counts, text, first, file=self.path, start=start, field=branch.branch)
+            # Times 1.0 would copy the values, and make floats of integers.
             columns[name] = values if branch.scale == 1.0 else values * branch.scale
         return columns
 
@@ -289,6 +293,7 @@ def write_events(
     chunks = iter((events,) if isinstance(events, Events) else events)
     with replacing(path, inputs=inputs, force=force) as partial:
         first = next(chunks, None)
+        # The types of the branches come from the first chunk: without one, no tree can be made.
         if first is None:
             raise ConfigError(f"cannot write {path}: no events were given")
         parts = [name for name, _ in first.parts()]
@@ -310,6 +315,7 @@ def write_events(
                 truth_tracks |= bool(np.any(chunk.flags & Flag.TRUTH_TRACKS))
             # A built-in detector by its name: later versions may know it better.
             built_in = detector.name in builtin_names("detector") and load_detector(detector.name) == detector
+            # Written last: any chunk may have tracks that are made from true particles.
             note = {
                 "detector": detector.name if built_in else to_plain(detector),
                 "calorimeters": [calorimeter.name for calorimeter in detector.calorimeters],

@@ -106,6 +106,7 @@ def inspect_file(
             sim = options.schema == "edm4hep-sim"
             return _by_collections(path, reason, sim=sim, max_entries=max_entries)
     except Exception as error:  # a file of a format that nobody thought of may make anything fail
+        # Who gives a detector, schema or layout wants to know why it fails, not which trees are there.
         if options != ReadOptions(expected=options.expected) or not (tables := _tables(path)):
             raise
         reason = str(error) if isinstance(error, InputError) else first_line(error)
@@ -139,12 +140,14 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
     except InputError as error:
         if refused:  # it is not the truth that cannot be read
             raise
+        # From the start again: the counts so far are of a part of the entries, and partly with truth.
         return _by_events(file, stop, refused=str(error))
     there = dict(template.parts())
     podio = file.reader.file if isinstance(file.reader, Edm4hepReader) else None
     content = _without_events(file, podio, stop, sim=getattr(file.reader, "sim", None))
     missing = [MissingPart("truth", LEARNING, refused)] if refused else []
     missing += _missing(content, tracks="tracks" in there, truth="truth" in there, links="hit_links" in there)
+    # A calorimeter without hits cannot show whether its layers are known.
     if without_layers := [name for name, n, n_layered in zip(names, *totals[:2], strict=True) if n and not n_layered]:
         reason = f"no cell encoding for {', '.join(without_layers)}"
         missing.append(MissingPart("layers", "models that use the layers of hits", reason))
@@ -206,6 +209,7 @@ def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: in
     if not _readable(content, "CalorimeterHit", "SimCalorimeterHit"):
         why = _why_none(content, "CalorimeterHit", "SimCalorimeterHit")
         missing.append(MissingPart("calorimeter hits", "reconstruction", why))
+    # Simulated hits name their particles in their contributions, digitised ones only by links.
     links = _readable(content, "SimCalorimeterHit") or ["CalorimeterHit", "MCParticle"] in ends
     truth = _readable(content, "MCParticle")
     missing += _missing(content, tracks=_readable(content, "Track"), truth=truth, links=links)

@@ -75,6 +75,7 @@ class LegacyReader:
             check_counts(n_labels, n_rows, text, file=self.path, start=0, field="label")
             self.num_entries = len(n_rows)
         except BaseException:
+            # Nobody else knows of the open file yet, whatever stops this, Ctrl-C too.
             self.close()
             raise
 
@@ -83,9 +84,11 @@ class LegacyReader:
         counts = np.diff(self._features.offsets[start : stop + 1])
         column = dict(zip(FEATURES, self._features.rows(start, stop).T, strict=True))
         event = jagged.event_index(counts)
+        # All columns are of one array of floats, the flag as well.
         track = column["track"] > 0.5
 
         def by_event(values: npt.NDArray[Any], mask: Mask) -> ak.Array:
+            # minlength: the last events may have no such rows.
             return ak.unflatten(values[mask], np.bincount(event[mask], minlength=len(counts)))
 
         hits = {name: column[name] for name in ("x", "y", "z", "time")} | {"energy": column["edep"]}
@@ -123,13 +126,16 @@ class LegacyReader:
                 raise InputError(message, file=self.path, entry=start + int(event[wrong]), field="label")
         mcid = label["mcid"].astype(np.int64)
         named = np.flatnonzero(mcid >= 0)
+        # Numbers of particles begin anew in each event, so only with the event they are distinct.
         pairs = np.stack([event[named], mcid[named]], axis=1)
         distinct, first, inverse = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
         n_particles = np.bincount(distinct[:, 0], minlength=len(counts))
         row, particle = named[first], np.full(len(mcid), -1)
+        # NumPy 2.0 gives the inverse the shape [row, 1].
         particle[named] = inverse.reshape(-1) - jagged.offsets(n_particles)[event[named]]
         columns: dict[str, Any] = {name: label[name][row] for name in ("charge", "mass", "px", "py", "pz")}
         columns["pdg"] = label["pdg"][row].astype(np.int64)
+        # The status is a field of 32 bits: where the highest is set, the number may not fit into int32 as it is.
         columns["status"] = np.nan_to_num(label["status"][row]).astype(np.int64).astype(np.uint32).view(np.int32)
         return make_truth(**{name: ak.unflatten(values, n_particles) for name, values in columns.items()}), particle
 
@@ -146,6 +152,7 @@ def subdetectors(
     if detector.hcal_inner_radius is None or detector.hcal_inner_z is None:
         needed = "hcal_inner_radius, hcal_inner_z in mm: the first paper's files hold no subdetector"
         raise ConfigError(f"detector '{detector.name}' does not say where its HCAL begins ({needed})")
+    # Reversed, as of several calorimeters of one kind and region the first is to remain.
     last_first = reversed(list(enumerate(detector.calorimeters)))
     first = {(calorimeter.kind, calorimeter.region): index for index, calorimeter in last_first}
     try:
@@ -168,6 +175,7 @@ class _Table:
             group = file[name]
             form, length = ak.forms.from_json(group.attrs["form"]), int(group.attrs["length"])
             prefix = "part0-" if f"part0-{form.form_key}-offsets" in group else ""  # Awkward 1
+            # Awkward's buffers may be longer than the array that uses them.
             self.offsets: Index = np.asarray(group[f"{prefix}{form.form_key}-offsets"], dtype=np.int64)[: length + 1]
             self._data = group[f"{prefix}{form.content.content.form_key}-data"]  # one row after the other
             if form.content.size != self._width or self._data.ndim != 1 or self._data.dtype.kind not in "fiu":

@@ -125,6 +125,7 @@ def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
     stated = file.parameters.get("detectorName", ())
     fitting.sort(key=lambda match: (_rank(match), match.detector.name not in stated))
     equal = [match.detector.name for match in fitting if _rank(match) == _rank(fitting[0])]
+    # A file without entries has no hits that could tell, and none that could be misread.
     if len(equal) > 1 and equal[0] not in stated and file.columns.num_entries:
         summary = f"fits the detectors {' and '.join(equal)} equally well"
         raise NoDetectorError(summary, "say which one it is from", file=file.path)
@@ -155,6 +156,7 @@ def first_entries(reader: Reader) -> Events | None:
     try:
         return reader.read(0, min(MAX_ENTRIES, reader.num_entries), truth=False)
     except InputError as error:
+        # An error without an entry is about a missing column, not about damaged bytes.
         if error.entry is None:
             raise
         return None
@@ -219,6 +221,7 @@ class EventFile:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
+            # The last events too, since which the number has not doubled.
             self._warn(self._compare(at_least=1.0), stacklevel=3)
         self.close()
 
@@ -290,6 +293,7 @@ class EventFile:
 
     def _check(self, events: Events, truth: bool) -> Iterator[Check]:
         """Measure new events; compare after the first chunk, and whenever their number has doubled."""
+        # An entry that is read a second time counts once.
         if self.expected is None or not (new := ~self._measured[truth][events.entry]).any():
             return
         self._measured[truth][events.entry] = True
@@ -309,6 +313,7 @@ class EventFile:
     def notes(self) -> list[Check]:
         """Problems noticed so far while the file was opened and read."""
         notes = [Check(about, False, text) for about, text in self.reader.notes.items()]
+        # Flat and HDF5 files have no collections, so their readers name no sources.
         absent = [part.name for part in self.detector.calorimeters if self.sources and not self.sources[part.name]]
         if absent:
             text = f"no collection of {', '.join(absent)}: its energy is missing from the particles"
@@ -329,15 +334,18 @@ class EventFile:
         except InputError as error:
             if strict or error.entry is None or start == stop:  # no entry is to blame
                 raise
+            # One by one, so that only the damaged entries are lost.
             events = concatenate([self._decode_one(entry, truth, refused) for entry in range(start, stop)])
         left_out = []
         if violations := events.violations():
             events, _ = leave_out(events)
             remaining = events.violations()
+            # What is mended by leaving out objects concerned these alone; what remains spoils the entry.
             left_out = [events.error_of(violation) for violation in violations if violation not in remaining]
             if strict and remaining:
                 events.validate()
             for violation in remaining:
+                # An entry that could not be decoded keeps that error: it is the cause of any other.
                 refused.setdefault(int(events.entry[violation.index]), events.error_of(violation))
         events = events.emptied(np.isin(events.entry, list(refused)))
         return events, [refused[entry] for entry in sorted(refused)], left_out
@@ -388,6 +396,7 @@ class ReadOptions:
             check_choice(self.schema, SCHEMAS, "schema")
             if self.layout is not None and self.schema != "flat":
                 raise ConfigError(f"a layout is for flat ntuples, not for schema '{self.schema}'")
+        # Loaded here, once: the file is opened anew after each lost connection.
         detector = None if self.detector is None else load_detector(self.detector)
         return EventFile(str(path), lambda: _open(str(path), self, detector), expected=self.expected)
 
@@ -399,6 +408,7 @@ class ReadOptions:
             if chunks and stop is not None and stop <= before:
                 break
             with self.open(name) as file:
+                # A negative start is left as it is for the first file to refuse.
                 first = max(start - before, 0) if chunks else start
                 last = None if stop is None else stop - before
                 events = file._read(first, last, truth=truth, on_error=self.on_error, stacklevel=4)
@@ -418,6 +428,7 @@ class ReadOptions:
             with self.open(path) as file:
                 for start, stop in file.ranges(chunk_size):
                     events = file._read(start, stop, truth=truth, on_error=self.on_error)
+                    # Ranges that keep baskets whole may be larger than a chunk.
                     for first in range(0, len(events), chunk_size):
                         yield events[first : first + chunk_size]
 
@@ -495,6 +506,7 @@ def best_layout(directory: Any, path: str, detector: Detector | None = None) -> 
 
     For other files, the layout of the `detector`; without one, the layout whose ECAL lies where the first hits are.
     """
+    # The default first: a file with pflow's note is recognised without reading hits.
     names = sorted(builtin_names("layout"), key=lambda name: name != DEFAULT_LAYOUT)
     if detector is not None:
         return next((name for name in names if load_layout(name).detector == detector.name), DEFAULT_LAYOUT)
@@ -529,6 +541,7 @@ def _open(path: str, options: ReadOptions, detector: Detector | None) -> Reader:
             raise ConfigError(f"{file}: {message} '{schema}'")
         reader: Reader
         if schema == "legacy-hdf5":
+            # h5py is an optional package, needed for these files only.
             try:
                 from pflow.io.legacy_hdf5 import LegacyReader
             except ModuleNotFoundError as error:
@@ -537,6 +550,7 @@ def _open(path: str, options: ReadOptions, detector: Detector | None) -> Reader:
             reader = LegacyReader(file, detector=detector)
         elif schema == "flat":
             layout = load_layout(layout or best_layout(directory, file, detector))
+            # Where the layout names another tree, the path tells which one was read.
             path = file if tree in (None, layout.tree) else path
             layout = dataclasses.replace(layout, tree=tree or layout.tree)
             reader = FlatReader(directory, path, layout=layout, detector=detector)
@@ -546,6 +560,7 @@ def _open(path: str, options: ReadOptions, detector: Detector | None) -> Reader:
             detector = detector or best_detector(podio, sim=sim)
             reader = Edm4hepReader(podio, detector=detector, sim=sim, truth_tracks=options.truth_tracks)
             reader.note_unnamed()
+        # From here on the reader closes the file; after an error before this, the stack does.
         stack.pop_all()
         return reader
 
@@ -554,11 +569,13 @@ def matching(paths: Files) -> list[str]:
     """The files that paths and glob patterns name, each pattern's in sorted order; one at least of each pattern."""
     files: list[str] = []
     for path in map(str, [paths] if isinstance(paths, str | PathLike) else paths):
+        # Servers cannot be searched, and a file that is there may have brackets in its name.
         if "://" in path or not glob.has_magic(path) or Path(split_tree(path)[0]).exists():
             files.append(path)
             continue
         pattern, colon, tree = path.rpartition(":")
         matches = sorted(glob.glob(path, recursive=True))
+        # A colon may be part of a file's name: only if nothing matches, a tree follows it.
         matches = matches or [f"{name}{colon}{tree}" for name in sorted(glob.glob(pattern, recursive=True))]
         if not matches:
             raise InputError("no file matches this pattern", file=path)

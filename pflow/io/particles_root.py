@@ -109,6 +109,7 @@ class OutputWriter:
     ) -> None:
         if not name.isidentifier():
             raise ConfigError(f"'{name}' cannot name a collection: expected letters, digits and underscores")
+        # Now, as it is written at the end: a failure there would lose all particles.
         try:
             json.dumps(provenance)
         except (TypeError, ValueError) as error:
@@ -125,6 +126,7 @@ class OutputWriter:
             partial = stack.enter_context(replacing(self._path, **self._checks))
             self._file = stack.enter_context(uproot.recreate(partial, compression=uproot.ZSTD(5)))
             self._begin()
+            # Pushed last, so called first: the note is written before the file is closed and renamed.
             stack.push(self._finish)
             self._stack = stack.pop_all()
         return self
@@ -135,6 +137,7 @@ class OutputWriter:
     def extend(self, reconstruction: Reconstruction) -> None:
         """Append consecutive events; chunks with particles that differ in their optional parts are a `ValueError`."""
         self._flagged.update(count_flags(reconstruction.flags))
+        # Chunks without particles may lack optional parts that the others have.
         if jagged.count(reconstruction.particles).any():
             optional = reconstruction.optional_parts
             if self._optional not in (None, optional):
@@ -197,6 +200,7 @@ class RecoWriter(OutputWriter):
 
     def _append(self, reconstruction: Reconstruction) -> None:
         self._pending.append(reconstruction)
+        # Before the first particles it is not known which optional branches the tree has.
         if self._optional is not None and sum(len(chunk) for chunk in self._pending) >= BASKET:
             self._flush(self._optional)
 
@@ -207,6 +211,7 @@ class RecoWriter(OutputWriter):
 
     def _flush(self, optional: frozenset[str]) -> None:
         empty = _without_particles(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint32), optional)
+        # Without any event the tree and its branches are still made, so that the file can be read.
         chunk = concatenate_reconstructions(self._pending or [empty])
         if not optional <= chunk.optional_parts:  # it has no particles
             chunk = _without_particles(chunk.event, chunk.flags, optional)
@@ -302,6 +307,7 @@ def iterate_reco(
     with _opened(path, name, links) as (tree, read):
         for start, stop in read_ranges(tree, chunk_size):
             chunk = read(start, stop)
+            # Ranges that keep baskets whole may be larger than a chunk.
             for first in range(0, stop - start, chunk_size):
                 yield chunk[first : first + chunk_size]
 
@@ -391,6 +397,7 @@ def _branches(keys: set[str], name: str, path: str | Path, links: Links) -> dict
     for field, (suffix, fields) in LINK_MEMBERS.items():
         if (field, links) != ("hit_links", "left out"):
             branches[field] = [f"{name}{suffix}.{member}" for member in fields]
+    # One branch suffices for a part to be there: reading then names those that it lacks.
     return {field: names for field, names in branches.items() if not keys.isdisjoint(names)}
 
 
@@ -415,6 +422,7 @@ def _decode(
         members = [read(branch) for branch in names]
         if field in LINK_MEMBERS:
             fields = LINK_MEMBERS[field][1].values()
+            # Not normalised: no particle need have the rest of a hit whose weights sum to less than 1.
             links[field] = make_links(**dict(zip(fields, members, strict=True)), normalise=False)
         elif len(members) == 1:
             (columns[field],) = members

@@ -102,6 +102,7 @@ def first_bytes(path: str | PathLike[str]) -> bytes:
 
 def file_uuid(path: str | PathLike[str]) -> str:
     """UUID of a ROOT file; "" for a file of another kind."""
+    # A file on a server has no first bytes here: uproot has to open it.
     if (head := first_bytes(path)) and not head.startswith(ROOT_SIGNATURE):
         return ""
     with open_root(path) as directory:
@@ -161,6 +162,7 @@ def read_branch(tree: Any, branch: str, start: int, stop: int, path: str | PathL
                 raise
             # An RNTuple of uproot's, whose fields have dots in their names.
             values = tree.arrays(filter_name=branch, entry_start=start, entry_stop=stop, library="ak")[branch]
+        # A branch may have fewer entries than its tree: uproot then returns fewer, without an error.
         if len(values) != max(stop - start, 0):
             raise ValueError(f"{len(values)} entries where {stop - start} are expected")
         layout = values.layout
@@ -214,6 +216,7 @@ def read_ranges(tree: Any, size: int, most: int | None = None) -> list[tuple[int
             edges = list(tree.common_entry_offsets())
         else:
             edges = [int(cluster.num_first_entry) for cluster in tree.cluster_summaries]
+    # Edges of a TTree end with n, but an RNTuple lists only where clusters begin.
     ends = [*(edge for edge in edges if edge < n), n]
     ranges, start = [], 0
     while start < n:
@@ -281,6 +284,7 @@ class EventWeights:
                 values = ak.to_numpy(ak.flatten(read_branch(self._tree, key, start, stop, self._path), axis=None))
                 values = values[np.isfinite(values)]
                 self._ranges[key] = min(low, values.min(initial=np.inf)), max(high, values.max(initial=-np.inf))
+        # A branch of which nothing could be read still has the range inf to -inf, which is no difference.
         differing = [f"{key.rpartition('/')[2]} is {a:g} to {b:g}" for key, (a, b) in self._ranges.items() if a < b]
         return f"{', '.join(differing)}: weights of events are not used" if differing else ""
 
@@ -346,6 +350,7 @@ class Columns:
         values = read_branch(self.tree, key, start, stop, self.path)
         if values.ndim > 1:
             counts = jagged.count(values)
+            # Lengths of another range of entries say nothing about this one.
             if (before := self._lengths.get(collection)) and before[0] == (start, stop):
                 text = "{0} values, and '{2}' has {1}"
                 check_counts(counts, before[2], text, before[1], file=self.path, start=start, field=key)
@@ -383,6 +388,7 @@ def with_retries(path: str | PathLike[str], work: Callable[[], T], *, again: Cal
     begin, failed = time.monotonic(), 0
     while True:
         try:
+            # Within the try, as connecting again may fail too, and is then tried again.
             if failed and again is not None:
                 again()
             return work()
@@ -404,6 +410,7 @@ def _connection_failure(error: BaseException | None) -> BaseException | None:
     """The failure of the network or server among the causes of an error; None without one."""
     while error is not None:
         text = str(error)
+        # The server has answered: asking again would change nothing.
         if isinstance(error, FileNotFoundError | PermissionError) or "No such file" in text:
             return None
         of_network = isinstance(error, OSError) or type(error).__module__.startswith("aiohttp")

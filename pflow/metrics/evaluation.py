@@ -153,6 +153,7 @@ class Evaluation:
         self.name, self.oracle = name, oracle
         self.settings = settings or EvaluationSettings()
         check_choice(self.settings.rule, RULES, "truth rule")
+        # `not >=` refuses NaN as well, which `< 0` would let pass.
         if not self.settings.e_min >= 0:
             raise ConfigError(f"e_min must be at least 0 GeV, found {self.settings.e_min}")
         self.counts = dict.fromkeys(("n_events", "n_bad_input", "n_max_particles", "n_truth_tracks"), 0)
@@ -160,6 +161,7 @@ class Evaluation:
         self.algorithms: dict[str, AlgorithmMetrics] = {}
         self.titles: dict[str, str] = {}
         self.matched_by: dict[str, str] = {}
+        # Dictionaries instead of sets, because they keep the order of the files.
         self.samples: dict[str, None] = {}
         self.detectors: dict[str, None] = {}
 
@@ -182,9 +184,11 @@ class Evaluation:
         recos = {algorithm: dataclasses.replace(reco, name=algorithm) for algorithm, reco in reconstructions.items()}
         for reco in recos.values():
             reco.check_events(events)
+        # An event that is bad for one algorithm is left out for all, so that all are compared on the same events.
         flags = np.bitwise_or.reduce([events.flags, *(reco.flags for reco in recos.values())])
         good = (flags & Flag.BAD_INPUT) == 0
         if positions is None:
+            # Bad events keep their places, so that the weights of the others do not depend on what is left out.
             positions = self.counts["n_events"] + np.arange(len(events))
         self.samples |= dict.fromkeys([Path(events.path).name] if events.path else [])
         self.detectors |= {events.detector.name: None}
@@ -210,6 +214,7 @@ class Evaluation:
             particles, title = events.reference, events.reference_name or REFERENCE
             recos[REFERENCE] = Reconstruction(particles=particles, event=events.event, flags=events.flags, name=title)
         self.n_targets += int(targets.counts.sum())
+        # Without `oracle`, a reconstruction of that name is an ordinary one.
         oracle = recos.get(ORACLE) if self.oracle else None
         by_oracle = None if oracle is None else energy_by_kind(ParticleTable.from_records(oracle.particles))
         true = TrueEvents.of(events, targets, oracle=by_oracle)
@@ -245,6 +250,7 @@ class Evaluation:
 
     def result(self) -> EvaluationResult:
         """The numbers so far."""
+        # Figures have their curves by title: of two algorithms with the same one, one would be lost.
         default, n_titles = self.settings.matching.definition, Counter(self.titles.values())
         some = next(iter(self.algorithms.values()), None)
         samples = list(self.samples)
@@ -270,6 +276,7 @@ def _energy_text(energy: Floats) -> str:
     if not len(energy):
         return ""
     low, middle, high = np.quantile(energy, (0.0, 0.5, 1.0)).tolist()
+    # Neutrinos give a sample of one energy a tail below and none above: the median is compared with the largest.
     return f"{high:.3g} GeV" if middle > 0.99 * high else f"{low:.3g} to {high:.3g} GeV"
 
 
@@ -381,16 +388,19 @@ def _evaluate_files(
         truth_tracks=reading.truth_tracks or any(entry.get("truth_tracks") for entry in inputs),
         expected=Expected(targets=total.settings.chosen_by, sample=_sample(files[total.name][0])),
     )
+    # With one file each, a file that fails costs only its own events; else no part can be left out.
     one_each = all(len(paths) == len(truth) for paths in files.values())
     parts = [slice(i, i + 1) for i in range(len(truth))] if one_each else [slice(None)]
     skip = reading.on_error == "skip"
     failed: list[InputError] = []
     for done, part in enumerate(parts):
+        # Chunks of a file are counted before a later entry of it can fail.
         before = copy.deepcopy(total) if skip else total
         part_files = {name: paths[part] for name, paths in files.items()}
         try:
             truth_chunks = reading.iterate(truth[part], chunk_size)
             for events, recos in _chunks(total, part_files, truth_chunks, collection, chunk_size):
+                # With the first chunk alone, since each further one would repeat the warning.
                 if not total.counts["n_events"]:
                     for name, paths in part_files.items():
                         check_description(paths[0], name, events)
@@ -421,6 +431,7 @@ def _chunks(
         links: Any = "left out"
         if isinstance(total.settings.matching, HitMatching):
             links = "required" if name == total.name else "if there"
+        # A partial keeps this file's `links`: the lazy map would see those of the last file through a lambda.
         read = functools.partial(iterate_reco, name=collection, chunk_size=chunk_size, links=links)
         chunks[name] = itertools.chain.from_iterable(map(read, paths))
 
@@ -430,6 +441,7 @@ def _chunks(
             rest[name] = concatenate_reconstructions([rest[name], chunk]) if name in rest else chunk
         return len(rest.get(name, ()))
 
+    # A first chunk without events would look for particles in `rest` before any are read.
     for chunk in filter(len, events):
         n = len(chunk)
         for name, paths in files.items():
@@ -499,6 +511,7 @@ def _inputs(path: FilePath) -> list[dict[str, Any]] | None:
     inputs = (provenance_of(path) or {}).get("inputs")
     if not isinstance(inputs, list):
         return None
+    # A merged file may have the provenance of one part only, with fewer entries than the file.
     stated = [entry.get("entries") for entry in inputs]
     return inputs if None in stated or sum(stated) == count_entries(str(path)) else None
 
@@ -533,6 +546,7 @@ def check_input(reco: str, events: str) -> None:
     """Refuse a reconstruction whose provenance names other input files than the one with the events."""
     inputs, uuid = _inputs(reco), file_uuid(events)
     uuids = {entry.get("uuid") for entry in inputs or ()}
+    # The events may be an output of pflow themselves, with the truth of the file that `reco` was made from.
     if inputs and uuid and all(uuids) and uuids.isdisjoint({uuid, *_input_uuids(events)}):
         for entry in inputs:
             _check_written_once(reco, entry, events)
@@ -552,6 +566,7 @@ def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
     for path in reco:
         inputs = _inputs(path)
         if inputs is None:
+            # A file without provenance may be the truth, given in the place of the reconstruction.
             for expected in truth:
                 if file_uuid(path) in _input_uuids(expected):
                     text = f"{expected} was made from this file: give the reconstruction first, and this as the truth"

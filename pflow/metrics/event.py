@@ -86,6 +86,7 @@ class CountMetrics:
         bootstrap = bootstrap or Bootstrap(len(difference), n=0)
         right, n_bins = difference == 0, len(self.axis)
         single, pair = n_photons == 1, n_photons == 2
+        # By bins, since the angles are not kept: MIN_WIDE_MRAD must be one of the edges.
         wide = pair & np.isin(bins, np.flatnonzero(self.axis.edges[:-1] >= MIN_WIDE_MRAD))
         right_pairs, pairs = (np.bincount(bins[of], minlength=n_bins + 1)[:n_bins] for of in (pair & right, pair))
         numbers = Counter(difference.tolist())
@@ -130,6 +131,7 @@ class PhotonPairMetrics:
         for name, table, (a, b) in (("true", truth, true), ("reco", reco, measured)):
             opening[name] = angle_between(table.momentum[a], table.momentum[b])
             energy[name] = np.sqrt(table.energy[a] * table.energy[b])
+        # m = 2 sqrt(E1 E2) sin(angle / 2): the factor 2 cancels in the ratio.
         mass = {name: energy[name] * np.sin(0.5 * opening[name]) for name in opening}
         angles = np.degrees(angle_between(truth.momentum[true], reco.momentum[measured]))
         self.pairs.add(
@@ -187,6 +189,7 @@ class EventMetrics:
         """Keys under ``event``."""
         columns = {name: self.events[name] for name in ("true_energy", "true_mass", "energy", "mass")}
         bootstrap = bootstrap or Bootstrap(len(columns["energy"]), n=0)
+        # An event without visible particles has no response, but keeps its place in the bootstrap.
         used = columns["true_energy"] > 0
         massive = used & (columns["true_mass"] > MIN_MASS_FRACTION * columns["true_energy"])
         result = {}
@@ -283,6 +286,7 @@ def find_taus(events: Events, targets: Targets) -> Decays:
     product = (tau >= 0) & ~passing & np.isin(mother, (TAU, *RESONANCES))
     of_target = tau[targets.chosen]
     taus = np.unique(of_target[of_target >= 0])
+    # The additional last place turns the index -1, no tau, into -1 again.
     number = np.full(ancestry.size + 1, -1)
     number[taus] = np.arange(len(taus))
     of_target, of_product = number[of_target], number[tau]
@@ -299,10 +303,12 @@ def find_bosons(events: Events, targets: Targets) -> Decays:
     if not np.isin(code, list(BOSONS)).any():
         return Decays.none(targets)
     ancestry = Ancestry(events, targets.truth)
+    # Of the copies that a generator makes of a boson, only the last one has quarks or gluons as children.
     is_boson = np.zeros(ancestry.size, dtype=np.bool_)
     is_boson[ancestry.parent[np.isin(code, PARTONS) & (ancestry.parent >= 0)]] = True
     boson = ancestry.nearest(is_boson & np.isin(code, list(BOSONS)))[targets.chosen]
     rows, number = np.unique(boson, return_inverse=True)
+    # -1, no boson, sorts first: without it all numbers are lower by one.
     of_target, rows = number - int(np.any(boson < 0)), rows[rows >= 0]
     return Decays.of(targets, ancestry.event[rows], code[rows], of_target)
 
@@ -310,6 +316,7 @@ def find_bosons(events: Events, targets: Targets) -> Decays:
 def modes_of(electrons: Ints, muons: Ints, hadrons: Ints, neutral: Ints, many: int) -> Ints:
     """Index of `TRUE_MODES` or `RECO_MODES` by numbers of particles; `many` neutral ones are more than one pi0."""
     leptons = electrons + muons
+    # Both lists of modes have the same order, so that one index serves for true and reconstructed ones.
     modes = np.full(len(leptons), TRUE_MODES.index("other"))
     alone = (hadrons == 0) & (leptons == 1)
     modes[alone & (electrons == 1)] = TRUE_MODES.index("e")
@@ -341,6 +348,7 @@ class TauMetrics:
         for row in np.flatnonzero(is_fake).tolist():
             of_event = slice(first[reco.event[row]], first[reco.event[row] + 1])
             if of_event.start < of_event.stop:
+                # The momentum needs no normalisation: its length is the same for all taus.
                 tau[row] = of_event.start + int(np.argmax(direction[of_event] @ reco.momentum[row]))
         electrons, muons, hadrons, photons = (
             np.bincount(tau[(tau >= 0) & (reco.classes == CLASSES.index(name))], minlength=len(taus.kind))
@@ -379,10 +387,12 @@ class BosonMetrics:
 
     def update(self, bosons: Decays, reco: ParticleTable, matches: Matches) -> None:
         """Count events by their bosons, reconstructed particles and matches."""
+        # Fakes stay in the jets: they have no target that could exclude them.
         used = np.ones(len(reco), dtype=np.bool_)
         used[matches.reco] = bosons.of_target[matches.truth] >= 0
         n_bosons = np.bincount(bosons.event, minlength=len(reco.counts))
         first = np.cumsum(n_bosons) - n_bosons
+        # A clustering has one number of jets, so that events of one and of two bosons are clustered apart.
         for n in (1, 2):
             if not (n_bosons == n).any():
                 continue

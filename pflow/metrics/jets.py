@@ -60,6 +60,7 @@ MATCHING = Matching(cost="angle", cut=0.1)
 
 def available() -> bool:
     """Whether the package fastjet is installed."""
+    # Finding the package does not import it: only clustering pays for that.
     return importlib.util.find_spec("fastjet") is not None
 
 
@@ -104,6 +105,7 @@ def find_jets(
     counts = jagged.count(particles)
     enough, n_clustered = counts >= (n_jets or 1), np.zeros_like(counts)
     columns = dict.fromkeys(COMPONENTS, np.zeros(0))
+    # An empty list of lists, so that the result has the same depth without any jets.
     members = ak.Array([[0]])[:0]
     if enough.any():
         jets, index = _cluster(inputs[enough], n_jets, radius)
@@ -155,6 +157,7 @@ class JetMetrics:
             event = (self.n_events + true.event).astype(np.int32)
             phi = (np.arctan2(table.momentum[k, 1], table.momentum[k, 0]) for table, k in ((jets, j), (true, i)))
             self.true[name].add(event=event, found=np.isin(np.arange(len(true)), i))
+            # Azimuths are taken modulo 2 pi: jets on the two sides of phi = pi are close.
             self.pairs[name].add(
                 event=event[i],
                 response=jets.energy[j] / true.energy[i],
@@ -234,6 +237,7 @@ def _first_quarks(events: Events) -> Floats:
     assert truth is not None  # the events are evaluated
     counts = jagged.count(truth)
     columns = {name: jagged.flat(truth[name]) for name in ("pdg", "parent", "px", "py", "pz")}
+    # Parents are indices in the event's own list, the columns are of all events.
     first = jagged.offsets(counts)[:-1][jagged.event_index(counts)]
     parent = np.where(columns["parent"] < 0, 0, np.abs(columns["pdg"][np.maximum(columns["parent"] + first, 0)]))
     is_quark = (np.abs(columns["pdg"]) <= 6) & (columns["pdg"] != 0) & np.isin(parent, (0, 11, 22, 23))
@@ -255,9 +259,11 @@ def thrust(momenta: Floats) -> tuple[float, Floats]:
     momenta = momenta.astype(np.float64)
     length = np.linalg.norm(momenta, axis=1)
     hardest = momenta[np.argsort(length)[::-1][:4]]
+    # The first sign is fixed, because n and -n are the same axis: 8 starts instead of 16.
     signs = np.array(list(itertools.product((1.0, -1.0), repeat=max(len(hardest) - 1, 0))))
     axes = hardest[:1] + signs @ hardest[1:] if len(hardest) > 1 else hardest
     for _ in range(20):
+        # np.sign would be 0 for a momentum across the axis, which then counts for no side.
         sides = np.where(momenta @ axes.T >= 0, 1.0, -1.0)  # [N, starts]
         following = sides.T @ momenta
         if np.array_equal(following, axes):
@@ -299,10 +305,12 @@ class JetEnergyMetrics:
 
         result: Tree = {}
         for group in groups:
+            # Close neighbours can chain up to a wide spectrum, so that the whole range has a limit, too.
             one_energy = len(group) >= MIN_EVENTS and np.ptp(sqrt_s[group]) <= 2 * SAME_ENERGY * sqrt_s[group].min()
             if not one_energy or np.median(thrusts[group]) < MIN_THRUST:
                 continue
             rows, nominal = np.sort(group), float(np.median(sqrt_s[group]))
+            # Events of other energies are outside of the bins and not counted there.
             bins = np.full(len(cosine), len(ABS_COS_THETA))
             bins[rows] = ABS_COS_THETA.index(cosine[rows])
             parts = {"": rows, "_barrel": rows[cosine[rows] < BARREL], "_endcap": rows[cosine[rows] >= BARREL]}
@@ -350,6 +358,7 @@ class ConfusionBudget:
         """Count events; `oracle`: its `energy_by_kind`."""
         self.has_oracle = oracle is not None
         classes = reco.classes.copy()
+        # By true classes, or a photon taken for a hadron would count twice once the photons are replaced.
         classes[matches.reco] = truth.classes[matches.truth]
         true, measured = energy_by_kind(truth), energy_by_kind(reco)
         # The oracle's particles have their true classes, whichever matches which.
@@ -367,6 +376,7 @@ class ConfusionBudget:
         bootstrap = bootstrap or Bootstrap(len(visible), n=0)
         rows = np.flatnonzero(visible > 0)
         sources = [self.events[name].reshape(-1, len(KINDS)) for name in ("reco", "oracle", "true")]
+        # Without the oracle its column is a copy of the truth, and the second steps would gain nothing.
         sources = sources if self.has_oracle else sources[::2]
         steps = ["measured", *KINDS, *(f"measurement_{kind}" for kind in KINDS if self.has_oracle)]
 

@@ -111,7 +111,9 @@ class ParticleTable:
             charged = first + np.flatnonzero(self.charge[first:last])
             cosines = unit[first:last] @ unit[charged].T
             cosines[charged - first, np.arange(len(charged))] = np.nan  # itself
+            # Without charged particles there is nothing to reduce, and numpy would raise.
             if cosines.shape[1] > 1 or (cosines.size and np.isfinite(cosines).any()):
+                # fmax passes over the NaN; rounding can carry a cosine beyond 1, where arccos is NaN.
                 angles[first:last] = np.arccos(np.clip(np.fmax.reduce(cosines, axis=1), -1, 1))
         return angles
 
@@ -263,6 +265,7 @@ def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
 
 def _runs(keys: Ints) -> list[tuple[int, int]]:
     """Start and end of each run of equal keys; the keys are at least 0."""
+    # -1 differs from every key, so that a run starts at the first one.
     starts = np.flatnonzero(np.diff(keys, prepend=-1)).tolist()
     return list(zip(starts, [*starts[1:], len(keys)], strict=True)) if starts else []
 
@@ -272,6 +275,7 @@ def _best_pairs(event: Ints, i: Ints, j: Ints, cost: Floats, cut: float) -> Matc
     # Pairs whose particles have no further possible partner need no solver.
     chosen = (np.bincount(i, minlength=1)[i] == 1) & (np.bincount(j, minlength=1)[j] == 1)
     rest = np.flatnonzero(~chosen)
+    # A matrix for each event: one for all events would be almost empty and its solution far slower.
     for first, last in _runs(event[i[rest]]):
         pairs = rest[first:last]
         chosen[pairs[_assign(i[pairs], j[pairs], cost[pairs], cut)]] = True
@@ -289,6 +293,7 @@ def _assign(i: Ints, j: Ints, cost: Floats, cut: float) -> Ints:
     position = np.full(matrix.shape, -1)
     position[row_of, column_of] = np.arange(len(cost))
     chosen: Ints = position[linear_sum_assignment(matrix)]
+    # The solver gives as many pairs as it can, impossible ones among them: -1.
     return chosen[chosen >= 0]
 
 
@@ -340,8 +345,10 @@ def overlaps(
     true_weight, reco_weight = truth.weight.astype(np.float64), reco.weight.astype(np.float64)
     shared = np.minimum(true_weight[a], reco_weight[b]) * hit_energy[true_hit[a]]
     i, j, intersection = sum_by_pair(true_particle[a], reco_particle[b], shared)
+    # max(a, b) = a + b - min(a, b): hits of only one of the two particles need no pair.
     union = np.bincount(true_particle, true_weight * hit_energy[true_hit], int(n_true.sum()))[i] - intersection
     union += np.bincount(reco_particle, reco_weight * hit_energy[reco_hit], int(n_reco.sum()))[j]
+    # Particles whose hits have no energy would give 0 / 0.
     return i, j, np.divide(intersection, union, out=np.zeros(len(i)), where=union > 0)
 
 
@@ -349,6 +356,7 @@ def match_by_hits(truth: Links, reco: Links, hits: ak.Array, n_true: Ints, n_rec
     """One-to-one assignment of the largest total overlap, or least total 1 - overlap."""
     energy = jagged.flat(hits["energy"], np.float64)
     i, j, overlap = overlaps(truth, reco, energy, jagged.count(hits), n_true, n_reco)
+    # Compared as the cost that the solver sees: `overlap >= min_overlap` can round the other way.
     possible = 1.0 - overlap <= rule.cut
     return _best_pairs(jagged.event_index(n_true), i[possible], j[possible], 1.0 - overlap[possible], rule.cut)
 
@@ -410,6 +418,7 @@ class ParticleMetrics:
 
     def _columns(self, table: ParticleTable) -> dict[str, npt.NDArray[Any]]:
         """Event, class, energy, and the bin on each axis (named as a property of the table) of its particles."""
+        # Small types, because the columns of all particles of the sample are kept until the result.
         columns: dict[str, npt.NDArray[Any]] = {
             "event": (self.n_events + table.event).astype(np.int32),
             "class": table.classes.astype(np.int8),
@@ -507,6 +516,7 @@ class ParticleMetrics:
             in_bins = [np.flatnonzero(rows & (self.pairs[f"{axis.name}_bin"] == i)) for i in range(len(axis))]
             response, angle = ([np.sort(self.pairs[of][i]) for i in in_bins] for of in ("response", "angle"))
             medians, widths = [quantile_by_rank(x, 0.5) for x in response], [resolution_by_rank(x) for x in response]
+            # Numbers by rank have no resamples for a ratio: the interval is of the width alone.
             numbers = {
                 "response_median": medians,
                 "resolution_68": widths,
@@ -528,6 +538,7 @@ class ParticleMetrics:
         n_bins = 1 if axis is None else len(axis)
         event, classes = particles["event"][rows], particles["class"][rows]
         bins = 0 * event if axis is None else particles[f"{axis.name}_bin"][rows]
+        # Particles outside of the axis are in one more bin, which is cut off.
         counts = _count((event, classes, bins), (self.n_events, len(CLASSES), n_bins + 1))[:, :, :n_bins]
         return np.concatenate([counts.sum(axis=1, keepdims=True), counts], axis=1).astype(np.float64)
 

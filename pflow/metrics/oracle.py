@@ -141,14 +141,17 @@ def perfect_reconstruction(
     track_energy = np.sqrt(np.sum(track_momentum**2, axis=1) + jagged.flat(truth["rest_mass"])[particle] ** 2)
 
     showers = measure_showers(events, rule="calo" if targets.rule == "calo" else "entering")
+    # The energy of hits below a track is in the track and would count twice.
     showers = showers[(first_tracked[showers.particle] < 0) & (target[showers.particle] >= 0)]
     shower_energy = calibration.energy(kind=showers.kind, energy=showers.energy, abs_cos_theta=showers.abs_cos_theta)
+    # A barycentre at the origin has no direction: it gets no momentum, and not NaN.
     length = np.maximum(np.linalg.norm(showers.position, axis=1), np.finfo(np.float64).tiny)
     shower_momentum = showers.position * (shower_energy / length)[:, None]
 
     measured_target, n = target[np.concatenate([particle, showers.particle])], int(targets.counts.sum())
     columns = [np.concatenate([track_energy, shower_energy]), *np.concatenate([track_momentum, shower_momentum]).T]
     energy, px, py, pz = (np.bincount(measured_target, column, n).astype(np.float64) for column in columns)
+    # A target that left neither track nor hits is missed even with perfect pattern recognition.
     is_measured = np.bincount(measured_target, minlength=n) > 0
     counts = np.bincount(jagged.event_index(targets.counts)[is_measured], minlength=len(targets))
     columns_by_name = {"pdg": "pdg", "charge": "charge", "mass": "rest_mass"}
@@ -195,6 +198,7 @@ def tracks_of_particles(events: Events) -> tuple[Ints, Ints]:
     track, particle = track[best], particle[best]
     true = jagged.vectors(events.truth[["px", "py", "pz"]])[particle]
     off = np.linalg.norm(jagged.vectors(events.tracks["momentum"])[track] - true, axis=1)
+    # By particle and then by difference, so that the first of each particle is its best track.
     order = np.lexsort((off, particle))
     _, first = np.unique(particle[order], return_index=True)
     return track[order][first], particle[order][first]

@@ -123,6 +123,7 @@ def unit_of(key: str) -> str:
     >>> unit_of("angle.mean_deg"), unit_of("event.visible_energy.lost_gev"), unit_of("charge.accuracy")
     ('deg', 'GeV', '1')
     """
+    # In `above_30_mrad` the number makes the word a limit and not the unit.
     *_, before, last = ("", *key.split("_"))
     return "1" if before.isdigit() else UNITS.get(last, "1")
 
@@ -181,6 +182,7 @@ TABLE_ROWS = {
 
 def pattern_of(key: str, patterns: Iterable[str]) -> str | None:
     """The first pattern, in which * stands for a name, that a key has."""
+    # The * of fnmatch also matches dots, so that the numbers of parts have to agree.
     return next((p for p in patterns if p.count(".") == key.count(".") and fnmatchcase(key, p)), None)
 
 
@@ -364,6 +366,7 @@ def _cells(result: EvaluationResult) -> tuple[list[str], list[list[list[str]]]]:
     sections: dict[str, list[list[str]]] = {}
     of_pattern: dict[str | None, list[str]] = {}
     for key in dict.fromkeys(itertools.chain.from_iterable(flat)):
+        # The patterns of classes would show the class `all` again, which has rows of its own.
         if key in TABLE_ROWS or not key.startswith("class.all."):
             of_pattern.setdefault(pattern_of(key, TABLE_ROWS), []).append(key)
     for pattern in TABLE_ROWS:
@@ -386,6 +389,7 @@ def table(result: EvaluationResult, *, width: int | None = None) -> Table:
     """
     texts: dict[str, Any] = {"title": summary(result), "caption": method(result)}
     made = terminal_table(*_cells(result), **texts)
+    # Measured on a far wider console: on its own, rich would squeeze the columns until they fit.
     too_wide = width is not None and Console(width=10 * width).measure(made).maximum > width
     return terminal_table(*_cells(result), **texts, short=True) if too_wide else made
 
@@ -405,6 +409,7 @@ def terminal_table(
     """
     style: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)} if short else {}
     caption = f"0.936(18) is 0.936 ±0.018. {caption}" if short else caption
+    # As Text, because rich takes brackets in plain strings for markup.
     texts = Text(title, "table.title"), Text(caption, "table.caption")
     made = Table(title=texts[0], title_justify="left", caption=texts[1], caption_justify="left", **style)
     made.add_column(heads[0], no_wrap=not (short and wrapped))
@@ -501,6 +506,7 @@ def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def _finite(values: npt.ArrayLike) -> Any:
     """Numbers as plain data, with None for NaN."""
+    # An array of floats cannot hold None.
     plain = np.array(values, dtype=np.object_)
     plain[~np.isfinite(values)] = None
     return plain.tolist()

@@ -152,6 +152,7 @@ def scan_points(
     points: list[ScanPoint] = []
     for sample, detector in samples.items():
         n_layers = [sum(layers.count for layers in c.layers) for c in detector.calorimeters if c.kind == "hcal"]
+        # Thresholds and resolutions of 0 and factors of 1 leave the sample as it is.
         nominal = {name: 0.0 if PARAMETERS[name].kind is float else 1.0 for name in vary}
         nominal |= {"hcal_layers": float(max(n_layers, default=0))} if "hcal_layers" in vary else {}
         steps = {
@@ -167,6 +168,7 @@ def scan_points(
             chosen = {name: value for name, value in values.items() if value != nominal[name]}
             fields = {field: PARAMETERS[p].kind(v) for p, v in chosen.items() for field in PARAMETERS[p].fields}
             move, label = Move(**fields), " ".join(f"{p}={value_text(v)}" for p, v in chosen.items())
+            # Raises for a move that would not be exact, before any event is reconstructed.
             move.detector(detector)
             is_nominal = first and not chosen
             name = "nominal" if is_nominal else label if first else f"{sample} {label}".strip()
@@ -327,6 +329,7 @@ def primary_sums(events: Events) -> Floats:
         raise events.error("no truth particles, by which events of several samples are matched", field="truth")
     columns, event = jagged.columns(events.truth), jagged.event_index(jagged.count(events.truth))
     stable = columns["status"] == 1
+    # Signed components sum up to 0 in every event at rest and would identify none.
     momenta = [np.abs(columns[axis]) for axis in PXYZ]
     weights = (np.ones(len(event)), columns["pdg"], *momenta, columns["energy"])
     sums = [np.bincount(event[stable], weight[stable].astype(np.float64), len(events)) for weight in weights]
@@ -343,6 +346,7 @@ def shared_places(nominal: Floats, other: Floats) -> Ints:
     places = np.full(len(other), -1)
     if not len(nominal) or not len(other):
         return places
+    # Each column by its largest sum: numbers, PDG codes and energies differ by orders of magnitude.
     size = np.abs(np.concatenate([nominal, other])).max(axis=0)
     mine, theirs = (sums / np.where(size > 0, size, 1.0) for sums in (nominal, other))
     tree, same = cKDTree(mine), {"r": SAME, "p": np.inf}
@@ -420,6 +424,7 @@ class ScanResult:
     def marks(self, result: PointResult, key: str) -> list[str]:
         """Reasons why a change may come from the model and not the detector: outside, merged, null test."""
         kinds = dict.fromkeys(limit.kind for limit in result.limits)
+        # Cells merged before the encoder hide what they do to finding particles, and not to energies.
         marks = [kind for kind in kinds if kind != "merged" or by_finding(key)]
         null = self._of_kind("null test") if result.point.kind == "point" else None
         if null is not None and self.deviation(result, key) < self.deviation(null, key):
@@ -435,6 +440,7 @@ class ScanResult:
         null = self._of_kind("null test")
         if null is None or null.n_events < MIN_EVENTS:
             return {}
+        # A change without an interval never fails: comparisons with NaN are False.
         changes = {key: self.change(null, key) for key in self.headlines}
         return {
             key: number
@@ -486,6 +492,7 @@ class ScanResult:
         for name, title in self.algorithms.items():
             rows = []
             for result in self.points:
+                # A tuned model sees the nominal events: oracle and reference would repeat their first row.
                 if name not in result.algorithms or (name != MODEL and result.point.kind == "tuned"):
                     continue
                 numbers = result.algorithms[name]

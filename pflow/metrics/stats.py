@@ -56,6 +56,7 @@ class Number:
     def resampled(cls, value: float, replicas: Floats, *, few: bool = False) -> Number:
         """A value with the interval of its resamples; an interval of NaN if `few` (too few entries or events)."""
         defined = replicas[np.isfinite(replicas)]
+        # A minority of defined resamples would tell of unusual ones only.
         if few or 2 * len(defined) <= len(replicas) or not math.isfinite(value):
             return cls(value, math.nan, math.nan, replicas)
         low, middle, high = np.quantile(defined, (0.5 * (1 - LEVEL), 0.5, 0.5 * (1 + LEVEL))).tolist()
@@ -79,6 +80,7 @@ def ratio(a: Number, b: Number) -> Number:
 
 def _paired(function: Callable[[Any, Any], Any], a: Number, b: Number) -> Number:
     with np.errstate(divide="ignore", invalid="ignore"):
+        # As numpy's numbers, because those of Python raise at a division by 0.
         value = float(function(np.float64(a.value), np.float64(b.value)))
         if a.replicas is None or b.replicas is None:
             return Number(value, math.nan, math.nan)
@@ -129,6 +131,7 @@ class Axis:
 
     def index(self, values: Floats) -> Ints:
         """Bin of each value, int64 [N]; bins hold their lower edge, the last one both. Outside: the number of bins."""
+        # NaN sorts behind all edges, and so is outside.
         bins = np.searchsorted(self.edges, values, side="right") - 1
         bins[values == self.edges[-1]] = len(self) - 1
         return np.where((bins < 0) | (bins >= len(self)), len(self), bins)
@@ -138,6 +141,7 @@ def in_bins(axis: Axis, bins: Ints, numbers: Callable[[Ints], dict[str, Number]]
     """`numbers` of the rows in each bin as series, with edges, unit and, under the name `count`, numbers of rows."""
     rows = [np.flatnonzero(bins == k) for k in range(len(axis))]
     parts = [numbers(of) for of in rows]
+    # An empty bin has the same keys, with undefined numbers: the first part knows them all.
     series = {key: Series.of(part[key] for part in parts) for key in parts[0]}
     return {"edges": axis.edges.tolist(), "unit": axis.unit or "1", count: [len(of) for of in rows], **series}
 
@@ -153,9 +157,11 @@ def fractions(passed: npt.ArrayLike, total: npt.ArrayLike) -> Series:
     (0.305, 0.695)
     """
     k, n = np.asarray(passed, dtype=np.float64), np.asarray(total, dtype=np.float64)
+    # Written with `not`, so that NaN is refused, too.
     if not np.all((k >= 0) & (k <= n)):
         raise ValueError(f"expected 0 <= passed <= total, found {k} of {n}")
     tail = (1 - LEVEL) / 2
+    # np.where computes both sides, and betaincinv is not defined for a parameter of 0.
     low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1e-300), n - k + 1, tail))
     high = np.where(k == n, 1.0, betaincinv(k + 1, np.maximum(n - k, 1e-300), 1 - tail))
     return Series(value=np.divide(k, n, out=np.full(n.shape, np.nan), where=n > 0), low=low, high=high)
@@ -178,10 +184,12 @@ class Bootstrap:
         places = np.arange(positions) if isinstance(positions, int) else positions
         generator = np.random.default_rng(SEED)
         n_places, at_once = int(places.max(initial=-1)) + 1, 10_000
+        # In parts, because the draws have eight bytes each before they become uint8.
         sizes = [min(at_once, n_places - start) for start in range(0, n_places, at_once)]
         # Event by event, so that the weights do not depend on the number of events.
         draws = [generator.poisson(1.0, (size, n)).astype(np.uint8) for size in sizes]
         drawn = np.concatenate([np.zeros((0, n), dtype=np.uint8), *draws])
+        # The weights of a resample lie together, as `Distribution` reads one resample after the other.
         self.weights = np.ascontiguousarray(drawn[places].T)
 
     def fractions(self, passed: Floats, total: Floats, squares: Floats | None = None) -> list[Number]:
@@ -196,6 +204,7 @@ class Bootstrap:
         effective = np.divide(totals**2, squares.sum(axis=0), out=np.zeros(len(totals)), where=totals > 0)
         share = np.divide(sums, totals, out=np.full(len(totals), np.nan), where=totals > 0)
         exact = fractions(np.clip(np.nan_to_num(share), 0, 1) * effective, effective)
+        # Converted once, since each of the two products would convert it.
         weights = self.weights.astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             replicas = (weights @ passed) / (weights @ total)  # [resamples, K]
@@ -205,6 +214,7 @@ class Bootstrap:
             number = Number.resampled(value, replicas[:, k])
             if n_events[k] < 3 or not 0 < value < 1 or number.low == number.high:
                 number = Number(value, float(exact.low[k]), float(exact.high[k]), replicas[:, k])
+            # The shift of the interval to the value can carry an end beyond 0 or 1.
             low, high = np.clip((number.low, number.high), 0.0, 1.0).tolist()
             numbers.append(Number(value, low, high, replicas[:, k]))
         return numbers
@@ -242,6 +252,7 @@ class Columns:
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         """A column of all entries; empty before the first chunk."""
         parts = self.chunks.get(name)
+        # Empty columns are integers, so that they can still be indices.
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
@@ -316,6 +327,7 @@ def _of_90(values: Floats) -> Floats:
     """The 90% of rising values with the smallest root mean square: they are neighbours."""
     size = _size(0.9, len(values))
     shifted = values - values[len(values) // 2]  # so that squares keep their digits
+    # Cumulative sums give all windows in one pass instead of one pass for each window.
     sums, squares = (np.concatenate([[0.0], np.cumsum(x)]) for x in (shifted, shifted**2))
     variance = (squares[size:] - squares[:-size]) / size - ((sums[size:] - sums[:-size]) / size) ** 2
     start = int(np.argmin(variance))

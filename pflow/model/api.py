@@ -38,10 +38,12 @@ def check_range(config: Any, interval: str, *names: str) -> None:
         value, kind = getattr(config, name), type(config).__dataclass_fields__[name].type
         if value is None and "None" in kind:
             continue
+        # By type, since isinstance takes True and False for whole numbers.
         if kind.startswith("int") and type(value) is not int:
             raise ValueError(f"{name}: {value!r} is not a whole number")
         above = value >= low if interval[0] == "[" else value > low
         below = value <= high if interval[-1] == "]" else value < high
+        # Put this way round NaN is refused, too: it compares as False.
         if not (above and below):
             raise ValueError(f"{name}: {value} is not in {interval}")
 
@@ -115,6 +117,7 @@ def with_total(losses: Mapping[str, Tensor], weights: Mapping[str, float]) -> di
 
 def masked_mean(value: Tensor, mask: Tensor) -> Tensor:
     """Mean of float [...] where the mask is true; 0 where it is nowhere."""
+    # No product with the mask: NaN in padding times 0 is NaN.
     return torch.where(mask, value, 0.0).sum() / mask.sum().clamp(min=1)
 
 
@@ -232,6 +235,7 @@ def reconstructor_class(class_path: str) -> type[Reconstructor]:
         try:
             reconstructor = getattr(importlib.import_module(module), name, None)
         except ModuleNotFoundError as error:
+            # If a module is missing that the model's file imports, its own error says more than a wrong class_path.
             if error.name is None or not class_path.startswith(error.name):
                 raise
     for entry in importlib.metadata.entry_points(group="pflow.reconstructors"):

@@ -91,6 +91,7 @@ def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device:
     rows = torch.arange(batch, device=device)  # the event of each row of the shrinking batch
     truncated = torch.zeros(batch, dtype=torch.bool, device=device)
     limits = torch.as_tensor(max_particles, device=device).expand(batch)
+    # To read the limits a GPU would be waited for: there they are compared from the first step on.
     smallest = int(limits.min()) if batch and device.type == "cpu" else 0  # from there on limits are looked at
     steps: list[tuple[Tensor, dict[str, Tensor]]] = []
     for position in itertools.count():
@@ -99,6 +100,7 @@ def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device:
             may_go_on = limits[rows] > position
             truncated[rows] = goes_on & ~may_go_on
             goes_on = goes_on & may_go_on
+        # Only on a CPU: on a GPU `all` would be a second synchronisation of the step.
         if device.type == "cpu" and goes_on.all():
             remaining, n_moved, sizes = len(rows), 0, []
         else:
@@ -109,6 +111,7 @@ def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device:
             compaction = Compaction.of(goes_on, remaining, n_moved)
             rows = compaction.apply(rows.clone())  # earlier steps keep their rows
             decoder.compact(compaction)
+        # Behind the compaction: an empty batch then gives the shapes of the columns.
         if remaining == 0:
             break
         steps.append((rows, decoder.emit(sizes)))
@@ -117,6 +120,7 @@ def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device:
     columns = {name: value.new_zeros(batch, len(steps), *value.shape[1:]) for name, value in shapes.items()}
     mask = torch.zeros(batch, len(steps), dtype=torch.bool, device=device)
     start = 0
+    # One copy for all steps between two compactions, instead of one a step.
     for _, group in itertools.groupby(steps, key=lambda step: id(step[0])):  # steps between which no event ended
         same = list(group)
         events, positions = same[0][0], slice(start, start + len(same))

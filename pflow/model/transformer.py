@@ -115,6 +115,7 @@ class SelfAttention(nn.Module):
         """
         query, key, value = split_heads(self.query_key_value(x), 3 * self.heads).chunk(3, dim=1)
         if cache is not None:
+            # A key is scaled once, when it comes in, instead of the logits of all keys at each step.
             key, value = cache.update(key * self.scale, value)  # the last token attends to all
             attended = (query @ key.transpose(2, 3)).softmax(-1) @ value  # [B, H, 1, D]
             return self.out(attended.view(x.shape))  # type: ignore[no-any-return]
@@ -146,6 +147,7 @@ class CrossAttention(nn.Module):
         """
         query = split_heads(self.query(x), self.heads)
         if bias is None:
+            # The keys were scaled by `project`.
             return self.out(attend(query, *memory, mask=mask, scale=1.0))  # type: ignore[no-any-return]
         attended = (query @ memory.key.transpose(2, 3) + bias).softmax(-1) @ memory.value  # [B, H, N, D]
         return self.out(attended.view(x.shape) if x.ndim == 2 else _join(attended))  # type: ignore[no-any-return]
@@ -273,6 +275,7 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Apply; float [B, N, W] in and out."""
         change = sublayer(self.norm(x) if self.pre else x)
+        # As in `FullyConnected`: the call alone costs as much as a product of few rows.
         x = x + (self.dropout(change) if self.training else change)
         return x if self.pre else self.norm(x)
 
@@ -368,5 +371,6 @@ def initialise(module: nn.Module) -> None:
             for parameter in part.parameters(recurse=False):
                 if not parameter.is_meta:
                     parameter.normal_()
+    # In a second round: a module comes before its parts, whose draws would overwrite what it sets in them.
     for part in module.modules():
         getattr(part, "set_initial_values", lambda: None)()

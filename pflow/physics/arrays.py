@@ -15,6 +15,7 @@ Mask = npt.NDArray[np.bool_]
 
 def namespace(values: Any) -> Any:
     """The module torch for a tensor, else numpy."""
+    # Who has a tensor has loaded torch: it is not imported here for those who have arrays.
     return sys.modules["torch"] if type(values).__module__.partition(".")[0] == "torch" else np
 
 
@@ -49,6 +50,7 @@ def sums_of(values: Any, group: Any, first: Any) -> Any:
 def lowest_of(values: Any, group: Any, first: Any) -> Any:
     """Smallest known value [G] of values [N] by group, float64, NaN without one; parameters as of `sums_of`."""
     xp, values = namespace(values), double(values)
+    # The minimum of a group with a NaN would be NaN: unknown values count as infinite.
     known, infinite = xp.where(xp.isnan(values), np.inf, values), xp.full_like(values[first], np.inf)
     if xp is np:
         np.minimum.at(infinite, group, known)
@@ -64,6 +66,7 @@ def groups_of(keys: Any) -> tuple[Any, Any]:
     if xp is np:
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         return group, first
+    # torch.unique returns no index of a member of each group.
     keys, order = xp.sort(keys)
     is_first = xp.cat([xp.ones_like(keys[:1]), keys[1:] != keys[:-1]])
     rank = xp.cumsum(is_first, 0) - 1

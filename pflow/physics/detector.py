@@ -63,10 +63,12 @@ def matter_of_layers(text: str, count: int) -> Floats:
     per_material: list[tuple[str, list[float]]] = []
     for part in text.split(","):
         name, _, numbers = part.partition(":")
+        # Whoever writes pbwo4 or Iron means the material of the table.
         folded = {known.casefold(): known for known in MATERIALS}
         name = folded.get(name.strip().casefold(), name.strip())
         check_choice(name, MATERIALS, "material")
         runs = [re.fullmatch(r"(?:(\d+)x)?(\d+\.?\d*)", run.strip()) for run in numbers.split("+")]
+        # 2.1+4.2 does not say how many layers each thickness is for.
         some_uncounted = len(runs) > 1 and not all(run and run[1] for run in runs)
         if some_uncounted or not all(run and float(run[2]) > 0 for run in runs):
             raise ConfigError(f"absorber '{text}': expected {SYNTAX}")
@@ -79,6 +81,7 @@ def matter_of_layers(text: str, count: int) -> Floats:
     total = np.zeros((n_layers, 3))
     for name, thickness in per_material:
         radiation, interaction, density = MATERIALS[name]
+        # One thickness is for all layers; several can only be for as many layers.
         if 1 < len(thickness) < n_layers:
             raise ConfigError(f"absorber '{text}': its materials are of {len(thickness)} and of {n_layers} layers")
         mm = np.broadcast_to(np.array(thickness), n_layers)
@@ -256,6 +259,7 @@ class Detector:
         check_options(self, where, "a length in mm above 0", lambda size: 0 < size < math.inf, *lengths)
         for field, inner in (("hcal_inner_radius", self.ecal_inner_radius), ("hcal_inner_z", self.ecal_inner_z)):
             value = getattr(self, field)
+            # Not `value <= inner`, which a NaN would pass.
             if value is not None and not value > inner:
                 raise ConfigError(f"{where}: {field} must be above the ECAL's, {inner:g} mm")
         check_options(self, where, "at least 1", lambda n: n is None or n >= 1, "phi_symmetry")

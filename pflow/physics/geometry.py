@@ -61,6 +61,7 @@ def distance_to_sides(x: Any, y: Any, sides: Any, phase: Any = 0.0) -> Any:
     xp = namespace(x)
     if isinstance(sides, int) and not sides:
         return xp.hypot(x, y)
+    # Cylinders, of 0 sides, need a width, too: `where` below computes both branches for all points.
     width = 2 * math.pi / (sides + (sides == 0))
     normal = phase + width * xp.round((xp.arctan2(y, x) - phase) / width)
     along = x * xp.cos(normal) + y * xp.sin(normal)
@@ -69,13 +70,16 @@ def distance_to_sides(x: Any, y: Any, sides: Any, phase: Any = 0.0) -> Any:
 
 def barrel_shape(x: Floats, y: Floats, layer: Layers | None = None) -> BarrelShape | None:
     """The shape with most hits on its layers, or None; without `layer`, hits with close distances are a layer."""
+    # `or 1`: no hits would give the step 0, which a slice cannot have.
     step = -(-len(x) // MAX_HITS) or 1
     x, y, layer = x[::step], y[::step], None if layer is None else layer[::step]
+    # A side's normal or a corner is taken to be at azimuth 0: other phases are not tried.
     shapes = [(0, 0.0)] + [(sides, phase) for sides in range(3, MAX_SIDES + 1) for phase in (0.0, math.pi / sides)]
     fractions = [fraction_on_layers(distance_to_sides(x, y, *shape), layer) for shape in shapes]
     best = max(fractions)
     if not best >= MIN_ON_LAYERS:
         return None
+    # The first of equally good shapes: the cylinder before polygons, few sides before many.
     sides, phase = shapes[fractions.index(best)]
     as_good = dict.fromkeys(shape[0] for shape, value in zip(shapes, fractions, strict=True) if value >= best - AS_GOOD)
     return BarrelShape(sides=sides, phase=phase, on_layers=best, as_good=tuple(as_good))
@@ -98,6 +102,7 @@ def layers_by_position(distance: Floats) -> Index:
     """
     order = np.argsort(distance, kind="stable")
     layer = np.empty(len(distance), dtype=np.int64)
+    # The first difference is 0, so that layers begin at 0; a slice is empty where there are no hits.
     layer[order] = np.cumsum(np.diff(distance[order], prepend=distance[order][:1]) > TOLERANCE)
     return layer
 
@@ -110,6 +115,7 @@ def layer_range(distance: Floats, layer: Layers | None = None) -> tuple[float, f
     number, position = _filled_layers(distance, layer)
     order = np.argsort(position)
     number, position = number[order], position[order]
+    # Numbers may fall outwards, and layers without hits may lie between two with hits.
     steps = np.diff(position) / np.maximum(np.abs(np.diff(number)), 1) if len(position) > 1 else np.zeros(1)
     first, last = steps[[0, -1]] if layer is not None else (np.median(steps),) * 2
     return float(position[0] - first / 2), float(position[-1] + last / 2)
@@ -128,6 +134,7 @@ def layer_pitches(distance: Floats, layer: Layers | None = None) -> list[tuple[i
         return [(1, 0.0)]
     begins = np.concatenate([[0], 1 + np.flatnonzero(np.abs(np.diff(steps)) > TOLERANCE)])
     runs = [(len(run), float(np.median(run))) for run in np.split(steps, begins[1:])]
+    # n layers have n - 1 spacings between them: the innermost range gets the layer without one.
     return [(runs[0][0] + 1, runs[0][1]), *runs[1:]]
 
 
@@ -136,11 +143,13 @@ def cell_pitch(position: Floats, distance: Floats) -> float:
 
     The lowest tenth of the distances to the nearest neighbour in the layer; 0 for less than `MIN_CELLS` cells.
     """
+    # A metre for each layer as a fourth coordinate: the nearest neighbour is then in the same layer.
     centres = np.unique(np.round(np.column_stack([position, 1e3 * layers_by_position(distance)]), 2), axis=0)
     if len(centres) < MIN_CELLS:
         return 0.0
     from scipy.spatial import cKDTree  # here: its import takes a twentieth of the start of a reconstruction
 
+    # k=2: the nearest of all is the cell itself.
     nearest = cKDTree(centres).query(centres, k=2)[0][:, 1]
     return float(np.quantile(nearest, 0.1))
 
@@ -169,6 +178,7 @@ def medians(group: Layers, values: npt.NDArray[Any], n: int) -> Floats:
     ordered = values[np.lexsort((values, group))]
     counts = np.bincount(group, minlength=n)
     first, some, result = np.cumsum(counts) - counts, counts > 0, np.full(n, np.nan)
+    # The median of an even number is the mean of the two in the middle; of an odd one both are the same.
     low, high = (ordered[(first + middle)[some]] for middle in ((counts - 1) // 2, counts // 2))
     result[some] = (low + high) / 2
     return result
@@ -205,6 +215,7 @@ class Geometry:
         check_described(detector)
         calorimeters = detector.calorimeters
         shape = (1, len(calorimeters), max(len(calorimeter.layers) for calorimeter in calorimeters))
+        # Calorimeters with fewer ranges of layers than others get ranges that no hit reaches, without matter.
         edge, density = np.full(shape, NO_FACE), np.zeros((*shape, 3))
         for i, calorimeter in enumerate(calorimeters):
             names = ("count", "pitch", "radiation_lengths", "interaction_lengths")
@@ -218,6 +229,7 @@ class Geometry:
             values = [getattr(calorimeter, name) for calorimeter in calorimeters]
             return np.array([[NO_FACE if value is None else float(value) for value in values]])
 
+        # The detector's own face has a radius, but no sides: they are the ECAL barrel's.
         inner = next((c for c in calorimeters if c.kind == "ecal" and c.region == "barrel"), calorimeters[0])
         first = (detector.ecal_inner_radius, detector.ecal_inner_z, inner.sides, inner.phase)
         return cls(
@@ -409,6 +421,7 @@ def log_weighted_barycentre(shower: Index, energy: Floats, position: Floats, n_s
     """
     total = np.bincount(shower, energy, n_showers)[shower]
     fraction = np.divide(energy, total, out=np.zeros(len(energy)), where=total > 0)
+    # The logarithm of a hit without energy is minus infinity, which the maximum turns into weight 0.
     with np.errstate(divide="ignore"):
         weight = np.maximum(0.0, LOG_WEIGHT + np.log(fraction))
     return _weighted_mean(shower, weight, position, n_showers)[0]
@@ -430,6 +443,7 @@ def cluster_shape(
     products = (weight[:, None, None] * distance[:, :, None] * distance[:, None, :]).reshape(-1, 9)  # [H, 9]
     covariance = np.stack([np.bincount(cluster, column, n_clusters) for column in products.T], axis=1)
     spread, axes = np.linalg.eigh(covariance.reshape(-1, 3, 3) / total[:, None, None])
+    # eigh gives eigenvalues in rising order: the largest is the last.
     axis = axes[:, :, -1]
     axis *= np.where(np.einsum("ij,ij->i", axis, mean) < 0, -1.0, 1.0)[:, None]
     size = np.linalg.norm(mean, axis=1)
@@ -443,5 +457,6 @@ def _weighted_mean(
 ) -> tuple[npt.NDArray[np.float64], Floats, Floats]:
     """Mean position of `n` groups, the weights of all hits (1 in a group without weight) and their sums by group."""
     weight = np.where(np.bincount(group, weight, n)[group] > 0, weight, 1.0)
+    # A group without hits has the mean 0, not 0 / 0.
     total = np.maximum(np.bincount(group, weight, n), np.finfo(np.float64).tiny)
     return np.stack([np.bincount(group, weight * x, n) for x in position.T], axis=1) / total[:, None], weight, total

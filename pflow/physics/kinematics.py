@@ -59,12 +59,14 @@ def perigee(
     """
     pt = np.hypot(px, py)
     sense = np.sign(charge * b_field)
+    # Neutral particles have an infinite radius, those along z no pt: what is not finite is replaced below.
     with np.errstate(divide="ignore", invalid="ignore"):
         radius = pt / (GEV_PER_TESLA_MM * np.abs(charge * b_field))
         centre_x, centre_y = x + sense * radius * py / pt, y - sense * radius * px / pt
         distance = np.hypot(centre_x, centre_y)
         d0 = distance - radius
         turned = np.arctan2(y - centre_y, x - centre_x) - np.arctan2(-centre_y, -centre_x)
+        # The difference of two angles may be off by a full turn, and the path is less than half a turn.
         z0 = z - pz / pt * radius * np.abs(np.remainder(turned + np.pi, 2 * np.pi) - np.pi)
         perigee_px, perigee_py = -sense * pt * centre_y / distance, sense * pt * centre_x / distance
     finite = np.isfinite(d0) & np.isfinite(z0)
@@ -85,6 +87,7 @@ def unit_vector(vectors: Any, null: tuple[float, float, float] = (0.0, 0.0, 0.0)
     xp = namespace(vectors)
     length = xp.sqrt((vectors**2).sum(axis=-1, keepdims=True))
     of_null = constant(np.array(null), like=vectors) if any(null) else 0.0
+    # `where` computes both branches: without the inner one, null vectors would warn of 0 / 0.
     return xp.where(length > 0, vectors / xp.where(length > 0, length, 1.0), of_null)
 
 
@@ -120,6 +123,7 @@ def four_momentum_covariance(energy: Any, mass: Any, direction: Any, energy_sigm
     n = [n[..., axis] for axis in range(3)]
     by_energy = [*(component * along for component in n), s_energy]  # change by a standard deviation of the energy
     columns = []
+    # The lower triangle row by row is the order of `COVARIANCE`.
     for i, j in zip(*np.tril_indices(4), strict=True):
         column = by_energy[i] * by_energy[j]
         columns.append(column + across * (float(i == j) - n[i] * n[j]) if i < 3 else column)
@@ -138,7 +142,9 @@ def propagate(start: Any, momentum: Any, charge: Any, length: Any, *, b_field: f
     half_turn = 0.5 * kappa[:, None] * along  # [n, P]
     phi = np.arctan2(n[:, 1], n[:, 0])[:, None]
     sin_theta, cos_theta = np.hypot(n[:, 0], n[:, 1])[:, None], n[:, 2, None]
+    # sinc is 1 at 0, so that a straight path needs no formula of its own.
     chord = sin_theta * along * np.sinc(half_turn / np.pi)  # np.sinc(x) is sin(pi x) / (pi x)
+    # The chord of an arc points along the direction in the middle of the arc.
     middle, last = phi - half_turn, phi - 2 * half_turn
     step = np.stack([chord * np.cos(middle), chord * np.sin(middle), cos_theta * along], axis=-1)
     cos_theta = np.broadcast_to(cos_theta, along.shape)
@@ -164,7 +170,9 @@ def length_to_cylinder(
     curvature = np.maximum(np.abs(kappa), 1e-12)  # 1/mm; at this curvature the formula holds for straight paths
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         chord = missing / (u + np.sqrt(np.maximum(square, 0.0)))
+        # arctan ends at pi / 2: a first crossing after more than half a turn comes out negative.
         half_turn = np.mod(np.arctan(0.5 * curvature * chord), np.pi)
+        # No real solution: the circle never reaches the radius.
         to_barrel = np.where(square < 0, np.inf, 2 * half_turn / curvature)
         to_endcap = (np.copysign(half_length, n[:, 2]) - x[:, 2]) / n[:, 2]
     length = np.minimum(np.minimum(to_barrel, 2 * np.pi * max_turns / curvature), np.nan_to_num(to_endcap, nan=np.inf))
@@ -189,9 +197,11 @@ def length_to_prism(
         from_centre = np.stack([-n[:, 1], n[:, 0]], axis=-1) / kappa[:, None]  # [n, 2]
         radius = np.hypot(n[:, 0], n[:, 1]) / np.abs(kappa)
         cosine = (apothem - (x[:, :2] - from_centre) @ normals) / radius[:, None]  # [n, sides]
+        # A circle that does not reach a plane has no crossing there: NaN, which counts as infinite below.
         angle = np.arccos(np.where(np.abs(cosine) <= 1, cosine, np.nan))
         ahead = np.arctan2(from_centre[:, 1], from_centre[:, 0])[:, None] - phi
         crossings = ahead[..., None] + np.stack([angle, -angle], axis=-1)  # [n, sides, 2]
+        # In the sense of the flight and from 0 on: crossings behind the start come a turn later.
         turned = np.mod(np.sign(kappa)[:, None, None] * crossings, 2 * np.pi)
         to_barrel = np.nan_to_num(turned, nan=np.inf).min(axis=(1, 2)) / np.abs(kappa)
         to_endcap = (np.copysign(half_length, n[:, 2]) - x[:, 2]) / n[:, 2]
@@ -209,6 +219,7 @@ def follow_to_calorimeter(
         length = length_to_cylinder(*helix, radius=radius, max_turns=np.inf, **solenoid)
     else:
         length = length_to_prism(*helix, apothem=radius, sides=detector.truth_tracks.sides, **solenoid)
+    # 0 is a start outside or a null momentum, inf a particle that never leaves: neither has an entry.
     length = np.where(np.isfinite(length) & (length > 0), length, np.nan)
     entry, direction = propagate(*helix, length[:, None], b_field=detector.b_field)
     return entry[:, 0], direction[:, 0] * np.linalg.norm(momentum, axis=1)[:, None]
@@ -219,5 +230,6 @@ def _track(start: Any, momentum: Any, charge: Any, b_field: float) -> tuple[Floa
     x, p = (np.asarray(vectors, dtype=np.float64).reshape(-1, 3) for vectors in (start, momentum))
     q = np.nan_to_num(np.asarray(charge, dtype=np.float64).reshape(-1))
     size = np.linalg.norm(p, axis=1)
+    # A null momentum over infinity gives direction and curvature 0, not NaN.
     size = np.where(size > 0, size, np.inf)
     return x, p / size[:, None], GEV_PER_TESLA_MM * q * b_field / size

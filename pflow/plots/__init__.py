@@ -49,10 +49,12 @@ MARK = "made by pflow"
 """Creator in the metadata of every picture and page."""
 
 
+# Under the style, because savefig.dpi counts only when a figure is saved.
 @styled()
 def rendered(figure: Figure, format: str) -> bytes:
     """A figure as ``png`` or ``pdf``; the same content gives the same bytes."""
     buffer = io.BytesIO()
+    # A PDF would have the date of its making, and so other bytes each time.
     metadata = {"Software": MARK} if format == "png" else {"CreationDate": None, "Creator": MARK}
     figure.savefig(buffer, format=format, metadata=metadata)
     return buffer.getvalue()

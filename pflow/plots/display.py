@@ -212,6 +212,7 @@ class _Particles:
         self.name, self.momentum = name, jagged.vectors(records.momentum)
         charge, self.energy = (ak.to_numpy(records[field]).astype(np.float64) for field in ("charge", "energy"))
         vertex = "vertex" in ak.fields(records)
+        # A particle with an unknown vertex, NaN, starts at the origin.
         start = np.nan_to_num(jagged.vectors(records.vertex)) if vertex else np.zeros_like(self.momentum)
         position, direction = _paths(start, self.momentum, charge, detector, ENTRY_TURNS, np.ones(1))
         self.entry: Float = position[:, 0]
@@ -277,6 +278,7 @@ def arrow_points(start: npt.ArrayLike, direction: npt.ArrayLike, energy: npt.Arr
     barbs followed by the tip. The barbs point along polar angle and azimuth, so that each projection shows two.
     """
     start, n = (np.asarray(vectors, dtype=np.float64).reshape(-1, 3) for vectors in (start, direction))
+    # An energy of 0 gives -inf, which the clip turns into the shortest arrow.
     with np.errstate(divide="ignore"):
         units = 1.0 + 0.5 * np.log10(np.asarray(energy, dtype=np.float64).reshape(-1))
     tip = start + (unit * np.clip(units, 0.2, 2.5))[:, None] * n
@@ -294,6 +296,7 @@ def outline_points(detector: Detector) -> tuple[Float, Float]:
     ring = np.stack([radius * np.cos(around), radius * np.sin(around), np.zeros_like(around)], axis=-1)
     along = np.array([0.0, 0.0, half])
     circles = np.stack([ring + share * along for share in (-1.0, -0.5, 0.0, 0.5, 1.0)])
+    # The last point of the circle is the first one again.
     edge = ring[:-1:6]
     return circles, np.stack([edge - along, edge + along], axis=1)
 
@@ -370,12 +373,14 @@ def plot_event(scene: EventScene) -> Figure:
     """
     detector, energy, norm = scene.detector, scene.hits["energy"], None
     if scene.colour_by == "energy" and (energy > 0).any():
+        # The factor keeps both ends of the scale apart if all hits have the same energy.
         norm = LogNorm(float(energy[energy > 0].min()), float(energy.max()) * 1.001)
     markers, lines, legend, furthest, tips = [], [], [], [scene.position], dict[str, list[Points]]()
     for group in scene.groups:
         of_hits = energy[group.index]
         colour: dict[str, Any] = {"color": group.colour}
         if norm is not None:
+            # Hits without energy have no logarithm: they get the lowest colour.
             colour = {"c": np.maximum(of_hits, norm.vmin or 0.0), "norm": norm}
         markers.append((scene.position[group.index], {"s": 2.0 + 22.0 * hit_size(of_hits) ** 2, **colour}))
         if scene.colour_by != "energy":
@@ -390,6 +395,7 @@ def plot_event(scene: EventScene) -> Figure:
             # RGB values, because matplotlib takes two names of colours for a colour and its opacity.
             lines.append((points, {"colors": [to_rgb(colour) for colour in some.colours], "zorder": 3, **style}))
             width, dashes = style["linewidths"], style.get("linestyles", "solid")
+            # Not strict: tracks have no classes, and get no markers.
             for of_class, shade_of, point in zip(some.classes, some.colours, points, strict=False):
                 if shade_of == DARK:
                     tips.setdefault(of_class, []).append(point[1])
@@ -423,6 +429,7 @@ def plot_event(scene: EventScene) -> Figure:
         for points, style in lines:
             add(collection(project(points), **style))
         for points, style in [*of_classes, *markers]:
+            # Shading by depth would change the colours, which name particles or energies.
             shade = {} if flat else {"depthshade": False}
             axes.scatter(*project(points).T, linewidths=0, rasterized=True, zorder=2, **style, **shade)
         if flat:
@@ -440,6 +447,7 @@ def plot_event(scene: EventScene) -> Figure:
     space.set(xlim=(-z, z), ylim=(-radius, radius), zlim=(-radius, radius))
     space.set_box_aspect((z, radius, radius), zoom=2.0)
     if norm is not None:
+        # Hits are drawn last and, coloured by energy, are one group: the last collection.
         figure.colorbar(
             across.collections[-1], ax=across, location="bottom", label="Hit energy [GeV]", aspect=50, pad=0.02
         )
@@ -490,9 +498,11 @@ def interactive_figure(scene: EventScene) -> go.Figure:
     style = {"mode": "lines", "line": {"color": "#bbbbbb", "width": 1}, "hoverinfo": "skip"}
     figure = go.Figure(go.Scatter3d(**outline, **style, name="ECAL inner surface", legendgroup="outline"))
     for lines in scene.lines:
+        # One point more than drawn: the NaN behind each line takes a colour and a text, too.
         style, n_points = STYLES[lines.kind][1], lines.points.shape[1] + 1
         visible = "legendonly" if lines.kind == "reference" else True
         common: dict[str, Any] = {"mode": "lines", "visible": visible, "legendgroup": lines.kind}
+        # Escaped before the line breaks are put in, or they would be escaped, too.
         texts = [html.escape(text).replace("\n", "<br>") for text in lines.texts]
         figure.add_scatter3d(
             **_joined(lines.points),
@@ -563,6 +573,7 @@ def _columns(points: Points) -> dict[str, Points]:
 def plot_steps(steps: Sequence[Any]) -> Figure:
     """Weights of hits in each step of `pflow.explain`; the axes (azimuth: from the mean) hold 98% of the energy."""
     (x, y, z), energy = jagged.vectors(steps[0].hits.position).T, np.asarray(steps[0].hits.energy)
+    # From the mean azimuth, so that a shower at phi = pi is not torn apart.
     phi = np.degrees((np.arctan2(y, x) - np.arctan2(energy @ y, energy @ x) + np.pi) % (2 * np.pi) - np.pi)
     theta = np.degrees(np.arctan2(np.hypot(x, y), z))
     rows, columns = -(-len(steps) // 4), min(len(steps), 4)
@@ -570,11 +581,13 @@ def plot_steps(steps: Sequence[Any]) -> Figure:
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
     style: dict[str, Any] = {"cmap": "YlOrRd", "edgecolors": "0.6", "linewidths": 0.2, "rasterized": True}
     for number, (panel, step) in enumerate(zip(panels, steps, strict=False), 1):
+        # Hits with large weights are drawn last, where no others cover them.
         order, shown = np.argsort(step.weight), step.weight / max(step.weight.max(initial=0.0), 1e-9)
         hits = phi[order], theta[order], 14.0 * hit_size(energy)[order], shown[order]
         drawn = panel.scatter(*hits, norm=PowerNorm(0.5, 0.0, 1.0), **style)
         panel.set_title(f"{number}: {step}", fontsize=11)
     for values, limit in ((phi, panels[0].set_xlim), (theta, panels[0].set_ylim)):
+        # inverted_cdf is the only method of np.quantile that takes weights.
         low, high = np.quantile(values, [0.01, 0.99], weights=energy, method="inverted_cdf")
         limit(low - 1.0 - 0.15 * (high - low), high + 1.0 + 0.15 * (high - low))
     figure.colorbar(drawn, ax=panels, aspect=40, pad=0.01, label="weight / the largest")

@@ -43,6 +43,7 @@ def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "")
     for split, style, label in (("val", "-", "validation"), ("train", "--", "training")):
         _curve(panels[0], history.get(f"{split}/loss", {}), COLORS[0], style, label)
         for k, part in enumerate(parts):
+            # Named once: the training's dashed curve has the colour of the validation's.
             named = part.replace("_", " ") if split == "val" else None
             _curve(panels[1], history.get(f"{split}/{part}", {}), COLORS[k % len(COLORS)], style, named)
     panels[0].set_ylabel("Loss")
@@ -263,6 +264,7 @@ def _binned_figures(trees: Mapping[str, Tree], common: dict[str, Any]) -> dict[s
 def _count_differences(trees: Mapping[str, Tree], common: dict[str, Any]) -> Figure:
     """Reconstructed minus true number of particles of events."""
     values = [int(difference) for tree in trees.values() for difference in tree["count"]["difference"]] or [0]
+    # Edges between the whole numbers, so that each difference is in the middle of its bin.
     edges = np.arange(min(values) - 1.5, max(values) + 2.5)
     counts = {}
     for title, tree in trees.items():
@@ -318,6 +320,7 @@ def plot_binned(
             axes.set_yscale("log", nonpositive="mask")
         axes.set_xlabel(f"{axis.label} [{axis.unit}]" if axis.unit else axis.label)
         axes.set_title(title, loc="left")
+    # The panels share their axes, so that the bins filled in any of them are shown in all.
     bins = np.flatnonzero(filled) if filled.any() else np.arange(len(axis))
     panels[0].set(xlim=(axis.edges[bins[0]], axis.edges[bins[-1] + 1]), ylabel=label, ylim=limits)
     _legend(figure, panels, text)
@@ -372,6 +375,7 @@ def _errorbars(axes: Axes, x: Floats, values: Series, *, xerr: Floats | None = N
     # Fewer than three entries have no interval, and would look exact.
     shown = np.isfinite(values.value + values.low + values.high)
     if shown.any():
+        # Matplotlib refuses negative lengths, which an interval beside its value would give.
         yerr = np.maximum(0, np.stack([values.value - values.low, values.high - values.value]))[:, shown]
         across = None if xerr is None else xerr[:, shown]
         bars = axes.errorbar(x[shown], values.value[shown], yerr, across, linestyle="none", elinewidth=1.2, **style)
@@ -423,6 +427,7 @@ def plot_distribution(
             continue
         counts = np.asarray(histogram["counts"][shown])
         outside = 1.0 - float(counts.sum()) / total
+        # A smaller part outside would be written as 0.0%.
         parts = [name, number, f"{outside:.1%} outside" if outside >= 0.0005 else ""]
         mplhep.histplot(
             counts / total,

@@ -123,6 +123,7 @@ ROLES = {MODEL: 0, ORACLE: 1, REFERENCE: 2}
 def scan_figures(result: ScanResult) -> dict[str, Figure]:
     """Matplotlib figures by the name of their file: each headline quantity, and pairs of photons by opening angle."""
     drawn = {key.replace(".", "_"): plot_scan(result, key) for key in result.headlines}
+    # The null test should have the nominal curve within errors, and would cover it.
     shown = [point for point in result.points if point.pairs and point.point.kind != "null test"]
     if shown:
         panel = {
@@ -186,6 +187,7 @@ def _draw(axes: Axes, result: ScanResult, key: str, parameter: str) -> None:
             doubtful = [k for k, point in enumerate(drawn) if name == MODEL and result.marks(point, key)]
             if doubtful:
                 style |= {"linestyle": "none", "markerfacecolor": "white", "zorder": 5}
+                # One entry in the legend serves for all curves.
                 label = "" if number else "may be the model's (see limits)"
                 axes.plot([places[k] for k in doubtful], [values[k] for k in doubtful], **style, label=label)
     axes.set_xticks(list(ticks), list(ticks.values()))
@@ -204,6 +206,7 @@ def _curves(result: ScanResult, parameter: str, algorithm: str) -> dict[str, lis
         others = {name: value for name, value in point.point.values.items() if name != parameter}
         changed = [f"{name}={value_text(value)}" for name, value in others.items() if value != nominal[name]]
         by_others.setdefault(f", {' '.join(changed)}" if changed else "", []).append(point)
+    # Where parameters vary one at a time, the points of the others would be lone markers in this panel.
     curves = {name: points for name, points in by_others.items() if len(points) > 1 or not name}
     return {name: sorted(points, key=lambda p: p.point.values[parameter]) for name, points in curves.items() if points}
 

@@ -90,6 +90,7 @@ def at_hadron_scale(columns: Mapping[str, Any], detector: Detector) -> Values:
 
 def _layer(columns: Columns, _: Detector) -> Values:
     layer = double(columns["layer"])
+    # NaN, so that `feature_columns` refuses hits whose layer is unknown.
     return namespace(layer).where(layer < 0, np.nan, layer)
 
 
@@ -116,6 +117,7 @@ def _unit(field: str, prefix: str, description: str, keys: Sequence[str]) -> dic
 
     def component(columns: Columns, _: Detector, *, key: str) -> Values:
         length = _norm(columns, name, keys)
+        # A null vector is divided by 1, not by 0.
         return double(columns[f"{name}.{key}"]) / (length + (length == 0))
 
     computes = {axis: partial(component, key=key) for axis, key in zip(XYZ, keys, strict=True)}
@@ -160,6 +162,7 @@ def _face(field: str, which: int) -> Feature:
         position = _vector(columns, name)
         geometry, row = _geometry(columns, detector, position[0])
         distance = geometry.faces_of(row).distances(*position)[which] / FACE_UNIT
+        # asinh grows like a logarithm and takes 0 and negative distances, in front of the face, too.
         return namespace(distance).arcsinh(distance)
 
     plane = ("barrel", "endcaps")[which]
@@ -276,6 +279,7 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Flo
             )
         raise events.error(f"the model reads {part.replace('_', ' ')} and the file holds none{remedy}", field=part)
     matrix = []
+    # One dictionary for all features of a part: they share lengths and depths through it.
     columns = columns_of(events, part)
     for feature in _lookup(part, names):
         values = np.asarray(feature.compute(columns, events.detector), dtype=np.float64)
@@ -320,6 +324,7 @@ class Normaliser:
         """The same one by one; of arrays of NumPy or tensors."""
         for values, transform, mean, std in zip(columns, self.transforms, self.mean, self.std, strict=True):
             centred = _transformed(values, transform) - mean
+            # In place: `centred` is new here, and nobody else has it.
             centred /= std
             yield centred
 
@@ -355,6 +360,7 @@ class Moments:
         if len(not_finite):
             names = ", ".join(self.names[i] for i in not_finite)
             raise ConfigError(f"cannot fit the normalisation of {names}: not every value is a finite number")
+        # The mean of no values is NaN, and would stay in all later ones.
         if len(values):
             mean = values.mean(axis=0)
             self._join(len(values), mean, ((values - mean) ** 2).sum(axis=0))
@@ -374,6 +380,7 @@ class Moments:
     def result(self) -> Normaliser:
         """The normaliser; the standard deviation is 1 for a feature that is constant or was never seen."""
         std = np.sqrt(self.squares / max(self.count, 1))
+        # Not `std == 0`: rounding leaves a small deviation to a constant feature.
         constant = std <= 1e-7 * np.maximum(np.abs(self.mean), 1.0)
         return Normaliser(
             names=self.names,

@@ -58,6 +58,7 @@ class PdgVocabulary:
     @classmethod
     def from_counts(cls, counts: Mapping[int, int], *, coarse: bool = False) -> PdgVocabulary:
         """From the number of each PDG code in training; with `coarse`, the codes of a class count together."""
+        # Of five classes each gets a code, even one that training never shows: no code is then unknown.
         seen: Counter[int] = Counter(dict.fromkeys(CLASS_PDG.values(), 0) if coarse else {})
         for code, count in counts.items():
             seen[CLASS_PDG[class_of(int(code))] if coarse else abs(int(code))] += int(count)
@@ -72,9 +73,11 @@ class PdgVocabulary:
         absolute, codes = np.abs(np.asarray(pdg, dtype=np.int64)), np.array(self.codes, dtype=np.int64)
         if self.coarse:
             absolute = np.array([CLASS_PDG[name] for name in CLASSES])[class_index(absolute)]
+        # A code above the largest one is behind the end; its index does not matter, as it is unknown.
         index = np.minimum(np.searchsorted(codes, absolute), len(codes) - 1)
         unknown = codes[index] != absolute
         if unknown.any():
+            # The dictionary below keeps the last of each class: the most frequent, of equals the smallest code.
             rising = sorted(range(len(self)), key=lambda i: (self.counts[i], -self.codes[i]))
             most_frequent = {class_of(self.codes[i]): i for i in rising}
             orders = [(name, *NEXT_CLASS[name]) for name in CLASSES]
@@ -130,6 +133,7 @@ def physical_particles(
         energy = calibration.photon_response.apply(energy, classes == CLASSES.index("photon"))
     is_antiparticle = of_particle * (charge - CHARGES.index(0)) < 0
     rest, squared = REST_MOMENTUM * mass, energy**2 - mass**2
+    # `where` computes both branches: the root of a negative square would warn.
     momentum = xp.where(squared >= rest**2, xp.sqrt(squared.clip(0.0)), rest)
     unit = unit_vector(double(direction), null=NULL_DIRECTION)
     columns = {
@@ -239,7 +243,9 @@ Points = tuple[Sequence[float], Sequence[float]]
 def _scaled(curves: Sequence[Points | None], values: Any, index: Any) -> Any:
     """Values float64 [N] times the factors of the curves that int64 `index` [N] says; None: 1."""
     xp, points = namespace(values), [curve or ((0.0,), (0.0,)) for curve in curves]
+    # At least two points: a curve of one is then a piece of length 0, rather than no piece.
     longest = max(2, *(len(x) for x, _ in points))
+    # One array for curves of different lengths: a repeated last point is a piece of length 0, which adds nothing.
     x, y = (
         np.stack([np.pad(np.array(p[axis]), (0, longest - len(p[axis])), mode="edge") for p in points])
         for axis in (0, 1)
@@ -248,6 +254,7 @@ def _scaled(curves: Sequence[Points | None], values: Any, index: Any) -> Any:
     slopes = np.diff(y) / np.where(length > 0, length, 1.0)
     # Where the pieces of each value's curve begin and end, and their slopes, [N, pieces]; the first value, [N, 1].
     begin, end, slope, first = (constant(part, like=values)[index] for part in (x[:, :-1], x[:, 1:], slopes, y[:, :1]))
+    # The logarithm of 0 is minus infinity, which becomes the beginning of the curve.
     with np.errstate(divide="ignore"):
         beyond = xp.maximum(xp.minimum(xp.log(values)[:, None], end), begin) - begin
     return values * xp.exp(first[:, 0] + (slope * beyond).sum(1))

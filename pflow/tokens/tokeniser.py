@@ -141,6 +141,7 @@ class Tokeniser:
         arrays: dict[str, npt.NDArray[Any]] = {}
         offsets: dict[str, Index] = {}
         unknown: Counter[int] = Counter()
+        # From the events as they are: `select` drops the links, by which targets may be chosen.
         targets = targets_of(events, config) if truth else None
         if targets is not None:
             offsets["target"] = jagged.offsets(targets.counts)
@@ -178,6 +179,7 @@ class Tokeniser:
         """
         given = {name: value for name, value in vars(tokens).items() if name != "counts" and value is not None}
         listed = given.pop("listed", None)
+        # Joined last: a score that the model gives replaces the probability of the code.
         as_given = {name: given.pop(name) for name in ("score", "existence") if name in given}
         given["energy"] = self.energy.invert(tokens.energy[:, np.newaxis])[:, 0]
         fields = physical_particles(**given, vocabulary=self.pdg, calibration=calibration) | as_given
@@ -225,6 +227,7 @@ class Tokeniser:
             return []
         names = ("b_field", "ecal_inner_radius", "ecal_inner_z")
         differing = [name for name in names if getattr(self.detector, name) != getattr(detector, name)]
+        # In their order: a hit's subdetector is an index into the calorimeters.
         ours, theirs = ([(c.name, c.kind, c.region) for c in d.calorimeters] for d in (self.detector, detector))
         return differing if ours == theirs else [*differing, "calorimeters"]
 

@@ -90,9 +90,11 @@ class TokenConfig:
             object.__setattr__(self, "merge", from_plain(Merge, self.merge, where="merge"))
         if not self.hit_features:
             raise ConfigError("a token of a hit needs at least one feature")
+        # A list, as YAML has it, would not equal the tuple of a checkpoint.
         for name in ("stable_status", "invisible", *map(_field, PARTS)):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for part in PARTS:
+            # For its error alone: an unknown feature is refused before any file is read.
             feature_transforms(part, self.features(part))
         if self.merge is not None and self.merge.ecal_sizes and "token_size" not in self.hit_features:
             raise ConfigError("merge.ecal_sizes needs the hit feature token_size: else the model cannot tell the sizes")
@@ -239,6 +241,7 @@ def kept_hits(events: Events, config: TokenConfig) -> ak.Array:
     """Index of each hit that the configuration keeps, int64 [event, kept hit]: the order of the readout's hits."""
     counts = jagged.count(events.hits)
     is_kept = jagged.flat(events.hits.energy) > config.hit_energy_min
+    # minlength: the last events may keep no hit.
     n_kept = np.bincount(jagged.event_index(counts)[is_kept], minlength=len(counts))
     return jagged.unflatten(jagged.local_index(counts)[is_kept], n_kept)
 
@@ -262,6 +265,7 @@ def select(events: Events, config: TokenConfig, *, with_time: bool = True) -> Se
 
     Without `with_time` the time of merged hits is NaN, which saves work.
     """
+    # Before the energies are scaled below: the threshold is on those of the file.
     flat = jagged.columns(events.hits)["energy"] > config.hit_energy_min
     # Most often every hit is above the threshold; then nothing is copied.
     hits = events.hits if flat.all() else events.hits[jagged.unflatten(flat, jagged.count(events.hits))]
@@ -294,8 +298,10 @@ def sort_targets(targets: Targets, order: str) -> Targets:
     energy, charge = (targets.column(field).astype(np.float64) for field in ("energy", "charge"))
     keys = [jagged.event_index(targets.counts), -energy]
     if order == "tracks_first":
+        # Twice the event's number leaves room for one bit, which orders particles within the event alone.
         keys[0] = 2 * keys[0] + ~((charge != 0) & (targets.column("n_tracks") > 0))
     sorting = np.argsort(keys[1])  # of equal energies in any order, below by the other keys
+    # Stable: particles of an event stay in the order of energy.
     sorting = sorting[np.argsort(keys[0][sorting], kind="stable")]
     if np.all([key[sorting[1:]] == key[sorting[:-1]] for key in keys], axis=0).any():
         pdg = np.abs(targets.column("pdg").astype(np.float64))
@@ -309,6 +315,7 @@ def directions(targets: Targets, events: Events) -> npt.NDArray[np.float32]:
     """Unit vectors of the targets' momenta, float32 [N, 3]."""
     momentum = np.stack([targets.column(name) for name in PXYZ], axis=-1, dtype=np.float64)
     length = np.linalg.norm(momentum, axis=1)
+    # Not `length <= 0`, which misses NaN.
     resting = np.flatnonzero(~(length > 0))
     if len(resting):
         message = f"a target particle needs a momentum above 0 to have a direction, found {length[resting[0]]} GeV"
@@ -355,6 +362,7 @@ def readout_columns(hits: Mapping[str, Any], tracks: Mapping[str, Any] | None) -
     has a null position, and the direction of its momentum at the vertex.
     """
     position = _vectors(hits, "position", XYZ)
+    # Cut from the positions, so that it is a tensor where these are.
     null = position[:0]
     charge, momentum, entry, at_entry = null[:, 0], null, null, null
     if tracks is not None:

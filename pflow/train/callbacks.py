@@ -64,6 +64,7 @@ class EpochLine(pl.Callback):  # type: ignore[misc]
 
 def check_run_folder(folder: Path, *, continued: str | None = None) -> None:
     """A ConfigError if a training cannot write to a folder: not new, empty, or of the checkpoint to continue."""
+    # The folder may be new: then the nearest parent that exists decides whether it can be made.
     there = next(part for part in (folder, *folder.absolute().parents) if part.exists())
     if not there.is_dir():
         raise ConfigError(f"cannot write to folder {folder}: {there} is a file")
@@ -97,6 +98,7 @@ def make_loggers(folder: Path) -> list[Any]:
     """CSV logs, and TensorBoard's if it is installed, in the next free ``logs/version_N`` of a run's folder."""
     loggers: list[Any] = [CSVLogger(save_dir=folder, name="logs")]
     if find_spec("tensorboard") is not None:
+        # By itself it would choose another number, and one run would have two folders.
         loggers.append(TensorBoardLogger(save_dir=folder, name="logs", version=loggers[0].version))
     return loggers
 
@@ -104,6 +106,7 @@ def make_loggers(folder: Path) -> list[Any]:
 def read_history(folder: str | Path) -> Mapping[str, dict[int, float]]:
     """What a run logged, by name and epoch (from 1), of all CSV logs in its folder; of two the later counts."""
     history: dict[str, dict[int, float]] = {}
+    # As texts version_10 comes before version_2, and the older log would count.
     logs = sorted(Path(folder).glob("logs/version_*/metrics.csv"), key=lambda path: int(path.parent.name.split("_")[1]))
     for log in logs:
         lines = log.read_text("utf-8").splitlines(keepends=True)
@@ -127,6 +130,7 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
     """
 
     def __init__(self, folder: Path, parser: LightningArgumentParser, configuration: Any) -> None:
+        # A clone: the fit itself still needs the checkpoint.
         self.folder, self.parser, self.configuration = folder, parser, configuration.clone()
         self.configuration.pop("checkpoint", None)
         self.began = self.saved = False
@@ -169,6 +173,7 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
         if not trainer.is_global_zero:
             return
         last = self.folder / "last.ckpt"
+        # Lightning does not call on_train_start where nothing is left to train.
         if not self.began:
             by_steps = 0 < trainer.max_steps <= trainer.global_step
             option, done = ("max_steps", trainer.global_step) if by_steps else ("max_epochs", trainer.current_epoch)
@@ -231,6 +236,7 @@ class AveragedWeights(WeightAveraging):  # type: ignore[misc]
         super().setup(trainer, pl_module, stage)
         if self._average_model is not None:
             self._average_model.to(trainer.strategy.root_device)
+            # Back on the host, where `_average` reads it in each step.
             self._average_model.n_averaged = torch.zeros((), dtype=torch.long)
 
 
@@ -243,6 +249,7 @@ class Freeze(pl.Callback):  # type: ignore[misc]
             return
         if pl_module.tokeniser is None:
             raise ConfigError("Freeze: the weights are random; name a trained model with --start-from")
+        # Lightning builds the model only after `setup` of the callbacks, too late to freeze a part here.
         pl_module.configure_model()
         reconstructor = pl_module.reconstructor
         assert reconstructor is not None
@@ -255,6 +262,7 @@ class Freeze(pl.Callback):  # type: ignore[misc]
             module.eval()
 
 
+# No `except Exception` on its way out of the fit may take it for a failure.
 class Interrupted(BaseException):
     """A fit was stopped between two batches by a signal, whose number is its argument."""
 
@@ -276,8 +284,10 @@ class StopOnSignal(pl.Callback):  # type: ignore[misc]
             pl_module.data.stop.signal = number
             if number == signal.SIGINT:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
+                # The signal may interrupt a print, and Python refuses to enter the same buffer twice.
                 os.write(2, b"\nstopping after this step or validation; Ctrl-C again stops at once\n")
 
+        # Python refuses to set handlers outside of the main thread.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell starts its background jobs
@@ -292,6 +302,7 @@ class StopOnSignal(pl.Callback):  # type: ignore[misc]
         """Write the checkpoint, and say how to resume."""
         if isinstance(exception, Interrupted):
             release_ranks(trainer)
+            # On all ranks: Lightning waits for each when it saves. Before the first step there is nothing to resume.
             if trainer.global_step:
                 trainer.save_checkpoint(self.path, weights_only=False)
         if isinstance(exception, Interrupted | KeyboardInterrupt) and trainer.is_global_zero:

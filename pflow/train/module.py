@@ -71,9 +71,12 @@ class Muon(torch.optim.AdamW):
                 state.setdefault("step", torch.zeros(()))  # AdamW looks for it when a state is loaded
                 momentum = state.setdefault("momentum", torch.zeros_like(parameter))
                 momentum.lerp_(parameter.grad, 1.0 - MOMENTUM)
+                # Nesterov's form: the newest gradient has more weight than in the momentum alone.
                 update = orthogonal(parameter.grad.lerp(momentum, MOMENTUM))
                 parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
+                # Orthogonal [R, C] has a root mean square of 1 / sqrt(max(R, C)), other for each shape.
                 parameter.sub_(update, alpha=group["lr"] * UPDATE_RMS * max(parameter.shape) ** 0.5)
+                # AdamW's step, which follows, passes over parameters without a gradient.
                 parameter.grad = None
         super().step()
         return loss
@@ -81,9 +84,11 @@ class Muon(torch.optim.AdamW):
 
 def orthogonal(matrix: Tensor) -> Tensor:
     """The matrix with all singular values about 1, by Newton-Schulz iterations; float [R, C]."""
+    # The Gram matrix below then has the shorter side, which is cheaper.
     if matrix.shape[0] > matrix.shape[1]:
         return orthogonal(matrix.t()).t()
     a, b, c = COEFFICIENTS
+    # Singular values above 1 would diverge, and a gradient of zeros would become NaN.
     x: Tensor = matrix / matrix.norm().clamp(min=1e-12)
     for _ in range(ITERATIONS):
         gram = x @ x.t()
@@ -205,6 +210,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         ConfigError names options that make no model, or that do not fit the weights to start from. InputError: as of
         `load_weights`.
         """
+        # Lightning calls this also before a test or a prediction, whose checkpoint brings the model.
         known = self._trainer is not None and (self._started is not None or self.trainer.state.fn == "fit")
         if self.reconstructor is not None or not known or self.data.tokeniser is None:
             return
@@ -283,6 +289,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             scheduler.base_lrs = [self.lr for _ in scheduler.base_lrs]
             for group, factor in zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=True):
                 decay = self.weight_decay if group["params"][0].ndim >= 2 else 0.0
+                # The scheduler sets a learning rate only after a step: the first one would still have the checkpoint's.
                 group.update(initial_lr=self.lr, lr=self.lr * factor(scheduler.last_epoch), weight_decay=decay)
 
     def on_train_epoch_start(self) -> None:
@@ -294,6 +301,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         assert self.reconstructor is not None
         seed = (self.data.seed << 32) + self.trainer.fit_loop.total_batch_idx
         torch.manual_seed((seed + self.global_rank * RANK_STRIDE) % 2**64)
+        # Without the rank: this draw is the same on all ranks.
         self.reconstructor.draw_shared(Random(seed))
 
     def training_step(self, labelled: LabelledBatch, batch_idx: int) -> Tensor:
@@ -306,11 +314,13 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         host = values.to("cpu", non_blocking=copied is not None)
         if copied is not None:
             copied.record()
+        # Without the batch, which would stay in the GPU's memory for another step.
         self._unchecked = labelled._replace(batch=None), [*losses], host, copied  # type: ignore[arg-type]
         self._log("train", losses, len(labelled.batch) if labelled.weight else 0)
         if before is not None:
             # On the host: Lightning reads the progress bar's numbers in each step, which would synchronise with a GPU.
             self.log("loss", before, prog_bar=True)
+        # With the weights, the ranks' averaged gradient is that of one joint batch; a batch that fills a gap has 0.
         return losses["total"] * labelled.weight
 
     def check_losses(self) -> Tensor | None:
@@ -323,6 +333,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             return None
         (labelled, names, values, copied), self._unchecked = self._unchecked, None
         if copied is not None:
+            # The copy to the host did not wait: its numbers are there only after this event.
             copied.synchronize()
         losses = dict(zip(names, values, strict=True))
         total: Tensor = losses.pop("total")
@@ -368,6 +379,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             return None
         generated, n_events = self(labelled.batch), len(labelled.batch)
         collector = ParticleCollector(n_events, linked=False)
+        # A prediction has no links: the fractions are dense, and need not leave the GPU.
         collector.add(np.arange(n_events), dataclasses.replace(generated, hit_fraction=None, track_fraction=None))
         assert self.tokeniser is not None
         particles = self.tokeniser.decode(collector.tokens(), calibration=self.calibration).particles
@@ -428,10 +440,12 @@ def begin_with(reconstructor: Reconstructor, started: Checkpoint) -> tuple[list[
     ours, theirs = reconstructor.state_dict(prefix=PREFIX), started.state_dict
     new, left_out = _parts_without(ours, theirs), _parts_without(theirs, ours)
     weights = {name: value for name, value in theirs.items() if name not in left_out}
+    # `load_weights` wants all weights: new parts get the random ones that they have.
     weights |= {name: ours[name] for name in new}
     try:
         load_weights(reconstructor, dataclasses.replace(started, state_dict=weights))
     except InputError:
+        # Options that differ say more than shapes that do not fit; without any the first error stands.
         refuse(describe(reconstructor), started.header.model)
         raise
     return sorted(set(new.values())), sorted(set(left_out.values()))
@@ -481,6 +495,7 @@ def warmup_cosine(*, total: int, warmup: int, final: float) -> Callable[[int], f
 
     def factor(step: int) -> float:
         if step < warmup:
+            # A first step with the learning rate 0 would change nothing.
             return (step + 1) / warmup
         progress = min((step - warmup) / max(total - warmup, 1), 1.0)
         return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
@@ -496,6 +511,7 @@ def wrong_energy(reconstructor: Reconstructor, batch: Batch) -> tuple[float, flo
     """
     target = batch.target
     assert target is not None  # checked by the training step
+    # In the mixed precision of a training the particles would differ from a reconstruction's.
     with torch.autocast(target.mask.device.type, enabled=False):
         generated = reconstructor.generate(batch)
     truth, reco = (_table(particles, reconstructor.inputs) for particles in (target, generated))

@@ -70,6 +70,7 @@ def checksum(name: str, members: Sequence[tuple[str, str]] = ()) -> int:
     """ROOT's checksum of a class (TClass::GetCheckSum); ROOT finds the layout of a file's objects by it."""
     value = 0
     for character in "".join([name, *(member + root_name(cpp_type) for member, cpp_type in members)]):
+        # Python's integers do not overflow as ROOT's unsigned number of 32 bits does.
         value = (3 * value + ord(character)) & 0xFFFFFFFF
     return value
 
@@ -95,6 +96,7 @@ class TreeWriter:
             if cpp_type not in model.structs:
                 self._write(branch, *_vectors(filled, cpp_type))
                 continue
+            # The number of objects is in the vector's own branch only: its members' branches do not repeat it.
             if cpp_type != SINGLE:
                 self._write(branch, filled.counts.astype(">i4").tobytes(), np.full(n, 4))
             for child, (path, kind, length) in zip(branch.children, model.leaves(cpp_type), strict=True):
@@ -102,7 +104,9 @@ class TreeWriter:
                 if kind == TEXT:
                     self._write(child, *_vectors(filled, kind, path))
                     continue
+                # ROOT's files are big-endian.
                 dtype = PRIMITIVES[kind].newbyteorder(">")
+                # podio expects every member of a struct, also those for which pflow has no values.
                 numbers = np.zeros(total * (length or 1)) if values is None else np.ascontiguousarray(values)
                 sizes = None if cpp_type == SINGLE else filled.counts * ((length or 1) * dtype.itemsize)
                 self._write(child, numbers.astype(dtype).tobytes(), sizes)
@@ -111,6 +115,7 @@ class TreeWriter:
     def close(self) -> None:
         """Write the tree and the descriptions of its structs (TStreamerInfo); only then the file has the tree."""
         title = f"{self._name} data tree"
+        # References between objects count from the beginning of the key: 34 bytes and three texts before the object.
         out = _Buffer(34 + sum(len(uproot.serialization.string(text)) for text in ("TTree", self._name, title)))
         branches = [branch for *_, branch in self._fields.values()]
         flat = [branch for top in branches for branch in (top, *top.children)]
@@ -127,11 +132,14 @@ class TreeWriter:
                 for branch in branches:
                     self._describe(out, branch, None)
             with out.array(len(flat)):
+                # The leaves lie in their branches above: the tree's own list only refers to them.
                 out += b"".join(struct.pack(">I", out.places[id(branch), "leaf"]) for branch in flat)
             out += bytes(28)  # no aliases, index, friends, user info
         sink, raw = self._directory.file.sink, bytes(out)
         data = uproot.compression.compress(raw, self._directory.file.compression)
+        # A big key (64-bit positions): its 34 bytes are those that the buffer's start counts.
         self._directory._cascading.add_object(sink, "TTree", self._name, title, data, len(raw), big=True)
+        # By version, too: pflow and the input may know a struct in different versions.
         infos = {}
         for model, cpp_type, _ in self._fields.values():
             for name in model.nested(cpp_type):
@@ -143,6 +151,7 @@ class TreeWriter:
         """Append a TBranchElement with its leaf and its children."""
         out.places[id(branch), "branch"] = out.place
         n_baskets = len(branch.seeks)
+        # One more than the baskets: the list of first entries also says where a next basket would begin.
         size = max(10, n_baskets + 1)
         with out.any("TBranchElement"), out.object(10):
             with out.object(13):
@@ -169,6 +178,7 @@ class TreeWriter:
             names = (branch.class_name, branch.parent_name, branch.clones_name)
             out += b"".join(map(uproot.serialization.string, names))
             numbers = (branch.checksum, branch.version, branch.id, branch.type, branch.streamer_type, branch.most)
+            # ROOT finds how many objects an entry of a member has in the branch of its vector.
             counter = out.places[id(parent), "branch"] if branch.type == MEMBER else 0
             out += struct.pack(">IhiiiiII", *numbers, counter, 0)
 
@@ -193,6 +203,7 @@ class TreeWriter:
         """Write a basket: bytes of consecutive entries, and how many each has (None: the branch is `plain`)."""
         string = uproot.serialization.string
         names = string("TBasket") + string(branch.name) + string(self._name)
+        # ROOT counts the 19 bytes of TBasket's own members, written behind the names, as part of the key.
         key_length = 34 + len(names) + 19
         n, last = 1 if sizes is None else len(sizes), key_length + len(data)
         if sizes is not None:
@@ -203,6 +214,7 @@ class TreeWriter:
             data += struct.pack(">i", n + 1) + places.astype(">i4").tobytes()
         compressed = uproot.compression.compress(data, self._directory.file.compression)
         directory, sink, size = self._directory._cascading, self._directory.file.sink, key_length + len(compressed)
+        # Space is taken before the header is made, which holds its own position.
         location = directory.freesegments.allocate(size, dry_run=False)
         numbers = (size, 1004, len(data), 0, key_length, 0, location, directory.key.location)
         head = struct.pack(">ihiIhhqq", *numbers) + names
@@ -261,6 +273,7 @@ def _branch(field: str, model: DataModel, cpp_type: str) -> _Branch:
         prefix, count = f"{field}.", f"[{field}_]"
     for path, kind, length in model.leaves(cpp_type):
         owner, member = cpp_type, path
+        # ROOT describes a member of a nested struct by the struct that declares it, not by the outermost one.
         while "." in member:
             outer, _, member = member.partition(".")
             owner = dict(model.structs[owner])[outer]
@@ -348,11 +361,13 @@ class _Buffer(bytearray):
     @property
     def place(self) -> int:
         """Position by which later references name the next object."""
+        # ROOT adds 2 (kMapOffset), as 0 stands for no object.
         return self._start + len(self) + 2
 
     @contextmanager
     def _counted(self, head: bytes) -> Iterator[None]:
         start = len(self)
+        # Room for the length, which is known only when the content is there.
         self += bytes(4) + head
         yield
         self[start : start + 4] = struct.pack(">I", COUNT | (len(self) - start - 4))
@@ -443,6 +458,7 @@ class FrameWriter:
             for name, version in {"PodioBuildVersion": PODIO_VERSION, **versions}.items()
         }
         definitions = {"_0": list(self._definitions), "_1": [text for text, _ in self._definitions.values()]}
+        # podio asks every category for its collections, also those that hold parameters alone.
         infos = {f"{name}___CollectionTypeInfo": _info(()) for name in categories}
         infos["events___CollectionTypeInfo"] = _info(self._collections)
         columns = {**infos, "EDMDefinitions": definitions, **version_columns}
@@ -479,6 +495,7 @@ class InputCopy:
                 "podio 1.3 or later, with names in events___CollectionTypeInfo, and EDMDefinitions"
             )
         elif several := sorted(name for name, n_ids in Counter(file.ids.values()).items() if n_ids > 1):
+            # References are copied as they are, and the output knows one id of each collection: some would be lost.
             names = ", ".join(several)
             problem = f"files were merged in which {names} had other ids, so the collections cannot be copied"
         if problem:
@@ -519,6 +536,7 @@ class InputCopy:
     def _members(self, cpp_type: str) -> list[tuple[str, tuple[str, ...]]]:
         """Path of each leaf of a type, and its possible names in the file."""
         changed = CHANGED.get(cpp_type, {})
+        # A TTree's branch of an array has the length in its name, an RNTuple's field has not.
         return [
             (path, (path, changed.get(path, ("", path))[1]) if length is None else (f"{path}[{length}]", path))
             for path, _, length in self.model.leaves(cpp_type)
@@ -543,12 +561,14 @@ class InputCopy:
 
 def _info(collections: Sequence[tuple[DataModel, CollectionInfo]]) -> dict[str, list[Any]]:
     """Description of the collections of a category, by member."""
+    # The metadata name the type of a subset's objects, although its only field holds references.
     full = [(model, row, dataclasses.replace(row, is_subset=False)) for model, row in collections]
     rows = [
         (row.id, row.data_type, row.is_subset, row.schema_version, row.name, next(iter(model.fields(whole).values())))
         for model, row, whole in full
     ]
     names = ("collectionID", "dataType", "isSubset", "schemaVersion", "name", "storageType")
+    # zip of no collections would give no columns at all.
     columns = (
         dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)) if rows else {name: [] for name in names}
     )
@@ -557,6 +577,7 @@ def _info(collections: Sequence[tuple[DataModel, CollectionInfo]]) -> dict[str, 
 
 def _parameters(frames: Iterable[Parameters]) -> dict[str, Filled]:
     """Fields ``GPIntKeys``, ``GPIntValues`` and so on of consecutive frames."""
+    # A generator would be used up by the first kind of parameters.
     fields, frames = {}, list(frames)
     for kind in PARAMETER_TYPES:
         tables = [frame.get(kind, {}) for frame in frames]

@@ -112,6 +112,7 @@ class CollectionInfo:
 
     def __post_init__(self) -> None:
         if self.id < 0:
+            # A frozen dataclass refuses plain assignments, also its own.
             object.__setattr__(self, "id", collection_id(self.name))
 
 
@@ -138,6 +139,7 @@ class DataModel:
                     _members(datatype.get(part, ()))
                     for part in ("VectorMembers", "OneToManyRelations", "OneToOneRelations")
                 )
+                # In podio's order, which ROOT's checksum depends on: vector members before relations.
                 sides = itertools.product((member for member, _ in vectors + to_many), ("begin", "end"))
                 ranges = [(f"{member}_{side}", "std::uint32_t") for member, side in sides]
                 self.structs.setdefault(f"{name}Data", (*_members(datatype.get("Members", ())), *ranges))
@@ -154,6 +156,7 @@ class DataModel:
         """Fields in which podio stores a collection, objects first, and their C++ types; a `KeyError` if unknown."""
         name, data_type = collection.name, collection.data_type
         match = COLLECTION.fullmatch(data_type)
+        # Before the types: a subset stores references, whatever its objects are.
         if collection.is_subset:
             return {f"{name}_objIdx": "podio::ObjectID"}
         if LINK.fullmatch(data_type):
@@ -188,6 +191,7 @@ class DataModel:
         end, widest = 0, max(size for size, _ in sizes)
         for size, length in sizes:
             end += -end % size + size * length
+        # Objects of an array lie side by side, so the end of one must be aligned for the next.
         return end + -end % widest
 
 
@@ -209,6 +213,7 @@ def collection_id(name: str) -> int:
     for start in range(0, n_full, 4):
         value ^= mixed(int.from_bytes(key[start : start + 4], "little"))
         value = (rotated(value, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF
+    # The last bytes, fewer than 4; without any, mixed(0) is 0 and changes nothing.
     value ^= mixed(int.from_bytes(key[n_full:], "little")) ^ len(key)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         value = ((value ^ (value >> shift)) * factor) & 0xFFFFFFFF
@@ -218,6 +223,7 @@ def collection_id(name: str) -> int:
 def _members(lines: Sequence[str]) -> Members:
     """Members from lines as ``float energy[GeV] // of the hit`` or ``std::int32_t helicity{9}``."""
     declarations = (re.sub(r"[\[{].*?[\]}]", "", line.split("//")[0]).strip() for line in lines)
+    # From the right: types such as unsigned int have spaces.
     parts = (declaration.rpartition(" ") for declaration in declarations)
     return tuple((name, cpp_type.strip()) for cpp_type, _, name in parts)
 
@@ -250,6 +256,7 @@ def bit_field(encoding: str, *names: str) -> tuple[int, int, bool] | None:
     for description in encoding.split(","):
         name, *numbers = description.strip().split(":")
         valid = name and len(numbers) in (1, 2) and all(re.fullmatch(r"-?\d+", number) for number in numbers)
+        # An invalid description gets the width 0, which is refused below, as is a stated 0.
         *begin, width = map(int, numbers) if valid else (0,)
         offset = begin[0] if begin else offset
         if not width or offset < 0 or offset + abs(width) > 64:
@@ -267,6 +274,7 @@ def layer_from_cell_id(cell_id: npt.NDArray[Any], encoding: str) -> npt.NDArray[
         return np.full(cells.shape, -1, dtype=np.int32)
     offset, width, signed = field
     highest = cells << np.uint64(64 - offset - width)  # the field's bits are the highest ones
+    # A shift of signed numbers to the right repeats the bit of the sign.
     layer = highest.astype(np.int64) >> (64 - width) if signed else highest >> np.uint64(64 - width)
     return layer.astype(np.int32)
 
@@ -297,12 +305,14 @@ class PodioFile:
         )
         first: dict[int, tuple[str, int]] = {}  # name and entry by id
         for name, value, entry in ids:
+            # Ids are 32-bit hashes, which some files hold signed.
             number = int(value) & 0xFFFFFFFF
             known, before = first.setdefault(number, (name, entry))
             if known != name:
                 text = f"entries {before} and {entry} of the metadata name the collection with id {number} {known} and"
                 remedy = "references are followed by the first's; read the files before they were merged"
                 self.notes.setdefault("ids", f"{text} {name}: files were merged whose ids differ, and {remedy}")
+        # Before ids are made from names: links and messages depend on whether the file has a table of its own.
         self.ids_stored = bool(first)
         self.ids = {number: name for number, (name, _) in first.items()}
         self.ids = self.ids or {collection_id(name): name for name in self.columns.collections}
@@ -310,6 +320,7 @@ class PodioFile:
             ("podio_metadata", (info, "name"), (info, "dataType")),
             ("podio_metadata", names, ("events_collectionTypes", "")),
         )
+        # Reversed: of merged files the first entry's type wins, as it does for ids.
         self.types = {name: str(kind) for name, kind, _ in reversed(types) if kind}
         self.parameters = self._parameters()
         suffix = "__CellIDEncoding"
@@ -367,6 +378,7 @@ class PodioFile:
         if not self.columns.has("EventHeader", "eventNumber"):
             return entries
         headers = self.get(span, "EventHeader", "eventNumber")
+        # A skipped entry has no header in an output of ours that copies the input's headers.
         there = jagged.count(headers) > 0
         entries[there] = ak.to_numpy(headers[there, 0])
         return entries
@@ -439,6 +451,7 @@ class PodioFile:
         if tree not in tree_names(self.directory):
             return []
         columns = self._columns(tree)
+        # uproot gives no values of parameters that are maps, as in public files of FCC.
         if not all(columns.has(*names) and columns.n_values(*names) for names in requested):
             return []
         stop = columns.num_entries if most is None else min(columns.num_entries, most)
@@ -452,6 +465,7 @@ class PodioFile:
     def _first_entry(self, tree: str, *requested: tuple[str, str]) -> list[list[Any]]:
         """The first entry of these columns; a note where another differs."""
         columns = self._entries(tree, *requested, most=MAX_METADATA)
+        # Entries of 'runs' are different runs, which may differ without any merging.
         if tree != "runs" and any(row != rows[0] for rows in columns for row in rows):
             self.notes[tree] = f"the entries of '{tree}' differ in {requested[0][0]}, the first is used"
         return [rows[0] for rows in columns]
@@ -478,6 +492,7 @@ class PodioFile:
 
 def open_podio(path: str | PathLike[str]) -> PodioFile:
     """Open a file of podio's, as of `open_root`, with a tree ``events``."""
+    # The ROOT file is closed here only if its trees cannot be read; else PodioFile.close does it.
     with ExitStack() as stack:
         file = PodioFile(stack.enter_context(open_root(path)), path)
         stack.pop_all()
@@ -536,6 +551,8 @@ class Joined:
             mine = np.flatnonzero(np.isin(collection_id, file.ids_of(name)))
             local, where = index[mine], event[mine]
             if (some := self.chosen[slot]) is not None:
+                # Event and index as one number, for one search over all events. The stride is above both indices, so
+                # that one that is too large cannot pass for an object of the next event.
                 stride = max(int(local.max(initial=0)), int(jagged.flat(some).max(initial=0))) + 1
                 keys = jagged.event_index(self.counts[slot]) * stride + jagged.flat(some, np.int64)
                 order = np.argsort(keys, kind="stable")
@@ -546,6 +563,7 @@ class Joined:
                 local = jagged.local_index(self.counts[slot])[order[place[joins]]]
             known[mine] = True
             inside = (local >= 0) & (local < self.counts[slot, where])
+            # Moved beyond the whole list, so that it is not taken for an object of the next collection.
             outside = np.where(local < 0, local, np.maximum(local, self.totals[where]))
             joined[mine] = np.where(inside, local + self.offsets[slot, where], outside)
         return joined, known
@@ -650,6 +668,7 @@ def collection_contents(file: PodioFile, stop: int) -> tuple[Collection, ...]:
                 content |= {"count": count, "mean": count / max(stop, 1)}
                 if file.columns.has(name, "energy"):
                     values = jagged.flat(file.get(range(stop), name, "energy"), np.float64)
+                    # A single energy that is not finite would hide all others.
                     content["mean_energy"] = float(values[np.isfinite(values)].sum()) / max(stop, 1)
                 pairs = link_pairs(file, name, stop) if collection.kind == "Link" else {}
                 content["links"] = tuple(f"{start or '?'} -> {end or '?'}" for start, end in pairs)
@@ -698,6 +717,7 @@ def _is_auxiliary(name: str, file: PodioFile) -> bool:
     if name.startswith("n") and file.columns.members(name[1:]):
         return True
     owner, _, number = name.rpartition("_")
+    # A collection may itself be called A_1: the table of ids tells it from a vector member of A.
     return number.isdigit() and bool(file.columns.members(owner)) and name not in file.ids.values()
 
 
@@ -706,6 +726,7 @@ def _declared(file: PodioFile, name: str) -> str:
     kind = re.sub(r"^(?:std::)?vector<(.*)>$", r"\1", file.types.get(name) or file.columns.typename(name))
     if kind.startswith(("podio::LinkCollection", "podio::LinkData")):
         return "Link"
+    # The metadata name the collection's type, a branch that of its structs.
     kind = kind.removesuffix("Collection") if name in file.types else kind.removesuffix("Data")
     if "::" not in kind or kind.startswith("std::"):
         return ""

@@ -103,6 +103,7 @@ class Edm4hepReader:
             parts["tracks"] = read_tracks(file, chosen, span)
         if self.sources["tracker_hits"]:
             parts["tracker_hits"] = read_tracker_hits(file, chosen, span)
+        # Tracks that are made of particles need these even if the caller does not ask for them.
         if (truth or self.truth_tracks) and self.sources["truth"]:
             particles = read_truth(file, chosen, span)
             if truth:
@@ -140,11 +141,13 @@ class Edm4hepReader:
 
         with suppress(InputError):  # an entry that cannot be decoded
             full = [name for name in names if name not in self.chosen.subsets]
+            # Begins with an empty array, as all collections may be subsets and np.concatenate refuses an empty list.
             read = np.concatenate([np.zeros(0, np.uint64), *(get(name, "cellID") for name in full)])
             energy, missing = sum(float(np.nansum(get(name, "energy"))) for name in full), 0.0
             unnamed = []
             for name in others:
                 radius, z = np.hypot(get(name, "position.x"), get(name, "position.y")), np.abs(get(name, "position.z"))
+                # An empty collection lacks no energy, so it is left out as a copy is.
                 copied = np.isin(get(name, "cellID"), read).mean() > COPY if len(z) else True
                 if not copied and (radius > FORWARD * z).any():
                     missing += (mine := float(np.nansum(get(name, "energy"))))
@@ -199,6 +202,7 @@ def choose_sources(
         either = " or ".join(f"'{name}'" for name in (first, *others))
         message = f"required collection {either} of detector '{detector.name}' is not in the file"
         raise InputError(message, file=file.path, field=first, suggestions=nearest(first, columns.collections))
+    # Those without a branch of their own name were found by their references.
     subsets = frozenset(name for names in there.values() for name in names if not columns.has(name))
     others_named = {
         "tracks": detector.tracks,
@@ -215,6 +219,7 @@ def choose_sources(
     notes: MutableMapping[str, str] = ChainMap({}, file.notes)  # of its own: another detector may be tried
     read, absent = set(itertools.chain.from_iterable(there.values())), []
     for part, names in (named | others_named).items():
+        # Of alternatives one is enough: the others are not missed.
         if not (part in FIRST_ONLY and there[part]):
             absent += [name for name in names if name not in read]
         for name in () if there[part] else names:
@@ -333,6 +338,7 @@ def read_hits(file: PodioFile, sources: Sources, span: range) -> Hits:
         for name, index in itertools.chain.from_iterable(collections):
             energy = file.get(span, name, "energy")
             counts = jagged.count(energy)
+            # Digitisation drops hits: the index then still says which objects of the file are left.
             columns = {"energy": energy, "index": jagged.unflatten(jagged.local_index(counts), counts)}
             columns |= {axis: file.get(span, name, f"position.{axis}") for axis in "xyz"}
             columns["layer"] = _layers(file, span, name, energy, calorimeter.cell_encoding)
@@ -356,6 +362,7 @@ def read_hits(file: PodioFile, sources: Sources, span: range) -> Hits:
     if not names:
         none = jagged.unflatten(np.zeros(0, np.float32), np.zeros(len(span), np.int64))
         pieces = defaultdict(list, {key: [none] for key in ("energy", "x", "y", "z")})
+    # Without collections, Joined needs a row of zeros, from which it knows the number of events.
     return Hits(
         records=make_hits(**jagged.join(pieces)),
         index=index,
@@ -411,6 +418,7 @@ def hit_origins(file: PodioFile, hits: Hits, span: range) -> HitOrigins:
         with_cell = file.columns.has(name, "cellID")
         pieces["cell"].append(file.get(span, name, "cellID")[index] if with_cell else _filled(index, np.uint64(0)))
     joined = jagged.join(pieces) if hits.index else pieces
+    # Without collections, Joined has a row of zeros that belongs to none.
     return HitOrigins(
         hits.joined.counts[: len(hits.index)],
         jagged.flat(joined["id"], np.uint32),
@@ -461,6 +469,8 @@ def read_tracks(file: PodioFile, sources: Sources, span: range) -> ak.Array:
     if elsewhere[member[there]].any() and _states_elsewhere(file, sources, collection):
         there &= ~elsewhere[member]
     face = _first_state(track[there], member[there], rank[member][there], int(counts.sum()))
+    # Taken before position and momentum move to the z axis. A track without a state at the calorimeter has the face -1,
+    # which picks the appended NaN.
     at_face = np.append(np.concatenate([position, momentum]), np.full((6, 1), np.nan), axis=1)[:, face]
 
     if away.any():
@@ -476,6 +486,7 @@ def read_tracks(file: PodioFile, sources: Sources, span: range) -> ak.Array:
         reached = follow_to_calorimeter(position[:, start].T, momentum[:, start].T, charge[start], detector)
         at_face[:, follow] = np.concatenate(reached, axis=1).T
     columns = {"omega": omega, "phi": phi, "tan_lambda": tan_lambda, "d0": d0, "z0": z0}
+    # A track without a usable state has the vertex -1, which picks the appended NaN.
     columns = {name: np.append(values, np.nan)[vertex] for name, values in columns.items()}
     columns |= {f"calo_{name}": at_face[row] for row, name in enumerate(("x", "y", "z", "px", "py", "pz"))}
     return make_tracks(b_field=b_field, **{name: jagged.unflatten(values, counts) for name, values in columns.items()})
@@ -500,6 +511,7 @@ def _position(parameters: Floats) -> Floats:
 def _first_state(track: Index, member: Index, rank: Index, n_tracks: int) -> Index:
     """State of lowest rank of each track, the first among equals; -1 for a track without any."""
     order = np.lexsort((member, rank, track))
+    # np.unique gives the first place of each track, which after the sort has its lowest rank.
     with_state, first = np.unique(track[order], return_index=True)
     chosen = np.full(n_tracks, -1, dtype=np.int64)
     chosen[with_state] = member[order][first]
@@ -518,6 +530,7 @@ def _at_front(position: Floats, detector: Detector) -> Mask:
 def _states_elsewhere(file: PodioFile, sources: Sources, collection: str) -> bool:
     """Whether many states at the calorimeter are elsewhere, by the first entries: the same for all spans."""
     if sources.states_elsewhere is None:
+        # Set first: where an entry cannot be decoded, it is not read again for every span.
         sources.states_elsewhere = False
         with suppress(InputError):  # an entry that cannot be decoded
             location, parameters = _states(file, collection, range(min(file.columns.num_entries, MAX_LINKED)))
@@ -543,9 +556,11 @@ def read_truth(file: PodioFile, sources: Sources, span: range) -> ak.Array:
         begin, end = (file.get(span, name, f"parents_{side}") for side in ("begin", "end"))
         child, member = expand(begin, end, n_references)
         first = np.unique(child, return_index=True)[1]
+        # podio's reference to nothing has the index -2, and no parent is -1 here.
         parent[child[first]] = np.maximum(index[member[first]], -1)
     codes, charge = jagged.flat(columns["pdg"]), jagged.flat(columns["charge"], np.float64)
     known = known_charges(codes)
+    # Where the PDG's charge is not known it is NaN, and no charge is wrong.
     wrong = np.flatnonzero(np.abs(known - charge) > CHARGE_ROUNDING)
     if len(wrong):
         first = wrong[0]
@@ -603,6 +618,7 @@ def _links_of_contributions(
     """Links of one simulated collection: the energy that each particle left in each of its hits."""
     particle, known = truth.resolve(file, steps.particle_id, steps.particle, steps.event)
     first = hits.offsets[hits.names.index(name)] - jagged.offsets(steps.counts)[:-1]
+    # Where the file has no references to particles (id -1), none of them is lost.
     hit, lead = steps.hit + first[steps.event], known | (steps.particle_id < 0)
     note_unresolved(file, sources, name, lead, [steps.particle_id], f"{name} to {truth.names[0]}")
     stride = int(hit[known].max(initial=0)) + 1
@@ -618,6 +634,7 @@ def _chained_links(
     made = {name: simulated.read_contributions(file, name, span) for name in names}
     steps = {name: of_hits for name, of_hits in made.items() if of_hits is not None}
     middle = Joined(list(steps), [of_hits.counts for of_hits in steps.values()] or np.zeros((1, len(span))))
+    # Next, indices count over all events, where an object outside its list would be one of another event.
     first = _inside(_links(file, sources, span, link, hits, middle), hits, middle)
     second = [_links_of_contributions(file, sources, name, of_hits, middle, truth) for name, of_hits in steps.items()]
     last = _inside(Links.join([Links.of(None, len(span)), *second]), middle, truth)

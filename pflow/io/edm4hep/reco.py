@@ -131,6 +131,7 @@ def reco_frames(
     """
     n_particles = jagged.count(reconstruction.particles)
     hit_links = Links.of(reconstruction.hit_links, len(events))
+    # A cluster refers to a range of hits, so those of a particle must lie side by side.
     hit_links = hit_links.take(np.argsort(hit_links.flat_particle(n_particles), kind="stable"))
     tracks = Links.of(reconstruction.track_links, len(events))
     tracks = tracks.take(np.lexsort((-tracks.weight, tracks.flat_particle(n_particles))))
@@ -140,6 +141,7 @@ def reco_frames(
         index = track_index[tracks.flat_source(jagged.count(events.tracks))]
     has_hits = np.zeros(int(n_particles.sum()), dtype=np.int64)
     has_hits[hit_links.flat_particle(n_particles)] = 1
+    # bincount with weights gives floats, also of whole numbers.
     n_clusters = np.bincount(jagged.event_index(n_particles), has_hits, len(events)).astype(np.int64)
     to_clusters = references(collection_id(names.clusters), jagged.local_index(n_clusters), n_clusters)
     n_tracks = np.bincount(tracks.flat_particle(n_particles), minlength=len(has_hits))
@@ -196,6 +198,7 @@ def track_frames(events: Events, name: str) -> dict[str, Filled]:
         "tanLambda": (flat["tan_lambda"], tan_lambda),
         **{f"referencePoint.{axis}": (zero, flat[f"calo_position.{axis}"]) for axis in "xyz"},
     }
+    # Along axis 1: the two states of a track must follow each other, as its range says.
     states = {name: np.stack(pair, axis=1).ravel() for name, pair in pairs.items()}
     end = 2 * jagged.local_index(counts) + 2
     return {
@@ -215,6 +218,7 @@ def _particles(
     event, total = jagged.event_index(counts), int(counts.sum())
     columns = {member: flat[fields[quantity]] for member, quantity in PARTICLE_MEMBERS.items()}
     columns |= {"covMatrix.values": flat["covariance"]} if "covariance" in flat else {}
+    # podio wants one reference for each object of a one-to-one relation, also where there is nothing to refer to.
     frames = {f"_{name}_decayVertex": references(0, np.full(total, NO_OBJECT), counts)}
     for relation, (n_members, members) in relations.items():
         columns |= ranges(relation, n_members, event, len(counts))
@@ -251,8 +255,10 @@ def _clusters(
     position = np.stack([flat[f"position.{axis}"][hit] for axis in "xyz"], axis=-1)
     mean, axis = cluster_shape(cluster, energy, position, n_clusters)
     calorimeter = flat["subdetector"].astype(np.int64)[hit]
+    # Cluster and calorimeter as one number, so that one bincount does for all calorimeters.
     by_calorimeter = np.bincount(cluster * n_calorimeters + calorimeter, energy, n_clusters * n_calorimeters)
     event = jagged.event_index(counts)
+    # The clip: rounding may take a component of a unit vector beyond 1, where arccos is NaN.
     columns = {
         "energy": np.bincount(cluster, energy, n_clusters),
         **{f"position.{name}": mean[:, i] for i, name in enumerate("xyz")},
@@ -281,6 +287,7 @@ def _mc_links(
     n_true = np.zeros(len(events), np.int64) if events.truth is None else jagged.count(events.truth)
     energy = jagged.flat(events.hits.energy, np.float64)
     tracks = tracks.take(~np.isin(tracks.flat_particle(n_particles), hits.flat_particle(n_particles)))
+    # Empty columns first, as there may be no links of either kind to concatenate.
     pieces = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))]
     for links, true_links, sources in (
         (hits, events.hit_links, events.hits),
@@ -300,6 +307,7 @@ def _mc_links(
         fraction = np.divide(shared, total, out=np.zeros(len(shared)), where=total > 0)
         pieces.append((particle, true_particle, fraction))
     columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
+    # Links by tracks come after those by hits of all events, and podio stores event by event.
     order = np.argsort(columns[0], kind="stable")
     particle, true_particle, weight = (column[order] for column in columns)
     counts = np.bincount(jagged.event_index(n_particles)[particle], minlength=len(events))
@@ -342,6 +350,7 @@ class Edm4hepRecoReader:
         self._names = RecoNames(name)
         metadata = file.frame_parameters("metadata") if "metadata" in file.categories() else []
         texts, numbers = (metadata[0].get(kind, {}) if metadata else {} for kind in ("String", "Int"))
+        # Parameters of frames are signed, ids are not.
         self._hit_ids = np.array(numbers.get(f"{name}__HitCollectionIDs", []), dtype=np.int64) & 0xFFFFFFFF
         parts = set(texts.get(f"{name}__Parts", []))
         self.parts = frozenset(parts if hit_links else parts - {"hit_links"})
@@ -392,6 +401,7 @@ class Edm4hepRecoReader:
             cluster, link = expand(get(names.clusters, "hits_begin"), get(names.clusters, "hits_end"), n_links)
             event, source = jagged.event_index(n_links)[link], index[link]
             if len(self._hit_ids) and len(link):
+                # The file's indices count within each collection, those of links in the list of all hits.
                 rows = parameter("hitOffsets")
                 expected = np.full(len(rows), len(self._hit_ids))
                 check("hitOffsets", np.array([len(row) for row in rows]), expected, "offsets of the hits")
@@ -407,6 +417,7 @@ class Edm4hepRecoReader:
             for number, unused in enumerate(parameter("unusedTracks")):  # events count the tracks without them
                 source[event == number] -= np.searchsorted(unused, source[event == number])
             links_read["track_links"] = links(source, particle, jagged.flat(weight)[link], event)
+        # podio has no unsigned parameters, so flags are stored as int32.
         return Reconstruction(
             particles=listed,
             candidates=particles(names.candidates, names.candidate_id) if "candidates" in parts else None,

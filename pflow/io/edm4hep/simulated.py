@@ -154,10 +154,12 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
                 share = np.where(known > 0, inside / known, 1.0)
             energy = np.where(differs, energy * share, inside)
         first = np.full(n_hits, np.inf)
+        # fmin, not minimum: a time that is NaN must not hide the others.
         np.fmin.at(first, contributions.hit[counted], times[counted])
         time = np.where(np.isfinite(first), first, np.nan)
     if not calorimeter.sim_measures_time:
         time = np.zeros(n_hits)
+    # Before the energy is scaled: DDCaloDigi's thresholds are for the deposited energy.
     above = np.ones(n_hits, dtype=bool) if calorimeter.sim_threshold is None else energy > calorimeter.sim_threshold
     values |= {"energy": energy * scale, "time": time}
     event = jagged.event_index(jagged.count(columns["energy"]))
@@ -167,6 +169,7 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
         use = counted & above[contributions.hit]
         names = ("energy", "time", "event", "particle_id", "particle")
         used: Any = {name: getattr(contributions, name)[use] for name in names}
+        # Hits are numbered anew, without those below the threshold.
         used |= {"counts": counts, "hit": (np.cumsum(above) - 1)[contributions.hit[use]]}
         contributions = dataclasses.replace(contributions, **used)
     return Digitised(columns=columns, contributions=contributions, total=total, lost=lost, early=early, late=late)
@@ -183,6 +186,7 @@ def energy_notes(digitised: Mapping[str, Digitised]) -> dict[str, str]:
             gone = f" ({', '.join(absent)} is not in the file)" if absent else ""
             lost.append(f"{made.lost / made.total:.0%} of {name}{gone}")
         early, outside = made.early, made.early + made.late
+        # A collection with little energy counts only if it loses much of the energy of all.
         if early > EARLY * everything or outside > MOST_CUT * max(made.total, everything / 4):
             cut.append(f"{outside / made.total:.0%} of {name} ({early / made.total:.0%} comes earlier than light)")
     if lost:
@@ -213,6 +217,7 @@ def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined,
         if file.columns.has(name, "quality"):
             known &= (jagged.flat(file.get(span, name, "quality")) & BY_SECONDARY) == 0
         crossed.append(np.stack([first[event] + particle, np.full(len(event), number), layer], axis=1)[known])
+    # A particle may leave several hits in a layer, which counts once.
     different = np.unique(np.concatenate(crossed), axis=0)
     return np.bincount(different[:, 0], minlength=int(particles.totals.sum())).astype(np.int64)
 
@@ -259,6 +264,7 @@ def make_truth_tracks(
         & (np.hypot(momentum[:, 0], momentum[:, 1]) > 0)
     )
     n_tracks = np.bincount(jagged.event_index(counts)[chosen], minlength=len(counts))
+    # Seeds must not be negative, event numbers may be.
     numbers = [
         np.random.default_rng((abs(int(number)), int(row))).standard_normal((int(n), 5))
         for number, row, n in zip(event, entry, n_tracks, strict=True)
@@ -276,6 +282,7 @@ def make_truth_tracks(
     d0 = d0 + noise[:, 3] * _resolution(settings.impact, p * sin_theta**1.5)
     z0 = z0 + noise[:, 4] * _resolution(settings.impact, p * sin_theta**2.5)
 
+    # Noise may take the 1/pt of a stiff track below 0: its charge is then measured wrong.
     new_charge = np.where(inverse_pt < 0, -charge, charge)
     new_pt = 1 / np.abs(inverse_pt)
     reached = follow_to_calorimeter(
@@ -285,6 +292,7 @@ def make_truth_tracks(
         detector,
     )
     omega = new_charge * np.abs(inverse_pt) * kinematics.GEV_PER_TESLA_MM * abs(b_field)
+    # Noise may take the angle beyond pi.
     phi = np.mod(phi + np.pi, 2 * np.pi) - np.pi
     columns = {"omega": omega, "phi": phi, "tan_lambda": tan_lambda, "d0": d0, "z0": z0}
     faces = zip(("x", "y", "z", "px", "py", "pz"), np.concatenate(reached, axis=1).T, strict=True)

@@ -121,6 +121,7 @@ class Edm4hepRecoWriter(OutputWriter):
                 frames |= self._copy.read(start, stop)
                 parameters = self._reader.file.frame_parameters("events", start, stop)
         except InputError:
+            # Only an entry that the reconstruction could not read either may be left empty.
             if not skip or not reconstruction.flags[0] & Flag.BAD_INPUT:
                 raise
             frames, offsets, unused = {}, np.zeros((1, len(self._hit_collections)), np.int64), [[]]
@@ -145,6 +146,7 @@ class Edm4hepRecoWriter(OutputWriter):
             events, origins = self._reader.read_with_origins(start, stop, truth=self._mc_links)
         skipped = (reconstruction.flags & Flag.BAD_INPUT) > 0
         events = events.emptied(skipped & (ak.to_numpy(ak.num(reconstruction.particles)) == 0))
+        # Before tracks are left out: references count in the input's collection, which has them all.
         counts = None if events.tracks is None else jagged.count(events.tracks)
         events, left_out = leave_out(events)
         unused: list[list[int]] = [[] for _ in range(len(events))]
@@ -180,6 +182,7 @@ class Edm4hepRecoWriter(OutputWriter):
         ids = [self._reader.file.id_of(name) for name in self._hit_collections] if self._reader is not None else []
         identifications = [names.particle_id, *([names.candidate_id] if "candidates" in (self._optional or ()) else [])]
         parameters = [*CLASSES, *({"existence"} & (self._optional or frozenset()))]
+        # podio has no unsigned parameters, so ids are stored as int32.
         added: Parameters = {
             "Int": {
                 **{f"{name}__AlgoType": [names.algorithm_type] for name in identifications},

@@ -103,6 +103,7 @@ class PointingDecodingConfig(DecodingConfig):
 
     def limited(self, max_particles: int) -> Self:
         """As of `DecodingConfig`."""
+        # With `hits_per_particle` the limit of an event with many hits would be above `max_particles`.
         return dataclasses.replace(self, max_particles=max_particles, hits_per_particle=0)
 
 

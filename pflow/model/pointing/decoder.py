@@ -123,8 +123,10 @@ class PairList(NamedTuple):
         batch, steps, _ = self.shape
         n_tokens = states.shape[0] // max(batch, 1)
         states = states.view(batch, n_tokens, states.shape[-1])
+        # Weights are summed on tokens first: the product then needs no copy of a state for each pair, [P, W].
         index = (self.particle - self.event) * n_tokens + token  # an event's tokens begin at its number times S
         on_tokens = weight.new_zeros(batch * steps * n_tokens).index_add(0, index, weight).view(batch, steps, n_tokens)
+        # A particle without deposit, such as padding, gets a state of 0 and not NaN.
         return (on_tokens @ states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)).flatten(0, 1)
 
 
@@ -214,6 +216,7 @@ class ParticleAssignment(nn.Module):
         """
         query = self.query(torch.cat([states, tables.states.index_select(0, seed)], dim=1))
         logits = self.pair_logits(query, seed, tables, tables.hidden, (1.0 - unassigned)[None], pairs)
+        # 0 where `candidates` drops the item: rounding at its threshold then changes next to nothing.
         available = unassigned * ramp(unassigned, MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH)
         return Assignment(query, logits, logits.sigmoid() * available)
 
@@ -262,6 +265,7 @@ class AssignmentLogits(nn.Module):
 
         `hidden`, float [B * M, hidden], is from `items`; `known`, float [n_known, P], are the known fractions.
         """
+        # One linear map of joined inputs, taken apart: what items and particles add is not computed for each pair.
         x = pairs.of_items(hidden) + pairs.of_particles(self.query(query))
         features = torch.cat([*self._features(seed, tables, pairs), known])
         x = torch.addmm(x, features.t(), self.geometry.weight.t())
@@ -275,11 +279,13 @@ class AssignmentLogits(nn.Module):
         along = (offset * start.axis).sum(0, keepdim=True)
         across = lengths(offset.addcmul(along, start.axis, value=-1))
         angle = lengths(apart)
+        # Rounded angle and rest are subtracted apart and then summed: a small difference keeps its digits.
         theta = from_start.theta.sum(0, keepdim=True)
         arc = (apart * start.azimuth).sum(0, keepdim=True)
         sizes = torch.cat([across, across, along.abs(), angle, theta.abs()])
         near, wide, depth, narrow, near_theta = (sizes / -self.get_buffer("falls_over")).exp().chunk(5)
         same = (pairs.of_items(tables.items.token) == pairs.of_particles(seed))[None].to(along.dtype)
+        # asinh resolves angles of the order of their units, and still grows slowly up to the edge of the cone.
         turned, bent = torch.cat([theta, arc]).asinh().chunk(2)
         return (
             *(torch.log1p(across / 10.0), near, wide, (along / 300.0).clamp(-3.0, 5.0), depth),
@@ -404,6 +410,7 @@ class SeedPointer(nn.Module):
 
     def project(self, memory: Tensor) -> Tensor:
         """Keys of a memory float [B, S, W], scaled for the logits: [B, 3, hidden, S]."""
+        # In this order the keys lie in memory as [hidden, S], as the product of each step reads them.
         keys: Tensor = torch.matmul(self.token.weight, memory.transpose(1, 2)) + self.token.bias[:, None]
         keys = keys * self.hidden_width**-0.5
         return keys.view(len(memory), 3, self.hidden_width, memory.shape[1])
@@ -425,7 +432,9 @@ class SeedPointer(nn.Module):
         query = split_heads(self.state(state), 3)
         products = query @ keys + self.offset.view(3, 1, 1)  # [B, 3, T, S]
         plain, of_assigned, of_energy = products.chunk(3, dim=1)  # [B, 1, T, S] each
+        # 1 MeV is added: a token whose energy is all assigned still has a finite logarithm.
         logits = plain.addcmul(of_assigned, assigned).addcmul(of_energy, (unassigned_energy + 1e-3).log())
+        # Of a batch without events -1 cannot be inferred.
         return logits.view(*state.shape[:-1], -1 if len(state) else assigned.shape[3]), self.eos(state)
 
 
@@ -456,6 +465,7 @@ class ParticleDecoder(nn.Module):
         assert self.embed_track is not None
         assert self.starts is not None
         track, tokens = source.tokens.track, source.tokens
+        # Tracks are decoded before all other particles: no item is assigned yet.
         nothing = tokens.energy.new_zeros(len(track), 1, track.shape[1], tokens.mask.shape[1])
         x = self.bos + self.embed_track(gather(source.states, track))
         states = self.stack(x, memory.layers, Coverage.of(nothing, tokens.mask), mask=mask)
@@ -496,9 +506,11 @@ class ParticleDecoder(nn.Module):
         batch, steps, n_tokens = len(x), 1 if x.ndim == 2 else x.shape[1], tables.n_tokens
         energy = tables.tokens.energy.view(batch, 1, 1, n_tokens)
         assigned_energy = assigned_energy.view(batch, 1, steps, n_tokens)
+        # Padding and tokens without energy count as unassigned, and not as NaN.
         assigned = assigned_energy / energy.clamp(min=1e-9)
         mask = tables.tokens.mask.view(batch, n_tokens) if tables.padded else None
         decoded = self.stack(x, memory.layers, Coverage.of(assigned, mask), caches=caches)
+        # Rounding may assign more than there is: the pointer takes the logarithm of what is left.
         logits, eos_logit = self.pointer(decoded, memory.pointer, assigned, (energy - assigned_energy).clamp(min=0.0))
         if mask is not None:
             logits = logits.masked_fill(~(mask if x.ndim == 2 else mask[:, None]), MASKED_LOGIT)

@@ -68,6 +68,7 @@ class DirectionalSelfAttention(nn.Module):
         self.out = nn.Linear(width, width)
         strength = torch.logspace(math.log10(MIN_STRENGTH), math.log10(MAX_STRENGTH), heads)
         self.register_buffer("initial_strength", strength, persistent=False)
+        # As the logarithm of a factor a strength stays positive, and all learn alike over three powers of ten.
         self.log_strength = nn.Parameter(torch.zeros(heads))
         self.attend_nearby = attend_nearby  # an export has another
 
@@ -122,6 +123,7 @@ def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, unit: Tensor, *, s
     query, key = functional.pad(query, (0, 3)), functional.pad(key, (0, 3))  # the fused kernels want equal widths
     n_rows = max(1, MAX_PAIRS // max(1, batch * heads * length))
     attended = []
+    # At least one round: `cat` needs a part, even of a batch without tokens.
     for start in range(0, max(length, 1), n_rows):
         rows = slice(start, start + n_rows)
         bias = nearness_of(unit[:, rows], unit)[:, None] * strength[:, None, None]  # [B, H, R, S]
@@ -146,8 +148,11 @@ class Directions:
         spread = unit.t() @ unit
         for _ in range(4):
             spread = spread @ spread
+            # If no token has a direction the spread is 0, and has to stay 0 instead of NaN.
             spread = spread / spread.square().sum().clamp(min=1e-300).sqrt()
+        # The power is nearly v v^T of the eigenvector v: each row lies along it, and the longest is not all rounding.
         axis = normalise(spread[spread.square().sum(1).argmax()])
+        # Cosines may round to more than 1, where acos is NaN.
         angle = torch.acos((unit @ axis[:, None]).view(-1).float().clamp(-1.0, 1.0))
         # A token without direction is equally far from all.
         angle = torch.where(unit.square().sum(1).min() < 0.5, torch.zeros_like(angle), angle)
@@ -178,12 +183,14 @@ def slices_nearby(query: Tensor, key: Tensor, directions: Directions, strength: 
     length = torch.ones_like(angle).sum()
     largest = (query.square().sum(2) * key.square().sum(2).amax(0)).sqrt()  # [S, H]
     excess = (largest - (query * key).sum(2)).amax(0) + length.log() + LOG_ROUNDING
+    # A weak head reaches all directions: asin of more than 1 would be NaN.
     reach = 2.0 * torch.asin((excess / (2.0 * strength)).sqrt().clamp(max=1.0)) + ANGLE_MARGIN
     first = torch.arange(0, angle.shape[0], BLOCK_TOKENS, device=angle.device)
     begin, end = angle[first], angle[torch.minimum(first + (BLOCK_TOKENS - 1), length.long() - 1)]  # of each block
     every, reach = angle[::SLICE_STEP], reach[:, None]
     n_before = (every < (begin - reach)[..., None]).long().sum(2)  # [H, B]
     n_within = (every <= (end + reach)[..., None]).long().sum(2)
+    # One step back: tokens behind the last one that is too far may be near before the next that is looked at.
     return SLICE_STEP * torch.stack([(n_before - 1).clamp(min=0), n_within]), excess
 
 
@@ -202,6 +209,7 @@ def attend_nearby(query: Tensor, key: Tensor, value: Tensor, directions: Directi
     for block, row in enumerate(range(0, len(query), BLOCK_TOKENS)):
         rows, begin, of_heads = slice(row, row + BLOCK_TOKENS), 0, []
         if near is None:
+            # Nearness is the same for all heads: one product over what any of them needs.
             begin, end = min(start[block] for start in starts), max(stop[block] for stop in stops)
             nearness = nearness_of(directions.unit[rows], directions.unit[begin:end])
         else:
@@ -212,6 +220,7 @@ def attend_nearby(query: Tensor, key: Tensor, value: Tensor, directions: Directi
                 continue
             start, stop = starts[head][block], stops[head][block]
             nearby = nearness[:, start - begin : stop - begin]
+            # The clamp makes the copy that addmm_ overwrites: other heads and layers read the nearness again.
             logits = nearby.clamp(min=lowest[head]).addmm_(queries[head][rows], keys[head][:, start:stop], beta=factor)
             of_heads.append(logits.softmax(-1) @ values[head][start:stop])
         attended.append(torch.cat(of_heads, dim=1))

@@ -55,6 +55,7 @@ class State(NamedTuple):
     def compact(self, compaction: Compaction) -> State:
         """Keep the events that are still decoding; in place, except for the copied last particles."""
         batch = len(self.embedded)
+        # The newest particles are a column of the decoded sequence, too, which moves in place would overwrite.
         parts = self._replace(embedded=self.embedded.clone())
         return State(*(compaction.apply(part.view(batch, -1)).view(-1, *part.shape[1:]) for part in parts))
 
@@ -82,7 +83,9 @@ class Steps:
             state.embedded, self.tables, state.assigned_energy, self.memory, self.caches
         )
         self.seed = logits.argmax(-1)
+        # The end's entry of the softmax over tokens and end, without a tensor that joins the two.
         eos_probability = 1.0 / (1.0 + (logits - eos_logit).exp().sum(1))
+        # NaN reaches no threshold: its particle is decoded, so that the caller sees it.
         stop: Tensor = eos_probability >= self.decoding.eos_threshold
         return stop | (state.empty_steps >= self.decoding.max_empty_steps)
 
@@ -109,6 +112,7 @@ class Steps:
         has_track = pairs.sums(is_big_track[None].float())[:, 0] > 0
         min_deposit = self.decoding.min_deposit_fraction * math.exp(network.min_log_energy)  # GeV
         counts = is_large & ((particles.deposit >= min_deposit) | has_track)
+        # Nothing has to be added up: with one particle an event, no item is in two pairs.
         fractions = torch.zeros_like(state.unassigned).scatter(0, pairs.item, fraction)
         row = {
             **_columns(network, tables, seed, particles, assignment),
@@ -127,6 +131,7 @@ class Steps:
     def _seed_in_tables(self) -> Tensor:
         """Indices int64 [B] into B * S."""
         seed, n = self.seed, len(self.seed)
+        # An exported graph has one event, and does not know its number of tokens (`Tables.n_tokens` is -1).
         return seed if n == 1 else seed + torch.arange(n, device=seed.device) * self.tables.n_tokens
 
 
@@ -158,6 +163,7 @@ def emit_tracks(
         tables, states.flatten(0, 1), seed.flatten(), pairs.values(unassigned), pairs, started=started.flatten()
     )
     fraction = pairs.dense(assignment.hit_fraction)
+    # `PointingNetwork.step` has limited the sums to 1, up to rounding.
     assigned = fraction.sum(1, keepdim=True).clamp(max=1.0)  # [B, 1, M]
     state = State.first(network, tables, len(track))._replace(
         unassigned=(1.0 - assigned).flatten(), assigned_energy=source.on_tokens(assigned).flatten()
@@ -176,6 +182,7 @@ def decode_first_stage(
     if not decoder.tracks:
         return decoded
     mask = torch.cat([decoder.tracks["is_particle"], decoded.mask], dim=1)
+    # Stable, as the particles keep the order in which they were decoded.
     order = (~mask).to(torch.uint8).argsort(dim=1, stable=True)  # tracks that start no particle leave no gaps
     both = {name: torch.cat([rows, decoded.columns[name]], dim=1) for name, rows in decoder.tracks.items()}
     columns = {name: gather(values, order) for name, values in both.items()}
@@ -208,6 +215,7 @@ class BatchDecoder(Steps):
         if network.decoder.embed_track is not None:
             is_track = gather(source.tokens.is_track, source.tokens.track)
             state, self.tracks = emit_tracks(network, self.source, tables, memory, is_track, decoding)
+            # Limits are of all particles, and the tracks' take no steps.
             self.limits = (self.limits - n_tracks).clamp(min=0)
         super().__init__(network, tables, state, caches, memory, decoding)
         self.selected: Tensor | None = None  # [B', 1, M]
@@ -220,6 +228,7 @@ class BatchDecoder(Steps):
         """The number of pairs of a particle and an item; empty on a CPU, which has no queue to synchronise."""
         if self.on_cpu:
             return torch.empty(0, dtype=torch.int64)
+        # Events that end leave before `emit`: their pairs must not count in its size.
         self.selected = self.candidates() & goes_on[:, None, None]
         return self.selected.sum().view(1)
 
@@ -263,6 +272,7 @@ def refine(
     if not with_candidates:
         return columns, refined
     small = refined.candidates.log_energy < network.min_log_energy
+    # One above the list's threshold that is not listed has less energy than any target: no candidate either.
     possible = (existence >= decoding.candidate_threshold) & (existence < decoding.existence_threshold)
     columns |= {"is_particle": listed | (decoded.mask & ~small & possible), "listed": listed}
     for name, column in refined.candidates.columns().items():
@@ -286,6 +296,7 @@ def generate(network: PointingNetwork, batch: Batch, decoding: PointingDecodingC
     columns, mask, truncated = decode_first_stage(
         network, source if network.refiner is None else source.change(torch.clone), decoding
     )
+    # Without any decoded particle there is nothing to refine; the output has the refinement's column all the same.
     if network.refiner is not None and not mask.shape[1]:
         columns["existence"] = torch.ones_like(columns["log_energy"], dtype=torch.float32)
     elif network.refiner is not None:

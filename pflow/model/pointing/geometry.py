@@ -178,6 +178,7 @@ class EncodedSource(NamedTuple):
         tokens = self.tokens._replace(item=self.tokens.item + first_item)
         items = self.items._replace(token=self.in_tables(self.items.token))
         flat = EncodedSource(tokens, items, self.states, self.hidden).change(lambda part: part.flatten(0, 1))
+        # Not flat: `cosines` multiplies them event by event.
         items = flat.items._replace(direction=items.direction)
         return Tables(flat.tokens, items, *flat[2:], n_tokens=tokens.mask.shape[1], n_items=self.items.mask.shape[1])
 
@@ -227,6 +228,7 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
     position = torch.cat([hit_position, track_position], dim=1)
     unit = normalise(position)
     x, y, z = unit.unbind(-1)
+    # Near the beam a small step is a large azimuth: the unit of the arc must not vanish.
     arc = (ARC_UNIT * torch.hypot(x, y).clamp(min=MIN_RHO))[..., None]
     charge = functional.pad(readout.track_charge, (n_hit_tokens, 0))[..., None]
     track_momentum = functional.pad(readout.track_momentum, (0, 0, n_hit_tokens, 0))
@@ -247,6 +249,7 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
     item_mask = torch.cat([readout.mask, readout.track_mask], dim=1)
     item_order = torch.ones_like(item_token).cumsum(1) - 1
     token = torch.where(item_mask, item_token, is_track.shape[1])  # padding behind all tokens
+    # One column more takes what padding scatters, and is then cut off.
     no_item = functional.pad(torch.zeros_like(is_track, dtype=torch.int64), (0, 1))
     tokens = Tokens(
         mask=torch.cat([batch.hits.mask, readout.track_mask], dim=1),
@@ -291,6 +294,7 @@ def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens,
 def _polar_angle(unit: Tensor) -> Tensor:
     """Polar angles of unit vectors [..., 3], float [..., 2], see `ItemPlaces`."""
     x, y, z = unit.double().unbind(-1)
+    # By atan2, as the cosine alone does not resolve small angles to the beam.
     theta = torch.atan2(torch.hypot(x, y), z) / THETA_UNIT
     rounded = theta.to(unit.dtype)
     return torch.stack([rounded, (theta - rounded).to(unit.dtype)], dim=-1)

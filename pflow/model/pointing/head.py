@@ -91,6 +91,7 @@ class Showers(NamedTuple):
         centre, norm, linear, by_subdetector = sums_of_each(
             pairs, weight * position, weight, fraction * position, fraction * items.by_subdetector
         )
+        # The fractions sum to the presence and not to 1: else the barycentre of few hits would lie too far inwards.
         linear = linear / presence.clamp(min=1e-9)
         return cls(position, fraction, weight, sums, presence, centre, norm, linear, by_subdetector)
 
@@ -129,6 +130,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
     position, fraction, presence, sums = showers.position, showers.fraction, showers.presence, showers.sums
     energy, track_energy = sums.energy, sums.track_energy
 
+    # Without tracks the small term makes the first direction the seed's, instead of a null vector.
     towards = normalise(torch.stack([sums.momentum + 1e-6 * seed_unit, showers.centre, showers.linear_centre]))
     along_tracks, centre, _ = towards.unbind()
     direction = normalise(along_tracks.lerp(centre, presence))
@@ -194,6 +196,7 @@ def shower_slopes(showers: Showers, pairs: Pairs) -> Tensor:
     axes = pairs.particle_rows(torch.cat([direction, *tangent_basis(direction)], dim=1)).view(3, 3, -1)
     along = (axes * position).sum(1)  # mm
     depth, off = along[:1], along[1:]
+    # Hits on the far side of the vertex have no small angle to the axis, and the division would change its sign.
     ahead = depth > 1.0
     off = off * (ahead / depth.clamp(min=1.0))  # [2, P], rad
     core = fraction * ahead * ramp(lengths(off), CORE_ANGLE, -CORE_ANGLE_WIDTH)
@@ -201,6 +204,7 @@ def shower_slopes(showers: Showers, pairs: Pairs) -> Tensor:
     norm = norm.clamp(min=1e-9)
     mean = depths / norm
     norm_of, mean_of = rows_of_each(pairs, norm, mean)
+    # About the mean, in a second pass over the pairs: a difference of two sums of squares would round the spread away.
     beyond = depth - mean_of
     away = core / norm_of * beyond
     spread, slopes = sums_of_each(pairs, away * beyond, away * off)
@@ -221,6 +225,7 @@ class ConversionDirectionCorrection(nn.Module):
     def forward(self, features: Tensor, direction: Tensor, showers: Showers, pairs: Pairs) -> Tensor:
         """Corrected unit vectors [N, 3], of features [N, F] and unit vectors [N, 3]."""
         slope = shower_slopes(showers, pairs)
+        # Sizes alone: a mirrored shower has the same fraction, and the slope below brings the sign.
         size = (slope / SLOPE_UNIT).abs().asinh()
         fraction = self.fraction(torch.cat([features, size], dim=-1)).sigmoid()
         _, phi = tangent_basis(direction)
@@ -313,6 +318,7 @@ class TrackIdentity(nn.Module):
         columns = proxies.features.index_select(1, self.get_buffer("columns"))
         x = self.logit(torch.cat([columns, pull.asinh()], dim=1).to(logits.dtype))
         charged = self.get_buffer("charged")
+        # Within each of the two groups codes keep their shares; the new logit decides between the groups only.
         of_charged, of_others = (
             logits - logits.masked_fill(others, -torch.inf).logsumexp(1, keepdim=True) for others in (~charged, charged)
         )
@@ -334,6 +340,7 @@ class ParticleHead(nn.Module):
         self.identity = nn.Linear(width, inputs.n_pdg + inputs.n_charge)
         self.correct = nn.Linear(width, sum(Corrections.widths()))
         self.track_identity = None
+        # The logarithm of the sum over a group without codes would be minus infinity.
         if config.track_prior and len(set(inputs.charged)) == 2:  # both charged codes and others
             self.track_identity = TrackIdentity(self.get_buffer("charged"))
 
@@ -342,6 +349,7 @@ class ParticleHead(nn.Module):
         for parameter in self.correct.parameters():
             parameter.zero_()
         initial = Corrections.of(self.correct.bias)
+        # Little trust: an untrained head takes energy and direction almost from the hits alone.
         for part in (initial.trust, initial.direction_trust):
             part.fill_(-3.0)
         initial.energy_log_sigma.fill_(-2.0)
@@ -391,9 +399,11 @@ class ParticleHead(nn.Module):
         most_probable = 2 * (charge_logits[:, 2:] > charge_logits[:, :1]).long() - 1
         charge = 1 + charged * torch.where(by_track, track.charge.long(), most_probable)
         mass = self.get_buffer("masses").index_select(0, pdg)[:, None]
+        # Of seeds without a track the momentum is 0: with a massless code its logarithm would be infinite.
         track_energy = torch.sqrt(track.momentum.square() + mass.square()).clamp(min=1e-6)
         # Energy of hits, or of the tracks of a neutral particle that turned into charged ones.
         of_tracks = torch.linalg.vector_norm(proxies.track_momentum, dim=1, keepdim=True)
+        # 10 MeV more: a particle without hits and tracks has a finite ln E.
         energy = proxies.energy + corrections.trust.sigmoid() * (of_tracks - proxies.energy) + 1e-2  # GeV
         log_energy = energy.log() + CORRECTION_UNIT * corrections.energy
         log_sigma, direction = corrections.direction_log_sigma.clamp(*DIRECTION_LOG_SIGMA), proxies.direction

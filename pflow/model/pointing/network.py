@@ -110,6 +110,7 @@ class Refinement(NamedTuple):
         pairs, free = self.pairs, self.unassigned_logit.flatten()
         logits = self.logits.masked_fill(pairs.of_particles(~listed.flatten()), MASKED_LOGIT)
         # Subtract the largest logit of each item: exponentials of large logits would overflow.
+        # It cancels in the fractions and needs no gradient.
         largest = free.detach().scatter_reduce(0, pairs.item, logits.detach(), "amax")
         exponentials = (logits - largest.index_select(0, pairs.item)).exp()
         total = (free - largest).exp().index_add(0, pairs.item, exponentials).log() + largest  # of each item
@@ -135,6 +136,7 @@ def delta_features(start: Tensor, end: Tensor) -> Tensor:
     (x, y, z), (end_x, end_y, end_z) = start.unbind(-1), end.unbind(-1)
     dx, dy, dz = end_x - x, end_y - y, end_z - z
     rho, end_rho = torch.hypot(x, y), torch.hypot(end_x, end_y)
+    # The difference of the two rho as that of their squares over their sum: the roots would bring rounding.
     outwards = (dx * (x + end_x) + dy * (y + end_y)) / (rho + end_rho).clamp(min=1e-6)
     theta = torch.atan2(outwards * z - dz * rho, rho * end_rho + z * end_z) / THETA_UNIT
     bent = torch.asinh((x * dy - y * dx) / rho.clamp(min=MIN_RHO) / ARC_UNIT)
@@ -192,6 +194,7 @@ class PairwiseMessages(nn.Module):
         slopes = torch.stack([phi * side, -other_phi * side, theta.abs(), other_theta.abs()], dim=-1)
         separation = torch.stack([(angle + 1e-3).log() / 2.0, *energies], dim=-1)
         features = torch.cat([delta_features(start, end), separation, slopes.to(angle.dtype)], dim=-1)
+        # Mapped before they are selected: once a particle, not once a pair of particles.
         receivers, senders = self.receiver(x).flatten(0, 1), self.sender(x).flatten(0, 1)
         message = (
             receivers.index_select(0, to).add_(senders.index_select(0, by)).add_(self.geometry(features.to(x.dtype)))
@@ -216,9 +219,11 @@ class Refiner(nn.Module):
             width=width, hidden_width=hidden_width, n_subdetectors=n_subdetectors, n_known=2, initial=0.0
         )
         self.unassigned = ConstantLinear(hidden_width, 1)
+        # 95% to begin with: an untrained refinement lists what the first stage has decoded.
         self.existence = FullyConnected((width, width, 1), initial=3.0)
         self.describe = FullyConnected((features, width, width), initial=0.0)
         self.direction_correction = ConversionDirectionCorrection(features=features, hidden_width=hidden_width)
+        # Next to no weight to begin with: the barycentre's logit is 0.
         self.front_trust = ConstantLinear(width, 1, initial=-4.0) if config.front else None
 
     def forward(
@@ -232,6 +237,7 @@ class Refiner(nn.Module):
         """Logits of the items of the first stage's particles; `dtype` is the precision of the showers' slopes."""
         states = source.states
         seed, mask = particles.seed, particles.mask
+        # Rounding may have assigned more than a whole item, and below the logarithm of the rest is taken.
         fraction = particles.hit_fraction / particles.hit_fraction.sum(1, keepdim=True).clamp(min=1.0)
         assigned = fraction.sum(1)  # [B, M]
         x, of_first = particles.embedded, (particles.log_energy, particles.direction, mask, particles.hit_fraction)
@@ -252,6 +258,7 @@ class Refiner(nn.Module):
         seed = source.in_tables(seed).flatten()
         logits = self.pair_logits(query.flatten(0, 1), seed, tables, items.flatten(0, 1), known, pairs)
         log_existence = pairs.of_particles(functional.logsigmoid(existence_logit).flatten())
+        # Logarithms of fractions: while the learned logits are 0, the softmax gives nearly the first stage's fractions.
         logits = logits + (weight * (first_fraction + EPS_FRACTION)).log() + log_existence
         unassigned_logit = self.unassigned(gelu(items)).squeeze(-1) + (1.0 - assigned + EPS_FRACTION).log()
         return Refinement(query, pairs, logits, unassigned_logit, existence_logit)
@@ -268,6 +275,7 @@ def share_energy(particles: Particles, listed: Tensor, expected: Tensor, existen
     """
     energy = particles.log_energy.exp()
     variance = (particles.energy_log_sigma.exp() * energy).square() + existence * (1.0 - existence) * energy.square()
+    # Detached: this sharing must not train the sigmas, which have a likelihood of their own.
     variance = (variance * (listed & ~particles.by_track)).detach()
     cosine = particles.direction.detach() @ particles.direction.detach().transpose(1, 2)  # [B, T, T]
     angle = (2.0 - 2.0 * cosine).clamp(min=0.0).sqrt()  # a chord: ONNX Runtime has no arc cosine in double precision
@@ -275,6 +283,7 @@ def share_energy(particles: Particles, listed: Tensor, expected: Tensor, existen
     weight = weight / weight.sum(2, keepdim=True).clamp(min=1e-12)  # lost if there is no trackless listed particle
     added = ((expected - energy * listed)[:, None] @ weight).squeeze(1)  # GeV
     # The exponential keeps an energy that is reduced above zero.
+    # The clamp is for the branch that is not taken: where() would pass on a NaN gradient of its logarithm.
     log_ratio = torch.where(added < 0, added / energy, (added.clamp(min=0.0) / energy).log1p())
     return torch.where(listed & ~particles.by_track, particles.log_energy + log_ratio, particles.log_energy)
 
@@ -288,6 +297,7 @@ class PointingNetwork(nn.Module):
             raise ValueError("tracker_hit_features: the pointing network does not read them")
         self.n_subdetectors = inputs.n_subdetectors
         self.energy_scale = EnergyScale(inputs.energy_mean, inputs.energy_std)
+        # By default the smallest energy is 0, which has no logarithm.
         self.min_log_energy = math.log(max(inputs.min_energy, 1e-9))
         self.encoder = SourceEncoder(inputs, config)
         self.decoder = ParticleDecoder(inputs, config)
@@ -344,6 +354,7 @@ class PointingNetwork(nn.Module):
             shared = pairs.of_particles(started)
             is_seed = pairs.item == pairs.of_particles(tables.tokens.item.index_select(0, seed))
             fraction = torch.where(shared & is_seed, 1.0, fraction)
+            # Only what is claimed more than once is scaled down; the rest of an item is left to later particles.
             total = torch.zeros_like(tables.items.weight).index_add(0, pairs.item, fraction * shared)
             fraction = torch.where(shared, fraction / pairs.of_items(total.clamp(min=1.0)), fraction)
             assignment = assignment._replace(hit_fraction=fraction)
@@ -383,6 +394,7 @@ class PointingNetwork(nn.Module):
         listed_log_fraction, _ = refinement.assign(listed)
         particles = describe(listed_log_fraction)
         listed = listed & ~(particles.log_energy < self.min_log_energy)
+        # 1 with a track, whose momentum stays: a smaller existence would take the difference from its neighbours.
         existence = torch.where(listed & particles.by_track, 1.0, probability.to(dtype))
         expected = torch.where(decoded.mask, existence * candidates.log_energy.exp(), 0.0)
         particles = particles._replace(log_energy=share_energy(particles, listed, expected, existence))

@@ -91,6 +91,7 @@ def teacher_forcing(
         embedded = decoder.embed(previous, tables).view(batch, steps, len(decoder.bos))
         x = torch.cat([decoder.bos.expand(batch, 1, -1), embedded], dim=1)
         states, logits, eos_logit = decoder(x, tables, source.on_tokens(assigned[:, k:]).flatten(), memory)
+        # The last position has only to predict the end: no particle follows.
         states, mask, of_track = states[:, :-1], target.mask, None
         seed = _choose_seeds(logits[:, :-1].detach(), weight, source, random=network.training)
         if decoder.embed_track is not None:
@@ -122,6 +123,7 @@ def teacher_forcing(
         pooled=(on_tokens @ source.states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)).flatten(0, 1),
     )
     if sampling is not None:
+        # Without gradients: this pass only makes the earlier particles that the next one sees.
         with torch.no_grad():  # tracks that start particles, identities, charges and items as decoding chooses them
             started = is_track & (starts.sigmoid() >= sampling.start_threshold)
             _, seed, pairs, particles, assignment = predict(previous, assigned, started, None)
@@ -129,6 +131,7 @@ def teacher_forcing(
         previous = one_by_one.as_previous(seed[:, k:].flatten())
         assigned = _before(pairs.dense(assignment.hit_fraction), k)
     logits, _, pairs, particles, assignment = predict(previous, assigned, target.mask[:, :k], target.pdg.flatten())
+    # Targets are fractions of what is left, at most 1: own earlier particles may have taken too much.
     unassigned = 1.0 - pairs.values(assigned[:, :-1])
     return TeacherForcing(
         target=target,
@@ -186,10 +189,12 @@ def reordered(target: Target, deferred_prob: float, *, energy_std: float) -> Tar
     `energy_std` is the standard deviation of log10(E / GeV), by which energies are normalised.
     """
     assert target.track_fraction is not None
+    # Without the mean of the normalisation, which changes no order.
     log_energy = LN10 * energy_std * target.energy
     noise = ORDER_NOISE_STD * torch.randn_like(log_energy)
     has_track = (target.track_fraction > 0.5).any(-1) & (target.charge != 1)
     deferred = torch.rand_like(log_energy) < deferred_prob
+    # The constants are so far apart that padding decides first, then deferral, then tracks, then ln E.
     key = 1e3 * has_track - 1e4 * deferred + log_energy + noise - 1e6 * ~target.mask
     return select(target, key.argsort(dim=1, descending=True))
 
@@ -214,6 +219,7 @@ def behind_tracks(target: Target, source: EncodedSource) -> Target:
     momentum = gather(source.tokens.energy, source.tokens.track)  # [B, K]
     share, owner = (target.track_fraction * (target.charge != 1)[..., None]).max(1)
     owner = torch.where(share > 0.5, owner, n_targets)
+    # One place more takes the tracks that have no target: their index is the number of targets.
     largest = torch.zeros_like(functional.pad(target.energy, (0, 1)))
     largest = largest.scatter_reduce(1, owner, momentum, "amax").gather(1, owner)
     owner = torch.where(momentum >= largest, owner, n_targets)
@@ -239,6 +245,7 @@ def decode_and_match(
     """Decode with the first stage as a reconstruction does, without dropout and in full precision, and `match`."""
     fraction = target_fractions(target)
     decoding = decoding.limited(target.mask.shape[1] + EXTRA_PARTICLES)
+    # Cloned: decoding changes its source in place, and the refinement reads it afterwards.
     precise = source.change(lambda part: (part.float() if part.is_floating_point() else part).clone())
     modes = [(module, module.training) for module in network.modules()]  # of a frozen stage they are not all the same
     network.eval()
@@ -272,6 +279,7 @@ def match(
     same_track = gather(source.tokens.is_track, decoded.seed)[..., None] & (gather(of_tokens, decoded.seed) > 0.5)
     possible = same_track | (common >= MIN_OVERLAP * total.clamp(min=1e-9))
     possible &= decoded.mask[..., None] & target.mask[:, None]
+    # 1e6 puts the same track above any energy; 1e-6 tells a possible pair without common energy from an impossible one.
     gain = torch.where(possible, common + 1e-6 + 1e6 * same_track, 0.0).double()
     # One GPU synchronisation reads these, with the numbers of decoded particles; copying the result back needs none.
     values = torch.cat([gain, decoded.mask[..., None]], dim=-1).cpu().numpy()
@@ -279,6 +287,7 @@ def match(
     for event, (places, partners) in zip(values, matches, strict=True):
         possible_gain = event[: int(event[:, -1].sum()), :-1]
         rows, columns = linear_sum_assignment(possible_gain, maximize=True)
+        # To complete its solution the solver takes pairs that are not possible, too.
         good = possible_gain[rows, columns] > 0
         rows, columns = rows[good], columns[good]
         by_target = columns.argsort()
@@ -368,8 +377,10 @@ def particle_losses(particles: Particles, target: Target, energy_scale: EnergySc
     ``pdg``, ``charge``: cross-entropies. ``energy``, ``direction``: negative log-likelihood of a normal distribution of
     ln E, and of the two angles in the tangent plane, with the predicted sigma and logarithmic tails.
     """
+    # The root has an infinite slope at 0, where a track's direction may be the target's: the gradient would be NaN.
     angle = (particles.direction - target.direction).square().sum(-1).clamp(min=1e-14).sqrt()  # rad, if small
     angle_pull = angle * (-particles.direction_log_sigma).exp()
+    # Two angles have the same sigma: its logarithm counts twice.
     costs = {
         "pdg": functional.cross_entropy(particles.pdg_logits.transpose(1, 2), target.pdg, reduction="none"),
         "charge": functional.cross_entropy(particles.charge_logits.transpose(1, 2), target.charge, reduction="none"),
@@ -390,6 +401,7 @@ def _binary_cross_entropy(logits: Tensor, truth: Tensor, mask: Tensor) -> Tensor
 
 def _with_tails(residual: Tensor) -> Tensor:
     """Half the square of residuals float [B, T], from 0; beyond `TAIL` with the same slope there, logarithmic."""
+    # The clamp is for residuals near 0: where() would pass on the NaN gradient of their logarithm.
     tail = TAIL**2 * (0.5 + (residual.clamp(min=TAIL) / TAIL).log())
     return torch.where(residual <= TAIL, 0.5 * residual.square(), tail)
 
@@ -442,6 +454,7 @@ class PointingReconstructor(Reconstructor):
         )
         losses = refinement_losses(refined, decoded.mask, matched, target, source, scale)
         losses, total = with_total(losses, self.loss_weights), first.get("total", 0.0)
+        # The losses of `particle_losses` have the same names in both stages.
         both = {f"first_stage_{name}" if name in losses else name: loss for name, loss in first.items()} | losses
         return {**both, "total": losses["total"] + total}
 

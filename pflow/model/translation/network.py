@@ -128,6 +128,7 @@ def before(fraction: Tensor) -> Tensor:
 
 def sum_cells(values: Tensor, readout: Readout, n_cells: int) -> Tensor:
     """Sums float [B, K, N] over the hits of each cell, of values float [B, K, H]."""
+    # No product with the mask: what padding holds may be NaN, which times 0 is NaN.
     values = torch.where(readout.mask[:, None], values, 0.0)
     index = torch.where(readout.mask, readout.token, n_cells - 1)[:, None].expand_as(values)
     return values.new_zeros(*values.shape[:2], n_cells).scatter_add(2, index, values)
@@ -174,6 +175,7 @@ class Copier(nn.Module):
             position = torch.cat([position, along], dim=1)
             states = torch.cat([states, memory[:, end : end + is_track.shape[1]]], dim=1)
             mask = torch.cat([mask, is_track], dim=1)
+        # For padding and empty cells: a null vector has no direction, and padding may hold anything.
         z_axis = functional.pad(position.new_zeros(2), (0, 1), value=1.0)
         position, entry = (torch.where(mask[..., None], place, z_axis) for place in (position, entry))
         states = states.to(self.query.weight.dtype)
@@ -194,6 +196,7 @@ class Copier(nn.Module):
         n_cells = items.n_cells
         logits = (self.query(x) @ items.key.transpose(1, 2)).float() / items.key.shape[-1] ** 0.5
         logits = logits + unassigned[..., :n_cells].clamp(min=MIN_UNASSIGNED).log()
+        # Finite: of an event without hits all cells are masked, and minus infinity everywhere would give NaN.
         pointer = logits.masked_fill(~items.mask[:, None, :n_cells], -1e9).log_softmax(-1)
         seed = pointer.argmax(-1)
         if true is not None:
@@ -206,6 +209,7 @@ class Copier(nn.Module):
         hidden = self.of_particle(particle)[:, :, None] + items.hidden[:, None] + features
         assignment = self.alignment(hidden.relu())[..., 0].float()
         fraction = assignment.sigmoid() * unassigned * items.mask[:, None]
+        # Detached, as in the pointing network: an assignment is to be right, not to give the right energy.
         energy, direction = self._measure(x, items, fraction.detach(), start)
         return Copied(pointer, assignment, fraction, energy, direction)
 
@@ -295,6 +299,7 @@ def copy_losses(prediction: Mapping[str, Tensor], target: Target) -> dict[str, T
     weight[..., n_cells:] *= TRACK_WEIGHT
     goal = (true / unassigned.clamp(min=MIN_UNASSIGNED)).clamp(0.0, 1.0)
     cost = functional.binary_cross_entropy_with_logits(assignment, goal, reduction="none")
+    # Masked before the loss: a mask behind it would let NaN gradients of padding pass.
     off = torch.where(has_cells[..., None], direction - target.direction, 0.0) / DIRECTION_UNIT
     costs = {
         "pointer": -(deposit / total.clamp(min=1e-9) * pointer).sum(-1),
@@ -349,6 +354,7 @@ class Source(nn.Module):
         memory, memory_mask = parts.pop(0) if tracks else (None, None)
         x = torch.cat([tokens for tokens, _ in parts], dim=1)
         mask = None
+        # Without padding there is no mask, so that attention keeps its faster kernels.
         if any(mask is not None for _, mask in parts):
             masks = [torch.ones_like(x[..., 0], dtype=torch.bool) if m is None else m for x, m in parts]
             mask = torch.cat(masks, dim=1)
@@ -485,6 +491,7 @@ class TranslationNetwork(nn.Module):
             items = self.copy.items(memory, batch)
             forced = TeacherForcing.of(batch, items)
             if self.training:
+                # This pass only says what the next one sees as assigned to earlier particles.
                 with torch.no_grad():
                     forced = forced.with_own(self.copy(x, items, forced.assigned, forced.true).fraction)
             prediction |= self.copy(x, items, forced.assigned, forced.true)._asdict() | forced._asdict()

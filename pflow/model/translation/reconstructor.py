@@ -39,6 +39,7 @@ def losses_of(
     losses = {}
     for name, label in special.labels(target).items():
         logits = prediction[name].float().flatten(0, 1)
+        # A sum, as torch's mean is NaN if no token of the batch has a label.
         total = functional.cross_entropy(logits, label.flatten(), ignore_index=IGNORE, reduction="sum")
         losses[name] = total / (label != IGNORE).sum().clamp(min=1)
     if "pointer" in prediction:

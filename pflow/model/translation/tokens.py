@@ -66,6 +66,7 @@ class SpecialTokens:
 
     def index(self, value: Tensor, kind: Tensor) -> Tensor:
         """Vocabulary index of a token with physical index `value`, of special ones their kind; all int64 [...]."""
+        # With treatment ``kind`` there is one special class, which pad, bos and eos share.
         return torch.where(kind == SAMPLE, value + self.offset, kind.clamp(max=self.offset - 1))
 
     def marks(self, kind: Tensor) -> Tensor:
@@ -214,6 +215,7 @@ def _sinusoid(index: Tensor, width: int) -> Tensor:
     """Sines and cosines of `index` [T] at geometric wavelengths, [T, W]."""
     even = torch.arange(0, width, 2, device=index.device)
     angle = index[:, None] / 10_000.0 ** (even / width)
+    # Cut, as an odd width has one sine more than cosines.
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :width]
 
 
