@@ -483,7 +483,7 @@ def explain(model: TrainedModel, event: Events) -> list[Step]:
                 query, key = layer.query_key_value(args[0]).chunk(3, dim=-1)[0], options["cache"].known.key
             seen[attentions[layer]].append((split_heads(query, layer.heads) @ key.transpose(2, 3)).softmax(-1)[0, :, 0])
 
-        # The decoding itself is watched, so that the steps cannot differ from those of `reconstruct`.
+        # The decoding itself is watched, so that the steps cannot differ from the ones in `reconstruct`.
         with ExitStack() as hooks:
             for layer in (network.heads, *attentions):
                 hooks.enter_context(layer.register_forward_hook(look, with_kwargs=True))

@@ -126,7 +126,7 @@ class LegacyReader:
                 raise InputError(message, file=self.path, entry=start + int(event[wrong]), field="label")
         mcid = label["mcid"].astype(np.int64)
         named = np.flatnonzero(mcid >= 0)
-        # Numbers of particles begin anew in each event, so only with the event they are distinct.
+        # Numbers of particles begin at 0 in each event, so only with the event they are distinct.
         pairs = np.stack([event[named], mcid[named]], axis=1)
         distinct, first, inverse = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
         n_particles = np.bincount(distinct[:, 0], minlength=len(counts))

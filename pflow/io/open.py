@@ -396,7 +396,7 @@ class ReadOptions:
             check_choice(self.schema, SCHEMAS, "schema")
             if self.layout is not None and self.schema != "flat":
                 raise ConfigError(f"a layout is for flat ntuples, not for schema '{self.schema}'")
-        # Loaded here, once: the file is opened anew after each lost connection.
+        # Loaded here, once: the file is opened again after each lost connection.
         detector = None if self.detector is None else load_detector(self.detector)
         return EventFile(str(path), lambda: _open(str(path), self, detector), expected=self.expected)
 

@@ -431,7 +431,7 @@ def _chunks(
         links: Any = "left out"
         if isinstance(total.settings.matching, HitMatching):
             links = "required" if name == total.name else "if there"
-        # A partial keeps this file's `links`: the lazy map would see those of the last file through a lambda.
+        # A partial keeps this file's `links`: through a lambda, the lazy map would see the last file's.
         read = functools.partial(iterate_reco, name=collection, chunk_size=chunk_size, links=links)
         chunks[name] = itertools.chain.from_iterable(map(read, paths))
 

@@ -80,7 +80,7 @@ def ratio(a: Number, b: Number) -> Number:
 
 def _paired(function: Callable[[Any, Any], Any], a: Number, b: Number) -> Number:
     with np.errstate(divide="ignore", invalid="ignore"):
-        # As numpy's numbers, because those of Python raise at a division by 0.
+        # NumPy's numbers: Python's raise at a division by 0.
         value = float(function(np.float64(a.value), np.float64(b.value)))
         if a.replicas is None or b.replicas is None:
             return Number(value, math.nan, math.nan)
@@ -204,7 +204,7 @@ class Bootstrap:
         effective = np.divide(totals**2, squares.sum(axis=0), out=np.zeros(len(totals)), where=totals > 0)
         share = np.divide(sums, totals, out=np.full(len(totals), np.nan), where=totals > 0)
         exact = fractions(np.clip(np.nan_to_num(share), 0, 1) * effective, effective)
-        # Converted once, since each of the two products would convert it.
+        # Converted once, for both products.
         weights = self.weights.astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             replicas = (weights @ passed) / (weights @ total)  # [resamples, K]

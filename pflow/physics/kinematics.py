@@ -59,7 +59,7 @@ def perigee(
     """
     pt = np.hypot(px, py)
     sense = np.sign(charge * b_field)
-    # Neutral particles have an infinite radius, those along z no pt: what is not finite is replaced below.
+    # Neutral particles have an infinite radius, particles along z no pt: what is not finite is replaced below.
     with np.errstate(divide="ignore", invalid="ignore"):
         radius = pt / (GEV_PER_TESLA_MM * np.abs(charge * b_field))
         centre_x, centre_y = x + sense * radius * py / pt, y - sense * radius * px / pt

@@ -265,7 +265,7 @@ def select(events: Events, config: TokenConfig, *, with_time: bool = True) -> Se
 
     Without `with_time` the time of merged hits is NaN, which saves work.
     """
-    # Before the energies are scaled below: the threshold is on those of the file.
+    # Before the energies are scaled below: the threshold is on the file's energies.
     flat = jagged.columns(events.hits)["energy"] > config.hit_energy_min
     # Most often every hit is above the threshold; then nothing is copied.
     hits = events.hits if flat.all() else events.hits[jagged.unflatten(flat, jagged.count(events.hits))]

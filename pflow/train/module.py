@@ -320,7 +320,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         if before is not None:
             # On the host: Lightning reads the progress bar's numbers in each step, which would synchronise with a GPU.
             self.log("loss", before, prog_bar=True)
-        # With the weights, the ranks' averaged gradient is that of one joint batch; a batch that fills a gap has 0.
+        # With the weights, the ranks' averaged gradient is the joint batch's; a batch that fills a gap has 0.
         return losses["total"] * labelled.weight
 
     def check_losses(self) -> Tensor | None:

@@ -726,7 +726,7 @@ def _declared(file: PodioFile, name: str) -> str:
     kind = re.sub(r"^(?:std::)?vector<(.*)>$", r"\1", file.types.get(name) or file.columns.typename(name))
     if kind.startswith(("podio::LinkCollection", "podio::LinkData")):
         return "Link"
-    # The metadata name the collection's type, a branch that of its structs.
+    # The metadata name the type of the collection, a branch the type of its structs.
     kind = kind.removesuffix("Collection") if name in file.types else kind.removesuffix("Data")
     if "::" not in kind or kind.startswith("std::"):
         return ""

@@ -131,7 +131,7 @@ def reco_frames(
     """
     n_particles = jagged.count(reconstruction.particles)
     hit_links = Links.of(reconstruction.hit_links, len(events))
-    # A cluster refers to a range of hits, so those of a particle must lie side by side.
+    # A cluster refers to a range of hits, so the hits of a particle must lie side by side.
     hit_links = hit_links.take(np.argsort(hit_links.flat_particle(n_particles), kind="stable"))
     tracks = Links.of(reconstruction.track_links, len(events))
     tracks = tracks.take(np.lexsort((-tracks.weight, tracks.flat_particle(n_particles))))
@@ -401,7 +401,7 @@ class Edm4hepRecoReader:
             cluster, link = expand(get(names.clusters, "hits_begin"), get(names.clusters, "hits_end"), n_links)
             event, source = jagged.event_index(n_links)[link], index[link]
             if len(self._hit_ids) and len(link):
-                # The file's indices count within each collection, those of links in the list of all hits.
+                # The file's indices count within each collection, the links' in the list of all hits.
                 rows = parameter("hitOffsets")
                 expected = np.full(len(rows), len(self._hit_ids))
                 check("hitOffsets", np.array([len(row) for row in rows]), expected, "offsets of the hits")

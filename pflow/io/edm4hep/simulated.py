@@ -169,7 +169,7 @@ def digitise(calorimeter: Calorimeter, columns: dict[str, ak.Array], contributio
         use = counted & above[contributions.hit]
         names = ("energy", "time", "event", "particle_id", "particle")
         used: Any = {name: getattr(contributions, name)[use] for name in names}
-        # Hits are numbered anew, without those below the threshold.
+        # Hits are numbered again, without the ones below the threshold.
         used |= {"counts": counts, "hit": (np.cumsum(above) - 1)[contributions.hit[use]]}
         contributions = dataclasses.replace(contributions, **used)
     return Digitised(columns=columns, contributions=contributions, total=total, lost=lost, early=early, late=late)

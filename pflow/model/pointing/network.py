@@ -136,7 +136,7 @@ def delta_features(start: Tensor, end: Tensor) -> Tensor:
     (x, y, z), (end_x, end_y, end_z) = start.unbind(-1), end.unbind(-1)
     dx, dy, dz = end_x - x, end_y - y, end_z - z
     rho, end_rho = torch.hypot(x, y), torch.hypot(end_x, end_y)
-    # The difference of the two rho as that of their squares over their sum: the roots would bring rounding.
+    # rho1 - rho2 = (rho1^2 - rho2^2) / (rho1 + rho2), without the rounding of two roots.
     outwards = (dx * (x + end_x) + dy * (y + end_y)) / (rho + end_rho).clamp(min=1e-6)
     theta = torch.atan2(outwards * z - dz * rho, rho * end_rho + z * end_z) / THETA_UNIT
     bent = torch.asinh((x * dy - y * dx) / rho.clamp(min=MIN_RHO) / ARC_UNIT)
