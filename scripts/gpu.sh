@@ -38,7 +38,7 @@ batch=$((batch < 4 ? 4 : batch < 256 ? batch : 256))
 python3 - "$data" "$out" << 'PYTHON'
 import json, sys
 from pathlib import Path
-from pflow.cli.fit import load_recipe, merged
+from pflow.cli.recipe import load_recipe, merged
 data, out = map(Path, sys.argv[1:])
 files = {split: sorted(map(str, [*data.glob(f"*_{split}.root"), *data.glob(f"*_{split}_small.root")])) for split in ("train", "val")}
 changes = {"data": {**files, "repeat": None, "max_tokens": None}, "model": {"warmup": 0.01, "final_lr": 1.0, "lr": 1e-4}}

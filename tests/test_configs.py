@@ -17,7 +17,7 @@ import yaml
 
 from pflow.checkpoint import load_model
 from pflow.cli import fit
-from pflow.cli.fit import load_recipe
+from pflow.cli.recipe import load_recipe
 from pflow.config import config_dir, to_plain
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events

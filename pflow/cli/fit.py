@@ -1,23 +1,14 @@
-"""Verbs of training: `pflow fit | validate | test | predict`, and `pflow recipe`.
-
-The first four are Lightning's command line, for new models, trained ones, and resumes. A recipe trains a model in
-stages with `pflow fit`, calibrates it and writes its weights; an interrupted one is resumed.
-"""
+"""`pflow fit | validate | test | predict`: Lightning's command line, for new models, trained ones, and resumes."""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import json
 import logging
-import os
 import pkgutil
 import re
-import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +16,6 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytorch_lightning as pl
 import torch
-import yaml
 from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities import rank_zero_only
@@ -33,12 +23,11 @@ from pytorch_lightning.utilities.warnings import PossibleUserWarning
 
 import pflow.model
 from pflow.checkpoint import Checkpoint, check_weights, read_checkpoint
-from pflow.cli.main import add_option, nearest_options
-from pflow.cli.main import main as pflow_command
-from pflow.config import builtin_names, config_dir, from_plain, load_yaml, resolve, to_plain
+from pflow.cli.main import nearest_options
+from pflow.config import config_dir, load_yaml, resolve, to_plain
 from pflow.data.datamodule import ParticleFlowData
-from pflow.errors import ConfigError, InputError, PflowError, check_choice, check_fields, nearest
-from pflow.io.atomic import disk_errors, replacing
+from pflow.errors import ConfigError, PflowError
+from pflow.io.atomic import disk_errors
 from pflow.train.callbacks import (
     AtomicCheckpointIO,
     AveragedWeights,
@@ -63,7 +52,7 @@ SAVE_EVERY = timedelta(minutes=5)
 ARCHITECTURES = {
     module.name: f"pflow.model.{module.name}.{module.name.capitalize()}Reconstructor"
     for module in pkgutil.iter_modules(pflow.model.__path__)
-    if module.ispkg and module.name != "common"
+    if module.ispkg
 }
 """Classes of networks by the short names that ``--model.reconstructor`` takes."""
 
@@ -359,242 +348,3 @@ def main(verb: str, args: Sequence[str]) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # Lightning ignores it from here on
         return 130
     return 0
-
-
-SUMMARY = "training.json"
-"""Written last into the folder of a stage or of weights: how they were made."""
-SKIPPED = 3
-"""Exit code of a command that is done but skipped entries; the recipe continues."""
-INTERRUPTED = (130, 143)
-"""Exit codes of a command that a signal stopped."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingRecipe:
-    """What a recipe's file says; ConfigError names the missing or wrong field."""
-
-    stages: tuple[Mapping[str, Any], ...]
-    """Configurations of `pflow fit`; each holds what it changes of those before it, and begins with their weights."""
-    samples: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    """Names of samples by split (``train``, ``val``), whose files are ``NAME_SPLIT.root``; none: the data are
-    options of `pflow fit`."""
-    variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    """Named changes of all stages; a run chooses one. One with ``stages`` is a recipe of its own, with the samples of
-    this one unless it names others; one with ``of`` changes another variant."""
-    calibrate: Mapping[str, Any] | None = None
-    """Options of `pflow calibrate` for the last stage's model: values, lists of values, or true for an option that
-    takes none. Its files are the samples of ``val``. None: it is not calibrated."""
-
-    def __post_init__(self) -> None:
-        if not self.stages:
-            raise ConfigError("a recipe needs at least one stage")
-        check_fields(self.samples, ("train", "val"), "samples")
-        if self.calibrate is not None and not self.samples.get("val"):
-            raise ConfigError(
-                "'calibrate' needs validation files: name their samples under 'samples' as 'val', or leave out "
-                "'calibrate' and run `pflow calibrate` on the last stage's model"
-            )
-        if given := {"checkpoint", "output"}.intersection(self.calibrate or {}):
-            raise ConfigError(f"calibrate: leave out '{min(given)}', which the recipe gives itself")
-        known: list[str] = []
-        for name, changes in self.variants.items():
-            # Only variants above it in the file, so that none can be a change of itself.
-            if "of" in changes:
-                check_choice(changes["of"], known, f"variant before '{name}'")
-            self.variant(name)
-            known.append(name)
-
-    def variant(self, name: str | None) -> TrainingRecipe:
-        """The recipe of a variant, or this one if it has none; ConfigError: no such variant."""
-        if name is None and not self.variants:
-            return self
-        if name is None or name not in self.variants:
-            message = f"no variant '{name}': expected one of {', '.join(self.variants) or 'none'}"
-            raise ConfigError(message, suggestions=nearest(name or "", self.variants))
-        changes = dict(self.variants[name])
-        if "stages" in changes:
-            return from_plain(TrainingRecipe, {"samples": self.samples, **changes}, f"variant {name}")
-        of = changes.pop("of", None)
-        base = self if of is None else self.variant(of)
-        stages = tuple(merged(stage, changes) for stage in base.stages)
-        return dataclasses.replace(base, stages=stages, variants={})
-
-    def write(self, path: Path, stage: int) -> list[str]:
-        """Write the whole configuration of a stage (from 0); returns options of `pflow fit`.
-
-        ConfigError: the file is of a stage of another recipe or variant.
-        """
-        configuration: dict[str, Any] = {}
-        for changes in self.stages[: stage + 1]:
-            configuration = merged(configuration, changes)
-        text = yaml.safe_dump(configuration, sort_keys=False)
-        # Otherwise finished stages of one recipe would be followed by stages of another.
-        if path.exists() and path.read_text("utf-8") != text:
-            raise ConfigError(f"{path.parent} is of another recipe or variant: choose another --output")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        return ["--config", str(path)]
-
-
-def merged(configuration: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with other values, or more, in the places where `changes` has them."""
-    result = dict(configuration)
-    for name, value in changes.items():
-        old = result.get(name)
-        result[name] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return result
-
-
-def load_recipe(source: str | Path) -> TrainingRecipe:
-    """Read a recipe from a YAML file, or by the name of one that comes with pflow; ConfigError if it is not valid."""
-    path = resolve("recipes", source)
-    content = load_yaml(path)
-    try:
-        return from_plain(TrainingRecipe, content, "top level")
-    except ConfigError as error:
-        raise ConfigError(f"{path}: not a recipe: {error}") from error
-
-
-def recipe_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `pflow recipe`."""
-    names = builtin_names("recipes")
-    variants = {name: load_yaml(resolve("recipes", name)).get("variants", {}) for name in names}
-    listed = "; ".join(f"{name}: {', '.join(some)}" for name, some in variants.items() if some)
-    parser.add_argument("recipe", metavar="RECIPE", help=f"{', '.join(names)}, or a YAML file of the same form")
-    parser.add_argument(
-        "options", nargs="*", metavar="-- OPTION", help="options of `pflow fit` for all stages, after a --"
-    )
-    add_option(parser, "output", metavar="DIR", help="folder for all that is written")
-    parser.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="folder of the samples that the recipe names (without calibration also: files of your own, as options of "
-        "`pflow fit`)",
-    )
-    parser.add_argument("--variant", metavar="NAME", help=f"which variant, where the recipe has some ({listed})")
-
-
-def recipe(args: argparse.Namespace) -> int:
-    """Run a recipe: train a model in stages, calibrate it, and write its weights; an interrupted one is resumed."""
-    recipe = load_recipe(args.recipe).variant(args.variant)
-    return run_recipe(recipe, output=args.output, data_dir=args.data_dir, options=args.options)
-
-
-def run_recipe(
-    recipe: TrainingRecipe,
-    *,
-    output: str | Path,
-    data_dir: str | Path | None = None,
-    options: Sequence[str] = (),
-    pflow: Callable[[list[str]], int] = pflow_command,
-) -> int:
-    """Run a recipe below `output`: stages in ``stage_1``, ``stage_2`` ..., then the calibrated model in ``weights``.
-
-    Finished stages are not run again, and an interrupted stage is resumed from its last checkpoint, with the same
-    batches and random numbers as in one go. All commands are checked before the first one runs (`check`). `pflow` runs
-    one and returns its exit code. The `options` are more ones of `pflow fit`; without `data_dir` they may name files of
-    their own. Returns the exit code of the command that failed, else 0, or 3 if one of them skipped entries.
-    ConfigError: a variant is to be chosen first, there are no files, or an option is wrong. InputError: a file of the
-    samples is missing.
-    """
-    recipe = recipe.variant(None)
-    files_given = {word.partition("=")[0] for word in options}.issuperset(f"--data.{split}" for split in recipe.samples)
-    if recipe.samples and data_dir is None and (recipe.calibrate is not None or not files_given):
-        choice = "" if recipe.calibrate else ", or give files of your own: -- --data.train FILE --data.val FILE"
-        raise ConfigError(f"the recipe names samples: say where they are with --data-dir{choice}")
-    files: dict[str, list[str]] = {}
-    for split, names in recipe.samples.items() if data_dir is not None else ():
-        for path in (Path(data_dir or "", f"{name}_{split}.root") for name in names):
-            if not path.is_file():
-                raise InputError("no such file: --data-dir takes the folder of the samples", file=path)
-            files.setdefault(split, []).append(str(path))
-    commands, before = {}, None
-    for number in range(len(recipe.stages)):
-        folder = Path(output) / f"stage_{number + 1}"
-        words = ["fit", *recipe.write(folder / "recipe.yaml", number)]
-        words += [word for split, paths in files.items() for word in (f"--data.{split}", json.dumps(paths))]
-        words += [*options, "--output", str(folder)]
-        words += [] if before is None else ["--start-from", str(before / "last.ckpt")]
-        words += ["--checkpoint", str(folder / "last.ckpt")] if (folder / "last.ckpt").exists() else []
-        commands[f"stage {number + 1}"], before = (folder, words), folder
-    if recipe.calibrate is not None:
-        # A folder without its summary is left from an interrupted command.
-        folder, model = Path(output) / "weights", str(Path(output) / f"stage_{len(recipe.stages)}" / "last.ckpt")
-        words = ["calibrate", *files["val"], "--checkpoint", model, "--output", str(folder), "--force"]
-        for name, value in recipe.calibrate.items():
-            if value is not False:
-                values = value if isinstance(value, list | tuple) else [] if value is True else [value]
-                words += [f"--{name}", *map(str, values)]
-        commands["calibrate"] = folder, words
-    check({name: words for name, (folder, words) in commands.items() if not (folder / SUMMARY).exists()})
-    codes, before = [0], None
-    for name, (folder, words) in commands.items():
-        if (folder / SUMMARY).exists():
-            print(f"== {name}: finished, see {folder / SUMMARY}; remove {folder} to run it again")
-        else:
-            print(f"== {name}: in {folder}")
-            codes.append(pflow(words))
-            if codes[-1] in INTERRUPTED:
-                print(f"== {name}: interrupted; the same pflow recipe command resumes it", file=sys.stderr, flush=True)
-            if codes[-1] not in (0, SKIPPED):
-                return codes[-1]
-            # After all else, and whole: a stage whose folder has a summary is not run again.
-            with replacing(folder / SUMMARY, force=True) as partial:
-                if name == "calibrate":
-                    shutil.copy(commands[f"stage {len(recipe.stages)}"][0] / SUMMARY, partial)
-                else:
-                    summary = training_summary(folder)
-                    if before is not None:
-                        summary["before"] = json.loads((before / SUMMARY).read_text("utf-8"))
-                    partial.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
-        before = folder
-    # All are 0 or `SKIPPED` here: one command that skipped entries is enough.
-    return max(codes)
-
-
-def check(commands: Mapping[str, Sequence[str]]) -> None:
-    """Validate all commands before the first one runs; ConfigError: a wrong option of a stage or of the calibration.
-
-    `commands` are the words of `pflow fit` for each stage that is to be run, in order, and of `pflow calibrate`, by the
-    names that messages give them. Only the model that the first stage starts from must exist.
-    """
-    from pflow.cli.fit import TrainingCLI
-    from pflow.cli.models import calibrate_arguments
-    from pflow.data.datamodule import differences
-
-    first = None
-    for name, (verb, *words) in commands.items():
-        try:
-            if verb == "calibrate":
-                parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
-                calibrate_arguments(parser)
-                _, unknown = parser.parse_known_args(words)
-                if unknown:
-                    raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}")
-            elif first is None:
-                first = TrainingCLI("fit", words, run=False)
-            else:
-                # The model of the stage before does not exist yet: take the one that the first stage starts from. Their
-                # options differ only by those that stages set, which `words` sets again.
-                stage = TrainingCLI("fit", [*words, "--start-from", first.config["start_from"] or "null"], run=False)
-                ours, theirs = (to_plain(cli.datamodule.token_config) for cli in (stage, first))
-                if changed := differences("data", ours, theirs, whose="the stages before"):
-                    raise ConfigError("; ".join(changed))
-        except (ConfigError, argparse.ArgumentError) as error:
-            raise ConfigError(f"{name}: {error}") from error
-
-
-def training_summary(run: str | Path) -> dict[str, Any]:
-    """Time, steps and machine of a finished training, for ``training.json``; the time sums all its parts."""
-    import torch
-
-    from pflow.checkpoint import read_checkpoint
-
-    provenance = read_checkpoint(Path(run) / "last.ckpt").header.provenance
-    return {
-        "wall_s": round(provenance["wall_s"]),
-        "parts": provenance["parts"],
-        "steps": provenance["step"],
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
-        "threads": torch.get_num_threads(),
-    }

@@ -247,7 +247,7 @@ MODULES = {
     **dict.fromkeys(("inspect", "detector", "convert"), "files"),
     **dict.fromkeys(("reconstruct", "calibrate", "export"), "models"),
     **dict.fromkeys(("evaluate", "scan", "display"), "results"),
-    "recipe": "fit",
+    "recipe": "recipe",
 }
 """Modules of the other verbs: functions ``VERB(args)``, whose docstring is the help, and ``VERB_arguments(parser)``."""
 

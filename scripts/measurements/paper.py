@@ -19,7 +19,7 @@ import numpy as np
 
 from measurements.rows import DATA, REPORT, Row, fill, read_rows, table, write_rows
 from measurements.shipped import TRANSLATION, Sample, measure
-from pflow.cli.fit import load_recipe, run_recipe
+from pflow.cli.recipe import load_recipe, run_recipe
 from pflow.metrics.match import Matching
 from pflow.metrics.stats import Number, leaves
 

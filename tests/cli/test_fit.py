@@ -14,8 +14,8 @@ import yaml
 
 from pflow.checkpoint import load_model, read_checkpoint, write_weights
 from pflow.cli import fit
-from pflow.cli.fit import load_recipe
 from pflow.cli.main import main as main_with_exit_code
+from pflow.cli.recipe import load_recipe
 from pflow.errors import ConfigError, InputError, PflowError
 from pflow.io.flat import write_events
 from pflow.model.pointing.config import PointingNetworkConfig

@@ -8,9 +8,9 @@ from unittest.mock import Mock
 import pytest
 import yaml
 
-from pflow.cli import fit as recipe
-from pflow.cli.fit import TrainingRecipe, load_recipe, merged, run_recipe, training_summary
+from pflow.cli import recipe
 from pflow.cli.main import main
+from pflow.cli.recipe import TrainingRecipe, load_recipe, merged, run_recipe, training_summary
 from pflow.errors import ConfigError, InputError
 
 SAMPLES = ("gamma1", "gammasep", "single", "multi", "zqq", "zh")
