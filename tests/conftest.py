@@ -1,6 +1,5 @@
 import dataclasses
 import fcntl
-import gc
 import json
 import os
 import resource
@@ -33,12 +32,6 @@ from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import TokenConfig
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-
-
-def pytest_collection_finish() -> None:
-    """Take the imported modules, which are never garbage, from what the collector walks through again and again."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
