@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import signal
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -38,18 +37,19 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 def closed_files(monkeypatch) -> Iterator[None]:
     """Close the ROOT files that a test leaves open.
 
-    The collector finalises a file and what would have closed it in any order, and may warn of it in another test.
+    The collector finalises a file and what would have closed it in any order, and may warn of it in another test: the
+    list keeps them until the test ends.
     """
-    opened: list[weakref.ref[ReadOnlyFile]] = []
+    opened: list[ReadOnlyFile] = []
     init = ReadOnlyFile.__init__
 
     def noted(self: ReadOnlyFile, *args: Any, **kwargs: Any) -> None:
-        opened.append(weakref.ref(self))
+        opened.append(self)
         init(self, *args, **kwargs)
 
     monkeypatch.setattr(ReadOnlyFile, "__init__", noted)
     yield
-    for file in filter(None, (reference() for reference in opened)):
+    for file in opened:
         if hasattr(file, "_source"):  # else it could not be opened
             file.close()
 
