@@ -32,7 +32,7 @@ if [ ! -f "$_stamp" ] || [ "$(cat "$_stamp")" != "$_wanted" ]; then
     [ "${2:-}" != lowest ] || "$_venv/bin/python" -m pip install --quiet --disable-pip-version-check uv
     "$_venv/bin/python" "${_install[@]}" --quiet --editable "$_root${_extras:+[$_extras]}"
     # pip compiles on one core, this on all. Some packages have files for other Pythons, which do not compile.
-    "$_venv/bin/python" -m compileall -qq -j 0 "$_venv/lib" || true
+    "$_venv/bin/python" -m compileall -qq -j 0 "$_venv/lib" "$_root/pflow" || true
     echo "$_wanted" > "$_stamp"
 fi
 # shellcheck disable=SC1091
