@@ -165,14 +165,27 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
     return copy.deepcopy(_parsed(str(path), stat.st_mtime_ns, stat.st_size))
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a name that stands twice in a mapping, of which PyYAML keeps the last value in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = set[str]()
+        for key in [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]:
+            if key.value in names:
+                raise yaml.constructor.ConstructorError(problem=f"'{key.value}' twice", problem_mark=key.start_mark)
+            names.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 @functools.lru_cache(maxsize=64)
 def _parsed(path: str, changed_ns: int, size: int) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = yaml.load(Path(path).read_text(encoding="utf-8"), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a YAML file: {error}") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: expected a mapping of names to values, found {type(content).__name__}")
+        found = "nothing" if content is None else type(content).__name__
+        raise ConfigError(f"{path}: expected a mapping of names to values, found {found}")
     return content
 
 

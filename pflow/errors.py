@@ -39,11 +39,18 @@ def warn(message: str, category: type[Warning] = UserWarning, stacklevel: int = 
 
 @contextmanager
 def collected_warnings() -> Iterator[list[Warning]]:
-    """Collect the messages of `warn` in this thread only (`warnings.catch_warnings` acts on the whole process)."""
+    """Collect the messages of `warn` in this thread only (`warnings.catch_warnings` acts on the whole process).
+
+    After an error nobody would see them, and they may explain it: it comes behind them.
+    """
     collected: list[Warning] = []
     token = _collected.set(collected)
     try:
         yield collected
+    except Exception:
+        for warning in collected:
+            warnings.warn(warning, stacklevel=3)
+        raise
     finally:
         _collected.reset(token)
 

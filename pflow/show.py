@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
+from typing import Any
 
 Row = Sequence[str | Sequence[str]]
 """Cells; the last one may have several lines."""
@@ -44,7 +45,10 @@ def text_table(heads: Row, rows: Iterable[Row | None]) -> str:
         begin = "".join(f"{cell:>{width}}  " if number else f"{cell:<{width}}  " for cell, width, number in cells)
         last = [row[-1]] if isinstance(row[-1], str) else row[-1] or [""]
         if len(begin) + max(map(len, last)) > _width():
-            lines += [begin, *(f"    {text}" for text in last)]
+            # Long texts are broken, but names are not.
+            options: Any = {"initial_indent": "    ", "subsequent_indent": "    ", "break_long_words": False}
+            wrapper = textwrap.TextWrapper(_width(), break_on_hyphens=False, **options)
+            lines += [begin, *(line for text in last for line in wrapper.wrap(text))]
         else:
             lines += [begin + last[0], *(" " * len(begin) + text for text in last[1:])]
     return "\n".join(line.rstrip() for line in lines)

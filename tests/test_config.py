@@ -78,12 +78,13 @@ def test_built_in_names_and_files_of_the_users_own_are_found(tmp_path, monkeypat
     ("content", "message"),
     [
         (b"{broken", "not a YAML file"),
+        (b"a: 1\nb:\n  c: 1\n  c: 2\n", "not a YAML file: 'c' twice"),
         (b"\xff\xfe\x00bytes", "not a YAML file"),
         (b"- a\n- b\n", "expected a mapping of names to values, found list"),
-        (b"", "expected a mapping of names to values, found NoneType"),
+        (b"", "expected a mapping of names to values, found nothing"),
         (b"!!python/object/apply:os.getcwd []", "not a YAML file"),
     ],
-    ids=["syntax", "bytes", "list", "empty", "code"],
+    ids=["syntax", "twice", "bytes", "list", "empty", "code"],
 )
 def test_what_is_no_mapping_names_the_file(tmp_path, content, message):
     (tmp_path / "a.yaml").write_bytes(content)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pflow.errors import ConfigError, InputError, PflowError, nearest, reading
+from pflow.errors import ConfigError, InputError, PflowError, collected_warnings, nearest, reading, warn
 
 
 def test_the_nearest_names_come_first_whatever_their_case():
@@ -28,6 +28,17 @@ def test_errors_of_other_libraries_on_a_file_are_input_errors():
             raise error
         assert caught.value is error
         assert isinstance(error, ValueError)
+
+
+def test_what_was_collected_before_an_error_is_said():
+    with pytest.warns(UserWarning, match="no tracks are read"), pytest.raises(ConfigError, match="reads tracks"):
+        warn_and_fail()
+
+
+def warn_and_fail():
+    with collected_warnings():
+        warn("no tracks are read")
+        raise ConfigError("the model reads tracks")
 
 
 def read():

@@ -217,12 +217,12 @@ def _print_json(report: Mapping[str, Any]) -> None:
 SHOWN = ("b_field", "ecal_inner_radius", "ecal_outer_radius", "ecal_inner_z", "phi_symmetry", "tracks", "references")
 
 ASK = {
-    "layers": "--absorber ecal=MATERIAL:MM",
+    "layers": "--absorber {}=MATERIAL:MM",
     "hadron_scale": "more --entries, or single particles; or write it",
-    "sim_scale": "--sim-scale ecal=FACTOR, for simulated hits",
+    "sim_scale": "--sim-scale {}=FACTOR",
     "truth_tracks": "--tracks-as cld, for --truth-tracks",
 }
-"""Option that gives a field which a draft lacks."""
+"""Option that gives a field which a draft lacks; with braces, one for each kind of calorimeter that lacks it."""
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -318,7 +318,9 @@ def _print_draft(draft: DetectorDraft, output: str, fitting: list[str]) -> None:
         what, owners = (owner, [name]) if owner == "truth_tracks" else (name, [owner] if owner else [])
         missing.setdefault(what, []).extend(owners)
     for field, owners in missing.items():
-        remedy = f" ({ASK[field]})" if field in ASK else ""
+        kinds = dict.fromkeys(part.kind for part in draft.detector.calorimeters if part.name in owners)
+        remedy = " ".join(dict.fromkeys(ASK[field].format(kind) for kind in kinds or [""])) if field in ASK else ""
+        remedy = f" ({remedy})" if remedy else ""
         facts.append(("to fill in", f"{field}{' of ' if owners else ''}{', '.join(owners)}{remedy}"))
     facts += [("fits as well", f"built-in {', '.join(fitting)}, with nominal values")] if fitting else []
     print(text_facts([*facts, ("written", f"{output}; try it with pflow inspect {draft.path} --detector {output}")]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 from pflow.cli.main import (
@@ -189,6 +190,13 @@ def calibrate(args: argparse.Namespace) -> int:
             f"{trial.number_right:.4f} of the events"
         )
     chosen = calibration.best(trials, args.choose_by)
+    if response := chosen.calibration.photon_response:
+        points = zip(response.log_energy, response.log_factor, strict=True)
+        texts = [f"{math.exp(factor):.3f} at {math.exp(energy):.2g} GeV" for energy, factor in points]
+        print(f"photon energies: times {', '.join(texts)}")
+    else:
+        few = f"fewer than {calibration.MIN_PHOTONS} matched photons in each range of energy"
+        print(f"photon energies: not calibrated, {few}: give more events")
     changes: dict[str, Any] = {"calibration": chosen.calibration, "decoding": chosen.decoding}
     for path in write_weights(args.checkpoint, args.output, **changes, force=args.force):
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")

@@ -280,7 +280,7 @@ def scan(args: argparse.Namespace) -> int:
         console.print(table)
     for text in result.sentences:
         # Without markup, which takes a unit in brackets, [mm], for a style and drops it.
-        console.print(text, soft_wrap=True, markup=False)
+        console.print(text, soft_wrap=not console.is_terminal, markup=False)
     console.print(f"wrote scan.csv, scan.json, report.html and figures to {args.output}", soft_wrap=True)
     return 0
 

@@ -257,6 +257,18 @@ def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
     return table
 
 
+def check_field(events: Events) -> list[Check]:
+    """Compare momenta of tracks and of their particles alone, for verbs that read no truth.
+
+    Where tracks are given by their curvatures, a wrong field changes the momentum of each and nothing else.
+    """
+    table = {} if events.tracks is None or events.truth is None else _of_tracks(events)
+    if "pt_ratio" not in table:
+        return []
+    column = {"pt_ratio": table["pt_ratio"], "entry": table["event"], "file": table["event"] * 0}
+    return compare(Scales((events.detector,), {"tracks": column}, {}, len(events), (events.path,)))
+
+
 def _of_hits(events: Events, depth: Floats) -> dict[str, npt.NDArray[Any]]:
     """Columns of some `MAX_HITS` hits of ECAL and HCAL: number of their `part`, `energy`, GeV, `layer`, and `depth`
     behind the face, mm; and, for the size of cells, distance to the nearest hit, `neighbour`, mm, in the fullest layer
@@ -471,6 +483,7 @@ LOST = "no track leads to {:.0%} of the {n} places where charged particles enter
 NO_TRACK = ": tracks are lost, or hits lie elsewhere"
 TYPICAL = "hits of the ECAL have {:.3g} GeV in {n} events"
 LEAST, MOST = HADRON_RESPONSE / 1.3, HADRON_RESPONSE * 1.3
+OFF = f" ({LEAST:.2f} to {MOST:.2f} are plausible: look at hadron_scale, lengths, units and field)"
 
 # By table, with the smallest and largest plausible value, and the quantile.
 QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
@@ -501,7 +514,7 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         Quantity("HCAL", "behind", IN_HCAL, 0.55, halves=0.25, changes=0.5),
         Quantity("HCAL place", "hcal_azimuth", f"{BEHIND}azimuth", -1.0, 1.0, 0.5, changes=2.0),
         Quantity("HCAL place", "hcal_polar", f"{BEHIND}polar angle", -1.0, 1.0, 0.5, changes=2.0),
-        Quantity("response of hadrons", "response", LEAVE, LEAST, MOST, 0.5, halves=0.3, changes=0.7, relative=True),
+        Quantity("response of hadrons", "response", LEAVE, LEAST, MOST, 0.5, "", OFF, 0.3, 0.7, relative=True),
         Quantity("ECAL cells", "ecal_cell", CELL.format("ECAL"), quantile=0.5, halves=0.1, changes=0.4, relative=True),
         Quantity(
             "HCAL cells", "hcal_cell", CELL.format("HCAL"), quantile=0.25, halves=0.25, changes=1.0, relative=True
@@ -664,6 +677,8 @@ def _calorimeters(scales: Scales) -> Iterator[Check]:
             pitch, described = layer_pitches(depth, layer)[0][1], part.layers[0].pitch
             text = f"{on:.0%} of the hits of {part.name} have the layer of their depth: encoding or pitch is wrong"
             yield Check("layers", on >= ON_LAYERS, f"{text} (measured: {pitch:.3g} mm, described: {described:g} mm)")
+            text = f"hits of {part.name} have layer numbers up to {layer.max()}, described: {len(edges) - 1} layers"
+            yield Check("layers", layer.max() < len(edges), text)  # the first may be 1
 
 
 def _reconstructed(scales: Scales) -> Iterator[Check]:

@@ -243,7 +243,8 @@ class Move:
         if len(single) % self.layers and calorimeter.region != "other":
             raise ConfigError(
                 f"layers={self.layers}: '{calorimeter.name}' has {len(single)} layers, which is no multiple of "
-                f"{self.layers}, so that no single factor on the energies is exact"
+                f"{self.layers}, so that no single factor on the energies is exact; of its layers every "
+                f"{' or '.join(f'{n}.' for n in range(2, len(single) + 1) if len(single) % n == 0)} can be read"
             )
         starts = range(0, len(single), self.layers)
         groups = (zip(*single[start : start + self.layers], strict=True) for start in starts)
@@ -263,6 +264,10 @@ class Move:
             if 0 < threshold < least:
                 text = f"hits of the {name.upper()} have at least {least:.3g} GeV, the threshold of the sample"
                 raise ConfigError(f"{where}{name}_threshold={threshold:g} changes nothing: {text}")
+            summed = self.layers > 1 or getattr(self, f"{name}_cells") > 1
+            if not summed and threshold > (most := float(energy.max(initial=-math.inf))) > 0:
+                text = f"{name}_threshold={threshold:g} removes all hits of the {name.upper()}"
+                raise ConfigError(f"{where}{text}, which have up to {most:.3g} GeV")
             described = all(c.cell_size and c.layers for c in detector.calorimeters if c.kind == name)
             if not described and (getattr(self, f"{name}_cells"), self.layers, self.hcal_layers) != (1, 1, None):
                 text = f"detector '{detector.name}' does not say cell_size and layers of its {name.upper()}"

@@ -472,6 +472,8 @@ def open_inputs(
         out.provenance = provenance(described, worker.model, worker.settings, detector=detectors[0].name, **options)
         out.finished_before = resume and out.path.exists() and is_finished(out.path, out.provenance, out.n_entries)
         if not out.finished_before:
+            for path in out.inputs:
+                warn_of(worker.files.open(path).check_field(), path)
             return chunks or [(out, None)]
     except (InputError, ConfigError) as error:
         out.error = error  # raised in its turn: outputs before it are written first
@@ -603,8 +605,10 @@ def _unlike(detector: Detector, name: str) -> str:
     """Why a model that comes with pflow does not suit a detector with a complete description; "": it does."""
     sample = read_header(name).tokeniser.sample
     far = outside_training(detector, sample, UNLIKE) if sample and sample.detectors else []
-    reason = f"detector '{detector.name}' is unlike all that '{name}' was trained on: {'; '.join(far)}: train it"
-    return f"{reason} on this detector (pflow fit --start-from {name})" if far else ""
+    if not far:
+        return ""
+    unlike = f"detector '{detector.name}' is unlike all that '{name}' was trained on: {'; '.join(far)}"
+    return f"{unlike}: correct its description (mm, T), or train the model on it (pflow fit --start-from {name})"
 
 
 PACKAGES = ("torch", "numpy", "awkward", "uproot")

@@ -129,15 +129,16 @@ def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
     groups, others, left_out = collect(file, entries, answers.place)
     named: dict[str, Any] = {**others}
     notes, calorimeters = Notes(), dict[str, Calorimeter]()
+    seen = "; ".join(f"{collection}: {why}" for collection, why in left_out.items())
+    seen = f". Left out: {seen}" if seen else ""
+    if not any(group.kind == "ecal" and group.region in ("barrel", "endcap") for group in groups):
+        message = f"no hits of an ECAL barrel or endcap in the first {entries} entries, so it cannot be described"
+        raise InputError(f"{message}{seen}", file=file.path)
     known = [name for group in groups for name in (group.name, group.kind)]
     for option, given in (("absorber", answers.absorber), ("sim-scale", answers.sim_scale)):
         for name in set(given) - set(known):
-            message = f"--{option} {name}=...: no such calorimeter; drafted are {', '.join(dict.fromkeys(known))}"
+            message = f"--{option} {name}=...: no such calorimeter; drafted are {', '.join(dict.fromkeys(known))}{seen}"
             raise ConfigError(message, suggestions=nearest(name, known))
-    if not any(group.kind == "ecal" and group.region in ("barrel", "endcap") for group in groups):
-        seen = "; ".join(f"{collection}: {why}" for collection, why in left_out.items())
-        message = f"no hits of an ECAL barrel or endcap in the first {entries} entries, so it cannot be described"
-        raise InputError(f"{message}{f'. Left out: {seen}' if seen else ''}", file=file.path)
 
     def describe(chosen: Iterable[Group], slope: float = 0.0) -> None:
         for group in chosen:
@@ -570,7 +571,7 @@ def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str
         for i, (thickness, *_) in enumerate(matter):
             if cells.pitches and thickness > pitches[i] + 0.05:
                 message = f"absorber '{absorber}': {thickness:g} mm in a layer of {pitches[i]:g} mm"
-                raise ConfigError(f"{message} ({counted(len(cells.pitches), 'layer')} measured)")
+                raise ConfigError(f"{message} ({counted(len(cells.pitches), 'layer')} measured, if hits are in mm)")
             # A measured pitch may be up to 0.05 mm thinner than the absorber, but no layer is.
             pitches[i] = round(max(pitches[i], thickness), 2)
     rows = [(pitch, *lengths) for pitch, (_, *lengths) in zip(pitches, matter, strict=True)]

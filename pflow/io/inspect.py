@@ -101,8 +101,7 @@ def inspect_file(
         except (NoDetectorError, ConfigError) as error:
             if isinstance(error, ConfigError):
                 load_detector(options.detector or "")  # an error if there is no such description
-            draft = "`pflow detector FILE -o mine.yaml` drafts a description"
-            reason = str(error) if isinstance(error, ConfigError) else f"{error.summary}; {draft}"
+            reason = str(error) if isinstance(error, ConfigError) else error.summary
             sim = options.schema == "edm4hep-sim"
             return _by_collections(path, reason, sim=sim, max_entries=max_entries)
     except Exception as error:  # a file of a format that nobody thought of may make anything fail

@@ -16,7 +16,7 @@ import numpy as np
 from pflow.config import builtin_names
 from pflow.errors import ConfigError, InputError, PflowError, check_choice, missing_package, nearest, warn
 from pflow.event import jagged
-from pflow.event.checks import Check, Expected, Scales, compare, measure, warn_of
+from pflow.event.checks import Check, Expected, Scales, check_field, compare, measure, warn_of
 from pflow.event.events import Events, LeftOutWarning, concatenate, give_up, leave_out
 from pflow.io.edm4hep.podio import READ, PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
@@ -54,10 +54,10 @@ CORNER = 1 / math.cos(math.pi / 8)  # outer to inner radius of an octagon; small
 
 
 class NoDetectorError(InputError):
-    """No built-in detector fits a file, or several fit equally well; `summary` says which in a few words."""
+    """No built-in detector fits a file, or several fit equally well; `summary`: without the reasons of each."""
 
-    def __init__(self, summary: str, advice: str, *, file: str) -> None:
-        super().__init__(f"{summary}; {advice}", file=file)
+    def __init__(self, summary: str, reasons: str = "", *, file: str) -> None:
+        super().__init__(f"{summary}{reasons}", file=file)
         self.summary = summary
 
 
@@ -120,15 +120,16 @@ def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
     fitting = [match for match in matches if match.fits]
     if not fitting:
         reasons = "; ".join(f"{match.detector.name}: {match.reason}" for match in matches)
-        advice = f"name a detector file of your own (pflow detector drafts one). {reasons}"
-        raise NoDetectorError("no built-in detector fits", advice, file=file.path)
+        draft = f"pflow detector {file.path} -o mine.yaml drafts a description, for --detector mine.yaml"
+        summary = f"no built-in detector fits; {draft} (pflow fit: --data.detector)"
+        raise NoDetectorError(summary, f". {reasons}", file=file.path)
     stated = file.parameters.get("detectorName", ())
     fitting.sort(key=lambda match: (_rank(match), match.detector.name not in stated))
     equal = [match.detector.name for match in fitting if _rank(match) == _rank(fitting[0])]
     # A file without entries has no hits that could tell, and none that could be misread.
     if len(equal) > 1 and equal[0] not in stated and file.columns.num_entries:
-        summary = f"fits the detectors {' and '.join(equal)} equally well"
-        raise NoDetectorError(summary, "say which one it is from", file=file.path)
+        summary = f"fits the detectors {' and '.join(equal)} equally well; say which one it is from (--detector)"
+        raise NoDetectorError(summary, file=file.path)
     return fitting[0].detector
 
 
@@ -309,6 +310,12 @@ class EventFile:
             if self.expected is not None and n > before and (n >= at_least * before or n == self.num_entries):
                 self._compared[truth] = n
                 yield from compare(scales, self.expected.sample)
+
+    def check_field(self) -> list[Check]:
+        """Checks of the field by the truth of the first entries, for verbs that read none; [] without usable truth."""
+        with suppress(PflowError):
+            return check_field(self.read_all(0, MAX_ENTRIES)[0])
+        return []
 
     def notes(self) -> list[Check]:
         """Problems noticed so far while the file was opened and read."""

@@ -43,8 +43,8 @@ NULL_SCALE = 1.25
 """Factor on all lengths and times in the null test."""
 MAX_PULL = 2.5
 """Largest deviation of the null test from 1, in its errors."""
-NAME_WIDTH, NUMBER_WIDTH = 22, 13
-"""Characters of a narrow table for the name of a point and for a number."""
+NUMBER_WIDTH = 13
+"""Characters of a narrow table for a number."""
 MIN_EVENTS = 30
 """Fewest events for a verdict of the null test: resampling fewer gives errors that are too small."""
 SAME = 1e-5
@@ -147,9 +147,13 @@ def scan_points(
     """The points of a scan, the nominal one first: the first sample as simulated.
 
     Parameters are varied one at a time, or with `grid` in all combinations; each sample, by its name and detector, in
-    the same way. ConfigError: a value out of range, or a move that would not be exact in a detector.
+    the same way. ConfigError: a value out of range, a move that would not be exact in a detector, or a grid of two
+    parameters for the same thing.
     """
     points: list[ScanPoint] = []
+    for one, other in itertools.combinations(vary, 2) if grid else ():
+        if both := set(PARAMETERS[one].fields) & set(PARAMETERS[other].fields):
+            raise ConfigError(f"--vary {one} and --vary {other} both set {both.pop()}: no --grid has both")
     for sample, detector in samples.items():
         n_layers = [sum(layers.count for layers in c.layers) for c in detector.calorimeters if c.kind == "hcal"]
         # Thresholds and resolutions of 0 and factors of 1 leave the sample as it is.
@@ -167,7 +171,11 @@ def scan_points(
         for values in combinations:
             chosen = {name: value for name, value in values.items() if value != nominal[name]}
             fields = {field: PARAMETERS[p].kind(v) for p, v in chosen.items() for field in PARAMETERS[p].fields}
-            move, label = Move(**fields), " ".join(f"{p}={value_text(v)}" for p, v in chosen.items())
+            label = " ".join(f"{p}={value_text(v)}" for p, v in chosen.items())
+            try:
+                move = Move(**fields)
+            except ConfigError as error:
+                raise ConfigError(f"--vary {label}: {str(error).removeprefix('scan: ')}") from None
             # Raises for a move that would not be exact, before any event is reconstructed.
             move.detector(detector)
             is_nominal = first and not chosen
@@ -516,17 +524,28 @@ class ScanResult:
     def tables(self, width: int = 200) -> list[Table]:
         """The table for a terminal of `width` characters.
 
-        A narrow terminal gets it without hits, tokens and limits, with 1.014(12) for 1.014 ±0.012, and with a second
-        table of the quantities that do not fit.
+        A narrow terminal gets it without hits, tokens and limits, with 1.014(12) for 1.014 ±0.012, with a row for the
+        name of each algorithm, and with further tables of the quantities that do not fit.
         """
         title = f"{self.nominal.n_events} events; first row: values, others: ratios to it (confusion: differences)"
         style: dict[str, Any] = {"title": title, "caption": "~: less than the null test's", "wrapped": False}
         made = terminal_table(*self.cells(), **style)
         if Console(width=10 * width).measure(made).maximum <= width:
             return [made]
-        n = max(1, (width - NAME_WIDTH) // NUMBER_WIDTH)
+
+        def under(title: str, rows: list[list[str]]) -> list[list[str]]:
+            """The rows of an algorithm under its name."""
+            head = [title, *[""] * (len(rows[0]) - 1)]
+            return [head, *([f"  {name.removeprefix(title).lstrip(', ')}", *cells] for name, *cells in rows)]
+
+        def narrow(keys: Sequence[str]) -> tuple[list[str], list[list[list[str]]]]:
+            heads, sections = self.cells(keys)
+            return heads, [under(*section) for section in zip(self.algorithms.values(), sections, strict=True)]
+
+        name_width = 2 + max(len(row[0]) for section in narrow([])[1] for row in section)
+        n = max(1, (width - name_width) // NUMBER_WIDTH)
         parts = [self.headlines[start : start + n] for start in range(0, len(self.headlines), n)]
-        return [terminal_table(*self.cells(keys), **style, short=True) for keys in parts]
+        return [terminal_table(*narrow(keys), **style, short=True) for keys in parts]
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One row for each point, algorithm and key: ``scan.csv``. `change`: to nominal; `to_model`: to its nominal."""

@@ -358,10 +358,10 @@ def kind_index(detector: Detector) -> Index:
 
 LENGTHS = "radiation and interaction lengths of layers"
 REMEDIES = {
-    LENGTHS: "pflow detector FILE --absorber ecal=MATERIAL:MM computes lengths",
+    LENGTHS: "pflow detector FILE {} computes lengths",
     "hadron_scale": "pflow detector FILE measures hadron_scale with enough isolated tracks",
 }
-"""Remedy for each field that the description of a calorimeter lacks."""
+"""Remedy for each field that the description of a calorimeter lacks; {}: options for their kinds."""
 
 
 def check_described(detector: Detector) -> None:
@@ -380,7 +380,9 @@ def check_described(detector: Detector) -> None:
             lacking.setdefault(name, []).append(calorimeter.name)
     if lacking:
         missing = "; ".join(f"{field} of {', '.join(names)}" for field, names in lacking.items())
-        remedies = [text for field, text in REMEDIES.items() if field in lacking]
+        kinds = dict.fromkeys(c.kind for c in detector.calorimeters if c.name in lacking.get(LENGTHS, ()))
+        absorbers = " ".join(f"--absorber {kind}=MATERIAL:MM" for kind in kinds)
+        remedies = [text.format(absorbers) for field, text in REMEDIES.items() if field in lacking]
         raise ConfigError(
             f"the model reads the geometry of the calorimeters, and detector '{detector.name}' does not say {missing}: "
             f"complete its YAML file ({'; '.join(remedies) or 'pflow detector FILE measures it'})"

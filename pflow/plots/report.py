@@ -37,6 +37,8 @@ from pflow.plots import COLORS, MARK, MARKERS, styled
 from pflow.plots.evaluation import caption, plot_binned
 from pflow.show import html_table
 
+CLOSE = 0.12  # smallest distance of two values, of the length of an axis, for labels that do not lie on each other
+
 CSS = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1200px; margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.6em; margin-bottom: 0; } h2 { font-size: 1.2em; margin-top: 2em; border-bottom: 1px solid #ccc; }
@@ -161,6 +163,7 @@ def plot_scan(result: ScanResult, key: str) -> Figure:
 def _draw(axes: Axes, result: ScanResult, key: str, parameter: str) -> None:
     """One panel."""
     ticks: dict[float, str] = {}
+    place_of, to_scale = _places(result, parameter)
     for name, title in result.algorithms.items():
         nominal = result.nominal.algorithms.get(name, {}).get(key)
         if nominal is None:
@@ -173,7 +176,7 @@ def _draw(axes: Axes, result: ScanResult, key: str, parameter: str) -> None:
             continue
         for number, (others, points) in enumerate(_curves(result, parameter, name).items()):
             drawn = [point for point in points if key in point.algorithms[name]]
-            places = [_place(point, points, parameter) for point in drawn]
+            places = [place_of[point.point.values[parameter]] for point in drawn]
             ticks |= {place: _tick(point, parameter) for place, point in zip(places, drawn, strict=True)}
             style: dict[str, Any] = {
                 "color": color if not number else COLORS[(2 + number) % len(COLORS)],
@@ -193,7 +196,7 @@ def _draw(axes: Axes, result: ScanResult, key: str, parameter: str) -> None:
     axes.set_xticks(list(ticks), list(ticks.values()))
     axes.minorticks_off()
     axes.margins(x=0.1)
-    axes.set_xlabel(result.labels[parameter], fontsize=13)
+    axes.set_xlabel(f"{result.labels[parameter]}{'' if to_scale else ' (not to scale)'}", fontsize=13)
 
 
 def _curves(result: ScanResult, parameter: str, algorithm: str) -> dict[str, list[PointResult]]:
@@ -211,11 +214,17 @@ def _curves(result: ScanResult, parameter: str, algorithm: str) -> dict[str, lis
     return {name: sorted(points, key=lambda p: p.point.values[parameter]) for name, points in curves.items() if points}
 
 
-def _place(point: PointResult, points: Sequence[PointResult], parameter: str) -> float:
-    """Place on the axis: the value; if not finite, to the right of the largest one."""
-    value = point.point.values[parameter]
-    finite = [known for p in points if math.isfinite(known := p.point.values[parameter])]
-    return value if math.isfinite(value) else max(finite, default=0.0) + max(0.25 * np.ptp([0.0, *finite]), 1e-3)
+def _places(result: ScanResult, parameter: str) -> tuple[dict[float, float], bool]:
+    """Place on the axis of each value: the value, inf to the right of the largest one; and whether it is to scale.
+
+    Values are evenly spaced where their labels would lie on each other.
+    """
+    values = sorted({point.point.values[parameter] for point in result.points})
+    finite = [value for value in values if math.isfinite(value)]
+    if len(finite) > 1 and np.diff(finite).min() < CLOSE * np.ptp(finite):
+        return {value: float(number) for number, value in enumerate(values)}, False
+    beyond = max(finite, default=0.0) + max(0.25 * np.ptp([0.0, *finite]), 1e-3)
+    return {value: value if math.isfinite(value) else beyond for value in values}, True
 
 
 def _tick(point: PointResult, parameter: str) -> str:

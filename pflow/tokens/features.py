@@ -277,7 +277,7 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Flo
                 "file with tracks, or one with simulated tracker hits (edm4hep::SimTrackerHit), which pflow detector "
                 "describes"
             )
-        raise events.error(f"the model reads {part.replace('_', ' ')} and the file holds none{remedy}", field=part)
+        raise events.error(f"the model reads {part.replace('_', ' ')}, and none were read{remedy}", field=part)
     matrix = []
     # One dictionary for all features of a part: they share lengths and depths through it.
     columns = columns_of(events, part)

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import awkward as ak
@@ -72,13 +73,16 @@ def test_a_file_of_an_unknown_detector_says_what_is_missing(cld_path, capsys, mo
     assert call("inspect", str(cld_path)) == 0
     text = capsys.readouterr().out
     assert "read as    nothing: no detector fits" in text
-    assert "detector (for everything): no built-in detector fits; `pflow detector FILE" in text
+    assert (
+        f"detector (for everything): no built-in detector fits; pflow detector {cld_path} -o mine.yaml drafts" in text
+    )
     assert "edm4hep::CalorimeterHit" in text
 
 
 def test_a_detector_that_is_not_built_in_has_no_models(make_photons, tmp_path, capsys, call):
     events = make_photons(1)
-    mine = dataclasses.replace(events.detector, name="mine", ecal_inner_radius=900.0)
+    without_faces = tuple(dataclasses.replace(part, inner_z=None) for part in events.detector.calorimeters)
+    mine = dataclasses.replace(events.detector, name="mine", ecal_inner_z=900.0, calorimeters=without_faces)
     write_events(tmp_path / "mine.root", dataclasses.replace(events, detector=mine))
     assert call("inspect", tmp_path / "mine.root") == 0
     assert "none comes with pflow for this detector" in capsys.readouterr().out
@@ -177,16 +181,23 @@ def test_answers_make_a_description_that_the_model_reads(cld_path, tmp_path, cal
     absorbers = ("--absorber", "ecal=tungsten:1.9", "--absorber", "hcal=steel:19")
     assert call("detector", cld_path, "-o", mine) == 0
     lacking = capsys.readouterr().out
-    assert "layers of ecal_barrel, ecal_endcap, hcal_barrel, hcal_endcap, hcal_other (--absorber ecal=" in lacking
+    asked = "layers of ecal_barrel, ecal_endcap, hcal_barrel, hcal_endcap, hcal_other (--absorber ecal=MATERIAL:MM "
+    assert f"{asked}--absorber hcal=MATERIAL:MM)" in lacking
     assert main(reconstruct) == 1
     said = "does not say radiation and interaction lengths of layers of ecal_barrel, ecal_endcap, hcal_barrel"
-    assert said in capsys.readouterr().err
+    assert said in (error := capsys.readouterr().err)
+    assert "(pflow detector FILE --absorber ecal=MATERIAL:MM --absorber hcal=MATERIAL:MM computes lengths" in error
     assert call("detector", cld_path, "-o", mine, "--force", *absorbers) == 0
     assert main(reconstruct) == 1
     assert "does not say hadron_scale of hcal_barrel, hcal_endcap, hcal_other: complete" in capsys.readouterr().err
-    mine.write_text(mine.read_text("utf-8").replace("hadron_scale: null", "hadron_scale: 0.79"), encoding="utf-8")
+    complete = mine.read_text("utf-8").replace("hadron_scale: null", "hadron_scale: 0.79")
+    mine.write_text(re.sub(r"(?m)^b_field: [\d.]+", "b_field: 4.0", complete), encoding="utf-8")
     assert main(reconstruct) == 0
-    assert "names no calorimeter for the hits of MUON (7 hits, 0.00172 GeV)" in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
+    assert "names no calorimeter for the hits of MUON (7 hits, 0.00172 GeV)" in said
+    assert re.search(
+        r"momenta of tracks are (1\.99|2\.00)\d times their \d+ particles' momenta in 4 T; 2 T would fit", said
+    )
     for wrong in ("ecal", "=lead:4", "ecal="):
         with pytest.raises(SystemExit):
             call("detector", cld_path, "-o", mine, "--force", "--absorber", wrong)

@@ -443,6 +443,14 @@ def test_layers_that_are_not_those_of_the_depth_are_found(cld_rec, cld_sim, chan
         assert re.search(rf"\d+% of the {said}.*encoding or pitch is wrong \(measured", text) if said else not text
 
 
+def test_layer_numbers_beyond_the_described_layers_are_said(cld_rec):
+    parts = cld_rec.detector.calorimeters
+    short = dataclasses.replace(parts[0], layers=(dataclasses.replace(parts[0].layers[0], count=30),))
+    detector = dataclasses.replace(cld_rec.detector, calorimeters=(short, *parts[1:]))
+    text = problems_of(checks(dataclasses.replace(cld_rec, detector=detector)))
+    assert re.search(r"hits of ecal_barrel have layer numbers up to 3\d, described: 30 layers", text)
+
+
 def test_links_that_are_absent_are_said(cld_rec):
     links = cld_rec.hit_links
     outside = links[cld_rec.hits.subdetector[links.source] != 0]

@@ -80,11 +80,11 @@ def test_simulated_hits_need_a_scale_and_deposited_energy_is_said(cld_sim_path):
 
 def test_a_file_without_tracks_has_a_remedy_that_its_detector_allows(cld_rec):
     bare = dataclasses.replace(cld_rec, tracks=None, track_links=None)
-    with pytest.raises(InputError, match=r"holds none; --truth-tracks makes them from Monte Carlo particles"):
+    with pytest.raises(InputError, match=r"none were read; --truth-tracks makes them from Monte Carlo particles"):
         feature_columns(bare, "tracks", ["omega"])
     unable = dataclasses.replace(bare, detector=dataclasses.replace(CLD, truth_tracks=None))
     with pytest.raises(
-        InputError, match=r"holds none, and detector 'cld' does not describe how .* give a file with tracks"
+        InputError, match=r"none were read, and detector 'cld' does not describe how .* give a file with tracks"
     ):
         feature_columns(unable, "tracks", ["omega"])
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from pflow.errors import ConfigError
 from pflow.event.move import Move
 from pflow.io.open import read_events
+from pflow.metrics.oracle import ORACLE
 from pflow.metrics.report import DEFINITIONS, number_text, pattern_of, short_text
 from pflow.metrics.scan import (
     HEADLINES,
@@ -76,7 +77,7 @@ def test_a_grid_has_all_combinations_once():
 
 
 def test_each_sample_is_varied():
-    other = dataclasses.replace(ILD["sample"], ecal_inner_radius=1500.0)
+    other = dataclasses.replace(ILD["sample"], b_field=3.0)
     points = scan_points({**ILD, "small": other}, {"cells": [2]}, null_test=False)
     assert [point.name for point in points] == ["nominal", "cells=2", "small", "small cells=2"]
     assert [point.kind for point in points] == ["nominal", "point", "point", "point"]
@@ -86,6 +87,20 @@ def test_each_sample_is_varied():
 def test_a_point_that_would_not_be_exact_is_refused():
     with pytest.raises(ConfigError, match="no multiple of 4"):
         scan_points(ILD, {"layers": [1, 4]})
+    with pytest.raises(ConfigError, match=r"of its layers every 2\. or 3\. or 5\. or 6\. or 10\. or 15\. or 30\. can"):
+        scan_points(ILD, {"layers": [4]})
+
+
+def test_a_value_out_of_range_is_said_as_it_was_given():
+    with pytest.raises(ConfigError, match=r"^--vary cells=0: ecal_cells must be a whole number of at least 1"):
+        scan_points(ILD, {"cells": [0, 2]})
+
+
+def test_a_grid_of_two_parameters_for_the_same_cells_is_refused():
+    steps = {"cells": [2], "ecal_cells": [3]}
+    assert [point.name for point in scan_points(ILD, steps)] == ["nominal", "cells=2", "ecal_cells=3", "null test"]
+    with pytest.raises(ConfigError, match="--vary cells and --vary ecal_cells both set ecal_cells"):
+        scan_points(ILD, steps, grid=True)
 
 
 def test_headlines_are_keys_of_an_evaluation():
@@ -220,6 +235,21 @@ def test_numbers_of_a_narrow_table_stay_whole(width):
     expected = number_text(change)
     assert (expected if width == 220 else short_text(expected)) in text
     assert "…" not in text
+
+
+def test_long_names_of_algorithms_leave_the_numbers_of_80_columns_whole():
+    first, *others = scanned(width=1.02).points
+    named = {"titles": {MODEL: "PFlow", ORACLE: "oracle (energies as in the file)"}}
+    numbers = {"algorithms": first.algorithms | {ORACLE: first.algorithms[MODEL]}}
+    result = dataclasses.replace(scanned(width=1.02), points=[dataclasses.replace(first, **named, **numbers), *others])
+    console = Console(width=80, record=True, file=io.StringIO())
+    for table in result.tables(80):
+        console.print(table)
+    text = console.export_text()
+    assert "…" not in text
+    lines = [line.strip() for line in text.splitlines()]
+    assert "oracle (energies as in the file)" in lines
+    assert [line for line in lines if line.startswith("/ PFlow")]
 
 
 def test_events_of_other_samples_are_said():

@@ -107,7 +107,7 @@ def test_matter_of_two_calorimeters_behind_each_other_adds_up():
         for name, radius, layers in (("near", 1000.0, first), ("far", 1400.0, second))
     )
     for order in ((near, far, hcal), (far, hcal, near)):
-        before = Geometry.of(dataclasses.replace(ILD, calorimeters=order)).before[0, :, 0]
+        before = Geometry.of(dataclasses.replace(ILD, ecal_inner_radius=1000.0, calorimeters=order)).before[0, :, 0]
         assert dict(zip([part.name for part in order], before, strict=True)) == pytest.approx(
             {"near": 0.0, "far": 6.0, "hcal_barrel": 16.0}
         )

@@ -138,6 +138,14 @@ def test_each_headline_has_a_figure_with_a_panel_for_each_parameter(scanned):
         assert rendered(figure, "png").startswith(b"\x89PNG")
 
 
+def test_values_whose_labels_would_overlap_are_evenly_spaced(scanned):
+    near = point("cells=1.1", 1.0, cells=1.1, time=0.0)
+    (cells, _) = plot_scan(dataclasses.replace(scanned, points=[*scanned.points, near]), "fake_energy_fraction").axes
+    assert cells.get_xlabel() == "Cell size (not to scale)"
+    assert cells.get_xticks().tolist() == [0, 1, 2]
+    assert [tick.get_text() for tick in cells.get_xticklabels()] == ["1", "1.1", "4"]
+
+
 def test_points_have_paired_bars_and_doubtful_ones_are_open(scanned):
     axes = plot_scan(scanned, "fake_energy_fraction").axes[0]
     bars = [container for container in axes.containers if container.get_label() == MODEL]

@@ -126,7 +126,7 @@ def test_an_absorbers_count_adds_layers_and_thick_ones_are_refused(made_up, writ
     assert [(part.count, part.pitch) for part in (first, second)] == [(10, 6.0), (15, 6.0)]
     assert second.radiation_lengths == pytest.approx(2 * first.radiation_lengths, rel=1e-3)
     assert "the last 5 of 25 without hits" in draft.notes["calorimeters.ecal_barrel.layers"].text
-    with pytest.raises(ConfigError, match=r"absorber 'steel:20': 20 mm in a layer of 6 mm \(20 layers measured\)"):
+    with pytest.raises(ConfigError, match=r"absorber 'steel:20': 20 mm in a layer of 6 mm \(20 layers measured, if"):
         draft_detector(path, Answers(absorber={"ecal": "steel:20"}))
     with pytest.raises(
         ConfigError, match=r"--absorber hcl=...: no such calorimeter; drafted are .*nearest matches: hcal"
@@ -174,3 +174,12 @@ def test_without_tracks_and_their_hits_nothing_leads_in_a_circle(made_up, write_
     assert "no simulated tracker hits" in draft.left_out["truth_tracks"]
     with pytest.raises(ConfigError, match=r"does not describe truth_tracks, .* a file with simulated tracker hits"):
         read_events(path, detector=draft.detector, truth_tracks=True)
+
+
+def test_options_for_calorimeters_that_are_not_drafted_say_why_these_are_left_out(made_up, write_made_up):
+    content = emptied(made_up(), "HCALBarrel", "HCALEndcap")
+    with pytest.raises(ConfigError, match=r"drafted are ecal_barrel, .*Left out: .*HCALBarrel: no hits in 4 events"):
+        draft_detector(write_made_up(content), ABSORBERS)
+    unnamed = {key.replace("ECAL", "Front").replace("HCAL", "Back"): values for key, values in made_up().items()}
+    with pytest.raises(InputError, match=r"no hits of an ECAL .* --place FrontBarrel=ecal_barrel or another says it"):
+        draft_detector(write_made_up(unnamed), ABSORBERS)
