@@ -218,7 +218,7 @@ SHOWN = ("b_field", "ecal_inner_radius", "ecal_outer_radius", "ecal_inner_z", "p
 
 ASK = {
     "layers": "--absorber {}=MATERIAL:MM",
-    "hadron_scale": "more --entries, or single particles; or write it",
+    "hadron_scale": "more events, see --entries, or single particles; or write it",
     "sim_scale": "--sim-scale {}=FACTOR",
     "truth_tracks": "--tracks-as cld, for --truth-tracks",
 }
@@ -320,8 +320,8 @@ def _print_draft(draft: DetectorDraft, output: str, fitting: list[str]) -> None:
     for field, owners in missing.items():
         kinds = dict.fromkeys(part.kind for part in draft.detector.calorimeters if part.name in owners)
         remedy = " ".join(dict.fromkeys(ASK[field].format(kind) for kind in kinds or [""])) if field in ASK else ""
-        remedy = f" ({remedy})" if remedy else ""
-        facts.append(("to fill in", f"{field}{' of ' if owners else ''}{', '.join(owners)}{remedy}"))
+        remedy, joint = f" ({remedy})" if remedy else "", ": " if field == "truth_tracks" else " of "
+        facts.append(("to fill in", f"{field}{joint if owners else ''}{', '.join(owners)}{remedy}"))
     facts += [("fits as well", f"built-in {', '.join(fitting)}, with nominal values")] if fitting else []
     print(text_facts([*facts, ("written", f"{output}; try it with pflow inspect {draft.path} --detector {output}")]))
 

@@ -157,7 +157,9 @@ def select_targets(
     check_choice(rule, RULES, "truth rule")
     truth, hit_links = events.truth, events.hit_links
     if truth is None or hit_links is None:
-        message = f"truth rule '{rule}' needs truth particles and links from hits to them; the file holds none"
+        names = events.detector.truth_particles if events.truth is None else events.detector.hit_links
+        called = f" called {', '.join(names)}" if names else ""
+        message = f"truth rule '{rule}' needs truth particles and links from hits to them; the file holds none{called}"
         raise events.error(message, field="truth" if truth is None else "hit_links")
     ancestry = Ancestry(events, truth)
     if rule == "stable" and (problem := unknown_status(ancestry.status, stable_status)):

@@ -184,8 +184,8 @@ def scan(
         points = scan_points(detectors, steps, grid=grid, null_test=null_test, tuned=tuned is not None)
         if not any(point.kind == "point" for point in points):
             given = " ".join(f"{name}={','.join(map(value_text, values))}" for name, values in steps.items())
-            known = f"{given} is the sample as it is; " if given else ""
-            raise ConfigError(f"nothing to scan: {known}give other values of --vary, or files of several detectors")
+            known = f"{given} is the sample as it is; give other" if given else "give"
+            raise ConfigError(f"nothing to scan: {known} values of --vary, or files of several detectors")
         labels, points = _with_detectors(points, detectors, steps)
         nominal = samples[points[0].sample]
         # A move that is not exact is refused before any point has cost time.

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from pflow.config import to_plain
+from pflow.config import config_dir, to_plain
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event import jagged
 from pflow.io import draft_measure as measure
@@ -117,10 +117,9 @@ def draft_detector(path: str | PathLike[str], answers: Answers = Answers(), *, m
     """
     with open_root(path) as directory:
         if sniff(directory, str(path)) == "flat":
-            message = "a flat ntuple numbers its calorimeters, and does not say which they are: write a description"
-            raise InputError(
-                f"{message} as in a file of configs/detector, in the order of the layout's codes", file=path
-            )
+            message = "a flat ntuple numbers its calorimeters, and does not say which they are: write a description as"
+            example = config_dir() / "detector" / "ild_g4.yaml"
+            raise InputError(f"{message} in {example}, in the order of the layout's codes", file=path)
         file = PodioFile(directory, path)
         return _draft(file, answers, min(max_entries, file.columns.num_entries))
 

@@ -148,12 +148,7 @@ def test_each_measure_in_which_detectors_differ_is_a_parameter(sample, options, 
     barrel = tuple(
         dataclasses.replace(c, inner_radius=c.inner_radius and c.inner_radius + 195) for c in ild.calorimeters
     )
-    large = {
-        "ecal_inner_radius": radius,
-        "ecal_outer_radius": 2175.0,
-        "hcal_inner_radius": 2255.0,
-        "calorimeters": barrel,
-    }
+    large = {"ecal_inner_radius": radius, "hcal_inner_radius": 2255.0, "calorimeters": barrel}
     changes = {"ild": {}, "large": large, "weak": {"b_field": 2.0}, "both": {**large, "b_field": 2.0}}
     detectors = {name: dataclasses.replace(ild, name=name, **of) for name, of in changes.items()}
     for name in detectors:
@@ -231,11 +226,9 @@ def test_a_model_of_several_sizes_sees_the_smallest_cells(sample, options, sized
     ("more", "message"),
     [
         ({"vary": {"time": [0.1]}}, "does not read the times of hits"),
-        ({"vary": {"cells": [1]}}, "nothing to scan: cells=1 is the sample as it is; give other values"),
-        (
-            {"vary": {"hcal_threshold": [500.0]}},
-            r"hcal_threshold=500 removes all hits of the HCAL, which have up to \d",
-        ),
+        ({"vary": {"cells": [1]}}, "nothing to scan: cells=1 is the sample as it is; give other values of --vary"),
+        ({}, "nothing to scan: give values of --vary"),
+        ({"vary": {"hcal_threshold": [500.0]}}, r"hcal_threshold=500 removes all hits of the HCAL, which have up to \d"),
         ({"vary": {"layers": [7]}}, "no multiple of 7"),
         ({"vary": {"cells": [2]}, "detector": ["ild_g4", "cld"]}, "one detector for all files or one for each of 1"),
         ({"vary": {"cells": [2]}, "cluster": "local:1"}, "path of the checkpoint"),
