@@ -297,7 +297,8 @@ def _reading(paths: Sequence[str], detector: Any, model: TrainedModel, **options
 def _samples(
     paths: Sequence[str], worker: Worker, entries: int | None, chunk_size: int, cluster: str | None
 ) -> dict[str, Sample]:
-    """The samples by their names, in the order of the files; InputError: no entries, or not the model's detector."""
+    """The samples by their names, in the order of the files; InputError: no entries, a file twice, or not the model's
+    detector."""
     samples: dict[str, Sample] = {}
     for path in paths:
         file = worker.files.open(path)
@@ -313,8 +314,12 @@ def _samples(
             name = stem(path)
             name = name if name not in samples else f"{name} ({file.detector.name})"
             sample = samples[name] = Sample(name, file.detector, [], [], np.zeros(0, dtype=np.int64), 0)
+        described = describe_input(file)
+        # Twice the same events would make all errors smaller.
+        if described["uuid"] and described["uuid"] in [entry["uuid"] for entry in sample.inputs]:
+            raise InputError("is given twice, or a copy of another one of these files", file=path)
         sample.chunks += chunks
-        sample.inputs.append(describe_input(file))
+        sample.inputs.append(described)
     nominal = next(iter(samples.values()))
     first = 0
     for sample in samples.values():  # places that no two samples share, until events are matched

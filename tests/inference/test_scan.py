@@ -228,7 +228,10 @@ def test_a_model_of_several_sizes_sees_the_smallest_cells(sample, options, sized
         ({"vary": {"time": [0.1]}}, "does not read the times of hits"),
         ({"vary": {"cells": [1]}}, "nothing to scan: cells=1 is the sample as it is; give other values of --vary"),
         ({}, "nothing to scan: give values of --vary"),
-        ({"vary": {"hcal_threshold": [500.0]}}, r"hcal_threshold=500 removes all hits of the HCAL, which have up to \d"),
+        (
+            {"vary": {"hcal_threshold": [500.0]}},
+            r"hcal_threshold=500 removes all hits of the HCAL, which have up to \d",
+        ),
         ({"vary": {"layers": [7]}}, "no multiple of 7"),
         ({"vary": {"cells": [2]}, "detector": ["ild_g4", "cld"]}, "one detector for all files or one for each of 1"),
         ({"vary": {"cells": [2]}, "cluster": "local:1"}, "path of the checkpoint"),
@@ -240,6 +243,11 @@ def test_what_cannot_be_scanned_is_refused_before_any_work(sample, options, more
     with patch.object(module, "_measured") as measured, pytest.raises((ConfigError, InputError), match=message):
         scan(file, **options | more)
     measured.assert_not_called()
+
+
+def test_a_file_that_is_given_twice_is_refused(sample, options):
+    with pytest.raises(InputError, match="is given twice, or a copy of another one"):
+        scan([sample, sample], vary={"cells": [2]}, **options)
 
 
 def test_a_file_without_truth_is_refused(sample, options, tmp_path):
