@@ -30,14 +30,14 @@ def test_means_are_taken_over_the_entries_that_were_read(write, content, toy):
 
 
 def test_a_file_that_no_detector_fits_lists_its_collections(write, content):
-    file = inspect_file(write(content))
+    file = inspect_file(path := write(content))
     assert (file.detector, file.parts, file.calorimeter_hits, file.num_entries) == ("", (), 0, 2)
     counts = {hits.name: hits.count for hits in file.collections if hits.kind == "CalorimeterHit"}
     assert counts == {"A1": 2, "A2": 2, "B": 1}
     assert all(file.detectors.values())
     assert file.has_truth
     (part,) = file.missing
-    assert part.reason.startswith("no built-in detector fits; `pflow detector FILE")
+    assert part.reason.startswith(f"no built-in detector fits; pflow detector {path} -o mine.yaml drafts")
 
 
 def test_bad_entries_are_listed_and_count_as_empty(write, content, toy):
