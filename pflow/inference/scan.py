@@ -547,8 +547,12 @@ def _finished(task: Task, *, force: bool) -> PointResult | None:
     if not differing:
         return PointResult.of_plain(task.point, numbers, task.limits)
     if not force:
+        # A description that was edited is an input like another file.
+        pairs = zip(made.get("inputs", ()), task.made_from["inputs"], strict=False)
+        parts = dict.fromkeys(key for old, new in pairs for key in new if old.get(key) != new[key])
+        texts = [f"{name} ({', '.join(parts)})" if name == "inputs" and parts else name for name in differing]
         raise ConfigError(
-            f"{path} was made with other settings: {', '.join(differing)}; choose another folder, or replace it with "
+            f"{path} was made with other settings: {', '.join(texts)}; choose another folder, or replace it with "
             "--force"
         )
     return None

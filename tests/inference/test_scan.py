@@ -109,6 +109,9 @@ def test_a_point_that_was_made_otherwise_is_refused_or_replaced(sample, options,
     other = {**options, "entries": N - 1}
     with pytest.raises(ConfigError, match=r"nominal\.json was made with other settings: entries; .*--force"):
         scan(sample, vary={"cells": [2]}, output=tmp_path, **other)
+    edited = {**options, "detector": dataclasses.replace(load_detector("ild_g4"), description="edited")}
+    with pytest.raises(ConfigError, match=r"nominal\.json was made with other settings: inputs \(description\)"):
+        scan(sample, vary={"cells": [2]}, output=tmp_path, **edited)
     result = scan(sample, vary={"cells": [2]}, output=tmp_path, force=True, **other)
     assert result.nominal.n_events == N - 1
     assert json.loads((tmp_path / "points" / "cells_2.json").read_text())["numbers"]["n_events"] == N - 1
