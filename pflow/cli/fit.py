@@ -7,6 +7,7 @@ import pkgutil
 import re
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ import torch
 from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities import rank_zero_only
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.utilities.warnings import PossibleUserWarning
 
 import pflow.model
@@ -33,6 +35,7 @@ from pflow.train.callbacks import (
     AveragedWeights,
     EpochLine,
     Interrupted,
+    NoLogger,
     RunFolder,
     StopOnSignal,
     check_run_folder,
@@ -62,6 +65,7 @@ DECISIVE = {
     "--start_from": "start_from",
     "--model.reconstructor": "class_path",
     "--model.reconstructor.class_path": "class_path",
+    **dict.fromkeys(("-o", "--output"), "output"),
 }
 """Options that choose the model, on the command line and in configurations."""
 
@@ -131,6 +135,11 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
             value = ARCHITECTURES.get(value, value)
             given[DECISIVE[name]] = None if value == "null" else value
         words.append(f"{name}{equals}{value}" if word.startswith("--") else value)
+    if (wanted := given["ckpt_path"]) in ("best", "last"):  # Lightning looks for them after the model is made
+        folder = Path(given["output"] or load_yaml(config_dir() / "base.yaml")["output"])
+        if (named := folder / f"{wanted}.ckpt").is_file():
+            given["ckpt_path"] = str(named)
+            words.append(f"--ckpt_path={named}")
     resumed, start, class_path = given["checkpoint"], given["start_from"], given["class_path"]
     if verb != "fit":
         words += [] if resumed is None else [f"--start_from={resumed}"]
@@ -258,6 +267,11 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         """Check what the classes do not."""
         self.options = self.config[self.subcommand] if self.subcommand else self.config
         self.folder = Path(self.options["output"])
+        for name, forbids in (("enable_checkpointing", False), ("barebones", True)):
+            if self.verb == "fit" and self.options["trainer"][name] is forbids:
+                raise ConfigError(
+                    f"trainer.{name} is {forbids}, but pflow fit writes checkpoints: use a Trainer in Python"
+                )
         if self.verb == "fit":
             check_run_folder(self.folder, continued=self.resumed.path if self.resumed else None)
         if self.subcommand and self.options["weights_only"] is None:
@@ -272,7 +286,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
                 environment.validate_settings(self.trainer.num_devices, self.trainer.num_nodes)
         except PflowError:
             raise
-        except (RuntimeError, TypeError, ValueError) as error:
+        except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(str(error)) from error
         # Before `setup` of the data, which would fit a new tokeniser for a model without one.
         if self.resumed:
@@ -285,14 +299,16 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             [*some] if isinstance(some, list) else [some]
             for some in (given[name] or [] for name in ("plugins", "callbacks"))
         )
-        if given["logger"] in (None, True):
-            changed["logger"] = self.verb == "fit" and bool(given["fast_dev_run"])  # else `RunFolder` makes them
+        logs = given["logger"] in (None, True)  # `RunFolder` makes them
+        if logs or given["logger"] is False:
+            changed["logger"] = NoLogger(self.folder) if self.verb == "fit" else False
         devices = torch.cuda.device_count() if given["devices"] in ("auto", "-1", -1) else given["devices"]
         if given["strategy"] == "auto" and (devices not in (0, 1, "1") or given["num_nodes"] > 1):
             # A batch may not use all of a model: e.g. no event of it has a track.
             changed["strategy"] = "ddp_find_unused_parameters_true"
         if self.verb == "fit":
-            callbacks.insert(0, RunFolder(self.folder, self.parser.of_verb, self.options))  # it makes the loggers
+            callbacks.insert(0, RunFolder(self.folder, self.parser.of_verb, self.options, logs=logs))
+            changed["default_root_dir"] = given["default_root_dir"] or self.folder  # of what callbacks write
             # Lightning's ``save_last`` writes only beside a new best checkpoint.
             last = {"dirpath": self.folder, "filename": "last", "enable_version_counter": False}
             average = [] if (decay := self.options["ema"]["decay"]) is None else [AveragedWeights(decay)]
@@ -347,4 +363,10 @@ def main(verb: str, args: Sequence[str]) -> int:
             return int(done.code or 0)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # Lightning ignores it from here on
         return 130
+    except Exception as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        # Lightning's own refusals, of any class, are about the options; others are unexpected.
+        if frame.f_globals["__name__"].partition(".")[0] in ("pytorch_lightning", "lightning_fabric"):
+            raise ConfigError(str(error)) from error
+        raise
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import os
 import warnings
@@ -28,7 +29,7 @@ from pflow.data.dataset import (
     spread_sample,
     survey,
 )
-from pflow.errors import ConfigError, InputError, PflowError, nearest
+from pflow.errors import ConfigError, InputError, PflowError, check_choice, check_fields, nearest
 from pflow.event.augment import Augmentation
 from pflow.event.checks import SampleScales, Scales, compare, measure, warn_of
 from pflow.event.events import BadEntriesWarning
@@ -121,7 +122,11 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         **tokens: Any,
     ) -> None:
         super().__init__()
-        self.paths: dict[str, Paths] = {"train": train, "val": val, "test": test, "predict": predict}
+        check_fields(
+            tokens, {*vars(TokenConfig()), *inspect.signature(ParticleFlowData).parameters}, "ParticleFlowData"
+        )
+        given = {"train": train, "val": val, "test": test, "predict": predict}
+        self.paths = {name: str(paths) if isinstance(paths, str | Path) else paths for name, paths in given.items()}
         # The names given are kept: a trained model is compared with these options, not with defaults.
         self.token_config, self._given = TokenConfig(**tokens, readout=False), frozenset(tokens)
         self.options = FileOptions(
@@ -153,6 +158,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
 
     def setup(self, stage: str) -> None:
         """Find the files of a stage; before a fit, fit the tokeniser on the training files unless the model has one."""
+        check_choice(stage, tuple(SPLITS), "stage")
         if self._n_ranks == 1:
             self._chunks |= self._set_up(stage)
             return
@@ -324,9 +330,16 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     def train_dataloader(self) -> StepLoader:
         """Shuffled batches of similar lengths, in the order of the epoch."""
         self._train = self._loader("train")
-        # Lightning asks for the batches of a resumed training before it knows the epoch.
-        self.set_epoch(max(0 if self.trainer is None else self.trainer.current_epoch, self._resumed[0]))
+        self._train.begin = self._begin_epoch
+        self._begin_epoch()
         return self._train
+
+    def _begin_epoch(self) -> None:
+        """Shuffle for the trainer's epoch, with a module of any class; without a trainer, `set_epoch` does it."""
+        assert self._train is not None  # whose pass it is
+        now = self._train.dataset.epoch if self.trainer is None else self.trainer.current_epoch
+        # Lightning asks for the batches of a resumed training before it knows the epoch.
+        self.set_epoch(max(now, self._resumed[0]))
 
     def val_dataloader(self) -> StepLoader:
         """Batches of the validation files, in their order."""
@@ -362,13 +375,15 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             self.use(trained)
         if self.tokeniser is None:
             raise ConfigError("there is no tokeniser: name a trained model (--checkpoint, ckpt_path), or train one")
+        # With Lightning's overfit_batches each epoch has the same ones.
+        shuffle = name == "train" and not (self.trainer is not None and self.trainer.overfit_batches)
         dataset = EventDataset(
             self._chunks[name],
             options=self.options,
             tokeniser=self.tokeniser,
             batch_size=self.batch_size,
             max_tokens=self.max_tokens,
-            shuffle=name == "train",
+            shuffle=shuffle,
             buffer=max(self.buffer, self.batch_size),
             seed=self.seed,
             num_workers=self.num_workers,

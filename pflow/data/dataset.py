@@ -482,6 +482,8 @@ class StepLoader:
         self.group = group
         self.skip = 0
         """Batches at the beginning of the next pass to leave out, which a resumed training has seen."""
+        self.begin: Callable[[], None] = lambda: None
+        """Called before each pass."""
         self._loader: DataLoader[LabelledBatch] = DataLoader(
             dataset,
             batch_size=None,
@@ -495,6 +497,7 @@ class StepLoader:
         return len(self.dataset)
 
     def __iter__(self) -> Iterator[LabelledBatch]:
+        self.begin()
         # Batches that were seen are made again and dropped: buffer and random numbers are then as they were.
         batches = islice(self._loader, self.skip, None)
         if self.group is not None:

@@ -18,6 +18,7 @@ import torch
 from pytorch_lightning.callbacks import WeightAveraging
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
@@ -90,6 +91,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
         """Write a checkpoint; OutputError if it could not be written."""
         content = io.BytesIO()  # on a full disk torch hides the error of the file behind one of its own
         torch.save(checkpoint, content)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)  # as Lightning does
         with replacing(path, force=True) as partial:
             partial.write_bytes(content.getbuffer())
 
@@ -101,6 +103,19 @@ def make_loggers(folder: Path) -> list[Any]:
         # By itself it would choose another number, and one run would have two folders.
         loggers.append(TensorBoardLogger(save_dir=folder, name="logs", version=loggers[0].version))
     return loggers
+
+
+class NoLogger(DummyLogger):  # type: ignore[misc]
+    """Logs nothing: in the place of a run's loggers before the first step, when callbacks look for some, or of none."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = str(folder)
+
+    @property
+    def save_dir(self) -> str:
+        """The run's folder, for what callbacks and profilers write beside logs."""
+        return self._folder
 
 
 def read_history(folder: str | Path) -> Mapping[str, dict[int, float]]:
@@ -125,14 +140,15 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
     """Write logs, configuration and training curves of a run, and print which model is the best.
 
     Logs begin just before the first step, after all checks. A new training writes ``config.yaml`` with its first batch,
-    a resumed one with its first checkpoint, so that a failing resume changes nothing. ``checkpoint`` is not written to
-    it: the file describes the training, not which one to resume.
+    a resumed one with its first checkpoint, so that a failing resume changes nothing. ``checkpoint`` and ``ckpt_path``
+    are not written to it: the file describes the training, not which one to resume.
     """
 
-    def __init__(self, folder: Path, parser: LightningArgumentParser, configuration: Any) -> None:
+    def __init__(self, folder: Path, parser: LightningArgumentParser, configuration: Any, *, logs: bool) -> None:
         # A clone: the fit itself still needs the checkpoint.
-        self.folder, self.parser, self.configuration = folder, parser, configuration.clone()
-        self.configuration.pop("checkpoint", None)
+        self.folder, self.parser, self.configuration, self.logs = folder, parser, configuration.clone(), logs
+        for name in ("checkpoint", "ckpt_path"):
+            self.configuration.pop(name, None)
         self.began = self.saved = False
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: ParticleFlow, content: dict[str, Any]) -> None:
@@ -146,7 +162,7 @@ class RunFolder(pl.Callback):  # type: ignore[misc]
         """Make the loggers, which write at once, unless this is a trial run."""
         self.began, self.saved = True, bool(trainer.fast_dev_run)
         if not trainer.fast_dev_run:
-            trainer.loggers = trainer.loggers or make_loggers(self.folder)
+            trainer.loggers = make_loggers(self.folder) if self.logs else trainer.loggers
             for logger in trainer.loggers:
                 groups = ("model", "data", "trainer")
                 logger.log_hyperparams({group: self.configuration[group].as_dict() for group in groups})

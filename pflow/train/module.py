@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
+from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 import awkward as ak
@@ -122,8 +124,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     """Training, validation, test and prediction of a model of any architecture, with Lightning's `Trainer`.
 
     The model is built once the data module has its tokeniser, which decides sizes and scales, or when a checkpoint is
-    loaded, which has one (`load_from_checkpoint`, ``ckpt_path``). ConfigError: a value out of range. InputError:
-    `start_from` is no trained model that pflow can use.
+    loaded, which has one (`load_from_checkpoint`, ``ckpt_path``). Callbacks that need its layers in their ``setup``
+    (finetuning, pruning) get them there of a loaded model, else after ``pl_module.configure_model()``. ConfigError: a
+    value out of range. InputError: `start_from` is no trained model that pflow can use.
 
     >>> from functools import partial
     >>> from pflow.model.pointing import PointingNetworkConfig
@@ -132,8 +135,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     Parameters
     ----------
     reconstructor
-        The architecture: ``pointing``, ``translation``, or a class of `pflow.model.api.Reconstructor`. It makes the
-        model from sizes and scales.
+        The architecture, which makes the model from sizes and scales: a class of `pflow.model.api.Reconstructor`, or a
+        `functools.partial` of one; on the command line also ``pointing`` or ``translation``.
     start_from
         Begin with the weights of this trained model: a checkpoint, a folder of weights, or the name of a model that
         comes with pflow; parts that it does not have begin at random.
@@ -161,13 +164,14 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         final_lr: float = 0.01,
     ) -> None:
         super().__init__()
+        if not callable(reconstructor):
+            raise ConfigError(f"reconstructor must be a class or a partial of one, found {reconstructor!r}")
         if not (lr > 0 and weight_decay >= 0 and 0 <= warmup < 1 and 0 <= final_lr <= 1):
             raise ConfigError(
                 f"expected lr > 0, weight_decay >= 0, 0 <= warmup < 1 and 0 <= final_lr <= 1, found lr {lr}, "
                 f"weight_decay {weight_decay}, warmup {warmup}, final_lr {final_lr}"
             )
-        # What makes the model is in the header of a checkpoint, as plain data.
-        self.save_hyperparameters(ignore=["reconstructor", "start_from"], logger=False)
+        self.save_hyperparameters()
         self.make_reconstructor = reconstructor
         check_choice(optimiser, ("adamw", "muon"), "optimiser")
         self.lr, self.warmup, self.final_lr = lr, warmup, final_lr
@@ -180,6 +184,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.began_with: dict[str, Any] | None = None
         """Provenance of the weights that a new training starts from; None: they are random."""
         self._before: Mapping[str, Any] = {}  # provenance of the checkpoint that is resumed
+        self._trained_on: dict[str, Any] | None = None  # `_sample` of the last training
         self._started: Checkpoint | None = None
         self._unchecked: tuple[LabelledBatch, list[str], Tensor, torch.cuda.Event | None] | None = None
         self._began = time.monotonic()  # s
@@ -191,6 +196,14 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             if reconstructor is PointingReconstructor:  # the default
                 self.make_reconstructor = partial(build_reconstructor, self._started.header.model)
 
+    def save_hyperparameters(
+        self, *args: Any, ignore: Sequence[str] | str = (), frame: FrameType | None = None, logger: bool = True
+    ) -> None:
+        """Lightning's method, also for a subclass; what makes the model is in a checkpoint's header, as plain data."""
+        ignored = {"reconstructor", "start_from", "_instantiator", *([ignore] if isinstance(ignore, str) else ignore)}
+        frame = frame or sys._getframe(1)  # Lightning reads the arguments of the caller
+        super().save_hyperparameters(*args, ignore=[*ignored], frame=frame, logger=logger)
+
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, weights_only: bool = True, **options: Any) -> Any:
         """Lightning's method; by default it reads weights and plain data only, so it runs no code from the file."""
@@ -201,8 +214,17 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         """The data module of the trainer; ConfigError if it is not a `ParticleFlowData`."""
         module = getattr(self.trainer, "datamodule", None)
         if not isinstance(module, ParticleFlowData):
-            raise ConfigError("ParticleFlow needs a ParticleFlowData data module: its tokeniser decides the sizes")
+            needed = "its tokeniser decides the sizes"
+            raise ConfigError(f"ParticleFlow needs a ParticleFlowData, or a subclass, as the datamodule: {needed}")
         return module
+
+    def setup(self, stage: str) -> None:
+        """A ConfigError for a precision that is none of `PRECISIONS`."""
+        if self.trainer.precision not in PRECISIONS:
+            raise ConfigError(
+                f"trainer.precision: with {self.trainer.precision} positions and directions of hits would not be in "
+                f"the single precision that the network needs; expected {', '.join(PRECISIONS)}"
+            )
 
     def configure_model(self) -> None:
         """Build the model if its tokeniser is known; else `on_load_checkpoint` does.
@@ -212,17 +234,12 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         """
         # Lightning calls this also before a test or a prediction, whose checkpoint brings the model.
         known = self._trainer is not None and (self._started is not None or self.trainer.state.fn == "fit")
-        if self.reconstructor is not None or not known or self.data.tokeniser is None:
+        if not known or self.data.tokeniser is None:
             return
-        if self.trainer.precision not in PRECISIONS:
-            raise ConfigError(
-                f"trainer.precision: with {self.trainer.precision} positions and directions of hits would not have the "
-                f"precision that the network needs; expected {', '.join(PRECISIONS)}"
-            )
-        try:
-            reconstructor = self.make_reconstructor(ModelInputs(**self.data.tokeniser.model_inputs))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"model.reconstructor: {error}") from error
+        if self.reconstructor is not None:  # loaded or trained before: `setup` has measured the files of this training
+            self._set(self.reconstructor, self.data.tokeniser)
+            return
+        reconstructor = self._make(self.data.tokeniser)
         if self._started is not None:
             new, left_out = begin_with(reconstructor, self._started)
             for what, parts in (("begin at random", new), ("left out", left_out)):
@@ -230,8 +247,16 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
                     self.print(f"{what}: {', '.join(parts)}")
         self._set(reconstructor, self.data.tokeniser)
 
+    def _make(self, tokeniser: Tokeniser) -> Reconstructor:
+        try:
+            return self.make_reconstructor(ModelInputs(**tokeniser.model_inputs))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"model.reconstructor: {error}") from error
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take the tokeniser of the checkpoint, and build its model unless there is one; then Lightning loads weights.
+        """Take the tokeniser of the checkpoint, and build the model unless there is one; then Lightning loads weights.
+
+        It is the checkpoint's unless `reconstructor` was given, which may decode in another way.
 
         ConfigError: the checkpoint has other network options. InputError: not a checkpoint of pflow.
         """
@@ -245,7 +270,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             decay = header.provenance.get("ema_decay")
             if self.trainer.training and decay is not None and self._ema_decay is None:
                 raise ConfigError(f"the checkpoint averages its weights: resume it with --ema.decay {decay}")
-        ours = self.reconstructor or build_reconstructor(header.model, ModelInputs(**header.tokeniser.model_inputs))
+        if self.make_reconstructor is PointingReconstructor:  # the default
+            self.make_reconstructor = partial(build_reconstructor, header.model)
+        ours = self.reconstructor or self._make(header.tokeniser)
         if {name: value.shape for name, value in ours.state_dict(prefix=PREFIX).items()} != {
             name: value.shape for name, value in checkpoint["state_dict"].items()
         }:
@@ -273,28 +300,30 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         optimiser = Muon(groups, lr=self.lr) if muon else torch.optim.AdamW(groups, lr=self.lr, fused=fused or None)
         steps = self.trainer.estimated_stepping_batches
         if not 0 < steps < math.inf:
-            raise ConfigError("the schedule needs the number of steps: set trainer.max_steps (or no data.max_tokens)")
+            needed = "set trainer.max_steps, or max_epochs and no data.max_tokens"
+            raise ConfigError(f"the schedule needs the number of steps: {needed}")
         factor = warmup_cosine(total=int(steps), warmup=round(self.warmup * steps), final=self.final_lr)
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
+        scheduler = Schedule(optimiser, factor)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_fit_start(self) -> None:
         """Begin to count the time; weights that change are no longer calibrated."""
-        self.calibration = None
+        self.calibration, self._trained_on = None, self._sample()
         self._began = time.monotonic()
 
     def on_train_start(self) -> None:
-        """Take the learning rate and the weight decay of the options: a checkpoint that is resumed has its own."""
-        for scheduler in (config.scheduler for config in self.trainer.lr_scheduler_configs):
+        """Take the learning rate and the weight decay of the options: a checkpoint that is resumed has its own.
+
+        Schedules of a subclass's own, and of Lightning's tuner, are left as they are.
+        """
+        schedulers = (config.scheduler for config in self.trainer.lr_scheduler_configs)
+        for scheduler in (scheduler for scheduler in schedulers if isinstance(scheduler, Schedule)):
             scheduler.base_lrs = [self.lr for _ in scheduler.base_lrs]
-            for group, factor in zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=True):
-                decay = self.weight_decay if group["params"][0].ndim >= 2 else 0.0
+            # Groups that a finetuning adds have no schedule; those that it freezes at first are empty.
+            for group, factor in zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=False):
+                decay = self.weight_decay if any(parameter.ndim >= 2 for parameter in group["params"]) else 0.0
                 # The scheduler sets a learning rate only after a step: the first one would still have the checkpoint's.
                 group.update(initial_lr=self.lr, lr=self.lr * factor(scheduler.last_epoch), weight_decay=decay)
-
-    def on_train_epoch_start(self) -> None:
-        """Shuffle for the new epoch."""
-        self.data.set_epoch(self.current_epoch)
 
     def on_train_batch_start(self, batch: LabelledBatch, batch_idx: int) -> None:
         """Seed from seed, batch and rank, so that a resumed training draws the same numbers as one in one go."""
@@ -371,6 +400,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         """Decode the particles of a batch, in the units of the tokeniser (`predict_step` gives physical ones)."""
         if self.reconstructor is None:
             raise ConfigError(NO_MODEL)
+        if not isinstance(batch, Batch):
+            raise TypeError(f"expected a Batch, found {type(batch).__name__}; events go through pflow.reconstruct")
         return self.reconstructor.generate(batch)
 
     def predict_step(self, labelled: LabelledBatch, batch_idx: int) -> Prediction | None:
@@ -389,31 +420,40 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the header: tokeniser, model, and where the weights come from; `check_losses` first."""
         self.check_losses()
-        assert self.data.tokeniser is not None
+        assert self.tokeniser is not None
         assert self.reconstructor is not None
-        model, made = describe(self.reconstructor), self._provenance()
-        header = Header(version=VERSION, tokeniser=self.data.tokeniser, model=model, provenance=made)
+        parts: Any = {"tokeniser": self.tokeniser, "calibration": self.calibration, "provenance": self._provenance()}
+        header = Header(version=VERSION, model=describe(self.reconstructor), **parts)
         checkpoint[KEY] = json.dumps(header.to_dict())
 
     @property
     def _ema_decay(self) -> float | None:
         return next((c.decay for c in self.trainer.callbacks if isinstance(c, WeightAveraging)), None)
 
-    def _provenance(self) -> dict[str, Any]:
+    def _sample(self) -> dict[str, Any]:
+        """What the weights are trained on, for their provenance."""
         data, given = self.data, self.data.paths["train"]
         files = [given] if isinstance(given, str) else list(given or ())
         return {
             "train": [Path(path).name for path in files],
             "repeat": data.repeat,
-            "began_with": self.began_with,
             "n_events": data.n_events("train", distinct=True),
+            "batch_size": data.batch_size,
+            "seed": data.seed,
+        }
+
+    def _provenance(self) -> dict[str, Any]:
+        # The trainer may have got other data since the training, to test on.
+        if (trained_on := self._sample() if self.trainer.state.fn == "fit" else self._trained_on) is None:
+            return dict(self._before or self.began_with or {})  # the weights are as they were loaded
+        return {
+            **trained_on,
+            "began_with": self.began_with,
             "epoch": self.current_epoch,
             "step": self.global_step,
             "wall_s": self._before.get("wall_s", 0.0) + time.monotonic() - self._began,
             "parts": self._before.get("parts", 0) + 1,
             "devices": self.trainer.world_size,
-            "batch_size": data.batch_size,
-            "seed": data.seed,
             **{name: getattr(self, name) for name in ("lr", "optimiser", "weight_decay", "final_lr")},
             "ema_decay": self._ema_decay,
             "precision": str(self.trainer.precision),
@@ -467,9 +507,13 @@ def _parts_without(weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) 
 
 
 def refuse(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
-    """A ConfigError that names the network options that differ from the model's, if any."""
-    networks = (description["init_args"].get("network", {}) for description in (ours, theirs))
-    if changed := differences("model.reconstructor.network", *networks):
+    """A ConfigError that names the class or the network options that differ from the model's, if any."""
+    classes, networks = (
+        [part(description) for description in (ours, theirs)]
+        for part in (lambda made: {"class_path": made["class_path"]}, lambda made: made["init_args"].get("network", {}))
+    )
+    of_class = differences("model.reconstructor", classes[0], classes[1])
+    if changed := of_class or differences("model.reconstructor.network", networks[0], networks[1]):
         raise ConfigError("; ".join(changed))
 
 
@@ -481,6 +525,10 @@ def _not_finite(names: list[str], labelled: LabelledBatch) -> InputError:
     met = f"the training met a loss that is not a finite number ({', '.join(names)}) in the batch of {where}"
     remedy = "a lower lr or gradient clipping (trainer.gradient_clip_val) may help if these events are right"
     return InputError(f"{met}; {remedy}")
+
+
+class Schedule(torch.optim.lr_scheduler.LambdaLR):
+    """The learning rate of each step as `ParticleFlow.configure_optimizers` makes it, by `warmup_cosine`."""
 
 
 def warmup_cosine(*, total: int, warmup: int, final: float) -> Callable[[int], float]:

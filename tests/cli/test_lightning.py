@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import awkward as ak
@@ -10,11 +11,16 @@ import pytest
 import pytorch_lightning as pl
 import torch
 import yaml
+from pytorch_lightning.callbacks import BaseFinetuning
+from pytorch_lightning.tuner import Tuner
 
 import pflow
 from pflow.cli.main import main
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, InputError
+from pflow.model.api import DecodingConfig
+from pflow.model.pointing import PointingReconstructor
+from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.train.module import ParticleFlow
 
 pytestmark = [
@@ -28,12 +34,20 @@ QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": 
 
 @pytest.fixture
 def trainer():
-    return pl.Trainer(accelerator="cpu", **QUIET)
+    return pl.Trainer(accelerator="cpu", max_epochs=1, **QUIET)
 
 
 @pytest.fixture
 def data(small):
     return ParticleFlowData(val=small["val"], test=small["val"], predict=small["val"], chunk_size=32, batch_size=8)
+
+
+@pytest.fixture
+def tiny_module():
+    """Makes a module of a class with a tiny network."""
+    network = TranslationNetworkConfig(width=8, heads=1, feedforward=8, encoder_layers=1, decoder_layers=1)
+    made = partial(TranslationReconstructor, network=network, decoding=DecodingConfig(max_particles=3))
+    return lambda kind=ParticleFlow, **options: kind(reconstructor=made, **options)
 
 
 def best(run) -> str:
@@ -211,3 +225,190 @@ def test_a_resume_that_fails_changes_nothing(run, sample_dir, tmp_path, capsys):
     assert (folder / "config.yaml").read_bytes() == before
     assert main(["fit", f"--checkpoint={folder}", "--trainer.max_epochs=3"]) == 0
     assert yaml.safe_load((folder / "config.yaml").read_text())["trainer"]["max_epochs"] == 3
+
+
+@pytest.mark.parametrize("schedule", ["none", "plateau", "cosine"])
+def test_a_subclass_has_an_optimiser_and_hyperparameters_of_its_own(small, tiny_module, trainer, tmp_path, schedule):
+    """Its schedule is left alone, and `save_hyperparameters` keeps plain data that `load_model` reads."""
+
+    class Mine(ParticleFlow):
+        def __init__(self, width: int = 2, **options: object) -> None:
+            super().__init__(**options)
+            self.save_hyperparameters()
+
+        def configure_optimizers(self):
+            adam = torch.optim.Adam(self.parameters(), lr=1e-4)
+            if schedule == "none":
+                return adam
+            if schedule == "plateau":
+                reduce = torch.optim.lr_scheduler.ReduceLROnPlateau(adam)
+                return {"optimizer": adam, "lr_scheduler": {"scheduler": reduce, "monitor": "val/loss"}}
+            return [adam], [torch.optim.lr_scheduler.CosineAnnealingLR(adam, T_max=2)]
+
+    data = ParticleFlowData(train=small["val"], val=small["val"], batch_size=8, chunk_size=32)
+    trainer.fit(tiny_module(Mine, width=3), data)
+    rate = trainer.optimizers[0].param_groups[0]["lr"]
+    assert rate == pytest.approx(5e-5 if schedule == "cosine" else 1e-4)
+    trainer.save_checkpoint(tmp_path / "mine.ckpt")
+    loaded = Mine.load_from_checkpoint(tmp_path / "mine.ckpt", lr=0.5)
+    assert (loaded.hparams.width, loaded.lr, loaded.hparams.lr) == (3, 0.5, 0.5)
+    assert pflow.load_model(tmp_path / "mine.ckpt").config["provenance"]["train"] == ["gamma1_val_small.root"]
+
+
+def test_the_tuner_finds_a_rate_and_the_training_takes_it(small, tiny_module, tmp_path):
+    trainer = pl.Trainer(accelerator="cpu", max_epochs=6, limit_val_batches=0, default_root_dir=tmp_path, **QUIET)
+    data = ParticleFlowData(train=small["val"], val=small["val"], batch_size=8, chunk_size=32)
+    module = tiny_module()
+    Tuner(trainer).lr_find(module, data, num_training=40, early_stop_threshold=None)
+    assert module.lr != 1e-3
+    trainer.fit(module, data)
+    assert trainer.optimizers[0].param_groups[0]["initial_lr"] == module.lr
+
+
+class Batches(pl.Callback):
+    """Notes the entries of each training batch."""
+
+    def __init__(self) -> None:
+        self.entries: list[list[int]] = []
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        self.entries.append(batch.entry.tolist())
+
+
+class Foreign(pl.LightningModule):
+    """Not of pflow: has no tokeniser and knows nothing of epochs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, labelled, batch_idx):
+        return self.layer(labelled.batch.target.energy.mean().reshape(1, 1)).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:You passed in a `val_dataloader`", "ignore:You requested to overfit")
+@pytest.mark.parametrize("overfit", [0, 2])
+def test_each_epoch_is_shuffled_for_any_module_but_not_with_overfit_batches(small, overfit):
+    batches, data = Batches(), ParticleFlowData(train=Path(small["val"]), val=Path(small["val"]), batch_size=8)
+    options = {**QUIET, "overfit_batches": overfit, "callbacks": [batches], "max_epochs": 2, "limit_val_batches": 0}
+    pl.Trainer(accelerator="cpu", **options).fit(Foreign(), data)
+    half = len(batches.entries) // 2
+    assert half == (overfit or 7)
+    assert (batches.entries[:half] == batches.entries[half:]) == bool(overfit)
+
+
+def test_a_reconstructor_that_is_given_is_used_with_the_weights_or_refused(run):
+    network = TranslationNetworkConfig(width=8, heads=1, feedforward=8, encoder_layers=1, decoder_layers=1)
+    mine = partial(TranslationReconstructor, network=network, decoding=DecodingConfig(max_particles=9))
+    assert ParticleFlow.load_from_checkpoint(best(run), reconstructor=mine).reconstructor.decoding.max_particles == 9
+    other = partial(TranslationReconstructor, network=TranslationNetworkConfig(width=16, heads=1))
+    with pytest.raises(ConfigError, match="width is 16, but the weights have 8"):
+        ParticleFlow.load_from_checkpoint(best(run), reconstructor=other)
+    with pytest.raises(ConfigError, match=r"class_path is pflow\.model\.pointing\.PointingR.*, but the weights"):
+        ParticleFlow.load_from_checkpoint(best(run), reconstructor=partial(PointingReconstructor))
+    with pytest.raises(ConfigError, match="must be a class or a partial of one, found 'pointing'"):
+        ParticleFlow(reconstructor="pointing")
+
+
+def test_what_a_trainer_saves_says_what_the_weights_were_trained_on(run, small, trainer, sample_dir, tmp_path):
+    """After a test of other data, of weights that are only evaluated with their calibration, and of a fine-tuning."""
+
+    def saved() -> pflow.checkpoint.TrainedModel:
+        trainer.save_checkpoint(tmp_path / "saved.ckpt")
+        return pflow.load_model(tmp_path / "saved.ckpt")
+
+    module = ParticleFlow.load_from_checkpoint(best(run))
+    trainer.validate(module, ParticleFlowData(val=small["test"]), verbose=False)
+    assert saved().config["provenance"] == pflow.load_model(best(run)).config["provenance"]
+    trainer.fit(module, ParticleFlowData(train=small["train"], val=small["val"], batch_size=64))
+    trainer.test(module, ParticleFlowData(test=small["test"]), verbose=False)
+    model = saved()
+    assert model.config["provenance"]["train"] == ["gamma1_train_small.root"]
+    assert model.tokeniser.sample.max_hits > pflow.load_model(best(run)).tokeniser.sample.max_hits
+    pairs = ParticleFlowData(test=str(sample_dir / "gammasep_test_small.root"))
+    trainer.test(ParticleFlow(start_from="ild-g4-photon"), pairs, verbose=False)
+    assert saved().calibration == pflow.load_model("ild-g4-photon").calibration
+
+
+def test_finetuning_and_its_empty_groups_of_parameters(run, small, trainer):
+    class Biases(BaseFinetuning):
+        def freeze_before_training(self, module):
+            for parameter in module.parameters():
+                parameter.requires_grad_(parameter.ndim < 2)
+
+        def finetune_function(self, module, epoch, optimizer):
+            pass
+
+    module = ParticleFlow.load_from_checkpoint(best(run))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    trainer.callbacks.append(Biases())
+    trainer.fit(module, ParticleFlowData(train=small["val"], val=small["val"], batch_size=25))
+    changed = {value.ndim for name, value in module.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {1}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda data: ParticleFlowData(batchsize=3), r"unknown field 'batchsize' \(nearest matches: batch_size"),
+        (lambda data: data.setup("val"), "no stage 'val': expected one of fit, validate, test, predict"),
+        (lambda data: ParticleFlow()([1]), "there is no model"),
+        (lambda data: pl.Trainer(accelerator="cpu", max_epochs=1, **QUIET).fit(ParticleFlow()), "as the datamodule"),
+        (
+            lambda data: pl.Trainer(accelerator="cpu", precision="64-true", **QUIET).validate(ParticleFlow(), data),
+            "with 64-true positions .* would not be in the single precision",
+        ),
+        (
+            lambda data: pl.Trainer(accelerator="cpu", max_epochs=-1, **QUIET).fit(ParticleFlow(), data),
+            "number of steps: set trainer.max_steps, or max_epochs and no data.max_tokens",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+def test_a_wrong_argument_in_python_is_named(small, call, message):
+    with pytest.raises(ConfigError, match=message):
+        call(ParticleFlowData(train=small["val"], val=small["val"]))
+
+
+def test_a_run_is_resumed_and_evaluated_by_the_words_best_and_last(run, tmp_path, capsys):
+    """The configuration of the resumed run begins a new one, with or without logs."""
+    folder = Path(shutil.copytree(run, tmp_path / "run"))
+    words = ["--config", str(folder / "config.yaml"), f"--output={folder}", "--trainer.max_epochs=3"]
+    assert main(["fit", *words, "--ckpt_path=last"]) == 0
+    assert f"resume {folder / 'last.ckpt'}: epoch 2, step 14" in capsys.readouterr().out
+    assert main(["validate", *words, "--ckpt_path=best", "--trainer.limit_val_batches=1"]) == 0
+    words = ["--config", str(folder / "config.yaml"), f"--output={tmp_path / 'new'}", "--trainer.logger=false"]
+    assert main(["fit", *words, "--ckpt_path=null", "--trainer.max_steps=1"]) == 0
+    assert "first scales and vocabulary" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"last.ckpt", "config.yaml"}
+
+
+def test_callbacks_find_a_logger_and_write_to_the_folder_of_the_run(tiny, small, tmp_path):
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
+    added = ["--trainer.callbacks+=DeviceStatsMonitor", "--trainer.callbacks+=ModelCheckpoint"]
+    words = [*added, "--trainer.callbacks.every_n_train_steps=2", "--trainer.max_steps=2"]
+    assert (
+        main(["fit", *tiny, *data, *words, "--trainer.profiler=SimpleProfiler", "--trainer.profiler.filename=t"]) == 0
+    )
+    assert (tmp_path / "run" / "checkpoints" / "epoch=0-step=2.ckpt").is_file()
+    assert (tmp_path / "run" / "fit-t.txt").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--trainer.enable_checkpointing=false"], "enable_checkpointing is False, but pflow fit writes checkpoints"),
+        (["--trainer.barebones=true"], "barebones is True, but pflow fit writes checkpoints"),
+        (["--trainer.accelerator=tpu"], "torch_xla"),
+        (["--trainer.callbacks=EarlyStopping", "--trainer.callbacks.monitor=x"], "conditioned on metric `x`"),
+    ],
+)
+def test_what_lightning_refuses_is_no_unexpected_error(tiny, small, tmp_path, capsys, words, message):
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
+    assert main(["fit", *tiny, *data, "--trainer.limit_train_batches=1", *words]) == 1
+    said = capsys.readouterr().err
+    assert message in said
+    assert "please report" not in said
