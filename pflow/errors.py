@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from os import PathLike
+from types import UnionType
 from typing import Any
 
 File = str | PathLike[str] | None
@@ -67,6 +68,12 @@ def check_choice(name: object, choices: Iterable[str], what: str) -> None:
     if name not in known:
         message = f"no {what} '{name}': expected one of {', '.join(known)}"
         raise ConfigError(message, suggestions=nearest(name, known))
+
+
+def check_type(value: object, kinds: type | UnionType, expected: str) -> None:
+    """Raise a `TypeError` that says what was `expected`, unless a value is of one of the types."""
+    if not isinstance(value, kinds):
+        raise TypeError(f"expected {expected}; found {type(value).__name__}")
 
 
 def check_options(options: object, where: str, expected: str, is_right: Callable[[Any], object], *names: str) -> None:

@@ -14,10 +14,10 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import InputError, PflowError, warn
+from pflow.errors import InputError, PflowError, check_type, first_line, warn
 from pflow.event import jagged
 from pflow.event.jagged import Links
-from pflow.event.schema import LINKED, PARTS, PXYZ, Violation, unusable_objects, validate_part
+from pflow.event.schema import LINKED, PARTS, PXYZ, REQUIRED, Violation, unusable_objects, validate_part
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import Geometry
@@ -91,7 +91,7 @@ class EventLists:
         names = ", ".join(f".{name}" for name, _ in self.parts())
         raise TypeError(f"{type(self).__name__} cannot become an array; arrays are {names}")
 
-    __dlpack__ = __dlpack_device__ = __array__  # asked by Awkward before it iterates
+    __dlpack__ = __dlpack_device__ = tolist = __array__  # asked by Awkward before it iterates
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{jagged.count(part).sum()} {name}" for name, part in self.parts())
@@ -141,6 +141,8 @@ class Events(EventLists):
     geometry
         Geometry of each event if it differs from the detector's (`pflow.event.move`).
 
+    `pflow.event.events.keep_hits` drops hits with their links, which are indices, and `concatenate` there joins events.
+
     Examples
     --------
     >>> events = pflow.read_events("gammasep_test_small.root", entry_stop=3)
@@ -170,6 +172,7 @@ class Events(EventLists):
     geometry: Geometry | None = None
 
     def __post_init__(self) -> None:
+        check_type(self.detector, Detector, "a detector, of pflow.load_detector")
         n = len(self.hits)
         for name, dtype in (("entry", np.int64), ("event", np.int64), ("flags", np.uint32)):
             given, default = getattr(self, name), np.zeros(n) if name == "flags" else np.arange(n)
@@ -181,6 +184,9 @@ class Events(EventLists):
         for name, part in self.parts():
             if len(part) != n:
                 raise ValueError(f"{name} has {len(part)} events, hits have {n}")
+            if missing := REQUIRED[name] - set(part.fields):
+                text = "pflow.event.schema has functions that make them, such as make_hits"
+                raise ValueError(f"{name} lack {', '.join(sorted(missing))}: {text}")
         if self.truth is None and any(getattr(self, name) is not None for name in LINKED):
             raise ValueError("links need the truth particles they point to")
 
@@ -240,9 +246,17 @@ def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: 
         # For -1, slice(-1, 0) would be empty.
         index = int(which) % n_events
         return slice(index, index + 1)
-    chosen = np.asarray(which)
-    # NumPy makes an empty list an array of floats, which cannot be an index.
-    rows: Index = np.arange(n_events)[chosen.astype(np.int64) if chosen.size == 0 else chosen]
+    expected = "events are chosen by a number, a slice, or a mask or list of numbers [event]"
+    if isinstance(which, str | tuple):
+        raise TypeError(f"{expected}, and parts by attributes such as .hits; found {which!r}")
+    try:
+        chosen = np.asarray(which)
+        # NumPy makes an empty list an array of floats, which cannot be an index.
+        rows: Index = np.arange(n_events)[chosen.astype(np.int64) if chosen.size == 0 else chosen]
+    except (IndexError, ValueError) as error:
+        raise IndexError(f"{expected} of {n_events} events: {first_line(error)}") from error
+    if rows.ndim != 1:
+        raise IndexError(f"{expected} of {n_events} events; found {rows.ndim} dimensions")
     return rows
 
 
@@ -452,6 +466,8 @@ class Reconstruction(EventLists):
     trained_with: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        for name, dtype in (("event", np.int64), ("flags", np.uint32)):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=dtype))  # the dataclass is frozen
         for field in ("event", "flags", *LINKS, "candidates"):
             part = getattr(self, field)
             if part is not None and len(part) != len(self.particles):

@@ -105,6 +105,8 @@ def _leaves(content: Any, path: str, start: int, stop: int) -> Iterator[tuple[st
         # A selection may be an index over records, whose fields hold all of them: it is copied first.
         if not isinstance(content, ak.contents.RecordArray):
             content = content[start:stop].to_packed()
+            if content.is_option:
+                raise ValueError("objects that are None: choose with hits[...], not with hits.mask[...]")
             start, stop = 0, content.length
         for name, part in zip(content.fields, content.contents, strict=True):
             yield from _leaves(part, f"{path}.{name}" if path else name, start, stop)

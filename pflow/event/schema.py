@@ -146,6 +146,12 @@ reconstruction's. The weights of a source's links sum to 1."""
 PARTS = tuple(part for part in SCHEMA if part != "particles")
 """Names of the parts of `pflow.event.events.Events`, in the order of validation."""
 
+REQUIRED = {
+    part: {column.partition(".")[0] for field in fields if field.required for column in field.quantities.values()}
+    for part, fields in SCHEMA.items()
+}
+"""Fields without which the records of a part cannot be used."""
+
 LINKED = {part: fields[0].points_to for part, fields in SCHEMA.items() if part.endswith("_links")}
 """Part that the ``source`` of each kind of link points into."""
 
@@ -238,7 +244,7 @@ def make_particles(*, mass: Any = None, **quantities: Any) -> ak.Array:
     >>> particles.pt.to_list(), particles.mass.to_list()
     ([[5.0], []], [[0.0], []])
     """
-    if mass is None:
+    if mass is None and {"energy", *PXYZ} <= quantities.keys():  # else `build` names what is missing
         energy, *momentum = (jagged.flat(quantities[name], np.float64) for name in ("energy", "px", "py", "pz"))
         squared = energy**2 - sum(p**2 for p in momentum)
         mass = jagged.unflatten(np.sqrt(np.maximum(squared, 0.0)), jagged.count(quantities["energy"]))

@@ -35,7 +35,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import check_choice
+from pflow.errors import check_choice, check_type
 from pflow.event import jagged
 from pflow.event.events import Events, ImplausibleWarning
 from pflow.event.jagged import Links, largest_weight
@@ -154,6 +154,7 @@ def select_targets(
     >>> select_targets(events).particles.pdg.to_list()
     [[22, 211], [211, -11, 211]]
     """
+    check_type(events, Events, "events, of pflow.read_events")
     check_choice(rule, RULES, "truth rule")
     truth, hit_links = events.truth, events.hit_links
     if truth is None or hit_links is None:
@@ -232,8 +233,11 @@ class Ancestry:
 
     def linked(self, links: ak.Array, sources: ak.Array, assigned: Index) -> tuple[Links, Index, Index]:
         """Links to the `assigned` ancestors, and the flat indices of their sources and particles."""
-        n_sources = jagged.count(sources)
-        summed = Links.of(links).summed(assigned, n_sources, self.counts)
+        n_sources, given = jagged.count(sources), Links.of(links)
+        if (given.source >= np.repeat(n_sources, given.counts)).any():
+            remedy = "pflow.event.events.keep_hits drops hits with their links"
+            raise self._events.error(f"links lead to hits or tracks that are not there: {remedy}")
+        summed = given.summed(assigned, n_sources, self.counts)
         return summed, summed.flat_source(n_sources), summed.flat_particle(self.counts)
 
     def nearest(self, mask: Mask) -> Index:

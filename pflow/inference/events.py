@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pflow.checkpoint import TrainedModel, load_model
 from pflow.data.dataset import Padder, collate, cut
-from pflow.errors import ConfigError, InputError, first_line
+from pflow.errors import ConfigError, InputError, check_choice, check_type, first_line
 from pflow.event import jagged
 from pflow.event.checks import compare, measure, warn_of
 from pflow.event.events import (
@@ -261,8 +261,11 @@ def reconstruct(
     >>> reconstruct(events, "general").particles.pdg.to_list()
     [[211, 22], [211, -11, 211]]
     """
-    if isinstance(events, TrainedModel | Reconstruction):
-        raise TypeError(f"expected events or files of events first and then a model, found a {type(events).__name__}")
+    check_choice(on_error, ("raise", "skip"), "on_error")
+    first = "events or files of events first, and then a model (pflow.load_model) or its name"
+    if isinstance(events, TrainedModel | Reconstruction | ak.Array):
+        raise TypeError(f"expected {first}; found {type(events).__name__}")
+    check_type(model, TrainedModel | str | Path, first)
     model = model if isinstance(model, TrainedModel) else load_model(model)
     model = model if merge_mm is None else model.merging(merge_mm)
     if not isinstance(events, Events):
@@ -447,6 +450,8 @@ def explain(model: TrainedModel, event: Events) -> list[Step]:
     >>> print(*explain(pflow.load_model("ild-g4-photon"), events), sep="; ")
     gamma (1.00), ... GeV; ...end
     """
+    check_type(model, TrainedModel, "a model of pflow.load_model first, and then an event")
+    check_type(event, Events, "a model of pflow.load_model first, and then an event")
     if len(event) != 1:
         raise InputError(f"expected one event, e.g. events[3:4], found {len(event)}")
     reconstructor, tokeniser = model.reconstructor.cpu().eval(), model.tokeniser

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from pflow.config import builtin_names
-from pflow.errors import ConfigError, InputError, PflowError, check_choice, missing_package, nearest, warn
+from pflow.errors import ConfigError, InputError, PflowError, check_choice, check_type, missing_package, nearest, warn
 from pflow.event import jagged
 from pflow.event.checks import Check, Expected, Scales, check_field, compare, measure, warn_of
 from pflow.event.events import Events, LeftOutWarning, concatenate, give_up, leave_out
@@ -216,6 +216,7 @@ class EventFile:
         self._measured = {truth: np.zeros(self.num_entries, dtype=np.bool_) for truth in (True, False)}  # by entry
         self._compared = {True: 0, False: 0}  # number of events at the last comparison
         self.said: set[str] = set()
+        self.closed = False
 
     def __enter__(self) -> EventFile:
         return self
@@ -234,6 +235,7 @@ class EventFile:
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
+        self.closed = True
         self.reader.close()
 
     def ranges(self, size: int, most: int | None = None) -> list[tuple[int, int]]:
@@ -331,9 +333,11 @@ class EventFile:
         self, start: int = 0, stop: int | None = None, *, truth: bool = True, strict: bool = False
     ) -> tuple[Events, list[InputError], list[InputError]]:
         """As `read`, with the errors of unusable entries (`strict`: raise the first) and of objects left out."""
-        if start < 0:
-            raise ConfigError(f"entries are counted from 0, found start {start}")
-        stop = self.num_entries if stop is None else min(max(stop, 0), self.num_entries)
+        if start < 0 or (stop is not None and stop < 0):
+            raise ConfigError(f"entries are counted from 0, found {start} to {stop}")
+        if self.closed:
+            raise ConfigError(f"{self.path} is closed: read it inside of its with block")
+        stop = self.num_entries if stop is None else min(stop, self.num_entries)
         start = min(start, stop)
         refused: dict[int, InputError] = {}
         try:
@@ -575,7 +579,10 @@ def _open(path: str, options: ReadOptions, detector: Detector | None) -> Reader:
 def matching(paths: Files) -> list[str]:
     """The files that paths and glob patterns name, each pattern's in sorted order; one at least of each pattern."""
     files: list[str] = []
-    for path in map(str, [paths] if isinstance(paths, str | PathLike) else paths):
+    listed = paths if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
+    for given in listed:
+        check_type(given, str | PathLike, "a path, a pattern or several of them")
+        path = str(given)
         # Servers cannot be searched, and a file that is there may have brackets in its name.
         if "://" in path or not glob.has_magic(path) or Path(split_tree(path)[0]).exists():
             files.append(path)

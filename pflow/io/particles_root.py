@@ -52,7 +52,7 @@ import awkward as ak
 import numpy as np
 import uproot
 
-from pflow.errors import ConfigError, InputError, check_choice, nearest
+from pflow.errors import ConfigError, InputError, check_choice, check_type, nearest
 from pflow.event import jagged
 from pflow.event.events import (
     TRUTH_OPTIONS,
@@ -136,6 +136,7 @@ class OutputWriter:
 
     def extend(self, reconstruction: Reconstruction) -> None:
         """Append consecutive events; chunks with particles that differ in their optional parts are a `ValueError`."""
+        check_type(reconstruction, Reconstruction, "a Reconstruction")
         self._flagged.update(count_flags(reconstruction.flags))
         # Chunks without particles may lack optional parts that the others have.
         if jagged.count(reconstruction.particles).any():

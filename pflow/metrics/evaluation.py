@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pflow.config import from_plain
-from pflow.errors import ConfigError, InputError, check_choice
+from pflow.errors import ConfigError, InputError, check_choice, check_fields, check_type
 from pflow.event.checks import Expected, SampleScales
 from pflow.event.events import (
     Events,
@@ -179,6 +179,7 @@ class Evaluation:
         `InputError`: the events hold no truth, a reconstruction is of other events, a particle's numbers are not
         finite, or links from hits, for matching by hits, are missing or wrong.
         """
+        check_choice(on_error, ("raise", "skip"), "on_error")
         if self.name not in reconstructions and not (self.oracle and self.name == ORACLE):
             raise ValueError(f"expected the reconstruction '{self.name}', found {', '.join(reconstructions) or 'none'}")
         recos = {algorithm: dataclasses.replace(reco, name=algorithm) for algorithm, reco in reconstructions.items()}
@@ -351,10 +352,14 @@ def evaluate(
     given: tuple[object, object] = (reco, truth)
     if isinstance(given[0], Events) or isinstance(given[1], Reconstruction):
         raise TypeError("the reconstruction comes first and its events second: evaluate(reco, events)")
+    if options and isinstance(truth, Events):
+        raise TypeError(f"{', '.join(options)}: for files of events; the truth rule and the like are in `settings`")
+    check_fields(options, (field.name for field in dataclasses.fields(ReadOptions)), "options of reading")
     name = name or (reco.name if isinstance(reco, Reconstruction) else collection)
     for further in compare or {}:
         if further in (name, ORACLE, REFERENCE):
             raise ConfigError(f"compare: the name '{further}' is taken")
+    check_type(settings, EvaluationSettings | None, "pflow.EvaluationSettings")
     sources = {name: reco, **(compare or {})}
     recos = {key: source for key, source in sources.items() if isinstance(source, Reconstruction)}
     if isinstance(truth, Events):

@@ -22,7 +22,15 @@ import numpy.typing as npt
 from pflow.errors import ConfigError, missing_package
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.metrics.match import ANGLE_EDGES_DEG, RESPONSE_EDGES, Matches, Matching, ParticleTable, match
+from pflow.metrics.match import (
+    ANGLE_EDGES_DEG,
+    RESPONSE_EDGES,
+    Matches,
+    Matching,
+    ParticleTable,
+    check_particles,
+    match,
+)
 from pflow.metrics.stats import (
     Axis,
     Bootstrap,
@@ -81,7 +89,7 @@ def find_jets(
     jets. `radius`, rad, is for the inclusive e+e- generalised kt algorithm with p = -1. Jets, [event, jet], are
     four-momenta (E scheme). With `constituents` also the index of each jet's particles in the event's list, int64
     [event, jet, particle]. ConfigError: neither or both are given or one is out of range, or the package fastjet is
-    not installed.
+    not installed. TypeError: no lists of four-momenta.
 
     >>> events = pflow.read_events("zqq_test_small.root", entry_stop=2)
     >>> find_jets(events.reference, n_jets=2).energy
@@ -101,6 +109,7 @@ def find_jets(
         jets = find_jets(jagged.records(momenta, particles.counts), n_jets=n_jets, radius=radius)
         zeros = np.zeros(int(jagged.count(jets).sum()))
         return ParticleTable.from_records(jagged.replaced(jets, {"pdg": zeros, "charge": zeros}))
+    check_particles(particles, "particles")
     inputs = ak.zip({name: getattr(particles, component) for component, name in COMPONENTS.items()})
     counts = jagged.count(particles)
     enough, n_clustered = counts >= (n_jets or 1), np.zeros_like(counts)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, overload
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
-from pflow.errors import ConfigError, InputError, check_choice
+from pflow.errors import ConfigError, InputError, check_choice, check_type
 from pflow.event import jagged
 from pflow.event.events import Reconstruction
 from pflow.event.jagged import Links, sum_by_pair, with_same_source
@@ -61,7 +61,9 @@ class ParticleTable:
     ) -> ParticleTable:
         """From records [event, particle]; `InputError` names the file and entry of a number that is not finite."""
         counts = jagged.count(particles)
-        columns = {field: jagged.flat(particles[field], np.float64) for field in ("charge", "energy", "px", "py", "pz")}
+        # Attributes: four-momenta of `vector` may hold pt, phi, eta and mass.
+        names = ("charge", "energy", "px", "py", "pz")
+        columns = {name: jagged.flat(getattr(particles, name), np.float64) for name in names}
         for field, values in columns.items():
             for row in np.flatnonzero(~np.isfinite(values))[:1].tolist():
                 event = int(jagged.event_index(counts)[row])
@@ -129,6 +131,16 @@ class ParticleTable:
         ranks = np.empty(len(self), dtype=np.int64)
         ranks[np.lexsort((-self.energy, self.event))] = jagged.local_index(self.counts)
         return ranks
+
+
+def check_particles(given: object, what: str, fields: Sequence[str] = ()) -> None:
+    """A TypeError unless an array holds lists of four-momenta, with further `fields`."""
+    such = "such as pflow.select_targets(events).particles, pflow.reconstruct(...).particles, events.reference"
+    expected = f"{what} [event, particle], {such}"
+    check_type(given, ak.Array, expected)
+    assert isinstance(given, ak.Array)  # for the type checker
+    if given.ndim != 2 or not all(hasattr(given, name) for name in ("px", "py", "pz", "energy", *fields)):
+        raise TypeError(f"expected {expected}; found an array of {str(given.type)[:60]}")
 
 
 def masses(momenta: Floats) -> Floats:
@@ -232,11 +244,10 @@ def match(truth: Any, reco: Any, matching: Matching | None = None) -> Any:
         raise TypeError("expected the true particles first and then the reconstructed ones, found them swapped")
     truth = truth.particles if isinstance(truth, Targets) else truth
     reco = reco.particles if isinstance(reco, Reconstruction) else reco
-    for name, given in (("true", truth), ("reconstructed", reco)):
-        if not isinstance(given, ParticleTable if isinstance(truth, ParticleTable) else ak.Array):
-            text = "such as pflow.select_targets(events).particles, pflow.reconstruct(...).particles, events.reference"
-            raise TypeError(f"expected {name} particles [event, particle], {text}; found {type(given).__name__}")
-    if isinstance(truth, ak.Array):
+    check_type(matching, Matching | None, "a pflow.Matching")
+    if not isinstance(truth, ParticleTable) or not isinstance(reco, ParticleTable):
+        for name, given in (("true", truth), ("reconstructed", reco)):
+            check_particles(given, f"{name} particles", ("pdg", "charge"))
         if "parent" in reco.fields and "parent" not in truth.fields:
             raise TypeError("expected the true particles first and then the reconstructed ones, found them swapped")
         if len(truth) != len(reco):

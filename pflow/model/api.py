@@ -41,6 +41,8 @@ def check_range(config: Any, interval: str, *names: str) -> None:
         # By type, since isinstance takes True and False for whole numbers.
         if kind.startswith("int") and type(value) is not int:
             raise ValueError(f"{name}: {value!r} is not a whole number")
+        if isinstance(value, bool | str):
+            raise ValueError(f"{name}: {value!r} is not a number")
         above = value >= low if interval[0] == "[" else value > low
         below = value <= high if interval[-1] == "]" else value < high
         # Put this way round NaN is refused, too: it compares as False.

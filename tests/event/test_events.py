@@ -106,7 +106,7 @@ class TestConcatenate:
         assert (joined.reference, joined.path) == (None, "")
 
 
-@pytest.mark.parametrize("function", [ak.num, ak.sum, np.asarray])
+@pytest.mark.parametrize("function", [ak.num, ak.sum, ak.to_list, np.asarray])
 def test_events_cannot_become_an_array(function):
     """Each of them is iterable again: `ak.num` never returned."""
     with pytest.raises(TypeError, match=r"Events cannot become an array; arrays are \.hits, \.tracks, "):
@@ -118,15 +118,30 @@ def test_events_cannot_become_an_array(function):
     [
         (lambda: make_tracks(b_field=2.0, px=ONE, py=ONE, omega=ONE, phi=ONE), "need px, py, pz and charge, or omega"),
         (lambda: made()[3], "event 3 of 3"),
+        (lambda: made()[np.array([True])], "events are chosen by .* boolean index did not match"),
+        (
+            lambda: made()[made().hits.energy > 1],
+            "events are chosen by a number, a slice, or a mask or list of numbers",
+        ),
+        (lambda: made()[[[0, 1]]], "of 3 events; found 2 dimensions"),
         (lambda: concatenate([]), "no events to concatenate"),
         (lambda: concatenate([made(), made(detector=load_detector("cld"))]), "different detectors"),
         (lambda: made(tracks=made().tracks[:2]), "tracks has 2 events, hits have 3"),
         (lambda: made(entry=np.zeros(2)), r"entry has shape \(2,\), expected \(3,\)"),
         (lambda: made(truth=None), "links need the truth particles"),
+        (lambda: made(detector="ild_g4"), r"expected a detector, of pflow\.load_detector; found str"),
+        (
+            lambda: made(hits=ak.zip({"energy": ONE, "x": ONE})),
+            r"hits lack position: pflow\.event\.schema has functions",
+        ),
+        (lambda: made(hits=ak.mask(made().hits, ONE > 1)).violations(), r"objects that are None: choose with hits\["),
+        (lambda: make_particles(pdg=INDEX, charge=INDEX, E=ONE), "particles have no E; they have pdg, charge, energy"),
+        (lambda: made()["hits"], r"parts by attributes such as \.hits; found 'hits'"),
+        (lambda: made()[0, 1], r"parts by attributes such as \.hits; found \(0, 1\)"),
     ],
 )
 def test_inconsistent_parts_and_what_is_not_there_are_refused(make, message):
-    with pytest.raises((ValueError, IndexError), match=message):
+    with pytest.raises((ValueError, IndexError, TypeError), match=message):
         make()
 
 

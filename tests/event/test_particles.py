@@ -48,6 +48,12 @@ def test_a_reconstruction_is_iterated_shown_and_pickled(same_reco):
     assert copied.particles.pt.to_list() == linked().particles.pt.to_list()
 
 
+def test_lists_of_numbers_and_flags_are_taken():
+    reco = dataclasses.replace(bare(), event=[5, 6, 7], flags=[0, 1, 2])
+    assert (reco.event.dtype, reco.flags.dtype) == (np.int64, np.uint32)
+    assert reco[[2]].flags.tolist() == [2]
+
+
 @pytest.mark.parametrize("field", ["event", "hit_links"])
 def test_lengths_must_agree(field):
     with pytest.raises(ValueError, match=f"{field} has 2 events, particles have 3"):

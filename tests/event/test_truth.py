@@ -6,7 +6,7 @@ import pytest
 
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
-from pflow.event.events import Events, ImplausibleWarning, concatenate
+from pflow.event.events import Events, ImplausibleWarning, concatenate, keep_hits
 from pflow.event.jagged import assigned_particle
 from pflow.event.truth import RULES, assigned_ancestors, select_targets, unknown_status
 from pflow.physics.pdg import class_index
@@ -188,6 +188,15 @@ def test_unknown_rules_and_events_without_truth_are_refused(make_event):
         select_targets(make_event(**PI0_DECAY), rule="stabel")
     with pytest.raises(InputError, match=r"data\.root.*needs truth particles"):
         select_targets(bare, rule="calo")
+
+
+def test_links_to_hits_that_were_dropped_without_them_are_refused(make_event):
+    """They would count as hits of the next event; `keep_hits` drops both."""
+    events = make_event([(22, 10.0)], [(1.0, {0: 1.0}), (5.0, {0: 1.0})])
+    kept = events.hits.energy > 2
+    with pytest.raises(InputError, match=r"links lead to hits or tracks that are not there: .*keep_hits"):
+        select_targets(dataclasses.replace(events, hits=events.hits[kept]))
+    assert select_targets(keep_hits(events, ak.to_numpy(ak.flatten(kept)))).particles.hit_energy.to_list() == [[5.0]]
 
 
 def test_a_particle_that_is_its_own_ancestor_is_refused(make_event):

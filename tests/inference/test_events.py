@@ -52,8 +52,17 @@ def test_files_are_read_as_the_detector_of_the_model(model, sample_dir, same_rec
     write_events(tmp_path / "a.root", dataclasses.replace(events, hits=jagged.replaced(events.hits, radii)))
     with pytest.raises(InputError, match=r"a\.root, 'hits\.position'.*trained on detector 'ild_g4'"):
         model.reconstruct([tmp_path / "a.root"])
-    with pytest.raises(TypeError, match="events or files of events first and then a model, found a TrainedModel"):
+    with pytest.raises(TypeError, match=r"events or files of events first, and then a model .*; found TrainedModel"):
         reconstruct(model, path)
+    for wrong, found in ((events.hits, "Array"), ([events], "Events"), (None, "NoneType")):
+        with pytest.raises(TypeError, match=f"expected .*; found {found}"):
+            reconstruct(wrong, model)
+    for options, message in (
+        ({"on_error": "ignore"}, "no on_error 'ignore': expected one of raise, skip"),
+        ({"decoding": None, "batch_size": 0}, "batch_size must be at least 1, found 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            reconstruct(events, model, **options)
 
 
 def test_what_is_implausible_in_a_file_is_said_once(model, events, tmp_path):
@@ -407,5 +416,7 @@ def test_what_cannot_be_explained_is_refused(event, events):
     model = pflow.load_model("general")
     with pytest.raises(InputError, match="expected one event"):
         pflow.explain(model, events[:2])
+    with pytest.raises(TypeError, match=r"a model of pflow\.load_model first, and then an event; found Events"):
+        pflow.explain(event, model)
     with pytest.raises(InputError, match="no hits or tracks"):
         pflow.explain(model, event.emptied(np.array([True])))

@@ -196,10 +196,13 @@ def test_a_range_of_entries_is_read_and_anything_else_refused(write, four, toy):
     with open_events(write(four), detector=toy) as file:
         for start, stop, entries in ranges:
             assert file.read(start, stop).entry.tolist() == entries
-        with pytest.raises(ConfigError, match="counted from 0"):
-            file.read(-1)
+        for start, stop in ((-1, None), (0, -1)):
+            with pytest.raises(ConfigError, match="counted from 0"):
+                file.read(start, stop)
         with pytest.raises(ConfigError, match="'raise' or 'skip'"):
             file.read(on_error="ignore")
+    with pytest.raises(ConfigError, match="is closed: read it inside of its with block"):
+        file.read()
 
 
 def test_skipped_entries_stay_as_empty_events_with_one_warning(write, four, toy):

@@ -241,6 +241,12 @@ def test_mixed_and_swapped_arguments_are_refused(sample, events, pandora, tmp_pa
     ):
         with pytest.raises(TypeError, match=message):
             pflow.evaluate(reco, truth)
+    with pytest.raises(TypeError, match="rule: for files of events; the truth rule and the like are in `settings`"):
+        pflow.evaluate(pandora, events, rule="calo")
+    with pytest.raises(ConfigError, match="options of reading: unknown field 'rule'; expected some of detector"):
+        pflow.evaluate("reco.root", sample, rule="calo")
+    with pytest.raises(ConfigError, match="no on_error 'ignore': expected one of raise, skip"):
+        pflow.evaluate(pandora, events, on_error="ignore")
     with pflow.open_events(sample) as file:
         made = {"inputs": [describe_input(file)]}
     with RecoWriter(tmp_path / "reco.root", provenance=made) as writer:

@@ -64,6 +64,17 @@ def test_impossible_options_are_refused(make_table, options):
         find_jets(make_table([DIJET]), **options)
 
 
+def test_what_has_no_momenta_is_refused_by_name(sample_dir):
+    events = read_events(sample_dir / "multi_test_small.root", entry_stop=2)
+    for wrong, found in (
+        (events, "Events"),
+        (events.hits, r"an array of 2 \* var \* {energy"),
+        (events.reference[0], r"an array of 2 \* Mom"),
+    ):
+        with pytest.raises(TypeError, match=rf"expected particles \[event, particle\], such as .*; found {found}"):
+            find_jets(wrong, n_jets=2)
+
+
 def test_response(make_table):
     # Jets of 40 and 40 GeV are reconstructed with 36 and 44 GeV: median 1, quartiles 0.95 and 1.05
     reco = [(22, 18.0, 90, -1), (22, 18.0, 90, 1), (22, 44.0, 90, 180)]

@@ -1,6 +1,7 @@
 import itertools
 import math
 
+import awkward as ak
 import numpy as np
 import pytest
 
@@ -134,9 +135,20 @@ def test_match_particles_refuses_other_objects_by_name(sample_dir):
     for wrong, found in (
         ((events, reco), "true .* found Events"),
         ((targets, events), "reconstructed .* found Events"),
+        ((events.hits, reco), r"true .* found an array of 2 \* var \* {energy: float32, position"),
+        ((events.truth[0], reco), r"true .* found an array of 2 \* Momentum4D"),
+        ((targets, reco, HitMatching()), r"a pflow\.Matching; found HitMatching"),
     ):
         with pytest.raises(TypeError, match=f"expected {found}"):
             match(*wrong)
+
+
+def test_four_momenta_by_transverse_momentum_are_matched_too(sample_dir):
+    events = read_events(sample_dir / "multi_test_small.root", entry_stop=2)
+    true, reco = select_targets(events).particles, events.reference
+    names = ("pdg", "charge", "pt", "phi", "eta", "mass")
+    other = ak.zip({name: getattr(reco, name) for name in names}, with_name="Momentum4D")
+    assert match(true, other).truth.to_list() == match(true, reco).truth.to_list()
 
 
 ENERGY = np.array([4.0, 3.0, 2.0, 1.0])

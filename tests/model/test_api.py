@@ -3,7 +3,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from pflow.model.api import ModelInputs, build_reconstructor, describe, reconstructor_class
+from pflow.model.api import DecodingConfig, ModelInputs, build_reconstructor, describe, reconstructor_class
 from pflow.model.pointing import PointingReconstructor
 from pflow.model.translation import TranslationReconstructor
 
@@ -48,6 +48,12 @@ def test_a_description_that_makes_no_model_is_an_error(options, message):
         build_reconstructor({"class_path": POINTING, "init_args": options}, INPUTS)
     with pytest.raises(ValueError, match="expected class_path and init_args"):
         build_reconstructor({"class_path": POINTING, "arguments": options}, INPUTS)
+
+
+@pytest.mark.parametrize("wrong", [True, "0.5"])
+def test_a_threshold_is_a_number(wrong):
+    with pytest.raises(ValueError, match=rf"eos_threshold: {wrong!r} is not a number"):
+        DecodingConfig(eos_threshold=wrong)
 
 
 def test_an_installed_package_offers_an_architecture(monkeypatch):
