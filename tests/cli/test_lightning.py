@@ -95,6 +95,8 @@ def test_predict_and_forward_give_the_particles_of_a_reconstruction(run, trainer
     batch = next(iter(data.predict_dataloader())).batch
     assert batch.target is None
     assert int(module.eval()(batch).mask.sum()) == ak.count(predictions[0].particles.pdg)
+    with pytest.raises(TypeError, match=r"expected a Batch, found Events; events go through pflow\.reconstruct"):
+        module(pflow.read_events(small["val"], entry_stop=1))
 
 
 def test_predict_is_calibrated_as_a_reconstruction(trainer, sample_dir):
@@ -291,10 +293,10 @@ class Foreign(pl.LightningModule):
 
 @pytest.mark.filterwarnings("ignore:You passed in a `val_dataloader`", "ignore:You requested to overfit")
 @pytest.mark.parametrize("overfit", [0, 2])
-def test_each_epoch_is_shuffled_for_any_module_but_not_with_overfit_batches(small, overfit):
+def test_each_epoch_is_shuffled_for_any_module_but_not_with_overfit_batches(small, tiny_module, overfit):
     batches, data = Batches(), ParticleFlowData(train=Path(small["val"]), val=Path(small["val"]), batch_size=8)
     options = {**QUIET, "overfit_batches": overfit, "callbacks": [batches], "max_epochs": 2, "limit_val_batches": 0}
-    pl.Trainer(accelerator="cpu", **options).fit(Foreign(), data)
+    pl.Trainer(accelerator="cpu", **options).fit(tiny_module() if overfit else Foreign(), data)
     half = len(batches.entries) // 2
     assert half == (overfit or 7)
     assert (batches.entries[:half] == batches.entries[half:]) == bool(overfit)
@@ -355,7 +357,6 @@ def test_finetuning_and_its_empty_groups_of_parameters(run, small, trainer):
     [
         (lambda data: ParticleFlowData(batchsize=3), r"unknown field 'batchsize' \(nearest matches: batch_size"),
         (lambda data: data.setup("val"), "no stage 'val': expected one of fit, validate, test, predict"),
-        (lambda data: ParticleFlow()([1]), "there is no model"),
         (lambda data: pl.Trainer(accelerator="cpu", max_epochs=1, **QUIET).fit(ParticleFlow()), "as the datamodule"),
         (
             lambda data: pl.Trainer(accelerator="cpu", precision="64-true", **QUIET).validate(ParticleFlow(), data),
