@@ -132,7 +132,7 @@ def resolve_run(verb: str, args: Sequence[str]) -> Run:
         elif (path := name.removeprefix("--")) in LINKED:
             raise WrongUsageError(f"{name} takes the value of --{LINKED[path].replace('_', '-')}: give that instead")
         elif name in DECISIVE and value:
-            value = ARCHITECTURES.get(value, value)
+            value = ARCHITECTURES.get(value, value) if DECISIVE[name] == "class_path" else value
             given[DECISIVE[name]] = None if value == "null" else value
         words.append(f"{name}{equals}{value}" if word.startswith("--") else value)
     if (wanted := given["ckpt_path"]) in ("best", "last"):  # Lightning looks for them after the model is made

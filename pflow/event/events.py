@@ -431,7 +431,8 @@ class Reconstruction(EventLists):
         [event, particle] records from `pflow.event.schema.make_particles`: four-momenta (`vector`), so that
         ``particles.pt``, ``particles.mass`` and ``+`` work, with pdg, charge [e] and score; if the algorithm gives
         them, existence (a probability), scores (5, one a class) and covariance (10) [GeV^2]. Sum, count and cluster
-        them without weights: they exist more probably than not, and their energies hold given this list.
+        them without weights: they exist more probably than not, and their energies hold given this list. A data frame
+        has a row for each score: give it ``particles[["pdg", "energy", "px", "py", "pz"]]``.
     event, flags
         Event number of the input, int64 [event]; `pflow.event.events.Flag` bits, uint32 [event].
     name

@@ -184,7 +184,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.began_with: dict[str, Any] | None = None
         """Provenance of the weights that a new training starts from; None: they are random."""
         self._before: Mapping[str, Any] = {}  # provenance of the checkpoint that is resumed
-        self._trained_on: dict[str, Any] | None = None  # `_sample` of the last training
+        self._trained_on: dict[str, Any] | None = None  # provenance of the last training
         self._started: Checkpoint | None = None
         self._unchecked: tuple[LabelledBatch, list[str], Tensor, torch.cuda.Event | None] | None = None
         self._began = time.monotonic()  # s
@@ -310,6 +310,10 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         """Begin to count the time; weights that change are no longer calibrated."""
         self.calibration, self._trained_on = None, self._sample()
         self._began = time.monotonic()
+
+    def on_fit_end(self) -> None:
+        """Keep where the weights come from, for another trainer that saves them."""
+        self._trained_on = self._provenance()
 
     def on_train_start(self) -> None:
         """Take the learning rate and the weight decay of the options: a checkpoint that is resumed has its own.
@@ -443,11 +447,10 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         }
 
     def _provenance(self) -> dict[str, Any]:
-        # The trainer may have got other data since the training, to test on.
-        if (trained_on := self._sample() if self.trainer.state.fn == "fit" else self._trained_on) is None:
+        trains = self.trainer.state.fn == "fit"
+        if not trains and self._trained_on is None:
             return dict(self._before or self.began_with or {})  # the weights are as they were loaded
-        return {
-            **trained_on,
+        present = {
             "began_with": self.began_with,
             "epoch": self.current_epoch,
             "step": self.global_step,
@@ -459,6 +462,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             "precision": str(self.trainer.precision),
             "torch": torch.__version__,
         }
+        # Since the training the module may have got another trainer, and other data to test on.
+        return {**present, **(self._sample() if trains else self._trained_on or {})}
 
     def _log(self, prefix: str, losses: Mapping[str, Tensor], size: int) -> None:
         for name, value in losses.items():

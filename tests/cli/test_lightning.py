@@ -213,6 +213,9 @@ def test_print_config_gives_a_configuration_that_gives_itself(tmp_path, capsys):
     (tmp_path / "printed.yaml").write_text(printed)
     assert main(["fit", "--config", str(tmp_path / "printed.yaml"), "--print-config"]) == 0
     assert yaml.safe_load(capsys.readouterr().out) == content
+    for words in (["--checkpoint", "null", "-o", "translation"], ["--output=translation"]):  # no architecture there
+        assert main(["fit", *words, "--print-config"]) == 0
+        assert yaml.safe_load(capsys.readouterr().out)["output"] == "translation"
 
 
 def test_a_resume_that_fails_changes_nothing(run, sample_dir, tmp_path, capsys):
@@ -319,19 +322,19 @@ def test_what_a_trainer_saves_says_what_the_weights_were_trained_on(run, small, 
     """After a test of other data, of weights that are only evaluated with their calibration, and of a fine-tuning."""
 
     def saved() -> pflow.checkpoint.TrainedModel:
-        trainer.save_checkpoint(tmp_path / "saved.ckpt")
+        other.save_checkpoint(tmp_path / "saved.ckpt")
         return pflow.load_model(tmp_path / "saved.ckpt")
 
-    module = ParticleFlow.load_from_checkpoint(best(run))
-    trainer.validate(module, ParticleFlowData(val=small["test"]), verbose=False)
+    module, other = ParticleFlow.load_from_checkpoint(best(run)), pl.Trainer(accelerator="cpu", **QUIET)
+    other.validate(module, ParticleFlowData(val=small["test"]), verbose=False)
     assert saved().config["provenance"] == pflow.load_model(best(run)).config["provenance"]
     trainer.fit(module, ParticleFlowData(train=small["train"], val=small["val"], batch_size=64))
-    trainer.test(module, ParticleFlowData(test=small["test"]), verbose=False)
+    other.test(module, ParticleFlowData(test=small["test"]), verbose=False)
     model = saved()
-    assert model.config["provenance"]["train"] == ["gamma1_train_small.root"]
+    assert (model.config["provenance"]["train"], model.config["provenance"]["step"]) == (["gamma1_train_small.root"], 8)
     assert model.tokeniser.sample.max_hits > pflow.load_model(best(run)).tokeniser.sample.max_hits
     pairs = ParticleFlowData(test=str(sample_dir / "gammasep_test_small.root"))
-    trainer.test(ParticleFlow(start_from="ild-g4-photon"), pairs, verbose=False)
+    other.test(ParticleFlow(start_from="ild-g4-photon"), pairs, verbose=False)
     assert saved().calibration == pflow.load_model("ild-g4-photon").calibration
 
 
