@@ -266,7 +266,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         if self._trainer is None:
             self.began_with = dict(header.provenance)
         else:
-            self._before, self.began_with = header.provenance, header.provenance.get("began_with")
+            # Of step 0 are checkpoints that Lightning's tuner returns to: no part of a training.
+            self._before = header.provenance if header.provenance.get("step", 1) else {}
+            self.began_with = header.provenance.get("began_with")
             decay = header.provenance.get("ema_decay")
             if self.trainer.training and decay is not None and self._ema_decay is None:
                 raise ConfigError(f"the checkpoint averages its weights: resume it with --ema.decay {decay}")

@@ -268,6 +268,8 @@ def test_the_tuner_finds_a_rate_and_the_training_takes_it(small, tiny_module, tm
     assert module.lr != 1e-3
     trainer.fit(module, data)
     assert trainer.optimizers[0].param_groups[0]["initial_lr"] == module.lr
+    trainer.save_checkpoint(tmp_path / "tuned.ckpt")
+    assert pflow.load_model(tmp_path / "tuned.ckpt").config["provenance"]["parts"] == 1
 
 
 class Batches(pl.Callback):
