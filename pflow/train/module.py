@@ -279,6 +279,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             name: value.shape for name, value in checkpoint["state_dict"].items()
         }:
             refuse(describe(ours), header.model)
+        self.calibration, self._trained_on = header.calibration, None
         self._set(ours, header.tokeniser)
 
     def _set(self, reconstructor: Reconstructor, tokeniser: Tokeniser) -> None:

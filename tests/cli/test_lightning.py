@@ -337,7 +337,10 @@ def test_what_a_trainer_saves_says_what_the_weights_were_trained_on(run, small, 
     assert model.tokeniser.sample.max_hits > pflow.load_model(best(run)).tokeniser.sample.max_hits
     pairs = ParticleFlowData(test=str(sample_dir / "gammasep_test_small.root"))
     other.test(ParticleFlow(start_from="ild-g4-photon"), pairs, verbose=False)
-    assert saved().calibration == pflow.load_model("ild-g4-photon").calibration
+    calibration = pflow.load_model("ild-g4-photon").calibration
+    assert saved().calibration == ParticleFlow.load_from_checkpoint(tmp_path / "saved.ckpt").calibration == calibration
+    other.test(module, ParticleFlowData(test=small["test"]), ckpt_path=best(run), verbose=False)
+    assert saved().config["provenance"] == pflow.load_model(best(run)).config["provenance"]
 
 
 def test_finetuning_and_its_empty_groups_of_parameters(run, small, trainer):
