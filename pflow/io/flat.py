@@ -21,11 +21,22 @@ from pflow.errors import ConfigError, InputError, check_fields, nearest
 from pflow.event import jagged
 from pflow.event.events import TRUTH_PARTS, Events, Flag
 from pflow.event.jagged import Links, assigned_particle
-from pflow.event.schema import LINKED, PARTS, build, make_links, make_particles, make_tracks, make_truth, quantities_of
+from pflow.event.schema import (
+    LINKED,
+    PARTS,
+    PXYZ,
+    build,
+    make_links,
+    make_particles,
+    make_tracks,
+    make_truth,
+    quantities_of,
+)
 from pflow.io.atomic import replacing
 from pflow.io.root import EventWeights, check_counts, make_ttree, open_tree, read_branch, read_note, write_note
 from pflow.physics import pdg
 from pflow.physics.detector import Detector, load_detector
+from pflow.physics.kinematics import follow_to_calorimeter
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
     part: (*quantities_of(part), *(["particle"] if part in LINKED.values() else [])) for part in PARTS
@@ -201,6 +212,8 @@ class FlatReader:
         makers["tracks"] = functools.partial(make_tracks, b_field=self.detector.b_field)
         makers |= {"truth": make_truth, "reference": make_particles}
         parts: dict[str, Any] = {part: make(**columns[part]) for part, make in makers.items() if part in columns}
+        if "tracks" in parts and "calo_x" not in columns["tracks"]:
+            parts["tracks"] = _followed(parts["tracks"], self.detector)
         for link, source in LINKED.items() if "truth" in parts else ():
             # Links of the file come first: they can share a hit among particles, `particle` cannot.
             if link in columns:
@@ -265,6 +278,17 @@ class FlatReader:
             # Times 1.0 would copy the values, and make floats of integers.
             columns[name] = values if branch.scale == 1.0 else values * branch.scale
         return columns
+
+
+def _followed(tracks: ak.Array, detector: Detector) -> ak.Array:
+    """Tracks of a file that does not say where they enter the calorimeter, followed there along the helix."""
+    columns, momentum = jagged.columns(tracks), jagged.vectors(tracks, field="momentum")
+    d0, z0, phi = (np.nan_to_num(columns[name].astype(np.float64)) for name in ("d0", "z0", "phi"))
+    start = np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=1)
+    followed = follow_to_calorimeter(start, momentum, columns["charge"], detector)
+    names = ("calo_position.x", "calo_position.y", "calo_position.z", *(f"calo_momentum.{axis}" for axis in PXYZ))
+    values = np.concatenate(followed, axis=1).astype(np.float32).T
+    return jagged.replaced(tracks, dict(zip(names, values, strict=True)))
 
 
 def links_of(particle: ak.Array) -> ak.Array:

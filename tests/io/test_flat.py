@@ -329,3 +329,15 @@ def test_chunks_that_make_no_file(tmp_path):
         with pytest.raises(ConfigError, match=message):
             write_events(tmp_path / "out.root", chunks)
         assert list(tmp_path.iterdir()) == []
+
+
+def test_tracks_without_a_place_at_the_calorimeter_are_followed_there(sample_dir, tmp_path):
+    events = read_events(sample_dir / "zqq_test_small.root")
+    with uproot.open(sample_dir / "zqq_test_small.root") as file, uproot.recreate(tmp_path / "in.root") as copy:
+        table = file["events"].arrays()
+        copy.mkrntuple("events", {name: table[name] for name in table.fields if not name.startswith("track.calo")})
+    tracks = read_events(tmp_path / "in.root", layout="g4").tracks
+    distance = (tracks.calo_position - events.tracks.calo_position).mag
+    assert np.isfinite(ak.to_numpy(ak.flatten(tracks.calo_position.x))).all()
+    hard = ak.flatten(distance[events.tracks.momentum.mag > 3.0])
+    assert np.median(hard) < 20.0, "the field of the simulation is the detector's; tracks scatter and lose energy"
