@@ -119,7 +119,7 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
     totals = np.zeros((3, len(names)))  # hits, those with a layer, and GeV, of each calorimeter
     counts, reference, scales = Counter[str](), 0.0, Scales()
     bad_entries: dict[int, str] = {}
-    left_out: list[InputError] = []
+    left_out, unusable = list[InputError](), list[Check]()
     expected = file.expected or Expected()
     try:
         template = file.read_all(file.num_entries, truth=not refused)[0]  # no event, but all parts
@@ -129,8 +129,11 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
             events, errors, of_objects = file.read_all(start, min(end, stop), truth=not refused)
             bad_entries |= {error.entry: str(error) for error in errors if error.entry is not None}
             left_out += of_objects
-            with suppress(InputError):  # unusable truth is listed as missing
+            try:
                 scales += measure(events, targets=expected.targets)
+            except InputError as error:  # the truth has no targets
+                unusable.append(Check("truth", False, str(error)))
+                scales += measure(events.without_truth())
             counts.update({name: int(jagged.count(part).sum()) for name, part in events.parts() if name != "hits"})
             reference += 0.0 if events.reference is None else float(ak.sum(events.reference.energy))
             hits = jagged.columns(events.hits)
@@ -150,7 +153,7 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
     if without_layers := [name for name, n, n_layered in zip(names, *totals[:2], strict=True) if n and not n_layered]:
         reason = f"no cell encoding for {', '.join(without_layers)}"
         missing.append(MissingPart("layers", "models that use the layers of hits", reason))
-    checks = file.notes()
+    checks = [*file.notes(), *unusable[:1]]
     if left_out:
         checks.append(Check("objects", False, f"left out in {len(left_out)} entries; the first: {left_out[0]}"))
     rows = [

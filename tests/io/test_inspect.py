@@ -29,6 +29,14 @@ def test_means_are_taken_over_the_entries_that_were_read(write, content, toy):
     assert (file.num_entries, file.calorimeter_hits, file.parts[0].mean, file.has_truth) == (0, 0, 0.0, True)
 
 
+def test_truth_that_cannot_be_used_is_a_problem(write, content, toy):
+    content["_MCParticles_parents.index"] = [[1, 1], []]
+    path = write(content)
+    file = inspect_file(path, ReadOptions(detector=toy))
+    (check,) = (check for check in file.checks if check.name == "truth")
+    assert (check.good, check.text) == (False, f"{path}, entry 0, 'truth.parent': a particle is its own ancestor")
+
+
 def test_a_file_that_no_detector_fits_lists_its_collections(write, content):
     file = inspect_file(path := write(content))
     assert (file.detector, file.parts, file.calorimeter_hits, file.num_entries) == ("", (), 0, 2)
