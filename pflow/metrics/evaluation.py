@@ -387,6 +387,10 @@ def _evaluate_files(
 ) -> EvaluationResult:
     for paths in files.values():
         check_order(paths, truth)
+    if again := [path for path, n in Counter(truth).items() if n > 1]:
+        warnings.warn(
+            f"{again[0]}: given more than once, and its events count as often", ImplausibleWarning, stacklevel=3
+        )
     inputs = [entry for paths in files.values() for path in paths for entry in _inputs(path) or ()]
     reading = dataclasses.replace(
         reading,

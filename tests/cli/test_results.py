@@ -155,6 +155,13 @@ def test_lists_of_files_have_the_numbers_of_one_file(lists, tmp_path):
     assert all(numbers[key] == expected[key] for key in ("count", "class", "energy"))
 
 
+def test_a_file_that_is_given_twice_is_said(lists, tmp_path, capsys):
+    _, a, _ = lists
+    call = [*reco_of(a), *reco_of(a), "--truth", a, a, "--no-plots", "--no-oracle", "-q", "-o", tmp_path / "out"]
+    assert evaluate(*call) == 0
+    assert f"{a}: given more than once, and its events count as often" in capsys.readouterr().err
+
+
 def test_a_file_of_a_list_that_cannot_be_used_can_be_left_out(lists, tmp_path, capsys):
     _, a, b = lists
     no_root = tmp_path / "bad.root"
