@@ -22,20 +22,21 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError, first_line, warn
 from pflow.event import jagged
-from pflow.event.closure import HADRON_RESPONSE, HCAL, KINDS, MIN_MOMENTUM, N_LAYERS, TrackDeposits, depths
+from pflow.event.closure import ECAL, HADRON_RESPONSE, HARD, HCAL, KINDS, MIN_MOMENTUM, N_LAYERS, TrackDeposits, depths
 from pflow.event.events import Events, ImplausibleWarning
 from pflow.event.jagged import Links, assigned_particle
 from pflow.event.truth import STABLE_STATUS, select_targets
-from pflow.physics.arrays import Floats, Mask
+from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Detector
 from pflow.physics.geometry import kind_index, layer_pitches, layers_by_position, measures
 from pflow.physics.kinematics import (
     GEV_PER_TESLA_MM,
     angle_between,
 )
-from pflow.physics.pdg import is_invisible
+from pflow.physics.pdg import is_invisible, known_charges
 
-ELECTRON, MUON = 11, 13
+ELECTRON, MUON, PHOTON = 11, 13, 22
+CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that counts as none
 
 MAX_ROWS = 100_000  # of a table; more are thinned evenly
 MAX_HITS = 10_000  # of a chunk, from all its events, that are compared one by one with their calorimeter's description
@@ -46,6 +47,9 @@ REACH = 1.1  # largest plausible ratio of the radius of a state to the diameter 
 MIN_LINKED = 20  # fewest hits of an event in a calorimeter whose links are looked at
 MIN_IN_LAYER, MOST_IN_LAYER = 20, 300  # hits of a layer for the size of its cells
 MIN_TYPICAL = 10  # fewest tracks of a typical one
+FIRST = 8  # hits by which an event is known to begin like another one
+MANY = {"hits of the ECAL": 100, "hits of the HCAL": 100, "tracks": 6}
+"""Objects of an event of many particles; smaller events may lack a kind of them."""
 
 Table = Mapping[str, npt.NDArray[Any]]
 """Columns of the same length."""
@@ -160,6 +164,8 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
     n, depth = len(events), depths(events)
     measured = {"events": _of_events(events, particles), "hits": _of_hits(events, depth)}
     measured["events"] |= _of_cells(events) | _of_truth(events, targets)
+    if events.has_truth:
+        measured["photons"] = _of_photons(events)
     if events.tracks is not None:
         deposits = TrackDeposits.of(events, depth)
         measured |= {"tracks": _of_tracks(events), "trails": deposits.trails, "stubs": deposits.stubs}
@@ -174,15 +180,20 @@ def measure(events: Events, particles: ak.Array | None = None, *, targets: Mappi
 
 
 def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDArray[Any]]:
-    """Energy, number of hits and momentum of tracks of each event, GeV, typical energy of its hits in the ECAL, and the
-    opening angle of its energy, rad."""
+    """Energy and momentum of tracks of each event, GeV, numbers of its objects, typical energy of its hits in the ECAL,
+    the opening angle of its energy, rad, and sums over its first hits, NaN of few or left-out ones."""
     n, hits, counts = len(events), jagged.columns(events.hits), jagged.count(events.hits)
     event, energy = jagged.event_index(counts), hits["energy"]
-    in_ecal = np.array([part.kind == "ecal" for part in events.detector.calorimeters])[hits["subdetector"]]
-    used = np.flatnonzero(in_ecal & (energy > 0))
+    kind = kind_index(events.detector)[hits["subdetector"]]
+    used = np.flatnonzero((kind == ECAL) & (energy > 0))
     total = np.bincount(event, energy, n)
     table = {"event": np.arange(n), "energy": total, "n_hits": counts}
+    for name, number in (("hits of the ECAL", ECAL), ("hits of the HCAL", HCAL)):
+        table[name] = np.bincount(event[kind == number], minlength=n)
     x, y, z = (hits[f"position.{axis}"].astype(np.float64) for axis in "xyz")
+    early = np.flatnonzero(jagged.local_index(counts) < FIRST)
+    table["start"], table["place"] = (np.bincount(event[early], of[early], n) for of in (energy, x + 2 * y + 3 * z))
+    table["start"] = np.where((counts >= FIRST) & (table["start"] > 0), table["start"], np.nan)
     weight = energy / np.maximum(np.sqrt(x * x + y * y + z * z), 1.0)  # hits that were left out are at the origin
     sums = np.stack([np.bincount(event, weight * along, n) for along in (x, y, z)], axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -194,7 +205,8 @@ def _of_events(events: Events, particles: ak.Array | None) -> dict[str, npt.NDAr
         table["reconstructed"] = np.bincount(of_particle, jagged.columns(particles)["energy"], n)
     if events.tracks is not None:
         momentum = np.linalg.norm(jagged.vectors(events.tracks, field="momentum"), axis=1)
-        table["momentum"] = np.bincount(jagged.event_index(jagged.count(events.tracks)), momentum, n)
+        table["tracks"] = jagged.count(events.tracks)
+        table["momentum"] = np.bincount(jagged.event_index(table["tracks"]), momentum, n)
     return table
 
 
@@ -206,8 +218,10 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, np
     total, table = np.bincount(event, energy, n), dict[str, npt.NDArray[Any]]()
     with_hits = np.where(total > 0, 1.0, np.nan)  # an event without hits says nothing of their energy
     if events.reference is not None:
-        of_particle = jagged.event_index(jagged.count(events.reference))
-        table["reference"] = with_hits * np.bincount(of_particle, jagged.columns(events.reference)["energy"], n)
+        of_particle, theirs = jagged.event_index(jagged.count(events.reference)), jagged.columns(events.reference)
+        momentum = np.sqrt(sum(theirs[axis].astype(np.float64) ** 2 for axis in ("px", "py", "pz")))
+        for name, values in (("reference", theirs["energy"]), ("reference momentum", momentum)):
+            table[name] = with_hits * np.bincount(of_particle, values, n)
     if events.truth is None:
         return table
     truth, status = jagged.columns(events.truth), tuple((targets or {}).get("stable_status", STABLE_STATUS))
@@ -216,6 +230,9 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, np
     of_particle = jagged.event_index(jagged.count(events.truth))
     table["true"] = with_hits * np.bincount(of_particle, truth["energy"] * showers, n)
     table["n true"] = np.bincount(of_particle, showers, n)
+    overlay = truth.get("overlay", np.zeros(len(showers)))
+    table["overlay"] = with_hits * np.bincount(of_particle, truth["energy"] * showers * overlay, n)
+    table |= _of_particles(events, truth, status)
     if events.hit_links is not None:
         linked = np.zeros(len(energy), dtype=np.bool_)
         linked[Links.of(events.hit_links).flat_source(counts)] = True
@@ -232,12 +249,56 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, np
     return table
 
 
+def _of_particles(events: Events, truth: Table, status: tuple[int, ...]) -> dict[str, npt.NDArray[Any]]:
+    """Numbers of true particles of each event, of those whose charge is not the one of their code, and of those of a
+    stable particle or of the simulation, which need a parent, and are themselves not stable, nor have more energy."""
+    counts = jagged.count(events.truth)
+    of_particle, n = jagged.event_index(counts), len(events)
+    # Where the code is in no table its charge is NaN, which is near to nothing.
+    wrong = ~(np.abs(known_charges(truth["pdg"]) - truth["charge"]) < CHARGE_ROUNDING) & (truth["energy"] > 0)
+    stable, made, has_parent = np.isin(truth["status"], status), truth["status"] == 0, truth["parent"] >= 0
+    above = np.where(has_parent, truth["parent"] + jagged.offsets(counts)[of_particle], len(stable))
+    # Without a parent it is the appended one. What a nucleus gives away has the energy of its mass in addition.
+    kinetic = truth["energy"] - truth["rest_mass"]
+    gains = kinetic > 1.01 * np.append(truth["energy"], np.inf)[above] + 0.1
+    of_stable = np.append(stable, False)[above]
+    astray = made & (~has_parent | gains) | (stable & of_stable)
+    # Without any stable particle nothing is known of the status: the first paper's files have none.
+    needs_parent, astray = ((made | of_stable) & stable.any(), astray & stable.any())
+    columns = {"wrong charges": wrong, "astray": astray, "n of parents": needs_parent}
+    return {"particles": counts} | {name: np.bincount(of_particle, of, n) for name, of in columns.items()}
+
+
+def _of_photons(events: Events) -> dict[str, npt.NDArray[Any]]:
+    """Columns of each true photon above `MIN_MOMENTUM` from before the calorimeter with hits: the ratio of their energy
+    to its own, and the `angle`, rad, between the barycentre of this energy, seen from its vertex, and its direction."""
+    detector, hits, truth = events.detector, jagged.columns(events.hits), jagged.columns(events.truth)
+    links, counts = Links.of(events.hit_links), jagged.count(events.truth)
+    vertex = np.nan_to_num(np.stack([truth[f"vertex.{axis}"] for axis in "xyz"], axis=1))
+    inside = np.hypot(*vertex[:, :2].T) < detector.ecal_inner_radius
+    inside &= (np.abs(vertex[:, 2]) < detector.ecal_inner_z) & (truth["energy"] > MIN_MOMENTUM)
+    source, particle = links.flat_source(jagged.count(events.hits)), links.flat_particle(counts)
+    weight = links.weight * hits["energy"][source] * ((truth["pdg"] == PHOTON) & inside)[particle]
+    size = len(vertex)
+    moment = [np.bincount(particle, weight * hits[f"position.{axis}"][source], size) for axis in "xyz"]
+    scale = np.array([part.electron_scale for part in detector.calorimeters])[hits["subdetector"][source]]
+    energy, calibrated = np.bincount(particle, weight, size), np.bincount(particle, weight * scale, size)
+    seen = np.flatnonzero(energy > 0)
+    momentum = np.stack([truth[axis][seen] for axis in ("px", "py", "pz")], axis=1)
+    along = np.stack(moment, axis=1)[seen] / energy[seen, None] - vertex[seen]
+    return {
+        "event": jagged.event_index(counts)[seen],
+        "angle": angle_between(along, momentum),
+        "energy": calibrated[seen] / truth["energy"][seen],
+    }
+
+
 def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
     """Of each event and calorimeter, the number of hits in one of `ONE_IN` cells, and of those not alone in theirs."""
     detector, hits = events.detector, jagged.columns(events.hits)
     number, n, n_parts = hits["subdetector"], len(events), len(detector.calorimeters)
     inverse = np.array([1 / min(1.0, (part.cell_size or 4.0) / 4) for part in detector.calorimeters], np.float32)
-    code = number.astype(np.int64)
+    code = np.zeros(len(number), dtype=np.int64)  # not the calorimeter's: its hits may be there twice, in another one
     for axis in "xyz":
         place = np.nan_to_num(hits[f"position.{axis}"]) * inverse[number] + OFF_GRID
         code = code * 1_000_003 + np.rint(place).astype(np.int64)
@@ -338,7 +399,10 @@ MIN_TRACKS, MIN_HALF = 8, 20  # fewest tracks in the barrel or the endcaps, and 
 MIN_HITS = 200  # fewest hits of a calorimeter
 SCATTER = 0.06  # largest difference of the quartiles of momentum errors of particles from the IP
 N_BLOCKS = 25  # parts of a file that are compared,
-BLOCK = {"trails": 20, "stubs": 20, "events": 5}  # and their smallest sizes
+BLOCK = {"trails": 20, "stubs": 20, "photons": 20, "events": 5}  # and their smallest sizes
+SECTORS = 16  # parts of azimuth: an octant that has no hits holds one of them as a whole
+MIN_BESIDE = (20, 8, 100)  # hits and events of the next layer, or hits, from which on a layer without any is dead
+SATURATED = 10  # hits of the same largest energy, from which on there is a limit
 
 CELLS = {"ecal": (11.0, 1.4), "hcal": (22.0, 1.6)}
 """Expected `LOWER` quantile of the hit energies, MeV per radiation length of a layer, and largest plausible ratio to
@@ -352,6 +416,7 @@ OUTSIDE, PLACE = 0.05, 60.0  # largest plausible fraction of hits farther than t
 MIN_NEAR, TWICE = 10, 0.05  # fewest hits, and their largest plausible fraction in another one's cell
 RECONSTRUCTED = (0.6, 1.3)
 """Plausible energy of particles: smallest over the larger of hit energy and track momentum, largest over their sum."""
+MIN_REFERENCE = 50.0  # GeV in hits and tracks from which on the energy of a reference is compared with theirs
 
 
 class Check(NamedTuple):
@@ -430,7 +495,8 @@ class Quantity(NamedTuple):
 
     `text`: message with the value and the number `n` of rows, to which `wrong` is appended where it is not plausible.
     `halves` and `changes`: largest plausible difference between halves of the detector, and between parts of a file;
-    of logarithms if `relative`. Fewer rows than `least` (or, of the column `counted`, a smaller sum) say nothing.
+    of logarithms if `relative`. `sectors`: smallest plausible value in one of `SECTORS` of azimuth. Fewer rows than
+    `least` (or, of the column `counted`, a smaller sum) say nothing.
     """
 
     name: str
@@ -443,6 +509,7 @@ class Quantity(NamedTuple):
     wrong: str = ""
     halves: float = np.inf
     changes: float = np.inf
+    sectors: float = -np.inf
     relative: bool = False
     least: int = 8
     counted: str = ""
@@ -461,6 +528,7 @@ class Quantity(NamedTuple):
 CELL = "a minimum ionising particle leaves {{:.3g}} GeV in a cell of the {}, by {{n}} tracks"
 ENTERS = "hits of the ECAL lie {:.1f} cells beside {n} tracks that enter, in "
 BEHIND = "hits of the HCAL lie {:.1f} cells beside {n} tracks, in "
+BENT = "{:.0%} of {n} tracks bend to the other side than their charge says"
 MOMENTA = "momenta of {n} tracks are {:+.1%} off what their hits in the ECAL say"
 ENTRIES = "{:.0%} of {n} tracks have hits of the ECAL where they enter"
 LAYERS = "{n} tracks have hits in {:.0%} of the first layers of the ECAL"
@@ -474,6 +542,13 @@ PT_RATIO = "transverse momenta of tracks are {:.3f} times their {n} particles' m
 ANGLE = "tracks are {:.2g} rad from their {n} particles (median)"
 CHARGE = "{:.0%} of {n} tracks have the opposite charge of their particles"
 NOT_REACHED = "{:.0%} of {n} tracks cannot reach their state at the calorimeter in the field"
+MASSLESS = "momenta of the particles of the reference are {:.2f} of their energies"
+CODES = "{:.0%} of the true particles have another charge than their PDG code says, or an unknown code"
+OVERLAID = "{:.0%} of the energy of stable particles that shower is of overlaid background: no event has a signal"
+PARENTS = "{:.0%} of the particles of the simulation have no parent or one of less energy, or are stable as it is:"
+PARENTS += " parents or status are wrong"
+BESIDE = "hits of a quarter of {n} photons, by links, lie more than {:.2g} rad beside them"
+OF_PHOTONS = "hits have {:.2f} times the energy of the {n} photons that they are linked to (median)"
 TRUE = "hits have {:.2f} times the energy of stable particles that shower"
 REFERENCE = "hits have {:.3g} times the energy of the particles of the reference"
 NO_TARGET = "{:.1%} of the hits' energy belongs to no target"
@@ -493,8 +568,12 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
             "units", "energy", TRUE, 1 / 30, 30.0, over="true", least=1, changes=np.log(3.0), relative=True
         ),
         Quantity("units", "energy", REFERENCE, 1 / 150, 150.0, over="reference", least=1),
+        Quantity("reference", "reference momentum", MASSLESS, 0.7, 1.05, over="reference", least=1),
+        Quantity("codes", "wrong charges", CODES, high=0.1, over="particles", counted="particles", least=8),
+        Quantity("parents", "astray", PARENTS, high=0.05, over="n of parents", counted="n of parents", least=8),
         # What showers is counted roughly, and a single antiproton deposits more than its energy.
         Quantity("response", "energy", TRUE, 0.3, 1.5, over="true", counted="n true", least=20),
+        Quantity("targets", "overlay", OVERLAID, high=0.999, over="true", least=1),
         Quantity("targets", "no target", NO_TARGET, -0.25, 0.25, over="energy", least=1, changes=0.5),
     ),
     "tracks": (
@@ -502,15 +581,20 @@ QUANTITIES: Mapping[str, tuple[Quantity, ...]] = {
         Quantity("reach", "beyond", NOT_REACHED, high=0.4),
         Quantity("field", "pt_ratio", PT_RATIO, 0.98, 1.02, 0.5, wrong="; {fit:.3g} T would fit"),
         Quantity("track directions", "angle", ANGLE, high=0.005, quantile=0.5),
-        Quantity("charges", "opposite", CHARGE, high=0.5),
+        Quantity("charges", "opposite", CHARGE, high=0.1),
+    ),
+    "photons": (
+        Quantity("photons", "angle", BESIDE, high=0.01, quantile=0.75),
+        Quantity("photons", "energy", OF_PHOTONS, 0.8, 1.3, 0.5, changes=0.15, relative=True),
     ),
     "trails": (  # lengths in cells
-        Quantity("entries", "trail", ENTRIES, 0.65, halves=0.15, changes=0.3),
+        Quantity("entries", "trail", ENTRIES, 0.65, halves=0.15, sectors=0.4, changes=0.3),
         Quantity("lost hits", "layers", LAYERS, 0.9, halves=0.06, changes=0.15),
         Quantity("place", "ecal_azimuth", f"{ENTERS}azimuth", -0.6, 0.6, 0.5, changes=1.0),
         Quantity("place", "ecal_polar", f"{ENTERS}polar angle", -0.6, 0.6, 0.5, changes=1.0),
         Quantity("helix", "helix", HELIX, 0.6, halves=0.3, changes=0.4),
         Quantity("curvature", "momentum", MOMENTA, -0.02, 0.02, 0.5, changes=0.05),
+        Quantity("charges", "opposite", BENT, high=0.1),
         Quantity("HCAL", "behind", IN_HCAL, 0.55, halves=0.25, changes=0.5),
         Quantity("HCAL place", "hcal_azimuth", f"{BEHIND}azimuth", -1.0, 1.0, 0.5, changes=2.0),
         Quantity("HCAL place", "hcal_polar", f"{BEHIND}polar angle", -1.0, 1.0, 0.5, changes=2.0),
@@ -566,7 +650,8 @@ def compare(scales: Scales, sample: SampleScales | None = None) -> list[Check]:
     """Check the scales of events, by themselves and against the training sample of a model."""
     if scales.detector is None:
         return []
-    checks = [*_quantities(scales, sample), *_calorimeters(scales), *_reconstructed(scales), *_changes(scales)]
+    checks = [*_quantities(scales, sample), *_each_event(scales), *_calorimeters(scales)]
+    checks += [*_reconstructed(scales), *_changes(scales)]
     if sample is not None:
         checks += _sample(scales, sample)
     said: dict[str, dict[bool, dict[str, None]]] = {}  # texts by name and result, without repetition
@@ -594,7 +679,7 @@ def _quantities(scales: Scales, sample: SampleScales | None) -> Iterator[Check]:
                 regions = {where: inside for where, inside in regions.items() if inside.sum() >= q.least}
             for where, inside in (regions or {"": known}).items():
                 estimate = q.estimate(table, inside)
-                if (table[q.counted].sum() if q.counted else estimate.n) < q.least:
+                if (table[q.counted].sum() if q.counted else estimate.n) < q.least or np.isnan(estimate.value):
                     continue
                 # Momentum errors scatter if the particles do not come from the IP.
                 if q.name == "curvature" and np.ptp(np.quantile(table[q.column][inside], [0.25, 0.75])) > SCATTER:
@@ -603,7 +688,8 @@ def _quantities(scales: Scales, sample: SampleScales | None) -> Iterator[Check]:
                 expected = None if sample is None or estimate.n < MIN_HALF else sample.trails.get(q.column)
                 step = 0.0 if q.name in EXACT else SURE * estimate.sigma
                 if not q.low - step <= estimate.value <= q.high + step:
-                    yield Check(q.name, False, text + q.wrong.format(fit=b_field / (estimate.value or np.nan)))
+                    wrong = q.wrong.format(fit=b_field / estimate.value) if estimate.value else ""
+                    yield Check(q.name, False, text + wrong)
                 elif expected and estimate.differs(
                     Estimate(expected, 0.0, 0), np.log(NARROWED[q.column]), relative=True
                 ):
@@ -615,11 +701,52 @@ def _quantities(scales: Scales, sample: SampleScales | None) -> Iterator[Check]:
                     if min(plus.n, minus.n) >= MIN_HALF and plus.differs(minus, q.halves, relative=q.relative):
                         halves = f"{q.value(plus)} at +{axis} and {q.value(minus)} at -{axis}"
                         yield Check(q.name, False, f"{text}: {halves}")
+                if estimate.value >= q.low and (empty := _empty_sectors(q, table, inside)):
+                    yield Check(q.name, False, f"{text}: {empty}")
     endcap = scales.table("trails").get("endcap", np.zeros(0)) > 0
     n_tracks = {"the barrel": np.count_nonzero(~endcap), "the endcaps": np.count_nonzero(endcap)}
     if too_few := [f"{n} in {where}" for where, n in n_tracks.items() if n < MIN_TRACKS]:
         text = f"too few tracks above {MIN_MOMENTUM:g} GeV, {' and '.join(too_few)} ({MIN_TRACKS} are needed)"
         yield Check("closure", True, f"{text}: no trail could be checked there")
+
+
+def _empty_sectors(q: Quantity, table: Table, inside: Mask) -> str:
+    """Sectors of azimuth in which a quantity is below the smallest plausible value, in words."""
+    texts = []
+    sector = np.floor(SECTORS / 2 * (np.arctan2(table["y"], table["x"]) / np.pi + 1)) if q.sectors > -np.inf else None
+    for number in range(SECTORS if sector is not None else 0):
+        part = q.estimate(table, inside & (sector == number))
+        if part.n >= MIN_TRACKS and part.value + SURE * part.sigma < q.sectors:
+            low, high = ((number + i) * 360 / SECTORS - 180 for i in (0, 1))
+            texts.append(f"{q.value(part)} of {part.n} between {low:g} and {high:g} degrees of azimuth")
+    return ", ".join(texts)
+
+
+def _each_event(scales: Scales) -> Iterator[Check]:
+    """Find events that lack what others have, and events that begin with the hits of another one."""
+    table = scales.table("events")
+    counts = {name: table[name] for name in MANY if name in table and np.count_nonzero(table[name]) >= 3}
+    least = {name: np.quantile(count[count > 0], 0.1) for name, count in counts.items()}
+    large = {name: counts[name] >= least[name] for name in counts if least[name] >= MANY[name]}
+    for name in large:
+        # Hits are expected of many tracks, tracks of many hits in both: two photons leave none in the HCAL.
+        others = [other for other in MANY if (other == "tracks") != (name == "tracks")]
+        if not large.keys() >= {*others}:
+            continue
+        without = (counts[name] == 0) & np.all([large[other] for other in others], axis=0)
+        text = f"{_entries(scales, table, without)}: no {name}, and most other events have at least {least[name]:.0f}"
+        yield Check("empty events", not without.any(), text if without.any() else "no event lacks what others have")
+    if table and table.get("momentum", np.zeros(1)).sum() > HARD and not table["n_hits"].any():
+        text = f"no event has hits, and their tracks have {table['momentum'].sum():.4g} GeV"
+        yield Check("empty events", False, text)
+    if table:
+        starts = np.stack([table[name] for name in ("start", "place")], axis=1)
+        known = np.flatnonzero(np.isfinite(starts[:, 0]))
+        _, number, n = np.unique(starts[known], axis=0, return_inverse=True, return_counts=True)
+        again = np.isin(np.arange(len(starts)), known[n[number.reshape(-1)] > 1])
+        text = f"{_entries(scales, table, again)}: {np.count_nonzero(again)} events begin with the hits of another one:"
+        text += " they are there twice, or lists of hits were not emptied between events"
+        yield Check("events twice", not again.any(), text if again.any() else "no two events begin with the same hits")
 
 
 GENERAL = {
@@ -653,6 +780,11 @@ def _calorimeters(scales: Scales) -> Iterator[Check]:
             text += f" {expected:.2g} GeV of layers of {length:g} radiation lengths"
             yield Check("cells", expected / factor - step < low.value < expected * factor + step, text)
 
+        # A readout of some bits has few values, and its largest one more often.
+        if (n := np.count_nonzero(energy == energy.max())) > SATURATED and 2 * len(np.unique(energy)) > len(energy):
+            text = f"{n} of {len(energy)} hits of {part.name} have the same largest energy, {energy.max():.3g} GeV"
+            yield Check("cells", False, f"{text}: they are cut off, or saturated")
+
         neighbour = neighbour[neighbour > min(1.0, (part.cell_size or 4.0) / 4)]  # not in the same cell
         if part.cell_size and len(neighbour) >= MIN_NEAR:
             # Many hits have no neighbour where few cells are hit: the smallest distance is the upper limit.
@@ -669,6 +801,7 @@ def _calorimeters(scales: Scales) -> Iterator[Check]:
         name = "inner_radius" if part.region == "barrel" else "inner_z"
         text = f"{outside:.0%} of the hits of {part.name} lie outside of it: {name} {getattr(part, name) or 0:g} mm"
         yield Check("faces", outside <= OUTSIDE, f"{text}, layers of {edges[-1]:.4g} mm")
+        entry = hits["entry"][mine][layer >= 0]
         layer, depth = layer[layer >= 0].astype(np.int64), depth[layer >= 0]
         if outside <= OUTSIDE and len(layer) >= MIN_HITS:
             # The first layer may be 0 or 1, so the most frequent difference counts, and its neighbours.
@@ -677,25 +810,56 @@ def _calorimeters(scales: Scales) -> Iterator[Check]:
             pitch, described = layer_pitches(depth, layer)[0][1], part.layers[0].pitch
             text = f"{on:.0%} of the hits of {part.name} have the layer of their depth: encoding or pitch is wrong"
             yield Check("layers", on >= ON_LAYERS, f"{text} (measured: {pitch:.3g} mm, described: {described:g} mm)")
+            first = int(np.bincount(shift - shift.min()).argmax() + shift.min())
             text = f"hits of {part.name} have layer numbers up to {layer.max()}, described: {len(edges) - 1} layers"
-            yield Check("layers", layer.max() < len(edges), text)  # the first may be 1
+            yield Check("layers", layer.max() - first < len(edges) - 1, text)
+            for begin, end, beside in _dead_layers(layer - first, entry, len(edges) - 1) if on >= ON_LAYERS else ():
+                text = f"no hits of {part.name} are in layers {begin + first} to {end + first}"
+                yield Check("layers", False, f"{text}, and {beside} in one beside these: dead, or not in the file")
+
+
+def _dead_layers(layer: Index, entry: Index, n_layers: int) -> Iterator[tuple[int, int, int]]:
+    """First and last of layers without hits beside one with many, and its number of them.
+
+    Not the first or the last layer alone, as it is guessed whether layers are counted from 0.
+    """
+    inside = (layer >= 0) & (layer < n_layers)
+    n = np.bincount(layer[inside], minlength=n_layers)
+    # The end of one shower has many hits, but those of many showers do not end together.
+    pairs = np.unique(np.stack([layer[inside], entry[inside]]), axis=1)
+    n_events, empty = np.bincount(pairs[0], minlength=n_layers), np.flatnonzero(n == 0)
+    for run in np.split(empty, np.flatnonzero(np.diff(empty) > 1) + 1) if len(empty) else ():
+        low, high = int(run[0]), int(run[-1])
+        beside = max(max(low - 1, 0), min(high + 1, n_layers - 1), key=lambda i: n[i])
+        enough = n[beside] >= MIN_BESIDE[0] and (n_events[beside] >= MIN_BESIDE[1] or n[beside] >= MIN_BESIDE[2])
+        if enough and (low < high or 0 < low < n_layers - 1):
+            yield low, high, int(n[beside])
 
 
 def _reconstructed(scales: Scales) -> Iterator[Check]:
-    """Compare the particles' energy with hits and tracks, in the sum of all events and in each."""
+    """Compare particles' energy with hits and tracks, in the sum of all events and, of a reconstruction, in each."""
     table = scales.table("events")
-    if "reconstructed" not in table:
-        return
-    energy, hits = (table[name].astype(np.float64) for name in ("reconstructed", "energy"))
-    momentum = table.get("momentum", np.zeros(len(hits))).astype(np.float64)
-    least, most = np.maximum(hits, momentum), hits + momentum
-    text = f"particles have {energy.sum():.4g} GeV, hits {hits.sum():.4g} GeV, tracks {momentum.sum():.4g} GeV"
-    good = RECONSTRUCTED[0] * least.sum() <= energy.sum() <= RECONSTRUCTED[1] * most.sum()
-    far = (energy > 1.5 * RECONSTRUCTED[1] * most) & (energy > 10.0)
-    if good and far.any():
-        text = f"particles of {_entries(scales, table, far)} have up to {energy[far].max():.4g} GeV"
-        text += f", their hits and tracks up to {most[far].max():.4g} GeV"
-    yield Check("reconstructed energy", good and not far.any(), text)
+    for column, whose, name in (
+        ("reconstructed", "particles", "reconstructed energy"),
+        ("reference", "particles of the reference", "reference"),
+    ):
+        if column not in table or (column == "reference" and "momentum" not in table):
+            continue
+        energy, hits, momentum = (
+            np.nan_to_num(table.get(of, np.zeros(len(table["energy"])))).astype(np.float64)
+            for of in (column, "energy", "momentum")
+        )
+        known = np.isfinite(table[column])  # a reference says nothing of an event without hits
+        least, most = np.maximum(hits, momentum)[known], (hits + momentum)[known]
+        text = f"{whose} have {energy.sum():.4g} GeV, hits {hits.sum():.4g} GeV, tracks {momentum.sum():.4g} GeV"
+        good = RECONSTRUCTED[0] * least.sum() <= energy.sum() <= RECONSTRUCTED[1] * most.sum()
+        if column == "reference":
+            good |= most.sum() < MIN_REFERENCE
+        elif good and (far := (energy > 1.5 * RECONSTRUCTED[1] * (hits + momentum)) & (energy > 10.0)).any():
+            good = False
+            text = f"particles of {_entries(scales, table, far)} have up to {energy[far].max():.4g} GeV"
+            text += f", their hits and tracks up to {most[far].max():.4g} GeV"
+        yield Check(name, bool(good), text)
 
 
 def _changes(scales: Scales) -> Iterator[Check]:
@@ -708,7 +872,7 @@ def _changes(scales: Scales) -> Iterator[Check]:
                 continue
             known = np.flatnonzero(np.isfinite(table[q.column]))
             n_blocks = len(known) // max(BLOCK[name], len(known) // N_BLOCKS)
-            if n_blocks < 3:
+            if n_blocks < 2:
                 continue
             blocks = np.array_split(known, n_blocks)
             estimates = [q.estimate(table, block) for block in blocks]
@@ -720,8 +884,13 @@ def _changes(scales: Scales) -> Iterator[Check]:
                 for block, estimate in zip(blocks, estimates, strict=True)
                 if estimate.differs(typical._replace(sigma=0.0), q.changes, relative=q.relative, sure=VERY_SURE)
             ]
-            # Where half of the parts differ, there is no rest that they differ from.
-            if 0 < 2 * len(differing) < n_blocks:
+            # Where half of the parts differ, there is no rest that they differ from: then the file may change within.
+            if not 0 < 2 * len(differing) < n_blocks:
+                halves = np.array_split(known, 2)
+                first, second = (q.estimate(table, half) for half in halves)
+                change = first.differs(second, q.changes, relative=q.relative, sure=VERY_SURE)
+                differing = halves[1:] if change else []
+            if differing:
                 chosen = np.isin(np.arange(len(table["file"])), np.concatenate(differing))
                 part, others = q.estimate(table, chosen), q.estimate(table, ~chosen)
                 text = f"{q.text.format(part.value, n=part.n)}; {q.value(others)} in others"

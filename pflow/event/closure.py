@@ -79,7 +79,8 @@ class TrackDeposits:
     distance of the hits from the line (``ecal_azimuth``, ``ecal_polar``); median energy of these hits at normal
     incidence (``ecal_cell``); the same of the HCAL (``behind``: whether there are hits); ``helix``, whether the helix
     from the IP leads to ``calo_position``; ``momentum``, relative error of momentum and field by the place of the
-    trail; ``response``, energy in `NARROW` over momentum of hadrons; ``twice``, whether another track enters there;
+    trail; ``opposite``, whether it is that of the other charge; ``response``, energy in `NARROW` over momentum of
+    hadrons; ``twice``, whether another track enters there;
     ``own``, share of the hits that are linked to the track's particle.
     """
 
@@ -364,7 +365,9 @@ def _trails(events: Events, hits: _FirstHits, tracks: _Entries) -> dict[str, npt
     off = np.einsum("tac,tc->at", axes, tracks.entry - tracks.by_helix) + ecal.offset
     reach = np.linalg.norm(lever, axis=0)
     near_helix = np.linalg.norm(tracks.by_helix - tracks.state, axis=1)
+    bends = straight & (reach > LEVER[0]) & (reach < LEVER[1])
     with np.errstate(divide="ignore", invalid="ignore"):
+        momentum = _where(bends, -(off * lever).sum(axis=0) / reach**2)
         trails = {
             "event": tracks.event,
             "endcap": _in_endcap(detector, tracks),
@@ -374,9 +377,9 @@ def _trails(events: Events, hits: _FirstHits, tracks: _Entries) -> dict[str, npt
             "layers": _where(ecal.seen, ecal.n_layers / ecal.expected),
             **ecal.offsets("ecal", ecal.seen),
             "helix": _where(straight & np.isfinite(near_helix), near_helix < NEAR),
-            "momentum": _where(
-                straight & (reach > LEVER[0]) & (reach < LEVER[1]), -(off * lever).sum(axis=0) / reach**2
-            ),
+            "momentum": momentum,
+            # The other charge leads as far to the other side: as twice the momentum taken away.
+            "opposite": _where(np.isfinite(momentum), momentum < -1.0),
             "behind": _where(in_hcal, hcal.n_layers > 0),
             **hcal.offsets("hcal", in_hcal & hcal.seen),
             "ecal_cell": _where(straight, ecal.cell),
