@@ -316,7 +316,7 @@ def test_events_with_few_hits_or_tracks(hits, tracks, general, three):
 
 
 def test_events_without_tracks_are_refused_where_the_model_reads_them(general, three):
-    with pytest.raises(InputError, match=r"reads tracks .* does not describe how to make them \(truth_tracks\)"):
+    with pytest.raises(InputError, match=r"reads tracks, .* does not describe how to make them \(truth_tracks\)"):
         reconstruct(dataclasses.replace(three, tracks=None), general)
 
 
