@@ -271,7 +271,9 @@ def python_tracks(*values):
         num_entries=1,
     )
     get = lambda span, field, *members: next(table[field, name] for name in members if (field, name) in table)  # noqa: E731
-    detector = dataclasses.replace(load_detector("cld"), **GEOMETRY)
+    cld = load_detector("cld")
+    bare = (dataclasses.replace(part, inner_radius=None, inner_z=None) for part in cld.calorimeters)
+    detector = dataclasses.replace(cld, calorimeters=tuple(bare), **GEOMETRY)
     file = types.SimpleNamespace(columns=reads, get=get, path="")
     sources = types.SimpleNamespace(detector=detector, collections={"tracks": ("T",)}, notes={}, states_elsewhere=None)
     tracks = read_tracks(file, sources, range(1))
