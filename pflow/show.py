@@ -8,7 +8,6 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
 
 Row = Sequence[str | Sequence[str]]
 """Cells; the last one may have several lines."""
@@ -46,8 +45,8 @@ def text_table(heads: Row, rows: Iterable[Row | None]) -> str:
         last = [row[-1]] if isinstance(row[-1], str) else row[-1] or [""]
         if len(begin) + max(map(len, last)) > _width():
             # Long texts are broken, but names are not.
-            options: Any = {"initial_indent": "    ", "subsequent_indent": "    ", "break_long_words": False}
-            wrapper = textwrap.TextWrapper(_width(), break_on_hyphens=False, **options)
+            wrapper = textwrap.TextWrapper(_width(), break_long_words=False, break_on_hyphens=False)
+            wrapper.initial_indent = wrapper.subsequent_indent = "    "
             lines += [begin, *(line for text in last for line in wrapper.wrap(text))]
         else:
             lines += [begin + last[0], *(" " * len(begin) + text for text in last[1:])]

@@ -267,12 +267,11 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         """Check what the classes do not."""
         self.options = self.config[self.subcommand] if self.subcommand else self.config
         self.folder = Path(self.options["output"])
-        for name, forbids in (("enable_checkpointing", False), ("barebones", True)):
-            if self.verb == "fit" and self.options["trainer"][name] is forbids:
-                raise ConfigError(
-                    f"trainer.{name} is {forbids}, but pflow fit writes checkpoints: use a Trainer in Python"
-                )
         if self.verb == "fit":
+            for name, forbids in (("enable_checkpointing", False), ("barebones", True)):
+                if self.options["trainer"][name] is forbids:
+                    text = f"trainer.{name} is {forbids}, but pflow fit writes checkpoints: use a Trainer in Python"
+                    raise ConfigError(text)
             check_run_folder(self.folder, continued=self.resumed.path if self.resumed else None)
         if self.subcommand and self.options["weights_only"] is None:
             self.options["weights_only"] = True  # no code from files

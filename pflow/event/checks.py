@@ -25,6 +25,7 @@ from pflow.event import jagged
 from pflow.event.closure import ECAL, HADRON_RESPONSE, HARD, HCAL, KINDS, MIN_MOMENTUM, N_LAYERS, TrackDeposits, depths
 from pflow.event.events import Events, ImplausibleWarning
 from pflow.event.jagged import Links, assigned_particle
+from pflow.event.schema import PXYZ
 from pflow.event.truth import STABLE_STATUS, select_targets
 from pflow.physics.arrays import Floats, Index, Mask
 from pflow.physics.detector import Detector
@@ -218,9 +219,9 @@ def _of_truth(events: Events, targets: Mapping[str, Any] | None) -> dict[str, np
     total, table = np.bincount(event, energy, n), dict[str, npt.NDArray[Any]]()
     with_hits = np.where(total > 0, 1.0, np.nan)  # an event without hits says nothing of their energy
     if events.reference is not None:
-        of_particle, theirs = jagged.event_index(jagged.count(events.reference)), jagged.columns(events.reference)
-        momentum = np.sqrt(sum(theirs[axis].astype(np.float64) ** 2 for axis in ("px", "py", "pz")))
-        for name, values in (("reference", theirs["energy"]), ("reference momentum", momentum)):
+        of_particle = jagged.event_index(jagged.count(events.reference))
+        momentum = np.linalg.norm(jagged.vectors(events.reference[[*PXYZ]]), axis=1)
+        for name, values in (("reference", jagged.flat(events.reference.energy)), ("reference momentum", momentum)):
             table[name] = with_hits * np.bincount(of_particle, values, n)
     if events.truth is None:
         return table
@@ -272,9 +273,10 @@ def _of_particles(events: Events, truth: Table, status: tuple[int, ...]) -> dict
 def _of_photons(events: Events) -> dict[str, npt.NDArray[Any]]:
     """Columns of each true photon above `MIN_MOMENTUM` from before the calorimeter with hits: the ratio of their energy
     to its own, and the `angle`, rad, between the barycentre of this energy, seen from its vertex, and its direction."""
+    assert events.truth is not None  # for the type checker
     detector, hits, truth = events.detector, jagged.columns(events.hits), jagged.columns(events.truth)
     links, counts = Links.of(events.hit_links), jagged.count(events.truth)
-    vertex = np.nan_to_num(np.stack([truth[f"vertex.{axis}"] for axis in "xyz"], axis=1))
+    vertex = np.nan_to_num(jagged.vectors(events.truth, field="vertex"))
     inside = np.hypot(*vertex[:, :2].T) < detector.ecal_inner_radius
     inside &= (np.abs(vertex[:, 2]) < detector.ecal_inner_z) & (truth["energy"] > MIN_MOMENTUM)
     source, particle = links.flat_source(jagged.count(events.hits)), links.flat_particle(counts)
@@ -284,11 +286,10 @@ def _of_photons(events: Events) -> dict[str, npt.NDArray[Any]]:
     scale = np.array([part.electron_scale for part in detector.calorimeters])[hits["subdetector"][source]]
     energy, calibrated = np.bincount(particle, weight, size), np.bincount(particle, weight * scale, size)
     seen = np.flatnonzero(energy > 0)
-    momentum = np.stack([truth[axis][seen] for axis in ("px", "py", "pz")], axis=1)
     along = np.stack(moment, axis=1)[seen] / energy[seen, None] - vertex[seen]
     return {
         "event": jagged.event_index(counts)[seen],
-        "angle": angle_between(along, momentum),
+        "angle": angle_between(along, jagged.vectors(events.truth[[*PXYZ]])[seen]),
         "energy": calibrated[seen] / truth["energy"][seen],
     }
 
@@ -316,18 +317,6 @@ def _of_cells(events: Events) -> dict[str, npt.NDArray[Any]]:
     for calorimeter, of_part, twice in zip(detector.calorimeters, *sums, strict=True):
         table |= {f"cells {calorimeter.name}": of_part, f"twice {calorimeter.name}": twice}
     return table
-
-
-def check_field(events: Events) -> list[Check]:
-    """Compare momenta of tracks and of their particles alone, for verbs that read no truth.
-
-    Where tracks are given by their curvatures, a wrong field changes the momentum of each and nothing else.
-    """
-    table = {} if events.tracks is None or events.truth is None else _of_tracks(events)
-    if "pt_ratio" not in table:
-        return []
-    column = {"pt_ratio": table["pt_ratio"], "entry": table["event"], "file": table["event"] * 0}
-    return compare(Scales((events.detector,), {"tracks": column}, {}, len(events), (events.path,)))
 
 
 def _of_hits(events: Events, depth: Floats) -> dict[str, npt.NDArray[Any]]:
@@ -401,7 +390,8 @@ SCATTER = 0.06  # largest difference of the quartiles of momentum errors of part
 N_BLOCKS = 25  # parts of a file that are compared,
 BLOCK = {"trails": 20, "stubs": 20, "photons": 20, "events": 5}  # and their smallest sizes
 SECTORS = 16  # parts of azimuth: an octant that has no hits holds one of them as a whole
-MIN_BESIDE = (20, 8, 100)  # hits and events of the next layer, or hits, from which on a layer without any is dead
+MIN_BESIDE, MIN_EVENTS_BESIDE = 20, 8  # hits and events of the next layer, from which on a layer without any is dead,
+MANY_BESIDE = 100  # or its hits in fewer events
 SATURATED = 10  # hits of the same largest energy, from which on there is a limit
 
 CELLS = {"ecal": (11.0, 1.4), "hcal": (22.0, 1.6)}
@@ -712,9 +702,10 @@ def _quantities(scales: Scales, sample: SampleScales | None) -> Iterator[Check]:
 
 def _empty_sectors(q: Quantity, table: Table, inside: Mask) -> str:
     """Sectors of azimuth in which a quantity is below the smallest plausible value, in words."""
-    texts = []
-    sector = np.floor(SECTORS / 2 * (np.arctan2(table["y"], table["x"]) / np.pi + 1)) if q.sectors > -np.inf else None
-    for number in range(SECTORS if sector is not None else 0):
+    if q.sectors == -np.inf:
+        return ""
+    texts, sector = [], np.floor(SECTORS / 2 * (np.arctan2(table["y"], table["x"]) / np.pi + 1))
+    for number in range(SECTORS):
         part = q.estimate(table, inside & (sector == number))
         if part.n >= MIN_TRACKS and part.value + SURE * part.sigma < q.sectors:
             low, high = ((number + i) * 360 / SECTORS - 180 for i in (0, 1))
@@ -831,7 +822,7 @@ def _dead_layers(layer: Index, entry: Index, n_layers: int) -> Iterator[tuple[in
     for run in np.split(empty, np.flatnonzero(np.diff(empty) > 1) + 1) if len(empty) else ():
         low, high = int(run[0]), int(run[-1])
         beside = max(max(low - 1, 0), min(high + 1, n_layers - 1), key=lambda i: n[i])
-        enough = n[beside] >= MIN_BESIDE[0] and (n_events[beside] >= MIN_BESIDE[1] or n[beside] >= MIN_BESIDE[2])
+        enough = n[beside] >= (MIN_BESIDE if n_events[beside] >= MIN_EVENTS_BESIDE else MANY_BESIDE)
         if enough and (low < high or 0 < low < n_layers - 1):
             yield low, high, int(n[beside])
 
@@ -845,19 +836,20 @@ def _reconstructed(scales: Scales) -> Iterator[Check]:
     ):
         if column not in table or (column == "reference" and "momentum" not in table):
             continue
+        known = np.isfinite(table[column])  # a reference says nothing of an event without hits
+        of_known = {of: values[known] for of, values in table.items()}
         energy, hits, momentum = (
-            np.nan_to_num(table.get(of, np.zeros(len(table["energy"])))).astype(np.float64)
+            np.nan_to_num(of_known.get(of, np.zeros(known.sum()))).astype(np.float64)
             for of in (column, "energy", "momentum")
         )
-        known = np.isfinite(table[column])  # a reference says nothing of an event without hits
-        least, most = np.maximum(hits, momentum)[known], (hits + momentum)[known]
+        least, most = np.maximum(hits, momentum), hits + momentum
         text = f"{whose} have {energy.sum():.4g} GeV, hits {hits.sum():.4g} GeV, tracks {momentum.sum():.4g} GeV"
         good = RECONSTRUCTED[0] * least.sum() <= energy.sum() <= RECONSTRUCTED[1] * most.sum()
         if column == "reference":
             good |= most.sum() < MIN_REFERENCE
-        elif good and (far := (energy > 1.5 * RECONSTRUCTED[1] * (hits + momentum)) & (energy > 10.0)).any():
+        elif good and (far := (energy > 1.5 * RECONSTRUCTED[1] * most) & (energy > 10.0)).any():
             good = False
-            text = f"particles of {_entries(scales, table, far)} have up to {energy[far].max():.4g} GeV"
+            text = f"particles of {_entries(scales, of_known, far)} have up to {energy[far].max():.4g} GeV"
             text += f", their hits and tracks up to {most[far].max():.4g} GeV"
         yield Check(name, bool(good), text)
 

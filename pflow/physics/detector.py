@@ -92,6 +92,7 @@ def matter_of_layers(text: str, count: int) -> Floats:
 
 KINDS = ("ecal", "hcal", "muon", "lumi")
 REGIONS = ("barrel", "endcap", "other")
+FACES = {"barrel": "inner_radius", "endcap": "inner_z"}  # by region, where a calorimeter begins, mm
 HADRON_SCALES = (0.3, 3.0)  # smallest and largest plausible `hadron_scale`
 SAME_FACE = 0.01  # largest relative difference of the two places where a description says that the ECAL begins
 
@@ -167,8 +168,8 @@ class Calorimeter:
             raise ConfigError(f"{where}: hadron_scale is for an HCAL, not for kind '{self.kind}'")
         if self.electron_scale != 1 and self.kind != "ecal":
             raise ConfigError(f"{where}: electron_scale is for an ECAL, not for kind '{self.kind}'")
-        faces = [name for name in ("inner_radius", "inner_z") if getattr(self, name) is not None]
-        face = {"barrel": "inner_radius", "endcap": "inner_z"}.get(self.region)
+        faces = [name for name in FACES.values() if getattr(self, name) is not None]
+        face = FACES.get(self.region)
         if faces and face and face not in faces:
             raise ConfigError(f"{where}: a calorimeter of region '{self.region}' begins at {face}, found {faces[0]}")
         # A scale without meaning for the kind of calorimeter is ignored when descriptions are compared.
@@ -262,19 +263,17 @@ class Detector:
         where, lengths = f"detector '{self.name}'", ("ecal_inner_radius", "ecal_inner_z", "ecal_outer_radius")
         check_options(self, where, "a field in T, not 0", lambda b: b and math.isfinite(b), "b_field")
         check_options(self, where, "a length in mm above 0", lambda size: 0 < size < math.inf, *lengths)
-        radius, z = self.ecal_inner_radius, self.ecal_inner_z
-        for field, inner in (("hcal_inner_radius", radius), ("hcal_inner_z", z)):
-            value = getattr(self, field)
-            # Not `value <= inner`, which a NaN would pass.
-            if value is not None and not value > inner:
-                raise ConfigError(f"{where}: {field} must be above the face of the ECAL, {inner:g} mm, found {value:g}")
-        # Tracks are followed to the one, and depths of hits are counted from the other.
-        for region, face, stated in (("barrel", "inner_radius", radius), ("endcap", "inner_z", z)):
-            parts = [c for c in self.calorimeters if (c.kind, c.region) == ("ecal", region) and getattr(c, face)]
-            first = min(parts, key=lambda part: getattr(part, face), default=None)
-            if first is not None and abs(stated / (begins := getattr(first, face)) - 1) > SAME_FACE:
-                message = f"ecal_{face} is {stated:g} mm, and {first.name} begins at {face} {begins:g} mm"
+        for region, face in FACES.items():
+            ecal, hcal = getattr(self, f"ecal_{face}"), getattr(self, f"hcal_{face}")
+            # Not `hcal <= ecal`, which a NaN would pass.
+            if hcal is not None and not hcal > ecal:
+                message = f"hcal_{face} must be above the face of the ECAL, {ecal:g} mm, found {hcal:g}"
                 raise ConfigError(f"{where}: {message}")
+            # Tracks are followed to the one face of the ECAL, and depths of hits are counted from the other.
+            parts = [c for c in self.calorimeters if (c.kind, c.region) == ("ecal", region) and getattr(c, face)]
+            begins, name = min(((getattr(part, face), part.name) for part in parts), default=(ecal, ""))
+            if abs(ecal / begins - 1) > SAME_FACE:
+                raise ConfigError(f"{where}: ecal_{face} is {ecal:g} mm, and {name} begins at {face} {begins:g} mm")
         check_options(self, where, "at least 1", lambda n: n is None or n >= 1, "phi_symmetry")
 
 
