@@ -217,7 +217,8 @@ def behind_tracks(target: Target, source: EncodedSource) -> Target:
     assert target.track_fraction is not None
     n_targets = target.mask.shape[1]
     momentum = gather(source.tokens.energy, source.tokens.track)  # [B, K]
-    share, owner = (target.track_fraction * (target.charge != 1)[..., None]).max(1)
+    # One more target without tracks: a batch may have none, and a maximum of nothing is an error.
+    share, owner = functional.pad(target.track_fraction * (target.charge != 1)[..., None], (0, 0, 0, 1)).max(1)
     owner = torch.where(share > 0.5, owner, n_targets)
     # One place more takes the tracks that have no target: their index is the number of targets.
     largest = torch.zeros_like(functional.pad(target.energy, (0, 1)))
