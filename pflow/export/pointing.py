@@ -45,7 +45,7 @@ from pflow.model.transformer import KeyValue, KVCache
 from pflow.physics.arrays import constant
 from pflow.physics.detector import Detector, load_detector
 from pflow.physics.pdg import CLASSES
-from pflow.tokens.features import FEATURES, at_hadron_scale, kind_and_depth
+from pflow.tokens.features import FEATURES, at_hadron_scale, kind_and_depth, with_entries
 from pflow.tokens.particles import physical_particles
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import readout_columns
@@ -114,7 +114,7 @@ class EncoderGraph(nn.Module):
         features, tracks = {"hits": _features("hits", cells, tokeniser)}, None
         if self.track_fields:
             tracks = _columns({name: arrays[f"track_{name}"] for name in self.track_fields})
-            features["tracks"] = _features("tracks", tracks, tokeniser)
+            features["tracks"] = _features("tracks", with_entries(tracks, detector), tokeniser)
         readout = {**readout_columns(hits, tracks), "subdetector": subdetector, "layer": layer.float(), "token": token}
         sets: dict[str, Any] = {  # one event, without padding
             part: TokenSet(values[None], torch.ones_like(values[None, :, 0], dtype=torch.bool), full=True)

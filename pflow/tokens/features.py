@@ -19,7 +19,7 @@ from pflow.event.events import Events
 from pflow.event.schema import PXYZ, XYZ
 from pflow.physics.arrays import Floats, constant, double, namespace, single
 from pflow.physics.detector import Detector
-from pflow.physics.geometry import Geometry, kind_index
+from pflow.physics.geometry import NO_FACE, Geometry, kind_index
 
 Values = Any
 """An array of NumPy, or where a graph is traced a tensor of torch; float64."""
@@ -265,8 +265,37 @@ def columns_of(events: Events, part: str) -> Columns:
     return columns
 
 
+def with_entries(columns: Columns, detector: Detector) -> Columns:
+    """The same columns of tracks, where those that are not known to enter the calorimeter go straight on to its face.
+
+    A track may start behind the face, or never arrive. Not known is a vector that is not finite.
+    """
+    direction = [FEATURES["tracks"][f"n{axis}"].compute(columns, detector) for axis in XYZ]
+    xp = namespace(direction[0])
+    radius, z = detector.ecal_inner_radius, detector.ecal_inner_z
+    if "geometry" in columns:  # each event's own detector
+        geometry, row = columns["geometry"]
+        radius, z, *_ = geometry.faces_of(row)
+    # One over the distance to the first face on the way; of a null momentum not 0.
+    inverse = xp.maximum(xp.hypot(*direction[:2]) / radius, xp.abs(direction[2]) / z).clip(1 / NO_FACE)
+    straight = [component / inverse for component in direction]
+    changed = dict(columns)
+    for name, keys, values in (
+        ("calo_position", XYZ, straight),
+        ("calo_momentum", PXYZ, _vector(columns, "momentum", PXYZ)),
+    ):
+        vector = _vector(columns, name, keys)
+        known = xp.isfinite(vector[0]) & xp.isfinite(vector[1]) & xp.isfinite(vector[2])
+        given = zip(keys, vector, values, strict=True)
+        changed |= {f"{name}.{key}": xp.where(known, component, value) for key, component, value in given}
+    return {name: values for name, values in changed.items() if not name.startswith("length of calo_")}
+
+
 def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Floats]:
-    """Named features of all objects of a part, float64 [N]; InputError if the part is missing or one is not finite."""
+    """Named features of all objects of a part, float64 [N]; InputError if the part is missing or one is not finite.
+
+    Where at most half of an event's tracks do not say where they enter the calorimeter, they are as of `with_entries`.
+    """
     if getattr(events, part) is None:
         remedy = ""
         if part == "tracks" and events.detector.truth_tracks is not None:
@@ -280,13 +309,19 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Flo
         raise events.error(f"the model reads {part.replace('_', ' ')}, and none were read{remedy}", field=part)
     matrix = []
     # One dictionary for all features of a part: they share lengths and depths through it.
-    columns = columns_of(events, part)
+    columns, counts = columns_of(events, part), jagged.count(getattr(events, part))
+    event = jagged.event_index(counts)
     for feature in _lookup(part, names):
         values = np.asarray(feature.compute(columns, events.detector), dtype=np.float64)
+        unknown, reason = ~np.isfinite(values), ""
+        few = 2 * np.bincount(event[unknown], minlength=len(counts)) <= counts
+        if unknown.any() and feature.field.startswith("tracks.calo_") and few.all():
+            columns = with_entries(columns, events.detector)
+            values = np.asarray(feature.compute(columns, events.detector), dtype=np.float64)
+            unknown = ~np.isfinite(values)
         matrix.append(values)
-        if not (unknown := ~np.isfinite(values)).any():
+        if not unknown.any():
             continue
-        event, reason = jagged.event_index(jagged.count(getattr(events, part))), ""
         if feature.field == "hits.layer":
             without = np.unique(jagged.flat(events.hits.subdetector)[unknown])
             reason = f": no cell encoding for {', '.join(events.detector.calorimeters[i].name for i in without)}"

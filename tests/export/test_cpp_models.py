@@ -47,10 +47,10 @@ def from_cpp(program, exported, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def edge_cases(cld_rec):
-    """Events of 0, 1 and many hits, with and without tracks; without truth."""
-    event = cld_rec[:1].without_truth()
-    sizes = [(0, 0), (1, 0), (0, 1), (1, 1), (None, 0), (0, None), (None, None)]
+def edge_cases(cld_rec, spoil):
+    """Events of 0, 1 and many hits, with and without tracks, one of which enters nowhere; without truth."""
+    event = spoil(cld_rec[:1].without_truth(), 0, "tracks.calo_position.x", np.nan)
+    sizes = [(0, 0), (1, 0), (0, 2), (1, 2), (None, 0), (0, None), (None, None)]
     parts = [(event.hits[:, :hits], event.tracks[:, :tracks]) for hits, tracks in sizes]
     return concatenate([dataclasses.replace(event, hits=hits, tracks=tracks) for hits, tracks in parts])
 

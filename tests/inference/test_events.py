@@ -21,6 +21,7 @@ from pflow.model.api import DecodingConfig
 from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.plots.display import plot_steps
+from pflow.tokens.features import columns_of, with_entries
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import TokenConfig
 
@@ -162,7 +163,6 @@ def reads_all(events, make_model):
     ("field", "value", "message"),
     [
         ("hits.subdetector", 9, r"hits\.subdetector': expected"),
-        ("tracks.calo_position.x", np.nan, r"tracks\.calo_position\.x'.* 1 of \d+ values are unknown$"),
         ("hits.layer", -1, r"hits\.layer'.*1 of \d+ values are unknown: no cell encoding for ecal"),
     ],
 )
@@ -176,6 +176,28 @@ def test_an_event_that_the_model_cannot_read_is_refused_or_skipped(reads_all, ev
     assert np.flatnonzero(got.flags & Flag.BAD_INPUT).tolist() == [1]
     assert ak.num(got.particles)[1] == 0
     np.testing.assert_allclose(numbers(got, 2), numbers(reconstruct(events, reads_all), 2), rtol=1e-4)
+
+
+@pytest.mark.parametrize("axis", ["x", "z"])
+def test_a_track_that_enters_nowhere_goes_straight_on(reads_all, events, spoil, axis):
+    """Most tracks of an event must enter; of the rest none costs its event, nor another track."""
+    event = int(np.flatnonzero(ak.num(events.tracks) > 2)[0])
+    some = events[event : event + 1]
+    lost = spoil(some, 0, f"tracks.calo_position.{axis}", np.nan)
+    straight = with_entries(columns_of(lost, "tracks"), lost.detector)
+    position = np.stack([straight[f"calo_position.{name}"] for name in "xyz"], axis=1)
+    momentum = jagged.vectors(lost.tracks, field="momentum")
+    np.testing.assert_allclose(np.cross(position[0], momentum[0]), 0.0, atol=1e-2)
+    barrel, endcap = np.hypot(*position[0, :2]), abs(position[0, 2])
+    detector = lost.detector
+    assert max(barrel / detector.ecal_inner_radius, endcap / detector.ecal_inner_z) == pytest.approx(1.0)
+    np.testing.assert_array_equal(position[1:], jagged.vectors(some.tracks, field="calo_position")[1:])
+    for model in (reads_all, "general"):
+        got = reconstruct(lost, model)
+        assert not got.flags[0] & Flag.BAD_INPUT
+        assert len(got.particles[0]) > 0
+    with pytest.raises(InputError, match=r"tracks\.calo_position\.x'.*: the model needs .* (\d+) of \1 values are"):
+        reconstruct(spoil(some, 0, "tracks.calo_position.x", np.nan, of_all=True), reads_all)
 
 
 @pytest.mark.parametrize("kind", ["translation", "pointing"])
