@@ -266,7 +266,7 @@ SIGNALS = {KeyboardInterrupt: signal.SIGINT, Terminated: signal.SIGTERM}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb and return the exit code, one of `EXIT_CODES`; any error is one line, with ``--debug`` a traceback."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in arguments
+    debug = "--debug" in {*arguments, *sys.argv}  # a recipe's, too, whose stages are verbs
     # Taken out here, because no verb's parser knows it.
     arguments = [word for word in arguments if word != "--debug"]
     verb = arguments[0] if arguments else "--help"

@@ -94,6 +94,9 @@ def test_whatever_happens_is_one_line_and_an_exit_code(monkeypatch, capsys, erro
     assert shown.count("\n") == 1
     assert main(["inspect", "a.root", "--debug"]) == code
     assert "Traceback" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["pflow", "recipe", "--debug"])
+    assert main(["inspect", "a.root"]) == code, "run by a recipe"
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_warnings_of_numpy_are_not_shown_to_the_user(monkeypatch, capsys):
