@@ -426,7 +426,8 @@ def _lengths(
     shapes = {kind: group.cells.shape for kind, group in barrels.items() if group is not None and group.cells.shape}
     lengths["phi_symmetry"] = 1
     if "ecal" not in shapes:
-        notes["phi_symmetry"] = Note("fill in", "1 stands for no symmetry: the hits do not show the sides of the barrel")
+        text = "1 stands for no symmetry: the hits do not show the sides of the barrel"
+        notes["phi_symmetry"] = Note("fill in", text)
         return lengths, None
     seen = ", ".join(
         f"{kind.upper()} {' or '.join(f'{sides} sides' if sides else 'a cylinder' for sides in shape.as_good)} "
@@ -478,7 +479,8 @@ def _calorimeter(group: Group, file: PodioFile, answers: Answers, slope: float) 
         note("sim_scale", *(("fill in", what) if scale is None else ("given", "--sim-scale")), scale)
         note("sim_threshold", "fill in", "GeV, deposited energy from which on a cell is read out")
     if simulated:
-        note("sim_time_window", "fill in", "ns after a straight flight at c, energy before and after which does not count")
+        text = "ns after a straight flight at c, energy before and after which does not count"
+        note("sim_time_window", "fill in", text)
     encodings = {name: file.encodings[name] for name in (*digitised, *simulated) if name in file.encodings}
     if encodings:
         first, encoding = next(iter(encodings.items()))
@@ -541,8 +543,9 @@ def _layers(cells: Cells, absorber: str | None) -> tuple[tuple[Layers, ...], str
         text = f"{seen}; lengths of {absorber} (PDG), without the rest of the layer"
         # Far thinner than the depth of the hits: it must be the absorber of one of many layers.
         if not pitches and len(matter) == 1 and matter[0][0] < extent / 4:
-            message = f"one layer of {matter[0][0]:g} mm where hits in {extent:.0f} mm show no layers; give the number of"
-            raise ConfigError(f"absorber '{absorber}': {message} layers too, as in lead:30x{matter[0][0]:g}")
+            mm = f"{matter[0][0]:g}"
+            message = f"absorber '{absorber}': one layer of {mm} mm where hits in {extent:.0f} mm show no layers"
+            raise ConfigError(f"{message}; give the number of layers too, as in lead:30x{mm}")
         if len(matter) > len(pitches) > 0:
             text += f"; the last {len(matter) - len(pitches)} of {len(matter)} without hits"
         pitches += [pitches[-1] if pitches else extent / len(matter)] * (len(matter) - len(pitches))

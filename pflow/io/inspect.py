@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import awkward as ak
 import numpy as np
@@ -115,8 +116,8 @@ def inspect_file(
 
 def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
     """A file that is read as a detector; counts are over the first `stop` entries. `refused`: why truth is not read."""
-    names = [calorimeter.name for calorimeter in file.detector.calorimeters]
-    totals = np.zeros((3, len(names)))  # hits, those with a layer, and GeV, of each calorimeter
+    calorimeters = file.detector.calorimeters
+    totals = np.zeros((3, len(calorimeters)))  # hits, those with a layer, and GeV, of each calorimeter
     counts, reference, scales = Counter[str](), 0.0, Scales()
     bad_entries: dict[int, str] = {}
     left_out, unusable = list[InputError](), list[Check]()
@@ -138,7 +139,7 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
             reference += 0.0 if events.reference is None else float(ak.sum(events.reference.energy))
             hits = jagged.columns(events.hits)
             weights = np.ones(len(hits["energy"])), hits["layer"] >= 0, hits["energy"].astype(np.float64)
-            totals += [np.bincount(hits["subdetector"], weight, len(names)) for weight in weights]
+            totals += [np.bincount(hits["subdetector"], weight, len(calorimeters)) for weight in weights]
     except InputError as error:
         if refused:  # it is not the truth that cannot be read
             raise
@@ -149,28 +150,21 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
     content = _without_events(file, podio, stop, sim=getattr(file.reader, "sim", None))
     missing = [MissingPart("truth", LEARNING, refused)] if refused else []
     missing += _missing(content, tracks="tracks" in there, truth="truth" in there, links="hit_links" in there)
+
+    def part(name: str, count: int, energy: float | None, kind: str = "") -> Part:
+        means: Any = {"mean": count / max(stop, 1), "mean_energy": None if energy is None else energy / max(stop, 1)}
+        return Part(name=name, kind=kind, collections=tuple(file.sources.get(name, ())), count=count, **means)
+
+    rows = list(zip(calorimeters, *totals, strict=True))
+    parts = [part(calorimeter.name, int(n), energy, calorimeter.kind) for calorimeter, n, _, energy in rows]
+    parts += [part(name, counts[name], reference if name == "reference" else None) for name in there if name != "hits"]
     # A calorimeter without hits cannot show whether its layers are known.
-    if without_layers := [name for name, n, n_layered in zip(names, *totals[:2], strict=True) if n and not n_layered]:
+    if without_layers := [calorimeter.name for calorimeter, n, n_layered, _ in rows if n and not n_layered]:
         reason = f"no cell encoding for {', '.join(without_layers)}"
         missing.append(MissingPart("layers", "models that use the layers of hits", reason))
     checks = [*file.notes(), *unusable[:1]]
     if left_out:
         checks.append(Check("objects", False, f"left out in {len(left_out)} entries; the first: {left_out[0]}"))
-    rows = [
-        (x.name, x.kind, int(n), energy) for x, n, _, energy in zip(file.detector.calorimeters, *totals, strict=True)
-    ]
-    rows += [(x, "", counts[x], reference if x == "reference" else None) for x in there if x != "hits"]
-    parts = [
-        Part(
-            name=name,
-            kind=kind,
-            collections=tuple(file.sources.get(name, ())),
-            count=count,
-            mean=count / max(stop, 1),
-            mean_energy=None if energy is None else energy / max(stop, 1),
-        )
-        for name, kind, count, energy in rows
-    ]
     return dataclasses.replace(
         content,
         detector=file.detector.name,
