@@ -99,12 +99,14 @@ def inspect_file(
                 targets = (options.expected and options.expected.targets) or {}
                 file.expected = Expected(targets=targets, sample=sample_of(file.detector))
                 return _by_events(file, min(file.num_entries, max_entries))
-        except (NoDetectorError, ConfigError) as error:
-            if isinstance(error, ConfigError):
-                load_detector(options.detector or "")  # an error if there is no such description
-            reason = str(error) if isinstance(error, ConfigError) else error.summary
-            sim = options.schema == "edm4hep-sim"
-            return _by_collections(path, reason, sim=sim, max_entries=max_entries)
+        except NoDetectorError as error:
+            reason = error.summary
+        except ConfigError as error:
+            if options.detector is None:  # another option is wrong
+                raise
+            load_detector(options.detector)  # an error if there is no such description
+            reason = str(error)
+        return _by_collections(path, reason, sim=options.schema == "edm4hep-sim", max_entries=max_entries)
     except Exception as error:  # a file of a format that nobody thought of may make anything fail
         # Who gives a detector, schema or layout wants to know why it fails, not which trees are there.
         if options != ReadOptions(expected=options.expected) or not (tables := _tables(path)):
@@ -164,7 +166,8 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
         missing.append(MissingPart("layers", "models that use the layers of hits", reason))
     checks = [*file.notes(), *unusable[:1]]
     if left_out:
-        checks.append(Check("objects", False, f"left out in {len(left_out)} entries; the first: {left_out[0]}"))
+        n_entries = len({error.entry for error in left_out})
+        checks.append(Check("objects", False, f"left out in {n_entries} entries; the first: {left_out[0]}"))
     return dataclasses.replace(
         content,
         detector=file.detector.name,
