@@ -123,11 +123,9 @@ def draft_detector(path: str | PathLike[str], answers: Answers = Answers(), *, m
 
 
 def _draft(file: PodioFile, answers: Answers, entries: int) -> DetectorDraft:
-    groups, others, left_out = collect(file, entries, answers.place)
-    named: dict[str, Any] = {**others}
+    groups, named, left_out = collect(file, entries, answers.place)
     notes, calorimeters = Notes(), dict[str, Calorimeter]()
-    seen = "; ".join(f"{collection}: {why}" for collection, why in left_out.items())
-    seen = f". Left out: {seen}" if seen else ""
+    seen = f". Left out: {'; '.join(map(': '.join, left_out.items()))}" if left_out else ""
     if not any(group.kind == "ecal" and group.region in ("barrel", "endcap") for group in groups):
         message = f"no hits of an ECAL barrel or endcap in the first {entries} entries, so it cannot be described"
         raise InputError(f"{message}{seen}", file=file.path)
@@ -204,13 +202,11 @@ class Group(NamedTuple):
     cells: Cells
 
 
-def collect(
-    file: PodioFile, stop: int, given: Mapping[str, str]
-) -> tuple[list[Group], dict[str, tuple[str, ...]], dict[str, str]]:
+def collect(file: PodioFile, stop: int, given: Mapping[str, str]) -> tuple[list[Group], dict[str, Any], dict[str, str]]:
     """Choose the collections by looking at the first `stop` entries; `given`: kind_region of some collections.
 
-    The calorimeters: ECAL, HCAL, muon system, each from barrel to endcap to others, from the inside. Other collections
-    by field of the description, the preferred one first. The reason for each that is left out.
+    The calorimeters: ECAL, HCAL, muon system, each from barrel to endcap to others, from the inside. Names of other
+    collections by field of the description, the preferred one first. The reason for each that is left out.
     """
     listed = list_collections(file)
     left_out = {info.name: f"{info.type}, {info.unreadable}" for info in listed if info.unreadable}

@@ -108,13 +108,13 @@ def measure_cells(samples: Sequence[HitSample], region: str) -> Cells | None:
     x, y, z = sample.position.T
     # Layer numbers that start again in each module, or count towers, are of no use.
     for layer in (sample.layer, None) if sample.layer is not None else (None,):
-        shape, distance = None, np.abs(z)
         if region == "barrel":
             shape = geometry.barrel_shape(x, y, layer)
             distance = geometry.distance_to_sides(x, y, *(shape.sides, shape.phase) if shape else (0, 0.0))
-        on_layers = shape or (
-            region != "barrel" and geometry.fraction_on_layers(distance, layer) >= geometry.MIN_ON_LAYERS
-        )
+            on_layers = shape is not None
+        else:
+            shape, distance = None, np.abs(z)
+            on_layers = geometry.fraction_on_layers(distance, layer) >= geometry.MIN_ON_LAYERS
         # By position alone, rows of towers that point to the origin look like layers.
         if on_layers and not (layer is None and _rows_of_towers(sample.position, distance, region)):
             front, back = geometry.layer_range(distance, layer)

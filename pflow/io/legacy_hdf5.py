@@ -89,34 +89,27 @@ class LegacyReader:
 
         def by_event(values: npt.NDArray[Any], mask: Mask) -> ak.Array:
             # minlength: the last events may have no such rows.
-            return ak.unflatten(values[mask], np.bincount(event[mask], minlength=len(counts)))
+            return jagged.unflatten(values, np.bincount(event[mask], minlength=len(counts)))
 
-        hits = {name: column[name] for name in ("x", "y", "z", "time")} | {"energy": column["edep"]}
-        hits["subdetector"] = subdetectors(column["x"], column["y"], column["z"], self.detector)
+        hit = {name: values[~track] for name, values in column.items()}
+        hits = {name: hit[name] for name in ("x", "y", "z", "time")} | {"energy": hit["edep"]}
+        hits["subdetector"] = subdetectors(hit["x"], hit["y"], hit["z"], self.detector)
+        at_calo = {name: column[name][track] for name in ("x", "y", "z", "px", "py", "pz", "charge")}
+        _, _, px, py = perigee(*at_calo.values(), b_field=self.detector.b_field)
+        tracks = {f"calo_{name}": values for name, values in at_calo.items() if name != "charge"}
+        tracks |= {"px": px, "py": py, "pz": at_calo["pz"], "charge": at_calo["charge"]}
+        of_tracks = {name: by_event(values, track) for name, values in tracks.items()}
         parts: dict[str, Any] = {
             "hits": make_hits(**{name: by_event(values, ~track) for name, values in hits.items()}),
-            "tracks": self._tracks({name: by_event(values, track) for name, values in column.items()}),
+            "tracks": make_tracks(b_field=self.detector.b_field, **of_tracks),
         }
         if truth:
             labels = dict(zip(LABELS, self._labels.rows(start, stop).T, strict=True))
             parts["truth"], particle = self._truth(labels, event, counts, start)
-            parts["hit_links"] = links_of(by_event(particle, ~track))
-            parts["track_links"] = links_of(by_event(particle, track))
+            parts["hit_links"] = links_of(by_event(particle[~track], ~track))
+            parts["track_links"] = links_of(by_event(particle[track], track))
         entry = np.arange(start, stop, dtype=np.int64)
         return Events(detector=self.detector, path=self.path, entry=entry, event=entry, **parts)
-
-    def _tracks(self, at_calo: Mapping[str, ak.Array]) -> ak.Array:
-        helix = (jagged.flat(at_calo[name], np.float64) for name in ("x", "y", "z", "px", "py", "pz", "charge"))
-        _, _, vertex_px, vertex_py = perigee(*helix, b_field=self.detector.b_field)
-        counts = jagged.count(at_calo["x"])
-        return make_tracks(
-            b_field=self.detector.b_field,
-            px=ak.unflatten(vertex_px, counts),
-            py=ak.unflatten(vertex_py, counts),
-            pz=at_calo["pz"],
-            charge=at_calo["charge"],
-            **{f"calo_{name}": at_calo[name] for name in ("x", "y", "z", "px", "py", "pz")},
-        )
 
     def _truth(self, label: Mapping[str, Floats], event: Index, counts: Index, start: int) -> tuple[ak.Array, Index]:
         """Truth particles [event, particle], and the particle of each row (index in its event, -1 none)."""
