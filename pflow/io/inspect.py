@@ -16,7 +16,6 @@ from pflow.errors import ConfigError, InputError, first_line
 from pflow.event import jagged
 from pflow.event.checks import Check, Expected, SampleScales, Scales, compare, measure
 from pflow.io.edm4hep.podio import Collection, PodioFile, collection_contents, open_podio
-from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.open import EventFile, NoDetectorError, ReadOptions, fitting_detectors
 from pflow.io.root import open_root, tree_names
 from pflow.physics.detector import Detector, load_detector
@@ -148,8 +147,7 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
         # From the start again: the counts so far are of a part of the entries, and partly with truth.
         return _by_events(file, stop, refused=str(error))
     there = dict(template.parts())
-    podio = file.reader.file if isinstance(file.reader, Edm4hepReader) else None
-    content = _without_events(file, podio, stop, sim=getattr(file.reader, "sim", None))
+    content = _without_events(file, stop, sim=getattr(file.reader, "sim", None))
     missing = [MissingPart("truth", LEARNING, refused)] if refused else []
     missing += _missing(content, tracks="tracks" in there, truth="truth" in there, links="hit_links" in there)
 
@@ -182,10 +180,9 @@ def _by_events(file: EventFile, stop: int, *, refused: str = "") -> FileContent:
     )
 
 
-def _without_events(
-    file: EventFile | PodioFile, podio: PodioFile | None, stop: int, *, sim: bool | None
-) -> FileContent:
+def _without_events(file: EventFile | PodioFile, stop: int, *, sim: bool | None) -> FileContent:
     """The collections of a podio file, and which detectors fit; `sim` as of `fitting_detectors`."""
+    podio = file if isinstance(file, PodioFile) else getattr(file.reader, "file", None)
     fitting = [] if podio is None else fitting_detectors(podio, sim=sim)
     return FileContent(
         path=file.path,
@@ -201,7 +198,7 @@ def _without_events(
 def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: int) -> FileContent:
     """A podio file without detector; `reason`: why none is used."""
     with closing(open_podio(path)) as file:
-        content = _without_events(file, file, min(file.columns.num_entries, max_entries), sim=sim or None)
+        content = _without_events(file, min(file.columns.num_entries, max_entries), sim=sim or None)
     kinds = {info.name: info.kind for info in content.collections}
     ends = [[kinds.get(name) for name in link.split(" -> ")] for info in content.collections for link in info.links]
     missing = [MissingPart("detector", "everything", reason)]

@@ -18,6 +18,7 @@ repeats its ``pdg`` to ``status``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,9 @@ class LegacyReader:
         subdetectors(none := np.zeros(0), none, none, self.detector)  # refuses a detector that cannot tell them
         if not Path(path).exists():
             raise InputError("no such file", file=path)
-        with reading("expected an HDF5 file of the first paper, cannot open it", file=path):
-            file = h5py.File(path, "r")
-        self.close = file.close
-        try:
+        with ExitStack() as stack:  # closes the file, of which nobody else knows yet, whatever stops this, Ctrl-C too
+            with reading("expected an HDF5 file of the first paper, cannot open it", file=path):
+                file = stack.enter_context(h5py.File(path, "r"))
             self._features = _Table(file, "feature", FEATURES, self.path)
             self._labels = _Table(file, "label", LABELS, self.path)
             n_rows, n_labels = np.diff(self._features.offsets), np.diff(self._labels.offsets)
@@ -74,10 +74,7 @@ class LegacyReader:
             text = "expected as many rows as in 'feature', {1}, found {0}"
             check_counts(n_labels, n_rows, text, file=self.path, start=0, field="label")
             self.num_entries = len(n_rows)
-        except BaseException:
-            # Nobody else knows of the open file yet, whatever stops this, Ctrl-C too.
-            self.close()
-            raise
+            self.close = stack.pop_all().close
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
         """Read entries without validating them; see `pflow.io.open.Reader`."""
@@ -133,9 +130,7 @@ class LegacyReader:
         return make_truth(**{name: ak.unflatten(values, n_particles) for name, values in columns.items()}), particle
 
 
-def subdetectors(
-    x: npt.NDArray[Any], y: npt.NDArray[Any], z: npt.NDArray[Any], detector: Detector
-) -> npt.NDArray[np.int32]:
+def subdetectors(x: Floats, y: Floats, z: Floats, detector: Detector) -> npt.NDArray[np.int32]:
     """Calorimeter of each hit from its position, mm: index into ``detector.calorimeters``, int32.
 
     Beyond the front face of the ECAL's endcap (``ecal_inner_z``) a hit is in the endcap, in the HCAL's from
